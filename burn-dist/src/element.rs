@@ -1,0 +1,122 @@
+//! The element types that collectives move and reduce, and the reductions themselves by name.
+//!
+//! Kept apart from Burn's own `DType`: a collective works on bytes in host memory and knows
+//! nothing of tensors.
+
+use half::{bf16, f16};
+
+/// Element type of a [`Buffer`](crate::Buffer). The discriminants go over the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DType {
+    /// IEEE 754 single precision.
+    F32 = 1,
+    /// IEEE 754 half precision; sums accumulate in `f32`.
+    F16 = 2,
+    /// bfloat16; sums accumulate in `f32`.
+    BF16 = 3,
+    /// IEEE 754 double precision.
+    F64 = 4,
+    /// Signed 32-bit integer; sums wrap.
+    I32 = 5,
+    /// Signed 64-bit integer; sums wrap.
+    I64 = 6,
+    /// Unsigned byte; sums wrap.
+    U8 = 7,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::F16 | Self::BF16 => 2,
+            Self::F32 | Self::I32 => 4,
+            Self::F64 | Self::I64 => 8,
+        }
+    }
+
+    /// Whether the type is a floating-point type, which [`ReduceOp::Mean`] needs.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16 | Self::F64)
+    }
+
+    /// The type with this wire code.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::F32,
+            2 => Self::F16,
+            3 => Self::BF16,
+            4 => Self::F64,
+            5 => Self::I32,
+            6 => Self::I64,
+            7 => Self::U8,
+            _ => return None,
+        })
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+            Self::F64 => "f64",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::U8 => "u8",
+        })
+    }
+}
+
+/// A Rust type that a [`Buffer`](crate::Buffer) can hold.
+pub trait Element: bytemuck::Pod + PartialEq + std::fmt::Debug + Send + Sync {
+    /// Its run-time name.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($type:ty => $dtype:ident),* $(,)?) => {
+        $(impl Element for $type { const DTYPE: DType = DType::$dtype; })*
+    };
+}
+elements!(f32 => F32, f16 => F16, bf16 => BF16, f64 => F64, i32 => I32, i64 => I64, u8 => U8);
+
+/// How the ranks' elements become one. The discriminants go over the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// Sum over ranks.
+    Sum = 1,
+    /// Sum over ranks divided by the world size; floating-point types only.
+    Mean = 2,
+    /// Smallest element.
+    Min = 3,
+    /// Largest element.
+    Max = 4,
+}
+
+impl ReduceOp {
+    /// The reduction with this wire code.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Sum,
+            2 => Self::Mean,
+            3 => Self::Min,
+            4 => Self::Max,
+            _ => return None,
+        })
+    }
+}
+
+impl std::fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Sum => "sum",
+            Self::Mean => "mean",
+            Self::Min => "min",
+            Self::Max => "max",
+        })
+    }
+}
