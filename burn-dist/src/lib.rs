@@ -4,6 +4,7 @@
 //! Modules depend on those above them in this list, never on those below.
 
 pub mod element;
+mod reduce;
 pub mod world;
 pub mod rendezvous;
 pub mod launch;
