@@ -40,20 +40,30 @@ impl Buffer {
     /// A plain buffer of `len` zeros.
     pub fn zeroed(dtype: DType, len: usize) -> Self {
         let lines = (len * dtype.size()).div_ceil(size_of::<Line>());
-        Self { dtype, len, memory: Memory::Plain(vec![Line([0; 64]); lines]) }
+        Self {
+            dtype,
+            len,
+            memory: Memory::Plain(vec![Line([0; 64]); lines]),
+        }
     }
 
     /// A plain buffer with a copy of `data`.
     pub fn from_slice<T: Element>(data: &[T]) -> Self {
         let mut buffer = Self::zeroed(T::DTYPE, data.len());
-        buffer.bytes_mut().copy_from_slice(bytemuck::cast_slice(data));
+        buffer
+            .bytes_mut()
+            .copy_from_slice(bytemuck::cast_slice(data));
         buffer
     }
 
     /// Memory that every rank of the host has mapped.
     pub(crate) fn registered(dtype: DType, len: usize, region: Region) -> Self {
         debug_assert!(region.len() >= len * dtype.size());
-        Self { dtype, len, memory: Memory::Registered(region) }
+        Self {
+            dtype,
+            len,
+            memory: Memory::Registered(region),
+        }
     }
 
     /// Number of elements.
@@ -117,17 +127,31 @@ impl Buffer {
         }
     }
 
+    pub(crate) fn region_mut(&mut self) -> Option<&mut Region> {
+        match &mut self.memory {
+            Memory::Plain(_) => None,
+            Memory::Registered(region) => Some(region),
+        }
+    }
+
     fn check<T: Element>(&self) -> Result<(), WrongType> {
         if T::DTYPE == self.dtype {
             return Ok(());
         }
-        Err(WrongType { held: self.dtype, asked: T::DTYPE })
+        Err(WrongType {
+            held: self.dtype,
+            asked: T::DTYPE,
+        })
     }
 }
 
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = if self.is_registered() { "registered" } else { "plain" };
+        let kind = if self.is_registered() {
+            "registered"
+        } else {
+            "plain"
+        };
         write!(f, "Buffer({kind}, {} × {})", self.len, self.dtype)
     }
 }

@@ -79,13 +79,34 @@ integer!(i32, i64, u8);
 macro_rules! with_type {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {
-            DType::F32 => { type $type = f32; $body }
-            DType::F16 => { type $type = f16; $body }
-            DType::BF16 => { type $type = bf16; $body }
-            DType::F64 => { type $type = f64; $body }
-            DType::I32 => { type $type = i32; $body }
-            DType::I64 => { type $type = i64; $body }
-            DType::U8 => { type $type = u8; $body }
+            DType::F32 => {
+                type $type = f32;
+                $body
+            }
+            DType::F16 => {
+                type $type = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $type = bf16;
+                $body
+            }
+            DType::F64 => {
+                type $type = f64;
+                $body
+            }
+            DType::I32 => {
+                type $type = i32;
+                $body
+            }
+            DType::I64 => {
+                type $type = i64;
+                $body
+            }
+            DType::U8 => {
+                type $type = u8;
+                $body
+            }
         }
     };
 }
@@ -103,16 +124,21 @@ macro_rules! with_op {
             }
             ReduceOp::Mean => {
                 let $combine = <$type as Number>::add;
-                let $finish = move |sum: <$type as Number>::Sum| <$type as Number>::divide(sum, ranks);
+                let $finish =
+                    move |sum: <$type as Number>::Sum| <$type as Number>::divide(sum, ranks);
                 $body
             }
             ReduceOp::Min => {
-                let $combine = |a: <$type as Number>::Sum, b: <$type as Number>::Sum| if b < a { b } else { a };
+                let $combine = |a: <$type as Number>::Sum, b: <$type as Number>::Sum| {
+                    if b < a { b } else { a }
+                };
                 let $finish = |least: <$type as Number>::Sum| least;
                 $body
             }
             ReduceOp::Max => {
-                let $combine = |a: <$type as Number>::Sum, b: <$type as Number>::Sum| if b > a { b } else { a };
+                let $combine = |a: <$type as Number>::Sum, b: <$type as Number>::Sum| {
+                    if b > a { b } else { a }
+                };
                 let $finish = |most: <$type as Number>::Sum| most;
                 $body
             }
@@ -147,7 +173,11 @@ pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) 
 /// `sum = sum ∘ part`, element by element. Half-precision sums must be widened by the caller
 /// first (see [`widen`]), or each call rounds. A mean is a sum until [`divide`].
 pub(crate) fn accumulate(dtype: DType, op: ReduceOp, sum: &mut [u8], part: &[u8]) {
-    let op = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
+    let op = if op == ReduceOp::Mean {
+        ReduceOp::Sum
+    } else {
+        op
+    };
     with_type!(dtype, T => with_op!(op, T, 1, (combine, _finish) => {
         let sum: &mut [T] = bytemuck::cast_slice_mut(sum);
         let part: &[T] = bytemuck::cast_slice(part);
@@ -174,8 +204,18 @@ pub(crate) fn divide(dtype: DType, sums: &mut [u8], ranks: usize) {
 /// Half-precision elements as `f32`; `None` for every other type.
 pub(crate) fn widen(dtype: DType, data: &[u8]) -> Option<Vec<f32>> {
     match dtype {
-        DType::F16 => Some(bytemuck::cast_slice::<_, f16>(data).iter().map(|x| x.to_f32()).collect()),
-        DType::BF16 => Some(bytemuck::cast_slice::<_, bf16>(data).iter().map(|x| x.to_f32()).collect()),
+        DType::F16 => Some(
+            bytemuck::cast_slice::<_, f16>(data)
+                .iter()
+                .map(|x| x.to_f32())
+                .collect(),
+        ),
+        DType::BF16 => Some(
+            bytemuck::cast_slice::<_, bf16>(data)
+                .iter()
+                .map(|x| x.to_f32())
+                .collect(),
+        ),
         _ => None,
     }
 }
@@ -228,7 +268,9 @@ fn every<T: Number>(
         let range = start..(start + BLOCK).min(len);
         let mut sums = [T::widen(T::zeroed()); BLOCK];
         let sums = &mut sums[..range.len()];
-        let Some((first, others)) = parts.split_first_mut() else { return };
+        let Some((first, others)) = parts.split_first_mut() else {
+            return;
+        };
         for (sum, x) in sums.iter_mut().zip(&first[range.clone()]) {
             *sum = x.widen();
         }
@@ -257,7 +299,10 @@ fn gather<T: Number>(
     finish: impl Fn(T::Sum) -> T::Sum,
 ) {
     for (index, out) in out.iter_mut().enumerate() {
-        let mut values = parts.iter().filter_map(|part| part.get(index)).map(|x| x.widen());
+        let mut values = parts
+            .iter()
+            .filter_map(|part| part.get(index))
+            .map(|x| x.widen());
         if let Some(first) = values.next() {
             *out = T::narrow(finish(values.fold(first, &combine)));
         }
@@ -270,11 +315,16 @@ mod tests {
 
     #[test]
     fn three_parts_agree_with_the_sequential_sum_beyond_a_block() {
-        let make = |rank: usize| -> Vec<f32> { (0..1300).map(|i| (i * rank) as f32 * 0.1).collect() };
+        let make =
+            |rank: usize| -> Vec<f32> { (0..1300).map(|i| (i * rank) as f32 * 0.1).collect() };
         let mut parts = [make(1), make(2), make(3)];
-        let expected: Vec<f32> =
-            (0..1300).map(|i| (parts[0][i] + parts[1][i] + parts[2][i]) / 3.0).collect();
-        let mut bytes: Vec<&mut [u8]> = parts.iter_mut().map(|p| bytemuck::cast_slice_mut(p)).collect();
+        let expected: Vec<f32> = (0..1300)
+            .map(|i| (parts[0][i] + parts[1][i] + parts[2][i]) / 3.0)
+            .collect();
+        let mut bytes: Vec<&mut [u8]> = parts
+            .iter_mut()
+            .map(|p| bytemuck::cast_slice_mut(p))
+            .collect();
         all(DType::F32, ReduceOp::Mean, &mut bytes);
         assert!(parts.iter().all(|p| *p == expected));
     }
@@ -285,7 +335,12 @@ mod tests {
         let parts = [2048.0, 1.0, 1.0].map(|x| [f16::from_f32(x)]);
         let views: Vec<&[u8]> = parts.iter().map(|p| bytemuck::cast_slice(p)).collect();
         let mut out = [f16::ZERO];
-        into(DType::F16, ReduceOp::Sum, &views, bytemuck::cast_slice_mut(&mut out));
+        into(
+            DType::F16,
+            ReduceOp::Sum,
+            &views,
+            bytemuck::cast_slice_mut(&mut out),
+        );
         assert_eq!(out[0], f16::from_f32(2050.0));
     }
 

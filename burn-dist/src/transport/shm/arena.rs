@@ -88,7 +88,11 @@ impl Arena {
 
     /// Wraps a mapping of at least [`Arena::bytes`] bytes.
     pub fn new(mapping: Mapping, size: usize) -> Self {
-        assert!(mapping.len() >= Self::bytes(size), "arena of {} bytes", mapping.len());
+        assert!(
+            mapping.len() >= Self::bytes(size),
+            "arena of {} bytes",
+            mapping.len()
+        );
         Self(mapping)
     }
 
@@ -115,7 +119,10 @@ impl Arena {
         let start = self.at(at);
         // SAFETY: in bounds by the assertion, aligned because every part before has a multiple of
         // 128 bytes, and `StreamHead` consists of atomics.
-        (unsafe { &*start.cast() }, self.at(at + size_of::<StreamHead>()))
+        (
+            unsafe { &*start.cast() },
+            self.at(at + size_of::<StreamHead>()),
+        )
     }
 
     fn at(&self, offset: usize) -> *mut u8 {

@@ -59,7 +59,9 @@ impl SharedMemory {
             assert!(range.end <= theirs.len());
             // SAFETY: in bounds; between entry and the end every rank only reads what it owns of
             // its own mapping, and writes only the ranges that it does not own.
-            let from = unsafe { std::slice::from_raw_parts(theirs.as_ptr().add(range.start), range.len()) };
+            let from = unsafe {
+                std::slice::from_raw_parts(theirs.as_ptr().add(range.start), range.len())
+            };
             bucket.bytes_mut()[range].copy_from_slice(from);
         }
         self.finish(watch)
@@ -70,12 +72,21 @@ impl SharedMemory {
     /// # Safety
     /// No other rank, and nobody else in this process, may use this range of any of the mappings
     /// while the slices live.
-    unsafe fn parts<'a>(&'a self, bucket: &'a mut Region, range: &Range<usize>) -> Vec<&'a mut [u8]> {
+    unsafe fn parts<'a>(
+        &'a self,
+        bucket: &'a mut Region,
+        range: &Range<usize>,
+    ) -> Vec<&'a mut [u8]> {
         let slice = |mapping: &super::Mapping| {
             assert!(range.start <= range.end && range.end <= mapping.len());
             // SAFETY: in bounds; exclusive as the caller promises.
-            unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr().add(range.start), range.len()) }
+            unsafe {
+                std::slice::from_raw_parts_mut(mapping.as_ptr().add(range.start), range.len())
+            }
         };
-        self.buckets[bucket.bucket].iter().map(|mapping| slice(mapping)).collect()
+        self.buckets[bucket.bucket]
+            .iter()
+            .map(|mapping| slice(mapping))
+            .collect()
     }
 }

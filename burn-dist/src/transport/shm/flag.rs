@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use crate::transport::{Interrupt, Watch};
+use super::Stop;
+use crate::transport::Watch;
 
 /// Rounds of spinning when every rank of the host has a processor of its own (some 20 µs), and
 /// when they share.
@@ -20,7 +21,11 @@ const SPIN_SHARED: u32 = 100;
 /// How many rounds `ranks` ranks of this host should spin.
 pub(super) fn spin_rounds(ranks: usize) -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if ranks <= processors { SPIN_ALONE } else { SPIN_SHARED }
+    if ranks <= processors {
+        SPIN_ALONE
+    } else {
+        SPIN_SHARED
+    }
 }
 
 /// An epoch and the number of sleepers. Counts modulo 2³²: epochs are compared by distance.
@@ -63,8 +68,8 @@ impl Flag {
         }
     }
 
-    /// Waits until it has come to `epoch`.
-    pub fn wait(&self, epoch: u32, spin: u32, watch: &Watch) -> Result<(), Interrupt> {
+    /// Waits until rank `owner` has brought it to `epoch`.
+    pub fn wait(&self, owner: usize, epoch: u32, spin: u32, watch: &Watch) -> Result<(), Stop> {
         for _ in 0..spin {
             if self.reached(epoch) {
                 return Ok(());
@@ -76,7 +81,14 @@ impl Flag {
             if now.wrapping_sub(epoch).cast_signed() >= 0 {
                 return Ok(());
             }
-            self.sleep(now, watch.slice()?);
+            let limit = watch.slice(owner);
+            self.sleep(
+                now,
+                limit.map_err(|interrupt| Stop::Waiting {
+                    rank: owner,
+                    interrupt,
+                })?,
+            );
         }
     }
 
@@ -84,7 +96,10 @@ impl Flag {
     pub fn sleep(&self, epoch: u32, limit: std::time::Duration) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         if self.epoch.load(Ordering::SeqCst) == epoch {
-            let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+            let limit = Timespec::try_from(limit).unwrap_or(Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            });
             // Woken, interrupted, timed out or changed meanwhile: the caller looks again.
             let _ = futex::wait(&self.epoch, futex::Flags::empty(), epoch, Some(&limit));
         }

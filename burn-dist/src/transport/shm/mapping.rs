@@ -92,14 +92,19 @@ impl Mapping {
     pub fn open(ticket: &Ticket, len: usize, prefault: bool) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(TRAILER);
         if ticket.len != len as u64 {
-            return Err(io::Error::other(format!("it has {} bytes, not {len}", ticket.len)));
+            return Err(io::Error::other(format!(
+                "it has {} bytes, not {len}",
+                ticket.len
+            )));
         }
         let path = format!("/proc/{}/fd/{}", ticket.pid, ticket.fd);
         let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let seals = rustix::fs::fcntl_get_seals(&file)?;
         let size = rustix::fs::fstat(&file)?.st_size;
         if size != (len + TRAILER) as i64 || !seals.contains(SealFlags::SHRINK) {
-            return Err(io::Error::other("it is not the memory that the peer announced"));
+            return Err(io::Error::other(
+                "it is not the memory that the peer announced",
+            ));
         }
         let mapping = Self::map(&file, len)?;
         if *mapping.trailer() != ticket.nonce {
@@ -116,7 +121,14 @@ impl Mapping {
         // SAFETY: a fresh mapping at an address of the kernel's choice; the file has that length
         // and is sealed against shrinking.
         let start = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len + TRAILER, access, MapFlags::SHARED, file, 0)?
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len + TRAILER,
+                access,
+                MapFlags::SHARED,
+                file,
+                0,
+            )?
         };
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
         Ok(Self { start, len })
@@ -193,7 +205,12 @@ mod tests {
         let other = tempfile::tempfile().unwrap();
         other.set_len(1024 + TRAILER as u64).unwrap();
         let fd = u32::try_from(other.as_raw_fd()).unwrap();
-        let ticket = Ticket { pid: std::process::id(), fd, len: 1024, nonce: [0; 16] };
+        let ticket = Ticket {
+            pid: std::process::id(),
+            fd,
+            len: 1024,
+            nonce: [0; 16],
+        };
         assert!(Mapping::open(&ticket, 1024, false).is_err());
     }
 }

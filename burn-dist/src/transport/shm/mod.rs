@@ -89,7 +89,11 @@ impl Offer {
     /// When the system gives no shared memory.
     pub fn new(size: usize) -> io::Result<Self> {
         let (mapping, file, ticket) = Mapping::create(Arena::bytes(size), false)?;
-        Ok(Self { mapping, file, ticket })
+        Ok(Self {
+            mapping,
+            file,
+            ticket,
+        })
     }
 
     /// What the peers need to find it.
@@ -102,7 +106,11 @@ impl Offer {
     ///
     /// # Errors
     /// Names the rank whose memory could not be opened: another user's, or not on this host.
-    pub fn accept(self, rank: usize, tickets: &[Vec<u8>]) -> Result<(SharedMemory, OwnedFd), TransportError> {
+    pub fn accept(
+        self,
+        rank: usize,
+        tickets: &[Vec<u8>],
+    ) -> Result<(SharedMemory, OwnedFd), TransportError> {
         let size = tickets.len();
         let mut mine = Some(self.mapping);
         let mut arenas = Vec::with_capacity(size);
@@ -127,7 +135,11 @@ impl Offer {
 }
 
 fn open(peer: usize, ticket: &[u8], len: usize, prefault: bool) -> Result<Mapping, TransportError> {
-    let fail = |reason: String| TransportError::Peer { transport: NAME, rank: peer, reason };
+    let fail = |reason: String| TransportError::Peer {
+        transport: NAME,
+        rank: peer,
+        reason,
+    };
     let ticket = Ticket::decode(ticket).ok_or_else(|| fail("sent a malformed ticket".into()))?;
     Mapping::open(&ticket, len, prefault)
         .map_err(|error| fail(format!("its shared memory can't be mapped: {error}")))
@@ -148,8 +160,7 @@ impl SharedMemory {
         mine.flag.post(epoch);
         for rank in self.peers() {
             let entry = &self.arenas[rank].head().enter;
-            let waited = entry.flag.wait(epoch, self.spin, watch);
-            waited.map_err(|interrupt| Stop::Waiting { rank, interrupt })?;
+            entry.flag.wait(rank, epoch, self.spin, watch)?;
             let theirs = entry.described(epoch);
             if theirs != descriptor {
                 return Err(Stop::Mismatch { rank, theirs });
@@ -163,8 +174,11 @@ impl SharedMemory {
         self.finished = self.finished.wrapping_add(1);
         self.arenas[self.rank].head().done.0.post(self.finished);
         for rank in self.peers() {
-            let waited = self.arenas[rank].head().done.0.wait(self.finished, self.spin, watch);
-            waited.map_err(|interrupt| Stop::Waiting { rank, interrupt })?;
+            self.arenas[rank]
+                .head()
+                .done
+                .0
+                .wait(rank, self.finished, self.spin, watch)?;
         }
         Ok(())
     }
@@ -179,7 +193,12 @@ impl SharedMemory {
     ///
     /// # Errors
     /// Names the rank that had no memory for it or could not map a peer's.
-    pub(crate) fn register(&mut self, descriptor: Descriptor, len: usize, watch: &Watch) -> Result<Region, Stop> {
+    pub(crate) fn register(
+        &mut self,
+        descriptor: Descriptor,
+        len: usize,
+        watch: &Watch,
+    ) -> Result<Region, Stop> {
         let created = Mapping::create(len, true);
         let ticket = match &created {
             Ok((_, _, ticket)) => ticket.encode(),
@@ -195,7 +214,9 @@ impl SharedMemory {
             let mut mine = Some(mine);
             let mappings = tickets.iter().enumerate().map(|(rank, ticket)| {
                 let own = mine.take_if(|_| rank == self.rank);
-                Ok(Arc::new(own.map_or_else(|| open(rank, ticket, len, true), Ok)?))
+                Ok(Arc::new(
+                    own.map_or_else(|| open(rank, ticket, len, true), Ok)?,
+                ))
             });
             Ok((mappings.collect::<Result<Vec<_>, TransportError>>()?, file))
         });
@@ -204,9 +225,16 @@ impl SharedMemory {
         let (mappings, _files) = opened.map_err(Stop::Setup)?;
         if let Some(rank) = fine.iter().position(|word| word != &[1]) {
             let reason = format!("had no memory for a bucket of {len} bytes, or could not map it");
-            return Err(Stop::Setup(TransportError::Peer { transport: NAME, rank, reason }));
+            return Err(Stop::Setup(TransportError::Peer {
+                transport: NAME,
+                rank,
+                reason,
+            }));
         }
-        let region = Region { mapping: mappings[self.rank].clone(), bucket: self.buckets.len() };
+        let region = Region {
+            mapping: mappings[self.rank].clone(),
+            bucket: self.buckets.len(),
+        };
         self.buckets.push(mappings);
         Ok(region)
     }
@@ -256,8 +284,12 @@ impl Transport for SharedMemory {
 
     fn wait(&mut self, interest: Interest, limit: Duration) -> Result<(), TransportError> {
         let ready = || {
-            interest.send_to.is_some_and(|to| stream::can_write(&self.arenas[self.rank], to))
-                || interest.recv_from.is_some_and(|from| stream::can_read(&self.arenas[from], self.rank))
+            interest
+                .send_to
+                .is_some_and(|to| stream::can_write(&self.arenas[self.rank], to))
+                || interest
+                    .recv_from
+                    .is_some_and(|from| stream::can_read(&self.arenas[from], self.rank))
         };
         for _ in 0..self.spin {
             if ready() {
@@ -280,7 +312,13 @@ impl Transport for SharedMemory {
 
 impl SharedMemory {
     fn peer(&self, rank: usize) -> Result<&Arena, TransportError> {
-        let missing = TransportError::NoStream { peer: rank, transport: NAME };
-        self.arenas.get(rank).filter(|_| rank != self.rank).ok_or(missing)
+        let missing = TransportError::NoStream {
+            peer: rank,
+            transport: NAME,
+        };
+        self.arenas
+            .get(rank)
+            .filter(|_| rank != self.rank)
+            .ok_or(missing)
     }
 }

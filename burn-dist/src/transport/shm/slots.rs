@@ -32,10 +32,14 @@ impl SharedMemory {
             if let Some(range) = chunks.get(stage) {
                 self.fill(stage, &data[range.clone()]);
             }
-            if let Some((index, range)) = stage.checked_sub(1).and_then(|i| Some((i, chunks.get(i)?))) {
+            if let Some((index, range)) =
+                stage.checked_sub(1).and_then(|i| Some((i, chunks.get(i)?)))
+            {
                 self.reduce(index, &mut data[range.clone()], (dtype, op), watch)?;
             }
-            if let Some((index, range)) = stage.checked_sub(2).and_then(|i| Some((i, chunks.get(i)?))) {
+            if let Some((index, range)) =
+                stage.checked_sub(2).and_then(|i| Some((i, chunks.get(i)?)))
+            {
                 self.take(index, &mut data[range.clone()], watch)?;
             }
         }
@@ -62,7 +66,11 @@ impl SharedMemory {
                 );
             }
         }
-        self.arenas[self.rank].head().filled.0.post(number.wrapping_add(1));
+        self.arenas[self.rank]
+            .head()
+            .filled
+            .0
+            .post(number.wrapping_add(1));
     }
 
     fn reduce(
@@ -76,8 +84,7 @@ impl SharedMemory {
         let slice = slice_of(data.len(), self.size(), self.rank);
         for rank in self.peers() {
             let filled = &self.arenas[rank].head().filled.0;
-            let waited = filled.wait(number.wrapping_add(1), self.spin, watch);
-            waited.map_err(|interrupt| Stop::Waiting { rank, interrupt })?;
+            filled.wait(rank, number.wrapping_add(1), self.spin, watch)?;
         }
         let mut mine = Some(&mut data[slice.clone()]);
         let mut parts: Vec<&mut [u8]> = Vec::with_capacity(self.size());
@@ -91,7 +98,11 @@ impl SharedMemory {
             parts.push(part);
         }
         reduce::all(dtype, op, &mut parts);
-        self.arenas[self.rank].head().reduced.0.post(number.wrapping_add(1));
+        self.arenas[self.rank]
+            .head()
+            .reduced
+            .0
+            .post(number.wrapping_add(1));
         Ok(())
     }
 
@@ -100,8 +111,7 @@ impl SharedMemory {
         let slot = self.arenas[self.rank].slot(number);
         for rank in self.peers() {
             let reduced = &self.arenas[rank].head().reduced.0;
-            let waited = reduced.wait(number.wrapping_add(1), self.spin, watch);
-            waited.map_err(|interrupt| Stop::Waiting { rank, interrupt })?;
+            reduced.wait(rank, number.wrapping_add(1), self.spin, watch)?;
             let slice = slice_of(data.len(), self.size(), rank);
             // SAFETY: within the slot; the peer has posted that its slice of it is written.
             let result = unsafe { std::slice::from_raw_parts(slot.add(slice.start), slice.len()) };

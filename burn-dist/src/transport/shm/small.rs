@@ -15,7 +15,9 @@ impl SharedMemory {
         watch: &Watch,
     ) -> Result<(), Stop> {
         self.offer(descriptor, data, watch)?;
-        let parts: Vec<&[u8]> = (0..self.size()).map(|rank| self.offered(rank, data.len())).collect();
+        let parts: Vec<&[u8]> = (0..self.size())
+            .map(|rank| self.offered(rank, data.len()))
+            .collect();
         reduce::into(dtype, op, &parts, data);
         Ok(())
     }
@@ -28,7 +30,9 @@ impl SharedMemory {
         watch: &Watch,
     ) -> Result<Vec<Vec<u8>>, Stop> {
         self.offer(descriptor, payload, watch)?;
-        Ok((0..self.size()).map(|rank| self.offered(rank, payload.len()).to_vec()).collect())
+        Ok((0..self.size())
+            .map(|rank| self.offered(rank, payload.len()).to_vec())
+            .collect())
     }
 
     fn offer(&mut self, descriptor: Descriptor, data: &[u8], watch: &Watch) -> Result<(), Stop> {
