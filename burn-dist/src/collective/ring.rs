@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use super::{Failure, Neighbours};
+use crate::buffer::Buffer;
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard;
@@ -261,11 +262,12 @@ struct Incoming {
     at: usize,
     taken: usize,
     /// Partial sums that have arrived and are not yet added.
-    scratch: Vec<u8>,
+    scratch: Buffer,
     held: usize,
 }
 
 /// What one round of receiving brought: bytes from the stream, and bytes that may be sent on.
+#[derive(Clone, Copy, Default)]
 struct Received {
     bytes: usize,
     usable: usize,
@@ -285,7 +287,7 @@ impl Incoming {
             ranges,
             at: 0,
             taken: 0,
-            scratch: vec![0; scratch],
+            scratch: Buffer::zeroed(DType::U8, scratch),
             held: 0,
         };
         incoming.skip_complete();
@@ -309,40 +311,43 @@ impl Incoming {
         data: &mut [u8],
         (dtype, op): (DType, ReduceOp),
     ) -> Result<Received, Failure> {
-        let mut total = Received {
-            bytes: 0,
-            usable: 0,
+        let nothing = Received::default();
+        let Some((range, arrival)) = self.ranges.get(self.at).cloned() else {
+            return Ok(nothing);
         };
-        while let Some((range, arrival)) = self.ranges.get(self.at).cloned() {
-            let here = &mut data[range.start + self.taken..range.end];
-            let count = here.len().min(SEGMENT);
-            let here = &mut here[..count];
-            if arrival == Arrival::Copy {
-                let got = transport.try_recv(at.previous(), here)?;
-                total.bytes += got;
-                total.usable += got;
-                self.taken += got;
-                self.skip_complete();
-                // One segment at a time, so that sending goes on in between.
-                return Ok(total);
-            }
-            let got = transport.try_recv(at.previous(), &mut self.scratch[self.held..count])?;
-            total.bytes += got;
-            self.held += got;
-            if self.held < count {
-                return Ok(total);
-            }
-            reduce::accumulate(dtype, op, here, &self.scratch[..count]);
-            if arrival == Arrival::ReduceLast && op == ReduceOp::Mean {
-                reduce::divide(dtype, here, at.size);
-            }
-            total.usable += count;
-            self.taken += count;
-            self.held = 0;
-            self.skip_complete();
-            return Ok(total);
+        // One segment at a time, so that sending goes on in between.
+        let start = range.start + self.taken;
+        let count = (range.end - start).min(SEGMENT);
+        let here = &mut data[start..start + count];
+        if arrival == Arrival::Copy {
+            let bytes = transport.try_recv(at.previous(), here)?;
+            self.take(bytes);
+            return Ok(Received {
+                bytes,
+                usable: bytes,
+            });
         }
-        Ok(total)
+        let scratch = &mut self.scratch.bytes_mut()[..count];
+        let bytes = transport.try_recv(at.previous(), &mut scratch[self.held..])?;
+        self.held += bytes;
+        if self.held < count {
+            return Ok(Received { bytes, ..nothing });
+        }
+        reduce::accumulate(dtype, op, here, scratch);
+        if arrival == Arrival::ReduceLast && op == ReduceOp::Mean {
+            reduce::divide(dtype, here, at.size);
+        }
+        self.held = 0;
+        self.take(count);
+        Ok(Received {
+            bytes,
+            usable: count,
+        })
+    }
+
+    fn take(&mut self, bytes: usize) {
+        self.taken += bytes;
+        self.skip_complete();
     }
 
     fn is_done(&self) -> bool {
