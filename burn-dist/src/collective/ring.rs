@@ -223,27 +223,28 @@ impl Outgoing {
         at: Neighbours,
         data: &[u8],
     ) -> Result<usize, Failure> {
-        let mut total = 0;
-        while let Some(range) = self.ranges.get(self.at) {
-            let left = range.len() - self.sent;
-            if left == 0 {
-                (self.at, self.sent) = (self.at + 1, 0);
-                continue;
-            }
-            let start = range.start + self.sent;
-            let count = left.min(self.ready);
-            if count == 0 {
-                break;
-            }
-            let sent = transport.try_send(at.next(), &data[start..start + count])?;
-            self.sent += sent;
-            self.ready -= sent;
-            total += sent;
-            if sent < count {
-                break;
-            }
+        // A range may be empty, where there are more ranks than elements.
+        while self
+            .ranges
+            .get(self.at)
+            .is_some_and(|range| range.len() == self.sent)
+        {
+            (self.at, self.sent) = (self.at + 1, 0);
         }
-        Ok(total)
+        let Some(range) = self.ranges.get(self.at) else {
+            return Ok(0);
+        };
+        // One segment at a time: what fills the whole stream at once has left the cache before
+        // the peer reads it.
+        let start = range.start + self.sent;
+        let count = (range.end - start).min(self.ready).min(SEGMENT);
+        if count == 0 {
+            return Ok(0);
+        }
+        let sent = transport.try_send(at.next(), &data[start..start + count])?;
+        self.sent += sent;
+        self.ready -= sent;
+        Ok(sent)
     }
 
     fn is_ready(&self) -> bool {
