@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use crate::stats;
 
-const ROUNDS: u32 = 2_000;
-const SAMPLES: usize = 5;
-/// A partner that the kernel does not run is waited for this long at most.
-const PATIENCE: u32 = 20_000_000;
+const ROUNDS: u32 = 500;
+const SAMPLES: usize = 20;
+/// Looks at the line after which a partner that the kernel does not run is given up.
+const PATIENCE: u32 = 200_000;
 
 /// The one word that both threads write, alone in its pair of cache lines.
 #[repr(align(128))]
