@@ -16,7 +16,7 @@ pub enum BenchError {
         source: std::io::Error,
     },
     /// A measurement could not be read back.
-    #[error("the ranks left no measurement in {}: {source}", path.display())]
+    #[error("no measurement was left in {}: {source}", path.display())]
     Unread {
         /// The file.
         path: PathBuf,
@@ -29,6 +29,25 @@ pub enum BenchError {
     /// The temporary folder.
     #[error("cannot make a temporary folder: {0}")]
     Folder(std::io::Error),
+    /// Ranks could not be started.
+    #[error(transparent)]
+    Launch(#[from] burn_dist::launch::LaunchError),
+    /// A rank failed.
+    #[error("the ranks did not finish: {0}")]
+    Ranks(String),
+    /// A training process failed.
+    #[error("`{command}` {status}:\n{output}")]
+    Training {
+        /// Its command line.
+        command: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// The end of what it wrote.
+        output: String,
+    },
+    /// The model could not be built.
+    #[error(transparent)]
+    Model(#[from] models::ModelError),
     /// A sum was wrong.
     #[error("the all-reduce gave a wrong sum: {0}")]
     WrongSum(String),

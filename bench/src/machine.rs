@@ -22,7 +22,11 @@ impl Machine {
     /// This machine, now.
     pub fn here() -> Self {
         Self {
-            date: date(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
+            date: date(
+                SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default(),
+            ),
             host: first_line("/proc/sys/kernel/hostname").unwrap_or_else(unknown),
             cpu: cpu_model().unwrap_or_else(unknown),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),

@@ -33,7 +33,9 @@ pub fn ping_pong_ns() -> Option<f64> {
 fn sample() -> Option<f64> {
     let line = Line(AtomicU32::new(0));
     thread::scope(|scope| {
-        let partner = thread::Builder::new().spawn_scoped(scope, || answer(&line)).ok()?;
+        let partner = thread::Builder::new()
+            .spawn_scoped(scope, || answer(&line))
+            .ok()?;
         let start = Instant::now();
         let finished = (0..ROUNDS).all(|round| {
             line.0.store(2 * round + 1, Ordering::Release);

@@ -32,7 +32,9 @@ impl Size {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SizeError {
     /// Not a number with an optional unit.
-    #[error("`{0}` is not a size: write a whole number with KiB, MiB, GiB or nothing for bytes, e.g. 64KiB")]
+    #[error(
+        "`{0}` is not a size: write a whole number with KiB, MiB, GiB or nothing for bytes, e.g. 64KiB"
+    )]
     Unreadable(String),
     /// Not a whole number of elements, or out of range.
     #[error("{0} bytes is no size to measure: it must be a multiple of 4 from 4 bytes to 2 GiB")]
@@ -82,10 +84,16 @@ mod tests {
     #[test]
     fn what_cannot_be_measured_is_refused() {
         for text in ["", "KiB", "-4", "1.5MiB", "1MB", "99999999999999999999"] {
-            assert!(matches!(text.parse::<Size>(), Err(SizeError::Unreadable(_))), "{text}");
+            assert!(
+                matches!(text.parse::<Size>(), Err(SizeError::Unreadable(_))),
+                "{text}"
+            );
         }
         for text in ["0", "3", "1026", "3GiB"] {
-            assert!(matches!(text.parse::<Size>(), Err(SizeError::OutOfRange(_))), "{text}");
+            assert!(
+                matches!(text.parse::<Size>(), Err(SizeError::OutOfRange(_))),
+                "{text}"
+            );
         }
     }
 

@@ -12,7 +12,10 @@ pub struct Table {
 impl Table {
     /// An empty table with these columns.
     pub fn new(header: impl Into<Vec<&'static str>>) -> Self {
-        Self { header: header.into(), rows: Vec::new() }
+        Self {
+            header: header.into(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a row; it should have a cell for each column.
@@ -26,7 +29,10 @@ impl Table {
             .iter()
             .enumerate()
             .map(|(column, name)| {
-                let widest = cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
+                let widest = cells(column)
+                    .map(|cell| cell.chars().count())
+                    .max()
+                    .unwrap_or(0);
                 widest.max(name.chars().count())
             })
             .collect()
@@ -43,17 +49,35 @@ impl fmt::Display for Table {
         let line = |cells: &mut dyn Iterator<Item = (&str, bool)>| {
             let padded: Vec<String> = cells
                 .zip(&widths)
-                .map(|((cell, right), width)| if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") })
+                .map(|((cell, right), width)| {
+                    if right {
+                        format!("{cell:>width$}")
+                    } else {
+                        format!("{cell:<width$}")
+                    }
+                })
                 .collect();
             padded.join("  ").trim_end().to_owned()
         };
         // A heading stands over its numbers.
         let first = self.rows.first();
-        let over_number = |column: usize| first.and_then(|row| row.get(column)).is_some_and(|cell| is_number(cell));
-        let mut header = self.header.iter().enumerate().map(|(column, name)| (*name, over_number(column)));
+        let over_number = |column: usize| {
+            first
+                .and_then(|row| row.get(column))
+                .is_some_and(|cell| is_number(cell))
+        };
+        let mut header = self
+            .header
+            .iter()
+            .enumerate()
+            .map(|(column, name)| (*name, over_number(column)));
         writeln!(f, "{}", line(&mut header))?;
         for row in &self.rows {
-            writeln!(f, "{}", line(&mut row.iter().map(|cell| (cell.as_str(), is_number(cell)))))?;
+            writeln!(
+                f,
+                "{}",
+                line(&mut row.iter().map(|cell| (cell.as_str(), is_number(cell))))
+            )?;
         }
         Ok(())
     }
@@ -79,7 +103,10 @@ mod tests {
         table.row(["a".to_owned(), number(Some(0.456))]);
         table.row(["longer".to_owned(), number(Some(123.4))]);
         table.row(["none".to_owned(), number(None)]);
-        assert_eq!(table.to_string(), "what      µs\na       0.46\nlonger   123\nnone       -\n");
+        assert_eq!(
+            table.to_string(),
+            "what      µs\na       0.46\nlonger   123\nnone       -\n"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod protocol;
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
 use crate::regime::ping_pong_ns;
@@ -47,6 +47,30 @@ impl From<Transport> for burn_dist::TransportKind {
     }
 }
 
+/// How our all-reduce is called, which also decides what memory it works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Call {
+    /// `all_reduce_buffer` on a bucket of the group, on the caller's thread.
+    Bucket,
+    /// `start_all_reduce` on a bucket of the group and `wait` on its handle.
+    Handle,
+    /// `all_reduce` on a slice of the caller's own memory.
+    Slice,
+}
+
+impl Call {
+    const ALL: [Self; 3] = [Self::Bucket, Self::Handle, Self::Slice];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bucket => "registered",
+            Self::Handle => "registered, by handle",
+            Self::Slice => "private",
+        }
+    }
+}
+
 /// All-reduce: bus bandwidth and latency by world size, buffer size, transport and memory.
 #[derive(Debug, clap::Args)]
 pub struct CollectivesArgs {
@@ -54,7 +78,11 @@ pub struct CollectivesArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4], value_parser = clap::value_parser!(u16).range(2..=64))]
     ranks: Vec<u16>,
     /// Buffer sizes, separated by commas.
-    #[arg(long, value_delimiter = ',', default_value = "1KiB,64KiB,1MiB,25MiB,100MiB")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1KiB,64KiB,1MiB,25MiB,100MiB"
+    )]
     sizes: Vec<Size>,
     /// Transports, separated by commas.
     #[arg(long, value_delimiter = ',', value_enum, default_values = ["shm", "tcp"])]
@@ -87,7 +115,8 @@ struct Row {
     bytes: Size,
     /// `shm`, `tcp` or `mpi`.
     transport: &'static str,
-    /// `registered` (buckets of the group) or `private` (the caller's own memory).
+    /// `registered`: a bucket of the group, reduced on the caller's thread; `registered, by handle`:
+    /// the same through the progress thread; `private`: a slice of the caller's own.
     memory: &'static str,
     samples: usize,
     best_us: Option<f64>,
@@ -115,7 +144,11 @@ pub fn run(args: &CollectivesArgs) -> Result<(), BenchError> {
     for &ranks in &args.ranks {
         for &size in &args.sizes {
             eprintln!("{ranks} ranks, {size}, {rounds} rounds");
-            let case = Case { ranks: ranks.into(), protocol: Protocol::new(size, args.seconds), rounds };
+            let case = Case {
+                ranks: ranks.into(),
+                protocol: Protocol::new(size, args.seconds),
+                rounds,
+            };
             rows.extend(case.measure(&args.transport, &ours, mpi.as_ref())?);
         }
     }
@@ -154,7 +187,15 @@ struct Series {
 
 impl Series {
     fn new(transport: &'static str, memory: &'static str) -> Self {
-        Self { transport, memory, rounds: Vec::new() }
+        Self {
+            transport,
+            memory,
+            rounds: Vec::new(),
+        }
+    }
+
+    fn is(&self, transport: Transport, call: Call) -> bool {
+        self.transport == transport.name() && self.memory == call.name()
     }
 
     fn medians(&self) -> Vec<f64> {
@@ -168,21 +209,30 @@ impl Series {
 }
 
 impl Case {
-    fn measure(&self, transports: &[Transport], ours: &Ours, mpi: Option<&Mpi>) -> Result<Vec<Row>, BenchError> {
-        let mut ours_by_transport: Vec<(Transport, [Series; 2])> = transports
-            .iter()
-            .map(|&transport| {
-                (transport, ["registered", "private"].map(|memory| Series::new(transport.name(), memory)))
-            })
-            .collect();
+    fn measure(
+        &self,
+        transports: &[Transport],
+        ours: &Ours,
+        mpi: Option<&Mpi>,
+    ) -> Result<Vec<Row>, BenchError> {
+        let mut all: Vec<Series> = Vec::new();
+        for transport in transports {
+            all.extend(Call::ALL.map(|call| Series::new(transport.name(), call.name())));
+        }
         let mut theirs = Series::new("mpi", "private");
         let mut ping_pong = Vec::new();
         for _ in 0..self.rounds {
             ping_pong.push(ping_pong_ns());
-            for (transport, [registered, private]) in &mut ours_by_transport {
-                let both = ours.measure(self.ranks, *transport, &self.protocol)?;
-                registered.rounds.push(self.checked(both.registered)?);
-                private.rounds.push(self.checked(both.private)?);
+            for &transport in transports {
+                for measured in ours.measure(self.ranks, transport, &self.protocol)? {
+                    let measurement = self.checked(measured.measurement)?;
+                    let mut matching = all
+                        .iter_mut()
+                        .filter(|series| series.is(transport, measured.call));
+                    if let Some(series) = matching.next() {
+                        series.rounds.push(measurement);
+                    }
+                }
             }
             match mpi.map(|mpi| mpi.measure(self.ranks, &self.protocol)) {
                 Some(Ok(measurement)) => theirs.rounds.push(self.checked(measurement)?),
@@ -190,23 +240,33 @@ impl Case {
                 None => {}
             }
         }
-        let all = ours_by_transport.iter().flat_map(|(_, series)| series);
-        let all = all.chain((!theirs.rounds.is_empty()).then_some(&theirs));
-        Ok(all.map(|series| self.row(series, &theirs, &ping_pong)).collect())
+        let all = all
+            .iter()
+            .chain((!theirs.rounds.is_empty()).then_some(&theirs));
+        Ok(all
+            .map(|series| self.row(series, &theirs, &ping_pong))
+            .collect())
     }
 
     fn checked(&self, measurement: Measurement) -> Result<Measurement, BenchError> {
         if measurement.correct {
             return Ok(measurement);
         }
-        Err(BenchError::WrongSum(format!("{} ranks, {}", self.ranks, self.protocol.size)))
+        Err(BenchError::WrongSum(format!(
+            "{} ranks, {}",
+            self.ranks, self.protocol.size
+        )))
     }
 
     fn row(&self, series: &Series, mpi: &Series, ping_pong: &[Option<f64>]) -> Row {
         let (medians, best) = (series.medians(), series.best());
         let median = stats::median(&medians);
         let ratios: Vec<f64> = if mpi.rounds.len() == series.rounds.len() {
-            mpi.medians().iter().zip(&medians).map(|(theirs, ours)| theirs / ours).collect()
+            mpi.medians()
+                .iter()
+                .zip(&medians)
+                .map(|(theirs, ours)| theirs / ours)
+                .collect()
         } else {
             Vec::new()
         };
@@ -237,7 +297,15 @@ impl Case {
 
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new([
-        "ranks", "size", "transport", "memory", "best µs", "median µs", "best GB/s", "median GB/s", "× MPI best",
+        "ranks",
+        "size",
+        "transport",
+        "memory",
+        "best µs",
+        "median µs",
+        "best GB/s",
+        "median GB/s",
+        "× MPI best",
         "× MPI median",
     ]);
     for row in rows {

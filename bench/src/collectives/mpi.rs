@@ -24,7 +24,9 @@ pub struct Mpi {
 #[derive(Debug, thiserror::Error)]
 pub enum MpiError {
     /// A program is missing or cannot be started.
-    #[error("`{program}` cannot be started ({source}): install OpenMPI, on Debian `apt-get install openmpi-bin libopenmpi-dev gcc`")]
+    #[error(
+        "`{program}` cannot be started ({source}): install OpenMPI, on Debian `apt-get install openmpi-bin libopenmpi-dev gcc`"
+    )]
     Missing {
         /// Its name.
         program: &'static str,
@@ -59,7 +61,12 @@ impl Mpi {
     /// When `mpicc` or Open MPI's `mpirun` is not there, or the program does not compile.
     pub fn compile() -> Result<Self, MpiError> {
         let version = output("mpirun", Command::new("mpirun").arg("--version"))?;
-        let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().trim().to_owned();
+        let version = String::from_utf8_lossy(&version.stdout)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
         if !version.contains("Open MPI") {
             return Err(MpiError::OtherMpi(version));
         }
@@ -69,8 +76,19 @@ impl Mpi {
         std::fs::File::create_new(&source)
             .and_then(|mut file| file.write_all(SOURCE.as_bytes()))
             .map_err(MpiError::Folder)?;
-        output("mpicc", Command::new("mpicc").arg("-O3").arg("-o").arg(&program).arg(&source))?;
-        Ok(Self { program, version, _folder: folder })
+        output(
+            "mpicc",
+            Command::new("mpicc")
+                .arg("-O3")
+                .arg("-o")
+                .arg(&program)
+                .arg(&source),
+        )?;
+        Ok(Self {
+            program,
+            version,
+            _folder: folder,
+        })
     }
 
     /// Runs one measurement with `ranks` ranks over shared memory.
@@ -80,7 +98,12 @@ impl Mpi {
     pub fn measure(&self, ranks: usize, protocol: &Protocol) -> Result<Measurement, MpiError> {
         let mut command = Command::new("mpirun");
         command
-            .args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"])
+            .args([
+                "--allow-run-as-root",
+                "--oversubscribe",
+                "--bind-to",
+                "none",
+            ])
             .args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"])
             .args(["--timeout", &LIMIT_SECONDS.to_string()])
             .args(["-n", &ranks.to_string()])
@@ -88,13 +111,20 @@ impl Mpi {
             .args(protocol.positional());
         let output = output("mpirun", &mut command)?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let line = text.lines().find(|line| line.starts_with('{')).unwrap_or(&text);
-        serde_json::from_str(line).map_err(|_| MpiError::Unreadable(line.chars().take(200).collect()))
+        let line = text
+            .lines()
+            .find(|line| line.starts_with('{'))
+            .unwrap_or(&text);
+        serde_json::from_str(line)
+            .map_err(|_| MpiError::Unreadable(line.chars().take(200).collect()))
     }
 }
 
 fn output(program: &'static str, command: &mut Command) -> Result<Output, MpiError> {
-    let output = command.stdin(Stdio::null()).output().map_err(|source| MpiError::Missing { program, source })?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| MpiError::Missing { program, source })?;
     if output.status.success() {
         return Ok(output);
     }
@@ -102,5 +132,9 @@ fn output(program: &'static str, command: &mut Command) -> Result<Output, MpiErr
     let text = text.trim();
     let skipped = text.chars().count().saturating_sub(1_000);
     let stderr = text.chars().skip(skipped).collect();
-    Err(MpiError::Failed { program, status: output.status, stderr })
+    Err(MpiError::Failed {
+        program,
+        status: output.status,
+        stderr,
+    })
 }

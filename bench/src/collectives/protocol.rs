@@ -42,7 +42,13 @@ impl Protocol {
             4_097..=262_144 => 8,
             _ => 1,
         };
-        Self { size, batch, least: LEAST_SAMPLES, most: MOST_SAMPLES, seconds }
+        Self {
+            size,
+            batch,
+            least: LEAST_SAMPLES,
+            most: MOST_SAMPLES,
+            seconds,
+        }
     }
 
     /// The rules in words, for the result file.
@@ -79,7 +85,9 @@ impl Protocol {
     pub fn named(&self) -> Vec<String> {
         let names = ["--size", "--batch", "--least", "--most", "--seconds"];
         let pairs = names.into_iter().zip(self.positional());
-        pairs.flat_map(|(name, value)| [name.to_owned(), value]).collect()
+        pairs
+            .flat_map(|(name, value)| [name.to_owned(), value])
+            .collect()
     }
 }
 
@@ -166,7 +174,9 @@ mod tests {
         for rank in 0..ranks {
             let mut mine = vec![0.0; 200];
             rewrite(&mut mine, sample, rank);
-            sum.iter_mut().zip(mine).for_each(|(total, new)| *total += new);
+            sum.iter_mut()
+                .zip(mine)
+                .for_each(|(total, new)| *total += new);
         }
         assert!(is_sum(&sum, sample, ranks));
         sum[199] += 1.0;

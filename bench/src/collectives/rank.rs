@@ -10,9 +10,13 @@ use burn_dist::world::World;
 use burn_dist::{Buffer, DType, GroupOptions, ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 
-use super::Transport;
 use super::protocol::{Measurement, Protocol, WARM_UP, is_sum, rewrite};
+use super::{Call, Transport};
 use crate::error::BenchError;
+use crate::report;
+
+/// Name of the hidden sub-command by which this program starts itself as a rank.
+pub const RANK_COMMAND: &str = "collectives-rank";
 
 /// Arguments of the hidden sub-command.
 #[derive(Clone, Debug, clap::Args)]
@@ -27,13 +31,13 @@ pub struct RankArgs {
     out: PathBuf,
 }
 
-/// What rank 0 leaves: one measurement for each kind of memory.
+/// What rank 0 leaves, a list of these: one measurement for each way to call an all-reduce.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct BothMemories {
-    /// Buckets of the group.
-    pub registered: Measurement,
-    /// A slice that belongs to the caller.
-    pub private: Measurement,
+pub struct Measured {
+    /// The way.
+    pub call: Call,
+    /// What came out.
+    pub measurement: Measurement,
 }
 
 /// Measures as one rank of the world that the environment describes.
@@ -42,59 +46,60 @@ pub struct BothMemories {
 /// When the ranks do not find each other, a collective fails, or the result cannot be written.
 pub fn run(args: &RankArgs) -> Result<(), BenchError> {
     let world = World::from_env()?;
-    let options = GroupOptions { transport: args.transport.into(), ..GroupOptions::default() };
+    let options = GroupOptions {
+        transport: args.transport.into(),
+        ..GroupOptions::default()
+    };
     let group = ProcessGroup::connect_with(&world, options)?;
-    let registered = measure(&group, &args.protocol, &mut Registered::new(&group, &args.protocol)?)?;
-    let private = measure(&group, &args.protocol, &mut Private::new(&group, &args.protocol))?;
+    let mut all = Vec::new();
+    for call in Call::ALL {
+        let measurement = match call {
+            Call::Bucket => measure::<Buckets>(&group, &args.protocol)?,
+            Call::Handle => measure::<Handles>(&group, &args.protocol)?,
+            Call::Slice => measure::<Slices>(&group, &args.protocol)?,
+        };
+        all.push(Measured { call, measurement });
+    }
     if group.rank() == 0 {
-        let failed = |source| BenchError::Write { path: args.out.clone(), source };
-        let text = serde_json::to_vec(&BothMemories { registered, private }).map_err(|e| failed(e.into()))?;
-        std::fs::write(&args.out, text).map_err(failed)?;
+        report::write(&args.out, &all)?;
     }
     Ok(())
 }
 
-/// The buffers of one sample, in one kind of memory.
-trait Memory {
-    fn rewrite(&mut self, sample: usize) -> Result<(), BenchError>;
-    fn all_reduce(&mut self) -> Result<(), BenchError>;
-    fn is_sum(&self, sample: usize) -> Result<bool, BenchError>;
+/// The buffers of one sample and the way they are reduced.
+trait Side: Sized {
+    fn new(group: &ProcessGroup, protocol: &Protocol) -> Result<Self, BenchError>;
+    fn rewrite(&mut self, sample: usize, rank: usize) -> Result<(), BenchError>;
+    fn all_reduce(&mut self, group: &ProcessGroup) -> Result<(), BenchError>;
+    fn is_sum(&self, sample: usize, ranks: usize) -> Result<bool, BenchError>;
 }
 
-/// Buckets: memory that every rank of the host has mapped, where the transport can.
-struct Registered {
-    group: ProcessGroup,
-    buckets: VecDeque<Buffer>,
-}
+struct Buckets(VecDeque<Buffer>);
 
-impl Registered {
+impl Side for Buckets {
     fn new(group: &ProcessGroup, protocol: &Protocol) -> Result<Self, BenchError> {
         let bucket = |_| group.bucket(DType::F32, protocol.size.elements());
-        let buckets = (0..protocol.batch).map(bucket).collect::<Result<_, _>>()?;
-        Ok(Self { group: group.clone(), buckets })
+        let buckets: Result<_, _> = (0..protocol.batch).map(bucket).collect();
+        Ok(Self(buckets?))
     }
-}
 
-impl Memory for Registered {
-    fn rewrite(&mut self, sample: usize) -> Result<(), BenchError> {
-        for bucket in &mut self.buckets {
-            rewrite(bucket.as_mut_slice::<f32>()?, sample, self.group.rank());
+    fn rewrite(&mut self, sample: usize, rank: usize) -> Result<(), BenchError> {
+        for bucket in &mut self.0 {
+            rewrite(bucket.as_mut_slice::<f32>()?, sample, rank);
         }
         Ok(())
     }
 
-    fn all_reduce(&mut self) -> Result<(), BenchError> {
-        for _ in 0..self.buckets.len() {
-            let Some(bucket) = self.buckets.pop_front() else { break };
-            let bucket = self.group.start_all_reduce(bucket, ReduceOp::Sum).wait()?;
-            self.buckets.push_back(bucket);
+    fn all_reduce(&mut self, group: &ProcessGroup) -> Result<(), BenchError> {
+        for bucket in &mut self.0 {
+            group.all_reduce_buffer(bucket, ReduceOp::Sum)?;
         }
         Ok(())
     }
 
-    fn is_sum(&self, sample: usize) -> Result<bool, BenchError> {
-        for bucket in &self.buckets {
-            if !is_sum(bucket.as_slice::<f32>()?, sample, self.group.size()) {
+    fn is_sum(&self, sample: usize, ranks: usize) -> Result<bool, BenchError> {
+        for bucket in &self.0 {
+            if !is_sum(bucket.as_slice::<f32>()?, sample, ranks) {
                 return Ok(false);
             }
         }
@@ -102,67 +107,101 @@ impl Memory for Registered {
     }
 }
 
-/// Slices of the caller's own.
-struct Private {
-    group: ProcessGroup,
-    slices: Vec<Vec<f32>>,
-}
+struct Handles(Buckets);
 
-impl Private {
-    fn new(group: &ProcessGroup, protocol: &Protocol) -> Self {
-        let slices = vec![vec![0.0; protocol.size.elements()]; protocol.batch];
-        Self { group: group.clone(), slices }
+impl Side for Handles {
+    fn new(group: &ProcessGroup, protocol: &Protocol) -> Result<Self, BenchError> {
+        Buckets::new(group, protocol).map(Self)
     }
-}
 
-impl Memory for Private {
-    fn rewrite(&mut self, sample: usize) -> Result<(), BenchError> {
-        for slice in &mut self.slices {
-            rewrite(slice, sample, self.group.rank());
+    fn rewrite(&mut self, sample: usize, rank: usize) -> Result<(), BenchError> {
+        self.0.rewrite(sample, rank)
+    }
+
+    fn all_reduce(&mut self, group: &ProcessGroup) -> Result<(), BenchError> {
+        let Buckets(buckets) = &mut self.0;
+        for _ in 0..buckets.len() {
+            let Some(bucket) = buckets.pop_front() else {
+                break;
+            };
+            let bucket = group.start_all_reduce(bucket, ReduceOp::Sum).wait()?;
+            buckets.push_back(bucket);
         }
         Ok(())
     }
 
-    fn all_reduce(&mut self) -> Result<(), BenchError> {
-        for slice in &mut self.slices {
-            self.group.all_reduce(slice, ReduceOp::Sum)?;
+    fn is_sum(&self, sample: usize, ranks: usize) -> Result<bool, BenchError> {
+        self.0.is_sum(sample, ranks)
+    }
+}
+
+struct Slices(Vec<Vec<f32>>);
+
+impl Side for Slices {
+    fn new(_: &ProcessGroup, protocol: &Protocol) -> Result<Self, BenchError> {
+        Ok(Self(vec![
+            vec![0.0; protocol.size.elements()];
+            protocol.batch
+        ]))
+    }
+
+    fn rewrite(&mut self, sample: usize, rank: usize) -> Result<(), BenchError> {
+        for slice in &mut self.0 {
+            rewrite(slice, sample, rank);
         }
         Ok(())
     }
 
-    fn is_sum(&self, sample: usize) -> Result<bool, BenchError> {
-        Ok(self.slices.iter().all(|slice| is_sum(slice, sample, self.group.size())))
+    fn all_reduce(&mut self, group: &ProcessGroup) -> Result<(), BenchError> {
+        for slice in &mut self.0 {
+            group.all_reduce(slice, ReduceOp::Sum)?;
+        }
+        Ok(())
+    }
+
+    fn is_sum(&self, sample: usize, ranks: usize) -> Result<bool, BenchError> {
+        Ok(self.0.iter().all(|slice| is_sum(slice, sample, ranks)))
     }
 }
 
-fn measure(group: &ProcessGroup, protocol: &Protocol, memory: &mut impl Memory) -> Result<Measurement, BenchError> {
-    let mut sample = |memory: &mut _, number| timed(group, protocol, memory, number);
+fn measure<S: Side>(group: &ProcessGroup, protocol: &Protocol) -> Result<Measurement, BenchError> {
+    let mut side = S::new(group, protocol)?;
 
-    sample(memory, 0)?;
-    let mut correct = [u8::from(memory.is_sum(0)?)];
+    timed(group, protocol, &mut side, 0)?;
+    let mut correct = [u8::from(side.is_sum(0, group.size())?)];
     group.all_reduce(&mut correct, ReduceOp::Min)?;
 
     // How many samples fit the time, rewriting included; the slowest rank decides.
     let start = Instant::now();
     for number in 1..=WARM_UP {
-        sample(memory, number)?;
+        timed(group, protocol, &mut side, number)?;
     }
     let mut each = [start.elapsed().as_secs_f64() / WARM_UP as f64];
     group.all_reduce(&mut each, ReduceOp::Max)?;
 
     let mut seconds = Vec::new();
     for number in 0..protocol.samples(each[0]) {
-        seconds.push(sample(memory, number)?);
+        seconds.push(timed(group, protocol, &mut side, number)?);
     }
     group.all_reduce(&mut seconds, ReduceOp::Max)?;
-    Ok(Measurement { ranks: group.size(), bytes: protocol.size.bytes(), correct: correct == [1], seconds })
+    Ok(Measurement {
+        ranks: group.size(),
+        bytes: protocol.size.bytes(),
+        correct: correct == [1],
+        seconds,
+    })
 }
 
-/// Seconds of one operation in one sample, on this rank.
-fn timed(group: &ProcessGroup, protocol: &Protocol, memory: &mut impl Memory, number: usize) -> Result<f64, BenchError> {
-    memory.rewrite(number)?;
+/// Seconds of one operation in sample `number`, on this rank.
+fn timed<S: Side>(
+    group: &ProcessGroup,
+    protocol: &Protocol,
+    side: &mut S,
+    number: usize,
+) -> Result<f64, BenchError> {
+    side.rewrite(number, group.rank())?;
     group.barrier()?;
     let start = Instant::now();
-    memory.all_reduce()?;
+    side.all_reduce(group)?;
     Ok(start.elapsed().as_secs_f64() / protocol.batch as f64)
 }

@@ -15,6 +15,7 @@ use models::CnnConfig;
 
 use super::{LEARNING_RATE, MOMENTUM, SEED};
 use crate::error::BenchError;
+use crate::report;
 
 const SIDE: usize = 28;
 const CLASSES: usize = 10;
@@ -61,9 +62,7 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
         model = optimizer.step(LEARNING_RATE, model, gradients);
         seconds.push(start.elapsed().as_secs_f64());
     }
-    let failed = |source| BenchError::Write { path: args.out.clone(), source };
-    let text = serde_json::to_vec(&seconds).map_err(|error| failed(error.into()))?;
-    std::fs::write(&args.out, text).map_err(failed)
+    report::write(&args.out, &seconds)
 }
 
 /// Images like normalised MNIST's in shape and range, and their labels.
