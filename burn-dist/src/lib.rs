@@ -3,6 +3,9 @@
 //!
 //! Modules depend on those above them in this list, never on those below.
 
+// Shared memory is the one place that cannot do without, and allows it for itself.
+#![deny(unsafe_code)]
+
 pub mod autograd;
 pub mod bucket;
 pub mod buffer;

@@ -7,6 +7,7 @@
 //!
 //! All of them run the same conformance suite (`tests/conformance.rs`).
 
+#[allow(unsafe_code)]
 pub mod shm;
 pub mod tcp;
 mod watch;
