@@ -3,6 +3,7 @@
 use crate::buffer::WrongType;
 use crate::collective::Descriptor;
 use crate::element::DType;
+use crate::launch::LaunchError;
 use crate::rendezvous::RendezvousError;
 use crate::transport::TransportError;
 use crate::world::{SecretError, WorldError};
@@ -16,6 +17,9 @@ pub enum Error {
     /// A secret could not be made.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// The ranks could not be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
     /// The ranks did not find each other.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),

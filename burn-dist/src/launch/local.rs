@@ -1,1 +1,424 @@
-//! (skeleton)
+//! Starts the ranks of a run on this machine, looks after them, and tells how it went.
+//!
+//! The launcher hosts the store, so it does nothing else: no rank waits for it, and it survives
+//! all of them. Whatever happens, no rank outlives [`LocalLauncher::run`].
+
+mod outcome;
+mod output;
+mod ranks;
+mod signals;
+
+pub use outcome::{LaunchOutcome, RankExit, RankFailure};
+
+use crate::rendezvous::{RendezvousError, StoreServer};
+use crate::world::{LAUNCH, SECRET, SECRET_FILE, Secret, SecretError};
+use outcome::STOPPED_EARLY;
+use ranks::Ranks;
+use rustix::process::Signal;
+use signals::{Inbox, Received};
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Most ranks that can be started on one machine: a limit on what a typing error can do.
+pub const MAX_LOCAL_RANKS: usize = 1024;
+
+/// How long ranks get to report their own view after another failed.
+const GRACE: Duration = Duration::from_secs(1);
+/// How much longer they get after SIGTERM.
+const AFTER_TERM: Duration = Duration::from_secs(2);
+/// How long ranks get after Ctrl-C.
+const AFTER_INTERRUPT: Duration = Duration::from_secs(2);
+/// How long ranks get to write a checkpoint when the launcher is told to stop.
+const STOP_GRACE: Duration = Duration::from_secs(30);
+/// How often to look at the ranks even when no signal says so.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+const THREADS: &str = "RAYON_NUM_THREADS";
+
+/// Why ranks could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A run has at least one rank.
+    #[error("can't start 0 ranks: ask for at least 1")]
+    NoRanks,
+    /// Surely a mistake.
+    #[error("can't start {nproc} ranks on one machine: at most {MAX_LOCAL_RANKS}")]
+    TooManyRanks {
+        /// What was asked for.
+        nproc: usize,
+    },
+    /// This program's own file is not known.
+    #[error("can't find this program's own file to start it again: {0}")]
+    Program(std::io::Error),
+    /// The program could not be started.
+    #[error("can't start rank {rank} ({program}): {source}", program = program.display())]
+    Spawn {
+        /// The rank.
+        rank: usize,
+        /// The program.
+        program: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// No secret for the run.
+    #[error("can't make a secret for the run: {0}")]
+    Secret(#[from] SecretError),
+    /// The store did not start.
+    #[error("can't host the store of the run: {0}")]
+    Store(#[from] RendezvousError),
+    /// Signals could not be received.
+    #[error("can't listen for signals: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Starts ranks of one program on this machine.
+///
+/// Each gets the variables that [`World::from_env`](crate::world::World::from_env) reads, and its
+/// share of the processors in `RAYON_NUM_THREADS` unless the user set that. The output of rank 0
+/// goes through as it is; lines of the others start with `[rank 1] ` and so on.
+#[derive(Clone, Debug)]
+pub struct LocalLauncher {
+    nproc: usize,
+    program: Option<PathBuf>,
+    args: Vec<OsString>,
+    envs: Vec<(OsString, OsString)>,
+    grace: Duration,
+    stop_grace: Duration,
+    prefix: bool,
+}
+
+impl LocalLauncher {
+    /// `nproc` ranks of this program with this program's arguments.
+    pub fn new(nproc: usize) -> Self {
+        Self {
+            nproc,
+            program: None,
+            args: std::env::args_os().skip(1).collect(),
+            envs: Vec::new(),
+            grace: GRACE,
+            stop_grace: STOP_GRACE,
+            prefix: true,
+        }
+    }
+
+    /// Starts another program instead.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// Gives the ranks these arguments instead.
+    pub fn args<I: IntoIterator<Item: Into<OsString>>>(mut self, args: I) -> Self {
+        self.args = args.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets one more variable for all ranks.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.envs.push((name.into(), value.into()));
+        self
+    }
+
+    /// How long the others get to report and end by themselves when a rank fails (1 s); then they
+    /// are terminated, and killed 2 s later.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// How long ranks get to end by themselves when the launcher is told to terminate (30 s).
+    pub fn stop_grace(mut self, grace: Duration) -> Self {
+        self.stop_grace = grace;
+        self
+    }
+
+    /// Whether lines of ranks other than 0 start with the rank (yes).
+    pub fn prefix_output(mut self, prefix: bool) -> Self {
+        self.prefix = prefix;
+        self
+    }
+
+    /// Starts the ranks and waits for all of them.
+    ///
+    /// SIGINT, SIGTERM and SIGUSR1 reach the ranks while this runs; they may see one twice, since
+    /// a terminal's Ctrl-C goes to all of them by itself.
+    ///
+    /// # Errors
+    /// If they can't be started; those that were are killed. A rank that fails is an outcome.
+    pub fn run(self) -> Result<LaunchOutcome, LaunchError> {
+        if self.nproc == 0 {
+            return Err(LaunchError::NoRanks);
+        }
+        if self.nproc > MAX_LOCAL_RANKS {
+            return Err(LaunchError::TooManyRanks { nproc: self.nproc });
+        }
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().map_err(LaunchError::Program)?,
+        };
+        let (text, secret) = Secret::generate()?;
+        let server = StoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), self.nproc, secret)?;
+        let inbox = Inbox::open().map_err(LaunchError::Signals)?;
+        let mut ranks = Ranks::new(self.prefix);
+        for rank in 0..self.nproc {
+            let mut command = Command::new(&program);
+            self.describe_world(&mut command, rank, server.address().port(), &text);
+            ranks.spawn(command).map_err(|source| LaunchError::Spawn {
+                rank,
+                program: program.clone(),
+                source,
+            })?;
+        }
+        let watch = Watch {
+            launcher: &self,
+            server,
+            ranks,
+            first_failed: None,
+            ending: None,
+            signal: None,
+        };
+        Ok(watch.run(&inbox))
+    }
+
+    fn describe_world(&self, command: &mut Command, rank: usize, port: u16, secret: &str) {
+        let (rank, size) = (rank.to_string(), self.nproc.to_string());
+        command.args(&self.args);
+        command.envs(self.envs.iter().map(|(name, value)| (name, value)));
+        // Left over from another launch, these would contradict what is set here.
+        for name in ["GROUP_RANK", "NODE_RANK", SECRET_FILE] {
+            command.env_remove(name);
+        }
+        command
+            .env("RANK", &rank)
+            .env("LOCAL_RANK", &rank)
+            .env("WORLD_SIZE", &size)
+            .env("LOCAL_WORLD_SIZE", &size)
+            .env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
+            .env("MASTER_PORT", port.to_string())
+            .env(SECRET, secret)
+            .env(LAUNCH, "local");
+        let by_user = self.envs.iter().any(|(name, _)| name == THREADS);
+        if !by_user && std::env::var_os(THREADS).is_none() {
+            // Counts what this process may use, which can be less than the machine has.
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            command.env(THREADS, (processors / self.nproc).max(1).to_string());
+        }
+    }
+}
+
+/// One run, from the start of its ranks to their end.
+struct Watch<'a> {
+    launcher: &'a LocalLauncher,
+    server: StoreServer,
+    ranks: Ranks,
+    /// The rank whose failure was seen first.
+    first_failed: Option<usize>,
+    /// Set once the run is to end before its time.
+    ending: Option<Ending>,
+    /// The signal that ended the run, if that came before any failure.
+    signal: Option<i32>,
+}
+
+/// How ranks that are still there are made to end.
+struct Ending {
+    /// Asks them to, once.
+    ask: Option<(Instant, Signal)>,
+    /// Kills them from then on.
+    kill: Instant,
+}
+
+impl Watch<'_> {
+    fn run(mut self, inbox: &Inbox) -> LaunchOutcome {
+        while self.reap() {
+            match inbox.receive(self.next_look()) {
+                Received::Nothing => {}
+                Received::Interrupt { by_terminal } => self.interrupt(by_terminal),
+                Received::Terminate => self.terminate(),
+                Received::Other(signal) => self.ranks.signal(signal),
+            }
+            self.press();
+        }
+        self.outcome()
+    }
+
+    /// Collects ranks that have ended. Gives whether any is left.
+    fn reap(&mut self) -> bool {
+        for (rank, exit) in self.ranks.reap() {
+            if exit.is_failure() {
+                self.server.report_failure(rank, &format!("it {exit}"));
+                if self.first_failed.is_none() && self.signal.is_none() {
+                    self.first_failed = Some(rank);
+                    self.end_after_failure();
+                }
+            } else {
+                let reason = format!("it {exit} before it joined the others");
+                self.server.report_absence(rank, &reason);
+            }
+        }
+        self.ranks.any_left()
+    }
+
+    fn end_after_failure(&mut self) {
+        let ask = Instant::now() + self.launcher.grace;
+        self.end(Some((ask, Signal::TERM)), ask + AFTER_TERM);
+    }
+
+    /// Ctrl-C, which at a terminal reaches the ranks as well.
+    fn interrupt(&mut self, by_terminal: bool) {
+        let now = Instant::now();
+        if self.signal == Some(Signal::INT.as_raw()) {
+            return self.end(None, now); // The second time: at once.
+        }
+        self.note_signal(Signal::INT);
+        // If a terminal was not the sender after all, ranks that still run get it a little later.
+        let ask = match by_terminal {
+            true => now + AFTER_INTERRUPT / 2,
+            false => now,
+        };
+        self.end(Some((ask, Signal::INT)), now + AFTER_INTERRUPT);
+    }
+
+    fn terminate(&mut self) {
+        let now = Instant::now();
+        self.note_signal(Signal::TERM);
+        self.end(Some((now, Signal::TERM)), now + self.launcher.stop_grace);
+    }
+
+    fn note_signal(&mut self, signal: Signal) {
+        if self.first_failed.is_none() {
+            self.signal = self.signal.or(Some(signal.as_raw()));
+        }
+    }
+
+    /// Makes the run end; what was decided before can only get stricter.
+    fn end(&mut self, ask: Option<(Instant, Signal)>, kill: Instant) {
+        let kill = match &self.ending {
+            Some(ending) => ending.kill.min(kill),
+            None => kill,
+        };
+        let ask = ask.or(self.ending.as_ref().and_then(|ending| ending.ask));
+        self.ending = Some(Ending { ask, kill });
+    }
+
+    /// Sends what is due to ranks that should have ended.
+    fn press(&mut self) {
+        let Some(ending) = &mut self.ending else {
+            return;
+        };
+        let now = Instant::now();
+        if let Some((_, signal)) = ending.ask.take_if(|(at, _)| *at <= now) {
+            self.ranks.signal(signal);
+        }
+        if ending.kill <= now {
+            self.ranks.signal(Signal::KILL);
+        }
+    }
+
+    fn next_look(&self) -> Duration {
+        let Some(ending) = &self.ending else {
+            return HEARTBEAT;
+        };
+        let next = match ending.ask {
+            Some((ask, _)) => ask.min(ending.kill),
+            None => ending.kill,
+        };
+        let left = next.saturating_duration_since(Instant::now());
+        left.clamp(Duration::from_millis(10), HEARTBEAT)
+    }
+
+    fn outcome(mut self) -> LaunchOutcome {
+        self.ranks.finish_output();
+        let exits = self.ranks.exits();
+        // Who failed first shows in the store before it shows here: a rank that fails because
+        // another did may end sooner than that one.
+        let in_store = self.server.first_fault().and_then(|fault| fault.rank);
+        let first = self.first_failed.map(|seen| match in_store {
+            Some(rank) if exits.get(rank).is_some_and(RankExit::is_failure) => rank,
+            _ => seen,
+        });
+        let failure = first.and_then(|rank| {
+            Some(RankFailure {
+                rank,
+                exit: *exits.get(rank)?,
+                reason: self.server.abort_reason(rank),
+                last_words: self.ranks.last_words(rank),
+            })
+        });
+        LaunchOutcome {
+            exits,
+            failure,
+            signal: self.signal,
+        }
+    }
+}
+
+impl RankExit {
+    /// Whether the rank did not do what it should. A rank that stopped early with a checkpoint
+    /// did: the others are about to do the same.
+    pub fn is_failure(&self) -> bool {
+        !matches!(self, Self::Code(0 | STOPPED_EARLY))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_numbers_of_ranks_are_refused() {
+        let none = LocalLauncher::new(0).program("true").run();
+        assert!(matches!(none, Err(LaunchError::NoRanks)));
+        let many = LocalLauncher::new(1025).program("true").run();
+        assert!(matches!(
+            many,
+            Err(LaunchError::TooManyRanks { nproc: 1025 })
+        ));
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_named() {
+        let error = LocalLauncher::new(2)
+            .program("/nowhere/trainer")
+            .run()
+            .unwrap_err();
+        assert!(matches!(error, LaunchError::Spawn { rank: 0, .. }));
+        assert!(error.to_string().contains("/nowhere/trainer"), "{error}");
+    }
+
+    #[test]
+    fn ranks_get_their_variables() {
+        let launcher = LocalLauncher::new(2)
+            .args(["--x"])
+            .env("RAYON_NUM_THREADS", "7");
+        let mut command = Command::new("true");
+        launcher.describe_world(&mut command, 1, 5000, "text");
+        let get = |name: &str| {
+            let mut envs = command.get_envs();
+            let found = envs.find(|(key, _)| *key == name);
+            found
+                .and_then(|(_, value)| value?.to_str())
+                .unwrap_or("none")
+                .to_owned()
+        };
+        let names = [
+            "RANK",
+            "LOCAL_RANK",
+            "WORLD_SIZE",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_ADDR",
+        ];
+        assert_eq!(names.map(get), ["1", "1", "2", "2", "127.0.0.1"]);
+        let names = [
+            "MASTER_PORT",
+            "BURN_DIST_SECRET",
+            "BURN_DIST_LAUNCH",
+            "RAYON_NUM_THREADS",
+        ];
+        assert_eq!(names.map(get), ["5000", "text", "local", "7"]);
+        assert_eq!(get("GROUP_RANK"), "none");
+    }
+}

@@ -3,3 +3,5 @@
 
 pub mod local;
 pub(crate) mod torchrun;
+
+pub use local::{LaunchError, LaunchOutcome, LocalLauncher, RankExit, RankFailure};

@@ -4,6 +4,7 @@
 
 use super::fault::Fault;
 use super::protocol::{GatherFailure, Message, Refusal};
+use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -24,6 +25,8 @@ pub(crate) struct Roster {
     surveys: Vec<Survey>,
     queries: u64,
     first_fault: Option<Fault>,
+    /// What ranks said of their own failure.
+    aborts: BTreeMap<usize, String>,
 }
 
 enum Member {
@@ -77,11 +80,21 @@ impl Roster {
             surveys: Vec::new(),
             queries: 0,
             first_fault: None,
+            aborts: BTreeMap::new(),
         }
     }
 
     pub(crate) fn first_fault(&self) -> Option<Fault> {
         self.first_fault.clone()
+    }
+
+    pub(crate) fn abort_reason(&self, rank: usize) -> Option<String> {
+        self.aborts.get(&rank).cloned()
+    }
+
+    /// Whether `rank` has never been connected.
+    pub(crate) fn is_absent(&self, rank: usize) -> bool {
+        matches!(self.members.get(rank), Some(Member::Absent))
     }
 
     pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
@@ -158,6 +171,7 @@ impl Roster {
             }
             Message::Abort { reason } => {
                 self.fail(rank, &reason);
+                self.aborts.entry(rank).or_insert(reason);
                 Ok(())
             }
             _ => Err(Violation("a message that only the store sends")),

@@ -115,6 +115,20 @@ impl StoreServer {
         self.shared.changed.notify_all();
     }
 
+    /// Like [`StoreServer::report_failure`], but only if `rank` has never been connected: for a
+    /// process that ended properly, whose good-bye may still be on its way.
+    pub fn report_absence(&self, rank: usize, reason: &str) {
+        let mut state = self.shared.lock();
+        if state.roster.is_absent(rank) {
+            state.roster.fail(rank, reason);
+        }
+    }
+
+    /// What `rank` said when it aborted.
+    pub fn abort_reason(&self, rank: usize) -> Option<String> {
+        self.shared.lock().roster.abort_reason(rank)
+    }
+
     /// Waits until no rank is connected, `limit` at most. Gives whether all are gone.
     pub fn wait_until_left(&self, limit: Duration) -> bool {
         let state = self.shared.lock();

@@ -1,0 +1,188 @@
+//! How a run of local ranks ended, in words and as an exit code.
+
+use signal_hook::low_level::signal_name;
+
+/// Exit code of a rank that stopped early with a checkpoint and wants to be started again.
+pub(super) const STOPPED_EARLY: i32 = 75;
+
+/// How one rank ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankExit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl std::fmt::Display for RankExit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => match signal_name(signal) {
+                Some(name) => write!(f, "was killed by signal {signal} ({name})"),
+                None => write!(f, "was killed by signal {signal}"),
+            },
+        }
+    }
+}
+
+/// The rank that failed first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankFailure {
+    pub(super) rank: usize,
+    pub(super) exit: RankExit,
+    pub(super) reason: Option<String>,
+    pub(super) last_words: Vec<String>,
+}
+
+impl RankFailure {
+    /// Which rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How it ended.
+    pub fn exit(&self) -> RankExit {
+        self.exit
+    }
+
+    /// What it told the other ranks, if it had the time.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// The last lines of its standard error; none where that went straight to the terminal.
+    pub fn last_words(&self) -> &[String] {
+        &self.last_words
+    }
+}
+
+impl std::fmt::Display for RankFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {} {}", self.rank, self.exit)?;
+        match &self.reason {
+            Some(reason) => write!(f, ": {reason}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How all ranks ended.
+#[derive(Clone, Debug)]
+pub struct LaunchOutcome {
+    pub(super) exits: Vec<RankExit>,
+    pub(super) failure: Option<RankFailure>,
+    pub(super) signal: Option<i32>,
+}
+
+impl LaunchOutcome {
+    /// How each rank ended, in rank order.
+    pub fn exits(&self) -> &[RankExit] {
+        &self.exits
+    }
+
+    /// The rank that failed first, if one did before anybody stopped the run.
+    pub fn failure(&self) -> Option<&RankFailure> {
+        self.failure.as_ref()
+    }
+
+    /// The signal by which the run was stopped from outside.
+    pub fn signal(&self) -> Option<i32> {
+        self.signal
+    }
+
+    /// Whether all ranks did what they should.
+    pub fn is_success(&self) -> bool {
+        self.exit_code() == 0
+    }
+
+    /// What the launcher should exit with: 0 when all is done; the code of the rank that failed
+    /// first, 1 if a signal killed it; 130 after Ctrl-C and 143 after SIGTERM unless all ranks
+    /// ended properly; 75 when they stopped early with a checkpoint.
+    pub fn exit_code(&self) -> u8 {
+        if let Some(failure) = &self.failure {
+            return match failure.exit {
+                RankExit::Code(code) => u8::try_from(code).unwrap_or(1),
+                RankExit::Signal(_) => 1,
+            };
+        }
+        if self.exits.iter().any(RankExit::is_failure) {
+            return match self.signal {
+                Some(signal) => u8::try_from(128 + signal).unwrap_or(1),
+                None => 1,
+            };
+        }
+        match self.exits.contains(&RankExit::Code(STOPPED_EARLY)) {
+            true => STOPPED_EARLY as u8,
+            false => 0,
+        }
+    }
+}
+
+impl std::fmt::Display for LaunchOutcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.failure, self.signal, self.exit_code()) {
+            (Some(failure), ..) => write!(f, "{failure}"),
+            (None, _, 0) => f.write_str("all ranks are done"),
+            (None, _, 75) => f.write_str("the ranks stopped early with a checkpoint"),
+            (None, Some(signal), _) => {
+                let name = signal_name(signal).unwrap_or("a signal");
+                write!(f, "stopped by {name}")
+            }
+            (None, None, code) => write!(f, "ended with code {code}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use RankExit::{Code, Signal};
+
+    fn outcome(exits: &[RankExit], first: Option<usize>, signal: Option<i32>) -> LaunchOutcome {
+        LaunchOutcome {
+            exits: exits.to_vec(),
+            failure: first.map(|rank| RankFailure {
+                rank,
+                exit: exits[rank],
+                reason: None,
+                last_words: Vec::new(),
+            }),
+            signal,
+        }
+    }
+
+    #[test]
+    fn exit_codes() {
+        let code = |exits: &[RankExit], first, signal| outcome(exits, first, signal).exit_code();
+        assert_eq!(code(&[Code(0), Code(0)], None, None), 0);
+        assert_eq!(code(&[Code(0), Code(75)], None, None), 75);
+        assert_eq!(code(&[Code(1), Code(2)], Some(1), None), 2);
+        assert_eq!(code(&[Code(1), Signal(9)], Some(1), None), 1);
+        assert_eq!(code(&[Code(75), Code(1)], Some(1), None), 1);
+        assert_eq!(code(&[Signal(2), Signal(9)], None, Some(2)), 130);
+        assert_eq!(code(&[Code(0), Signal(15)], None, Some(15)), 143);
+        assert_eq!(code(&[Code(75), Code(75)], None, Some(15)), 75);
+        assert_eq!(code(&[Code(0), Code(0)], None, Some(2)), 0);
+    }
+
+    #[test]
+    fn words() {
+        let failed = outcome(&[Code(1), Signal(9)], Some(1), None);
+        assert_eq!(
+            failed.to_string(),
+            "rank 1 was killed by signal 9 (SIGKILL)"
+        );
+        let mut failed = outcome(&[Code(0), Code(0), Code(1)], Some(2), None);
+        assert_eq!(failed.to_string(), "rank 2 exited with code 1");
+        failed.failure.as_mut().unwrap().reason = Some("loss is not finite".into());
+        assert_eq!(
+            failed.to_string(),
+            "rank 2 exited with code 1: loss is not finite"
+        );
+        assert_eq!(
+            outcome(&[Signal(2)], None, Some(2)).to_string(),
+            "stopped by SIGINT"
+        );
+    }
+}

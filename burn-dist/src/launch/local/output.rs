@@ -1,0 +1,155 @@
+//! Passes the output of ranks on, line by line and with the rank before each line.
+//!
+//! Memory is bounded whatever a rank writes: a line without end is passed on in pieces.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Longest line that is passed on in one piece.
+const MAX_LINE: usize = 16 << 10;
+/// How many lines are remembered.
+const LAST_LINES: usize = 20;
+/// How much of a remembered line is kept.
+const MAX_REMEMBERED: usize = 1 << 10;
+
+/// The last lines that a rank wrote to its standard error.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastWords {
+    lines: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl LastWords {
+    pub(super) fn get(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().cloned().collect()
+    }
+
+    fn add(&self, line: &[u8]) {
+        let line = line.get(..MAX_REMEMBERED).unwrap_or(line);
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() >= LAST_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(String::from_utf8_lossy(line).into_owned());
+    }
+}
+
+/// Copies `from` to `to` until it ends. With a prefix whole lines are copied, without one bytes
+/// as they come. What can't be written is dropped: the rank must not be held up by it.
+pub(super) fn pass_on(
+    mut from: impl Read,
+    mut to: impl Write,
+    prefix: Option<&str>,
+    last_words: Option<&LastWords>,
+) {
+    let mut lines = Lines::default();
+    let mut chunk = vec![0; 8 << 10];
+    loop {
+        let count = match from.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        let bytes = chunk.get(..count).unwrap_or_default();
+        if prefix.is_none() {
+            let _ = to.write_all(bytes).and_then(|()| to.flush());
+        }
+        lines.push(bytes, |line| deliver(line, &mut to, prefix, last_words));
+    }
+    lines.finish(|line| deliver(line, &mut to, prefix, last_words));
+}
+
+fn deliver(line: &[u8], to: &mut impl Write, prefix: Option<&str>, words: Option<&LastWords>) {
+    if let Some(prefix) = prefix {
+        // In one write, so that lines of different ranks do not mix.
+        let whole = [prefix.as_bytes(), line, b"\n"].concat();
+        let _ = to.write_all(&whole).and_then(|()| to.flush());
+    }
+    if let Some(words) = words {
+        words.add(line);
+    }
+}
+
+/// Cuts a stream of bytes into lines.
+#[derive(Default)]
+struct Lines {
+    partial: Vec<u8>,
+}
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            for piece in piece.chunks(MAX_LINE) {
+                if self.partial.len() + piece.len() > MAX_LINE {
+                    line(&self.partial);
+                    self.partial.clear();
+                }
+                self.partial.extend_from_slice(piece);
+            }
+            if let Some(whole) = self.partial.strip_suffix(b"\n") {
+                line(whole);
+                self.partial.clear();
+            }
+        }
+    }
+
+    fn finish(&mut self, mut line: impl FnMut(&[u8])) {
+        if !self.partial.is_empty() {
+            line(&self.partial);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn passed(input: &[u8], prefix: Option<&str>) -> (String, Vec<String>) {
+        let mut output = Vec::new();
+        let words = LastWords::default();
+        pass_on(input, &mut output, prefix, Some(&words));
+        (String::from_utf8(output).unwrap(), words.get())
+    }
+
+    #[test]
+    fn lines_get_the_prefix() {
+        let (output, words) = passed(b"one\n\nthree", Some("[rank 1] "));
+        assert_eq!(output, "[rank 1] one\n[rank 1] \n[rank 1] three\n");
+        assert_eq!(words, ["one", "", "three"]);
+    }
+
+    #[test]
+    fn without_prefix_bytes_go_through() {
+        let (output, words) = passed(b"50 %\r100 %", None);
+        assert_eq!((output.as_str(), words.len()), ("50 %\r100 %", 1));
+    }
+
+    #[test]
+    fn endless_lines_are_cut_and_few_are_remembered() {
+        let (output, words) = passed(&vec![b'x'; 5 * MAX_LINE], Some("> "));
+        assert_eq!(output.lines().count(), 5);
+        assert!(words.iter().all(|line| line.len() == MAX_REMEMBERED));
+        let many: String = (0..100).map(|line| format!("{line}\n")).collect();
+        let (_, words) = passed(many.as_bytes(), Some("> "));
+        assert_eq!((words.len(), words[0].as_str()), (LAST_LINES, "80"));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost(chunks in proptest::collection::vec("[a-c\n]{0,9}", 0..20)) {
+            let mut lines = Lines::default();
+            let mut joined = String::new();
+            for chunk in &chunks {
+                lines.push(chunk.as_bytes(), |line| {
+                    joined += std::str::from_utf8(line).unwrap();
+                    joined.push('\n');
+                });
+            }
+            lines.finish(|line| joined += std::str::from_utf8(line).unwrap());
+            prop_assert_eq!(joined, chunks.concat());
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The processes of the ranks. Whoever drops them kills them: none is left behind, not even when
+//! the launcher fails half-way.
+
+use super::outcome::RankExit;
+use super::output::{LastWords, pass_on};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{IsTerminal, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long to wait for output that a rank left in a pipe, or that a process it started still has
+/// open.
+const LAST_OUTPUT: Duration = Duration::from_millis(500);
+
+pub(super) struct Ranks {
+    prefix: bool,
+    list: Vec<Rank>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+struct Rank {
+    child: Child,
+    /// Set once it was waited for; until then its process id is its own.
+    exit: Option<RankExit>,
+    last_words: LastWords,
+}
+
+impl Ranks {
+    pub(super) fn new(prefix: bool) -> Self {
+        Self {
+            prefix,
+            list: Vec::new(),
+            readers: Vec::new(),
+        }
+    }
+
+    /// Starts the next rank.
+    pub(super) fn spawn(&mut self, mut command: Command) -> std::io::Result<()> {
+        let rank = self.list.len();
+        // Rank 0 draws progress bars, which needs the terminal itself.
+        let direct = |terminal: bool| match rank == 0 && terminal {
+            true => Stdio::inherit(),
+            false => Stdio::piped(),
+        };
+        command
+            .stdin(Stdio::null())
+            .stdout(direct(std::io::stdout().is_terminal()))
+            .stderr(direct(std::io::stderr().is_terminal()));
+        let child = command.spawn()?;
+        let last_words = LastWords::default();
+        // From here on the child is in the list, so that it is killed whatever fails below.
+        self.list.push(Rank {
+            child,
+            exit: None,
+            last_words: last_words.clone(),
+        });
+        let child = self.list.last_mut().map(|rank| &mut rank.child);
+        let (out, err) = match child {
+            Some(child) => (child.stdout.take(), child.stderr.take()),
+            None => (None, None),
+        };
+        if let Some(out) = out {
+            self.read(rank, out, std::io::stdout(), None)?;
+        }
+        if let Some(err) = err {
+            self.read(rank, err, std::io::stderr(), Some(last_words))?;
+        }
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        rank: usize,
+        from: impl Read + Send + 'static,
+        to: impl Write + Send + 'static,
+        last_words: Option<LastWords>,
+    ) -> std::io::Result<()> {
+        let prefix = (self.prefix && rank > 0).then(|| format!("[rank {rank}] "));
+        let thread = std::thread::Builder::new().name(format!("output-{rank}"));
+        let reader = thread.spawn(move || {
+            pass_on(from, to, prefix.as_deref(), last_words.as_ref());
+        })?;
+        self.readers.push(reader);
+        Ok(())
+    }
+
+    /// Ranks that have ended since the last call.
+    pub(super) fn reap(&mut self) -> Vec<(usize, RankExit)> {
+        let mut ended = Vec::new();
+        for (rank, process) in self.list.iter_mut().enumerate() {
+            if process.exit.is_none()
+                && let Ok(Some(status)) = process.child.try_wait()
+            {
+                let exit = describe(status);
+                process.exit = Some(exit);
+                ended.push((rank, exit));
+            }
+        }
+        ended
+    }
+
+    pub(super) fn any_left(&self) -> bool {
+        self.list.iter().any(|rank| rank.exit.is_none())
+    }
+
+    /// Sends a signal to all ranks that have not ended.
+    pub(super) fn signal(&self, signal: Signal) {
+        for rank in self.list.iter().filter(|rank| rank.exit.is_none()) {
+            let _ = kill_process(Pid::from_child(&rank.child), signal);
+        }
+    }
+
+    /// How the ranks ended; those that have.
+    pub(super) fn exits(&self) -> Vec<RankExit> {
+        self.list.iter().filter_map(|rank| rank.exit).collect()
+    }
+
+    /// The last lines that a rank wrote to its standard error.
+    pub(super) fn last_words(&self, rank: usize) -> Vec<String> {
+        let rank = self.list.get(rank);
+        rank.map(|rank| rank.last_words.get()).unwrap_or_default()
+    }
+
+    /// Waits for what ranks wrote before they ended.
+    pub(super) fn finish_output(&mut self) {
+        let deadline = Instant::now() + LAST_OUTPUT;
+        while self.readers.iter().any(|reader| !reader.is_finished()) {
+            if Instant::now() >= deadline {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        for rank in self.list.iter_mut().filter(|rank| rank.exit.is_none()) {
+            let _ = rank.child.wait();
+        }
+    }
+}
+
+fn describe(status: ExitStatus) -> RankExit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => RankExit::Code(code),
+        (None, Some(signal)) => RankExit::Signal(signal),
+        // Neither can't be: a process ends by itself or by a signal.
+        (None, None) => RankExit::Code(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::test_kill_process;
+
+    fn sleeping() -> Command {
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        command
+    }
+
+    #[test]
+    fn dropping_kills() {
+        let mut ranks = Ranks::new(true);
+        for _ in 0..3 {
+            ranks.spawn(sleeping()).unwrap();
+        }
+        let pids: Vec<_> = ranks
+            .list
+            .iter()
+            .map(|rank| Pid::from_child(&rank.child))
+            .collect();
+        assert!(pids.iter().all(|pid| test_kill_process(*pid).is_ok()));
+        // As when the launcher panics.
+        let panicked = std::thread::spawn(move || {
+            let _ranks = ranks;
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(panicked.join().is_err());
+        assert!(pids.iter().all(|pid| test_kill_process(*pid).is_err()));
+    }
+
+    #[test]
+    fn a_failed_start_kills_those_before() {
+        let mut ranks = Ranks::new(true);
+        ranks.spawn(sleeping()).unwrap();
+        let pid = Pid::from_child(&ranks.list[0].child);
+        assert!(ranks.spawn(Command::new("/nowhere/program")).is_err());
+        drop(ranks);
+        assert!(test_kill_process(pid).is_err());
+    }
+
+    #[test]
+    fn ends_are_told_apart_and_told_once() {
+        let mut ranks = Ranks::new(true);
+        for script in ["exit 3", "kill -SEGV $$", "echo words >&2"] {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            ranks.spawn(command).unwrap();
+        }
+        let start = Instant::now();
+        let mut ended = Vec::new();
+        while ranks.any_left() {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            ended.extend(ranks.reap());
+        }
+        ended.sort_by_key(|(rank, _)| *rank);
+        let exits = [RankExit::Code(3), RankExit::Signal(11), RankExit::Code(0)];
+        assert_eq!(ended, exits.into_iter().enumerate().collect::<Vec<_>>());
+        assert_eq!(ranks.exits(), exits);
+        ranks.finish_output();
+        assert_eq!(ranks.last_words(2), ["words"]);
+    }
+}

@@ -1,0 +1,334 @@
+//! The local launcher: what becomes of ranks that fail, and of those that don't.
+
+mod world_support;
+
+use burn_dist::launch::LocalLauncher;
+use burn_dist::rendezvous::Store;
+use burn_dist::world::{Launch, World};
+use rustix::process::{Pid, Signal, test_kill_process};
+use std::process::exit;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use world_support::*;
+
+/// Not a test: what this executable does when a test below starts it, first as the launcher and
+/// then, started by that, as a rank.
+#[test]
+fn parts() {
+    match (part(), World::from_env()) {
+        (None, _) => {}
+        (Some(part), Ok(world)) if world.launch() == Launch::Local => rank(&part, &world),
+        (Some(part), _) => launcher(&part),
+    }
+}
+
+fn launcher(part: &str) {
+    let nproc = if part == "ends in turn" { 2 } else { 3 };
+    let launcher = LocalLauncher::new(nproc)
+        .args(PARTS)
+        .stop_grace(Duration::from_secs(2));
+    let outcome = launcher.run().unwrap();
+    eprintln!("outcome: {outcome}");
+    if let Some(failure) = outcome.failure() {
+        eprintln!("last words: {:?}", failure.last_words());
+    }
+    exit(outcome.exit_code().into());
+}
+
+fn rank(part: &str, world: &World) {
+    let me = world.rank();
+    let store = Store::connect(world, LIMIT).unwrap();
+    store.all_gather("start", &[]).unwrap();
+    println!("rank {me} has pid {}", std::process::id());
+    store.all_gather("all have said so", &[]).unwrap();
+    match (part, me) {
+        ("all is well", _) => {
+            println!("threads {}", std::env::var("RAYON_NUM_THREADS").unwrap());
+            println!("{}", world.describe());
+        }
+        ("ends in turn", 1) => sleep(Duration::from_millis(1500)),
+        ("ends in turn", _) => {}
+        ("code 2", 1) => exit(2),
+        ("stops early", 0) => {
+            sleep(Duration::from_millis(1500));
+            exit(75);
+        }
+        ("stops early", _) => exit(75),
+        ("aborts", 1) => {
+            store.abort("the loss is not finite");
+            // The others see it and end sooner.
+            sleep(Duration::from_millis(300));
+            eprintln!("my last words");
+            exit(1);
+        }
+        ("killed", 2) => kill(std::process::id(), Signal::KILL),
+        ("endless line", 1) => print!("{}", "x".repeat(100_000)),
+        ("endless line", _) => {}
+        ("deaf", _) => {
+            let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
+            let mut signals = signal_hook::iterator::Signals::new(signals).unwrap();
+            println!("rank {me} listens");
+            for signal in signals.forever() {
+                println!("rank {me} ignores signal {signal}");
+            }
+        }
+        ("asked", _) => {
+            let mut signals =
+                signal_hook::iterator::Signals::new([signal_hook::consts::SIGUSR1]).unwrap();
+            println!("rank {me} listens");
+            signals.forever().next();
+            println!("rank {me} was asked");
+        }
+        _ => wait_for_fault(&store, me),
+    }
+}
+
+/// What a rank does that is told of the failure of another.
+fn wait_for_fault(store: &Store, me: usize) {
+    let fault = eventually(LIMIT, "a fault", || store.faults().get());
+    eprintln!("rank {me} sees: {fault}");
+    exit(1);
+}
+
+fn kill(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid as i32).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+    sleep(LIMIT);
+}
+
+/// A launcher that plays `part`, with its ranks' process ids in rank order.
+struct Run {
+    process: Process,
+    pids: Vec<Pid>,
+}
+
+impl Run {
+    fn start(part: &str) -> Self {
+        let mut process = Process::start(play(part));
+        let mut pids: Vec<_> = (0..if part == "ends in turn" { 2 } else { 3 })
+            .map(|_| {
+                let line = process.line("has pid");
+                // The end of "rank 1 has pid 1234", whatever stands before.
+                let words: Vec<_> = line.rsplit(' ').collect();
+                let pid: i32 = words[0].parse().unwrap();
+                (words[3].to_owned(), Pid::from_raw(pid).unwrap())
+            })
+            .collect();
+        pids.sort_by(|a, b| a.0.cmp(&b.0));
+        let pids = pids.into_iter().map(|(_, pid)| pid).collect();
+        Self { process, pids }
+    }
+
+    /// Waits for the launcher's end and makes sure that no rank is left. Gives its exit code and
+    /// what was written.
+    fn end(self) -> (Option<i32>, String) {
+        let (status, output) = self.process.end();
+        for pid in self.pids {
+            assert!(
+                test_kill_process(pid).is_err(),
+                "process {pid:?} is left: {output}"
+            );
+        }
+        (status.code(), output)
+    }
+}
+
+#[test]
+fn all_is_well() {
+    limited(|| {
+        let (code, output) = Run::start("all is well").end();
+        assert_eq!(code, Some(0), "{output}");
+        assert!(output.contains("outcome: all ranks are done"), "{output}");
+        // Lines of rank 0 stay as they are, the others' start with the rank.
+        assert!(
+            output.contains("\nrank 0 of 3, local rank 0 of 3"),
+            "{output}"
+        );
+        assert!(
+            output.contains("[rank 1] rank 1 of 3, local rank 1 of 3"),
+            "{output}"
+        );
+        let share = std::thread::available_parallelism().unwrap().get() / 3;
+        if std::env::var_os("RAYON_NUM_THREADS").is_none() {
+            assert!(
+                output.contains(&format!("[rank 2] threads {}", share.max(1))),
+                "{output}"
+            );
+        }
+    });
+}
+
+#[test]
+fn ranks_may_end_one_after_the_other() {
+    limited(|| {
+        let start = Instant::now();
+        let (code, output) = Run::start("ends in turn").end();
+        assert_eq!(code, Some(0), "{output}");
+        assert!(start.elapsed() > Duration::from_millis(1400));
+    });
+}
+
+#[test]
+fn the_code_of_the_failing_rank_is_kept() {
+    limited(|| {
+        let (code, output) = Run::start("code 2").end();
+        assert_eq!(code, Some(2), "{output}");
+        assert!(
+            output.contains("outcome: rank 1 exited with code 2"),
+            "{output}"
+        );
+        // The others had the time to tell their own view.
+        assert!(output.contains("rank 0 sees: rank 1 failed"), "{output}");
+        assert!(
+            output.contains("[rank 2] rank 2 sees: rank 1 failed"),
+            "{output}"
+        );
+    });
+}
+
+#[test]
+fn ranks_that_stop_early_are_not_hurried() {
+    limited(|| {
+        let (code, output) = Run::start("stops early").end();
+        assert_eq!(code, Some(75), "{output}");
+    });
+}
+
+#[test]
+fn who_aborted_is_named_although_others_end_sooner() {
+    limited(|| {
+        let (code, output) = Run::start("aborts").end();
+        assert_eq!(code, Some(1), "{output}");
+        let named = "outcome: rank 1 exited with code 1: the loss is not finite";
+        assert!(output.contains(named), "{output}");
+        assert!(
+            output.contains("last words: [\"my last words\"]"),
+            "{output}"
+        );
+    });
+}
+
+#[test]
+fn a_killed_rank_is_named() {
+    limited(|| {
+        let start = Instant::now();
+        let (code, output) = Run::start("killed").end();
+        assert_eq!(code, Some(1), "{output}");
+        assert!(
+            output.contains("outcome: rank 2 was killed by signal 9 (SIGKILL)"),
+            "{output}"
+        );
+        assert!(output.contains("rank 0 sees: rank 2 failed"), "{output}");
+        assert!(start.elapsed() < Duration::from_secs(10));
+    });
+}
+
+#[test]
+fn a_rank_killed_from_outside_ends_ranks_that_do_not_listen() {
+    limited(|| {
+        let mut run = Run::start("deaf");
+        for _ in 0..3 {
+            run.process.line("listens");
+        }
+        let start = Instant::now();
+        rustix::process::kill_process(run.pids[1], Signal::KILL).unwrap();
+        let (code, output) = run.end();
+        assert_eq!(code, Some(1), "{output}");
+        assert!(
+            output.contains("outcome: rank 1 was killed by signal 9 (SIGKILL)"),
+            "{output}"
+        );
+        assert!(output.contains("rank 0 ignores signal 15"), "{output}");
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            start.elapsed()
+        );
+    });
+}
+
+#[test]
+fn ctrl_c_ends_even_deaf_ranks_within_3_seconds() {
+    limited(|| {
+        let mut run = Run::start("deaf");
+        for _ in 0..3 {
+            run.process.line("listens");
+        }
+        let start = Instant::now();
+        run.process.signal(Signal::INT);
+        let (code, output) = run.end();
+        assert!(
+            start.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            start.elapsed()
+        );
+        assert_eq!(code, Some(130), "{output}");
+        assert!(output.contains("outcome: stopped by SIGINT"), "{output}");
+        assert!(
+            output.contains("rank 0 ignores signal 2"),
+            "it was not passed on: {output}"
+        );
+    });
+}
+
+#[test]
+fn sigterm_reaches_the_ranks() {
+    limited(|| {
+        let run = Run::start("waits");
+        run.process.signal(Signal::TERM);
+        let (code, output) = run.end();
+        assert_eq!(code, Some(143), "{output}");
+        assert!(output.contains("outcome: stopped by SIGTERM"), "{output}");
+    });
+}
+
+#[test]
+fn sigusr1_reaches_the_ranks_and_ends_nothing() {
+    limited(|| {
+        let mut run = Run::start("asked");
+        for _ in 0..3 {
+            run.process.line("listens");
+        }
+        run.process.signal(Signal::USR1);
+        let (code, output) = run.end();
+        assert_eq!(code, Some(0), "{output}");
+        assert!(output.contains("[rank 2] rank 2 was asked"), "{output}");
+    });
+}
+
+#[test]
+fn endless_lines_are_passed_on_in_pieces() {
+    limited(|| {
+        let (code, output) = Run::start("endless line").end();
+        assert_eq!(code, Some(0), "{output}");
+        let pieces = output.lines().filter(|line| line.starts_with("[rank 1] x"));
+        assert!(pieces.clone().all(|line| line.len() < 20_000));
+        assert_eq!(
+            pieces.map(|line| line.matches('x').count()).sum::<usize>(),
+            100_000
+        );
+    });
+}
+
+#[test]
+fn ranks_notice_the_death_of_the_launcher() {
+    limited(|| {
+        let run = Run::start("waits");
+        let Run { mut process, pids } = run;
+        process.signal(Signal::KILL);
+        // Their output has gone with the launcher; that they end shows that they saw the fault.
+        for pid in pids {
+            eventually(Duration::from_secs(5), "the ranks end", || {
+                gone(pid).then_some(())
+            });
+        }
+        drop(process);
+    });
+}
+
+/// Whether a process that is not our child has ended.
+fn gone(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    // A zombie has ended too, even if nobody has asked for it.
+    stat.map_or(true, |stat| stat.contains(") Z "))
+}

@@ -1,0 +1,596 @@
+//! Ranks that meet at a store, and everybody who should not.
+
+mod world_support;
+
+use burn_dist::rendezvous::{
+    Fault, MAX_PAYLOAD, MAX_TAG, RendezvousError, Secret, Store, StoreServer,
+};
+use burn_dist::world::World;
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+use world_support::*;
+
+/// Calls `call` on all stores at once, each on a thread of its own.
+fn together<T: Send>(stores: &[Store], call: impl Fn(&Store) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let call = &call;
+        let threads: Vec<_> = stores
+            .iter()
+            .map(|store| scope.spawn(move || call(store)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+fn gather_rank(store: &Store) -> Result<Vec<Vec<u8>>, RendezvousError> {
+    store.all_gather("ranks", &[store.rank() as u8])
+}
+
+fn fault(store: &Store) -> Fault {
+    eventually(Duration::from_secs(1), "a fault", || store.faults().get())
+}
+
+#[test]
+fn everybody_gets_everything_in_rank_order() {
+    limited(|| {
+        for size in 1..=5 {
+            let (_server, stores) = ranks(size);
+            for round in 0..3u8 {
+                let results = together(&stores, |store| {
+                    // Lengths differ, and some are 0.
+                    let payload = vec![round; store.rank() * 1000];
+                    store.all_gather("round", &payload).unwrap()
+                });
+                let expected: Vec<_> = (0..size).map(|rank| vec![round; rank * 1000]).collect();
+                assert!(results.iter().all(|result| *result == expected));
+            }
+            assert!(stores.iter().all(|store| store.faults().get().is_none()));
+        }
+    });
+}
+
+#[test]
+fn the_largest_payloads_pass_and_larger_ones_are_refused() {
+    limited(|| {
+        let (_server, stores) = ranks(3);
+        let results = together(&stores, |store| {
+            store
+                .all_gather("large", &vec![store.rank() as u8; MAX_PAYLOAD])
+                .unwrap()
+        });
+        assert!(
+            results
+                .iter()
+                .all(|result| result[2] == vec![2; MAX_PAYLOAD])
+        );
+        let error = stores[0]
+            .all_gather("large", &vec![0; MAX_PAYLOAD + 1])
+            .unwrap_err();
+        assert!(matches!(error, RendezvousError::PayloadTooLong { .. }));
+        let error = stores[0]
+            .all_gather(&"t".repeat(MAX_TAG + 1), &[])
+            .unwrap_err();
+        assert!(matches!(error, RendezvousError::TagTooLong { .. }));
+        // Neither has disturbed anything.
+        assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+    });
+}
+
+#[test]
+fn a_store_can_be_shared_between_threads() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Store>();
+    is_shared::<StoreServer>();
+    limited(|| {
+        let (_server, stores) = ranks(2);
+        assert_eq!(stores[1].local_ip().to_string(), "127.0.0.1");
+        assert_eq!((stores[1].rank(), stores[1].size()), (1, 2));
+    });
+}
+
+#[test]
+fn wrong_secret_is_refused_without_harm() {
+    limited(|| {
+        let server = server(2);
+        let zero = connect(0, 2, server.address()).unwrap();
+        let other = Secret::from_text("the secret of other tests").unwrap();
+        let stranger = World::local(1, 2, server.address(), other).unwrap();
+        let start = Instant::now();
+        let error = Store::connect(&stranger, Duration::from_secs(10)).unwrap_err();
+        assert!(
+            matches!(error, RendezvousError::WrongSecret { .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("BURN_DIST_SECRET"));
+        assert!(
+            start.elapsed() < Duration::from_secs(2),
+            "it should not be tried again"
+        );
+        let one = connect(1, 2, server.address()).unwrap();
+        assert!(
+            together(&[zero, one], gather_rank)
+                .iter()
+                .all(Result::is_ok)
+        );
+    });
+}
+
+#[test]
+fn other_world_sizes_and_ranks_are_refused_without_harm() {
+    limited(|| {
+        let (server, stores) = ranks(2);
+        let error = connect(1, 3, server.address()).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                RendezvousError::WorldSizeDiffers {
+                    ours: 3,
+                    theirs: 2,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let error = connect(1, 2, server.address()).unwrap_err();
+        assert!(
+            matches!(error, RendezvousError::RankTaken { rank: 1, .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("rank 1 is already connected"));
+        assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+        assert!(stores.iter().all(|store| store.faults().get().is_none()));
+    });
+}
+
+#[test]
+fn a_rank_that_was_there_is_not_taken_back() {
+    limited(|| {
+        let (server, mut stores) = ranks(2);
+        drop(stores.pop());
+        let error = connect(1, 2, server.address()).unwrap_err();
+        assert!(
+            matches!(error, RendezvousError::RankGone { rank: 1, .. }),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn missing_ranks_are_named() {
+    limited(|| {
+        let server = server(4);
+        let stores = [0, 1].map(|rank| connect(rank, 4, server.address()).unwrap());
+        let busy = connect(2, 4, server.address()).unwrap();
+        let errors = together(&stores, |store| {
+            store
+                .all_gather_within("start", &[], Duration::from_millis(300))
+                .unwrap_err()
+        });
+        for error in errors {
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "waited 0.3 s at {} for `start`: ranks 2, 3 have not arrived \
+                     (rank 3 never connected)",
+                    server.address()
+                )
+            );
+        }
+        // Who comes too late learns the same, at once.
+        let late = busy.all_gather("start", &[]).unwrap_err();
+        assert!(matches!(late, RendezvousError::Missing { .. }), "{late}");
+        let later = connect(3, 4, server.address()).unwrap();
+        let late = later.all_gather("start", &[]).unwrap_err();
+        assert!(matches!(late, RendezvousError::Missing { .. }), "{late}");
+    });
+}
+
+#[test]
+fn different_tags_are_an_error_for_all() {
+    limited(|| {
+        let (_server, stores) = ranks(3);
+        assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+        let errors = together(&stores, |store| {
+            let tag = ["buckets", "buckets", "hello"][store.rank()];
+            store.all_gather(tag, &[]).unwrap_err()
+        });
+        for error in errors {
+            let RendezvousError::TagsDiffer {
+                sequence: 1,
+                first,
+                second,
+            } = error
+            else {
+                panic!("{error}");
+            };
+            let mut tags = [first.1, second.1];
+            tags.sort();
+            assert_eq!(tags, ["buckets", "hello"]);
+        }
+    });
+}
+
+#[test]
+fn nobody_waits_for_a_rank_that_left() {
+    limited(|| {
+        let (_server, mut stores) = ranks(3);
+        drop(stores.pop());
+        let start = Instant::now();
+        for error in together(&stores, |store| gather_rank(store).unwrap_err()) {
+            assert!(
+                matches!(error, RendezvousError::Left { rank: 2, .. }),
+                "{error}"
+            );
+        }
+        assert!(start.elapsed() < Duration::from_secs(1));
+        let board = stores[0].faults();
+        eventually(Duration::from_secs(1), "rank 2 left", || {
+            board.left(2).then_some(())
+        });
+        assert!(!board.left(1) && board.get().is_none());
+    });
+}
+
+#[test]
+fn the_reason_of_an_abort_reaches_all_others() {
+    limited(|| {
+        let (server, mut stores) = ranks(3);
+        stores[1].abort("the loss is not finite at step 12");
+        for store in [&stores[0], &stores[2]] {
+            let fault = fault(store);
+            assert_eq!(fault.rank, Some(1));
+            assert_eq!(fault.reason, "the loss is not finite at step 12");
+            let error = gather_rank(store).unwrap_err();
+            assert!(
+                error.to_string().contains("rank 1 failed: the loss"),
+                "{error}"
+            );
+        }
+        assert_eq!(server.first_fault().unwrap().rank, Some(1));
+        assert_eq!(
+            server.abort_reason(1).as_deref(),
+            Some("the loss is not finite at step 12")
+        );
+        drop(stores.remove(1));
+        assert!(!stores[0].faults().left(1), "it failed, it did not leave");
+    });
+}
+
+#[test]
+fn a_waiting_rank_is_woken_by_a_fault() {
+    limited(|| {
+        let (_server, stores) = ranks(3);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| gather_rank(&stores[0]).unwrap_err());
+            thread::sleep(Duration::from_millis(50));
+            stores[1].abort("no space left");
+            let start = Instant::now();
+            let error = waiting.join().unwrap();
+            assert!(matches!(error, RendezvousError::Fault(_)), "{error}");
+            assert!(start.elapsed() < Duration::from_secs(1));
+        });
+    });
+}
+
+#[test]
+fn a_rank_that_panics_is_no_rank_that_left() {
+    limited(|| {
+        let (_server, mut stores) = ranks(2);
+        let one = stores.pop().unwrap();
+        let panicked = thread::spawn(move || {
+            let _one = one;
+            // Without the message of a panic, which would look like a failure of this test.
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(panicked.join().is_err());
+        assert_eq!(fault(&stores[0]).rank, Some(1));
+    });
+}
+
+#[test]
+fn a_launcher_can_report_a_rank_that_never_came() {
+    limited(|| {
+        let server = server(3);
+        let zero = connect(0, 3, server.address()).unwrap();
+        server.report_failure(2, "it exited with code 101");
+        assert_eq!(fault(&zero).rank, Some(2));
+        // One who comes later learns of it too.
+        let one = connect(1, 3, server.address()).unwrap();
+        assert_eq!(fault(&one).reason, "it exited with code 101");
+        server.report_absence(1, "not true: it is connected");
+        assert_eq!(server.first_fault().unwrap().rank, Some(2));
+    });
+}
+
+#[test]
+fn the_end_of_the_store_is_a_fault_of_no_rank() {
+    limited(|| {
+        let (server, stores) = ranks(2);
+        drop(server);
+        for store in &stores {
+            let fault = fault(store);
+            assert_eq!(fault.rank, None);
+            assert!(fault.reason.contains("the launcher is gone"), "{fault}");
+            assert!(gather_rank(store).is_err());
+            assert!(store.survey(Duration::from_millis(50)).is_err());
+        }
+    });
+}
+
+#[test]
+fn a_survey_gives_everybodys_progress() {
+    limited(|| {
+        let (_server, stores) = ranks(3);
+        for store in &stores {
+            store
+                .progress()
+                .store(store.rank() as u64 + 10, Ordering::Release);
+        }
+        let progress = together(&stores, |store| store.survey(LIMIT).unwrap());
+        assert!(
+            progress
+                .iter()
+                .all(|p| *p == [Some(10), Some(11), Some(12)])
+        );
+    });
+}
+
+#[test]
+fn a_single_rank_needs_no_store() {
+    limited(|| {
+        let store = Store::connect(&World::single(), Duration::ZERO).unwrap();
+        assert_eq!(store.all_gather("alone", b"x").unwrap(), [b"x"]);
+        store.progress().store(7, Ordering::Release);
+        assert_eq!(store.survey(Duration::ZERO).unwrap(), [Some(7)]);
+        store.abort("nobody hears this");
+        assert_eq!(store.faults().get(), None);
+    });
+}
+
+// ---- who hosts, and who does not answer ----
+
+#[test]
+fn rank_0_hosts_the_store_for_torchrun() {
+    limited(|| {
+        for host in ["127.0.0.1", "localhost"] {
+            let port = free_port();
+            let others: Vec<_> = [1, 2]
+                .map(|rank| {
+                    let world = torchrun(rank, 3, host, port);
+                    thread::spawn(move || {
+                        let store = Store::connect(&world, LIMIT).unwrap();
+                        let result = gather_rank(&store).unwrap();
+                        // Rank 0 may be done long before.
+                        thread::sleep(Duration::from_millis(200));
+                        assert_eq!(store.faults().get(), None);
+                        result
+                    })
+                })
+                .into();
+            // The others are there first and wait for it.
+            thread::sleep(Duration::from_millis(100));
+            let zero = Store::connect(&torchrun(0, 3, host, port), LIMIT).unwrap();
+            let mut results = vec![gather_rank(&zero).unwrap()];
+            drop(zero);
+            results.extend(others.into_iter().map(|thread| thread.join().unwrap()));
+            assert!(results.iter().all(|result| *result == [[0], [1], [2]]));
+        }
+    });
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    limited(|| {
+        let other = TcpListener::bind(any_port()).unwrap();
+        let port = other.local_addr().unwrap().port();
+        let error = Store::connect(&torchrun(0, 2, "127.0.0.1", port), LIMIT).unwrap_err();
+        assert!(
+            matches!(error, RendezvousError::PortInUse { .. }),
+            "{error}"
+        );
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("port {port} is in use"))
+        );
+    });
+}
+
+#[test]
+fn rank_0_must_run_where_master_addr_says() {
+    limited(|| {
+        // An address that is kept free for documentation.
+        let world = torchrun(0, 2, "192.0.2.1", free_port());
+        let error = Store::connect(&world, LIMIT).unwrap_err();
+        assert!(matches!(error, RendezvousError::NotLocal { .. }), "{error}");
+        assert!(error.to_string().contains("MASTER_ADDR"));
+    });
+}
+
+#[test]
+fn a_loopback_address_can_not_serve_two_nodes() {
+    limited(|| {
+        let world = World::from_vars(&|name| {
+            let value = match name {
+                "RANK" | "LOCAL_RANK" | "GROUP_RANK" => "0",
+                "WORLD_SIZE" => "2",
+                "LOCAL_WORLD_SIZE" => "1",
+                "MASTER_ADDR" => "127.0.0.1",
+                "MASTER_PORT" => "29500",
+                "BURN_DIST_SECRET" => SECRET,
+                _ => return None,
+            };
+            Some(value.into())
+        });
+        let error = Store::connect(&world.unwrap(), LIMIT).unwrap_err();
+        assert!(matches!(error, RendezvousError::Loopback { .. }), "{error}");
+    });
+}
+
+#[test]
+fn silence_is_told_from_strangers() {
+    limited(|| {
+        let wait = Duration::from_millis(300);
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let error = Store::connect(&world(1, 2, address), wait).unwrap_err();
+        assert!(
+            matches!(error, RendezvousError::NothingListens { .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
+
+        let web = TcpListener::bind(any_port()).unwrap();
+        let address = web.local_addr().unwrap();
+        let answering = thread::spawn(move || {
+            let (mut stream, _) = web.accept().unwrap();
+            let _ = stream.read(&mut [0; 512]);
+            stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                .unwrap();
+        });
+        let error = Store::connect(&world(1, 2, address), LIMIT).unwrap_err();
+        assert!(
+            matches!(error, RendezvousError::NotAStore { .. }),
+            "{error}"
+        );
+        answering.join().unwrap();
+
+        let mute = TcpListener::bind(any_port()).unwrap();
+        let address = mute.local_addr().unwrap();
+        let error = Store::connect(&world(1, 2, address), wait).unwrap_err();
+        assert!(
+            matches!(error, RendezvousError::NotAStore { .. }),
+            "{error}"
+        );
+
+        let world = torchrun(1, 2, "no-such-host.invalid", 29500);
+        let error = Store::connect(&world, wait).unwrap_err();
+        assert!(matches!(error, RendezvousError::Resolve { .. }), "{error}");
+    });
+}
+
+#[test]
+fn garbage_and_slow_connections_disturb_nobody() {
+    limited(|| {
+        let server = server(3);
+        let address = server.address();
+        // More of them than the store keeps, and before any rank is there.
+        let silent: Vec<_> = (0..100)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let drip = thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            for byte in b"BURNDIS>" {
+                let _ = stream.write_all(&[*byte]);
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        for garbage in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            &[0xff; 4096],
+            b"BURNDIS>\x01\0\x01\0",
+        ] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let _ = stream.write_all(garbage);
+        }
+        let start = Instant::now();
+        let stores: Vec<_> = (0..3)
+            .map(|rank| connect(rank, 3, address).unwrap())
+            .collect();
+        assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+        assert!(
+            start.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            start.elapsed()
+        );
+        assert!(stores.iter().all(|store| store.faults().get().is_none()));
+        drip.join().unwrap();
+        drop(silent);
+    });
+}
+
+// ---- other processes ----
+
+/// Not a test: what this executable does when a test below starts it as a rank.
+#[test]
+fn parts() {
+    let Some(part) = part() else { return };
+    let number = |name: &str| std::env::var(name).unwrap().parse::<u16>().unwrap();
+    let world = match part.as_str() {
+        "local" => {
+            let address = SocketAddr::from(([127, 0, 0, 1], number("STORE_PORT")));
+            world(number("PLAY_RANK").into(), 3, address)
+        }
+        "host" => torchrun(0, 2, "127.0.0.1", number("STORE_PORT")),
+        other => panic!("no part {other}"),
+    };
+    let store = Store::connect(&world, LIMIT).unwrap();
+    store.progress().store(5, Ordering::Release);
+    println!("connected");
+    thread::sleep(LIMIT);
+}
+
+fn start_rank(part: &str, rank: usize, port: u16) -> Process {
+    let mut command = play(part);
+    command
+        .env("PLAY_RANK", rank.to_string())
+        .env("STORE_PORT", port.to_string());
+    let mut process = Process::start(command);
+    process.line("connected");
+    process
+}
+
+#[test]
+fn a_killed_rank_is_named_within_a_second() {
+    limited(|| {
+        let server = server(3);
+        let [zero, two] = [0, 2].map(|rank| connect(rank, 3, server.address()).unwrap());
+        let one = start_rank("local", 1, server.address().port());
+        one.signal(Signal::KILL);
+        for store in [&zero, &two] {
+            let fault = fault(store);
+            assert_eq!(fault.rank, Some(1));
+            assert!(fault.reason.contains("without a good-bye"), "{fault}");
+        }
+    });
+}
+
+#[test]
+fn a_stopped_rank_shows_in_a_survey() {
+    limited(|| {
+        let server = server(3);
+        let [zero, two] = [0, 2].map(|rank| connect(rank, 3, server.address()).unwrap());
+        two.progress().store(6, Ordering::Release);
+        let one = start_rank("local", 1, server.address().port());
+        let second = Duration::from_secs(5);
+        assert_eq!(zero.survey(second).unwrap(), [Some(0), Some(5), Some(6)]);
+        one.signal(Signal::STOP);
+        let start = Instant::now();
+        let progress = zero.survey(Duration::from_millis(300)).unwrap();
+        assert_eq!(progress, [Some(0), None, Some(6)]);
+        assert!(start.elapsed() < Duration::from_secs(3));
+        one.signal(Signal::CONT);
+        assert_eq!(zero.survey(second).unwrap(), [Some(0), Some(5), Some(6)]);
+        assert_eq!(zero.faults().get(), None);
+    });
+}
+
+#[test]
+fn the_death_of_a_hosting_rank_0_is_noticed() {
+    limited(|| {
+        let port = free_port();
+        let zero = start_rank("host", 0, port);
+        let one = Store::connect(&torchrun(1, 2, "127.0.0.1", port), LIMIT).unwrap();
+        zero.signal(Signal::KILL);
+        let fault = fault(&one);
+        assert_eq!(fault.rank, None);
+        assert!(fault.reason.contains("rank 0 is gone"), "{fault}");
+    });
+}

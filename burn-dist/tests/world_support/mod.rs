@@ -1,0 +1,199 @@
+//! What the tests of rendezvous and launch share: worlds without an environment, time limits, and
+//! processes that play a part of the test executable itself.
+#![allow(dead_code)] // Not every test file uses all of it.
+
+use burn_dist::rendezvous::{RendezvousError, Secret, Store, StoreServer};
+use burn_dist::world::World;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub const SECRET: &str = "the secret of these tests";
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// Says which part the test executable plays when a test starts it again.
+const PART: &str = "BURN_DIST_TEST_PART";
+
+pub fn secret() -> Secret {
+    Secret::from_text(SECRET).unwrap()
+}
+
+pub fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind(any_port())
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+pub fn server(size: usize) -> StoreServer {
+    StoreServer::bind(any_port(), size, secret()).unwrap()
+}
+
+pub fn world(rank: usize, size: usize, store: SocketAddr) -> World {
+    World::local(rank, size, store, secret()).unwrap()
+}
+
+pub fn connect(rank: usize, size: usize, store: SocketAddr) -> Result<Store, RendezvousError> {
+    Store::connect(&world(rank, size, store), Duration::from_secs(10))
+}
+
+/// The world that torchrun's variables describe.
+pub fn torchrun(rank: usize, size: usize, master: &str, port: u16) -> World {
+    let vars = HashMap::from([
+        ("RANK", rank.to_string()),
+        ("LOCAL_RANK", rank.to_string()),
+        ("WORLD_SIZE", size.to_string()),
+        ("MASTER_ADDR", master.to_string()),
+        ("MASTER_PORT", port.to_string()),
+        ("BURN_DIST_SECRET", SECRET.to_string()),
+    ]);
+    World::from_vars(&|name| vars.get(name).cloned()).unwrap()
+}
+
+/// All ranks of a world, each a thread, connected to a store of their own.
+pub fn ranks(size: usize) -> (StoreServer, Vec<Store>) {
+    let server = server(size);
+    let address = server.address();
+    let stores = (0..size).map(|rank| connect(rank, size, address).unwrap());
+    let stores = stores.collect();
+    (server, stores)
+}
+
+/// Runs `body`, which must end before the time limit.
+pub fn limited<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let result = body();
+        let _ = sender.send(());
+        result
+    });
+    match receiver.recv_timeout(LIMIT) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("still not done after {LIMIT:?}"),
+        _ => match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        },
+    }
+}
+
+/// Waits until `done` gives something; panics when `limit` is over.
+pub fn eventually<T>(limit: Duration, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(result) = done() {
+            return result;
+        }
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The part this process plays, if a test started it for one.
+pub fn part() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+/// Arguments that make the test executable run nothing but its test function `parts`.
+pub const PARTS: [&str; 4] = ["parts", "--exact", "--nocapture", "--quiet"];
+
+/// This test executable, to play a part.
+pub fn play(part: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(PARTS).env(PART, part).stdin(Stdio::null());
+    // A test may itself run under a launcher.
+    for name in ["RANK", "LOCAL_RANK", "WORLD_SIZE", "BURN_DIST_LAUNCH"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A process that is killed, and its lines, when dropped.
+pub struct Process {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Process {
+    /// Starts `command` and reads what it writes.
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (sender, lines) = mpsc::channel();
+        read_lines(child.stdout.take().unwrap(), sender.clone());
+        read_lines(child.stderr.take().unwrap(), sender);
+        Self {
+            child,
+            lines,
+            seen: Vec::new(),
+        }
+    }
+
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Waits for a line that contains `text`, and gives it.
+    pub fn line(&mut self, text: &str) -> String {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    self.seen.push(line.clone());
+                    if line.contains(text) {
+                        return line;
+                    }
+                }
+                Err(_) => panic!("no line with `{text}`, only {:#?}", self.seen),
+            }
+        }
+    }
+
+    /// Waits for the end. Gives how, and all that was written.
+    pub fn end(mut self) -> (ExitStatus, String) {
+        let status = eventually(LIMIT, "the process ends", || self.child.try_wait().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(2);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.seen.push(line),
+                Err(_) => return (status, self.seen.join("\n")),
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_lines(from: impl Read + Send + 'static, to: mpsc::Sender<String>) {
+    thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if to.send(line).is_err() {
+                return;
+            }
+        }
+    });
+}
