@@ -23,9 +23,6 @@ use burn::tensor::{Shape, Tensor};
 use super::anchor;
 use super::sink::{GradientSink, Use};
 
-/// Name of the hook among a parameter's nested modules.
-pub(crate) const HOOK_NAME: &str = "grad_hook";
-
 #[backend_extension(Flex, Autodiff)]
 pub(super) trait GradHookOp: Backend {
     /// Identity on `parameter`; `anchor` only places the operation in the graph.
@@ -124,8 +121,7 @@ fn apply<const D: usize>(
         return parameter;
     }
     let usage = Arc::new(Use::new(sink, index));
-    let anchor =
-        anchor::for_hook(&parameter).unwrap_or_else(|| parameter.clone().into_dispatch());
+    let anchor = anchor::for_hook(&parameter).unwrap_or_else(|| parameter.clone().into_dispatch());
     Tensor::from_dispatch(Dispatch::grad_hook(
         parameter.into_dispatch(),
         anchor,
@@ -143,7 +139,7 @@ pub(crate) struct GradHook {
 }
 
 impl Reparameterization for GradHook {
-    const NAME: &'static str = HOOK_NAME;
+    const NAME: &'static str = "grad_hook";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
         apply(base, &self.sink, self.index)

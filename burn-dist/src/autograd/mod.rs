@@ -18,5 +18,8 @@ mod sink;
 pub use boundary::boundary;
 
 pub(crate) use anchor::forget as forget_anchor;
-pub(crate) use grad_hook::{GradHooks, HOOK_NAME};
+pub(crate) use grad_hook::GradHooks;
 pub(crate) use sink::GradientSink;
+
+#[cfg(test)]
+mod tests;

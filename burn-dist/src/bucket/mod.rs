@@ -14,3 +14,4 @@ pub use error::BucketError;
 pub use layout::{BucketSizes, ParameterSpec};
 
 pub(crate) use reducer::Reducer;
+pub(crate) use storage::gradient_dtype;

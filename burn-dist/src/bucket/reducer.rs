@@ -131,7 +131,9 @@ impl Reducer {
         match state.phase {
             Phase::Waiting => {}
             Phase::Accumulating | Phase::Sending => {
-                return Err(BucketError::Order("backward was called while backward runs"));
+                return Err(BucketError::Order(
+                    "backward was called while backward runs",
+                ));
             }
             Phase::Sent | Phase::Reduced => {
                 return Err(BucketError::Order(
@@ -276,10 +278,12 @@ impl Reducer {
             return Ok(());
         };
         let spec = &self.parameters[parameter];
-        let gradient = gradient.try_into_data().map_err(|error| BucketError::Read {
-            path: spec.path.clone(),
-            reason: error.to_string(),
-        })?;
+        let gradient = gradient
+            .try_into_data()
+            .map_err(|error| BucketError::Read {
+                path: spec.path.clone(),
+                reason: error.to_string(),
+            })?;
         let arrival = if mem::replace(&mut state.present[parameter], true) {
             Arrival::Further
         } else {
@@ -326,8 +330,11 @@ impl Reducer {
                     }
                     storage::set_mark(&mut buffer, slot.mark, present)?;
                 }
-                let handle = self.group.start_all_reduce(buffer, ReduceOp::Mean);
-                bucket.memory = Memory::Travelling(handle);
+                bucket.memory = if self.group.size() > 1 {
+                    Memory::Travelling(self.group.start_all_reduce(buffer, ReduceOp::Mean))
+                } else {
+                    Memory::Here(buffer)
+                };
             }
             state.next += 1;
         }

@@ -19,7 +19,11 @@ struct Entry {
 
 impl Entry {
     fn describe(&self) -> String {
-        let kind = if self.trainable { "parameter" } else { "buffer" };
+        let kind = if self.trainable {
+            "parameter"
+        } else {
+            "buffer"
+        };
         format!("{kind} `{}` {:?} {}", self.path, self.shape, self.dtype)
     }
 }

@@ -91,6 +91,12 @@ pub enum ParallelError {
         /// What it may be.
         expected: &'static str,
     },
+    /// A model without trainable parameters.
+    #[error(
+        "the model has no parameter that requires gradients; create it on `device.autodiff()` \
+         and freeze only a part of it"
+    )]
+    NothingToTrain,
     /// A loss from which no gradient can be computed.
     #[error(
         "the loss was not computed from trainable parameters on an autodiff device; create the \

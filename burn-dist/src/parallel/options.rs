@@ -41,14 +41,19 @@ impl FromStr for Strategy {
         Self::ALL
             .into_iter()
             .find(|strategy| strategy.name() == name)
-            .ok_or_else(|| UnknownStrategy(name.to_owned()))
+            .ok_or_else(|| UnknownStrategy {
+                name: name.to_owned(),
+            })
     }
 }
 
 /// The name of no strategy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy `{0}`; known: {}", Strategy::ALL.map(Strategy::name).join(", "))]
-pub struct UnknownStrategy(pub String);
+#[error("unknown strategy `{name}`; known: {}", Strategy::ALL.map(Strategy::name).join(", "))]
+pub struct UnknownStrategy {
+    /// The name.
+    pub name: String,
+}
 
 /// Options of [`Parallel`](super::Parallel), the same on every rank.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,9 +2,7 @@
 //! place in autodiff after its value was replaced.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{
-    Bool, Device, GradientCheckpointingStrategy, Int, Tensor, TensorData, TensorReadError,
-};
+use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Tensor, TensorData};
 
 use super::ParallelError;
 use crate::ProcessGroup;
@@ -99,7 +97,7 @@ struct Broadcast<'a> {
 
 impl Broadcast<'_> {
     /// Rank 0's values for a tensor with these values, or `None` if they are this rank's own.
-    fn values(&mut self, own: Result<TensorData, TensorReadError>) -> Option<TensorData> {
+    fn values(&mut self, own: Result<TensorData, ExecutionError>) -> Option<TensorData> {
         if self.outcome.is_err() {
             return None;
         }
@@ -114,7 +112,7 @@ impl Broadcast<'_> {
 
     fn exchange(
         &self,
-        own: Result<TensorData, TensorReadError>,
+        own: Result<TensorData, ExecutionError>,
     ) -> Result<TensorData, ParallelError> {
         let unreadable = |reason: String| ParallelError::Read {
             path: self.path.join("."),
@@ -149,7 +147,7 @@ impl ModuleMapper for Broadcast<'_> {
             let place = AutodiffPlace::of(&value);
             place.restore(Tensor::from_data(
                 values,
-                (&plain(value.device()), value.dtype()),
+                (&value.device().inner(), value.dtype()),
             ))
         })
     }
@@ -170,10 +168,6 @@ impl ModuleMapper for Broadcast<'_> {
         };
         param.map(|value| Tensor::from_data(values, &value.device()))
     }
-}
-
-fn plain(device: Device) -> Device {
-    device.inner()
 }
 
 struct HashParameters {
