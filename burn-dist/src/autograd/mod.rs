@@ -1,1 +1,25 @@
-//! (skeleton)
+//! What this library adds to Burn's autodiff: a differentiable identity that tells when a
+//! parameter's gradient is complete, while the rest of backward is still running.
+//!
+//! Burn executes a backward pass by the depth of each operation in the graph. An operation on a
+//! parameter alone sits at the bottom of it and would only be reached at the very end. So a hook
+//! takes a second input, the *anchor*: the activation that entered the current block, remembered
+//! by [`boundary`]. The hook then lies one level above the block's input and fires as soon as the
+//! block's own gradients are done.
+//!
+//! One file per operation: `boundary`, `grad_hook`. Each is a Burn backend extension, implemented
+//! for the plain backends (where it is the identity) and for `Autodiff` around them.
+
+mod anchor;
+mod boundary;
+mod grad_hook;
+mod sink;
+
+pub use boundary::boundary;
+
+pub(crate) use anchor::forget as forget_anchor;
+pub(crate) use grad_hook::GradHooks;
+pub(crate) use sink::GradientSink;
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,17 @@
-//! (skeleton)
+//! Gradients on their way between ranks: which of them travel together, and when.
+//!
+//! `layout` decides at start which parameters share a bucket and where each one lies in it,
+//! `storage` reads and writes that memory, and the reducer in `reducer` is what the gradient hooks
+//! call: it copies finished gradients into place and starts the all-reduce of a bucket as soon as
+//! the bucket is full.
+
+mod error;
+mod layout;
+mod reducer;
+mod storage;
+
+pub use error::BucketError;
+pub use layout::{BucketSizes, ParameterSpec};
+
+pub(crate) use reducer::Reducer;
+pub(crate) use storage::gradient_dtype;

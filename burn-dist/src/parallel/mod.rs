@@ -1,1 +1,336 @@
-//! (skeleton)
+//! `Parallel<M>`: the one type that holds a model trained on several ranks.
+//!
+//! It averages gradients while backward runs, steps the optimizer, and keeps the replicas equal.
+//! The strategy chosen in its options decides what lies under it; the training loop stays the same:
+//!
+//! ```no_run
+//! # use burn::{nn::{Linear, LinearConfig}, optim::AdamWConfig, tensor::{Device, Tensor}};
+//! # use burn_dist::{ProcessGroup, parallel::{Parallel, ParallelError, Strategy}};
+//! # fn train(batches: Vec<Tensor<2>>) -> Result<(), ParallelError> {
+//! let group = ProcessGroup::single();
+//! let model: Linear = LinearConfig::new(10, 1).init(&Device::flex().autodiff());
+//! let mut parallel = Parallel::new(model, AdamWConfig::new(), Strategy::Ddp, &group)?;
+//! for batch in batches {
+//!     let loss = parallel.model().forward(batch).square().mean();
+//!     parallel.backward(loss)?;
+//!     parallel.step(1e-3)?;
+//! }
+//! let trained = parallel.valid();
+//! # Ok(())
+//! # }
+//! ```
+
+mod describe;
+mod error;
+mod optimizer;
+mod options;
+mod replicas;
+mod update;
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
+pub use error::ParallelError;
+pub use optimizer::ParameterOptimizer;
+pub use options::{ParallelOptions, Strategy, UnknownStrategy};
+pub use replicas::Checksum;
+
+use crate::ProcessGroup;
+use crate::autograd::{GradHooks, forget_anchor};
+use crate::bucket::Reducer;
+use describe::Description;
+use optimizer::OptimizerState;
+use replicas::Which;
+
+/// A model that all ranks of a group train together.
+///
+/// Every rank makes the same calls in the same order.
+///
+/// **Gradients** are averaged over ranks, so with losses that are means over equally large
+/// micro-batches a step is the step of one process on the global batch. A parameter that no rank
+/// had a gradient for is left alone by the optimizer, as in Burn; one that only some ranks had
+/// a gradient for counts as zero on the others.
+///
+/// **Buffers** (running statistics of BatchNorm, frozen parameters, integer tensors) are equal when
+/// training begins. From then on each rank's running statistics follow its own micro-batches; call
+/// [`sync_buffers`](Self::sync_buffers) before evaluation to go by those of rank 0.
+pub struct Parallel<M: Module> {
+    /// `None` only while a method replaces the model.
+    model: Option<M>,
+    group: ProcessGroup,
+    reducer: Arc<Reducer>,
+    optimizer: OptimizerState,
+    options: ParallelOptions,
+    /// Micro-batches of the current step that backward has seen.
+    micro_batches: usize,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// Euclidean norm of all gradients together before clipping, if `clip_norm` is set.
+    pub gradient_norm: Option<f64>,
+    /// Whether the gradients were scaled down.
+    pub clipped: bool,
+    /// False if the norm was not finite: then parameters and optimizer are as they were.
+    pub applied: bool,
+}
+
+impl<M: Module> Parallel<M> {
+    /// Prepares `model`, built on an autodiff device, for training on all ranks of `group`.
+    ///
+    /// Compares paths, shapes, element types and order of everything in the model across ranks,
+    /// then broadcasts all of it from rank 0. `optimizer` is one of Burn's configurations or a
+    /// [`ParameterOptimizer`]; `options` are [`ParallelOptions`] or just a [`Strategy`].
+    ///
+    /// # Errors
+    ///
+    /// The first path at which two ranks' models differ; options without a meaning or not the same
+    /// on all ranks; a model without trainable parameters; a failed collective.
+    pub fn new(
+        model: M,
+        optimizer: impl Into<ParameterOptimizer>,
+        options: impl Into<ParallelOptions>,
+        group: &ProcessGroup,
+    ) -> Result<Self, ParallelError> {
+        let (optimizer, options) = (optimizer.into(), options.into());
+        let (description, parameters) =
+            tell_others(group, Self::prepare(&model, &optimizer, &options))?;
+        description.agree(group)?;
+        let (model, outcome) = replicas::broadcast(model, Which::All, group);
+        tell_others(group, outcome)?;
+        let optimizer = OptimizerState::new(optimizer, parameters.len());
+        let reducer = Arc::new(Reducer::new(group, parameters, options.buckets)?);
+        let model = model.apply_reparameterization(GradHooks::new(reducer.clone()));
+        Ok(Self {
+            model: Some(model),
+            group: group.clone(),
+            reducer,
+            optimizer,
+            options,
+            micro_batches: 0,
+        })
+    }
+
+    /// What can be checked without the other ranks.
+    fn prepare(
+        model: &M,
+        optimizer: &ParameterOptimizer,
+        options: &ParallelOptions,
+    ) -> Result<(Description, Vec<ParameterSpec>), ParallelError> {
+        options.check()?;
+        if optimizer.clips_each_parameter {
+            return Err(ParallelError::ClipsEachParameter);
+        }
+        let (description, parameters) = Description::of(model, options)?;
+        if parameters.is_empty() {
+            return Err(ParallelError::NothingToTrain);
+        }
+        Ok((description, parameters))
+    }
+
+    /// The model to compute a loss with, its gradient hooks attached. Take it anew for every
+    /// forward pass; evaluate with [`valid`](Self::valid) instead.
+    pub fn model(&self) -> &M {
+        forget_anchor();
+        self.get()
+    }
+
+    /// A plain copy for evaluation or export: without autodiff and without hooks, dropout off, the
+    /// same paths. It shares memory with the model until the next step.
+    pub fn valid(&self) -> M {
+        self.get().valid().materialize()
+    }
+
+    /// Ends the training and returns the model, trainable as it was given to [`new`](Self::new).
+    pub fn into_model(self) -> M {
+        self.get().clone().materialize()
+    }
+
+    /// Computes the gradients of one micro-batch's `loss`, a mean over its samples.
+    ///
+    /// The loss counts for `1 / accumulate` of the step. In the last micro-batch of a step,
+    /// gradients travel while backward still runs; before that they stay on this rank.
+    ///
+    /// # Errors
+    ///
+    /// A loss without gradients, a call after the last micro-batch of a step, a gradient that does
+    /// not fit its parameter, or an error that another rank told of.
+    pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
+        forget_anchor();
+        if !loss.is_tracked() {
+            return Err(ParallelError::UntrackedLoss);
+        }
+        let accumulate = self.options.accumulate;
+        self.reducer
+            .begin_backward(self.micro_batches + 1 == accumulate)?;
+        let loss = if accumulate > 1 {
+            loss.div_scalar(accumulate as f64)
+        } else {
+            loss
+        };
+        drop(loss.backward());
+        self.reducer.end_backward()?;
+        self.micro_batches += 1;
+        Ok(())
+    }
+
+    /// Waits for the gradients of all ranks, clips them if asked to, and updates the parameters.
+    ///
+    /// # Errors
+    ///
+    /// A call before the last micro-batch of the step, or a failed collective.
+    pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
+        self.reducer.wait()?;
+        let report = self.clip()?;
+        if report.applied {
+            let factor = self
+                .options
+                .clip_norm
+                .zip(report.gradient_norm)
+                .filter(|_| report.clipped)
+                .map(|(limit, norm)| limit / (norm + 1e-6));
+            self.update(learning_rate, factor)?;
+        }
+        self.reducer.reset();
+        self.micro_batches = 0;
+        Ok(report)
+    }
+
+    fn clip(&self) -> Result<StepReport, ParallelError> {
+        let Some(limit) = self.options.clip_norm else {
+            return Ok(StepReport {
+                gradient_norm: None,
+                clipped: false,
+                applied: true,
+            });
+        };
+        let norm = self.reducer.norm()?;
+        Ok(StepReport {
+            gradient_norm: Some(norm),
+            clipped: norm.is_finite() && norm > limit,
+            applied: norm.is_finite(),
+        })
+    }
+
+    fn update(&mut self, learning_rate: f64, factor: Option<f64>) -> Result<(), ParallelError> {
+        let Some(model) = self.model.take() else {
+            return Ok(());
+        };
+        let (model, outcome) = update::parameters(
+            model,
+            &self.reducer,
+            &mut self.optimizer,
+            learning_rate,
+            factor,
+        );
+        self.model = Some(model);
+        tell_others(&self.group, outcome)
+    }
+
+    /// Replaces the buffers of every rank by those of rank 0, so that all ranks evaluate the same
+    /// model. (The mean over ranks would be the alternative; rank 0's is what a checkpoint holds
+    /// and what other systems evaluate.)
+    ///
+    /// # Errors
+    ///
+    /// A failed collective.
+    pub fn sync_buffers(&mut self) -> Result<(), ParallelError> {
+        let Some(model) = self.model.take() else {
+            return Ok(());
+        };
+        let (model, outcome) = replicas::broadcast(model, Which::Buffers, &self.group);
+        self.model = Some(model);
+        tell_others(&self.group, outcome)
+    }
+
+    /// A checksum of this rank's trainable parameters.
+    ///
+    /// # Errors
+    ///
+    /// A parameter whose values the device does not give.
+    pub fn checksum(&self) -> Result<Checksum, ParallelError> {
+        replicas::checksum(self.get())
+    }
+
+    /// Compares the checksums of all ranks, which is cheap, and returns the common one.
+    ///
+    /// # Errors
+    ///
+    /// The ranks whose parameters differ from those of rank 0.
+    pub fn verify_replicas(&self) -> Result<Checksum, ParallelError> {
+        let own = tell_others(&self.group, self.checksum())?;
+        let all = self.group.gather_bytes(&own.0)?;
+        let reference = all.first().cloned().unwrap_or_default();
+        let ranks: Vec<usize> = (0..all.len())
+            .filter(|rank| all[*rank] != reference)
+            .collect();
+        if ranks.is_empty() {
+            Ok(own)
+        } else {
+            Err(ParallelError::ReplicasDiffer { ranks })
+        }
+    }
+
+    /// Changes the number of micro-batches of the steps that follow. Every rank makes this call.
+    ///
+    /// # Errors
+    ///
+    /// Zero, or a call in the middle of a step.
+    pub fn set_accumulate(&mut self, accumulate: usize) -> Result<(), ParallelError> {
+        options::check_accumulate(accumulate)?;
+        if self.micro_batches > 0 {
+            return Err(ParallelError::WithinStep {
+                option: "accumulate",
+                done: self.micro_batches,
+                accumulate: self.options.accumulate,
+            });
+        }
+        self.options.accumulate = accumulate;
+        Ok(())
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> &ParallelOptions {
+        &self.options
+    }
+
+    /// The ranks that train this model.
+    pub fn group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
+    /// The trainable parameters in visit order.
+    pub fn parameters(&self) -> &[ParameterSpec] {
+        self.reducer.parameters()
+    }
+
+    /// Number of trainable elements.
+    pub fn num_parameters(&self) -> usize {
+        self.parameters()
+            .iter()
+            .map(ParameterSpec::num_elements)
+            .sum()
+    }
+
+    fn get(&self) -> &M {
+        self.model
+            .as_ref()
+            .expect("the model is only absent while `step` or `sync_buffers` replaces it")
+    }
+}
+
+/// Tells the other ranks of an error that only this one has seen; they would wait for it.
+fn tell_others<T>(
+    group: &ProcessGroup,
+    outcome: Result<T, ParallelError>,
+) -> Result<T, ParallelError> {
+    outcome.inspect_err(|error| {
+        if !matches!(error, ParallelError::Group(_)) {
+            group.abort(&error.to_string());
+        }
+    })
+}

@@ -1,0 +1,180 @@
+//! `grad_hook`: the identity on a parameter that hands its gradient over during backward.
+//!
+//! It reaches the parameters of an unmodified module through Burn's reparameterization: reading
+//! a parameter's value applies the hook.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use burn::backend::autodiff::Autodiff;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{
+    Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
+    backend_extension,
+};
+use burn::module::{Module, Param, Reparameterization, Reparameterizer};
+use burn::tensor::{Shape, Tensor};
+
+use super::anchor;
+use super::sink::{GradientSink, Use};
+
+#[backend_extension(Flex, Autodiff)]
+pub(super) trait GradHookOp: Backend {
+    /// Identity on `parameter`; `anchor` only places the operation in the graph.
+    fn grad_hook(
+        parameter: FloatTensor<Self>,
+        anchor: FloatTensor<Self>,
+        usage: Arc<Use>,
+    ) -> FloatTensor<Self>;
+}
+
+impl GradHookOp for Flex {
+    fn grad_hook(
+        parameter: FloatTensor<Self>,
+        _anchor: FloatTensor<Self>,
+        _usage: Arc<Use>,
+    ) -> FloatTensor<Self> {
+        parameter
+    }
+}
+
+impl<B: GradHookOp, C: CheckpointStrategy> GradHookOp for Autodiff<B, C>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    fn grad_hook(
+        parameter: FloatTensor<Self>,
+        anchor: FloatTensor<Self>,
+        usage: Arc<Use>,
+    ) -> FloatTensor<Self> {
+        let (primitive, node) = parameter.into_parts();
+        match GradHookBackward
+            .prepare::<C>([node, anchor.node()])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prep) => prep.finish(usage, primitive),
+            OpsKind::UnTracked(prep) => prep.finish(primitive),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct GradHookBackward;
+
+impl<B: Backend> Backward<B, 2> for GradHookBackward
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    type State = Arc<Use>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 2>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let usage = ops.state;
+        if !usage.sink.is_collecting() {
+            let [parameter, _anchor] = ops.parents;
+            if let Some(parameter) = parameter {
+                grads.register::<B>(parameter.id, gradient);
+            }
+            return;
+        }
+        // Not registered for the parameter as well: the sink owns the gradient alone, so it can
+        // read it without a copy.
+        let collected = catch_unwind(AssertUnwindSafe(|| {
+            let flat = Shape::new([gradient.shape().num_elements()]);
+            let gradient = Tensor::from_primitive::<B>(B::float_reshape(gradient, flat));
+            usage.sink.collect(usage.parameter, gradient);
+        }));
+        if let Err(payload) = collected {
+            usage
+                .sink
+                .panicked(usage.parameter, panic_message(&*payload));
+        }
+    }
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> &str {
+    payload
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| payload.downcast_ref::<&'static str>().copied())
+        .unwrap_or("a panic without a message")
+}
+
+fn apply<const D: usize>(
+    parameter: Tensor<D>,
+    sink: &Arc<dyn GradientSink>,
+    index: usize,
+) -> Tensor<D> {
+    // Evaluation on a plain device, or a parameter that was frozen: nothing to wait for.
+    if !parameter.is_tracked() {
+        return parameter;
+    }
+    let usage = Arc::new(Use::new(sink, index));
+    let anchor = anchor::for_hook(&parameter).unwrap_or_else(|| parameter.clone().into_dispatch());
+    Tensor::from_dispatch(Dispatch::grad_hook(
+        parameter.into_dispatch(),
+        anchor,
+        usage,
+    ))
+}
+
+/// The hook on one parameter of a module.
+#[derive(Module, Debug)]
+pub(crate) struct GradHook {
+    #[module(skip)]
+    sink: Arc<dyn GradientSink>,
+    #[module(skip)]
+    index: usize,
+}
+
+impl Reparameterization for GradHook {
+    const NAME: &'static str = "grad_hook";
+
+    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        apply(base, &self.sink, self.index)
+    }
+}
+
+/// Attaches a hook to every trainable parameter of a module, numbered in visit order.
+#[derive(Debug)]
+pub(crate) struct GradHooks {
+    sink: Arc<dyn GradientSink>,
+    next: usize,
+}
+
+impl GradHooks {
+    pub(crate) fn new(sink: Arc<dyn GradientSink>) -> Self {
+        Self { sink, next: 0 }
+    }
+}
+
+impl Reparameterizer for GradHooks {
+    type Reparam = GradHook;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        _path: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<GradHook>) {
+        let hook = param.is_require_grad().then(|| {
+            let index = self.next;
+            self.next += 1;
+            GradHook {
+                sink: Arc::clone(&self.sink),
+                index,
+            }
+        });
+        (param, hook)
+    }
+}

@@ -1,0 +1,248 @@
+//! The hooks by themselves: order, values, and what they count.
+
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::GradientsParams;
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::{GradHooks, GradientSink, boundary, forget_anchor};
+
+const WIDTH: usize = 6;
+
+#[derive(Module, Debug)]
+struct Blocks {
+    stem: Linear,
+    blocks: Vec<Linear>,
+}
+
+impl Blocks {
+    fn new(device: &Device) -> Self {
+        let linear = || LinearConfig::new(WIDTH, WIDTH).init(device);
+        Self {
+            stem: linear(),
+            blocks: (0..3).map(|_| linear()).collect(),
+        }
+    }
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let stem = self.stem.forward(input);
+        self.blocks
+            .iter()
+            .fold(stem, |x, block| relu(block.forward(boundary(x))))
+    }
+}
+
+/// Writes down what the hooks say.
+#[derive(Debug, Default)]
+struct Recorder {
+    collecting: AtomicBool,
+    panics: AtomicBool,
+    uses: Mutex<Vec<isize>>,
+    alive: AtomicIsize,
+    collected: Mutex<Vec<(usize, TensorData)>>,
+    reasons: Mutex<Vec<String>>,
+}
+
+impl Recorder {
+    fn new(collecting: bool) -> Arc<Self> {
+        Arc::new(Self {
+            collecting: AtomicBool::new(collecting),
+            ..Self::default()
+        })
+    }
+
+    fn order(&self) -> Vec<usize> {
+        let collected = self.collected.lock().unwrap();
+        collected.iter().map(|(index, _)| *index).collect()
+    }
+
+    fn alive(&self) -> isize {
+        self.alive.load(Ordering::SeqCst)
+    }
+}
+
+impl GradientSink for Recorder {
+    fn used(&self, parameter: usize) {
+        let mut uses = self.uses.lock().unwrap();
+        let len = uses.len().max(parameter + 1);
+        uses.resize(len, 0);
+        uses[parameter] += 1;
+        self.alive.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn released(&self, _parameter: usize) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn is_collecting(&self) -> bool {
+        self.collecting.load(Ordering::SeqCst)
+    }
+
+    fn collect(&self, parameter: usize, gradient: Tensor<1>) {
+        assert!(!self.panics.load(Ordering::SeqCst), "collecting fails");
+        assert!(!gradient.is_autodiff());
+        let mut collected = self.collected.lock().unwrap();
+        collected.push((parameter, gradient.into_data()));
+    }
+
+    fn panicked(&self, parameter: usize, reason: &str) {
+        let mut reasons = self.reasons.lock().unwrap();
+        reasons.push(format!("{parameter}: {reason}"));
+    }
+}
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+fn input() -> Tensor<2> {
+    let values = (0..3 * WIDTH).map(|i| (i % 7) as f32 - 2.5).collect();
+    Tensor::from_data(TensorData::new(values, [3, WIDTH]), &Device::flex())
+}
+
+fn hooked(model: &Blocks, sink: &Arc<Recorder>) -> Blocks {
+    forget_anchor();
+    model
+        .clone()
+        .apply_reparameterization(GradHooks::new(sink.clone()))
+}
+
+/// Gradients of the parameters in visit order, as bytes.
+fn gradients(model: &Blocks, loss: Tensor<1>) -> Vec<Option<Vec<u8>>> {
+    struct Collect(GradientsParams, Vec<Option<Vec<u8>>>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = self.0.get::<D>(param.id);
+            self.1
+                .push(gradient.map(|gradient| gradient.into_data().as_bytes().to_vec()));
+        }
+    }
+    let mut collect = Collect(
+        GradientsParams::from_grads(loss.backward(), model),
+        Vec::new(),
+    );
+    model.visit(&mut collect);
+    collect.1
+}
+
+#[test]
+fn hooks_fire_block_by_block_from_the_last() {
+    let sink = Recorder::new(true);
+    let model = hooked(&Blocks::new(&device()), &sink);
+    drop(model.forward(input()).square().mean().backward());
+    // Weight and bias of a block may come in either order; blocks may not. Parameters 0 and 1 are
+    // the stem's, read before the first boundary.
+    let blocks: Vec<usize> = sink.order().iter().map(|index| index / 2).collect();
+    assert_eq!(blocks, [3, 3, 2, 2, 1, 1, 0, 0]);
+    assert_eq!(sink.alive(), 0);
+}
+
+#[test]
+fn collected_gradients_are_those_of_the_plain_model() {
+    let plain = Blocks::new(&device());
+    let sink = Recorder::new(true);
+    let model = hooked(&plain, &sink);
+    let expected = gradients(&plain, plain.forward(input()).square().mean());
+    drop(model.forward(input()).square().mean().backward());
+    let collected = sink.collected.lock().unwrap();
+    assert_eq!(collected.len(), expected.len());
+    for (index, gradient) in collected.iter() {
+        assert_eq!(expected[*index].as_deref(), Some(gradient.as_bytes()));
+    }
+}
+
+#[test]
+fn without_a_collecting_sink_the_model_is_an_ordinary_one() {
+    let plain = Blocks::new(&device());
+    let sink = Recorder::new(false);
+    let model = hooked(&plain, &sink);
+    let expected = gradients(&plain, plain.forward(input()).square().mean());
+    let got = gradients(&model, model.forward(input()).square().mean());
+    assert!(expected.iter().all(Option::is_some));
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn a_parameter_read_twice_reports_two_parts() {
+    let plain = Blocks::new(&device());
+    let sink = Recorder::new(true);
+    let model = hooked(&plain, &sink);
+    let twice = |model: &Blocks| model.stem.forward(model.stem.forward(input())).sum();
+    let expected = gradients(&plain, twice(&plain));
+    drop(twice(&model).backward());
+    let collected = sink.collected.lock().unwrap();
+    let parts: Vec<Vec<f32>> = collected
+        .iter()
+        .filter(|(index, _)| *index == 0)
+        .map(|(_, gradient)| gradient.try_to_vec().unwrap())
+        .collect();
+    assert_eq!(parts.len(), 2);
+    let sum: Vec<f32> = parts[0].iter().zip(&parts[1]).map(|(a, b)| a + b).collect();
+    assert_eq!(expected[0].as_deref(), Some(bytemuck::cast_slice(&sum)));
+}
+
+#[test]
+fn evaluation_counts_no_use() {
+    let sink = Recorder::new(true);
+    let model = hooked(&Blocks::new(&device()), &sink);
+    let valid = model.valid();
+    let logits = valid.forward(input());
+    assert!(!logits.is_autodiff());
+    assert!(sink.uses.lock().unwrap().is_empty());
+    let exported = valid.materialize();
+    assert_eq!(exported.forward(input()).into_data(), logits.into_data());
+}
+
+#[test]
+fn uses_of_a_dropped_forward_are_released() {
+    let sink = Recorder::new(true);
+    let model = hooked(&Blocks::new(&device()), &sink);
+    drop(model.forward(input()));
+    forget_anchor();
+    drop(model.forward(input()).sum().backward());
+    assert_eq!(sink.alive(), 0);
+    assert_eq!(sink.order().len(), 8);
+}
+
+#[test]
+fn an_activation_that_the_loss_does_not_depend_on_does_no_harm() {
+    let plain = Blocks::new(&device());
+    let sink = Recorder::new(true);
+    let model = hooked(&plain, &sink);
+    // The head is anchored at an activation of the branch it is cut off from.
+    let detached = |model: &Blocks| {
+        let x = boundary(model.stem.forward(input()));
+        model.blocks[0].forward(x.detach()).square().mean()
+    };
+    let expected = gradients(&plain, detached(&plain));
+    drop(detached(&model).backward());
+    let collected = sink.collected.lock().unwrap();
+    for (index, gradient) in collected.iter() {
+        match &expected[*index] {
+            Some(bytes) => assert_eq!(bytes, gradient.as_bytes()),
+            None => assert!(
+                gradient
+                    .try_to_vec::<f32>()
+                    .unwrap()
+                    .iter()
+                    .all(|g| *g == 0.0)
+            ),
+        }
+    }
+    assert!(collected.iter().any(|(index, _)| *index == 2));
+}
+
+#[test]
+fn a_panic_while_collecting_stays_inside() {
+    let sink = Recorder::new(true);
+    sink.panics.store(true, Ordering::SeqCst);
+    let model = hooked(&Blocks::new(&device()), &sink);
+    drop(model.forward(input()).sum().backward());
+    let reasons = sink.reasons.lock().unwrap();
+    assert_eq!(reasons.len(), 8);
+    assert!(reasons[0].ends_with("collecting fails"), "{}", reasons[0]);
+}

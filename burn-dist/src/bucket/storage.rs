@@ -1,0 +1,213 @@
+//! Gradients in a bucket's memory: copy in, add, measure, copy out, whatever the element type.
+
+use std::ops::Range;
+
+use burn::tensor::{DType as BurnDType, Shape, TensorData, bf16, f16};
+
+use crate::{Buffer, DType, Element, Error};
+
+/// Arithmetic that gradients need. 16-bit types compute in `f32` and round once.
+trait Float: Element + burn::tensor::Element {
+    const ZERO: Self;
+    fn plus(self, other: Self) -> Self;
+    fn times(self, factor: f64) -> Self;
+    fn widen(self) -> f64;
+    fn narrow(value: f64) -> Self;
+}
+
+macro_rules! native_float {
+    ($($type:ty),*) => {
+        $(impl Float for $type {
+            const ZERO: Self = 0.0;
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+            fn times(self, factor: f64) -> Self {
+                self * factor as Self
+            }
+            fn widen(self) -> f64 {
+                f64::from(self)
+            }
+            fn narrow(value: f64) -> Self {
+                value as Self
+            }
+        })*
+    };
+}
+native_float!(f32, f64);
+
+macro_rules! half_float {
+    ($($type:ty),*) => {
+        $(impl Float for $type {
+            const ZERO: Self = <$type>::ZERO;
+            fn plus(self, other: Self) -> Self {
+                Self::from_f32(self.to_f32() + other.to_f32())
+            }
+            fn times(self, factor: f64) -> Self {
+                Self::from_f32(self.to_f32() * factor as f32)
+            }
+            fn widen(self) -> f64 {
+                f64::from(self.to_f32())
+            }
+            fn narrow(value: f64) -> Self {
+                Self::from_f32(value as f32)
+            }
+        })*
+    };
+}
+half_float!(f16, bf16);
+
+/// Runs a body with `$type` bound to the buffer's element type. Buckets hold floats alone; for
+/// anything else the typed access below reports the mismatch.
+macro_rules! with_type {
+    ($dtype:expr, $type:ident => $body:expr) => {
+        match $dtype {
+            DType::F64 => {
+                type $type = f64;
+                $body
+            }
+            DType::F16 => {
+                type $type = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $type = bf16;
+                $body
+            }
+            _ => {
+                type $type = f32;
+                $body
+            }
+        }
+    };
+}
+
+/// Our name for an element type of Burn's, if gradients can have it.
+pub(crate) fn gradient_dtype(dtype: BurnDType) -> Option<DType> {
+    match dtype {
+        BurnDType::F32 => Some(DType::F32),
+        BurnDType::F16 => Some(DType::F16),
+        BurnDType::BF16 => Some(DType::BF16),
+        BurnDType::F64 => Some(DType::F64),
+        _ => None,
+    }
+}
+
+/// How a gradient meets what is already in its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The first part in this step replaces the last step's values.
+    First,
+    /// A further use of the parameter, or a further micro-batch.
+    Further,
+}
+
+/// Puts a gradient into its place. False if its type or length is not that of the place.
+pub(super) fn put(
+    buffer: &mut Buffer,
+    place: &Range<usize>,
+    gradient: &TensorData,
+    arrival: Arrival,
+) -> Result<bool, Error> {
+    with_type!(buffer.dtype(), T => put_typed::<T>(buffer, place, gradient, arrival))
+}
+
+fn put_typed<T: Float>(
+    buffer: &mut Buffer,
+    place: &Range<usize>,
+    gradient: &TensorData,
+    arrival: Arrival,
+) -> Result<bool, Error> {
+    let Ok(source) = gradient.as_slice::<T>() else {
+        return Ok(false);
+    };
+    let Some(target) = buffer.as_mut_slice::<T>()?.get_mut(place.clone()) else {
+        return Ok(false);
+    };
+    if target.len() != source.len() {
+        return Ok(false);
+    }
+    match arrival {
+        Arrival::First => target.copy_from_slice(source),
+        Arrival::Further => {
+            for (sum, part) in target.iter_mut().zip(source) {
+                *sum = sum.plus(*part);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Zeros a place.
+pub(super) fn clear(buffer: &mut Buffer, place: &Range<usize>) -> Result<(), Error> {
+    with_type!(buffer.dtype(), T => {
+        if let Some(place) = buffer.as_mut_slice::<T>()?.get_mut(place.clone()) {
+            place.fill(<T as Float>::ZERO);
+        }
+        Ok(())
+    })
+}
+
+/// Sets a parameter's mark: whether this rank has a gradient for it.
+pub(super) fn set_mark(buffer: &mut Buffer, mark: usize, present: bool) -> Result<(), Error> {
+    with_type!(buffer.dtype(), T => {
+        if let Some(mark) = buffer.as_mut_slice::<T>()?.get_mut(mark) {
+            *mark = T::narrow(f64::from(u8::from(present)));
+        }
+        Ok(())
+    })
+}
+
+/// Whether any rank set the mark.
+pub(super) fn is_marked(buffer: &Buffer, mark: usize) -> Result<bool, Error> {
+    with_type!(buffer.dtype(), T => {
+        Ok(buffer.as_slice::<T>()?.get(mark).is_some_and(|mark| mark.widen() != 0.0))
+    })
+}
+
+/// Sum of the squares of a place, in `f64` and in an order that depends on the length alone.
+pub(super) fn sum_of_squares(buffer: &Buffer, place: &Range<usize>) -> Result<f64, Error> {
+    with_type!(buffer.dtype(), T => {
+        let values = buffer.as_slice::<T>()?.get(place.clone()).unwrap_or_default();
+        Ok(sum_of_squares_typed(values))
+    })
+}
+
+fn sum_of_squares_typed<T: Float>(values: &[T]) -> f64 {
+    // Independent partial sums, so that the loop can use whole vectors.
+    let mut partial = [0.0f64; 16];
+    let chunks = values.chunks_exact(partial.len());
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (sum, value) in partial.iter_mut().zip(chunk) {
+            let value = value.widen();
+            *sum += value * value;
+        }
+    }
+    for (sum, value) in partial.iter_mut().zip(rest) {
+        let value = value.widen();
+        *sum += value * value;
+    }
+    partial.iter().sum()
+}
+
+/// A copy of a place, each element times `factor` if there is one. `None` if the shape does not
+/// have the place's length.
+pub(super) fn read(
+    buffer: &Buffer,
+    place: &Range<usize>,
+    shape: &Shape,
+    factor: Option<f64>,
+) -> Result<Option<TensorData>, Error> {
+    with_type!(buffer.dtype(), T => {
+        let values = buffer.as_slice::<T>()?.get(place.clone()).unwrap_or_default();
+        if values.len() != shape.num_elements() {
+            return Ok(None);
+        }
+        let copy: Vec<T> = match factor {
+            None => values.to_vec(),
+            Some(factor) => values.iter().map(|value| value.times(factor)).collect(),
+        };
+        Ok(Some(TensorData::new(copy, shape.clone())))
+    })
+}

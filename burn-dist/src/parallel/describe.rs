@@ -1,0 +1,179 @@
+//! The description of a model that ranks compare before they train it together.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Bool, Int, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::{ParallelError, ParallelOptions};
+use crate::ProcessGroup;
+use crate::bucket::{ParameterSpec, gradient_dtype};
+
+/// What a module holds at one path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    path: String,
+    trainable: bool,
+    shape: Vec<usize>,
+    dtype: String,
+}
+
+impl Entry {
+    fn describe(&self) -> String {
+        let kind = if self.trainable {
+            "parameter"
+        } else {
+            "buffer"
+        };
+        format!("{kind} `{}` {:?} {}", self.path, self.shape, self.dtype)
+    }
+}
+
+/// All tensors of a model in visit order, and the options it is trained with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Description {
+    options: String,
+    entries: Vec<Entry>,
+}
+
+impl Description {
+    /// Describes a model and lists its trainable parameters.
+    pub(super) fn of<M: Module>(
+        model: &M,
+        options: &ParallelOptions,
+    ) -> Result<(Self, Vec<ParameterSpec>), ParallelError> {
+        let mut lister = Lister::default();
+        model.visit(&mut lister);
+        if let Some(error) = lister.error {
+            return Err(error);
+        }
+        let description = Self {
+            options: options.describe(),
+            entries: lister.entries,
+        };
+        Ok((description, lister.parameters))
+    }
+
+    /// Fails unless every rank has the same description. A collective call.
+    ///
+    /// Ranks exchange digests; only if those differ, the descriptions themselves.
+    pub(super) fn agree(&self, group: &ProcessGroup) -> Result<(), ParallelError> {
+        let own = serde_json::to_vec(self).map_err(|error| ParallelError::Description {
+            rank: group.rank(),
+            reason: error.to_string(),
+        })?;
+        let digests = group.gather_bytes(blake3::hash(&own).as_bytes())?;
+        let Some(other) = digests.iter().position(|digest| digest != &digests[0]) else {
+            return Ok(());
+        };
+        let mut all = group.gather_bytes(&own)?;
+        let second = parse(other, &all.swap_remove(other))?;
+        let first = parse(0, &all.swap_remove(0))?;
+        Err(first.difference(&second, other))
+    }
+
+    /// The first difference between rank 0's description and another rank's.
+    fn difference(&self, other: &Self, rank: usize) -> ParallelError {
+        if self.options != other.options {
+            return ParallelError::OptionsDiffer {
+                first_rank: 0,
+                second_rank: rank,
+                first: self.options.clone(),
+                second: other.options.clone(),
+            };
+        }
+        let len = self.entries.len().max(other.entries.len());
+        let at = (0..len)
+            .find(|index| self.entries.get(*index) != other.entries.get(*index))
+            .unwrap_or(len);
+        let (first, second) = (self.entries.get(at), other.entries.get(at));
+        let describe = |entry: Option<&Entry>| entry.map_or("nothing".to_owned(), Entry::describe);
+        ParallelError::ModelsDiffer {
+            first_rank: 0,
+            second_rank: rank,
+            path: first
+                .or(second)
+                .map_or_else(String::new, |entry| entry.path.clone()),
+            first: describe(first),
+            second: describe(second),
+        }
+    }
+}
+
+fn parse(rank: usize, bytes: &[u8]) -> Result<Description, ParallelError> {
+    serde_json::from_slice(bytes).map_err(|error| ParallelError::Description {
+        rank,
+        reason: error.to_string(),
+    })
+}
+
+#[derive(Default)]
+struct Lister {
+    path: Vec<String>,
+    entries: Vec<Entry>,
+    parameters: Vec<ParameterSpec>,
+    error: Option<ParallelError>,
+}
+
+impl Lister {
+    fn push(&mut self, trainable: bool, shape: Vec<usize>, dtype: String) {
+        self.entries.push(Entry {
+            path: self.path.join("."),
+            trainable,
+            shape,
+            dtype,
+        });
+    }
+
+    fn fail(&mut self, error: ParallelError) {
+        self.error.get_or_insert(error);
+    }
+}
+
+impl ModuleVisitor for Lister {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        // A reparameterization is visited right after the parameter it belongs to.
+        if container_type == "Reparameterization"
+            && let Some(entry) = self.entries.last()
+            && entry.trainable
+        {
+            let path = entry.path.clone();
+            self.fail(ParallelError::Reparameterized {
+                path,
+                name: name.to_owned(),
+            });
+        }
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let shape = param.lazy_shape().to_vec();
+        let dtype = param.dtype();
+        let trainable = param.is_require_grad();
+        self.push(trainable, shape.clone(), format!("{dtype:?}"));
+        if !trainable {
+            return;
+        }
+        let path = self.path.join(".");
+        match gradient_dtype(dtype) {
+            Some(dtype) => self.parameters.push(ParameterSpec { path, shape, dtype }),
+            None => self.fail(ParallelError::ParameterType {
+                path,
+                dtype: format!("{dtype:?}"),
+            }),
+        }
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let dtype = format!("{:?}", param.dtype());
+        self.push(false, param.lazy_shape().to_vec(), dtype);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let dtype = format!("{:?}", param.dtype());
+        self.push(false, param.lazy_shape().to_vec(), dtype);
+    }
+}

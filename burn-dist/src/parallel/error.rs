@@ -1,0 +1,142 @@
+//! What can go wrong when a model trains on several ranks.
+
+use crate::Error;
+use crate::bucket::BucketError;
+
+/// A model could not be set up or trained on several ranks.
+#[derive(Debug, thiserror::Error)]
+pub enum ParallelError {
+    /// A collective failed, here or on another rank.
+    #[error(transparent)]
+    Group(#[from] Error),
+    /// Gradients could not be collected or reduced.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
+    /// Two ranks built different models.
+    #[error(
+        "the models of rank {first_rank} and rank {second_rank} differ at `{path}`: rank \
+         {first_rank} has {first}, rank {second_rank} has {second}; build the same model on \
+         every rank"
+    )]
+    ModelsDiffer {
+        /// The lower of the two ranks.
+        first_rank: usize,
+        /// The higher of the two ranks.
+        second_rank: usize,
+        /// Path of the first difference in visit order.
+        path: String,
+        /// What the lower rank has there.
+        first: String,
+        /// What the higher rank has there.
+        second: String,
+    },
+    /// Two ranks were given different options.
+    #[error(
+        "rank {first_rank} and rank {second_rank} were given different options: {first} and \
+         {second}; use the same configuration on every rank"
+    )]
+    OptionsDiffer {
+        /// The lower of the two ranks.
+        first_rank: usize,
+        /// The higher of the two ranks.
+        second_rank: usize,
+        /// Options of the lower rank.
+        first: String,
+        /// Options of the higher rank.
+        second: String,
+    },
+    /// Another rank described its model in a way this one does not understand.
+    #[error(
+        "rank {rank} sent a description of its model that is not valid: {reason}; start the same \
+         version of the program on every rank"
+    )]
+    Description {
+        /// The rank that sent it.
+        rank: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A trainable parameter whose element type cannot be averaged.
+    #[error("parameter `{path}` holds {dtype}; trainable parameters are f32, f16, bf16 or f64")]
+    ParameterType {
+        /// Path of the parameter.
+        path: String,
+        /// Its element type, as Burn calls it.
+        dtype: String,
+    },
+    /// A trainable parameter that already goes through a reparameterization.
+    #[error(
+        "parameter `{path}` has a reparameterization ({name}) and is trainable itself; fold it \
+         with `materialize()` or freeze the parameter"
+    )]
+    Reparameterized {
+        /// Path of the parameter.
+        path: String,
+        /// Name of the reparameterization.
+        name: String,
+    },
+    /// Burn's clipping of single tensors was asked for.
+    #[error(
+        "the optimizer is configured to clip the gradient of each parameter by itself, which is \
+         not supported; use ParallelOptions::clip_norm, the norm over all gradients"
+    )]
+    ClipsEachParameter,
+    /// An option without a meaning.
+    #[error("{option} is {value}, it must be {expected}")]
+    Option {
+        /// Name of the option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A model without trainable parameters.
+    #[error(
+        "the model has no parameter that requires gradients; create it on `device.autodiff()` \
+         and freeze only a part of it"
+    )]
+    NothingToTrain,
+    /// A loss from which no gradient can be computed.
+    #[error(
+        "the loss was not computed from trainable parameters on an autodiff device; create the \
+         model on `device.autodiff()`"
+    )]
+    UntrackedLoss,
+    /// A step that is not complete.
+    #[error(
+        "{option} can only be changed between steps, and {done} of {accumulate} micro-batches \
+         are done"
+    )]
+    WithinStep {
+        /// Name of the option.
+        option: &'static str,
+        /// Micro-batches of this step that backward has seen.
+        done: usize,
+        /// Micro-batches of a step.
+        accumulate: usize,
+    },
+    /// A parameter's values could not be read or written.
+    #[error("the values of `{path}` could not be read: {reason}")]
+    Read {
+        /// Path of the parameter or buffer.
+        path: String,
+        /// What the device said.
+        reason: String,
+    },
+    /// Replicas that should be equal are not.
+    #[error(
+        "the parameters of rank(s) {} differ from those of rank 0; memory or communication is \
+         faulty, or a rank changed its model by itself",
+        list(ranks)
+    )]
+    ReplicasDiffer {
+        /// The ranks that differ from rank 0.
+        ranks: Vec<usize>,
+    },
+}
+
+fn list(ranks: &[usize]) -> String {
+    let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    ranks.join(", ")
+}

@@ -1,0 +1,158 @@
+//! How a model is trained in parallel.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::ParallelError;
+use crate::bucket::BucketSizes;
+
+/// What the ranks share and what each of them keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Distributed data parallel: every rank holds the whole model and all of the optimizer's
+    /// state, gradients are averaged.
+    #[default]
+    Ddp,
+}
+
+impl Strategy {
+    /// All strategies.
+    pub const ALL: [Self; 1] = [Self::Ddp];
+
+    /// The name used in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ddp => "ddp",
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = UnknownStrategy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|strategy| strategy.name() == name)
+            .ok_or_else(|| UnknownStrategy {
+                name: name.to_owned(),
+            })
+    }
+}
+
+/// The name of no strategy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown strategy `{name}`; known: {}", Strategy::ALL.map(Strategy::name).join(", "))]
+pub struct UnknownStrategy {
+    /// The name.
+    pub name: String,
+}
+
+/// Options of [`Parallel`](super::Parallel), the same on every rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParallelOptions {
+    /// What the ranks share.
+    pub strategy: Strategy,
+    /// Micro-batches of a step. Gradients travel with the last one only.
+    pub accumulate: usize,
+    /// Largest Euclidean norm of all gradients together; larger ones are scaled down to it.
+    /// Infinity measures the norm and never clips.
+    pub clip_norm: Option<f64>,
+    /// Sizes of the buckets in which gradients travel.
+    pub buckets: BucketSizes,
+}
+
+impl Default for ParallelOptions {
+    /// DDP, no accumulation, no clipping, buckets of 25 MiB (the first 1 MiB).
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::default(),
+            accumulate: 1,
+            clip_norm: None,
+            buckets: BucketSizes::default(),
+        }
+    }
+}
+
+impl From<Strategy> for ParallelOptions {
+    fn from(strategy: Strategy) -> Self {
+        Self {
+            strategy,
+            ..Self::default()
+        }
+    }
+}
+
+impl ParallelOptions {
+    pub(super) fn check(&self) -> Result<(), ParallelError> {
+        check_accumulate(self.accumulate)?;
+        match self.clip_norm {
+            Some(norm) if norm.is_nan() || norm <= 0.0 => Err(ParallelError::Option {
+                option: "clip_norm",
+                value: norm.to_string(),
+                expected: "above 0",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The options in one line, to compare them between ranks.
+    pub(super) fn describe(&self) -> String {
+        format!(
+            "strategy {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes",
+            self.strategy,
+            self.accumulate,
+            self.clip_norm
+                .map_or_else(|| "off".to_owned(), |norm| norm.to_string()),
+            self.buckets.first,
+            self.buckets.others,
+        )
+    }
+}
+
+pub(super) fn check_accumulate(accumulate: usize) -> Result<(), ParallelError> {
+    if accumulate > 0 {
+        return Ok(());
+    }
+    Err(ParallelError::Option {
+        option: "accumulate",
+        value: accumulate.to_string(),
+        expected: "at least 1",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strategies_are_known_by_name() {
+        assert_eq!("ddp".parse(), Ok(Strategy::Ddp));
+        let error = "dpp".parse::<Strategy>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown strategy `dpp`; known: ddp");
+    }
+
+    #[test]
+    fn options_without_meaning_are_refused() {
+        for clip_norm in [0.0, -1.0, f64::NAN] {
+            let options = ParallelOptions {
+                clip_norm: Some(clip_norm),
+                ..ParallelOptions::default()
+            };
+            assert!(options.check().is_err());
+        }
+        let options = ParallelOptions {
+            accumulate: 0,
+            ..ParallelOptions::default()
+        };
+        let error = options.check().unwrap_err().to_string();
+        assert_eq!(error, "accumulate is 0, it must be at least 1");
+    }
+}

@@ -1,0 +1,204 @@
+//! Keeps the replicas of a model equal: broadcast from rank 0, checksum, restoring a parameter's
+//! place in autodiff after its value was replaced.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Tensor, TensorData};
+
+use super::ParallelError;
+use crate::ProcessGroup;
+
+/// Which tensors of a model are broadcast.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All of them.
+    All,
+    /// Those that no gradient reaches: running statistics, frozen parameters, constants.
+    Buffers,
+}
+
+/// Replaces tensors of `model` by those of rank 0. A collective call.
+pub(super) fn broadcast<M: Module>(
+    model: M,
+    which: Which,
+    group: &ProcessGroup,
+) -> (M, Result<(), ParallelError>) {
+    let mut broadcast = Broadcast {
+        group,
+        which,
+        path: Vec::new(),
+        outcome: Ok(()),
+    };
+    // Running statistics keep the last update apart from their value until they are next read.
+    // `valid` folds it in, in the state that the model shares with its copy.
+    drop(model.valid());
+    let model = model.map(&mut broadcast);
+    (model, broadcast.outcome)
+}
+
+/// A checksum of the trainable parameters: their bytes in visit order.
+pub(super) fn checksum<M: Module>(model: &M) -> Result<Checksum, ParallelError> {
+    let mut hash = HashParameters {
+        path: Vec::new(),
+        hasher: blake3::Hasher::new(),
+        outcome: Ok(()),
+    };
+    model.visit(&mut hash);
+    hash.outcome?;
+    Ok(Checksum(*hash.hasher.finalize().as_bytes()))
+}
+
+/// A 256-bit checksum of a model's trainable parameters. Equal bits give equal checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Checksum(pub [u8; 32]);
+
+impl std::fmt::Display for Checksum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Checksum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Checksum({self})")
+    }
+}
+
+/// A parameter's place in autodiff, taken before its value is replaced on the plain device.
+pub(super) struct AutodiffPlace {
+    requires_grad: bool,
+    checkpointing: Option<GradientCheckpointingStrategy>,
+}
+
+impl AutodiffPlace {
+    pub(super) fn of<const D: usize>(parameter: &Tensor<D>) -> Self {
+        Self {
+            requires_grad: parameter.is_require_grad(),
+            checkpointing: parameter.gradient_checkpointing_strategy(),
+        }
+    }
+
+    pub(super) fn restore<const D: usize>(self, value: Tensor<D>) -> Tensor<D> {
+        let Some(strategy) = self.checkpointing else {
+            return value;
+        };
+        value
+            .autodiff()
+            .with_gradient_checkpointing_strategy(strategy)
+            .set_require_grad(self.requires_grad)
+    }
+}
+
+struct Broadcast<'a> {
+    group: &'a ProcessGroup,
+    which: Which,
+    path: Vec<String>,
+    outcome: Result<(), ParallelError>,
+}
+
+impl Broadcast<'_> {
+    /// Rank 0's values for a tensor with these values, or `None` if they are this rank's own.
+    fn values(&mut self, own: Result<TensorData, ExecutionError>) -> Option<TensorData> {
+        if self.outcome.is_err() {
+            return None;
+        }
+        match self.exchange(own) {
+            Ok(values) => (self.group.rank() != 0).then_some(values),
+            Err(error) => {
+                self.outcome = Err(error);
+                None
+            }
+        }
+    }
+
+    fn exchange(
+        &self,
+        own: Result<TensorData, ExecutionError>,
+    ) -> Result<TensorData, ParallelError> {
+        let unreadable = |reason: String| ParallelError::Read {
+            path: self.path.join("."),
+            reason,
+        };
+        let (mut bytes, shape, dtype) = own
+            .map_err(|error| unreadable(error.to_string()))?
+            .into_parts();
+        self.group.broadcast::<u8>(&mut bytes, 0)?;
+        TensorData::try_from_bytes(bytes, shape, dtype)
+            .map_err(|error| unreadable(error.to_string()))
+    }
+}
+
+impl ModuleMapper for Broadcast<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.which == Which::Buffers && param.is_require_grad() {
+            return param;
+        }
+        let Some(values) = self.values(param.base().inner().try_into_data()) else {
+            return param;
+        };
+        param.map(|value| {
+            let place = AutodiffPlace::of(&value);
+            place.restore(Tensor::from_data(
+                values,
+                (&value.device().inner(), value.dtype()),
+            ))
+        })
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let Some(values) = self.values(param.base().inner().try_into_data()) else {
+            return param;
+        };
+        param.map(|value| Tensor::from_data(values, (&value.device(), value.dtype())))
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        let Some(values) = self.values(param.base().inner().try_into_data()) else {
+            return param;
+        };
+        param.map(|value| Tensor::from_data(values, &value.device()))
+    }
+}
+
+struct HashParameters {
+    path: Vec<String>,
+    hasher: blake3::Hasher,
+    outcome: Result<(), ParallelError>,
+}
+
+impl ModuleVisitor for HashParameters {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_require_grad() || self.outcome.is_err() {
+            return;
+        }
+        match param.base().inner().try_into_data() {
+            Ok(data) => {
+                self.hasher.update(data.as_bytes());
+            }
+            Err(error) => {
+                self.outcome = Err(ParallelError::Read {
+                    path: self.path.join("."),
+                    reason: error.to_string(),
+                });
+            }
+        }
+    }
+}
