@@ -1,1 +1,157 @@
-//! (skeleton)
+//! The memory a collective works on.
+//!
+//! Gradients should be written into memory that every rank of the host has mapped in the first
+//! place: then an all-reduce is one pass over it and no copy at all. So buffers belong to the
+//! transport: [`ProcessGroup::bucket`](crate::ProcessGroup::bucket) gives the best memory that it
+//! has (registered where it can share memory, plain otherwise), and a buffer moves into an
+//! asynchronous collective and comes back out of its handle, so nobody can touch it meanwhile.
+
+use crate::element::{DType, Element};
+use crate::transport::shm::Region;
+
+/// A cache line: plain memory is allocated in these so that vector code finds it aligned.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+enum Memory {
+    Plain(Vec<Line>),
+    Registered(Region),
+}
+
+/// `len` elements of one type in contiguous memory, aligned to 64 bytes.
+pub struct Buffer {
+    dtype: DType,
+    len: usize,
+    memory: Memory,
+}
+
+/// The buffer holds another element type than the caller asked for.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the buffer holds {held} elements, not {asked}: ask for it as the type it was made with")]
+pub struct WrongType {
+    /// What the buffer was made with.
+    pub held: DType,
+    /// What the caller asked for.
+    pub asked: DType,
+}
+
+impl Buffer {
+    /// A plain buffer of `len` zeros.
+    pub fn zeroed(dtype: DType, len: usize) -> Self {
+        let lines = (len * dtype.size()).div_ceil(size_of::<Line>());
+        Self {
+            dtype,
+            len,
+            memory: Memory::Plain(vec![Line([0; 64]); lines]),
+        }
+    }
+
+    /// A plain buffer with a copy of `data`.
+    pub fn from_slice<T: Element>(data: &[T]) -> Self {
+        let mut buffer = Self::zeroed(T::DTYPE, data.len());
+        buffer
+            .bytes_mut()
+            .copy_from_slice(bytemuck::cast_slice(data));
+        buffer
+    }
+
+    /// Memory that every rank of the host has mapped.
+    pub(crate) fn registered(dtype: DType, len: usize, region: Region) -> Self {
+        debug_assert!(region.len() >= len * dtype.size());
+        Self {
+            dtype,
+            len,
+            memory: Memory::Registered(region),
+        }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Whether every rank of the host has mapped this memory.
+    pub fn is_registered(&self) -> bool {
+        matches!(self.memory, Memory::Registered(_))
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// When `T` is not the type the buffer was made with.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], WrongType> {
+        self.check::<T>()?;
+        Ok(bytemuck::cast_slice(self.bytes()))
+    }
+
+    /// The elements, to be written.
+    ///
+    /// # Errors
+    /// When `T` is not the type the buffer was made with.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], WrongType> {
+        self.check::<T>()?;
+        Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let bytes = match &self.memory {
+            Memory::Plain(lines) => bytemuck::cast_slice(lines),
+            Memory::Registered(region) => region.bytes(),
+        };
+        &bytes[..self.len * self.dtype.size()]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = match &mut self.memory {
+            Memory::Plain(lines) => bytemuck::cast_slice_mut(lines),
+            Memory::Registered(region) => region.bytes_mut(),
+        };
+        &mut bytes[..self.len * self.dtype.size()]
+    }
+
+    pub(crate) fn region(&self) -> Option<&Region> {
+        match &self.memory {
+            Memory::Plain(_) => None,
+            Memory::Registered(region) => Some(region),
+        }
+    }
+
+    pub(crate) fn region_mut(&mut self) -> Option<&mut Region> {
+        match &mut self.memory {
+            Memory::Plain(_) => None,
+            Memory::Registered(region) => Some(region),
+        }
+    }
+
+    fn check<T: Element>(&self) -> Result<(), WrongType> {
+        if T::DTYPE == self.dtype {
+            return Ok(());
+        }
+        Err(WrongType {
+            held: self.dtype,
+            asked: T::DTYPE,
+        })
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.is_registered() {
+            "registered"
+        } else {
+            "plain"
+        };
+        write!(f, "Buffer({kind}, {} × {})", self.len, self.dtype)
+    }
+}

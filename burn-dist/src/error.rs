@@ -1,1 +1,115 @@
-//! (skeleton)
+//! Everything that can go wrong in this crate, by topic.
+
+use crate::buffer::WrongType;
+use crate::collective::Descriptor;
+use crate::element::DType;
+use crate::rendezvous::RendezvousError;
+use crate::transport::TransportError;
+use crate::world::{SecretError, WorldError};
+
+/// Any error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// This process cannot tell which rank it is.
+    #[error(transparent)]
+    World(#[from] WorldError),
+    /// A secret could not be made.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The ranks did not find each other.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// The ranks found each other but could not be connected.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// A collective failed; the group is unusable from then on.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// A buffer was asked for elements of another type.
+    #[error(transparent)]
+    WrongType(#[from] WrongType),
+}
+
+/// Why a collective failed, with the rank that saw it.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectiveError {
+    /// Two ranks called different collectives.
+    #[error(
+        "the ranks disagree: rank {rank} called {mine}, rank {peer} called {}; every rank must \
+         call the same collectives in the same order, with the same lengths and types",
+        theirs.map_or("something this version does not know".into(), |theirs| theirs.to_string())
+    )]
+    Mismatch {
+        /// This rank.
+        rank: usize,
+        /// What this rank called.
+        mine: Descriptor,
+        /// The other rank.
+        peer: usize,
+        /// What the other rank called.
+        theirs: Option<Descriptor>,
+    },
+    /// A rank did not come, or stopped in the middle.
+    #[error("rank {rank} waited {seconds} s for rank {peer} in {what}; {verdict}")]
+    TimedOut {
+        /// This rank.
+        rank: usize,
+        /// What it called.
+        what: Descriptor,
+        /// The rank it waited for, which may itself have waited for another.
+        peer: usize,
+        /// The time-out, in seconds.
+        seconds: u64,
+        /// Which ranks hold the others up, as far as the control connections tell.
+        verdict: String,
+    },
+    /// A rank died or gave up.
+    #[error("rank {rank} gave up {what}: {reason}")]
+    PeerFailed {
+        /// This rank.
+        rank: usize,
+        /// What it called.
+        what: Descriptor,
+        /// Who failed, and why.
+        reason: String,
+    },
+    /// Moving bytes failed.
+    #[error("rank {rank} failed in {what}: {source}")]
+    Transport {
+        /// This rank.
+        rank: usize,
+        /// What it called.
+        what: Descriptor,
+        /// What happened.
+        source: TransportError,
+    },
+    /// The group failed before.
+    #[error("the group is unusable since an earlier collective failed: {first}")]
+    Unusable {
+        /// The first error.
+        first: String,
+    },
+    /// A mean of integers.
+    #[error("a mean of {dtype} is not an {dtype}: use a sum, or a floating-point type")]
+    MeanOfIntegers {
+        /// The element type.
+        dtype: DType,
+    },
+    /// The root does not exist.
+    #[error("there is no rank {root} in a group of {size}")]
+    NoSuchRoot {
+        /// The root asked for.
+        root: usize,
+        /// The world size.
+        size: usize,
+    },
+    /// All ranks' bytes together are more than a gather of bytes is for.
+    #[error("{bytes} bytes are too many for a gather of bytes; use an all-gather")]
+    TooLarge {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// The thread that carries collectives out is gone.
+    #[error("the group's progress thread ended")]
+    NoProgress,
+}

@@ -3,21 +3,22 @@
 //!
 //! Modules depend on those above them in this list, never on those below.
 
-pub mod element;
-pub mod world;
-pub mod rendezvous;
-pub mod launch;
-pub mod buffer;
-pub mod transport;
-pub mod collective;
-pub mod group;
 pub mod autograd;
 pub mod bucket;
+pub mod buffer;
+pub mod collective;
+pub mod element;
+pub mod group;
+pub mod launch;
 pub mod parallel;
+mod reduce;
+pub mod rendezvous;
+pub mod transport;
+pub mod world;
 
 mod error;
 
-// pub use buffer::Buffer;
-// pub use element::{DType, Element, ReduceOp};
-// pub use error::Error;
-// pub use group::{GroupOptions, Handle, ProcessGroup, TransportKind, shard};
+pub use buffer::Buffer;
+pub use element::{DType, Element, ReduceOp};
+pub use error::{CollectiveError, Error};
+pub use group::{GroupOptions, Handle, ProcessGroup, TransportKind, shard};

@@ -1,1 +1,490 @@
-//! (skeleton)
+//! Who am I: rank, world size and node of this process, and how it reaches the others.
+//!
+//! A [`World`] is only read from the environment here; nothing is connected yet. Each kind of
+//! launch has a file of its own under [`launch`](crate::launch) that turns its variables into a
+//! `World`.
+
+mod secret;
+
+pub use secret::{MAX_SECRET_BYTES, MIN_SECRET_BYTES, Secret, SecretError};
+
+use crate::launch::torchrun;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Largest world size: a limit on what a wrong number can make us allocate.
+pub const MAX_WORLD_SIZE: usize = 1 << 16;
+
+/// Text of the run's secret.
+pub(crate) const SECRET: &str = "BURN_DIST_SECRET";
+/// Name of a file with the run's secret.
+pub(crate) const SECRET_FILE: &str = "BURN_DIST_SECRET_FILE";
+/// Forces a kind of launch instead of finding it out.
+pub(crate) const LAUNCH: &str = "BURN_DIST_LAUNCH";
+
+/// How variables are looked up: the process's environment, or a map in tests.
+pub type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Why the environment does not describe a world.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorldError {
+    /// A variable holds something else than a number.
+    #[error("{name} must be a whole number, not `{value}`")]
+    NotANumber {
+        /// The variable.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+    },
+    /// One variable makes another necessary.
+    #[error("{because} is set but {name} is not: set {name} ({meaning}) for every rank")]
+    Missing {
+        /// The variable that is missing.
+        name: &'static str,
+        /// The variable that asks for it.
+        because: &'static str,
+        /// What it says.
+        meaning: &'static str,
+    },
+    /// A world needs a rank.
+    #[error("world size 0: WORLD_SIZE must be at least 1")]
+    EmptyWorld,
+    /// Beyond every sensible size.
+    #[error("world size {size} is more than the {MAX_WORLD_SIZE} that are possible")]
+    WorldTooLarge {
+        /// What was asked for.
+        size: usize,
+    },
+    /// Ranks count from 0.
+    #[error("rank {rank} does not exist in a world of size {size}: ranks are 0 to {last}", last = size - 1)]
+    RankOutOfRange {
+        /// The rank.
+        rank: usize,
+        /// The world size.
+        size: usize,
+    },
+    /// Local ranks count from 0 on each node.
+    #[error(
+        "local rank {local_rank} does not exist on a node with {local_size} ranks: \
+         local ranks are 0 to {last}",
+        last = local_size - 1
+    )]
+    LocalRankOutOfRange {
+        /// The local rank.
+        local_rank: usize,
+        /// Ranks on this node.
+        local_size: usize,
+    },
+    /// A node has at least one rank and at most all of them.
+    #[error("LOCAL_WORLD_SIZE is {local_size}, but must be between 1 and the world size {size}")]
+    LocalSizeOutOfRange {
+        /// Ranks on this node.
+        local_size: usize,
+        /// The world size.
+        size: usize,
+    },
+    /// Nodes count from 0.
+    #[error("node {node} does not exist among {nodes} nodes: nodes are 0 to {last}", last = nodes - 1)]
+    NodeOutOfRange {
+        /// The node.
+        node: usize,
+        /// How many there are.
+        nodes: usize,
+    },
+    /// No port, or one that nobody can listen on.
+    #[error("MASTER_PORT must be a port from 1 to 65535, not `{value}`")]
+    BadPort {
+        /// What it holds.
+        value: String,
+    },
+    /// Ranks without a secret could be joined by anybody.
+    #[error(
+        "a run with {size} ranks needs a secret that only they know. Set the same for all ranks, \
+         for example {SECRET}=\"$(openssl rand -hex 16)\" before they are started, or name a file \
+         that only you can read in {SECRET_FILE}"
+    )]
+    NoSecret {
+        /// The world size.
+        size: usize,
+    },
+    /// The secret does not serve.
+    #[error("{name} does not hold a secret: {source}")]
+    BadSecret {
+        /// The variable.
+        name: &'static str,
+        /// What is wrong.
+        source: SecretError,
+    },
+    /// A kind of launch that is not known.
+    #[error("{LAUNCH} must be `single`, `local` or `torchrun`, not `{value}`")]
+    UnknownLaunch {
+        /// What it holds.
+        value: String,
+    },
+}
+
+/// How this process was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Launch {
+    /// On its own: the only rank.
+    Single,
+    /// By [`LocalLauncher`](crate::launch::LocalLauncher), which also hosts the store.
+    Local,
+    /// By `torchrun` or whatever else sets its variables; rank 0 hosts the store.
+    Torchrun,
+}
+
+impl std::fmt::Display for Launch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Single => "single",
+            Self::Local => "local",
+            Self::Torchrun => "torchrun",
+        })
+    }
+}
+
+/// Where the store listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    /// Host name or address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl std::fmt::Display for Master {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// What this process is among the ranks of its run.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) topology: Topology,
+    pub(crate) launch: Launch,
+    /// Always there when there is more than one rank.
+    pub(crate) master: Option<Master>,
+    /// Always there when there is more than one rank.
+    pub(crate) secret: Option<Secret>,
+    /// Why this world was decided on, for [`World::describe`].
+    pub(crate) reason: String,
+}
+
+/// Where a rank sits: its place on its node and the node's among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Place among the ranks of the node.
+    pub local_rank: usize,
+    /// Number of ranks on the node.
+    pub local_size: usize,
+    /// Place of the node.
+    pub node: usize,
+    /// Number of nodes.
+    pub nodes: usize,
+}
+
+impl World {
+    /// The world of a process that works alone.
+    pub fn single() -> Self {
+        Self {
+            rank: 0,
+            size: 1,
+            topology: Topology {
+                local_rank: 0,
+                local_size: 1,
+                node: 0,
+                nodes: 1,
+            },
+            launch: Launch::Single,
+            master: None,
+            secret: None,
+            reason: "neither RANK, LOCAL_RANK nor WORLD_SIZE is set".into(),
+        }
+    }
+
+    /// Reads the world from this process's environment.
+    ///
+    /// # Errors
+    /// If the variables contradict each other or one is missing; see [`WorldError`].
+    pub fn from_env() -> Result<Self, WorldError> {
+        // What is no UTF-8 is reported by whoever parses it, so it must not count as unset.
+        Self::from_vars(&|name| {
+            std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+        })
+    }
+
+    /// Reads the world from the variables that `vars` gives, as [`World::from_env`] does.
+    ///
+    /// # Errors
+    /// As for [`World::from_env`].
+    pub fn from_vars(vars: Vars) -> Result<Self, WorldError> {
+        let world = match vars(LAUNCH).as_deref() {
+            Some("single") => Self {
+                reason: format!("{LAUNCH}=single"),
+                ..Self::single()
+            },
+            Some("local") => torchrun::world(vars, Launch::Local)?,
+            Some("torchrun") => torchrun::world(vars, Launch::Torchrun)?,
+            Some(other) => {
+                return Err(WorldError::UnknownLaunch {
+                    value: other.into(),
+                });
+            }
+            None if torchrun::detected(vars) => torchrun::world(vars, Launch::Torchrun)?,
+            None => Self::single(),
+        };
+        Ok(world)
+    }
+
+    /// The world of rank `rank` of `size` ranks on this machine whose store listens at `store`:
+    /// for programs that start ranks as threads or processes of their own.
+    ///
+    /// # Errors
+    /// If the rank does not exist in a world of that size.
+    pub fn local(
+        rank: usize,
+        size: usize,
+        store: SocketAddr,
+        secret: Secret,
+    ) -> Result<Self, WorldError> {
+        let world = Self {
+            rank,
+            size,
+            topology: Topology {
+                local_rank: rank,
+                local_size: size,
+                node: 0,
+                nodes: 1,
+            },
+            launch: Launch::Local,
+            master: Some(Master {
+                host: store.ip().to_string(),
+                port: store.port(),
+            }),
+            secret: Some(secret),
+            reason: "given by the program".into(),
+        };
+        world.checked()
+    }
+
+    /// This process's number among all ranks, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// This process's number among the ranks of its node, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.topology.local_rank
+    }
+
+    /// Number of ranks on this node.
+    pub fn local_size(&self) -> usize {
+        self.topology.local_size
+    }
+
+    /// This node's number, from 0.
+    pub fn node(&self) -> usize {
+        self.topology.node
+    }
+
+    /// Number of nodes.
+    pub fn nodes(&self) -> usize {
+        self.topology.nodes
+    }
+
+    /// Whether this is rank 0, which speaks to the user.
+    pub fn is_main(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// How this process was started.
+    pub fn launch(&self) -> Launch {
+        self.launch
+    }
+
+    /// Where the store listens; `None` for a single rank.
+    pub fn master(&self) -> Option<&Master> {
+        self.master.as_ref()
+    }
+
+    /// The run's secret; `None` for a single rank.
+    pub fn secret(&self) -> Option<&Secret> {
+        self.secret.as_ref()
+    }
+
+    /// Whether this rank hosts the store: rank 0, unless the local launcher does it.
+    pub fn hosts_store(&self) -> bool {
+        self.rank == 0 && self.size > 1 && self.launch == Launch::Torchrun
+    }
+
+    /// The device this rank computes on.
+    pub fn device(&self) -> burn::tensor::Device {
+        burn::tensor::Device::flex()
+    }
+
+    /// One line that says what was decided and why.
+    pub fn describe(&self) -> String {
+        let Topology {
+            local_rank,
+            local_size,
+            node,
+            nodes,
+        } = self.topology;
+        let store = match &self.master {
+            Some(master) if self.hosts_store() => format!("; hosts the store at {master}"),
+            Some(master) => format!("; store at {master}"),
+            None => String::new(),
+        };
+        format!(
+            "rank {} of {}, local rank {local_rank} of {local_size}, node {node} of {nodes}; \
+             launch {} ({}){store}",
+            self.rank, self.size, self.launch, self.reason
+        )
+    }
+
+    /// Replaces what the environment said of nodes by what the ranks found out together.
+    pub fn set_topology(&mut self, topology: Topology) {
+        self.topology = topology;
+    }
+
+    /// Checks what must hold in every world, whoever launched it.
+    pub(crate) fn checked(self) -> Result<Self, WorldError> {
+        let Self { rank, size, .. } = self;
+        let Topology {
+            local_rank,
+            local_size,
+            node,
+            nodes,
+        } = self.topology;
+        if size == 0 {
+            return Err(WorldError::EmptyWorld);
+        }
+        if size > MAX_WORLD_SIZE {
+            return Err(WorldError::WorldTooLarge { size });
+        }
+        if rank >= size {
+            return Err(WorldError::RankOutOfRange { rank, size });
+        }
+        if local_size == 0 || local_size > size {
+            return Err(WorldError::LocalSizeOutOfRange { local_size, size });
+        }
+        if local_rank >= local_size {
+            return Err(WorldError::LocalRankOutOfRange {
+                local_rank,
+                local_size,
+            });
+        }
+        if nodes == 0 || node >= nodes {
+            return Err(WorldError::NodeOutOfRange {
+                node,
+                nodes: nodes.max(1),
+            });
+        }
+        if size > 1 && self.secret.is_none() {
+            return Err(WorldError::NoSecret { size });
+        }
+        Ok(self)
+    }
+}
+
+/// The secret that the variables name, if they do.
+pub(crate) fn secret_from(vars: Vars) -> Result<Option<Secret>, WorldError> {
+    let (name, secret) = if let Some(text) = vars(SECRET) {
+        (SECRET, Secret::from_text(&text))
+    } else if let Some(path) = vars(SECRET_FILE) {
+        (SECRET_FILE, Secret::from_file(Path::new(&path)))
+    } else {
+        return Ok(None);
+    };
+    secret
+        .map(Some)
+        .map_err(|source| WorldError::BadSecret { name, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(vars: &[(&str, &str)]) -> Result<World, WorldError> {
+        World::from_vars(&|name| {
+            let found = vars.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| value.to_string())
+        })
+    }
+
+    #[test]
+    fn nothing_set_is_a_single_rank() {
+        let world = parse(&[("MASTER_ADDR", "left.over"), ("PATH", "/bin")]).unwrap();
+        assert_eq!((world.rank(), world.size()), (0, 1));
+        assert_eq!(world.launch(), Launch::Single);
+        assert!(world.is_main() && !world.hosts_store());
+        assert_eq!(
+            world.describe(),
+            "rank 0 of 1, local rank 0 of 1, node 0 of 1; launch single \
+             (neither RANK, LOCAL_RANK nor WORLD_SIZE is set)"
+        );
+    }
+
+    #[test]
+    fn launch_can_be_forced() {
+        let world = parse(&[("BURN_DIST_LAUNCH", "single"), ("WORLD_SIZE", "4")]).unwrap();
+        assert_eq!(world.launch(), Launch::Single);
+        let error = parse(&[("BURN_DIST_LAUNCH", "magic")]).unwrap_err();
+        assert!(matches!(error, WorldError::UnknownLaunch { value } if value == "magic"));
+        let error = parse(&[("BURN_DIST_LAUNCH", "torchrun")]).unwrap_err();
+        assert!(matches!(error, WorldError::Missing { .. }));
+    }
+
+    #[test]
+    fn local_worlds_are_checked() {
+        let secret = Secret::from_text("0123456789abcdef").unwrap();
+        let store: SocketAddr = "[::1]:5".parse().unwrap();
+        let world = World::local(1, 2, store, secret.clone()).unwrap();
+        assert_eq!(world.master().unwrap().to_string(), "[::1]:5");
+        let world = World::local(2, 2, store, secret.clone());
+        assert!(matches!(
+            world,
+            Err(WorldError::RankOutOfRange { rank: 2, size: 2 })
+        ));
+        let world = World::local(0, 0, store, secret);
+        assert!(matches!(world, Err(WorldError::EmptyWorld)));
+    }
+
+    #[test]
+    fn topology_can_be_refined() {
+        let secret = Secret::from_text("0123456789abcdef").unwrap();
+        let store = "127.0.0.1:5".parse().unwrap();
+        let mut world = World::local(3, 4, store, secret).unwrap();
+        world.set_topology(Topology {
+            local_rank: 1,
+            local_size: 2,
+            node: 1,
+            nodes: 2,
+        });
+        assert_eq!((world.local_rank(), world.local_size()), (1, 2));
+        assert_eq!((world.node(), world.nodes()), (1, 2));
+    }
+
+    #[test]
+    fn debug_hides_the_secret() {
+        let text = "0123456789abcdef";
+        let secret = Secret::from_text(text).unwrap();
+        let world = World::local(0, 2, "127.0.0.1:5".parse().unwrap(), secret).unwrap();
+        assert!(format!("{world:?}").contains("Secret(hidden)"));
+    }
+}

@@ -1,1 +1,270 @@
-//! (skeleton)
+//! Collectives: which algorithm does what on which transport, one algorithm per file.
+//!
+//! | memory | one host (`shm`) | streams (`tcp`) |
+//! |---|---|---|
+//! | registered bucket | [direct](crate::transport::shm), two synchronisations, no copy | – |
+//! | private, up to 1 KiB, all-reduce | small slots, one hop | [ring] |
+//! | private, all-reduce | pipeline through slots | [ring] |
+//! | private, everything else | [ring] over shared-memory streams | [ring] |
+
+mod descriptor;
+mod ring;
+
+use std::ops::Range;
+
+pub use descriptor::{Descriptor, Kind};
+
+use crate::element::{DType, ReduceOp};
+use crate::shard;
+use crate::transport::shm::{Region, SMALL, SharedMemory, Stop};
+use crate::transport::{Interest, Interrupt, Transport, TransportError, Watch};
+
+/// Most bytes that all ranks together may bring to a gather of bytes.
+const MOST_GATHERED: u64 = 256 << 20;
+
+/// A rank and its place on the ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Neighbours {
+    pub rank: usize,
+    pub size: usize,
+}
+
+impl Neighbours {
+    fn next(self) -> usize {
+        (self.rank + 1) % self.size
+    }
+
+    fn previous(self) -> usize {
+        self.back(1)
+    }
+
+    /// The rank `hops` places back on the ring; at most once around.
+    fn back(self, hops: usize) -> usize {
+        (self.rank + self.size - hops) % self.size
+    }
+}
+
+/// The memory a collective works on.
+pub(crate) enum Memory<'a> {
+    /// This rank's alone.
+    Private(&'a mut [u8]),
+    /// A registered bucket and how many bytes of it are used.
+    Bucket(&'a mut Region, usize),
+}
+
+/// Why a collective failed; the group adds which one it was.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Waiting {
+        rank: usize,
+        interrupt: Interrupt,
+    },
+    Mismatch {
+        rank: usize,
+        theirs: Option<Descriptor>,
+    },
+    TooLarge {
+        bytes: u64,
+    },
+    Transport(TransportError),
+}
+
+impl From<TransportError> for Failure {
+    fn from(error: TransportError) -> Self {
+        Self::Transport(error)
+    }
+}
+
+impl From<Stop> for Failure {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Waiting { rank, interrupt } => Self::Waiting { rank, interrupt },
+            Stop::Mismatch { rank, theirs } => Self::Mismatch {
+                rank,
+                theirs: Descriptor::decode(theirs),
+            },
+            Stop::Setup(error) => Self::Transport(error),
+        }
+    }
+}
+
+/// Runs the collective that `what` describes, for a group of at least two ranks.
+pub(crate) fn run(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    what: &Descriptor,
+    memory: Memory<'_>,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let Some(shared) = transport.shared() else {
+        announce(transport, at, what, watch)?;
+        return streamed(transport, at, what, memory.bytes(), watch);
+    };
+    let words = what.encode();
+    match (what.kind, memory) {
+        (Kind::AllReduce, Memory::Bucket(region, len)) => {
+            shared.all_reduce_bucket(words, region, len, reduction(what), watch)?;
+        }
+        (Kind::AllReduce, Memory::Private(data)) if data.len() <= SMALL => {
+            shared.all_reduce_small(words, data, reduction(what), watch)?;
+        }
+        (Kind::AllReduce, Memory::Private(data)) => {
+            shared.all_reduce_private(words, data, reduction(what), watch)?;
+        }
+        (Kind::ReduceScatter, Memory::Bucket(region, len)) => {
+            let mine = shard_bytes(what, len, at.size, at.rank);
+            shared.reduce_slice(words, region, mine, reduction(what), watch)?;
+        }
+        (Kind::AllGather, Memory::Bucket(region, len)) => {
+            let owned = |rank| shard_bytes(what, len, at.size, rank);
+            shared.gather_slices(words, region, owned, watch)?;
+        }
+        (_, memory) => {
+            shared.enter(words, watch)?;
+            return streamed(transport, at, what, memory.bytes(), watch);
+        }
+    }
+    Ok(())
+}
+
+/// Makes a bucket that all ranks have mapped.
+pub(crate) fn register(
+    shared: &mut SharedMemory,
+    what: &Descriptor,
+    bytes: usize,
+    watch: &Watch,
+) -> Result<Region, Failure> {
+    Ok(shared.register(what.encode(), bytes, watch)?)
+}
+
+/// Everybody's bytes, whatever their length, in rank order.
+pub(crate) fn gather_bytes(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    what: &Descriptor,
+    payload: &[u8],
+    watch: &Watch,
+) -> Result<Vec<Vec<u8>>, Failure> {
+    match transport.shared() {
+        Some(shared) => shared.enter(what.encode(), watch)?,
+        None => announce(transport, at, what, watch)?,
+    }
+    let mut lengths = vec![0u64; at.size];
+    lengths[at.rank] = payload.len() as u64;
+    let word = |rank| rank * 8..rank * 8 + 8;
+    ring::all_gather(
+        transport,
+        at,
+        bytemuck::cast_slice_mut(&mut lengths),
+        word,
+        watch,
+    )?;
+    let bytes = lengths
+        .iter()
+        .fold(0u64, |sum, length| sum.saturating_add(*length));
+    if bytes > MOST_GATHERED {
+        return Err(Failure::TooLarge { bytes });
+    }
+    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(at.size);
+    for length in lengths {
+        let start = ranges.last().map_or(0, |range| range.end);
+        ranges.push(start..start + length as usize);
+    }
+    let mut data = vec![0; bytes as usize];
+    data[ranges[at.rank].clone()].copy_from_slice(payload);
+    ring::all_gather(transport, at, &mut data, |rank| ranges[rank].clone(), watch)?;
+    Ok(ranges
+        .into_iter()
+        .map(|range| data[range].to_vec())
+        .collect())
+}
+
+impl<'a> Memory<'a> {
+    fn bytes(self) -> &'a mut [u8] {
+        match self {
+            Self::Private(data) => data,
+            Self::Bucket(region, len) => &mut region.bytes_mut()[..len],
+        }
+    }
+}
+
+fn reduction(what: &Descriptor) -> (DType, ReduceOp) {
+    (what.dtype, what.op.unwrap_or(ReduceOp::Sum))
+}
+
+fn shard_bytes(what: &Descriptor, bytes: usize, size: usize, rank: usize) -> Range<usize> {
+    let element = what.dtype.size();
+    let range = shard(bytes / element, size, rank);
+    range.start * element..range.end * element
+}
+
+fn streamed(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    what: &Descriptor,
+    data: &mut [u8],
+    watch: &Watch,
+) -> Result<(), Failure> {
+    match what.kind {
+        Kind::AllReduce => ring::all_reduce(transport, at, data, reduction(what), watch),
+        Kind::ReduceScatter => ring::reduce_scatter(transport, at, data, reduction(what), watch),
+        Kind::AllGather => {
+            let owned = |rank| shard_bytes(what, data.len(), at.size, rank);
+            // The closure needs the length, not the data.
+            let ranges: Vec<_> = (0..at.size).map(owned).collect();
+            ring::all_gather(transport, at, data, |rank| ranges[rank].clone(), watch)
+        }
+        Kind::Broadcast => ring::broadcast(transport, at, data, usize::from(what.root), watch),
+        // One byte of everybody has gone all the way round when nobody is missing.
+        Kind::Barrier => ring::all_gather(
+            transport,
+            at,
+            &mut vec![0; at.size],
+            |rank| rank..rank + 1,
+            watch,
+        ),
+        Kind::GatherBytes | Kind::Register => Ok(()),
+    }
+}
+
+/// Tells the next rank what this one enters, and checks what the previous one enters.
+fn announce(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    what: &Descriptor,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let mine = what.to_bytes();
+    let mut theirs = [0; Descriptor::BYTES];
+    let (mut sent, mut received) = (0, 0);
+    let (next, previous) = (at.next(), at.previous());
+    while sent < mine.len() || received < theirs.len() {
+        let before = sent + received;
+        if sent < mine.len() {
+            sent += transport.try_send(next, &mine[sent..])?;
+        }
+        if received < theirs.len() {
+            received += transport.try_recv(previous, &mut theirs[received..])?;
+        }
+        if sent + received > before {
+            continue;
+        }
+        let interest = Interest {
+            send_to: (sent < mine.len()).then_some(next),
+            recv_from: (received < theirs.len()).then_some(previous),
+        };
+        let rank = interest.recv_from.unwrap_or(next);
+        let limit = watch
+            .slice(rank)
+            .map_err(|interrupt| Failure::Waiting { rank, interrupt })?;
+        transport.wait(interest, limit)?;
+    }
+    let theirs = Descriptor::from_bytes(&theirs);
+    if theirs != Some(*what) {
+        return Err(Failure::Mismatch {
+            rank: previous,
+            theirs,
+        });
+    }
+    Ok(())
+}

@@ -1,1 +1,22 @@
-//! (skeleton)
+//! How ranks find each other and learn of each other's fate.
+//!
+//! Every rank keeps one authenticated control connection to the *store* open for the whole run.
+//! Over it ranks exchange what they need to connect their transports, and the store tells everybody
+//! when a rank fails, leaves or falls silent. The store is hosted by the local launcher, or by
+//! rank 0 where something else started the ranks. Gradients never pass through it.
+
+pub mod auth;
+mod client;
+mod error;
+mod fault;
+pub(crate) mod net;
+mod protocol;
+mod roster;
+mod server;
+
+pub use crate::world::Secret;
+pub use client::Store;
+pub use error::RendezvousError;
+pub use fault::{Fault, FaultBoard};
+pub use protocol::{MAX_PAYLOAD, MAX_TAG};
+pub use server::StoreServer;

@@ -1,1 +1,107 @@
-//! (skeleton)
+//! How bytes move between two ranks.
+//!
+//! A transport is an ordered byte stream to and from each neighbour, without blocking, so that a
+//! collective can send and receive at once and reduce in between. Some transports can do more: on
+//! one host [`Transport::shared`] gives memory that all ranks have mapped, and collectives that
+//! know it copy nothing.
+//!
+//! All of them run the same conformance suite (`tests/conformance.rs`).
+
+pub mod shm;
+pub mod tcp;
+mod watch;
+
+pub use watch::{Interrupt, Watch};
+
+use std::time::Duration;
+
+/// What a rank waits for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Interest {
+    /// Room to send to this rank.
+    pub send_to: Option<usize>,
+    /// Bytes from this rank.
+    pub recv_from: Option<usize>,
+}
+
+/// Ordered byte streams between this rank and its neighbours on the ring.
+pub trait Transport: Send {
+    /// Its name in configurations and messages.
+    fn name(&self) -> &'static str;
+
+    /// Sends as many of `bytes` as fit now and says how many: 0 when the stream is full.
+    ///
+    /// # Errors
+    /// When the stream to that rank is broken, or there is none.
+    fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError>;
+
+    /// Receives what is there now, at most `bytes.len()`, and says how much: 0 when nothing is.
+    ///
+    /// # Errors
+    /// When the stream from that rank is broken or closed, or there is none.
+    fn try_recv(&mut self, from: usize, bytes: &mut [u8]) -> Result<usize, TransportError>;
+
+    /// Sleeps until one of the interests can probably go on, at most `limit`.
+    ///
+    /// # Errors
+    /// When waiting itself fails.
+    fn wait(&mut self, interest: Interest, limit: Duration) -> Result<(), TransportError>;
+
+    /// The memory that all ranks of the group have mapped, where there is such a thing.
+    fn shared(&mut self) -> Option<&mut shm::SharedMemory> {
+        None
+    }
+}
+
+/// What can go wrong while bytes move or a transport is set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// The peer closed its side, or its process is gone.
+    #[error("rank {peer} closed the {transport} connection")]
+    Closed {
+        /// The rank at the other end.
+        peer: usize,
+        /// Name of the transport.
+        transport: &'static str,
+    },
+    /// The operating system refused an operation on the stream to or from a peer.
+    #[error("{transport} stream with rank {peer}: {action} failed: {source}")]
+    Stream {
+        /// The rank at the other end.
+        peer: usize,
+        /// Name of the transport.
+        transport: &'static str,
+        /// What was tried.
+        action: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A collective asked for a stream that the transport does not keep.
+    #[error("there is no {transport} stream to rank {peer}")]
+    NoStream {
+        /// The rank asked for.
+        peer: usize,
+        /// Name of the transport.
+        transport: &'static str,
+    },
+    /// Setting the transport up failed.
+    #[error("setting up the {transport} transport: {action}: {source}")]
+    Setup {
+        /// Name of the transport.
+        transport: &'static str,
+        /// What was tried.
+        action: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Setting the transport up failed on another rank, or a peer did not follow the protocol.
+    #[error("setting up the {transport} transport: rank {rank}: {reason}")]
+    Peer {
+        /// Name of the transport.
+        transport: &'static str,
+        /// The rank at fault.
+        rank: usize,
+        /// What it reported or did.
+        reason: String,
+    },
+}

@@ -1,0 +1,63 @@
+//! Why a benchmark ended without a result.
+
+use std::path::PathBuf;
+
+use burn_dist::buffer::WrongType;
+
+/// What went wrong, where, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A result file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A measurement could not be read back.
+    #[error("no measurement was left in {}: {source}", path.display())]
+    Unread {
+        /// The file.
+        path: PathBuf,
+        /// The system's or the parser's reason.
+        source: std::io::Error,
+    },
+    /// This program does not know where it is.
+    #[error("cannot find this program's own file to start ranks from: {0}")]
+    Myself(std::io::Error),
+    /// The temporary folder.
+    #[error("cannot make a temporary folder: {0}")]
+    Folder(std::io::Error),
+    /// Ranks could not be started.
+    #[error(transparent)]
+    Launch(#[from] burn_dist::launch::LaunchError),
+    /// A rank failed.
+    #[error("the ranks did not finish: {0}")]
+    Ranks(String),
+    /// A training process failed.
+    #[error("`{command}` {status}:\n{output}")]
+    Training {
+        /// Its command line.
+        command: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// The end of what it wrote.
+        output: String,
+    },
+    /// The model could not be built.
+    #[error(transparent)]
+    Model(#[from] models::ModelError),
+    /// A sum was wrong.
+    #[error("the all-reduce gave a wrong sum: {0}")]
+    WrongSum(String),
+    /// The environment describes no world.
+    #[error(transparent)]
+    World(#[from] burn_dist::world::WorldError),
+    /// A collective failed.
+    #[error(transparent)]
+    Group(#[from] burn_dist::Error),
+    /// A buffer was asked for as another type.
+    #[error(transparent)]
+    WrongType(#[from] WrongType),
+}

@@ -1,0 +1,194 @@
+//! What a rank says it is doing when it enters a collective, so that ranks which disagree get an
+//! error with both sides instead of a hang or a wrong sum.
+
+use std::fmt;
+
+use crate::element::{DType, ReduceOp};
+
+/// The kinds of collective. The discriminants go over the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Everybody gets the reduction of everybody's elements.
+    AllReduce = 1,
+    /// Every rank gets the reduction of its shard.
+    ReduceScatter = 2,
+    /// Everybody gets everybody's shard.
+    AllGather = 3,
+    /// Everybody gets the root's elements.
+    Broadcast = 4,
+    /// Nobody leaves before everybody has come.
+    Barrier = 5,
+    /// Everybody gets everybody's bytes, of whatever length.
+    GatherBytes = 6,
+    /// A bucket is made.
+    Register = 7,
+}
+
+impl Kind {
+    const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::AllReduce,
+            2 => Self::ReduceScatter,
+            3 => Self::AllGather,
+            4 => Self::Broadcast,
+            5 => Self::Barrier,
+            6 => Self::GatherBytes,
+            7 => Self::Register,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AllReduce => "all-reduce",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::AllGather => "all-gather",
+            Self::Broadcast => "broadcast",
+            Self::Barrier => "barrier",
+            Self::GatherBytes => "gather of bytes",
+            Self::Register => "making of a bucket",
+        })
+    }
+}
+
+/// One collective as one rank called it. Two ranks take part in the same one exactly when these
+/// are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its place in the order of the group's collectives, from 1.
+    pub sequence: u64,
+    /// What is done.
+    pub kind: Kind,
+    /// With elements of which type.
+    pub dtype: DType,
+    /// Reduced how; `None` where nothing is reduced.
+    pub op: Option<ReduceOp>,
+    /// From where; 0 where there is no root.
+    pub root: u16,
+    /// Number of elements.
+    pub len: u64,
+    /// Which bucket, from 1; 0 for private memory.
+    pub bucket: u32,
+}
+
+impl Descriptor {
+    /// Bytes of an encoded descriptor.
+    pub const BYTES: usize = 32;
+
+    /// As four words.
+    pub fn encode(&self) -> [u64; 4] {
+        let op = self.op.map_or(0, |op| op as u64);
+        let what = u64::from(self.kind as u8)
+            | u64::from(self.dtype as u8) << 8
+            | op << 16
+            | u64::from(self.root) << 32;
+        [self.sequence, what, self.len, u64::from(self.bucket)]
+    }
+
+    /// From four words of a peer; `None` when they are no descriptor.
+    pub fn decode(words: [u64; 4]) -> Option<Self> {
+        let [sequence, what, len, bucket] = words;
+        let [kind, dtype, op, zero, root_low, root_high, end @ ..] = what.to_le_bytes();
+        if zero != 0 || end != [0, 0] {
+            return None;
+        }
+        Some(Self {
+            sequence,
+            kind: Kind::from_code(kind)?,
+            dtype: DType::from_code(dtype)?,
+            op: if op == 0 {
+                None
+            } else {
+                Some(ReduceOp::from_code(op)?)
+            },
+            root: u16::from_le_bytes([root_low, root_high]),
+            len,
+            bucket: u32::try_from(bucket).ok()?,
+        })
+    }
+
+    /// As bytes for the wire.
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(self.encode()) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// From bytes of the wire.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
+            u64::from_le_bytes(word)
+        };
+        Self::decode([word(0), word(1), word(2), word(3)])
+    }
+}
+
+impl fmt::Display for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{} {}", self.sequence, self.kind)?;
+        match self.kind {
+            Kind::Barrier | Kind::GatherBytes => return Ok(()),
+            Kind::Broadcast => write!(f, " from rank {}", self.root)?,
+            _ => {}
+        }
+        if let Some(op) = self.op {
+            write!(f, " ({op})")?;
+        }
+        write!(f, " of {} × {}", self.len, self.dtype)?;
+        match self.bucket {
+            0 => Ok(()),
+            bucket => write!(f, " in bucket {bucket}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_words_decode_to_what_encodes_to_them_or_to_nothing(words: [u64; 4]) {
+            if let Some(descriptor) = Descriptor::decode(words) {
+                prop_assert_eq!(descriptor.encode(), words);
+            }
+        }
+
+        #[test]
+        fn bytes_survive_the_wire(sequence: u64, len: u64, root: u16, bucket: u32) {
+            let descriptor = Descriptor {
+                sequence,
+                kind: Kind::ReduceScatter,
+                dtype: DType::BF16,
+                op: Some(ReduceOp::Mean),
+                root,
+                len,
+                bucket,
+            };
+            prop_assert_eq!(Descriptor::from_bytes(&descriptor.to_bytes()), Some(descriptor));
+        }
+    }
+
+    #[test]
+    fn reads_like_a_sentence() {
+        let descriptor = Descriptor {
+            sequence: 17,
+            kind: Kind::AllReduce,
+            dtype: DType::F32,
+            op: Some(ReduceOp::Sum),
+            root: 0,
+            len: 1000,
+            bucket: 0,
+        };
+        assert_eq!(descriptor.to_string(), "#17 all-reduce (sum) of 1000 × f32");
+    }
+}

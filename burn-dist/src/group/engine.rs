@@ -1,0 +1,353 @@
+//! Runs one collective after the other, numbers them, and turns what goes wrong into an error that
+//! names the rank, the collective and, where it can be found out, who is at fault.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::recorder::Recorder;
+use crate::buffer::Buffer;
+use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours};
+use crate::element::{DType, ReduceOp};
+use crate::error::{CollectiveError, Error};
+use crate::rendezvous::{Store, StoreServer};
+use crate::transport::{Interrupt, Transport, TransportError, Watch, shm::SharedMemory};
+
+/// How long the store may take to find out who holds the others up.
+const SURVEY: Duration = Duration::from_secs(1);
+
+/// How long the news of a peer's end may take to come after its connection broke.
+const NEWS: Duration = Duration::from_millis(500);
+
+/// What is called, apart from the elements.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    pub kind: Kind,
+    pub op: Option<ReduceOp>,
+    pub root: usize,
+}
+
+/// The elements of a call.
+pub(super) enum Target<'a> {
+    Slice(DType, &'a mut [u8]),
+    Buffer(&'a mut Buffer),
+}
+
+/// Where this rank is.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub rank: usize,
+    pub size: usize,
+    pub nodes: usize,
+    pub transport: &'static str,
+}
+
+/// The connection to the other ranks.
+pub(super) struct Link {
+    pub store: Arc<Store>,
+    pub transport: Box<dyn Transport>,
+    pub first_timeout: Duration,
+    pub timeout: Duration,
+    pub flight_recorder: Option<PathBuf>,
+    /// The store itself, where this process hosts it for ranks of its own.
+    pub server: Option<Arc<StoreServer>>,
+}
+
+pub(super) struct Engine {
+    place: Place,
+    link: Option<Link>,
+    sequence: u64,
+    progress: Arc<AtomicU64>,
+    recorder: Recorder,
+    fuse: Fuse,
+}
+
+/// Says once and for all that the group is unusable, and why; shared with who aborts it.
+#[derive(Clone)]
+pub(super) struct Fuse {
+    blown: Arc<Mutex<Option<String>>>,
+    store: Option<Arc<Store>>,
+}
+
+impl Fuse {
+    /// Tells all ranks; the collective that runs here ends with the others'.
+    pub fn blow(&self, reason: &str) {
+        let mut blown = self.blown.lock().unwrap_or_else(PoisonError::into_inner);
+        if blown.is_none() {
+            *blown = Some(reason.to_owned());
+            if let Some(store) = &self.store {
+                store.abort(reason);
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), CollectiveError> {
+        let blown = self.blown.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*blown {
+            Some(first) => Err(CollectiveError::Unusable {
+                first: first.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Engine {
+    pub fn single() -> Self {
+        let place = Place {
+            rank: 0,
+            size: 1,
+            nodes: 1,
+            transport: "none",
+        };
+        Self::new(place, None)
+    }
+
+    pub fn new(place: Place, link: Option<Link>) -> Self {
+        let store = link.as_ref().map(|link| link.store.clone());
+        Self {
+            place,
+            progress: store
+                .as_ref()
+                .map(|store| store.progress())
+                .unwrap_or_default(),
+            link,
+            sequence: 0,
+            recorder: Recorder::new(),
+            fuse: Fuse {
+                blown: Arc::default(),
+                store,
+            },
+        }
+    }
+
+    /// Keeps the store alive as long as this rank.
+    pub fn hosting(mut self, server: Arc<StoreServer>) -> Self {
+        if let Some(link) = &mut self.link {
+            link.server = Some(server);
+        }
+        self
+    }
+
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    pub fn fuse(&self) -> Fuse {
+        self.fuse.clone()
+    }
+
+    /// Makes the group unusable after something that must not happen.
+    pub fn break_with(&mut self, reason: &str) {
+        self.fuse.blow(reason);
+    }
+
+    pub fn run(&mut self, call: Call, target: Target<'_>) -> Result<(), Error> {
+        let (dtype, bytes) = match &target {
+            Target::Slice(dtype, bytes) => (*dtype, bytes.len()),
+            Target::Buffer(buffer) => (buffer.dtype(), buffer.bytes().len()),
+        };
+        if call.op == Some(ReduceOp::Mean) && !dtype.is_float() {
+            return Err(CollectiveError::MeanOfIntegers { dtype }.into());
+        }
+        if call.root >= self.place.size {
+            let (root, size) = (call.root, self.place.size);
+            return Err(CollectiveError::NoSuchRoot { root, size }.into());
+        }
+        let Some(shared) = self.link.as_mut().map(|link| link.transport.shared()) else {
+            return Ok(self.fuse.check()?);
+        };
+        let memory = match target {
+            Target::Slice(_, bytes) => Memory::Private(bytes),
+            Target::Buffer(buffer) => {
+                let owned = buffer
+                    .region()
+                    .is_some_and(|region| shared.is_some_and(|shared| shared.owns(region)));
+                match buffer.region_mut().filter(|_| owned) {
+                    Some(region) => Memory::Bucket(region, bytes),
+                    None => Memory::Private(buffer.bytes_mut()),
+                }
+            }
+        };
+        let bucket = match &memory {
+            Memory::Bucket(region, _) => SharedMemory::bucket_number(region) + 1,
+            Memory::Private(_) => 0,
+        };
+        let what = Descriptor {
+            sequence: self.sequence + 1,
+            kind: call.kind,
+            dtype,
+            op: call.op,
+            root: call.root as u16,
+            len: (bytes / dtype.size()) as u64,
+            bucket,
+        };
+        self.perform(what, |transport, at, watch| {
+            collective::run(transport, at, &what, memory, watch)
+        })
+    }
+
+    pub fn bucket(&mut self, dtype: DType, len: usize) -> Result<Buffer, Error> {
+        let shares = self
+            .link
+            .as_mut()
+            .is_some_and(|link| link.transport.shared().is_some());
+        if !shares {
+            return Ok(Buffer::zeroed(dtype, len));
+        }
+        let what = self.describe(Kind::Register, dtype, len);
+        let region = self.perform(what, |transport, _, watch| match transport.shared() {
+            Some(shared) => Ok(Some(collective::register(
+                shared,
+                &what,
+                len * dtype.size(),
+                watch,
+            )?)),
+            None => Ok(None),
+        })?;
+        Ok(match region {
+            Some(region) => Buffer::registered(dtype, len, region),
+            None => Buffer::zeroed(dtype, len),
+        })
+    }
+
+    pub fn gather_bytes(&mut self, payload: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        if self.link.is_none() {
+            return Ok(vec![payload.to_vec()]);
+        }
+        let what = self.describe(Kind::GatherBytes, DType::U8, 0);
+        self.perform(what, |transport, at, watch| {
+            collective::gather_bytes(transport, at, &what, payload, watch)
+        })
+    }
+
+    fn describe(&self, kind: Kind, dtype: DType, len: usize) -> Descriptor {
+        let sequence = self.sequence + 1;
+        Descriptor {
+            sequence,
+            kind,
+            dtype,
+            op: None,
+            root: 0,
+            len: len as u64,
+            bucket: 0,
+        }
+    }
+
+    fn perform<R: Default>(
+        &mut self,
+        what: Descriptor,
+        work: impl FnOnce(&mut dyn Transport, Neighbours, &Watch) -> Result<R, Failure>,
+    ) -> Result<R, Error> {
+        self.fuse.check()?;
+        let Some(link) = &mut self.link else {
+            return Ok(R::default());
+        };
+        self.sequence = what.sequence;
+        self.progress.store(what.sequence, Ordering::Relaxed);
+        self.recorder.begin(what);
+        let limit = if what.sequence == 1 {
+            link.first_timeout
+        } else {
+            link.timeout
+        };
+        let watch = Watch::new(limit, link.store.faults());
+        let at = Neighbours {
+            rank: self.place.rank,
+            size: self.place.size,
+        };
+        match work(link.transport.as_mut(), at, &watch) {
+            Ok(result) => {
+                self.recorder.end();
+                Ok(result)
+            }
+            Err(failure) => {
+                let error = explain(failure, what, self.place.rank, limit, &link.store);
+                self.recorder
+                    .dump(self.place.rank, link.flight_recorder.as_deref());
+                self.fuse.blow(&error.to_string());
+                Err(error.into())
+            }
+        }
+    }
+}
+
+fn explain(
+    failure: Failure,
+    what: Descriptor,
+    rank: usize,
+    limit: Duration,
+    store: &Store,
+) -> CollectiveError {
+    match failure {
+        Failure::Mismatch { rank: peer, theirs } => CollectiveError::Mismatch {
+            rank,
+            mine: what,
+            peer,
+            theirs,
+        },
+        Failure::TooLarge { bytes } => CollectiveError::TooLarge { bytes },
+        Failure::Waiting {
+            interrupt: Interrupt::Fault(fault),
+            ..
+        } => CollectiveError::PeerFailed {
+            rank,
+            what,
+            reason: fault.to_string(),
+        },
+        Failure::Waiting {
+            rank: peer,
+            interrupt: Interrupt::TimedOut,
+        } => {
+            let verdict = find_laggards(store, what.sequence);
+            CollectiveError::TimedOut {
+                rank,
+                what,
+                peer,
+                seconds: limit.as_secs(),
+                verdict,
+            }
+        }
+        Failure::Transport(source @ TransportError::Closed { .. }) => {
+            // Why the peer closed its connection is known to the store, a moment later.
+            let deadline = std::time::Instant::now() + NEWS;
+            while !store.faults().is_faulty() && std::time::Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            match store.faults().get() {
+                Some(fault) => CollectiveError::PeerFailed {
+                    rank,
+                    what,
+                    reason: fault.to_string(),
+                },
+                None => CollectiveError::Transport { rank, what, source },
+            }
+        }
+        Failure::Transport(source) => CollectiveError::Transport { rank, what, source },
+    }
+}
+
+/// Who has not come to collective number `sequence`, in words.
+fn find_laggards(store: &Store, sequence: u64) -> String {
+    let survey = match store.survey(SURVEY) {
+        Ok(survey) => survey,
+        Err(error) => return format!("who holds the others up could not be found out: {error}"),
+    };
+    let mut words = Vec::new();
+    for (rank, progress) in survey.into_iter().enumerate() {
+        match progress {
+            None => words.push(format!(
+                "rank {rank} does not answer: stopped, or its host is gone"
+            )),
+            Some(reached) if reached < sequence => {
+                words.push(format!("rank {rank} has only come to #{reached}"));
+            }
+            Some(_) => {}
+        }
+    }
+    if words.is_empty() {
+        return "all ranks have entered it: the connection between two of them is stuck".into();
+    }
+    words.join("; ")
+}

@@ -1,0 +1,89 @@
+//! The result of a collective that is under way.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use crate::buffer::Buffer;
+use crate::error::{CollectiveError, Error};
+
+/// A collective that was started. [`Handle::wait`] gives the buffer back; dropping the handle
+/// drops the buffer when the collective is done, it does not stop it.
+#[must_use = "the collective goes on without it, but its buffer and its error would be lost"]
+pub struct Handle {
+    slot: Arc<Slot>,
+}
+
+/// The end of a [`Handle`] that the progress thread holds. Dropped without a result, it reports
+/// that there will be none.
+pub(super) struct Promise {
+    slot: Arc<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    result: Mutex<Option<Result<Buffer, Error>>>,
+    done: Condvar,
+}
+
+/// A handle and the promise to fulfil it.
+pub(super) fn pair() -> (Handle, Promise) {
+    let slot = Arc::<Slot>::default();
+    (Handle { slot: slot.clone() }, Promise { slot })
+}
+
+impl Handle {
+    /// Waits until the collective is done.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; the buffer is then lost.
+    pub fn wait(self) -> Result<Buffer, Error> {
+        let mut result = self
+            .slot
+            .result
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(result) = result.take() {
+                return result;
+            }
+            result = self
+                .slot
+                .done
+                .wait(result)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether [`Handle::wait`] would return at once.
+    pub fn is_done(&self) -> bool {
+        self.slot
+            .result
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
+    }
+}
+
+impl Promise {
+    pub fn fulfil(self, result: Result<Buffer, Error>) {
+        self.slot.put(result);
+    }
+}
+
+impl Slot {
+    fn put(&self, value: Result<Buffer, Error>) {
+        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        if result.is_none() {
+            *result = Some(value);
+            self.done.notify_all();
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        // The waiting side holds the other reference: alone here means fulfilled and taken.
+        if Arc::strong_count(&self.slot) > 1 {
+            self.slot.put(Err(CollectiveError::NoProgress.into()));
+        }
+    }
+}

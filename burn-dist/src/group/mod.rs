@@ -1,0 +1,357 @@
+//! The ranks that communicate: the public handle on everything above.
+//!
+//! Every collective runs in the order in which it was called. Asynchronous ones run on one
+//! progress thread, so that the caller goes on computing; blocking ones run on the caller's thread,
+//! after those that it has started, and cost no hand-over.
+
+mod connect;
+mod engine;
+mod handle;
+mod queue;
+mod recorder;
+mod threads;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use handle::Handle;
+
+use crate::buffer::Buffer;
+use crate::collective::Kind;
+use crate::element::{DType, Element, ReduceOp};
+use crate::error::Error;
+use crate::world::World;
+use engine::{Call, Target};
+use queue::Queue;
+
+/// Which transport a group uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportKind {
+    /// Shared memory when all ranks are on one host, else TCP.
+    #[default]
+    Auto,
+    /// Shared memory; an error when the ranks are not on one host.
+    Shm,
+    /// TCP, also within a host.
+    Tcp,
+}
+
+impl std::str::FromStr for TransportKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "shm" => Ok(Self::Shm),
+            "tcp" => Ok(Self::Tcp),
+            other => Err(format!(
+                "there is no transport {other:?}: use auto, shm or tcp"
+            )),
+        }
+    }
+}
+
+/// How a group is connected and how long it is patient.
+#[derive(Clone, Debug)]
+pub struct GroupOptions {
+    /// Which transport.
+    pub transport: TransportKind,
+    /// How long the ranks may take to find each other.
+    pub connect_timeout: Duration,
+    /// How long the first collective may take: some ranks load data, or compile kernels.
+    pub first_timeout: Duration,
+    /// How long every other collective may take.
+    pub timeout: Duration,
+    /// A folder for the flight recorder's file when a collective fails; to the log if `None`.
+    pub flight_recorder: Option<PathBuf>,
+}
+
+impl Default for GroupOptions {
+    fn default() -> Self {
+        Self {
+            transport: TransportKind::Auto,
+            connect_timeout: Duration::from_secs(120),
+            first_timeout: Duration::from_secs(600),
+            timeout: Duration::from_secs(300),
+            flight_recorder: None,
+        }
+    }
+}
+
+/// The ranks of a run, connected. Clones are handles on the same group.
+#[derive(Clone)]
+pub struct ProcessGroup {
+    queue: Arc<Queue>,
+}
+
+/// Rank `rank`'s shard of `len` elements: balanced, in rank order, the first `len % size` ranks
+/// with one element more.
+///
+/// ```
+/// assert_eq!(burn_dist::shard(10, 4, 0), 0..3);
+/// assert_eq!(burn_dist::shard(10, 4, 3), 8..10);
+/// ```
+pub fn shard(len: usize, size: usize, rank: usize) -> Range<usize> {
+    let (base, extra) = (len / size, len % size);
+    let start = |rank: usize| rank * base + rank.min(extra);
+    start(rank)..start(rank + 1)
+}
+
+impl ProcessGroup {
+    /// A group of one, in which every collective is done at once.
+    pub fn single() -> Self {
+        Self {
+            queue: Queue::new(engine::Engine::single()),
+        }
+    }
+
+    /// Connects `size` ranks that are all in this process, each to be used by a thread of its own:
+    /// for tests and for trying things out. They use the real transports.
+    ///
+    /// # Errors
+    /// When the ranks cannot be connected.
+    pub fn in_process(size: usize, options: &GroupOptions) -> Result<Vec<Self>, Error> {
+        threads::connect_all(size, options)
+    }
+
+    /// Connects the ranks of `world` with default options. All ranks call it.
+    ///
+    /// # Errors
+    /// When the ranks do not find each other in time, or cannot be connected.
+    pub fn connect(world: &World) -> Result<Self, Error> {
+        Self::connect_with(world, GroupOptions::default())
+    }
+
+    /// Connects the ranks of `world`. All ranks call it, with the same transport.
+    ///
+    /// # Errors
+    /// When the ranks do not find each other in time, or cannot be connected.
+    pub fn connect_with(world: &World, options: GroupOptions) -> Result<Self, Error> {
+        if world.size() == 1 {
+            return Ok(Self::single());
+        }
+        Ok(Self {
+            queue: Queue::new(connect::connect(world, options)?),
+        })
+    }
+
+    /// This process's rank.
+    pub fn rank(&self) -> usize {
+        self.queue.place().rank
+    }
+
+    /// The world size.
+    pub fn size(&self) -> usize {
+        self.queue.place().size
+    }
+
+    /// Number of nodes: hosts, or separate containers on one host.
+    pub fn nodes(&self) -> usize {
+        self.queue.place().nodes
+    }
+
+    /// Name of the transport in use; `"none"` for a group of one.
+    pub fn transport(&self) -> &'static str {
+        self.queue.place().transport
+    }
+
+    /// Makes the memory that collectives like best: a bucket that all ranks have mapped where the
+    /// transport can share memory, plain memory elsewhere. Zeroed. All ranks call it. It lives as
+    /// long as the group.
+    ///
+    /// # Errors
+    /// When a rank has no memory for it.
+    pub fn bucket(&self, dtype: DType, len: usize) -> Result<Buffer, Error> {
+        self.queue.inline(|engine| engine.bucket(dtype, len))
+    }
+
+    /// Starts reducing `buffer` over all ranks.
+    pub fn start_all_reduce(&self, buffer: Buffer, op: ReduceOp) -> Handle {
+        self.queue.start(
+            Call {
+                kind: Kind::AllReduce,
+                op: Some(op),
+                root: 0,
+            },
+            buffer,
+        )
+    }
+
+    /// Starts reducing `buffer` over all ranks so that this rank's [`shard`] of it is right; the
+    /// rest is undefined.
+    pub fn start_reduce_scatter(&self, buffer: Buffer, op: ReduceOp) -> Handle {
+        self.queue.start(
+            Call {
+                kind: Kind::ReduceScatter,
+                op: Some(op),
+                root: 0,
+            },
+            buffer,
+        )
+    }
+
+    /// Starts filling `buffer` with every rank's [`shard`] of it.
+    pub fn start_all_gather(&self, buffer: Buffer) -> Handle {
+        self.queue.start(
+            Call {
+                kind: Kind::AllGather,
+                op: None,
+                root: 0,
+            },
+            buffer,
+        )
+    }
+
+    /// Starts copying `buffer` from rank `root` to all ranks.
+    pub fn start_broadcast(&self, buffer: Buffer, root: usize) -> Handle {
+        self.queue.start(
+            Call {
+                kind: Kind::Broadcast,
+                op: None,
+                root,
+            },
+            buffer,
+        )
+    }
+
+    /// Starts a barrier: it is done when all ranks have started it.
+    pub fn start_barrier(&self) -> Handle {
+        let call = Call {
+            kind: Kind::Barrier,
+            op: None,
+            root: 0,
+        };
+        self.queue.start(call, Buffer::zeroed(DType::U8, 0))
+    }
+
+    /// Reduces `buffer` over all ranks on this thread: the quickest way when there is nothing to
+    /// compute meanwhile.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`](crate::CollectiveError).
+    pub fn all_reduce_buffer(&self, buffer: &mut Buffer, op: ReduceOp) -> Result<(), Error> {
+        let call = Call {
+            kind: Kind::AllReduce,
+            op: Some(op),
+            root: 0,
+        };
+        self.queue
+            .inline(|engine| engine.run(call, Target::Buffer(buffer)))
+    }
+
+    /// Reduces `data` over all ranks, in place.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`](crate::CollectiveError).
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.blocking(
+            Call {
+                kind: Kind::AllReduce,
+                op: Some(op),
+                root: 0,
+            },
+            data,
+        )
+    }
+
+    /// Reduces `data` over all ranks and gives the range that is right here: this rank's
+    /// [`shard`]. The rest is undefined.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`](crate::CollectiveError).
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        data: &mut [T],
+        op: ReduceOp,
+    ) -> Result<Range<usize>, Error> {
+        self.blocking(
+            Call {
+                kind: Kind::ReduceScatter,
+                op: Some(op),
+                root: 0,
+            },
+            data,
+        )?;
+        Ok(shard(data.len(), self.size(), self.rank()))
+    }
+
+    /// Fills `data` with every rank's [`shard`] of it.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`](crate::CollectiveError).
+    pub fn all_gather<T: Element>(&self, data: &mut [T]) -> Result<(), Error> {
+        self.blocking(
+            Call {
+                kind: Kind::AllGather,
+                op: None,
+                root: 0,
+            },
+            data,
+        )
+    }
+
+    /// Copies `data` from rank `root` to all ranks.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`](crate::CollectiveError).
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.blocking(
+            Call {
+                kind: Kind::Broadcast,
+                op: None,
+                root,
+            },
+            data,
+        )
+    }
+
+    /// Returns when all ranks have called it.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`](crate::CollectiveError).
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.blocking::<u8>(
+            Call {
+                kind: Kind::Barrier,
+                op: None,
+                root: 0,
+            },
+            &mut [],
+        )
+    }
+
+    /// Every rank's `payload`, of whatever length, in rank order: for small things such as digests
+    /// and names.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`](crate::CollectiveError).
+    pub fn gather_bytes(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.queue.inline(|engine| engine.gather_bytes(payload))
+    }
+
+    /// Tells all other ranks why this one stops, so that they stop too and can say whose fault it
+    /// was. The group is unusable afterwards.
+    pub fn abort(&self, reason: &str) {
+        self.queue.abort(reason);
+    }
+
+    fn blocking<T: Element>(&self, call: Call, data: &mut [T]) -> Result<(), Error> {
+        let bytes = bytemuck::cast_slice_mut(data);
+        self.queue
+            .inline(|engine| engine.run(call, Target::Slice(T::DTYPE, bytes)))
+    }
+}
+
+impl std::fmt::Debug for ProcessGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "ProcessGroup(rank {} of {}, {})",
+            self.rank(),
+            self.size(),
+            self.transport()
+        )
+    }
+}

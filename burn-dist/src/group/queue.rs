@@ -1,0 +1,188 @@
+//! The order in which collectives run: one queue, one progress thread, one engine.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use super::engine::{Call, Engine, Fuse, Place, Target};
+use super::handle::{self, Handle, Promise};
+use crate::buffer::Buffer;
+use crate::error::{CollectiveError, Error};
+
+/// Collectives that wait for their turn, and the engine that runs them.
+pub(super) struct Queue {
+    shared: Arc<Shared>,
+    place: Place,
+    fuse: Fuse,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Something was queued, or the group ends.
+    queued: Condvar,
+    /// The engine is back and nothing is queued.
+    idle: Condvar,
+}
+
+struct State {
+    jobs: VecDeque<Job>,
+    /// `None` while a collective runs.
+    engine: Option<Box<Engine>>,
+    has_thread: bool,
+    closed: bool,
+}
+
+struct Job {
+    call: Call,
+    buffer: Buffer,
+    promise: Promise,
+}
+
+impl Queue {
+    pub fn new(engine: Engine) -> Arc<Self> {
+        let (place, fuse) = (engine.place(), engine.fuse());
+        let state = State {
+            jobs: VecDeque::new(),
+            engine: Some(Box::new(engine)),
+            has_thread: false,
+            closed: false,
+        };
+        let shared = Shared {
+            state: Mutex::new(state),
+            queued: Condvar::new(),
+            idle: Condvar::new(),
+        };
+        Arc::new(Self {
+            shared: Arc::new(shared),
+            place,
+            fuse,
+        })
+    }
+
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Queues a collective for the progress thread, which starts with the first one.
+    pub fn start(&self, call: Call, buffer: Buffer) -> Handle {
+        let (handle, promise) = handle::pair();
+        let mut state = self.shared.lock();
+        if !state.has_thread {
+            let shared = self.shared.clone();
+            let name = format!("collectives-{}", self.place.rank);
+            if let Err(error) = thread::Builder::new()
+                .name(name)
+                .spawn(move || shared.progress())
+            {
+                tracing::error!("the progress thread can't be started: {error}");
+                return handle; // Dropping the promise reports it.
+            }
+            state.has_thread = true;
+        }
+        state.jobs.push_back(Job {
+            call,
+            buffer,
+            promise,
+        });
+        drop(state);
+        self.shared.queued.notify_one();
+        handle
+    }
+
+    /// Runs `work` on this thread when everything that was started before is done.
+    pub fn inline<R>(
+        &self,
+        work: impl FnOnce(&mut Engine) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut engine = self.shared.take_idle();
+        let result = catch_unwind(AssertUnwindSafe(|| work(&mut engine)));
+        if result.is_err() {
+            engine.break_with("a collective panicked");
+        }
+        self.shared.put_back(engine);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Makes every collective fail from now on, also the one that runs, here and on all ranks.
+    pub fn abort(&self, reason: &str) {
+        self.fuse.blow(reason);
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.queued.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_idle(&self) -> Box<Engine> {
+        let mut state = self.lock();
+        loop {
+            if state.jobs.is_empty()
+                && let Some(engine) = state.engine.take()
+            {
+                return engine;
+            }
+            state = self
+                .idle
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn put_back(&self, engine: Box<Engine>) {
+        let mut state = self.lock();
+        state.engine = Some(engine);
+        let queued = !state.jobs.is_empty();
+        drop(state);
+        if queued {
+            self.queued.notify_one();
+        } else {
+            self.idle.notify_one();
+        }
+    }
+
+    /// What the progress thread does until the group ends and nothing is queued.
+    fn progress(&self) {
+        while let Some((job, mut engine)) = self.next() {
+            let Job {
+                call,
+                mut buffer,
+                promise,
+            } = job;
+            let run = AssertUnwindSafe(|| engine.run(call, Target::Buffer(&mut buffer)));
+            let result = catch_unwind(run).unwrap_or_else(|_| {
+                engine.break_with("a collective panicked");
+                Err(CollectiveError::NoProgress.into())
+            });
+            self.put_back(engine);
+            promise.fulfil(result.map(|()| buffer));
+        }
+    }
+
+    fn next(&self) -> Option<(Job, Box<Engine>)> {
+        let mut state = self.lock();
+        loop {
+            if !state.jobs.is_empty()
+                && let Some(engine) = state.engine.take()
+                && let Some(job) = state.jobs.pop_front()
+            {
+                return Some((job, engine));
+            }
+            if state.closed && state.jobs.is_empty() {
+                return None;
+            }
+            state = self
+                .queued
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The flight recorder: the last collectives of a rank, written when one fails, so that the logs
+//! of all ranks side by side show where they parted.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::collective::Descriptor;
+
+/// Collectives that are remembered.
+const KEPT: usize = 64;
+
+/// The last collectives, oldest first.
+pub(super) struct Recorder {
+    start: Instant,
+    entries: VecDeque<Entry>,
+}
+
+struct Entry {
+    what: Descriptor,
+    began: Duration,
+    took: Option<Duration>,
+}
+
+impl Recorder {
+    pub fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            entries: VecDeque::with_capacity(KEPT),
+        }
+    }
+
+    pub fn begin(&mut self, what: Descriptor) {
+        if self.entries.len() == KEPT {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(Entry {
+            what,
+            began: self.start.elapsed(),
+            took: None,
+        });
+    }
+
+    pub fn end(&mut self) {
+        if let Some(entry) = self.entries.back_mut() {
+            entry.took = Some(self.start.elapsed().saturating_sub(entry.began));
+        }
+    }
+
+    /// A line per collective: seconds since the group was made, duration, what it was.
+    pub fn report(&self, rank: usize) -> String {
+        let mut text =
+            format!("last collectives of rank {rank} (seconds since the group was made):\n");
+        for Entry { what, began, took } in &self.entries {
+            let took = took.map_or("unfinished".into(), |took| {
+                format!("{:.6} s", took.as_secs_f64())
+            });
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{:12.6}  {took:>12}  {what}", began.as_secs_f64());
+        }
+        text
+    }
+
+    /// Writes the report to `folder`, or to the log when there is none or it can't be written.
+    pub fn dump(&self, rank: usize, folder: Option<&Path>) {
+        let report = self.report(rank);
+        if let Some(folder) = folder {
+            let path = folder.join(format!("flight-recorder-rank-{rank}.txt"));
+            match std::fs::write(&path, &report) {
+                Ok(()) => return,
+                Err(error) => tracing::warn!("can't write {}: {error}", path.display()),
+            }
+        }
+        tracing::info!("{report}");
+    }
+}

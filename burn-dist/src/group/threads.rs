@@ -1,0 +1,40 @@
+//! Groups whose ranks are threads of one process: for tests and for trying things out. They use
+//! the real transports.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::thread;
+
+use super::{GroupOptions, ProcessGroup, Queue, connect};
+use crate::error::Error;
+use crate::rendezvous::StoreServer;
+use crate::world::{Secret, World};
+
+pub(super) fn connect_all(size: usize, options: &GroupOptions) -> Result<Vec<ProcessGroup>, Error> {
+    if size == 1 {
+        return Ok(vec![ProcessGroup::single()]);
+    }
+    let (_, secret) = Secret::generate()?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let server = Arc::new(StoreServer::bind(address, size, secret.clone())?);
+    let worlds = (0..size).map(|rank| World::local(rank, size, server.address(), secret.clone()));
+    let worlds = worlds.collect::<Result<Vec<_>, _>>()?;
+    thread::scope(|scope| {
+        let connect = |world: World| {
+            let server = server.clone();
+            scope.spawn(move || {
+                let engine = connect::connect(&world, options.clone())?.hosting(server);
+                Ok(ProcessGroup {
+                    queue: Queue::new(engine),
+                })
+            })
+        };
+        let threads: Vec<_> = worlds.into_iter().map(connect).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}

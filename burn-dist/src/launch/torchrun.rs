@@ -1,0 +1,366 @@
+//! The variables of `torchrun`, which many other launchers set too: RANK, LOCAL_RANK, WORLD_SIZE,
+//! LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GROUP_RANK or NODE_RANK.
+
+use crate::world::{Launch, Master, Topology, Vars, World, WorldError, secret_from};
+
+const RANK: &str = "RANK";
+const LOCAL_RANK: &str = "LOCAL_RANK";
+const WORLD_SIZE: &str = "WORLD_SIZE";
+const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
+const MASTER_ADDR: &str = "MASTER_ADDR";
+const MASTER_PORT: &str = "MASTER_PORT";
+const GROUP_RANK: &str = "GROUP_RANK";
+const NODE_RANK: &str = "NODE_RANK";
+
+/// Whether the variables speak of ranks at all. One of the three is enough, so that a forgotten
+/// one is an error and not a world of its own for every rank.
+pub(crate) fn detected(vars: Vars) -> bool {
+    [RANK, WORLD_SIZE, LOCAL_RANK]
+        .iter()
+        .any(|name| vars(name).is_some())
+}
+
+/// Reads the variables. `launch` says who set them.
+pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
+    let because = if vars(RANK).is_some() {
+        RANK
+    } else if vars(WORLD_SIZE).is_some() {
+        WORLD_SIZE
+    } else {
+        LOCAL_RANK
+    };
+    let size = required(vars, WORLD_SIZE, because, "the number of ranks")?;
+    let rank = required(vars, RANK, because, "this rank's number, from 0")?;
+    let local_rank = required(vars, LOCAL_RANK, because, "its number on its node, from 0")?;
+    // Before the other variables: a wrong size explains what else looks wrong.
+    if size == 0 {
+        return Err(WorldError::EmptyWorld);
+    }
+    let (topology, reason) = topology(vars, rank, size, local_rank)?;
+    let world = World {
+        rank,
+        size,
+        topology,
+        launch,
+        master: None,
+        secret: secret_from(vars)?,
+        reason,
+    };
+    let world = world.checked()?;
+    if size == 1 {
+        return Ok(world);
+    }
+    Ok(World {
+        master: Some(master(vars)?),
+        ..world
+    })
+}
+
+fn master(vars: Vars) -> Result<Master, WorldError> {
+    let missing = |name, meaning| WorldError::Missing {
+        name,
+        because: WORLD_SIZE,
+        meaning,
+    };
+    let host = vars(MASTER_ADDR)
+        .filter(|host| !host.is_empty())
+        .ok_or(missing(MASTER_ADDR, "name or address of rank 0's host"))?;
+    let value =
+        vars(MASTER_PORT).ok_or(missing(MASTER_PORT, "a free port on that host, say 29500"))?;
+    match value.parse() {
+        Ok(port) if port > 0 => Ok(Master { host, port }),
+        _ => Err(WorldError::BadPort { value }),
+    }
+}
+
+/// Where the rank sits, and a remark on what that was taken from.
+fn topology(
+    vars: Vars,
+    rank: usize,
+    size: usize,
+    local_rank: usize,
+) -> Result<(Topology, String), WorldError> {
+    let Some(local_size) = optional(vars, LOCAL_WORLD_SIZE)? else {
+        let topology = Topology {
+            local_rank,
+            local_size: size,
+            node: 0,
+            nodes: 1,
+        };
+        let reason = "LOCAL_WORLD_SIZE is not set: one node assumed";
+        return Ok((topology, reason.into()));
+    };
+    if local_size == 0 {
+        return Err(WorldError::LocalSizeOutOfRange { local_size, size });
+    }
+    let nodes = size.div_ceil(local_size);
+    let (node, reason) = match (optional(vars, GROUP_RANK)?, optional(vars, NODE_RANK)?) {
+        (Some(node), _) => (node, "node from GROUP_RANK"),
+        (None, Some(node)) => (node, "node from NODE_RANK"),
+        // Only a guess, for ranks may be spread in any order: the group asks the ranks later.
+        (None, None) => (
+            (rank / local_size).min(nodes.saturating_sub(1)),
+            "node from RANK and LOCAL_WORLD_SIZE",
+        ),
+    };
+    // With nodes of different sizes this node's size does not tell how many there are.
+    let nodes = if size.is_multiple_of(local_size) {
+        nodes
+    } else {
+        nodes.max(node.saturating_add(1))
+    };
+    let topology = Topology {
+        local_rank,
+        local_size,
+        node,
+        nodes,
+    };
+    Ok((topology, reason.into()))
+}
+
+fn required(
+    vars: Vars,
+    name: &'static str,
+    because: &'static str,
+    meaning: &'static str,
+) -> Result<usize, WorldError> {
+    optional(vars, name)?.ok_or(WorldError::Missing {
+        name,
+        because,
+        meaning,
+    })
+}
+
+fn optional(vars: Vars, name: &'static str) -> Result<Option<usize>, WorldError> {
+    let Some(value) = vars(name) else {
+        return Ok(None);
+    };
+    match value.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(WorldError::NotANumber { name, value }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const GOOD: [(&str, &str); 8] = [
+        ("RANK", "5"),
+        ("LOCAL_RANK", "1"),
+        ("WORLD_SIZE", "8"),
+        ("LOCAL_WORLD_SIZE", "4"),
+        ("MASTER_ADDR", "node0"),
+        ("MASTER_PORT", "29500"),
+        ("GROUP_RANK", "1"),
+        ("BURN_DIST_SECRET", "0123456789abcdef"),
+    ];
+
+    /// `GOOD` with changes; an empty change takes the variable away.
+    fn parse(changes: &[(&'static str, &'static str)]) -> Result<World, WorldError> {
+        let mut map = BTreeMap::from(GOOD);
+        for (name, value) in changes {
+            match value.is_empty() {
+                true => map.remove(name),
+                false => map.insert(name, value),
+            };
+        }
+        World::from_vars(&|name| map.get(name).map(|value| value.to_string()))
+    }
+
+    #[test]
+    fn full_environment() {
+        let world = parse(&[]).unwrap();
+        assert_eq!((world.rank(), world.size()), (5, 8));
+        assert_eq!((world.local_rank(), world.local_size()), (1, 4));
+        assert_eq!((world.node(), world.nodes()), (1, 2));
+        assert_eq!(world.launch(), Launch::Torchrun);
+        assert!(!world.hosts_store());
+        assert!(
+            parse(&[("RANK", "0"), ("GROUP_RANK", "0")])
+                .unwrap()
+                .hosts_store()
+        );
+        assert_eq!(
+            world.describe(),
+            "rank 5 of 8, local rank 1 of 4, node 1 of 2; launch torchrun \
+             (node from GROUP_RANK); store at node0:29500"
+        );
+    }
+
+    #[test]
+    fn optional_variables_have_defaults() {
+        let world = parse(&[("LOCAL_WORLD_SIZE", ""), ("GROUP_RANK", "")]).unwrap();
+        assert_eq!((world.local_size(), world.node(), world.nodes()), (8, 0, 1));
+        let world = parse(&[("GROUP_RANK", "")]).unwrap();
+        assert_eq!((world.node(), world.nodes()), (1, 2));
+        let world = parse(&[("GROUP_RANK", ""), ("NODE_RANK", "0")]).unwrap();
+        assert_eq!((world.node(), world.nodes()), (0, 2));
+        // Three ranks on one node and two on another.
+        let uneven = [
+            ("WORLD_SIZE", "5"),
+            ("RANK", "4"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("GROUP_RANK", ""),
+        ];
+        assert_eq!(parse(&uneven).unwrap().nodes(), 3);
+    }
+
+    #[test]
+    fn one_rank_needs_neither_store_nor_secret() {
+        let world = World::from_vars(&|name| match name {
+            "RANK" | "LOCAL_RANK" => Some("0".into()),
+            "WORLD_SIZE" => Some("1".into()),
+            _ => None,
+        });
+        assert_eq!(world.unwrap().size(), 1);
+    }
+
+    #[test]
+    fn each_mistake_has_its_error() {
+        type Check = fn(&WorldError) -> bool;
+        let cases: [(&[(&'static str, &'static str)], Check); 15] = [
+            (&[("WORLD_SIZE", "0")], |e| {
+                matches!(e, WorldError::EmptyWorld)
+            }),
+            (&[("WORLD_SIZE", "100000")], |e| {
+                matches!(e, WorldError::WorldTooLarge { size: 100_000 })
+            }),
+            (&[("RANK", "8")], |e| {
+                matches!(e, WorldError::RankOutOfRange { rank: 8, size: 8 })
+            }),
+            (
+                &[("RANK", "one")],
+                |e| matches!(e, WorldError::NotANumber { name: "RANK", value } if value == "one"),
+            ),
+            (&[("RANK", "-1")], |e| {
+                matches!(e, WorldError::NotANumber { .. })
+            }),
+            (&[("WORLD_SIZE", "99999999999999999999999")], |e| {
+                matches!(
+                    e,
+                    WorldError::NotANumber {
+                        name: "WORLD_SIZE",
+                        ..
+                    }
+                )
+            }),
+            (&[("WORLD_SIZE", "")], |e| {
+                matches!(
+                    e,
+                    WorldError::Missing {
+                        name: "WORLD_SIZE",
+                        because: "RANK",
+                        ..
+                    }
+                )
+            }),
+            (&[("RANK", "")], |e| {
+                matches!(
+                    e,
+                    WorldError::Missing {
+                        name: "RANK",
+                        because: "WORLD_SIZE",
+                        ..
+                    }
+                )
+            }),
+            (&[("LOCAL_RANK", "")], |e| {
+                matches!(
+                    e,
+                    WorldError::Missing {
+                        name: "LOCAL_RANK",
+                        ..
+                    }
+                )
+            }),
+            (&[("MASTER_ADDR", "")], |e| {
+                matches!(
+                    e,
+                    WorldError::Missing {
+                        name: "MASTER_ADDR",
+                        ..
+                    }
+                )
+            }),
+            (&[("MASTER_PORT", "")], |e| {
+                matches!(
+                    e,
+                    WorldError::Missing {
+                        name: "MASTER_PORT",
+                        ..
+                    }
+                )
+            }),
+            (&[("LOCAL_RANK", "4")], |e| {
+                matches!(
+                    e,
+                    WorldError::LocalRankOutOfRange {
+                        local_rank: 4,
+                        local_size: 4
+                    }
+                )
+            }),
+            (&[("LOCAL_WORLD_SIZE", "9")], |e| {
+                matches!(
+                    e,
+                    WorldError::LocalSizeOutOfRange {
+                        local_size: 9,
+                        size: 8
+                    }
+                )
+            }),
+            (&[("GROUP_RANK", "2")], |e| {
+                matches!(e, WorldError::NodeOutOfRange { node: 2, nodes: 2 })
+            }),
+            (&[("BURN_DIST_SECRET", "short")], |e| {
+                matches!(
+                    e,
+                    WorldError::BadSecret {
+                        name: "BURN_DIST_SECRET",
+                        ..
+                    }
+                )
+            }),
+        ];
+        for (changes, check) in cases {
+            let error = parse(changes).unwrap_err();
+            assert!(check(&error), "{changes:?}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn bad_ports_are_named() {
+        for port in ["0", "65536", "-1", "http", "1 2"] {
+            let error = parse(&[("MASTER_PORT", port)]).unwrap_err();
+            assert!(
+                matches!(&error, WorldError::BadPort { value } if value == port),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn missing_secret_says_how_to_set_one() {
+        let error = parse(&[("BURN_DIST_SECRET", "")]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("BURN_DIST_SECRET=\"$(openssl rand -hex 16)\""),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn secret_file_is_read() {
+        let error = parse(&[
+            ("BURN_DIST_SECRET", ""),
+            ("BURN_DIST_SECRET_FILE", "/nowhere"),
+        ]);
+        let text = error.unwrap_err().to_string();
+        assert!(
+            text.contains("BURN_DIST_SECRET_FILE") && text.contains("/nowhere"),
+            "{text}"
+        );
+    }
+}

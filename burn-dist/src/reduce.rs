@@ -1,0 +1,353 @@
+//! Element-wise reductions over host memory, in vector code chosen at run time.
+//!
+//! Everything adds in rank order (or in the order of the calls), so a result does not depend on
+//! who computes it. Sums of half-precision types accumulate in `f32` and are rounded once.
+
+use half::{bf16, f16};
+
+use crate::element::{DType, Element, ReduceOp};
+
+/// Elements that are accumulated at a time when more than two parts are combined: their sums stay
+/// in the first-level cache.
+const BLOCK: usize = 512;
+
+/// What a reduction needs of an element type.
+trait Number: Element {
+    /// The type sums are taken in.
+    type Sum: Copy + PartialOrd;
+    fn widen(self) -> Self::Sum;
+    fn narrow(sum: Self::Sum) -> Self;
+    fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
+    fn divide(sum: Self::Sum, by: usize) -> Self::Sum;
+}
+
+macro_rules! float {
+    ($type:ty, $sum:ty, $widen:expr, $narrow:expr) => {
+        impl Number for $type {
+            type Sum = $sum;
+            #[inline(always)]
+            fn widen(self) -> $sum {
+                $widen(self)
+            }
+            #[inline(always)]
+            fn narrow(sum: $sum) -> Self {
+                $narrow(sum)
+            }
+            #[inline(always)]
+            fn add(a: $sum, b: $sum) -> $sum {
+                a + b
+            }
+            #[inline(always)]
+            fn divide(sum: $sum, by: usize) -> $sum {
+                sum / by as $sum
+            }
+        }
+    };
+}
+float!(f32, f32, |x| x, |x| x);
+float!(f64, f64, |x| x, |x| x);
+float!(f16, f32, f16::to_f32, f16::from_f32);
+float!(bf16, f32, bf16::to_f32, bf16::from_f32);
+
+macro_rules! integer {
+    ($($type:ty),*) => {$(
+        impl Number for $type {
+            type Sum = $type;
+            #[inline(always)]
+            fn widen(self) -> $type {
+                self
+            }
+            #[inline(always)]
+            fn narrow(sum: $type) -> Self {
+                sum
+            }
+            #[inline(always)]
+            fn add(a: $type, b: $type) -> $type {
+                a.wrapping_add(b)
+            }
+            // A mean of integers is refused before it gets here.
+            #[inline(always)]
+            fn divide(sum: $type, _by: usize) -> $type {
+                sum
+            }
+        }
+    )*};
+}
+integer!(i32, i64, u8);
+
+/// Calls `$body` with the Rust type of a run-time element type bound to `$type`.
+macro_rules! with_type {
+    ($dtype:expr, $type:ident => $body:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $type = f32;
+                $body
+            }
+            DType::F16 => {
+                type $type = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $type = bf16;
+                $body
+            }
+            DType::F64 => {
+                type $type = f64;
+                $body
+            }
+            DType::I32 => {
+                type $type = i32;
+                $body
+            }
+            DType::I64 => {
+                type $type = i64;
+                $body
+            }
+            DType::U8 => {
+                type $type = u8;
+                $body
+            }
+        }
+    };
+}
+
+/// Calls `$body` with the combination and the last step of a reduction bound to the two names, as
+/// functions that are inlined into the loop.
+macro_rules! with_op {
+    ($op:expr, $type:ty, $ranks:expr, ($combine:ident, $finish:ident) => $body:expr) => {{
+        let ranks = $ranks;
+        match $op {
+            ReduceOp::Sum => {
+                let $combine = <$type as Number>::add;
+                let $finish = |sum: <$type as Number>::Sum| sum;
+                $body
+            }
+            ReduceOp::Mean => {
+                let $combine = <$type as Number>::add;
+                let $finish =
+                    move |sum: <$type as Number>::Sum| <$type as Number>::divide(sum, ranks);
+                $body
+            }
+            ReduceOp::Min => {
+                let $combine = |a: <$type as Number>::Sum, b: <$type as Number>::Sum| {
+                    if b < a { b } else { a }
+                };
+                let $finish = |least: <$type as Number>::Sum| least;
+                $body
+            }
+            ReduceOp::Max => {
+                let $combine = |a: <$type as Number>::Sum, b: <$type as Number>::Sum| {
+                    if b > a { b } else { a }
+                };
+                let $finish = |most: <$type as Number>::Sum| most;
+                $body
+            }
+        }
+    }};
+}
+
+/// Reduces equally long `parts`, one per rank and in rank order, and writes the result over all of
+/// them.
+pub(crate) fn all(dtype: DType, op: ReduceOp, parts: &mut [&mut [u8]]) {
+    let ranks = parts.len();
+    with_type!(dtype, T => with_op!(op, T, ranks, (combine, finish) => {
+        if let [a, b] = parts {
+            let (a, b) = (bytemuck::cast_slice_mut(a), bytemuck::cast_slice_mut(b));
+            return vectorised(#[inline(always)] || both::<T>(a, b, combine, finish));
+        }
+        let mut parts: Vec<&mut [T]> = parts.iter_mut().map(|p| bytemuck::cast_slice_mut(p)).collect();
+        vectorised(#[inline(always)] || every::<T>(&mut parts, combine, finish));
+    }))
+}
+
+/// Reduces equally long `parts`, one per rank and in rank order, into `out`.
+pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) {
+    let ranks = parts.len();
+    with_type!(dtype, T => with_op!(op, T, ranks, (combine, finish) => {
+        let parts: Vec<&[T]> = parts.iter().map(|p| bytemuck::cast_slice(p)).collect();
+        let out: &mut [T] = bytemuck::cast_slice_mut(out);
+        vectorised(#[inline(always)] || gather::<T>(&parts, out, combine, finish));
+    }))
+}
+
+/// `sum = sum ∘ part`, element by element. Half-precision sums must be widened by the caller
+/// first (see [`widen`]), or each call rounds. A mean is a sum until [`divide`].
+pub(crate) fn accumulate(dtype: DType, op: ReduceOp, sum: &mut [u8], part: &[u8]) {
+    let op = if op == ReduceOp::Mean {
+        ReduceOp::Sum
+    } else {
+        op
+    };
+    with_type!(dtype, T => with_op!(op, T, 1, (combine, _finish) => {
+        let sum: &mut [T] = bytemuck::cast_slice_mut(sum);
+        let part: &[T] = bytemuck::cast_slice(part);
+        vectorised(#[inline(always)] || {
+            for (s, p) in sum.iter_mut().zip(part) {
+                *s = T::narrow(combine(s.widen(), p.widen()));
+            }
+        });
+    }))
+}
+
+/// Divides sums by the number of ranks.
+pub(crate) fn divide(dtype: DType, sums: &mut [u8], ranks: usize) {
+    with_type!(dtype, T => {
+        let sums: &mut [T] = bytemuck::cast_slice_mut(sums);
+        vectorised(#[inline(always)] || {
+            for sum in sums {
+                *sum = T::narrow(T::divide(sum.widen(), ranks));
+            }
+        });
+    })
+}
+
+/// Half-precision elements as `f32`; `None` for every other type.
+pub(crate) fn widen(dtype: DType, data: &[u8]) -> Option<Vec<f32>> {
+    match dtype {
+        DType::F16 => Some(
+            bytemuck::cast_slice::<_, f16>(data)
+                .iter()
+                .map(|x| x.to_f32())
+                .collect(),
+        ),
+        DType::BF16 => Some(
+            bytemuck::cast_slice::<_, bf16>(data)
+                .iter()
+                .map(|x| x.to_f32())
+                .collect(),
+        ),
+        _ => None,
+    }
+}
+
+/// Rounds `f32` sums into half-precision `data`; does nothing for other types.
+pub(crate) fn narrow(dtype: DType, sums: &[f32], data: &mut [u8]) {
+    match dtype {
+        DType::F16 => {
+            for (to, from) in bytemuck::cast_slice_mut(data).iter_mut().zip(sums) {
+                *to = f16::from_f32(*from);
+            }
+        }
+        DType::BF16 => {
+            for (to, from) in bytemuck::cast_slice_mut(data).iter_mut().zip(sums) {
+                *to = bf16::from_f32(*from);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Runs `body`, which must be inlined, compiled for the widest vectors of this processor.
+#[inline(always)]
+fn vectorised(body: impl FnOnce()) {
+    pulp::Arch::new().dispatch(body);
+}
+
+#[inline(always)]
+fn both<T: Number>(
+    a: &mut [T],
+    b: &mut [T],
+    combine: impl Fn(T::Sum, T::Sum) -> T::Sum,
+    finish: impl Fn(T::Sum) -> T::Sum,
+) {
+    for (a, b) in a.iter_mut().zip(b) {
+        let result = T::narrow(finish(combine(a.widen(), b.widen())));
+        *a = result;
+        *b = result;
+    }
+}
+
+#[inline(always)]
+fn every<T: Number>(
+    parts: &mut [&mut [T]],
+    combine: impl Fn(T::Sum, T::Sum) -> T::Sum,
+    finish: impl Fn(T::Sum) -> T::Sum,
+) {
+    let len = parts.iter().map(|p| p.len()).min().unwrap_or(0);
+    for start in (0..len).step_by(BLOCK) {
+        let range = start..(start + BLOCK).min(len);
+        let mut sums = [T::widen(T::zeroed()); BLOCK];
+        let sums = &mut sums[..range.len()];
+        let Some((first, others)) = parts.split_first_mut() else {
+            return;
+        };
+        for (sum, x) in sums.iter_mut().zip(&first[range.clone()]) {
+            *sum = x.widen();
+        }
+        for other in others.iter() {
+            for (sum, x) in sums.iter_mut().zip(&other[range.clone()]) {
+                *sum = combine(*sum, x.widen());
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(&mut first[range.clone()]) {
+            *sum = finish(*sum);
+            *x = T::narrow(*sum);
+        }
+        for other in others {
+            for (sum, x) in sums.iter().zip(&mut other[range.clone()]) {
+                *x = T::narrow(*sum);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn gather<T: Number>(
+    parts: &[&[T]],
+    out: &mut [T],
+    combine: impl Fn(T::Sum, T::Sum) -> T::Sum,
+    finish: impl Fn(T::Sum) -> T::Sum,
+) {
+    for (index, out) in out.iter_mut().enumerate() {
+        let mut values = parts
+            .iter()
+            .filter_map(|part| part.get(index))
+            .map(|x| x.widen());
+        if let Some(first) = values.next() {
+            *out = T::narrow(finish(values.fold(first, &combine)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_parts_agree_with_the_sequential_sum_beyond_a_block() {
+        let make =
+            |rank: usize| -> Vec<f32> { (0..1300).map(|i| (i * rank) as f32 * 0.1).collect() };
+        let mut parts = [make(1), make(2), make(3)];
+        let expected: Vec<f32> = (0..1300)
+            .map(|i| (parts[0][i] + parts[1][i] + parts[2][i]) / 3.0)
+            .collect();
+        let mut bytes: Vec<&mut [u8]> = parts
+            .iter_mut()
+            .map(|p| bytemuck::cast_slice_mut(p))
+            .collect();
+        all(DType::F32, ReduceOp::Mean, &mut bytes);
+        assert!(parts.iter().all(|p| *p == expected));
+    }
+
+    #[test]
+    fn half_precision_sums_are_rounded_once() {
+        // 2048 + 1 + 1 in f16 steps loses both ones; in f32 it does not.
+        let parts = [2048.0, 1.0, 1.0].map(|x| [f16::from_f32(x)]);
+        let views: Vec<&[u8]> = parts.iter().map(|p| bytemuck::cast_slice(p)).collect();
+        let mut out = [f16::ZERO];
+        into(
+            DType::F16,
+            ReduceOp::Sum,
+            &views,
+            bytemuck::cast_slice_mut(&mut out),
+        );
+        assert_eq!(out[0], f16::from_f32(2050.0));
+    }
+
+    #[test]
+    fn integer_sums_wrap() {
+        let mut sum = [250u8, 1];
+        accumulate(DType::U8, ReduceOp::Sum, &mut sum, &[10, 1]);
+        assert_eq!(sum, [4, 2]);
+    }
+}

@@ -1,0 +1,606 @@
+//! A rank's end of the control connection.
+
+use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Purpose, StreamError};
+use super::error::RendezvousError;
+use super::fault::{Fault, FaultBoard};
+use super::net::configure;
+use super::protocol::{self, GatherFailure, MAX_PAYLOAD, MAX_TAG, Message};
+use super::server::{StoreServer, encode_context};
+use crate::world::{Launch, Master, Secret, World};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a store gets to answer beyond the time it was given itself.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest pause between two attempts to connect.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// How long the end waits for the store to take note of a good-bye.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// One authenticated connection to the store, open for the whole run.
+///
+/// It is used from any thread; a thread of its own listens to the store, so a rank that computes
+/// still answers when asked for its progress, and learns at once when another rank fails. Dropping
+/// it tells the others that this rank is done.
+#[derive(Debug)]
+pub struct Store {
+    rank: usize,
+    size: usize,
+    secret: Secret,
+    timeout: Duration,
+    local_ip: IpAddr,
+    faults: FaultBoard,
+    progress: Arc<AtomicU64>,
+    /// `None` for a single rank.
+    link: Option<Link>,
+    /// Rank 0 hosts the store where no launcher does.
+    server: Option<StoreServer>,
+}
+
+#[derive(Debug)]
+struct Link {
+    address: SocketAddr,
+    wire: Arc<Wire>,
+    monitor: Option<JoinHandle<()>>,
+    /// Number of the next exchange. Held while one goes on: there is one at a time.
+    exchange: Mutex<u64>,
+    /// Number of the last survey. Held while one goes on.
+    survey: Mutex<u64>,
+}
+
+/// What the monitor thread shares with the callers.
+#[derive(Debug)]
+struct Wire {
+    writer: Mutex<TcpStream>,
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+    /// This side ends the connection, so its end is no fault.
+    closing: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    gathered: Vec<Option<Vec<u8>>>,
+    missing: usize,
+    sequence: u64,
+    failure: Option<GatherFailure>,
+    surveyed: Option<(u64, Vec<Option<u64>>)>,
+    ended: bool,
+}
+
+impl Store {
+    /// Connects this rank to the run's store, trying for `timeout`, since the store may start
+    /// later. Rank 0 starts the store itself where no launcher does. `timeout` is also how long
+    /// [`Store::all_gather`] waits for the other ranks.
+    ///
+    /// # Errors
+    /// If nothing listens there until the time is over, or what listens is no store, is of another
+    /// version, run or world size, or already has this rank.
+    pub fn connect(world: &World, timeout: Duration) -> Result<Self, RendezvousError> {
+        let deadline = Instant::now() + timeout.min(Duration::from_secs(30 * 24 * 3600));
+        tracing::debug!("{}", world.describe());
+        let (rank, size) = (world.rank(), world.size());
+        if size == 1 {
+            return Self::alone(timeout);
+        }
+        let (Some(master), Some(secret)) = (world.master(), world.secret()) else {
+            return Err(RendezvousError::NoStore { size });
+        };
+        let server = match world.hosts_store() {
+            true => Some(host(world, master, secret)?),
+            false => None,
+        };
+        let (stream, address) = match &server {
+            Some(server) => Attempt::new(world, secret, deadline).once(server.address())?,
+            None => Attempt::new(world, secret, deadline).retry(master, timeout)?,
+        };
+        let system = RendezvousError::system("can't set up the connection to the store");
+        configure(&stream).map_err(&system)?;
+        // A store that takes nothing for so long is as good as gone.
+        stream
+            .set_write_timeout(Some(timeout.max(PATIENCE)))
+            .map_err(&system)?;
+        let local_ip = stream.local_addr().map_err(&system)?.ip();
+
+        let faults = FaultBoard::new(size);
+        let progress = Arc::new(AtomicU64::new(0));
+        let wire = Arc::new(Wire {
+            writer: Mutex::new(stream.try_clone().map_err(&system)?),
+            inbox: Mutex::default(),
+            changed: Condvar::new(),
+            closing: AtomicBool::new(false),
+        });
+        let monitor = Monitor {
+            stream,
+            size,
+            wire: Arc::clone(&wire),
+            faults: faults.clone(),
+            progress: Arc::clone(&progress),
+            gone: match world.launch() {
+                Launch::Local => {
+                    format!("the launcher is gone (its store at {address} closed the connection)")
+                }
+                _ => format!("rank 0 is gone (its store at {address} closed the connection)"),
+            },
+        };
+        let thread = std::thread::Builder::new().name("store-monitor".into());
+        let monitor = thread.spawn(move || monitor.run()).map_err(&system)?;
+        Ok(Self {
+            rank,
+            size,
+            secret: secret.clone(),
+            timeout,
+            local_ip,
+            faults,
+            progress,
+            link: Some(Link {
+                address,
+                wire,
+                monitor: Some(monitor),
+                exchange: Mutex::new(0),
+                survey: Mutex::new(0),
+            }),
+            server,
+        })
+    }
+
+    fn alone(timeout: Duration) -> Result<Self, RendezvousError> {
+        Ok(Self {
+            rank: 0,
+            size: 1,
+            secret: Secret::generate()?.1,
+            timeout,
+            local_ip: Ipv4Addr::LOCALHOST.into(),
+            faults: FaultBoard::new(1),
+            progress: Arc::default(),
+            link: None,
+            server: None,
+        })
+    }
+
+    /// This process's rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The world size.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Gives `payload` to all ranks and gets theirs, in rank order. All ranks must call with the
+    /// same `tag` in the same order. Waits as long as [`Store::connect`] was told to.
+    ///
+    /// # Errors
+    /// If a rank does not come in time, failed or left, or is at another tag; if the store is
+    /// gone; if the payload has more than [`MAX_PAYLOAD`] or the tag more than [`MAX_TAG`] bytes.
+    /// After an error that other ranks share no exchange works any more.
+    pub fn all_gather(&self, tag: &str, payload: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
+        self.all_gather_within(tag, payload, self.timeout)
+    }
+
+    /// [`Store::all_gather`] with a time-out of its own; that of the rank that calls first counts.
+    ///
+    /// # Errors
+    /// As for [`Store::all_gather`].
+    pub fn all_gather_within(
+        &self,
+        tag: &str,
+        payload: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, RendezvousError> {
+        if payload.len() > MAX_PAYLOAD {
+            let bytes = payload.len();
+            return Err(RendezvousError::PayloadTooLong { bytes });
+        }
+        if tag.len() > MAX_TAG {
+            return Err(RendezvousError::TagTooLong { bytes: tag.len() });
+        }
+        let Some(link) = &self.link else {
+            return Ok(vec![payload.to_vec()]);
+        };
+        let mut sequence = lock(&link.exchange);
+        let mut inbox = lock(&link.wire.inbox);
+        self.check(link, &inbox)?;
+        inbox.gathered = vec![None; self.size];
+        inbox.missing = self.size;
+        inbox.sequence = *sequence;
+        drop(inbox);
+
+        self.send(
+            link,
+            &Message::Gather {
+                sequence: *sequence,
+                timeout,
+                tag: tag.into(),
+                payload: payload.into(),
+            },
+        )?;
+        let limit = timeout.saturating_add(PATIENCE);
+        let mut inbox = link.wire.wait(limit, |inbox| {
+            inbox.missing > 0 && self.check(link, inbox).is_ok()
+        });
+        if inbox.missing == 0 {
+            *sequence += 1;
+            return Ok(inbox.gathered.drain(..).flatten().collect());
+        }
+        self.check(link, &inbox)?;
+        Err(RendezvousError::Silent {
+            address: link.address,
+            waited: limit,
+        })
+    }
+
+    /// Asks every rank how far it is, `timeout` at most: the number that each has in
+    /// [`Store::progress`], `None` for those that did not answer (stopped, failed or gone).
+    ///
+    /// # Errors
+    /// If the store does not answer or is gone.
+    pub fn survey(&self, timeout: Duration) -> Result<Vec<Option<u64>>, RendezvousError> {
+        let Some(link) = &self.link else {
+            return Ok(vec![Some(self.progress.load(Ordering::Acquire))]);
+        };
+        let mut number = lock(&link.survey);
+        *number += 1;
+        let survey = *number;
+        self.send(link, &Message::Survey { survey, timeout })?;
+        let limit = timeout.saturating_add(PATIENCE);
+        let is_answer = |inbox: &Inbox| matches!(&inbox.surveyed, Some((id, _)) if *id == survey);
+        let mut inbox = link
+            .wire
+            .wait(limit, |inbox| !is_answer(inbox) && !inbox.ended);
+        match inbox.surveyed.take() {
+            Some((id, progress)) if id == survey => Ok(progress),
+            _ if inbox.ended => Err(self.ended(link)),
+            _ => Err(RendezvousError::Silent {
+                address: link.address,
+                waited: limit,
+            }),
+        }
+    }
+
+    /// Where to look for the failure of another rank.
+    pub fn faults(&self) -> FaultBoard {
+        self.faults.clone()
+    }
+
+    /// Tells all other ranks that and why this one stops. Best effort: nobody may be left to hear.
+    pub fn abort(&self, reason: &str) {
+        let Some(link) = &self.link else { return };
+        let reason = reason.into();
+        let _ = self.send(link, &Message::Abort { reason });
+    }
+
+    /// The number that other ranks see in a [`Store::survey`]: the collective last entered.
+    pub fn progress(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.progress)
+    }
+
+    /// The address by which other ranks reach this one: that of the interface towards the store.
+    pub fn local_ip(&self) -> IpAddr {
+        self.local_ip
+    }
+
+    /// The run's secret, for connections between ranks.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    fn send(&self, link: &Link, message: &Message) -> Result<(), RendezvousError> {
+        let sent = lock(&link.wire.writer).write_all(&message.encode());
+        sent.map_err(|_| self.ended(link))
+    }
+
+    /// Whether an exchange can still succeed.
+    fn check(&self, link: &Link, inbox: &Inbox) -> Result<(), RendezvousError> {
+        if let Some(fault) = self.faults.get() {
+            return Err(RendezvousError::Fault(fault));
+        }
+        if let Some(failure) = &inbox.failure {
+            return Err(RendezvousError::gather(link.address, failure.clone()));
+        }
+        match inbox.ended {
+            true => Err(self.ended(link)),
+            false => Ok(()),
+        }
+    }
+
+    fn ended(&self, link: &Link) -> RendezvousError {
+        RendezvousError::Fault(self.faults.get().unwrap_or_else(|| Fault {
+            rank: None,
+            reason: format!("the connection to the store at {} has ended", link.address),
+        }))
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abort("it panicked");
+        }
+        if let Some(link) = &mut self.link {
+            link.close();
+        }
+        if let Some(server) = self.server.take() {
+            // Others may still need it, but not once the run has failed.
+            let limit = match server.first_fault() {
+                Some(_) => FAREWELL,
+                None => self.timeout,
+            };
+            if !server.wait_until_left(limit) {
+                tracing::debug!("rank 0 ends the store while ranks are still connected");
+            }
+        }
+    }
+}
+
+impl Link {
+    fn close(&mut self) {
+        self.wire.closing.store(true, Ordering::Release);
+        let mut writer = lock(&self.wire.writer);
+        let _ = writer.set_write_timeout(Some(FAREWELL));
+        let _ = writer.write_all(&Message::Bye.encode());
+        let _ = writer.shutdown(Shutdown::Write);
+        drop(writer);
+        // The store answers a good-bye by ending the connection.
+        drop(self.wire.wait(FAREWELL, |inbox| !inbox.ended));
+        let _ = lock(&self.wire.writer).shutdown(Shutdown::Both);
+        if let Some(monitor) = self.monitor.take() {
+            let _ = monitor.join();
+        }
+    }
+}
+
+impl Wire {
+    fn wait(&self, limit: Duration, waits: impl Fn(&Inbox) -> bool) -> MutexGuard<'_, Inbox> {
+        let inbox = lock(&self.inbox);
+        let waited = self
+            .changed
+            .wait_timeout_while(inbox, limit, |inbox| waits(inbox));
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the store on rank 0, at the address that the others were told.
+fn host(world: &World, master: &Master, secret: &Secret) -> Result<StoreServer, RendezvousError> {
+    let addresses = resolve(master)?;
+    let mut failure = None;
+    for address in addresses {
+        if address.ip().is_loopback() && world.nodes() > 1 {
+            let master = master.clone();
+            failure = Some(RendezvousError::Loopback { master, address });
+            continue;
+        }
+        match StoreServer::bind(address, world.size(), secret.clone()) {
+            Ok(server) => return Ok(server),
+            Err(RendezvousError::Listen { source, .. })
+                if source.kind() == std::io::ErrorKind::AddrNotAvailable =>
+            {
+                let master = master.clone();
+                failure.get_or_insert(RendezvousError::NotLocal { master, address });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failure.unwrap_or(RendezvousError::NoStore { size: world.size() }))
+}
+
+fn resolve(master: &Master) -> Result<Vec<SocketAddr>, RendezvousError> {
+    let addresses = (master.host.as_str(), master.port).to_socket_addrs();
+    match addresses.map(Vec::from_iter) {
+        Ok(addresses) if !addresses.is_empty() => Ok(addresses),
+        Ok(_) => Err(RendezvousError::Resolve {
+            master: master.clone(),
+            source: std::io::ErrorKind::NotFound.into(),
+        }),
+        Err(source) => Err(RendezvousError::Resolve {
+            master: master.clone(),
+            source,
+        }),
+    }
+}
+
+/// Attempts of one rank to get into the run.
+struct Attempt<'a> {
+    world: &'a World,
+    secret: &'a Secret,
+    deadline: Instant,
+}
+
+/// How one attempt failed.
+enum Failure {
+    /// It may work later.
+    Later(SocketAddr, StreamError),
+    /// Something answered that never will be our store.
+    Final(RendezvousError),
+}
+
+impl<'a> Attempt<'a> {
+    fn new(world: &'a World, secret: &'a Secret, deadline: Instant) -> Self {
+        Self {
+            world,
+            secret,
+            deadline,
+        }
+    }
+
+    /// Tries until the deadline.
+    fn retry(
+        &self,
+        master: &Master,
+        timeout: Duration,
+    ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let mut last = None;
+            let addresses = resolve(master);
+            for address in addresses.as_deref().unwrap_or_default() {
+                match self.attempt(*address) {
+                    Ok(stream) => return Ok((stream, *address)),
+                    Err(Failure::Final(error)) => return Err(error),
+                    Err(later) => last = Some(later),
+                }
+            }
+            if Instant::now() + pause >= self.deadline {
+                addresses?;
+                return Err(self.gave_up(last, master, timeout));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Tries once, where the store is known to listen.
+    fn once(&self, address: SocketAddr) -> Result<(TcpStream, SocketAddr), RendezvousError> {
+        match self.attempt(address) {
+            Ok(stream) => Ok((stream, address)),
+            Err(Failure::Final(error)) => Err(error),
+            Err(Failure::Later(address, error)) => Err(RendezvousError::NotAStore {
+                address,
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    fn gave_up(&self, last: Option<Failure>, master: &Master, waited: Duration) -> RendezvousError {
+        match last {
+            Some(Failure::Later(_, StreamError::Io(source))) => RendezvousError::NothingListens {
+                master: master.clone(),
+                waited,
+                source,
+            },
+            Some(Failure::Later(address, error)) => RendezvousError::NotAStore {
+                address,
+                reason: error.to_string(),
+            },
+            Some(Failure::Final(error)) => error,
+            None => RendezvousError::NothingListens {
+                master: master.clone(),
+                waited,
+                source: std::io::ErrorKind::TimedOut.into(),
+            },
+        }
+    }
+
+    fn attempt(&self, address: SocketAddr) -> Result<TcpStream, Failure> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let limit = left.clamp(Duration::from_millis(1), HANDSHAKE_LIMIT);
+        let refused = |error| Failure::Later(address, StreamError::Io(error));
+        let mut stream = TcpStream::connect_timeout(&address, limit).map_err(refused)?;
+        // With nobody listening, a connection within one host can end up at its own start.
+        if stream.local_addr().ok() == Some(address) {
+            return Err(refused(std::io::ErrorKind::ConnectionRefused.into()));
+        }
+        let deadline = Instant::now() + limit;
+        let (rank, size) = (self.world.rank(), self.world.size());
+        let context = encode_context(rank, size);
+        auth::connect_side(&stream, self.secret, Purpose::Store, &context, deadline).map_err(
+            |error| match error {
+                AuthError::Stream(error) => Failure::Later(address, error),
+                other => Failure::Final(RendezvousError::handshake(address, other)),
+            },
+        )?;
+        // Once authenticated, this rank may already be in: trying again would find itself there.
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let _ = stream.set_read_timeout(Some(left.max(HANDSHAKE_LIMIT)));
+        match protocol::read(&mut stream) {
+            Ok(Message::Welcome) => {
+                let _ = stream.set_read_timeout(None);
+                Ok(stream)
+            }
+            Ok(Message::Refused(refusal)) => Err(Failure::Final(RendezvousError::refused(
+                address, rank, size, refusal,
+            ))),
+            Ok(_) => Err(Failure::Final(RendezvousError::NotAStore {
+                address,
+                reason: "it did not welcome this rank".into(),
+            })),
+            Err(protocol::FrameError::Stream(error)) => Err(Failure::Later(address, error)),
+            Err(error) => Err(Failure::Final(RendezvousError::NotAStore {
+                address,
+                reason: error.to_string(),
+            })),
+        }
+    }
+}
+
+/// The thread that listens to the store.
+struct Monitor {
+    stream: TcpStream,
+    size: usize,
+    wire: Arc<Wire>,
+    faults: FaultBoard,
+    progress: Arc<AtomicU64>,
+    /// What it means when the connection ends.
+    gone: String,
+}
+
+impl Monitor {
+    fn run(mut self) {
+        let reason = loop {
+            match protocol::read(&mut self.stream) {
+                Ok(message) => {
+                    if let Err(reason) = self.receive(message) {
+                        break reason;
+                    }
+                }
+                Err(protocol::FrameError::Stream(_)) => break self.gone.clone(),
+                Err(error) => break format!("the store sent {error}"),
+            }
+        };
+        if !self.wire.closing.load(Ordering::Acquire) {
+            self.faults.record(Fault { rank: None, reason });
+        }
+        lock(&self.wire.inbox).ended = true;
+        self.wire.changed.notify_all();
+    }
+
+    fn receive(&mut self, message: Message) -> Result<(), String> {
+        let mut inbox = lock(&self.wire.inbox);
+        match message {
+            Message::Gathered {
+                sequence,
+                rank,
+                payload,
+            } => {
+                let expected = inbox.sequence == sequence;
+                match inbox.gathered.get_mut(rank) {
+                    Some(slot @ None) if expected => *slot = Some(payload),
+                    _ => return Err("the store sent an exchange that nobody asked for".into()),
+                }
+                inbox.missing = inbox.missing.saturating_sub(1);
+            }
+            Message::GatherFailed(failure) => {
+                inbox.failure.get_or_insert(failure);
+            }
+            Message::PeerFailed { rank, reason } => {
+                let rank = Some(rank);
+                self.faults.record(Fault { rank, reason });
+            }
+            Message::PeerLeft { rank } => self.faults.record_left(rank),
+            Message::Surveyed { survey, progress } if progress.len() == self.size => {
+                inbox.surveyed = Some((survey, progress));
+            }
+            Message::Query { query } => {
+                drop(inbox);
+                let progress = self.progress.load(Ordering::Acquire);
+                let report = Message::Report { query, progress }.encode();
+                // A lost connection shows at the next read.
+                let _ = lock(&self.wire.writer).write_all(&report);
+                return Ok(());
+            }
+            _ => return Err("the store sent a message that makes no sense here".into()),
+        }
+        drop(inbox);
+        self.wire.changed.notify_all();
+        Ok(())
+    }
+}

@@ -1,0 +1,357 @@
+//! What can go wrong between a rank and the store, in words that say what to do.
+
+use super::auth::{AuthError, MAX_CONTEXT, VERSION};
+use super::fault::Fault;
+use super::protocol::{GatherFailure, MAX_PAYLOAD, MAX_TAG, Refusal};
+use crate::world::{Master, SecretError};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Why ranks did not meet, or can't exchange anything any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RendezvousError {
+    /// The world has several ranks but no address or secret.
+    #[error("this world has {size} ranks but no store to meet at")]
+    NoStore {
+        /// The world size.
+        size: usize,
+    },
+    /// The store's host name has no address.
+    #[error("can't find the address of {master}: {source}. Check MASTER_ADDR")]
+    Resolve {
+        /// What was looked up.
+        master: Master,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another program, or a run that has not ended, listens there.
+    #[error(
+        "port {port} is in use on this machine ({address}): another run or program listens there. \
+         Choose another port, for example MASTER_PORT={other}, the same for all ranks",
+        port = address.port(), other = other_port(*address)
+    )]
+    PortInUse {
+        /// Where the store should listen.
+        address: SocketAddr,
+    },
+    /// Rank 0 runs on another host than MASTER_ADDR says.
+    #[error(
+        "rank 0 can't host the store at {master}: {ip} is no address of this machine. MASTER_ADDR \
+         must name the host that rank 0 runs on",
+        ip = address.ip()
+    )]
+    NotLocal {
+        /// Where the store should listen.
+        master: Master,
+        /// What that resolves to.
+        address: SocketAddr,
+    },
+    /// Other nodes could never reach a store there.
+    #[error(
+        "{master} is {ip} on this machine, which other nodes can't reach. Set MASTER_ADDR to the \
+         address of rank 0's host on the network between the nodes",
+        ip = address.ip()
+    )]
+    Loopback {
+        /// Where the store should listen.
+        master: Master,
+        /// What that resolves to.
+        address: SocketAddr,
+    },
+    /// The store can't listen for another reason.
+    #[error("can't listen at {address}: {source}")]
+    Listen {
+        /// Where the store should listen.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Nobody answered until the time was over.
+    #[error(
+        "no store at {master} after {waited:?}: {source}. Does rank 0 run there, and can this \
+         machine reach that port?"
+    )]
+    NothingListens {
+        /// Where the store should be.
+        master: Master,
+        /// How long this rank tried.
+        waited: Duration,
+        /// What the last attempt met.
+        source: std::io::Error,
+    },
+    /// Something else listens there.
+    #[error(
+        "what listens at {address} is not a burn-dist store: {reason}. Choose another MASTER_PORT"
+    )]
+    NotAStore {
+        /// Where the store should be.
+        address: SocketAddr,
+        /// What it did.
+        reason: String,
+    },
+    /// The two ends are different versions.
+    #[error(
+        "the store at {address} speaks version {theirs} of the protocol, this rank version \
+         {VERSION}: start the same program on all nodes"
+    )]
+    VersionDiffers {
+        /// The store.
+        address: SocketAddr,
+        /// Its version.
+        theirs: u16,
+    },
+    /// The store belongs to another run, or this rank was given another secret.
+    #[error(
+        "the store at {address} has another secret: all ranks of a run need the same \
+         BURN_DIST_SECRET, and two runs on one host need different MASTER_PORTs"
+    )]
+    WrongSecret {
+        /// The store.
+        address: SocketAddr,
+    },
+    /// Ranks disagree on how many they are.
+    #[error(
+        "world size differs: this rank says {ours}, the store at {address} says {theirs}. Set the \
+         same WORLD_SIZE for all ranks"
+    )]
+    WorldSizeDiffers {
+        /// The store.
+        address: SocketAddr,
+        /// This rank's world size.
+        ours: usize,
+        /// The store's.
+        theirs: usize,
+    },
+    /// There is no such rank.
+    #[error("rank {rank} does not exist: the store at {address} is for ranks 0 to {last}", last = size.saturating_sub(1))]
+    RankOutOfRange {
+        /// The store.
+        address: SocketAddr,
+        /// This rank.
+        rank: usize,
+        /// The store's world size.
+        size: usize,
+    },
+    /// Two processes claim the same rank.
+    #[error(
+        "rank {rank} is already connected to the store at {address}: two processes have RANK={rank}"
+    )]
+    RankTaken {
+        /// The store.
+        address: SocketAddr,
+        /// This rank.
+        rank: usize,
+    },
+    /// The rank was in the run and is no more; a run does not take ranks back.
+    #[error(
+        "rank {rank} was in this run and has ended (store at {address}): start all ranks again"
+    )]
+    RankGone {
+        /// The store.
+        address: SocketAddr,
+        /// This rank.
+        rank: usize,
+    },
+    /// Not all ranks came in time.
+    #[error("{}", missing(address, tag, *waited, ranks))]
+    Missing {
+        /// The store.
+        address: SocketAddr,
+        /// What the ranks should have met for.
+        tag: String,
+        /// How long the first of them waited.
+        waited: Duration,
+        /// Who did not come, and whether it was connected at all.
+        ranks: Vec<(usize, bool)>,
+    },
+    /// Two ranks are at different places of the program.
+    #[error(
+        "ranks disagree on exchange {sequence}: rank {} is at `{}`, rank {} at `{}`. All ranks must \
+         make the same calls in the same order",
+        first.0, first.1, second.0, second.1
+    )]
+    TagsDiffer {
+        /// How many exchanges went well before.
+        sequence: u64,
+        /// A rank and its tag.
+        first: (usize, String),
+        /// Another rank and its tag.
+        second: (usize, String),
+    },
+    /// A rank was done before the others.
+    #[error("rank {rank} has left the run; the others wait for it at `{tag}`")]
+    Left {
+        /// What the ranks should have met for.
+        tag: String,
+        /// The rank.
+        rank: usize,
+    },
+    /// A rank failed, or the store is gone.
+    #[error("{0}")]
+    Fault(Fault),
+    /// The store is connected but does not react.
+    #[error("the store at {address} has not answered for {waited:?}: is its process stopped?")]
+    Silent {
+        /// The store.
+        address: SocketAddr,
+        /// How long this rank waited.
+        waited: Duration,
+    },
+    /// More than an exchange takes.
+    #[error("{bytes} bytes are too many to exchange through the store, at most {MAX_PAYLOAD} fit")]
+    PayloadTooLong {
+        /// Length of the payload.
+        bytes: usize,
+    },
+    /// A tag is a name, no data.
+    #[error("a tag of {bytes} bytes is too long, at most {MAX_TAG} fit")]
+    TagTooLong {
+        /// Length of the tag.
+        bytes: usize,
+    },
+    /// The secret can't be used.
+    #[error("no secret: {0}")]
+    Secret(#[from] SecretError),
+    /// The system refused something else.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl RendezvousError {
+    pub(crate) fn system(what: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+
+    /// What a failed handshake with the store at `address` means.
+    pub(crate) fn handshake(address: SocketAddr, error: AuthError) -> Self {
+        match error {
+            AuthError::Version { theirs, .. } => Self::VersionDiffers { address, theirs },
+            AuthError::WrongSecret => Self::WrongSecret { address },
+            other => Self::NotAStore {
+                address,
+                reason: other.to_string(),
+            },
+        }
+    }
+
+    /// What a refusal by the store at `address` means.
+    pub(crate) fn refused(address: SocketAddr, rank: usize, ours: usize, refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::WorldSize { store } => Self::WorldSizeDiffers {
+                address,
+                ours,
+                theirs: store,
+            },
+            Refusal::RankOutOfRange { store } => Self::RankOutOfRange {
+                address,
+                rank,
+                size: store,
+            },
+            Refusal::RankTaken => Self::RankTaken { address, rank },
+            Refusal::RankGone => Self::RankGone { address, rank },
+            Refusal::BadContext => Self::NotAStore {
+                address,
+                reason: format!("it does not understand {MAX_CONTEXT} bytes of context"),
+            },
+        }
+    }
+
+    /// What a failed exchange means, as the store at `address` told it.
+    pub(crate) fn gather(address: SocketAddr, failure: GatherFailure) -> Self {
+        match failure {
+            GatherFailure::Missing { tag, waited, ranks } => Self::Missing {
+                address,
+                tag,
+                waited,
+                ranks,
+            },
+            GatherFailure::TagsDiffer {
+                sequence,
+                first,
+                second,
+            } => Self::TagsDiffer {
+                sequence,
+                first,
+                second,
+            },
+            GatherFailure::Left { tag, rank } => Self::Left { tag, rank },
+        }
+    }
+}
+
+fn other_port(address: SocketAddr) -> u16 {
+    match address.port() {
+        port @ 1024..=65534 => port + 1,
+        _ => 29500,
+    }
+}
+
+fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, bool)]) -> String {
+    let have = if ranks.len() == 1 { "has" } else { "have" };
+    let all = list(ranks.iter().map(|(rank, _)| *rank));
+    let absent: Vec<usize> = ranks
+        .iter()
+        .filter(|(_, here)| !here)
+        .map(|r| r.0)
+        .collect();
+    let detail = if absent.is_empty() {
+        "connected, but busy elsewhere".into()
+    } else if absent.len() == ranks.len() {
+        "never connected: were they started, with the same MASTER_ADDR and MASTER_PORT?".into()
+    } else {
+        format!("{} never connected", list(absent.into_iter()))
+    };
+    format!(
+        "waited {} s at {address} for `{tag}`: {all} {have} not arrived ({detail})",
+        (waited.as_secs_f64() * 10.0).round() / 10.0
+    )
+}
+
+/// "rank 2" or "ranks 2, 3"; long lists are cut.
+fn list(ranks: impl ExactSizeIterator<Item = usize>) -> String {
+    const SHOWN: usize = 16;
+    let count = ranks.len();
+    let names: Vec<String> = ranks.take(SHOWN).map(|rank| rank.to_string()).collect();
+    let more = match count.saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let plural = if count == 1 { "rank" } else { "ranks" };
+    format!("{plural} {}{more}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing_text(ranks: &[(usize, bool)]) -> String {
+        let address = "127.0.0.1:29500".parse().unwrap();
+        missing(&address, "connect", Duration::from_secs(60), ranks)
+    }
+
+    #[test]
+    fn missing_ranks_are_named() {
+        assert_eq!(
+            missing_text(&[(2, false), (3, true)]),
+            "waited 60 s at 127.0.0.1:29500 for `connect`: ranks 2, 3 have not arrived \
+             (rank 2 never connected)"
+        );
+        assert!(missing_text(&[(1, true)]).contains("rank 1 has not arrived (connected, but"));
+        assert!(missing_text(&[(1, false)]).contains("rank 1 has not arrived (never connected"));
+        let many: Vec<_> = (0..100).map(|rank| (rank, false)).collect();
+        assert!(missing_text(&many).contains("14, 15 and 84 more have not"));
+    }
+
+    #[test]
+    fn port_in_use_suggests_another() {
+        let address = "127.0.0.1:29500".parse().unwrap();
+        let text = RendezvousError::PortInUse { address }.to_string();
+        assert!(text.contains("port 29500 is in use") && text.contains("MASTER_PORT=29501"));
+    }
+}

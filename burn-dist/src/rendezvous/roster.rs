@@ -1,0 +1,392 @@
+//! What the store knows of the ranks and what it tells them: a state machine without sockets.
+//!
+//! Every rank has an outbox that never blocks, so one that has stopped reading holds up nobody.
+
+use super::fault::Fault;
+use super::protocol::{GatherFailure, Message, Refusal};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// Frames on their way to one rank; shared, since most go to all.
+pub(crate) type Outbox = Sender<Arc<[u8]>>;
+
+/// Longest wait that a rank can ask for. Keeps times far from overflow.
+const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// All ranks of the run.
+pub(crate) struct Roster {
+    members: Vec<Member>,
+    gather: Option<Gather>,
+    gathers_done: u64,
+    gather_failure: Option<GatherFailure>,
+    surveys: Vec<Survey>,
+    queries: u64,
+    first_fault: Option<Fault>,
+}
+
+enum Member {
+    Absent,
+    Present(Peer),
+    Left,
+    Failed,
+}
+
+/// A connected rank.
+pub(crate) struct Peer {
+    pub(crate) outbox: Outbox,
+    /// To end the connection from outside; tests have none.
+    pub(crate) stream: Option<TcpStream>,
+    /// Set once its failure is known to the others; it may still be connected to say good-bye.
+    failed: bool,
+}
+
+struct Gather {
+    tag: String,
+    /// The first rank that came, for messages.
+    first: usize,
+    since: Instant,
+    deadline: Instant,
+    payloads: Vec<Option<Vec<u8>>>,
+}
+
+struct Survey {
+    query: u64,
+    asker: usize,
+    /// The asker's own number for it.
+    survey: u64,
+    deadline: Instant,
+    waiting: Vec<usize>,
+    answers: Vec<Option<u64>>,
+}
+
+/// A rank sent what no rank sends.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Violation(pub &'static str);
+
+impl Roster {
+    pub(crate) fn new(size: usize) -> Self {
+        Self {
+            members: std::iter::repeat_with(|| Member::Absent)
+                .take(size)
+                .collect(),
+            gather: None,
+            gathers_done: 0,
+            gather_failure: None,
+            surveys: Vec::new(),
+            queries: 0,
+            first_fault: None,
+        }
+    }
+
+    pub(crate) fn first_fault(&self) -> Option<Fault> {
+        self.first_fault.clone()
+    }
+
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.members.iter().filter_map(|member| match member {
+            Member::Present(peer) => Some(peer),
+            _ => None,
+        })
+    }
+
+    /// Takes `rank` in and tells it what happened before it came.
+    pub(crate) fn join(
+        &mut self,
+        rank: usize,
+        size: usize,
+        outbox: Outbox,
+        stream: Option<TcpStream>,
+    ) -> Result<(), Refusal> {
+        let store = self.members.len();
+        if size != store {
+            return Err(Refusal::WorldSize { store });
+        }
+        match self.members.get(rank) {
+            None => return Err(Refusal::RankOutOfRange { store }),
+            Some(Member::Present(_)) => return Err(Refusal::RankTaken),
+            Some(Member::Left | Member::Failed) => return Err(Refusal::RankGone),
+            Some(Member::Absent) => {}
+        }
+        post(&outbox, &Message::Welcome);
+        for (other, member) in self.members.iter().enumerate() {
+            if let Member::Left = member {
+                post(&outbox, &Message::PeerLeft { rank: other });
+            }
+        }
+        if let Some(failure) = &self.gather_failure {
+            post(&outbox, &Message::GatherFailed(failure.clone()));
+        }
+        if let Some(Fault {
+            rank: Some(other),
+            reason,
+        }) = &self.first_fault
+        {
+            let (rank, reason) = (*other, reason.clone());
+            post(&outbox, &Message::PeerFailed { rank, reason });
+        }
+        self.members[rank] = Member::Present(Peer {
+            outbox,
+            stream,
+            failed: false,
+        });
+        Ok(())
+    }
+
+    /// Acts on what a connected rank sent. [`Message::Bye`] is [`Roster::leave`].
+    pub(crate) fn receive(
+        &mut self,
+        rank: usize,
+        message: Message,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        match message {
+            Message::Gather {
+                sequence,
+                timeout,
+                tag,
+                payload,
+            } => self.gather(rank, sequence, timeout, tag, payload, now),
+            Message::Survey { survey, timeout } => {
+                self.survey(rank, survey, timeout, now);
+                Ok(())
+            }
+            Message::Report { query, progress } => {
+                self.report(rank, query, progress);
+                Ok(())
+            }
+            Message::Abort { reason } => {
+                self.fail(rank, &reason);
+                Ok(())
+            }
+            _ => Err(Violation("a message that only the store sends")),
+        }
+    }
+
+    fn gather(
+        &mut self,
+        rank: usize,
+        sequence: u64,
+        timeout: Duration,
+        tag: String,
+        payload: Vec<u8>,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        if self.gather_failure.is_some() {
+            return Ok(()); // It was told, or is about to read it.
+        }
+        if sequence != self.gathers_done {
+            return Err(Violation("an exchange out of order"));
+        }
+        let size = self.members.len();
+        let gather = self.gather.get_or_insert_with(|| Gather {
+            tag: tag.clone(),
+            first: rank,
+            since: now,
+            deadline: now + timeout.min(LONGEST_WAIT),
+            payloads: vec![None; size],
+        });
+        if gather.tag != tag {
+            let failure = GatherFailure::TagsDiffer {
+                sequence,
+                first: (gather.first, gather.tag.clone()),
+                second: (rank, tag),
+            };
+            self.fail_gather(failure);
+            return Ok(());
+        }
+        match gather.payloads.get_mut(rank) {
+            Some(slot @ None) => *slot = Some(payload),
+            _ => return Err(Violation("the same exchange twice")),
+        }
+        if let Some(left) = self.left_before_gather() {
+            self.fail_gather(GatherFailure::Left { tag, rank: left });
+        } else {
+            self.complete_gather();
+        }
+        Ok(())
+    }
+
+    /// A rank that the exchange waits for in vain.
+    fn left_before_gather(&self) -> Option<usize> {
+        let gather = self.gather.as_ref()?;
+        let mut ranks = self.members.iter().zip(&gather.payloads);
+        ranks.position(|(member, payload)| matches!(member, Member::Left) && payload.is_none())
+    }
+
+    fn complete_gather(&mut self) {
+        let complete = |gather: &mut Gather| gather.payloads.iter().all(Option::is_some);
+        let Some(gather) = self.gather.take_if(complete) else {
+            return;
+        };
+        let sequence = self.gathers_done;
+        self.gathers_done += 1;
+        for (rank, payload) in gather.payloads.into_iter().flatten().enumerate() {
+            self.broadcast(&Message::Gathered {
+                sequence,
+                rank,
+                payload,
+            });
+        }
+    }
+
+    fn fail_gather(&mut self, failure: GatherFailure) {
+        self.gather = None;
+        self.broadcast(&Message::GatherFailed(failure.clone()));
+        self.gather_failure = Some(failure);
+    }
+
+    fn survey(&mut self, asker: usize, survey: u64, timeout: Duration, now: Instant) {
+        // One at a time for each rank, so that nobody can pile them up.
+        self.surveys.retain(|other| other.asker != asker);
+        self.queries += 1;
+        let query = self.queries;
+        let mut waiting = Vec::new();
+        for (rank, member) in self.members.iter().enumerate() {
+            if let Member::Present(peer) = member {
+                waiting.push(rank);
+                post(&peer.outbox, &Message::Query { query });
+            }
+        }
+        self.surveys.push(Survey {
+            query,
+            asker,
+            survey,
+            deadline: now + timeout.min(LONGEST_WAIT),
+            waiting,
+            answers: vec![None; self.members.len()],
+        });
+        self.finish_surveys(now);
+    }
+
+    fn report(&mut self, rank: usize, query: u64, progress: u64) {
+        for survey in &mut self.surveys {
+            if survey.query != query {
+                continue;
+            }
+            survey.waiting.retain(|waiting| *waiting != rank);
+            if let Some(answer) = survey.answers.get_mut(rank) {
+                *answer = Some(progress);
+            }
+        }
+        self.finish_surveys(Instant::now());
+    }
+
+    fn finish_surveys(&mut self, now: Instant) {
+        let members = &self.members;
+        self.surveys.retain(|survey| {
+            let waits = !survey.waiting.is_empty() && now < survey.deadline;
+            if !waits && let Some(Member::Present(asker)) = members.get(survey.asker) {
+                let message = Message::Surveyed {
+                    survey: survey.survey,
+                    progress: survey.answers.clone(),
+                };
+                post(&asker.outbox, &message);
+            }
+            waits
+        });
+    }
+
+    /// A rank is done and says so.
+    pub(crate) fn leave(&mut self, rank: usize) {
+        let Some(member) = self.members.get_mut(rank) else {
+            return;
+        };
+        let Member::Present(peer) = member else {
+            return;
+        };
+        if peer.failed {
+            *member = Member::Failed;
+        } else {
+            *member = Member::Left;
+            self.broadcast(&Message::PeerLeft { rank });
+        }
+        self.gone(rank);
+        if let (Some(rank), Some(gather)) = (self.left_before_gather(), &self.gather) {
+            let tag = gather.tag.clone();
+            self.fail_gather(GatherFailure::Left { tag, rank });
+        }
+    }
+
+    /// A rank's connection ended without a good-bye.
+    pub(crate) fn lose(&mut self, rank: usize, reason: &str) {
+        self.fail(rank, reason);
+        if let Some(member @ Member::Present(_)) = self.members.get_mut(rank) {
+            *member = Member::Failed;
+        }
+        self.gone(rank);
+    }
+
+    /// A rank failed: tells all others, once. It may not have been connected at all.
+    pub(crate) fn fail(&mut self, rank: usize, reason: &str) {
+        match self.members.get_mut(rank) {
+            Some(Member::Present(peer)) if !peer.failed => peer.failed = true,
+            Some(member @ Member::Absent) => *member = Member::Failed,
+            _ => return,
+        }
+        if self.first_fault.is_none() {
+            self.first_fault = Some(Fault {
+                rank: Some(rank),
+                reason: reason.into(),
+            });
+        }
+        let frame = frame(&Message::PeerFailed {
+            rank,
+            reason: reason.into(),
+        });
+        for (other, member) in self.members.iter().enumerate() {
+            if let Member::Present(peer) = member
+                && other != rank
+            {
+                let _ = peer.outbox.send(Arc::clone(&frame));
+            }
+        }
+    }
+
+    fn gone(&mut self, rank: usize) {
+        for survey in &mut self.surveys {
+            survey.waiting.retain(|waiting| *waiting != rank);
+        }
+        self.finish_surveys(Instant::now());
+    }
+
+    /// Ends what has waited long enough. Gives the time of the next call, if one is needed.
+    pub(crate) fn tick(&mut self, now: Instant) -> Option<Instant> {
+        self.finish_surveys(now);
+        if let Some(gather) = &self.gather
+            && gather.deadline <= now
+        {
+            let absent = gather.payloads.iter().zip(&self.members).enumerate();
+            let ranks = absent
+                .filter(|(_, (payload, _))| payload.is_none())
+                .map(|(rank, (_, member))| (rank, matches!(member, Member::Present(_))))
+                .collect();
+            let failure = GatherFailure::Missing {
+                tag: gather.tag.clone(),
+                waited: now.saturating_duration_since(gather.since),
+                ranks,
+            };
+            self.fail_gather(failure);
+        }
+        let gather = self.gather.iter().map(|gather| gather.deadline);
+        let surveys = self.surveys.iter().map(|survey| survey.deadline);
+        gather.chain(surveys).min()
+    }
+
+    fn broadcast(&self, message: &Message) {
+        let frame = frame(message);
+        for peer in self.peers() {
+            let _ = peer.outbox.send(Arc::clone(&frame));
+        }
+    }
+}
+
+fn frame(message: &Message) -> Arc<[u8]> {
+    message.encode().into()
+}
+
+/// An outbox whose connection has just ended swallows what is posted.
+fn post(outbox: &Outbox, message: &Message) {
+    let _ = outbox.send(frame(message));
+}

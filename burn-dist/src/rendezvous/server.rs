@@ -1,0 +1,330 @@
+//! The store: accepts ranks, and passes on what they say.
+//!
+//! One thread reads and one writes for every rank, one more keeps the time. There are few, mostly
+//! asleep, and none can hold up another.
+
+use super::auth::{self, HANDSHAKE_LIMIT, Purpose};
+use super::error::RendezvousError;
+use super::fault::Fault;
+use super::net::configure;
+use super::protocol::{self, FrameError, Message, Refusal};
+use super::roster::Roster;
+use crate::world::{MAX_WORLD_SIZE, Secret};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The running store. Dropping it ends all connections at once, which ranks take for a fault: wait
+/// with [`StoreServer::wait_until_left`] first.
+#[derive(Debug)]
+pub struct StoreServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    /// Closing it wakes the accepting thread.
+    wake: Option<UnixStream>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    secret: Secret,
+    state: Mutex<State>,
+    /// Something changed that the time keeper or a waiter should look at.
+    changed: Condvar,
+    /// Connections that have not proved who they are, oldest first.
+    strangers: Mutex<VecDeque<(u64, TcpStream)>>,
+    max_strangers: usize,
+}
+
+struct State {
+    roster: Roster,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl StoreServer {
+    /// Starts a store for `size` ranks that listens at `address` (port 0: any free one).
+    ///
+    /// # Errors
+    /// If the port is in use, the address is not one of this machine, or the system gives no
+    /// thread.
+    pub fn bind(address: SocketAddr, size: usize, secret: Secret) -> Result<Self, RendezvousError> {
+        let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
+            ErrorKind::AddrInUse => RendezvousError::PortInUse { address },
+            _ => RendezvousError::Listen { address, source },
+        })?;
+        let system = RendezvousError::system("can't start the store");
+        let address = listener.local_addr().map_err(&system)?;
+        listener.set_nonblocking(true).map_err(&system)?;
+        let (wake, woken) = UnixStream::pair().map_err(&system)?;
+        let size = size.min(MAX_WORLD_SIZE);
+        let shared = Arc::new(Shared {
+            secret,
+            state: Mutex::new(State {
+                roster: Roster::new(size),
+                closed: false,
+            }),
+            changed: Condvar::new(),
+            strangers: Mutex::default(),
+            max_strangers: 64 + size.min(1024),
+        });
+        let mut server = Self {
+            address,
+            shared: Arc::clone(&shared),
+            wake: Some(wake),
+            threads: Vec::new(),
+        };
+        let keeper = Arc::clone(&shared);
+        for (name, body) in [
+            (
+                "store-accept",
+                Box::new(move || accept(&listener, &woken, &shared)) as Box<dyn FnOnce() + Send>,
+            ),
+            ("store-time", Box::new(move || keep_time(&keeper))),
+        ] {
+            let thread = std::thread::Builder::new().name(name.into());
+            server.threads.push(thread.spawn(body).map_err(&system)?);
+        }
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The first rank that failed, and why.
+    pub fn first_fault(&self) -> Option<Fault> {
+        self.shared.lock().roster.first_fault()
+    }
+
+    /// Tells all ranks that `rank` failed: for a launcher, which may know before its connection
+    /// ends, or of a rank that never connected. A rank that left or failed before is not touched.
+    pub fn report_failure(&self, rank: usize, reason: &str) {
+        self.shared.lock().roster.fail(rank, reason);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until no rank is connected, `limit` at most. Gives whether all are gone.
+    pub fn wait_until_left(&self, limit: Duration) -> bool {
+        let state = self.shared.lock();
+        let wait = self
+            .shared
+            .changed
+            .wait_timeout_while(state, limit, |state| state.roster.peers().next().is_some());
+        let (state, _) = wait.unwrap_or_else(PoisonError::into_inner);
+        state.roster.peers().next().is_none()
+    }
+}
+
+impl Drop for StoreServer {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        for stream in state.roster.peers().filter_map(|peer| peer.stream.as_ref()) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        drop(state);
+        for (_, stream) in self.shared.strangers().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.wake = None;
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn strangers(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
+        self.strangers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends what has waited too long, and sleeps in between.
+fn keep_time(shared: &Shared) {
+    let mut state = shared.lock();
+    while !state.closed {
+        let next = state.roster.tick(Instant::now());
+        state = match next {
+            None => shared
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(next) => {
+                let left = next.saturating_duration_since(Instant::now());
+                let wait = shared.changed.wait_timeout(state, left);
+                wait.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+    }
+}
+
+fn accept(listener: &TcpListener, woken: &UnixStream, shared: &Arc<Shared>) {
+    let mut number = 0;
+    loop {
+        let mut waits = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(woken, PollFlags::IN),
+        ];
+        let polled = poll(&mut waits, None);
+        let [_, woken_now] = &waits;
+        if !woken_now.revents().is_empty() {
+            return;
+        }
+        match listener.accept() {
+            Ok((stream, from)) => {
+                number += 1;
+                greet(stream, from, number, shared);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock && polled.is_ok() => {}
+            // Out of file descriptors, most likely: others may give some back.
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// Gives a new connection a thread and a place among the strangers.
+fn greet(stream: TcpStream, from: SocketAddr, number: u64, shared: &Arc<Shared>) {
+    // Some systems hand the listener's mode down.
+    let kept = stream
+        .set_nonblocking(false)
+        .and_then(|()| stream.try_clone());
+    let Ok(kept) = kept else { return };
+    let mut strangers = shared.strangers();
+    // A rank proves itself in milliseconds; whoever has waited longest is the least likely one.
+    if strangers.len() >= shared.max_strangers
+        && let Some((_, oldest)) = strangers.pop_front()
+    {
+        let _ = oldest.shutdown(Shutdown::Both);
+    }
+    strangers.push_back((number, kept));
+    drop(strangers);
+
+    let shared_ = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name("store-rank".into());
+    let spawned = thread.spawn(move || {
+        let deadline = Instant::now() + HANDSHAKE_LIMIT;
+        let proved = auth::accept_side(&stream, &shared_.secret, Purpose::Store, deadline);
+        shared_.strangers().retain(|(other, _)| *other != number);
+        match proved {
+            Ok(context) => serve(stream, from, &context, &shared_),
+            Err(error) => tracing::warn!("store: refused a connection from {from}: {error}"),
+        }
+    });
+    if spawned.is_err() {
+        shared.strangers().retain(|(other, _)| *other != number);
+    }
+}
+
+/// Serves one rank from the moment it has proved that it knows the secret.
+fn serve(mut stream: TcpStream, from: SocketAddr, context: &[u8], shared: &Arc<Shared>) {
+    let (outbox, mail) = mpsc::channel();
+    let joined = configure(&stream)
+        .and_then(|()| Ok((stream.try_clone()?, stream.try_clone()?)))
+        .map_err(|error| tracing::warn!("store: lost a connection from {from}: {error}"));
+    let Ok((writing, kept)) = joined else { return };
+
+    let joined = match decode_context(context) {
+        None => Err(Refusal::BadContext),
+        Some((rank, size)) => {
+            let mut state = shared.lock();
+            if state.closed {
+                return;
+            }
+            let joined = state.roster.join(rank, size, outbox, Some(kept));
+            joined.map(|()| rank)
+        }
+    };
+    let rank = match joined {
+        Ok(rank) => rank,
+        Err(refusal) => {
+            tracing::warn!("store: refused a rank from {from}: {refusal:?}");
+            let _ = stream.set_write_timeout(Some(HANDSHAKE_LIMIT));
+            let _ = stream.write_all(&Message::Refused(refusal).encode());
+            return;
+        }
+    };
+    let writer = std::thread::Builder::new().name("store-mail".into());
+    if writer.spawn(move || deliver(writing, &mail)).is_err() {
+        shared
+            .lock()
+            .roster
+            .lose(rank, "the store has no thread left for it");
+        return;
+    }
+    listen(&mut stream, rank, shared);
+    shared.changed.notify_all();
+}
+
+/// Writes what is in the outbox until the rank is gone, then ends the connection.
+fn deliver(mut stream: TcpStream, mail: &Receiver<Arc<[u8]>>) {
+    while let Ok(frame) = mail.recv() {
+        if stream.write_all(&frame).is_err() {
+            let _ = stream.shutdown(Shutdown::Both);
+            return;
+        }
+    }
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+fn listen(stream: &mut TcpStream, rank: usize, shared: &Shared) {
+    loop {
+        let lost = match protocol::read(stream) {
+            Ok(Message::Bye) => {
+                shared.lock().roster.leave(rank);
+                return;
+            }
+            Ok(message) => {
+                let received = shared.lock().roster.receive(rank, message, Instant::now());
+                shared.changed.notify_all();
+                match received {
+                    Ok(()) => continue,
+                    Err(violation) => format!("it sent {}", violation.0),
+                }
+            }
+            Err(FrameError::Stream(_)) => {
+                "its connection ended without a good-bye: killed, crashed, or its host is gone"
+                    .into()
+            }
+            Err(error) => format!("it sent {error}"),
+        };
+        shared.lock().roster.lose(rank, &lost);
+        let _ = stream.shutdown(Shutdown::Both);
+        return;
+    }
+}
+
+/// What a rank states about itself in the handshake.
+pub(crate) fn encode_context(rank: usize, size: usize) -> [u8; 8] {
+    let mut context = [0; 8];
+    context[..4].copy_from_slice(&(rank as u32).to_le_bytes());
+    context[4..].copy_from_slice(&(size as u32).to_le_bytes());
+    context
+}
+
+fn decode_context(context: &[u8]) -> Option<(usize, usize)> {
+    let (rank, size) = context.split_first_chunk::<4>()?;
+    let size: &[u8; 4] = size.try_into().ok()?;
+    Some((
+        u32::from_le_bytes(*rank) as usize,
+        u32::from_le_bytes(*size) as usize,
+    ))
+}

@@ -1,0 +1,92 @@
+//! Collectives on registered buckets: no copy, two synchronisations.
+//!
+//! All-reduce: everybody enters; rank r takes slice r of all mappings, reduces it in rank order
+//! and writes the result to all mappings; everybody leaves. There is no gather phase, no line is
+//! read twice, and the result is bit-identical on all ranks.
+
+use std::ops::Range;
+
+use super::{Descriptor, Region, SharedMemory, Stop, Watch, slice_of};
+use crate::element::{DType, ReduceOp};
+use crate::reduce;
+
+impl SharedMemory {
+    /// Reduces the first `len` bytes of the bucket over all ranks, in place.
+    pub(crate) fn all_reduce_bucket(
+        &mut self,
+        descriptor: Descriptor,
+        bucket: &mut Region,
+        len: usize,
+        (dtype, op): (DType, ReduceOp),
+        watch: &Watch,
+    ) -> Result<(), Stop> {
+        let mine = slice_of(len, self.size(), self.rank);
+        self.reduce_slice(descriptor, bucket, mine, (dtype, op), watch)
+    }
+
+    /// Reduces one slice of the bucket, which no other rank may have taken. The slices of other
+    /// ranks are reduced by them, or left as they are when they are empty there.
+    pub(crate) fn reduce_slice(
+        &mut self,
+        descriptor: Descriptor,
+        bucket: &mut Region,
+        slice: Range<usize>,
+        (dtype, op): (DType, ReduceOp),
+        watch: &Watch,
+    ) -> Result<(), Stop> {
+        self.enter(descriptor, watch)?;
+        if !slice.is_empty() {
+            // SAFETY: all ranks have entered this collective with this bucket, so none uses its
+            // memory but for its own slice of it, and slices don't overlap.
+            let mut parts = unsafe { self.parts(bucket, &slice) };
+            reduce::all(dtype, op, &mut parts);
+        }
+        self.finish(watch)
+    }
+
+    /// Copies to this rank, for every peer, the range of bytes that `owned` says is the peer's.
+    pub(crate) fn gather_slices(
+        &mut self,
+        descriptor: Descriptor,
+        bucket: &mut Region,
+        owned: impl Fn(usize) -> Range<usize>,
+        watch: &Watch,
+    ) -> Result<(), Stop> {
+        self.enter(descriptor, watch)?;
+        for peer in self.peers() {
+            let range = owned(peer);
+            let theirs = &self.buckets[bucket.bucket][peer];
+            assert!(range.end <= theirs.len());
+            // SAFETY: in bounds; between entry and the end every rank only reads what it owns of
+            // its own mapping, and writes only the ranges that it does not own.
+            let from = unsafe {
+                std::slice::from_raw_parts(theirs.as_ptr().add(range.start), range.len())
+            };
+            bucket.bytes_mut()[range].copy_from_slice(from);
+        }
+        self.finish(watch)
+    }
+
+    /// The same range of every rank's mapping of a bucket.
+    ///
+    /// # Safety
+    /// No other rank, and nobody else in this process, may use this range of any of the mappings
+    /// while the slices live.
+    unsafe fn parts<'a>(
+        &'a self,
+        bucket: &'a mut Region,
+        range: &Range<usize>,
+    ) -> Vec<&'a mut [u8]> {
+        let slice = |mapping: &super::Mapping| {
+            assert!(range.start <= range.end && range.end <= mapping.len());
+            // SAFETY: in bounds; exclusive as the caller promises.
+            unsafe {
+                std::slice::from_raw_parts_mut(mapping.as_ptr().add(range.start), range.len())
+            }
+        };
+        self.buckets[bucket.bucket]
+            .iter()
+            .map(|mapping| slice(mapping))
+            .collect()
+    }
+}

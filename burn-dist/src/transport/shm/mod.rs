@@ -1,0 +1,324 @@
+//! Ranks of one host that share memory.
+//!
+//! Two things in one: a [`Transport`] whose streams are rings in shared memory, so that every
+//! algorithm runs on it, and [`SharedMemory`], whole collectives that work directly on memory that
+//! all ranks have mapped ([`direct`] on registered buckets, [`slots`] and [`small`] on private
+//! memory). All `unsafe` code of the crate is in this folder.
+
+mod arena;
+mod direct;
+mod flag;
+mod mapping;
+mod slots;
+mod small;
+mod stream;
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Interest, Interrupt, Transport, TransportError, Watch};
+use arena::Arena;
+pub(crate) use arena::{Descriptor, SMALL};
+use mapping::{Mapping, Ticket};
+
+const NAME: &str = "shm";
+
+/// This rank's part of a registered bucket. Its bytes are this rank's alone while it holds the
+/// region; while the buffer is in a collective, the collective's owners of each slice write there.
+pub struct Region {
+    mapping: Arc<Mapping>,
+    bucket: usize,
+}
+
+impl Region {
+    pub(crate) fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping has that many bytes. Peers write to them only inside a collective
+        // that all ranks have entered with this bucket, and to enter it the buffer that owns this
+        // region has to be moved in or borrowed mutably.
+        unsafe { std::slice::from_raw_parts(self.mapping.as_ptr(), self.mapping.len()) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; regions are not cloned, so this is the only view in the process.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.as_ptr(), self.mapping.len()) }
+    }
+}
+
+/// Why a collective on shared memory stopped.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// This rank did not come, or stayed away too long.
+    Waiting { rank: usize, interrupt: Interrupt },
+    /// This rank entered something else.
+    Mismatch { rank: usize, theirs: Descriptor },
+    /// The memory could not be had.
+    Setup(TransportError),
+}
+
+/// The shared-memory transport of one rank.
+pub struct SharedMemory {
+    rank: usize,
+    spin: u32,
+    arenas: Vec<Arena>,
+    /// Registered buckets: one mapping per rank.
+    buckets: Vec<Vec<Arc<Mapping>>>,
+    entered: u32,
+    finished: u32,
+    chunks: u32,
+}
+
+/// A rank's own arena, before the peers have mapped it.
+pub struct Offer {
+    mapping: Mapping,
+    /// Peers open the memory through this descriptor: it must stay open until they have.
+    file: OwnedFd,
+    ticket: Ticket,
+}
+
+impl Offer {
+    /// Makes this rank's arena for a group of `size` ranks.
+    ///
+    /// # Errors
+    /// When the system gives no shared memory.
+    pub fn new(size: usize) -> io::Result<Self> {
+        let (mapping, file, ticket) = Mapping::create(Arena::bytes(size), false)?;
+        Ok(Self {
+            mapping,
+            file,
+            ticket,
+        })
+    }
+
+    /// What the peers need to find it.
+    pub fn ticket(&self) -> Vec<u8> {
+        self.ticket.encode().to_vec()
+    }
+
+    /// Maps the arenas of all ranks. The offer must outlive the call on every other rank, so the
+    /// caller exchanges a word afterwards.
+    ///
+    /// # Errors
+    /// Names the rank whose memory could not be opened: another user's, or not on this host.
+    pub fn accept(
+        self,
+        rank: usize,
+        tickets: &[Vec<u8>],
+    ) -> Result<(SharedMemory, OwnedFd), TransportError> {
+        let size = tickets.len();
+        let mut mine = Some(self.mapping);
+        let mut arenas = Vec::with_capacity(size);
+        for (peer, ticket) in tickets.iter().enumerate() {
+            let mapping = match mine.take_if(|_| peer == rank) {
+                Some(mapping) => mapping,
+                None => open(peer, ticket, Arena::bytes(size), false)?,
+            };
+            arenas.push(Arena::new(mapping, size));
+        }
+        let shared = SharedMemory {
+            rank,
+            spin: flag::spin_rounds(size),
+            arenas,
+            buckets: Vec::new(),
+            entered: 0,
+            finished: 0,
+            chunks: 0,
+        };
+        Ok((shared, self.file))
+    }
+}
+
+fn open(peer: usize, ticket: &[u8], len: usize, prefault: bool) -> Result<Mapping, TransportError> {
+    let fail = |reason: String| TransportError::Peer {
+        transport: NAME,
+        rank: peer,
+        reason,
+    };
+    let ticket = Ticket::decode(ticket).ok_or_else(|| fail("sent a malformed ticket".into()))?;
+    Mapping::open(&ticket, len, prefault)
+        .map_err(|error| fail(format!("its shared memory can't be mapped: {error}")))
+}
+
+impl SharedMemory {
+    pub(crate) fn size(&self) -> usize {
+        self.arenas.len()
+    }
+
+    /// Says what this rank enters and waits until everybody has entered the same: the barrier
+    /// before every collective, and the place where ranks that disagree find out.
+    pub(crate) fn enter(&mut self, descriptor: Descriptor, watch: &Watch) -> Result<(), Stop> {
+        self.entered = self.entered.wrapping_add(1);
+        let epoch = self.entered;
+        let mine = &self.arenas[self.rank].head().enter;
+        mine.describe(epoch, descriptor);
+        mine.flag.post(epoch);
+        for rank in self.peers() {
+            let entry = &self.arenas[rank].head().enter;
+            entry.flag.wait(rank, epoch, self.spin, watch)?;
+            let theirs = entry.described(epoch);
+            if theirs != descriptor {
+                return Err(Stop::Mismatch { rank, theirs });
+            }
+        }
+        Ok(())
+    }
+
+    /// The barrier after a collective in which ranks wrote to each other's memory.
+    fn finish(&mut self, watch: &Watch) -> Result<(), Stop> {
+        self.finished = self.finished.wrapping_add(1);
+        self.arenas[self.rank].head().done.0.post(self.finished);
+        for rank in self.peers() {
+            self.arenas[rank]
+                .head()
+                .done
+                .0
+                .wait(rank, self.finished, self.spin, watch)?;
+        }
+        Ok(())
+    }
+
+    /// All other ranks, the next one first, so that not all of them look at the same flag.
+    fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, size) = (self.rank, self.size());
+        (1..size).map(move |distance| (rank + distance) % size)
+    }
+
+    /// Makes a bucket of `len` bytes that all ranks map and touch. All ranks call it.
+    ///
+    /// # Errors
+    /// Names the rank that had no memory for it or could not map a peer's.
+    pub(crate) fn register(
+        &mut self,
+        descriptor: Descriptor,
+        len: usize,
+        watch: &Watch,
+    ) -> Result<Region, Stop> {
+        let created = Mapping::create(len, true);
+        let ticket = match &created {
+            Ok((_, _, ticket)) => ticket.encode(),
+            Err(_) => [0; Ticket::BYTES],
+        };
+        let tickets = self.exchange(descriptor, &ticket, watch)?;
+        let opened = created.map_err(|source| TransportError::Setup {
+            transport: NAME,
+            action: format!("making a bucket of {len} bytes"),
+            source,
+        });
+        let opened = opened.and_then(|(mine, file, _)| {
+            let mut mine = Some(mine);
+            let mappings = tickets.iter().enumerate().map(|(rank, ticket)| {
+                let own = mine.take_if(|_| rank == self.rank);
+                Ok(Arc::new(
+                    own.map_or_else(|| open(rank, ticket, len, true), Ok)?,
+                ))
+            });
+            Ok((mappings.collect::<Result<Vec<_>, TransportError>>()?, file))
+        });
+        // The files are closed after this exchange: by then every rank has opened them.
+        let fine = self.exchange(descriptor, &[u8::from(opened.is_ok())], watch)?;
+        let (mappings, _files) = opened.map_err(Stop::Setup)?;
+        if let Some(rank) = fine.iter().position(|word| word != &[1]) {
+            let reason = format!("had no memory for a bucket of {len} bytes, or could not map it");
+            return Err(Stop::Setup(TransportError::Peer {
+                transport: NAME,
+                rank,
+                reason,
+            }));
+        }
+        let region = Region {
+            mapping: mappings[self.rank].clone(),
+            bucket: self.buckets.len(),
+        };
+        self.buckets.push(mappings);
+        Ok(region)
+    }
+
+    /// Whether `region` is a bucket of this group.
+    pub(crate) fn owns(&self, region: &Region) -> bool {
+        self.buckets
+            .get(region.bucket)
+            .is_some_and(|mappings| Arc::ptr_eq(&mappings[self.rank], &region.mapping))
+    }
+
+    /// The bucket's number, the same on every rank.
+    pub(crate) fn bucket_number(region: &Region) -> u32 {
+        region.bucket as u32
+    }
+}
+
+/// Rank `rank`'s slice of `len` bytes, cut at cache lines.
+fn slice_of(len: usize, size: usize, rank: usize) -> Range<usize> {
+    let lines = len.div_ceil(64);
+    let cut = |rank: usize| (lines * rank / size * 64).min(len);
+    cut(rank)..cut(rank + 1)
+}
+
+impl Transport for SharedMemory {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {
+        let peer = self.peer(to)?;
+        let count = stream::write(&self.arenas[self.rank], to, bytes);
+        if count > 0 {
+            peer.head().bell.0.ring();
+        }
+        Ok(count)
+    }
+
+    fn try_recv(&mut self, from: usize, bytes: &mut [u8]) -> Result<usize, TransportError> {
+        let peer = self.peer(from)?;
+        let count = stream::read(peer, self.rank, bytes);
+        if count > 0 {
+            peer.head().bell.0.ring();
+        }
+        Ok(count)
+    }
+
+    fn wait(&mut self, interest: Interest, limit: Duration) -> Result<(), TransportError> {
+        let ready = || {
+            interest
+                .send_to
+                .is_some_and(|to| stream::can_write(&self.arenas[self.rank], to))
+                || interest
+                    .recv_from
+                    .is_some_and(|from| stream::can_read(&self.arenas[from], self.rank))
+        };
+        for _ in 0..self.spin {
+            if ready() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let bell = &self.arenas[self.rank].head().bell.0;
+        let rung = bell.epoch();
+        if !ready() {
+            bell.sleep(rung, limit);
+        }
+        Ok(())
+    }
+
+    fn shared(&mut self) -> Option<&mut SharedMemory> {
+        Some(self)
+    }
+}
+
+impl SharedMemory {
+    fn peer(&self, rank: usize) -> Result<&Arena, TransportError> {
+        let missing = TransportError::NoStream {
+            peer: rank,
+            transport: NAME,
+        };
+        self.arenas
+            .get(rank)
+            .filter(|_| rank != self.rank)
+            .ok_or(missing)
+    }
+}

@@ -1,0 +1,280 @@
+//! TCP between hosts, or between processes of one host that cannot share memory.
+//!
+//! One connection to the next rank on the ring and one from the previous, without blocking, with
+//! the system's buffers sized for a few segments. Both sides prove that they know the run's secret
+//! before a byte of data moves; the data itself is neither encrypted nor signed, so the network
+//! between the hosts has to be trusted.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+
+use super::{Interest, Transport, TransportError};
+use crate::rendezvous::auth::{self, HANDSHAKE_LIMIT, Purpose};
+use crate::rendezvous::net;
+use crate::world::Secret;
+
+const NAME: &str = "tcp";
+
+/// Bytes that the system should buffer per direction: a few segments of the ring.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+/// Pause between two looks at a listener on which nobody has called.
+const LISTENER_PAUSE: Duration = Duration::from_millis(5);
+
+/// This rank's listening socket, before the ranks know each other's addresses.
+pub struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// The TCP transport of one rank.
+pub struct Tcp {
+    next: (usize, TcpStream),
+    previous: (usize, TcpStream),
+}
+
+impl Listener {
+    /// Listens on a free port of the address by which the other ranks reach this one.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn bind(ip: IpAddr) -> Result<Self, TransportError> {
+        let fail = |source| setup(format!("listening on {ip}"), source);
+        let listener = TcpListener::bind((ip, 0)).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        let address = listener.local_addr().map_err(fail)?;
+        Ok(Self { listener, address })
+    }
+
+    /// Where the other ranks find it.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connects to the next rank on the ring and waits for the previous one.
+    ///
+    /// # Errors
+    /// When the next rank cannot be reached, the previous one does not come in time, or either
+    /// does not know the secret.
+    pub fn connect(
+        self,
+        rank: usize,
+        addresses: &[SocketAddr],
+        secret: &Secret,
+        timeout: Duration,
+    ) -> Result<Tcp, TransportError> {
+        let size = addresses.len();
+        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        let deadline = Instant::now() + timeout;
+        // Both at once: every rank accepts and connects, and a handshake needs both sides.
+        let (outgoing, incoming) = thread::scope(|scope| {
+            let outgoing = scope.spawn(|| connect(rank, next, addresses[next], secret, deadline));
+            let incoming = self.accept(previous, secret, deadline);
+            let panicked = || Err(peer(next, "the connecting thread panicked".into()));
+            (outgoing.join().unwrap_or_else(|_| panicked()), incoming)
+        });
+        let (outgoing, incoming) = (outgoing?, incoming?);
+        for stream in [&outgoing, &incoming] {
+            prepare(stream).map_err(|source| setup("setting socket options".into(), source))?;
+        }
+        Ok(Tcp {
+            next: (next, outgoing),
+            previous: (previous, incoming),
+        })
+    }
+
+    fn accept(
+        &self,
+        previous: usize,
+        secret: &Secret,
+        deadline: Instant,
+    ) -> Result<TcpStream, TransportError> {
+        let late = || {
+            peer(
+                previous,
+                format!("did not connect to {} in time", self.address),
+            )
+        };
+        while Instant::now() < deadline {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    thread::sleep(LISTENER_PAUSE);
+                    continue;
+                }
+                // The caller hung up between its knock and our answer.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+                Err(source) => return Err(setup(format!("accepting on {}", self.address), source)),
+            };
+            let soon = deadline.min(Instant::now() + HANDSHAKE_LIMIT);
+            let accepted = stream.set_nonblocking(false).map_err(auth::StreamError::Io);
+            let context = accepted
+                .map_err(auth::AuthError::from)
+                .and_then(|()| auth::accept_side(&stream, secret, Purpose::Data, soon));
+            match context {
+                Ok(context) if context == identify(previous) => return Ok(stream),
+                // Anybody can knock; only the previous rank comes in.
+                Ok(_) => {
+                    tracing::warn!("another rank than {previous} connected to {}", self.address)
+                }
+                Err(error) => {
+                    tracing::warn!("a connection to {} was refused: {error}", self.address)
+                }
+            }
+        }
+        Err(late())
+    }
+}
+
+fn connect(
+    rank: usize,
+    next: usize,
+    address: SocketAddr,
+    secret: &Secret,
+    deadline: Instant,
+) -> Result<TcpStream, TransportError> {
+    let left = deadline
+        .saturating_duration_since(Instant::now())
+        .max(Duration::from_millis(1));
+    let fail = |source| TransportError::Stream {
+        peer: next,
+        transport: NAME,
+        action: "connecting",
+        source,
+    };
+    let stream = TcpStream::connect_timeout(&address, left).map_err(fail)?;
+    auth::connect_side(&stream, secret, Purpose::Data, &identify(rank), deadline)
+        .map_err(|error| peer(next, format!("the handshake at {address} failed: {error}")))?;
+    Ok(stream)
+}
+
+/// What a rank says of itself when it connects.
+fn identify(rank: usize) -> Vec<u8> {
+    (rank as u64).to_le_bytes().to_vec()
+}
+
+fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+    net::configure(stream)?;
+    // The system may give less; that costs speed, not correctness.
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(stream, SOCKET_BUFFER);
+    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(stream, SOCKET_BUFFER);
+    stream.set_nonblocking(true)
+}
+
+fn setup(action: String, source: std::io::Error) -> TransportError {
+    TransportError::Setup {
+        transport: NAME,
+        action,
+        source,
+    }
+}
+
+fn peer(rank: usize, reason: String) -> TransportError {
+    TransportError::Peer {
+        transport: NAME,
+        rank,
+        reason,
+    }
+}
+
+impl Transport for Tcp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {
+        let (peer, stream) = &mut self.next;
+        check(*peer, to)?;
+        moved(to, "sending", stream.write(bytes))
+    }
+
+    fn try_recv(&mut self, from: usize, bytes: &mut [u8]) -> Result<usize, TransportError> {
+        let (peer, stream) = &mut self.previous;
+        check(*peer, from)?;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        match stream.read(bytes) {
+            Ok(0) => Err(TransportError::Closed {
+                peer: from,
+                transport: NAME,
+            }),
+            result => moved(from, "receiving", result),
+        }
+    }
+
+    fn wait(&mut self, interest: Interest, limit: Duration) -> Result<(), TransportError> {
+        let mut fds = Vec::with_capacity(2);
+        if interest.send_to.is_some() {
+            fds.push(PollFd::from_borrowed_fd(
+                self.next.1.as_fd(),
+                PollFlags::OUT,
+            ));
+        }
+        if interest.recv_from.is_some() {
+            fds.push(PollFd::from_borrowed_fd(
+                self.previous.1.as_fd(),
+                PollFlags::IN,
+            ));
+        }
+        let limit = Timespec::try_from(limit).unwrap_or(Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        });
+        match rustix::event::poll(&mut fds, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(TransportError::Stream {
+                peer: self.previous.0,
+                transport: NAME,
+                action: "waiting",
+                source: error.into(),
+            }),
+        }
+    }
+}
+
+fn check(kept: usize, asked: usize) -> Result<(), TransportError> {
+    if kept == asked {
+        return Ok(());
+    }
+    Err(TransportError::NoStream {
+        peer: asked,
+        transport: NAME,
+    })
+}
+
+fn moved(
+    peer: usize,
+    action: &'static str,
+    result: std::io::Result<usize>,
+) -> Result<usize, TransportError> {
+    match result {
+        Ok(count) => Ok(count),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Ok(0)
+        }
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted
+            ) =>
+        {
+            Err(TransportError::Closed {
+                peer,
+                transport: NAME,
+            })
+        }
+        Err(source) => Err(TransportError::Stream {
+            peer,
+            transport: NAME,
+            action,
+            source,
+        }),
+    }
+}

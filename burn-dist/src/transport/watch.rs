@@ -1,0 +1,70 @@
+//! How long a rank may wait, and what else ends the wait.
+//!
+//! Every wait of every transport goes through a [`Watch`], so that a dead or silent peer becomes
+//! an error within the time-out wherever it happens.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use crate::rendezvous::{Fault, FaultBoard};
+
+/// The longest a rank sleeps before it looks at the fault board and the clock again.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// How long what a peer sent before it left may still be on its way.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A deadline and the news of failed peers, for one collective.
+#[derive(Debug)]
+pub struct Watch {
+    deadline: Instant,
+    faults: FaultBoard,
+    left: Cell<Option<Instant>>,
+}
+
+/// Why a wait ended without what it waited for.
+#[derive(Clone, Debug)]
+pub enum Interrupt {
+    /// The deadline passed.
+    TimedOut,
+    /// A peer failed.
+    Fault(Fault),
+}
+
+impl Watch {
+    /// A watch that ends `limit` from now, or as soon as `faults` knows of a failed peer.
+    pub fn new(limit: Duration, faults: FaultBoard) -> Self {
+        Self {
+            deadline: Instant::now() + limit,
+            faults,
+            left: Cell::new(None),
+        }
+    }
+
+    /// How long to sleep at most before asking again, while waiting for `peer`.
+    ///
+    /// # Errors
+    /// When the wait is over: a rank failed, `peer` left, or the deadline passed.
+    pub fn slice(&self, peer: usize) -> Result<Duration, Interrupt> {
+        if let Some(fault) = self.faults.get() {
+            return Err(Interrupt::Fault(fault));
+        }
+        let now = Instant::now();
+        if self.faults.left(peer) {
+            let since = self.left.get().unwrap_or(now);
+            self.left.set(Some(since));
+            if now.duration_since(since) > FAREWELL {
+                let reason = "it finished and left the group while others still waited for it";
+                return Err(Interrupt::Fault(Fault {
+                    rank: Some(peer),
+                    reason: reason.into(),
+                }));
+            }
+        }
+        let left = self.deadline.saturating_duration_since(now);
+        if left.is_zero() {
+            return Err(Interrupt::TimedOut);
+        }
+        Ok(left.min(SLICE))
+    }
+}

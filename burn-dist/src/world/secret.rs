@@ -1,0 +1,218 @@
+//! The secret that the ranks of one run share: whoever knows it may join, nobody else.
+
+use std::io::Read;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Fewest bytes of text that make a secret.
+pub const MIN_SECRET_BYTES: usize = 16;
+
+/// Most bytes of text that make a secret: a limit on what a file can make us read.
+pub const MAX_SECRET_BYTES: usize = 4096;
+
+/// Separates our keys from all other uses of the same text. Never changes.
+const KEY_CONTEXT: &str = "burn-dist 2026-11 secret of a run v1";
+
+/// Why a text or file is no secret.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// Too short to resist guessing.
+    #[error("it has {bytes} bytes, at least {MIN_SECRET_BYTES} are needed")]
+    TooShort {
+        /// Length of what was given.
+        bytes: usize,
+    },
+    /// Longer than a secret can sensibly be.
+    #[error("it has more than {MAX_SECRET_BYTES} bytes")]
+    TooLong,
+    /// A folder, pipe or device instead of a file.
+    #[error("{path} is not a regular file", path = path.display())]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// Others on the machine could read it.
+    #[error(
+        "{path} can be read by others (mode {mode:03o}): run `chmod 600 {path}`",
+        path = path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The file can't be opened or read.
+    #[error("can't read {path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The system gave no random numbers.
+    #[error("the system gave no random numbers: {0}")]
+    Random(getrandom::Error),
+}
+
+/// A 256-bit key, derived from text. Its `Debug` output does not show it.
+#[derive(Clone)]
+pub struct Secret {
+    key: [u8; 32],
+}
+
+impl Secret {
+    /// Hashes `text` into a key.
+    ///
+    /// # Errors
+    /// If the text has fewer than [`MIN_SECRET_BYTES`] or more than [`MAX_SECRET_BYTES`] bytes.
+    pub fn from_text(text: &str) -> Result<Self, SecretError> {
+        Self::from_bytes(text.as_bytes())
+    }
+
+    /// Reads the text from a file, without the line ends after it.
+    ///
+    /// # Errors
+    /// If it is no regular file, if group or others may read or write it, or if its length is out
+    /// of bounds.
+    pub fn from_file(path: &Path) -> Result<Self, SecretError> {
+        let read = |source| SecretError::Read {
+            path: path.into(),
+            source,
+        };
+        // Without NONBLOCK, opening a named pipe would wait for its writer.
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+            .open(path)
+            .map_err(read)?;
+        let meta = file.metadata().map_err(read)?;
+        if !meta.is_file() {
+            return Err(SecretError::NotAFile { path: path.into() });
+        }
+        let mode = meta.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(SecretError::Exposed {
+                path: path.into(),
+                mode,
+            });
+        }
+        let mut text = Vec::new();
+        // Room for a line end beyond the cap; what is too long is found below.
+        file.take(MAX_SECRET_BYTES as u64 + 3)
+            .read_to_end(&mut text)
+            .map_err(read)?;
+        while text
+            .last()
+            .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))
+        {
+            text.pop();
+        }
+        Self::from_bytes(&text)
+    }
+
+    /// A new random secret as text, to hand to other processes, and as key.
+    pub(crate) fn generate() -> Result<(String, Self), SecretError> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(SecretError::Random)?;
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let secret = Self::from_text(&text)?;
+        Ok((text, secret))
+    }
+
+    /// The key, for keyed hashes.
+    pub(crate) fn key(&self) -> &[u8; 32] {
+        &self.key
+    }
+
+    fn from_bytes(text: &[u8]) -> Result<Self, SecretError> {
+        if text.len() < MIN_SECRET_BYTES {
+            return Err(SecretError::TooShort { bytes: text.len() });
+        }
+        if text.len() > MAX_SECRET_BYTES {
+            return Err(SecretError::TooLong);
+        }
+        Ok(Self {
+            key: blake3::derive_key(KEY_CONTEXT, text),
+        })
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(hidden)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+
+    const TEXT: &str = "correct horse battery staple";
+
+    fn file(content: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn debug_hides_the_key() {
+        let secret = Secret::from_text(TEXT).unwrap();
+        assert_eq!(format!("{secret:?}"), "Secret(hidden)");
+    }
+
+    #[test]
+    fn file_and_text_give_the_same_key() {
+        let (_dir, path) = file(format!("{TEXT}\r\n").as_bytes(), 0o600);
+        let secret = Secret::from_file(&path).unwrap();
+        assert_eq!(secret.key(), Secret::from_text(TEXT).unwrap().key());
+    }
+
+    #[test]
+    fn lengths_are_checked() {
+        let short = Secret::from_text("fifteen bytes..");
+        assert!(matches!(short, Err(SecretError::TooShort { bytes: 15 })));
+        assert!(Secret::from_text("sixteen bytes...").is_ok());
+        assert!(Secret::from_text(&"x".repeat(MAX_SECRET_BYTES)).is_ok());
+        let long = Secret::from_text(&"x".repeat(MAX_SECRET_BYTES + 1));
+        assert!(matches!(long, Err(SecretError::TooLong)));
+        let (_dir, path) = file(&vec![b'x'; 1 << 20], 0o600);
+        assert!(matches!(
+            Secret::from_file(&path),
+            Err(SecretError::TooLong)
+        ));
+    }
+
+    #[test]
+    fn files_that_others_can_read_are_refused() {
+        for mode in [0o640, 0o604, 0o620, 0o644] {
+            let (_dir, path) = file(TEXT.as_bytes(), mode);
+            let error = Secret::from_file(&path).unwrap_err();
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+        }
+    }
+
+    #[test]
+    fn folders_pipes_and_missing_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Secret::from_file(dir.path());
+        assert!(matches!(folder, Err(SecretError::NotAFile { .. })));
+        let missing = Secret::from_file(&dir.path().join("none"));
+        assert!(matches!(missing, Err(SecretError::Read { .. })));
+        let device = Secret::from_file(Path::new("/dev/zero"));
+        assert!(matches!(device, Err(SecretError::NotAFile { .. })));
+    }
+
+    #[test]
+    fn generated_secrets_differ_and_read_back() {
+        let (text, secret) = Secret::generate().unwrap();
+        let (other, _) = Secret::generate().unwrap();
+        assert_ne!(text, other);
+        assert_eq!(secret.key(), Secret::from_text(&text).unwrap().key());
+    }
+}

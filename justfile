@@ -1,0 +1,20 @@
+# Short names for the commands of CONTRIBUTING.md.
+
+# Trains on built-in data; arguments go to the trainer: `just train --config mnist-cnn.toml`.
+train *arguments:
+    cargo run --release -- {{arguments}}
+
+test:
+    scripts/test.sh
+
+lint:
+    cargo fmt --all --check
+    cargo clippy --release --workspace --all-targets -- -D warnings
+
+doc:
+    RUSTDOCFLAGS='-D warnings' cargo doc --release --no-deps --workspace
+
+# Both benchmarks, the first against OpenMPI where it is installed; tables here, JSON in results/.
+bench:
+    cargo run --release -p bench -- collectives --mpi
+    cargo run --release -p bench -- training

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Installs what the tests need where it may, runs every test of the workspace, and names what could
+# not be installed and which tests were skipped for it.
+#
+#   BURN_DIST_DATA          folder that holds mnist/ (real MNIST); unset: those tests are skipped
+#   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
+#   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+limit=${TEST_TIMEOUT_SECONDS:-600}
+missing=()
+
+say() { printf '%s\n' "test.sh: $*" >&2; }
+
+# --- what the tests need beyond the Rust toolchain ------------------------------------------------
+
+# The comparison with OpenMPI in `bench` is the only test that wants a program from outside.
+mpi_ready() { command -v mpicc && command -v mpirun && command -v cc; } >/dev/null 2>&1
+
+install_mpi() {
+  mpi_ready && return
+  if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
+    missing+=("OpenMPI (mpicc, mpirun): needs root and apt-get here; install openmpi-bin libopenmpi-dev gcc by hand")
+    return
+  fi
+  say "installing openmpi-bin libopenmpi-dev gcc"
+  local apt=(timeout 300 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
+  export DEBIAN_FRONTEND=noninteractive
+  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends openmpi-bin libopenmpi-dev gcc; } \
+    </dev/null >&2 || say "apt-get failed"
+  mpi_ready || missing+=("OpenMPI (mpicc, mpirun): apt-get could not install openmpi-bin libopenmpi-dev gcc")
+}
+install_mpi
+
+if [[ -z ${BURN_DIST_DATA:-} ]]; then
+  missing+=("real MNIST: set BURN_DIST_DATA to a folder that holds mnist/*-ubyte.gz")
+elif [[ ! -d $BURN_DIST_DATA/mnist ]]; then
+  missing+=("real MNIST: BURN_DIST_DATA=$BURN_DIST_DATA holds no folder mnist/")
+fi
+
+# --- what the tests may leave behind: nothing ------------------------------------------------------
+
+# Every process that a test starts inherits this mark, so a leftover is told from a stranger's.
+mark="burn-dist-test-$$-$(date +%s%N)"
+shm_files() { find /dev/shm -maxdepth 1 -user "$(id -u)" -name '*burn*dist*' 2>/dev/null | sort; }
+marked_processes() {
+  grep -lzsFx "BURN_DIST_TEST_MARK=$mark" /proc/[0-9]*/environ | sed -n 's|^/proc/\([0-9]*\)/.*|\1|p' || true
+}
+kill_marked() {
+  local pid
+  for pid in $(marked_processes); do kill -KILL "$pid" 2>/dev/null || true; done
+}
+shm_before=$(shm_files)
+log=$(mktemp)
+trap 'kill_marked; rm -f "$log"' EXIT
+trap 'exit 130' INT TERM
+
+# --- the tests -------------------------------------------------------------------------------------
+
+what=("$@")
+[[ ${#what[@]} -gt 0 ]] || what=(--workspace)
+status=0
+# --show-output: a passing test's "SKIPPED: ..." would stay hidden otherwise.
+BURN_DIST_TEST_MARK="$mark" cargo test --release --no-fail-fast \
+  --config "target.'cfg(all())'.runner = ['timeout', '--verbose', '-k', '10', '$limit']" \
+  "${what[@]}" -- --show-output </dev/null 2>&1 | tee "$log" || status=$?
+
+left_processes='' left_shm=''
+for _ in {1..20}; do
+  left_processes=$(marked_processes)
+  left_shm=$(comm -13 <(printf '%s\n' "$shm_before") <(shm_files))
+  [[ -z $left_processes && -z $left_shm ]] && break
+  sleep 0.25
+done
+
+# --- the account -----------------------------------------------------------------------------------
+
+awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
+     END { printf "test.sh: %d passed, %d failed, %d ignored\n", passed, failed, ignored }' "$log" >&2
+
+mapfile -t skipped < <(grep -a '^SKIPPED:' "$log" | sort -u)
+if [[ ${#missing[@]} -gt 0 || ${#skipped[@]} -gt 0 ]]; then
+  {
+    echo "################################ NOT EVERYTHING WAS TESTED ################################"
+    for line in "${missing[@]}"; do echo "MISSING: $line"; done
+    for line in "${skipped[@]}"; do echo "$line"; done
+    echo "############################################################################################"
+  } >&2
+fi
+
+if [[ -n $left_processes ]]; then
+  say "FAILED: the tests left these processes behind (killed now):"
+  for pid in $left_processes; do
+    printf '  %s %s\n' "$pid" "$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" || true)" >&2
+  done
+  status=1
+fi
+if [[ -n $left_shm ]]; then
+  say "FAILED: the tests left these files behind:"
+  printf '  %s\n' $left_shm >&2
+  status=1
+fi
+[[ $status -eq 0 ]] || say "FAILED"
+exit "$status"
