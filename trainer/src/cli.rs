@@ -1,0 +1,268 @@
+//! The command line: checks everything before anything starts, then either starts ranks or is
+//! one.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use burn_dist::launch::LocalLauncher;
+use burn_dist::world::{Launch, World};
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{ConfigError, DEFAULT, EMBEDDED, Embedded, Loaded};
+use crate::console::say;
+use crate::error::TrainError;
+use crate::run::{RunOptions, plan, run};
+use crate::{FAILED, USAGE, data, panics, run_dir, signals};
+
+/// Ranks of the built-in run, which shows training on several.
+const DEFAULT_RANKS: usize = 2;
+
+/// Trains image models on one device or many.
+///
+/// Without arguments it trains a small CNN on built-in digits with two ranks.
+#[derive(Debug, Parser)]
+#[command(name = "trainer", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists the configurations inside this program, or prints one.
+    Configs {
+        /// The one to print.
+        name: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct TrainArgs {
+    /// Configuration: a file, or one of those inside this program (see `trainer configs`).
+    /// Without it the built-in digits are trained.
+    #[arg(long, value_name = "FILE")]
+    config: Option<String>,
+    /// Sets one configuration key, for example train.epochs=2; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Starts this many ranks on this machine. Without it one is started, or two when no
+    /// configuration is named.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    nproc: Option<u16>,
+    /// Folder of this run. Default: runs/<configuration>-<time>.
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// What to continue from: auto, off, or a checkpoint.
+    #[arg(long, value_name = "auto|off|PATH")]
+    resume: Option<Resume>,
+    /// Checks everything and says what would be done, without training.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// `--resume`.
+#[derive(Clone, Debug)]
+enum Resume {
+    /// The last checkpoint of the run, if there is one.
+    Auto,
+    /// Nothing.
+    Off,
+    /// This checkpoint.
+    Path(PathBuf),
+}
+
+impl FromStr for Resume {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "" => Err("say auto, off, or a path".to_owned()),
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            path => Ok(Self::Path(path.into())),
+        }
+    }
+}
+
+/// Why the program ends without having done what it was asked.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The arguments or the environment are wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// What was started failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+}
+
+impl From<burn_dist::launch::LaunchError> for Failure {
+    fn from(error: burn_dist::launch::LaunchError) -> Self {
+        Self::Train(TrainError::Dist(error.into()))
+    }
+}
+
+impl Failure {
+    fn exit_code(&self) -> i32 {
+        match self {
+            Self::Config(_) | Self::Usage(_) => USAGE,
+            Self::Train(_) => FAILED,
+        }
+    }
+}
+
+/// Runs the program; its exit code is the result.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let (rank, outcome) = match World::from_env() {
+        Ok(world) => (world.rank(), execute(cli, &world)),
+        Err(error) => (0, Err(Failure::Usage(error.to_string()))),
+    };
+    let code = outcome.unwrap_or_else(|failure| {
+        report(rank, &failure);
+        failure.exit_code()
+    });
+    ExitCode::from(u8::try_from(code).unwrap_or(FAILED as u8))
+}
+
+/// The main rank shows all there is to show, the others one line with their rank.
+fn report(rank: usize, failure: &Failure) {
+    match failure {
+        Failure::Config(error) if rank == 0 => eprintln!("{}", render(error)),
+        Failure::Train(TrainError::Config(error)) if rank == 0 => eprintln!("{}", render(error)),
+        _ if rank == 0 => eprintln!("error: {failure}"),
+        _ => eprintln!("error on rank {rank}: {failure}"),
+    }
+}
+
+/// The error with the place in the source that it is about.
+fn render(error: &ConfigError) -> String {
+    let terminal = std::io::stderr().is_terminal();
+    let theme = match terminal {
+        true => miette::GraphicalTheme::unicode(),
+        false => miette::GraphicalTheme::unicode_nocolor(),
+    };
+    let handler = miette::GraphicalReportHandler::new_themed(theme)
+        .with_wrap_lines(false)
+        .with_links(false);
+    let mut text = String::new();
+    match handler.render_report(&mut text, error) {
+        Ok(()) => format!("error: wrong configuration\n{}", text.trim_end()),
+        Err(_) => format!("error: {error}"),
+    }
+}
+
+fn execute(cli: Cli, world: &World) -> Result<i32, Failure> {
+    if let Some(Command::Configs { name }) = cli.command {
+        return configs(name.as_deref());
+    }
+    let args = cli.train;
+    let size = world_size(&args, world)?;
+    let loaded = Loaded::load(args.config.as_deref().unwrap_or(DEFAULT), &args.set)?;
+    loaded.batching(size)?;
+    if let Some(Resume::Path(path)) = &args.resume {
+        return Err(Failure::Usage(format!(
+            "cannot resume from {}: this version writes and reads no checkpoints; a later one will",
+            path.display()
+        )));
+    }
+    if let (true, Some(folder)) = (world.is_main(), &args.run_dir) {
+        check_run_dir(folder)?;
+    }
+    let by_launcher = world.launch() != Launch::Single;
+    if args.dry_run {
+        if world.is_main() {
+            dry_run(&loaded, size)?;
+        }
+        return Ok(0);
+    }
+    if let (Some(Resume::Auto), true) = (&args.resume, !by_launcher || world.is_main()) {
+        say("--resume auto: there is no checkpoint, training starts anew");
+    }
+    if size > 1 && !by_launcher {
+        return start_ranks(size);
+    }
+    be_rank(&loaded, world, RunOptions { run_dir: args.run_dir })
+}
+
+/// A folder that holds another run is a wrong argument.
+fn check_run_dir(folder: &Path) -> Result<(), Failure> {
+    run_dir::check_unused(folder).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// How many ranks this run has: a launcher's word, else the user's, else the default.
+fn world_size(args: &TrainArgs, world: &World) -> Result<usize, Failure> {
+    match (world.launch(), args.nproc) {
+        (Launch::Single, Some(ranks)) => Ok(ranks.into()),
+        (Launch::Single, None) if args.config.is_none() => Ok(DEFAULT_RANKS),
+        (Launch::Single, None) => Ok(1),
+        // Ranks of our own launcher get its arguments.
+        (Launch::Local, _) | (_, None) => Ok(world.size()),
+        (launch, Some(_)) => Err(Failure::Usage(format!(
+            "--nproc starts ranks, but this process was started by {launch} as {}; leave --nproc \
+             out, or unset RANK, LOCAL_RANK and WORLD_SIZE",
+            world.describe()
+        ))),
+    }
+}
+
+fn configs(name: Option<&str>) -> Result<i32, Failure> {
+    let Some(name) = name else {
+        for config in EMBEDDED {
+            say(&format!("{:<16} {}", config.name, config.summary()));
+        }
+        return Ok(0);
+    };
+    let Some(config) = Embedded::find(name) else {
+        return Err(Failure::Usage(Embedded::not_found(name)));
+    };
+    say(config.text.trim_end());
+    Ok(0)
+}
+
+/// Prints the resolved configuration, and below it, as comments, what it amounts to.
+fn dry_run(loaded: &Loaded, size: usize) -> Result<(), Failure> {
+    let config = &loaded.config;
+    say(&config.to_toml()?);
+    let batching = loaded.batching(size)?;
+    say(&format!("# world size {size}"));
+    say(&format!(
+        "# global batch {} = {} × {} accumulated × {size}",
+        batching.global, batching.micro, batching.accumulate
+    ));
+    if data::needs_download(&config.data) {
+        say("# the data is not there yet and would be downloaded first");
+        return Ok(());
+    }
+    let plan = plan(loaded, size)?;
+    say(&format!("# {} parameters", plan.parameters));
+    say(&format!(
+        "# {} training and {} test images, {} steps per epoch",
+        plan.train_samples, plan.test_samples, plan.steps_per_epoch
+    ));
+    Ok(())
+}
+
+/// Starts `size` processes of this program with the same arguments, and waits for them.
+fn start_ranks(size: usize) -> Result<i32, Failure> {
+    let outcome = LocalLauncher::new(size).run()?;
+    if !outcome.is_success() {
+        eprintln!("error: {outcome}");
+    }
+    Ok(outcome.exit_code().into())
+}
+
+/// Is the rank that `world` says.
+fn be_rank(loaded: &Loaded, world: &World, options: RunOptions) -> Result<i32, Failure> {
+    panics::end_on_panic(world.rank());
+    signals::end_on_signals(world.is_main())
+        .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
+    run(loaded, world, &options)?;
+    Ok(0)
+}

@@ -1,0 +1,174 @@
+//! `global batch = micro-batch × accumulation × world size`: checked, and derived where one is
+//! left out.
+
+use super::error::Fault;
+use super::sections::TrainConfig;
+
+/// Global batch when the configuration says nothing about batch sizes.
+const DEFAULT_GLOBAL: usize = 64;
+/// Largest global batch; larger ones are typing errors, and their buffers would not fit.
+const MAX_GLOBAL: usize = 1 << 24;
+
+/// How many images make one optimizer step, and how they are portioned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batching {
+    /// Images per step over all ranks.
+    pub global: usize,
+    /// Images that one rank computes at a time.
+    pub micro: usize,
+    /// Micro-batches of one rank per step.
+    pub accumulate: usize,
+}
+
+impl Batching {
+    /// The batch sizes for `world` ranks.
+    pub fn resolve(train: &TrainConfig, world: usize) -> Result<Self, Fault> {
+        for (key, value) in [
+            ("train.batch_size", train.batch_size),
+            ("train.micro_batch_size", train.micro_batch_size),
+            ("train.accumulate", train.accumulate),
+        ] {
+            if value.is_some_and(|value| value == 0 || value > MAX_GLOBAL) {
+                return Err(Fault::in_key(
+                    key,
+                    format!("`{key}` is not in 1..={MAX_GLOBAL}"),
+                ));
+            }
+        }
+        match (train.batch_size, train.micro_batch_size) {
+            (None, Some(micro)) => Self::grow(micro, train.accumulate.unwrap_or(1), world),
+            (global, None) => {
+                let global = global.unwrap_or(DEFAULT_GLOBAL);
+                let accumulate = train.accumulate.unwrap_or(1);
+                let parts = accumulate.saturating_mul(world);
+                divide(global, parts, &format!("{accumulate} × {world} ranks")).map(|micro| Self {
+                    global,
+                    micro,
+                    accumulate,
+                })
+            }
+            (Some(global), Some(micro)) => {
+                let parts = micro.saturating_mul(world);
+                let accumulate = divide(
+                    global,
+                    parts,
+                    &format!("micro-batches of {micro} × {world} ranks"),
+                )?;
+                match train.accumulate {
+                    Some(wanted) if wanted != accumulate => Err(Fault::in_key(
+                        "train.batch_size",
+                        format!(
+                            "`train.batch_size` = {global} is not micro_batch_size {micro} × \
+                             accumulate {wanted} × {world} ranks = {}",
+                            parts.saturating_mul(wanted)
+                        ),
+                    )
+                    .help("leave one of the three out and it is derived")),
+                    _ => Ok(Self {
+                        global,
+                        micro,
+                        accumulate,
+                    }),
+                }
+            }
+        }
+    }
+
+    fn grow(micro: usize, accumulate: usize, world: usize) -> Result<Self, Fault> {
+        let global = micro.saturating_mul(accumulate).saturating_mul(world);
+        if global > MAX_GLOBAL {
+            return Err(Fault::in_key(
+                "train.micro_batch_size",
+                format!("micro_batch_size × accumulate × {world} ranks is more than {MAX_GLOBAL}"),
+            ));
+        }
+        Ok(Self {
+            global,
+            micro,
+            accumulate,
+        })
+    }
+}
+
+/// `global / parts`, which must be a whole number.
+fn divide(global: usize, parts: usize, what: &str) -> Result<usize, Fault> {
+    if parts > 0 && parts <= global && global.is_multiple_of(parts) {
+        return Ok(global / parts);
+    }
+    let below = global / parts.max(1) * parts;
+    let above = below.saturating_add(parts);
+    let near = if below == 0 {
+        above.to_string()
+    } else {
+        format!("{below} or {above}")
+    };
+    Err(Fault::in_key(
+        "train.batch_size",
+        format!("a global batch of {global} cannot be split into {what}"),
+    )
+    .help(format!("set train.batch_size to {near}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(
+        sizes: (Option<usize>, Option<usize>, Option<usize>),
+        world: usize,
+    ) -> Result<(usize, usize, usize), String> {
+        let train = TrainConfig {
+            batch_size: sizes.0,
+            micro_batch_size: sizes.1,
+            accumulate: sizes.2,
+            ..TrainConfig::default()
+        };
+        Batching::resolve(&train, world)
+            .map(|batching| (batching.global, batching.micro, batching.accumulate))
+            .map_err(|fault| format!("{} | {}", fault.message, fault.help.unwrap_or_default()))
+    }
+
+    #[test]
+    fn what_is_left_out_is_derived() {
+        assert_eq!(resolve((None, None, None), 2), Ok((64, 32, 1)));
+        assert_eq!(resolve((Some(96), None, None), 3), Ok((96, 32, 1)));
+        assert_eq!(resolve((Some(96), None, Some(4)), 3), Ok((96, 8, 4)));
+        assert_eq!(resolve((Some(96), Some(8), None), 3), Ok((96, 8, 4)));
+        assert_eq!(resolve((None, Some(8), None), 3), Ok((24, 8, 1)));
+        assert_eq!(resolve((None, Some(8), Some(2)), 3), Ok((48, 8, 2)));
+        assert_eq!(resolve((Some(48), Some(8), Some(2)), 3), Ok((48, 8, 2)));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_sizes_that_do() {
+        let error = resolve((Some(64), None, None), 3).unwrap_err();
+        assert!(error.contains("train.batch_size to 63 or 66"), "{error}");
+        let error = resolve((Some(2), None, None), 3).unwrap_err();
+        assert!(error.contains("train.batch_size to 3"), "{error}");
+        let error = resolve((Some(50), Some(8), Some(2)), 3).unwrap_err();
+        assert!(error.contains("48 or 72"), "{error}");
+        let error = resolve((Some(96), Some(8), Some(2)), 3).unwrap_err();
+        assert!(error.contains("= 48"), "{error}");
+        assert!(resolve((Some(0), None, None), 1).is_err());
+        assert!(resolve((None, Some(usize::MAX), None), 2).is_err());
+        assert!(resolve((None, Some(1 << 23), Some(1 << 23)), 1 << 20).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_resolved_batch_always_multiplies_out(
+            global in proptest::option::of(0usize..500),
+            micro in proptest::option::of(0usize..50),
+            accumulate in proptest::option::of(0usize..10),
+            world in 1usize..9,
+        ) {
+            if let Ok((g, m, a)) = resolve((global, micro, accumulate), world) {
+                proptest::prop_assert_eq!(g, m * a * world);
+                proptest::prop_assert!(global.is_none_or(|global| global == g));
+                proptest::prop_assert!(micro.is_none_or(|micro| micro == m));
+                proptest::prop_assert!(accumulate.is_none_or(|accumulate| accumulate == a));
+                proptest::prop_assert!(m > 0 && a > 0);
+            }
+        }
+    }
+}

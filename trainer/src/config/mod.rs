@@ -1,0 +1,228 @@
+//! The configuration of a run: a TOML file and `--set` arguments become one checked [`Config`].
+//!
+//! Reading goes text → tables with positions ([`source`]) → sections ([`section`]) → typed values
+//! ([`sections`]) → checks ([`validate`], [`batching`]). Whatever goes wrong on the way knows
+//! where in which text it stands.
+
+mod batching;
+mod embedded;
+mod error;
+mod section;
+mod sections;
+mod source;
+mod validate;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use batching::Batching;
+pub use embedded::{DEFAULT, EMBEDDED, Embedded};
+pub use error::ConfigError;
+pub use sections::*;
+
+use error::Fault;
+use section::{Choice, Section, fields, suggest};
+use source::Sources;
+
+/// Everything that decides what a run does, every default filled in.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Config {
+    /// What is trained.
+    pub model: ModelConfig,
+    /// What is learned from.
+    pub data: DataConfig,
+    /// How gradients change parameters.
+    pub optimizer: OptimizerConfig,
+    /// How the learning rate changes over the run.
+    pub schedule: ScheduleConfig,
+    /// How long, in which portions, and on what.
+    pub train: TrainConfig,
+    /// How the ranks work together.
+    pub parallel: ParallelConfig,
+    /// What is written while training.
+    pub log: LogConfig,
+    /// When the state of the run is saved.
+    pub checkpoint: CheckpointConfig,
+    /// When the run ends before its last epoch.
+    pub early_stopping: EarlyStoppingConfig,
+}
+
+const MODELS: &[Choice<ModelConfig>] = &[("cnn", |section| Ok(ModelConfig::Cnn(section.read()?)))];
+
+const OPTIMIZERS: &[Choice<OptimizerConfig>] = &[
+    ("sgd", |section| Ok(OptimizerConfig::Sgd(section.read()?))),
+    ("adam", |section| Ok(OptimizerConfig::Adam(section.read()?))),
+    ("adamw", |section| {
+        Ok(OptimizerConfig::AdamW(section.read()?))
+    }),
+    ("adadelta", |section| {
+        Ok(OptimizerConfig::Adadelta(section.read()?))
+    }),
+];
+
+/// Every section with the keys it can have.
+fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
+    let named = |keys: &[&[&'static str]]| {
+        let mut all = vec!["name"];
+        for key in keys.iter().copied().flatten() {
+            if !all.contains(key) {
+                all.push(key);
+            }
+        }
+        all
+    };
+    vec![
+        ("model", named(&[fields::<CnnConfig>()])),
+        ("data", fields::<DataConfig>().to_vec()),
+        (
+            "optimizer",
+            named(&[
+                fields::<SgdConfig>(),
+                fields::<AdamConfig>(),
+                fields::<AdamWConfig>(),
+                fields::<AdadeltaConfig>(),
+            ]),
+        ),
+        ("schedule", fields::<ScheduleConfig>().to_vec()),
+        ("train", fields::<TrainConfig>().to_vec()),
+        ("parallel", fields::<ParallelConfig>().to_vec()),
+        ("log", fields::<LogConfig>().to_vec()),
+        ("checkpoint", fields::<CheckpointConfig>().to_vec()),
+        ("early_stopping", fields::<EarlyStoppingConfig>().to_vec()),
+    ]
+}
+
+/// The only section that has this key, if there is one.
+fn section_with_key(key: &str) -> Option<&'static str> {
+    let mut with_key = sections()
+        .into_iter()
+        .filter(|(_, keys)| keys.contains(&key))
+        .map(|(section, _)| section);
+    match (with_key.next(), with_key.next()) {
+        (Some(section), None) => Some(section),
+        _ => None,
+    }
+}
+
+/// A configuration and the texts it was read from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The checked configuration.
+    pub config: Config,
+    /// Name of the file without folder and `.toml`; names the run.
+    pub name: String,
+    sources: Sources,
+    spans: BTreeMap<String, Range<usize>>,
+}
+
+impl Loaded {
+    /// Reads the file `name`, or the embedded configuration of that name where there is no such
+    /// file, and applies each `section.key=value` of `sets`.
+    pub fn load(name: &str, sets: &[String]) -> Result<Self, ConfigError> {
+        let path = Path::new(name);
+        let stem = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let embedded = Embedded::find(name);
+        match (read_capped(path), embedded) {
+            (Ok(bytes), _) => {
+                let text = String::from_utf8(bytes).map_err(|_| {
+                    ConfigError::new(format!("{name} is not a text file (not UTF-8)"), None)
+                })?;
+                Self::parse(name, &stem, &text, sets)
+            }
+            (Err(error), Some(embedded)) if error.kind() == std::io::ErrorKind::NotFound => {
+                Self::parse(embedded.name, embedded.stem(), embedded.text, sets)
+            }
+            (Err(error), _) => {
+                let names: Vec<&str> = EMBEDDED.iter().map(|config| config.name).collect();
+                Err(ConfigError::new(
+                    format!("cannot read the configuration {name}: {error}"),
+                    Some(suggest(&stem, &names, "shipped configurations")),
+                ))
+            }
+        }
+    }
+
+    /// Reads a configuration from a text. `file` is the name that errors show.
+    pub fn parse(file: &str, name: &str, text: &str, sets: &[String]) -> Result<Self, ConfigError> {
+        let sources = Sources::new(file, text, sets);
+        let mut spans = BTreeMap::new();
+        let config = sources.parse().and_then(|mut root| {
+            spans = source::spans(&root);
+            let config = Config::read(&mut root)?;
+            validate::check(&config)?;
+            Ok(config)
+        });
+        match config {
+            Ok(config) => Ok(Self {
+                config,
+                name: name.to_owned(),
+                sources,
+                spans,
+            }),
+            Err(fault) => Err(sources.error(fault, &spans)),
+        }
+    }
+
+    /// The batch sizes for `world` ranks.
+    pub fn batching(&self, world: usize) -> Result<Batching, ConfigError> {
+        Batching::resolve(&self.config.train, world)
+            .map_err(|fault| self.sources.error(fault, &self.spans))
+    }
+}
+
+impl Config {
+    fn read(root: &mut toml::de::DeTable<'_>) -> Result<Self, Fault> {
+        let sections = sections();
+        let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
+        for key in root.keys() {
+            if !names.contains(&key.get_ref().as_ref()) {
+                return Err(unknown_section(key.get_ref(), &names).at(key.span()));
+            }
+        }
+        Ok(Self {
+            model: Section::take(root, "model")?.choose(MODELS)?,
+            data: Section::take(root, "data")?.read()?,
+            optimizer: Section::take(root, "optimizer")?.choose(OPTIMIZERS)?,
+            schedule: Section::take(root, "schedule")?.read()?,
+            train: Section::take(root, "train")?.read()?,
+            parallel: Section::take(root, "parallel")?.read()?,
+            log: Section::take(root, "log")?.read()?,
+            checkpoint: Section::take(root, "checkpoint")?.read()?,
+            early_stopping: Section::take(root, "early_stopping")?.read()?,
+        })
+    }
+
+    /// The configuration as a TOML document that reads back as the same configuration.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        toml::to_string(self).map_err(|error| {
+            ConfigError::new(format!("cannot write the configuration: {error}"), None)
+        })
+    }
+}
+
+/// The content of a file, cut off just above the size that is refused later.
+fn read_capped(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path)?;
+    file.take(source::MAX_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn unknown_section(key: &str, names: &[&str]) -> Fault {
+    let fault = Fault::new(format!("unknown section `{key}`"));
+    match section_with_key(key) {
+        Some(section) => fault.help(format!("`{key}` is a key of [{section}]: {section}.{key}")),
+        None => fault.help(suggest(key, names, "valid sections")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

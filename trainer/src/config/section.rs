@@ -1,0 +1,196 @@
+//! Reads one `[section]` of a configuration into its type: refuses unknown keys and unknown
+//! names with the nearest valid one.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::error::Fault;
+
+/// Similarity (Jaro-Winkler, 0 to 1) from which a valid name is offered for a wrong one.
+const SIMILAR: f64 = 0.75;
+
+/// One table of the document, not yet typed.
+pub struct Section<'a> {
+    name: &'static str,
+    table: DeTable<'a>,
+    span: Range<usize>,
+}
+
+/// A name that a section's `name` key may have, and how the rest of the section is then read.
+pub type Choice<T> = (&'static str, fn(Section<'_>) -> Result<T, Fault>);
+
+impl<'a> Section<'a> {
+    /// Takes section `name` out of the document; an absent one is empty.
+    pub fn take(root: &mut DeTable<'a>, name: &'static str) -> Result<Self, Fault> {
+        let Some(value) = root.remove(name) else {
+            return Ok(Self {
+                name,
+                table: DeTable::new(),
+                span: 0..0,
+            });
+        };
+        let span = value.span();
+        match value.into_inner() {
+            DeValue::Table(table) => Ok(Self { name, table, span }),
+            _ => Err(Fault::new(format!("`{name}` is a section, not a value"))
+                .at(span)
+                .help(format!("write [{name}] and its keys below"))),
+        }
+    }
+
+    /// Reads the whole section.
+    pub fn read<T: DeserializeOwned>(self) -> Result<T, Fault> {
+        let valid = fields::<T>();
+        for key in self.table.keys() {
+            if !valid.contains(&key.get_ref().as_ref()) {
+                return Err(self.unknown_key(key.get_ref(), key.span(), valid));
+            }
+        }
+        let table = Spanned::new(self.span, DeValue::Table(self.table));
+        T::deserialize(ValueDeserializer::from(table)).map_err(|error| Fault::from_toml(&error, 0))
+    }
+
+    /// Reads a section whose keys depend on its `name`.
+    pub fn choose<T>(mut self, choices: &[Choice<T>]) -> Result<T, Fault> {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let section = self.name;
+        let Some(value) = self.table.remove("name") else {
+            let fault = Fault {
+                key: Some(section.to_owned()),
+                ..Fault::new(format!("[{section}] needs the key `name`"))
+            };
+            return Err(fault.help(format!("one of: {}", names.join(", "))));
+        };
+        let span = value.span();
+        let Some(wanted) = value.get_ref().as_str() else {
+            return Err(Fault::new(format!("`name` in [{section}] is not a string")).at(span));
+        };
+        match choices.iter().find(|(name, _)| *name == wanted) {
+            Some((_, read)) => read(self),
+            None => Err(Fault::new(format!("unknown {section} `{wanted}`"))
+                .at(span)
+                .help(suggest(wanted, &names, "valid names"))),
+        }
+    }
+
+    fn unknown_key(&self, key: &str, span: Range<usize>, valid: &[&str]) -> Fault {
+        let section = self.name;
+        let help = match super::section_with_key(key) {
+            Some(other) if nearest(key, valid).is_none() => {
+                format!("`{key}` is a key of [{other}]")
+            }
+            _ => suggest(key, valid, "valid keys"),
+        };
+        Fault::new(format!("unknown key `{key}` in [{section}]"))
+            .at(span)
+            .help(help)
+    }
+}
+
+/// "did you mean ...?" where a valid name is near, and all valid names.
+pub fn suggest(wrong: &str, valid: &[&str], what: &str) -> String {
+    let all = format!("{what}: {}", valid.join(", "));
+    match nearest(wrong, valid) {
+        Some(near) => format!("did you mean `{near}`? ({all})"),
+        None => all,
+    }
+}
+
+/// The valid name nearest to a wrong one, if any is near.
+pub fn nearest<'a>(wrong: &str, valid: &[&'a str]) -> Option<&'a str> {
+    // Comparing takes time in the product of the lengths.
+    if wrong.len() > 100 {
+        return None;
+    }
+    valid
+        .iter()
+        .map(|name| (strsim::jaro_winkler(wrong, name), *name))
+        .filter(|(similarity, _)| *similarity >= SIMILAR)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
+
+/// The names of the fields that a struct is deserialized from.
+pub fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut names: &'static [&'static str] = &[];
+    // Never succeeds: the deserializer only looks at what is asked of it.
+    let _ = T::deserialize(FieldNames(&mut names));
+    names
+}
+
+/// A deserializer that has no data and notes the fields a struct asks for.
+struct FieldNames<'n>(&'n mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for FieldNames<'_> {
+    type Error = serde::de::value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(Self::Error::custom("no data"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Self::Error> {
+        *self.0 = fields;
+        Err(Self::Error::custom("no data"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf
+        option unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier
+        ignored_any
+    }
+}
+
+/// Defines an enum that is written as one of a few strings, with the nearest valid string in the
+/// error for any other.
+macro_rules! names {
+    ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub enum $type { $($(#[$variant_doc])* $variant),* }
+
+        impl $type {
+            /// Every valid string.
+            pub const NAMES: &[&str] = &[$($text),*];
+
+            /// The string it is written as.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text),* }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                match text.as_str() {
+                    $($text => Ok(Self::$variant),)*
+                    _ => Err(serde::de::Error::custom(format!(
+                        "unknown name `{text}`; {}",
+                        $crate::config::section::suggest(&text, Self::NAMES, "valid names"),
+                    ))),
+                }
+            }
+        }
+    };
+}
+pub(crate) use names;

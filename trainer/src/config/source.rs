@@ -1,0 +1,248 @@
+//! Where every configuration value was written: the file and each `--set` as one text with one
+//! position space, so that any error can show the line and column the user typed.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::error::{ConfigError, Fault};
+
+/// Longest configuration file that is read, in bytes.
+pub const MAX_BYTES: usize = 1 << 20;
+/// Most dots on one line. Dotted keys nest without bound otherwise, and dropping a tree of
+/// nested tables takes stack for every level.
+const MAX_DOTS: usize = 64;
+/// Deepest key that `--set` takes; sections and keys make two.
+const MAX_SET_SEGMENTS: usize = 4;
+
+/// One text that configuration was read from.
+#[derive(Clone, Debug)]
+struct Part {
+    name: String,
+    text: String,
+    /// Position of the text's first byte in the common position space.
+    base: usize,
+}
+
+/// The configuration file and the `--set` arguments, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    parts: Vec<Part>,
+}
+
+impl Sources {
+    /// The text of a file, then one text for each `--set key=value`.
+    pub fn new(name: &str, text: &str, sets: &[String]) -> Self {
+        let mut sources = Self::default();
+        sources.push(name, text);
+        for set in sets {
+            sources.push("--set", set);
+        }
+        sources
+    }
+
+    fn push(&mut self, name: &str, text: &str) {
+        // One position is left free between two texts: a span at the end of one is not at the
+        // start of the next.
+        let base = self
+            .parts
+            .last()
+            .map_or(0, |part| part.base + part.text.len() + 1);
+        self.parts.push(Part {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            base,
+        });
+    }
+
+    /// Parses every text and lays the `--set` values over those of the file. Spans in the result
+    /// are positions in the common space.
+    pub fn parse(&self) -> Result<DeTable<'_>, Fault> {
+        let mut parts = self.parts.iter();
+        let Some(file) = parts.next() else {
+            return Ok(DeTable::new());
+        };
+        let mut root = parse_file(file)?;
+        for set in parts {
+            let table = parse_set(set)?;
+            merge(&mut root, table);
+        }
+        Ok(root)
+    }
+
+    /// The user's error for a fault found anywhere in these texts. `spans` tells where a key
+    /// that the fault names was written.
+    pub fn error(&self, fault: Fault, spans: &BTreeMap<String, Range<usize>>) -> ConfigError {
+        let span = fault
+            .span
+            .or_else(|| fault.key.as_ref().and_then(|key| spans.get(key).cloned()));
+        let located = span.and_then(|span| {
+            let part = self
+                .parts
+                .iter()
+                .rev()
+                .find(|part| part.base <= span.start)?;
+            let start = (span.start - part.base).min(part.text.len());
+            let end = (span.end.saturating_sub(part.base)).clamp(start, part.text.len());
+            Some((part, start..end))
+        });
+        match located {
+            Some((part, span)) => {
+                ConfigError::at(fault.message, fault.help, &part.name, &part.text, span)
+            }
+            None => ConfigError::new(fault.message, fault.help),
+        }
+    }
+}
+
+/// Where each `section.key` stands.
+pub fn spans(root: &DeTable<'_>) -> BTreeMap<String, Range<usize>> {
+    let mut spans = BTreeMap::new();
+    for (section, value) in root {
+        let section_name = section.get_ref();
+        spans.insert(section_name.to_string(), section.span());
+        let DeValue::Table(table) = value.get_ref() else {
+            continue;
+        };
+        for (key, value) in table {
+            spans.insert(format!("{section_name}.{}", key.get_ref()), value.span());
+        }
+    }
+    spans
+}
+
+fn parse_file(part: &Part) -> Result<DeTable<'_>, Fault> {
+    if part.text.len() > MAX_BYTES {
+        return Err(Fault::new(format!(
+            "{} is too long: a configuration has at most {MAX_BYTES} bytes",
+            part.name
+        )));
+    }
+    let mut start = part.base;
+    for line in part.text.split('\n') {
+        if line.bytes().filter(|byte| *byte == b'.').count() > MAX_DOTS {
+            return Err(
+                Fault::new(format!("more than {MAX_DOTS} dots on one line")).at(start..start + 1)
+            );
+        }
+        start += line.len() + 1;
+    }
+    match DeTable::parse(&part.text) {
+        Ok(table) => Ok(shift(table.into_inner(), part.base)),
+        Err(error) => Err(Fault::from_toml(&error, part.base)),
+    }
+}
+
+/// Parses `section.key=value`. A value that is not TOML is a bare string, so that paths and names
+/// need no quotes inside the shell's.
+fn parse_set(part: &Part) -> Result<DeTable<'_>, Fault> {
+    let whole = part.base..part.base + part.text.len();
+    let Some((key, value)) = part.text.split_once('=') else {
+        return Err(Fault::new(format!("`--set {}` has no `=`", part.text))
+            .at(whole)
+            .help("write it as --set section.key=value"));
+    };
+    let value_base = part.base + key.len() + 1;
+    let mut value = match parse_value(value) {
+        Some(parsed) => shift_value(parsed, value_base),
+        None => {
+            let bare = value.trim();
+            let start = value_base + value.len() - value.trim_start().len();
+            let span = start..start + bare.len();
+            Spanned::new(span, DeValue::String(DeString::Borrowed(bare)))
+        }
+    };
+
+    let mut segments = Vec::new();
+    let mut start = part.base;
+    for segment in key.split('.') {
+        let name = segment.trim();
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if name.is_empty() || !name.chars().all(plain) || segments.len() == MAX_SET_SEGMENTS {
+            return Err(
+                Fault::new(format!("`{}` is not a configuration key", key.trim()))
+                    .at(part.base..part.base + key.len())
+                    .help("write it as --set section.key=value"),
+            );
+        }
+        let offset = start + segment.len() - segment.trim_start().len();
+        segments.push(Spanned::new(
+            offset..offset + name.len(),
+            DeString::Borrowed(name),
+        ));
+        start += segment.len() + 1;
+    }
+
+    for segment in segments.into_iter().rev() {
+        let span = segment.span();
+        let mut table = DeTable::new();
+        table.insert(segment, value);
+        value = Spanned::new(span, DeValue::Table(table));
+    }
+    match value.into_inner() {
+        DeValue::Table(table) => Ok(table),
+        _ => Err(Fault::new("`--set` without a key").at(whole)),
+    }
+}
+
+/// `None` when the text is not one TOML value.
+fn parse_value(text: &str) -> Option<Spanned<DeValue<'_>>> {
+    if text.len() > MAX_BYTES || text.bytes().filter(|byte| *byte == b'.').count() > MAX_DOTS {
+        return None;
+    }
+    DeValue::parse(text).ok()
+}
+
+fn merge<'a>(into: &mut DeTable<'a>, from: DeTable<'a>) {
+    for (key, value) in from {
+        let inner = match (into.get_mut(&key), value) {
+            (Some(old), value) if old.get_ref().is_table() && value.get_ref().is_table() => {
+                let DeValue::Table(inner) = value.into_inner() else {
+                    continue;
+                };
+                inner
+            }
+            (_, value) => {
+                // Removed first: replacing keeps the old key and with it the old position.
+                into.remove(&key);
+                into.insert(key, value);
+                continue;
+            }
+        };
+        if let Some(DeValue::Table(old)) = into.get_mut(&key).map(Spanned::get_mut) {
+            merge(old, inner);
+        }
+    }
+}
+
+fn shift(table: DeTable<'_>, by: usize) -> DeTable<'_> {
+    if by == 0 {
+        return table;
+    }
+    table
+        .into_iter()
+        .map(|(key, value)| {
+            let span = key.span();
+            let key = Spanned::new(span.start + by..span.end + by, key.into_inner());
+            (key, shift_value(value, by))
+        })
+        .collect()
+}
+
+fn shift_value(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
+    let span = value.span();
+    let inner = match value.into_inner() {
+        DeValue::Table(table) => DeValue::Table(shift(table, by)),
+        DeValue::Array(mut array) => {
+            for item in array.iter_mut() {
+                let taken = std::mem::replace(item, Spanned::new(0..0, DeValue::Boolean(false)));
+                *item = shift_value(taken, by);
+            }
+            DeValue::Array(array)
+        }
+        plain => plain,
+    };
+    Spanned::new(span.start + by..span.end + by, inner)
+}

@@ -1,0 +1,370 @@
+//! Reading configurations as their authors write them, right and wrong.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const GOOD: &str = "[model]\nname = \"cnn\"\n\n[optimizer]\nname = \"sgd\"\nlr = 0.1\n";
+
+fn load(text: &str, sets: &[&str]) -> Result<Loaded, ConfigError> {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    Loaded::parse("test.toml", "test", text, &sets)
+}
+
+/// Message and help of the error, in one text.
+fn error(text: &str, sets: &[&str]) -> String {
+    let error = load(text, sets).unwrap_err();
+    format!("{error} | {}", error.help_text().unwrap_or_default())
+}
+
+#[track_caller]
+fn assert_error(text: &str, sets: &[&str], parts: &[&str]) {
+    let message = error(text, sets);
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is not in: {message}");
+    }
+}
+
+#[test]
+fn every_shipped_configuration_reads_and_round_trips() {
+    for embedded in EMBEDDED {
+        let loaded = Loaded::load(embedded.name, &[]).unwrap();
+        assert_eq!(loaded.name, embedded.stem());
+        for world in 1..=4 {
+            loaded.batching(world).unwrap();
+        }
+        let text = loaded.config.to_toml().unwrap();
+        let again = load(&text, &[]).unwrap();
+        assert_eq!(again.config, loaded.config, "{text}");
+    }
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let config = load(GOOD, &[]).unwrap().config;
+    assert_eq!(config.model, ModelConfig::Cnn(CnnConfig::default()));
+    assert_eq!(config.optimizer.lr(), 0.1);
+    assert_eq!(config.train, TrainConfig::default());
+    assert_eq!(config.log.every_steps, 1);
+    let text = config.to_toml().unwrap();
+    for expected in ["every_steps = 1", "nesterov = false", "bucket_mib = 25"] {
+        assert!(text.contains(expected), "{expected} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_place_and_the_nearest() {
+    let text = GOOD.replace("lr = 0.1", "momentun = 0.9");
+    assert_error(
+        &text,
+        &[],
+        &[
+            "unknown key `momentun` in [optimizer]",
+            "line 6, column 1 of test.toml",
+            "did you mean `momentum`?",
+        ],
+    );
+    assert_error(
+        &format!("{GOOD}[train]\nlr = 0.1"),
+        &[],
+        &["unknown key `lr` in [train]", "key of [optimizer]"],
+    );
+    // A key of another optimizer is not a key of this one.
+    assert_error(
+        &format!("{GOOD}rho = 0.9"),
+        &[],
+        &["unknown key `rho`", "valid keys: lr, momentum"],
+    );
+}
+
+#[test]
+fn an_unknown_section_is_named_with_its_place_and_the_nearest() {
+    assert_error(
+        &format!("{GOOD}[optimiser]\nlr = 1"),
+        &[],
+        &[
+            "unknown section `optimiser`",
+            "line 7, column 2",
+            "did you mean `optimizer`?",
+        ],
+    );
+    assert_error("lr = 0.1", &[], &["line 1, column 1", "optimizer.lr"]);
+    assert_error(
+        "train = 3",
+        &[],
+        &["`train` is a section", "line 1, column 9"],
+    );
+}
+
+#[test]
+fn unknown_names_are_named_with_the_nearest() {
+    let model = GOOD.replace("\"cnn\"", "\"cmm\"");
+    assert_error(
+        &model,
+        &[],
+        &[
+            "unknown model `cmm`",
+            "line 2, column 8",
+            "valid names: cnn",
+        ],
+    );
+    let optimizer = GOOD.replace("sgd", "adamx");
+    assert_error(
+        &optimizer,
+        &[],
+        &[
+            "unknown optimizer `adamx`",
+            "line 5, column 8",
+            "did you mean `adam",
+        ],
+    );
+    assert_error(
+        &format!("{GOOD}[data]\nname = \"mnits\""),
+        &[],
+        &[
+            "unknown name `mnits`",
+            "line 8, column 8",
+            "did you mean `mnist`?",
+        ],
+    );
+    assert_error(
+        "[model]\n",
+        &[],
+        &["[model] needs the key `name`", "one of: cnn"],
+    );
+    assert_error("", &[], &["[model] needs the key `name`"]);
+    assert_error(
+        "[model]\nname = 3",
+        &[],
+        &["not a string", "line 2, column 8"],
+    );
+}
+
+#[test]
+fn wrong_types_and_syntax_errors_show_their_place() {
+    assert_error(
+        &GOOD.replace("0.1", "\"fast\""),
+        &[],
+        &["invalid type", "line 6, column 6"],
+    );
+    assert_error(
+        &format!("{GOOD}[train]\nepochs = -1"),
+        &[],
+        &["line 8, column 10"],
+    );
+    assert_error("[model\n", &[], &["line 1"]);
+    assert_error(
+        &format!("{GOOD}[train]\nbatch_size = 8\nbatch_size = 9"),
+        &[],
+        &["line 9, column 1"],
+    );
+}
+
+#[test]
+fn numbers_out_of_range_show_their_place() {
+    for (section, line, key) in [
+        ("train", "epochs = 0", "train.epochs"),
+        ("train", "max_steps = 0", "train.max_steps"),
+        ("train", "clip_norm = nan", "train.clip_norm"),
+        ("train", "clip_norm = 0.0", "train.clip_norm"),
+        ("data", "workers = 100000", "data.workers"),
+        ("data", "train_samples = 0", "data.train_samples"),
+        ("data", "dir = \"x\"", "data.dir"),
+        ("data", "augment = \"rotate\"", "rotate"),
+        ("parallel", "bucket_mib = 0", "parallel.bucket_mib"),
+        (
+            "parallel",
+            "timeout_seconds = 0",
+            "parallel.timeout_seconds",
+        ),
+        ("log", "every_steps = 0", "log.every_steps"),
+    ] {
+        let text = format!("{GOOD}[{section}]\n{line}");
+        assert_error(&text, &[], &[key, "line 8, column"]);
+    }
+    for (set, key) in [
+        ("optimizer.lr=0", "optimizer.lr"),
+        ("optimizer.lr=-1.0", "optimizer.lr"),
+        ("optimizer.lr=inf", "optimizer.lr"),
+        ("optimizer.lr=1e-300", "optimizer.lr"),
+        ("optimizer.momentum=1.0", "optimizer.momentum"),
+        ("optimizer.nesterov=true", "optimizer.nesterov"),
+        ("model.dropout_conv=1.0", "model.dropout_conv"),
+        ("model.dropout_hidden=-0.1", "model.dropout_hidden"),
+        ("model.filters=[0, 1]", "model.filters"),
+    ] {
+        assert_error(GOOD, &[set], &[key, "of --set"]);
+    }
+}
+
+#[test]
+fn what_is_not_built_yet_is_refused_and_its_default_accepted() {
+    for (set, value) in [
+        ("schedule.name", "cosine"),
+        ("train.precision", "bf16"),
+        ("train.device", "cuda"),
+        ("parallel.strategy", "zero-2"),
+        ("parallel.compression", "f16"),
+        ("checkpoint.every_steps", "100"),
+        ("checkpoint.every_epochs", "1"),
+        ("checkpoint.keep", "5"),
+        ("early_stopping.target_accuracy", "0.99"),
+        ("early_stopping.patience", "3"),
+    ] {
+        assert_error(
+            GOOD,
+            &[&format!("{set}={value}")],
+            &[set, value, "not available in this version", "of --set"],
+        );
+    }
+    let off = "[checkpoint]\nevery_steps = 0\nevery_epochs = 0\nkeep = 3\n[early_stopping]\n\
+               [schedule]\nname = \"constant\"\n[parallel]\nstrategy = \"ddp\"\n";
+    assert!(load(&format!("{GOOD}{off}"), &[]).is_ok());
+}
+
+#[test]
+fn set_overrides_the_file() {
+    let config = load(
+        GOOD,
+        &[
+            "optimizer.lr=0.5",
+            "optimizer.lr = 0.25",
+            "data.name=mnist",
+            "data.dir=/data/my mnist",
+            "data.train_samples=12",
+            "model.filters=[8, 16]",
+            "train.precision=\"f32\"",
+        ],
+    )
+    .unwrap()
+    .config;
+    assert_eq!(config.optimizer.lr(), 0.25);
+    assert_eq!(config.data.name, DataName::Mnist);
+    assert_eq!(
+        config.data.dir.as_deref(),
+        Some(Path::new("/data/my mnist"))
+    );
+    assert_eq!(config.data.train_samples, Some(12));
+    // Another optimizer with other keys, in one argument.
+    let replaced = GOOD.replace("lr = 0.1\n", "");
+    let config = load(&replaced, &["optimizer={name=\"adamw\", eps=1e-6}"]);
+    assert!(matches!(
+        config.unwrap().config.optimizer,
+        OptimizerConfig::AdamW(AdamWConfig { eps: 1e-6, .. })
+    ));
+}
+
+#[test]
+fn errors_in_set_point_into_its_text() {
+    assert_error(
+        GOOD,
+        &["train.seed=1", "train.epoch=3"],
+        &[
+            "unknown key `epoch`",
+            "column 7 of --set train.epoch=3",
+            "did you mean `epochs`?",
+        ],
+    );
+    assert_error(
+        GOOD,
+        &["train.epochs=three"],
+        &["invalid type", "column 14 of --set train.epochs=three"],
+    );
+    assert_error(GOOD, &["lr=0.1"], &["unknown section `lr`", "optimizer.lr"]);
+    assert_error(GOOD, &["train.epochs"], &["has no `=`"]);
+    assert_error(GOOD, &["=3"], &["not a configuration key"]);
+    assert_error(GOOD, &["train..epochs=3"], &["not a configuration key"]);
+    assert_error(GOOD, &["a.b.c.d.e.f=3"], &["not a configuration key"]);
+    assert_error(GOOD, &["train=3"], &["is a section", "column 7 of --set"]);
+    // Where a --set changes the name, the file's keys may no longer fit: the file is shown.
+    assert_error(
+        &format!("{GOOD}momentum = 0.9"),
+        &["optimizer.name=adam"],
+        &["unknown key `momentum`", "line 7, column 1 of test.toml"],
+    );
+}
+
+#[test]
+fn batch_sizes_that_do_not_fit_show_their_place() {
+    let loaded = load(&format!("{GOOD}[train]\nbatch_size = 64"), &[]).unwrap();
+    let error = loaded.batching(3).unwrap_err();
+    assert!(error.to_string().contains("line 8, column 14"), "{error}");
+    assert!(loaded.batching(2).is_ok());
+}
+
+#[test]
+fn a_missing_file_is_an_error_that_lists_what_is_shipped() {
+    let error = Loaded::load("mnist_cnn.toml", &[]).unwrap_err();
+    assert!(error.to_string().contains("mnist_cnn.toml"), "{error}");
+    let help = error.help_text().unwrap_or_default();
+    assert!(help.contains("did you mean `mnist-cnn.toml`?"), "{help}");
+    assert!(Loaded::load("/", &[]).is_err());
+    assert!(Loaded::load("", &[]).is_err());
+}
+
+#[test]
+fn a_file_where_the_user_stands_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("digits.toml");
+    std::fs::write(&file, GOOD).unwrap();
+    let loaded = Loaded::load(file.to_str().unwrap(), &[]).unwrap();
+    assert_eq!(loaded.config.optimizer.lr(), 0.1);
+    std::fs::write(&file, [0xff, 0xfe]).unwrap();
+    let error = Loaded::load(file.to_str().unwrap(), &[]).unwrap_err();
+    assert!(error.to_string().contains("UTF-8"), "{error}");
+}
+
+#[test]
+fn deep_nesting_is_refused_not_overflowed() {
+    let segments = vec!["a"; 100_000].join(".");
+    assert_error(&format!("{segments} = 1"), &[], &["dots on one line"]);
+    assert_error(
+        GOOD,
+        &[&format!("{segments}=1")],
+        &["not a configuration key"],
+    );
+    let brackets = "[".repeat(100_000);
+    assert!(load(&format!("{GOOD}[data]\nworkers = {brackets}"), &[]).is_err());
+    assert!(load(GOOD, &[&format!("data.workers={brackets}")]).is_err());
+    // As deep as the limits allow: dotted keys inside nested inline tables, one line each.
+    let line = format!("{{{} =\n", vec!["a"; 60].join("."));
+    let deep = format!("x = {}1{}", line.repeat(70), "}".repeat(70));
+    assert!(load(&deep, &[]).is_err());
+    assert!(load(&"x".repeat(2 << 20), &[]).is_err());
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "\\PC*", set in "\\PC*") {
+        let _ = load(&text, &[]);
+        let _ = load(GOOD, &[&set]);
+    }
+
+    #[test]
+    fn no_text_that_looks_like_a_configuration_panics(
+        pieces in prop::collection::vec(
+            prop::sample::select(vec![
+                "[", "]", "[[", "]]", "{", "}", "=", ".", ",", "\n", "\"", "'", "\"\"\"", "#", " ",
+                "model", "train", "optimizer", "data", "name", "lr", "batch_size", "hidden", "cnn",
+                "sgd", "\"cnn\"", "\"sgd\"", "1", "-1", "1e400", "0x", "99999999999999999999999",
+                "nan", "true", "1979-05-27", "é", "\u{1F600}", "\\u0000", "\r\n", "\t",
+            ]),
+            0..40,
+        ),
+    ) {
+        let text = pieces.concat();
+        let _ = load(&text, &[]);
+        let _ = load(GOOD, &[&text]);
+        let _ = load(GOOD, &[&format!("train.{text}")]);
+    }
+
+    #[test]
+    fn numbers_read_back_exactly(lr in 1e-30f64..1e30, seed in 0..i64::MAX as u64) {
+        let lr_set = format!("optimizer.lr={lr:?}");
+        let seed_set = format!("train.seed={seed}");
+        let loaded = load(GOOD, &[&lr_set, &seed_set]).unwrap();
+        prop_assert_eq!(loaded.config.optimizer.lr(), lr);
+        let again = load(&loaded.config.to_toml().unwrap(), &[]).unwrap();
+        prop_assert_eq!(again.config, loaded.config);
+    }
+}

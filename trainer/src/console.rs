@@ -1,0 +1,110 @@
+//! What a run tells the person who started it: a progress bar on a terminal, plain lines
+//! elsewhere, and a line for every epoch. Rank 0 speaks; the others have a silent console.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Time between two plain progress lines.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Where a rank writes what people read.
+#[derive(Debug)]
+pub struct Console {
+    main: bool,
+    bar: Option<ProgressBar>,
+    last_line: Instant,
+}
+
+impl Console {
+    /// A console that speaks if this is the main rank.
+    pub fn new(main: bool) -> Self {
+        Self {
+            main,
+            bar: None,
+            last_line: Instant::now(),
+        }
+    }
+
+    /// Writes a line.
+    pub fn line(&self, text: &str) {
+        if self.main {
+            say(text);
+        }
+    }
+
+    /// Starts the progress of an epoch of `steps` steps.
+    pub fn start_epoch(&mut self, epoch: u64, epochs: u64, steps: u64) {
+        self.last_line = Instant::now();
+        if !self.main || !std::io::stderr().is_terminal() {
+            return;
+        }
+        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(10));
+        if let Ok(style) = ProgressStyle::with_template(
+            "{prefix} [{bar:30}] {pos}/{len} steps, {eta} left{msg}",
+        ) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_prefix(format!("epoch {epoch}/{epochs}"));
+        self.bar = Some(bar);
+    }
+
+    /// Shows that `done` of `steps` steps of the epoch are over.
+    pub fn step(&mut self, done: u64, steps: u64, loss: Option<f64>, images_per_second: f64) {
+        if !self.main {
+            return;
+        }
+        let loss = loss.map(|loss| format!(", loss {loss:.4}")).unwrap_or_default();
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{loss}, {images_per_second:.0} images/s"));
+            bar.set_position(done);
+        } else if self.last_line.elapsed() >= LINE_EVERY && done < steps {
+            self.last_line = Instant::now();
+            say(&format!(
+                "  step {done}/{steps}{loss}, {images_per_second:.0} images/s"
+            ));
+        }
+    }
+
+    /// Takes the progress bar away.
+    pub fn end_epoch(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Writes a line to standard output. Nobody reading it any more is no reason to stop.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// A duration as people read it: `0.8 s`, `12.3 s`, `3 min 05 s`, `2 h 03 min`.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds < 99.95 {
+        return format!("{seconds:.1} s");
+    }
+    let seconds = seconds.round() as u64;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    if hours == 0 {
+        format!("{minutes} min {:02} s", seconds % 60)
+    } else {
+        format!("{hours} h {minutes:02} min")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_readable() {
+        let text = |seconds| duration(Duration::from_secs_f64(seconds));
+        assert_eq!(text(0.84), "0.8 s");
+        assert_eq!(text(99.96), "1 min 40 s");
+        assert_eq!(text(185.2), "3 min 05 s");
+        assert_eq!(text(7380.0), "2 h 03 min");
+    }
+}

@@ -1,0 +1,71 @@
+//! Why a run failed.
+
+use std::io;
+use std::path::PathBuf;
+
+use burn_dist::CollectiveError;
+use burn_dist::parallel::ParallelError;
+
+use crate::config::ConfigError;
+
+/// Any error of a run.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The ranks could not work together.
+    #[error(transparent)]
+    Dist(#[from] burn_dist::Error),
+    /// Gradients or parameters could not be kept in step.
+    #[error(transparent)]
+    Parallel(#[from] ParallelError),
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] models::ModelError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] datasets::DatasetError),
+    /// The data cannot be divided as the configuration asks.
+    #[error(transparent)]
+    Sampler(#[from] datasets::SamplerError),
+    /// A number that must be finite is not.
+    #[error("{what} is {value}: training diverged. Lower optimizer.lr or set train.clip_norm")]
+    Diverged {
+        /// Which number.
+        what: String,
+        /// Its value.
+        value: f64,
+    },
+    /// The run folder cannot be made or written.
+    #[error("cannot write the run folder, at {}: {error}", path.display())]
+    RunDir {
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The run folder is somebody else's.
+    #[error(
+        "{} already holds a run; choose another folder with --run-dir, or move that one away",
+        .0.display()
+    )]
+    RunDirTaken(PathBuf),
+    /// Something else lies where the run folder should be.
+    #[error("{} is not a folder; choose another with --run-dir", .0.display())]
+    RunDirNotAFolder(PathBuf),
+}
+
+impl TrainError {
+    /// Whether this rank only reports that another one failed.
+    pub fn is_of_another_rank(&self) -> bool {
+        let error = match self {
+            Self::Dist(error) | Self::Parallel(ParallelError::Group(error)) => error,
+            _ => return false,
+        };
+        matches!(
+            error,
+            burn_dist::Error::Collective(CollectiveError::PeerFailed { .. })
+        )
+    }
+}

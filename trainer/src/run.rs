@@ -1,0 +1,184 @@
+//! A run from its checked configuration to its summary: connects the ranks, prepares data and
+//! model, and hands over to the training loop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn::module::Module;
+use burn::tensor::Device;
+use burn_dist::group::{GroupOptions, ProcessGroup, TransportKind};
+use burn_dist::world::World;
+use datasets::{Dataset, EvalSampler, Loader, TrainSampler};
+
+use crate::config::{Batching, Config, Loaded, ModelConfig, TransportName};
+use crate::data::{self, Splits};
+use crate::error::TrainError;
+use crate::train::{self, Summary};
+use crate::{model, panics, seed};
+
+/// Images that are evaluated at a time when micro-batches are smaller.
+const EVAL_BATCH: usize = 128;
+
+/// What the caller decides and the configuration does not.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// The run folder; `runs/<name>-<time>` if not given.
+    pub run_dir: Option<PathBuf>,
+}
+
+/// Everything a training loop needs, made by [`run`].
+pub(crate) struct Session<'a> {
+    pub config: &'a Config,
+    /// Name of the run.
+    pub name: &'a str,
+    pub options: &'a RunOptions,
+    pub world: &'a World,
+    pub group: &'a ProcessGroup,
+    pub batching: Batching,
+    /// The device without autodiff.
+    pub device: Device,
+    pub data: Input,
+}
+
+/// Data, and who sees which part of it when.
+pub(crate) struct Input {
+    pub splits: Splits,
+    pub train_sampler: TrainSampler,
+    pub train_loader: Loader,
+    pub eval_sampler: EvalSampler,
+    pub eval_loader: Loader,
+}
+
+/// Trains as `loaded` says. Every rank of `world` calls it with the same configuration.
+///
+/// # Errors
+/// Whatever ends the run before its time; the other ranks are told.
+pub fn run(loaded: &Loaded, world: &World, options: &RunOptions) -> Result<Summary, TrainError> {
+    let batching = loaded.batching(world.size())?;
+    let group = connect(&loaded.config, world)?;
+    panics::watch(&group);
+    let outcome = train_on(&group, loaded, batching, world, options);
+    outcome.inspect_err(|error| {
+        // Who failed because another rank did has nothing to tell.
+        if !error.is_of_another_rank() {
+            group.abort(&error.to_string());
+        }
+    })
+}
+
+fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
+    let timeout = Duration::from_secs(config.parallel.timeout_seconds);
+    let options = GroupOptions {
+        transport: match config.parallel.transport {
+            TransportName::Auto => TransportKind::Auto,
+            TransportName::Shm => TransportKind::Shm,
+            TransportName::Tcp => TransportKind::Tcp,
+        },
+        timeout,
+        ..GroupOptions::default()
+    };
+    Ok(ProcessGroup::connect_with(world, options)?)
+}
+
+fn train_on(
+    group: &ProcessGroup,
+    loaded: &Loaded,
+    batching: Batching,
+    world: &World,
+    options: &RunOptions,
+) -> Result<Summary, TrainError> {
+    let config = &loaded.config;
+    if world.local_rank() == 0 {
+        data::prepare(&config.data)?;
+    }
+    // The others open the files once they are there.
+    group.barrier()?;
+    let session = Session {
+        config,
+        name: &loaded.name,
+        options,
+        world,
+        group,
+        batching,
+        device: world.device(),
+        data: open(config, batching, world)?,
+    };
+    let device = session.device.clone().autodiff();
+    device.seed(seed::of_parameters(config.train.seed));
+    let ModelConfig::Cnn(cnn) = &config.model;
+    let model = model::cnn(cnn, session.data.splits.train.as_ref(), &device)?;
+    train::train(&session, model)
+}
+
+/// Opens the data and divides it among the ranks.
+fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, TrainError> {
+    let (rank, size) = (world.rank(), world.size());
+    let seed = config.train.seed;
+    let splits = data::open(&config.data, seed)?;
+    let train_sampler = TrainSampler::new(
+        splits.train.len(),
+        batching.global,
+        batching.micro,
+        rank,
+        size,
+        seed,
+    )?;
+    let eval_batch = batching.micro.max(EVAL_BATCH);
+    let eval_sampler = EvalSampler::new(splits.test.len(), eval_batch, rank, size)?;
+    let loader = |dataset: &Arc<dyn Dataset>| {
+        Ok::<_, TrainError>(Loader::new(dataset.clone())?.workers(config.data.workers))
+    };
+    Ok(Input {
+        train_loader: loader(&splits.train)?.augment(config.data.augment, seed),
+        eval_loader: loader(&splits.test)?,
+        splits,
+        train_sampler,
+        eval_sampler,
+    })
+}
+
+/// What a run would be, found out without training.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Trainable elements of the model.
+    pub parameters: usize,
+    /// Images to learn from.
+    pub train_samples: usize,
+    /// Images for evaluation.
+    pub test_samples: usize,
+    /// Optimizer steps in one epoch.
+    pub steps_per_epoch: u64,
+    /// Batch sizes.
+    pub batching: Batching,
+}
+
+/// Checks all that can be checked without the other ranks of a world of `size`: opens the data,
+/// divides it, and builds the model.
+///
+/// # Errors
+/// What [`run`] would fail with.
+pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
+    let config = &loaded.config;
+    let batching = loaded.batching(size)?;
+    let splits = data::open(&config.data, config.train.seed)?;
+    let samples = splits.train.len();
+    let sampler = TrainSampler::new(
+        samples,
+        batching.global,
+        batching.micro,
+        0,
+        size,
+        config.train.seed,
+    )?;
+    let device = World::single().device();
+    let ModelConfig::Cnn(cnn) = &config.model;
+    let model = model::cnn(cnn, splits.train.as_ref(), &device)?;
+    Ok(Plan {
+        parameters: model.num_params(),
+        train_samples: samples,
+        test_samples: splits.test.len(),
+        steps_per_epoch: sampler.steps_per_epoch() as u64,
+        batching,
+    })
+}

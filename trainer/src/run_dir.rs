@@ -1,0 +1,147 @@
+//! The folder of a run: where it lies, what it is called, and that it holds one run only.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::config::Config;
+use crate::error::TrainError;
+use crate::metrics;
+
+/// The resolved configuration, in the run folder.
+pub const CONFIG_FILE: &str = "config.toml";
+
+/// Names tried when another run of the same second has taken one.
+const ATTEMPTS: u32 = 100;
+
+/// Refuses a folder that already holds a run: its numbers must not be mixed with another's.
+///
+/// # Errors
+/// If the folder holds a run, or is not a folder.
+pub fn check_unused(folder: &Path) -> Result<(), TrainError> {
+    if folder.exists() && !folder.is_dir() {
+        return Err(TrainError::RunDirNotAFolder(folder.to_owned()));
+    }
+    if folder.join(metrics::FILE).exists() {
+        return Err(TrainError::RunDirTaken(folder.to_owned()));
+    }
+    Ok(())
+}
+
+/// Creates the folder and writes the resolved configuration into it.
+///
+/// # Errors
+/// If the folder holds a run already, or cannot be created or written.
+pub fn create(wanted: Option<&Path>, name: &str, config: &Config) -> Result<PathBuf, TrainError> {
+    let folder = match wanted {
+        Some(folder) => {
+            check_unused(folder)?;
+            std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+            folder.to_owned()
+        }
+        None => create_new(Path::new("runs"), name, SystemTime::now())?,
+    };
+    let file = folder.join(CONFIG_FILE);
+    let text = config.to_toml()?;
+    std::fs::write(&file, text).map_err(|error| failed(&file, error))?;
+    Ok(folder)
+}
+
+/// Creates `<parent>/<name>-<time>`, with a number behind it if that is taken.
+fn create_new(parent: &Path, name: &str, now: SystemTime) -> Result<PathBuf, TrainError> {
+    std::fs::create_dir_all(parent).map_err(|error| failed(parent, error))?;
+    let stem = format!("{name}-{}", timestamp(now));
+    let mut folder = parent.join(&stem);
+    for attempt in 2..ATTEMPTS {
+        match std::fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                folder = parent.join(format!("{stem}-{attempt}"));
+            }
+            Err(error) => return Err(failed(&folder, error)),
+        }
+    }
+    Err(TrainError::RunDirTaken(folder))
+}
+
+fn failed(path: &Path, error: io::Error) -> TrainError {
+    TrainError::RunDir {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// `20261121-031550`, in UTC.
+fn timestamp(now: SystemTime) -> String {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let seconds = since.as_secs();
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+/// Year, month and day of the `days`-th day after 1970-01-01 in the Gregorian calendar.
+fn date(mut days: u64) -> (u64, u64, u64) {
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    // Whole periods of 400 years first, so that no clock makes this loop long.
+    let mut year = 1970 + days / 146_097 * 400;
+    days %= 146_097;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in lengths {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_the_calendars() {
+        // Days from `date -u -d ... +%s`, divided by 86400.
+        assert_eq!(date(0), (1970, 1, 1));
+        assert_eq!(date(59), (1970, 3, 1));
+        assert_eq!(date(789), (1972, 2, 29));
+        assert_eq!(date(11_016), (2000, 2, 29));
+        assert_eq!(date(20_778), (2026, 11, 21));
+        assert_eq!(date(47_540), (2100, 2, 28));
+        assert_eq!(date(47_541), (2100, 3, 1));
+        let moment = UNIX_EPOCH + Duration::from_secs(20_778 * 86_400 + 3 * 3600 + 15 * 60 + 50);
+        assert_eq!(timestamp(moment), "20261121-031550");
+        let far = UNIX_EPOCH + Duration::from_secs(u64::from(u32::MAX) * 1000);
+        assert!(timestamp(far).len() > 15);
+    }
+
+    #[test]
+    fn runs_of_the_same_second_get_different_folders() {
+        let parent = tempfile::tempdir().unwrap();
+        let first = create_new(parent.path(), "x", UNIX_EPOCH).unwrap();
+        let second = create_new(parent.path(), "x", UNIX_EPOCH).unwrap();
+        assert!(first.ends_with("x-19700101-000000"));
+        assert!(second.ends_with("x-19700101-000000-2"));
+    }
+
+    #[test]
+    fn a_folder_that_holds_a_run_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        check_unused(folder.path()).unwrap();
+        check_unused(&folder.path().join("new")).unwrap();
+        let file = folder.path().join(metrics::FILE);
+        std::fs::write(&file, "").unwrap();
+        assert!(check_unused(folder.path()).is_err());
+        assert!(check_unused(&file).is_err());
+    }
+}

@@ -1,0 +1,174 @@
+//! The command line without training: what is refused, with which exit code and words, and that
+//! nothing is left behind.
+
+mod common;
+
+use common::Trial;
+
+#[test]
+fn the_configurations_inside_are_listed_and_printed() {
+    let listed = Trial::new(&["configs"]).run();
+    listed.assert_code(0);
+    for name in ["digits.toml", "mnist-cnn.toml"] {
+        assert!(listed.stdout.contains(name), "{}", listed.stdout);
+    }
+    let printed = Trial::new(&["configs", "mnist-cnn.toml"]).run();
+    printed.assert_code(0);
+    let original = include_str!("../../configs/mnist-cnn.toml");
+    assert_eq!(printed.stdout, original);
+    Trial::new(&["configs", "mnist_cnn"])
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["did you mean `mnist-cnn.toml`?"]);
+}
+
+#[test]
+fn a_wrong_key_is_shown_in_its_source() {
+    let text = "[model]\nname = \"cnn\"\n\n[optimizer]\nname = \"sgd\"\nmomentun = 0.9\n";
+    let finished = Trial::new(&["--config", "mine.toml", "--nproc", "2"])
+        .file("mine.toml", text)
+        .run();
+    finished
+        .assert_code(2)
+        .assert_stderr(&[
+            "unknown key `momentun` in [optimizer]",
+            "line 6, column 1 of mine.toml",
+            "6 │ momentun = 0.9",
+            "did you mean `momentum`?",
+        ])
+        .assert_no_files(&["mine.toml"]);
+}
+
+#[test]
+fn a_wrong_setting_is_shown_in_its_source() {
+    Trial::new(&["--set", "train.epoch=3"])
+        .run()
+        .assert_code(2)
+        .assert_stderr(&[
+            "unknown key `epoch` in [train]",
+            "column 7 of --set train.epoch=3",
+            "did you mean `epochs`?",
+        ])
+        .assert_no_files(&[]);
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_anything_starts() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--nproc", "0"], "--nproc"),
+        (&["--nproc", "100000"], "--nproc"),
+        (&["--nproc", "two"], "--nproc"),
+        (&["--no-such-flag"], "--no-such-flag"),
+        (&["--config", "nowhere.toml"], "cannot read the configuration nowhere.toml"),
+        (&["--config", "mnist.toml"], "did you mean `mnist-cnn.toml`?"),
+        (&["--resume", "checkpoints/7"], "this version writes and reads no checkpoints"),
+        (&["--resume", ""], "auto, off, or a path"),
+        (&["--nproc", "3", "--set", "train.batch_size=64"], "63 or 66"),
+        (&["--set", "train.precision=bf16"], "not available in this version"),
+        (&["--set", "train.device=cuda"], "not available in this version"),
+        (&["--set", "parallel.strategy=zero-2"], "not available in this version"),
+        (&["--set", "model.name=cmm"], "unknown model `cmm`"),
+        (&["--set", "data.name=mnits"], "did you mean `mnist`?"),
+        (&["--set", "optimizer.name=adm"], "did you mean `adam"),
+    ];
+    for (args, words) in cases {
+        Trial::new(args)
+            .run()
+            .assert_code(2)
+            .assert_stderr(&[words])
+            .assert_no_files(&[]);
+    }
+}
+
+#[test]
+fn contradictions_with_a_launcher_are_refused() {
+    let launched = |rank: &str, size: &str, args: &[&str]| {
+        Trial::new(args)
+            .env("RANK", rank)
+            .env("LOCAL_RANK", rank)
+            .env("WORLD_SIZE", size)
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", "29500")
+            .env("BURN_DIST_SECRET", "0123456789abcdef")
+            .run()
+    };
+    launched("0", "2", &["--nproc", "2"])
+        .assert_code(2)
+        .assert_stderr(&["--nproc starts ranks, but"]);
+    launched("2", "2", &[])
+        .assert_code(2)
+        .assert_stderr(&["rank 2 does not exist"]);
+    launched("0", "0", &[])
+        .assert_code(2)
+        .assert_stderr(&["world size 0"]);
+    // Only the main rank shows the source; the others say who they are.
+    let other = launched("1", "2", &["--set", "train.epoch=3"]);
+    other
+        .assert_code(2)
+        .assert_stderr(&["error on rank 1: unknown key `epoch`"]);
+    assert!(!other.stderr.contains('│'), "{}", other.stderr);
+}
+
+#[test]
+fn a_folder_that_holds_a_run_is_refused() {
+    Trial::new(&["--run-dir", "old"])
+        .file("old/metrics.jsonl", "")
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["old already holds a run"]);
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done_and_does_nothing() {
+    let finished = Trial::new(&["--dry-run", "--nproc", "2", "--set", "optimizer.lr=0.25"]).run();
+    finished.assert_code(0).assert_no_files(&[]);
+    for expected in [
+        "lr = 0.25",
+        "# world size 2",
+        "1199882 parameters",
+        "steps per epoch",
+    ] {
+        assert!(finished.stdout.contains(expected), "{}", finished.stdout);
+    }
+    // What it prints is a configuration.
+    Trial::new(&["--dry-run", "--config", "printed.toml"])
+        .file("printed.toml", &finished.stdout)
+        .run()
+        .assert_code(0);
+}
+
+#[test]
+fn missing_or_broken_data_is_a_failure_that_says_where() {
+    let mnist = |nproc: &str| {
+        Trial::new(&[
+            "--config", "mnist-cnn.toml", "--nproc", nproc, "--set", "data.download=false",
+            "--set", "data.dir=mnist", "--run-dir", "run",
+        ])
+    };
+    for nproc in ["1", "2"] {
+        mnist(nproc)
+            .run()
+            .assert_code(1)
+            .assert_stderr(&["mnist", "train-images-idx3-ubyte"])
+            .assert_no_files(&[]);
+    }
+    let with_images = |images: &[u8]| {
+        mnist("1")
+            .file("mnist/train-images-idx3-ubyte", images)
+            .file("mnist/train-labels-idx1-ubyte", [0, 0, 8, 1, 0, 0, 0, 1, 7])
+            .file("mnist/t10k-images-idx3-ubyte", images)
+            .file("mnist/t10k-labels-idx1-ubyte", [0, 0, 8, 1, 0, 0, 0, 1, 7])
+            .run()
+    };
+    let header = [0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28];
+    let truncated = [&header[..], &[0; 700]].concat();
+    with_images(&truncated)
+        .assert_code(1)
+        .assert_stderr(&["train-images-idx3-ubyte", "truncated"])
+        .assert_no_files(&["mnist"]);
+    let wrong_magic = [&[1, 2, 3, 4], &header[4..], &[0; 784]].concat();
+    with_images(&wrong_magic)
+        .assert_code(1)
+        .assert_stderr(&["train-images-idx3-ubyte", "magic"])
+        .assert_no_files(&["mnist"]);
+}

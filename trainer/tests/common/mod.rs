@@ -1,0 +1,276 @@
+//! Runs the real program, each time in an empty folder and under a hard time limit, and finds the
+//! processes that belong to a run.
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Longest that any run of these tests may take.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// Settings of a run that takes seconds: a small model on few digits, without dropout.
+pub const TINY: &[&str] = &[
+    "model.filters=[4, 8]",
+    "model.hidden=16",
+    "model.dropout_conv=0.0",
+    "model.dropout_hidden=0.0",
+    "data.train_samples=240",
+    "data.test_samples=101",
+    "train.batch_size=12",
+    "train.epochs=1",
+];
+
+/// A folder to run the program in, and the arguments to run it with.
+pub struct Trial {
+    folder: TempDir,
+    command: Command,
+}
+
+/// How a run ended.
+pub struct Finished {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    pub time: Duration,
+    folder: TempDir,
+}
+
+/// A run that goes on.
+pub struct Running {
+    child: Child,
+    stdout: JoinHandle<String>,
+    stderr: JoinHandle<String>,
+    begin: Instant,
+    folder: TempDir,
+}
+
+impl Trial {
+    /// `trainer <args>` in an empty folder, without a launcher's variables.
+    pub fn new(args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
+        command
+            .args(args)
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .env("RAYON_NUM_THREADS", "1");
+        for name in ["RANK", "LOCAL_RANK", "WORLD_SIZE", "BURN_DIST_LAUNCH"] {
+            command.env_remove(name);
+        }
+        Self { folder, command }
+    }
+
+    /// A tiny run with these further settings, into the folder `run`, whose whole path is among
+    /// the arguments of all its processes and tells them from others.
+    pub fn tiny(args: &[&str], settings: &[&str]) -> Self {
+        let mut trial = Self::new(args);
+        let run_dir = trial.folder.path().join("run");
+        trial.command.arg("--run-dir").arg(run_dir);
+        for setting in TINY.iter().chain(settings) {
+            trial.command.args(["--set", setting]);
+        }
+        trial
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Writes a file into the folder.
+    pub fn file(self, name: &str, content: impl AsRef<[u8]>) -> Self {
+        let path = self.folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+        self
+    }
+
+    pub fn start(mut self) -> Running {
+        let mut child = self.command.spawn().unwrap();
+        let stdout = read_all(child.stdout.take().unwrap());
+        let stderr = read_all(child.stderr.take().unwrap());
+        Running {
+            child,
+            stdout,
+            stderr,
+            begin: Instant::now(),
+            folder: self.folder,
+        }
+    }
+
+    pub fn run(self) -> Finished {
+        self.start().wait(LIMIT)
+    }
+}
+
+fn read_all(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = pipe.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    })
+}
+
+impl Running {
+    /// Waits for the program to end, at most `limit`; then kills it and all its ranks, and fails.
+    pub fn wait(mut self, limit: Duration) -> Finished {
+        let status = self.end(limit);
+        let time = self.begin.elapsed();
+        let Some(status) = status else {
+            for pid in self.processes() {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            let (out, err) = (self.stdout.join().unwrap(), self.stderr.join().unwrap());
+            panic!("still running after {limit:?}\nstdout:\n{out}\nstderr:\n{err}");
+        };
+        Finished {
+            code: status.code(),
+            stdout: self.stdout.join().unwrap(),
+            stderr: self.stderr.join().unwrap(),
+            time,
+            folder: self.folder,
+        }
+    }
+
+    fn end(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Some(status);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
+    /// The process that was started; the launcher where there are ranks.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// All processes of this run.
+    pub fn processes(&self) -> Vec<Pid> {
+        processes_of(self.folder.path())
+    }
+
+    /// The process of a rank.
+    pub fn rank(&self, rank: usize) -> Pid {
+        let variable = format!("RANK={rank}");
+        let of_rank = |pid: &Pid| {
+            let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
+            let environment = environment.unwrap_or_default();
+            environment
+                .split(|byte| *byte == 0)
+                .any(|entry| entry == variable.as_bytes())
+        };
+        let found = self.processes().into_iter().find(of_rank);
+        found.unwrap_or_else(|| panic!("there is no rank {rank}"))
+    }
+
+    /// Waits until the run has written this many lines of metrics.
+    pub fn wait_for_metrics(&mut self, lines: usize) {
+        let file = self.folder.path().join("run/metrics.jsonl");
+        let deadline = Instant::now() + LIMIT;
+        while Instant::now() < deadline {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            if text.lines().count() >= lines {
+                return;
+            }
+            assert!(
+                self.child.try_wait().unwrap().is_none(),
+                "the run ended before it wrote {lines} lines"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("no {lines} lines of metrics after {LIMIT:?}");
+    }
+}
+
+/// Processes whose arguments name this folder. Zombies have no arguments.
+fn processes_of(folder: &Path) -> Vec<Pid> {
+    let marker = folder.as_os_str().as_encoded_bytes();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    entries
+        .filter_map(|entry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let arguments = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let named = arguments.windows(marker.len()).any(|part| part == marker);
+            if named { Pid::from_raw(pid) } else { None }
+        })
+        .collect()
+}
+
+impl Finished {
+    #[track_caller]
+    pub fn assert_code(&self, code: i32) -> &Self {
+        assert_eq!(
+            self.code,
+            Some(code),
+            "\nstdout:\n{}\nstderr:\n{}",
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
+    #[track_caller]
+    pub fn assert_stderr(&self, parts: &[&str]) -> &Self {
+        for part in parts {
+            assert!(
+                self.stderr.contains(part),
+                "{part:?} is not in stderr:\n{}",
+                self.stderr
+            );
+        }
+        self
+    }
+
+    /// No process of the run is left.
+    #[track_caller]
+    pub fn assert_nobody_left(&self) -> &Self {
+        let left = processes_of(self.folder.path());
+        assert!(left.is_empty(), "left behind: {left:?}");
+        self
+    }
+
+    /// Nothing was written.
+    #[track_caller]
+    pub fn assert_no_files(&self, but: &[&str]) -> &Self {
+        let entries = std::fs::read_dir(self.folder.path()).unwrap();
+        let names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .filter(|name| !but.contains(&name.as_str()))
+            .collect();
+        assert!(names.is_empty(), "left behind: {names:?}");
+        self
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The objects of the run's `metrics.jsonl` that are of this kind.
+    pub fn metrics(&self, kind: &str) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(self.path("run/metrics.jsonl")).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+            .filter(|object| object["kind"] == kind)
+            .collect()
+    }
+
+    /// The losses of all training steps.
+    pub fn losses(&self) -> Vec<f64> {
+        let steps = self.metrics("train");
+        steps.iter().map(|step| step["loss"].as_f64().unwrap()).collect()
+    }
+}

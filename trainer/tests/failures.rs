@@ -1,0 +1,127 @@
+//! Ranks that die, users who press Ctrl-C, training that diverges: the run ends soon, says why,
+//! and leaves nobody behind.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Running, Trial};
+use rustix::process::{Signal, kill_process};
+
+/// A run of two ranks that would go on for hours, well into its training.
+fn endless(settings: &[&str]) -> Running {
+    let settings = [&["train.epochs=1000000"], settings].concat();
+    let mut running = Trial::tiny(&["--nproc", "2"], &settings).start();
+    running.wait_for_metrics(5);
+    running
+}
+
+#[test]
+fn a_killed_rank_ends_the_run_and_is_named() {
+    for transport in ["parallel.transport=shm", "parallel.transport=tcp"] {
+        for victim in [0, 1] {
+            let running = endless(&[transport]);
+            kill_process(running.rank(victim), Signal::KILL).unwrap();
+            running
+                .wait(Duration::from_secs(10))
+                .assert_code(1)
+                .assert_stderr(&[&format!("rank {victim} "), "SIGKILL"])
+                .assert_nobody_left();
+        }
+    }
+}
+
+#[test]
+fn signals_end_the_run_at_once() {
+    for (signal, code, name) in [(Signal::INT, 130, "SIGINT"), (Signal::TERM, 143, "SIGTERM")] {
+        let running = endless(&[]);
+        let launcher = running.pid();
+        assert_eq!(running.processes().len(), 3);
+        let begin = Instant::now();
+        kill_process(launcher, signal).unwrap();
+        let finished = running.wait(Duration::from_secs(10));
+        let time = begin.elapsed();
+        assert!(time < Duration::from_secs(3), "{name}: {time:?}");
+        finished
+            .assert_code(code)
+            .assert_stderr(&[&format!("stopped by {name}")])
+            .assert_nobody_left();
+    }
+}
+
+#[test]
+fn a_single_rank_ends_at_a_signal() {
+    let mut running = Trial::tiny(&["--nproc", "1"], &["train.epochs=1000000"]).start();
+    running.wait_for_metrics(1);
+    kill_process(running.pid(), Signal::INT).unwrap();
+    running
+        .wait(Duration::from_secs(3))
+        .assert_code(130)
+        .assert_stderr(&["stopped by SIGINT"]);
+}
+
+#[test]
+fn ranks_do_not_outlive_a_killed_launcher() {
+    let running = endless(&[]);
+    let ranks = [running.rank(0), running.rank(1)];
+    kill_process(running.pid(), Signal::KILL).unwrap();
+    let finished = running.wait(Duration::from_secs(10));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let alive = || {
+        ranks
+            .iter()
+            .any(|rank| rustix::process::test_kill_process(*rank).is_ok())
+    };
+    while alive() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let left = alive();
+    for rank in ranks {
+        let _ = kill_process(rank, Signal::KILL);
+    }
+    assert!(!left, "ranks outlived their launcher");
+    drop(finished);
+}
+
+#[test]
+fn divergence_is_an_error_on_all_ranks() {
+    for nproc in ["1", "2"] {
+        let finished = Trial::tiny(
+            &["--nproc", nproc],
+            &["optimizer={name=\"sgd\", lr=1e30}", "train.epochs=2"],
+        )
+        .run();
+        finished
+            .assert_code(1)
+            .assert_stderr(&["training diverged", "optimizer.lr"])
+            .assert_nobody_left();
+        // Whatever was written before is whole, and is JSON.
+        assert!(finished.losses().iter().all(|loss| loss.is_finite()));
+    }
+}
+
+#[test]
+fn a_wrong_secret_is_an_error() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let start = |rank: &str, secret: &str| {
+        Trial::tiny(&[], &["train.max_steps=2"])
+            .env("RANK", rank)
+            .env("LOCAL_RANK", rank)
+            .env("WORLD_SIZE", "2")
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &port)
+            .env("BURN_DIST_SECRET", secret)
+            .start()
+    };
+    let main = start("0", "the secret of this run");
+    let other = start("1", "another secret altogether");
+    other
+        .wait(Duration::from_secs(60))
+        .assert_code(1)
+        .assert_stderr(&["error on rank 1", "secret"]);
+    // The main rank goes on waiting for the right one.
+    kill_process(main.pid(), Signal::TERM).unwrap();
+    main.wait(Duration::from_secs(3)).assert_code(143).assert_no_files(&[]);
+}

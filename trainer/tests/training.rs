@@ -1,0 +1,159 @@
+//! Whole runs on few digits: what is written, that nothing depends on the number of ranks, and
+//! every way to start them.
+
+mod common;
+
+use common::{Finished, LIMIT, Trial};
+
+/// Trains with `nproc` ranks.
+fn train(nproc: usize, settings: &[&str]) -> Finished {
+    let nproc = nproc.to_string();
+    let finished = Trial::tiny(&["--nproc", &nproc], settings).run();
+    finished.assert_code(0).assert_nobody_left();
+    finished
+}
+
+#[track_caller]
+fn assert_close(left: &[f64], right: &[f64]) {
+    assert_eq!(left.len(), right.len());
+    for (step, (a, b)) in left.iter().zip(right).enumerate() {
+        assert!((a - b).abs() <= 1e-5 * a.abs(), "step {step}: {a} and {b}");
+    }
+}
+
+#[test]
+fn a_run_writes_its_numbers_and_its_configuration() {
+    let finished = train(1, &["train.epochs=2", "log.every_steps=5"]);
+    let steps = finished.metrics("train");
+    let numbers: Vec<u64> = steps.iter().filter_map(|step| step["step"].as_u64()).collect();
+    assert_eq!(numbers, [5, 10, 15, 20, 25, 30, 35, 40]);
+    assert_eq!(steps[3]["epoch"], 1);
+    assert_eq!(steps[4]["epoch"], 2);
+    for step in &steps {
+        assert_eq!(step["lr"].as_f64(), Some(1e-3));
+        assert!(step["images_per_second"].as_f64().unwrap() > 0.0);
+    }
+    let evaluations = finished.metrics("eval");
+    assert_eq!(evaluations.len(), 2);
+    for (epoch, evaluation) in (1..).zip(&evaluations) {
+        assert_eq!(evaluation["epoch"].as_u64(), Some(epoch));
+        assert_eq!(evaluation["samples"], 101);
+        let correct = evaluation["accuracy"].as_f64().unwrap() * 101.0;
+        assert!((correct - correct.round()).abs() < 1e-9, "{correct}");
+    }
+    let config = std::fs::read_to_string(finished.path("run/config.toml")).unwrap();
+    for expected in ["filters = [4, 8]", "train_samples = 240", "every_steps = 5"] {
+        assert!(config.contains(expected), "{expected} is not in:\n{config}");
+    }
+    for expected in [
+        "epoch 2/2: ",
+        "train loss",
+        "val accuracy",
+        "images/s",
+        "nodes 1, devices per node 1, world size 1",
+    ] {
+        assert!(finished.stdout.contains(expected), "{}", finished.stdout);
+    }
+}
+
+#[test]
+fn losses_and_evaluations_do_not_depend_on_the_number_of_ranks() {
+    let alone = train(1, &["train.max_steps=20"]);
+    assert_eq!(alone.losses().len(), 20);
+    for (nproc, settings) in [
+        (2, ["train.max_steps=20", "parallel.transport=shm"]),
+        (2, ["train.max_steps=20", "parallel.transport=tcp"]),
+        (2, ["train.max_steps=20", "train.accumulate=3"]),
+        (3, ["train.max_steps=20", "data.workers=0"]),
+    ] {
+        let together = train(nproc, &settings);
+        assert_close(&alone.losses(), &together.losses());
+        let (a, b) = (alone.metrics("eval"), together.metrics("eval"));
+        assert_eq!(b.len(), 1);
+        assert_eq!(b[0]["samples"], 101, "with {nproc} ranks");
+        assert_eq!(a[0]["accuracy"], b[0]["accuracy"]);
+        let words = format!("devices per node {nproc}, world size {nproc}");
+        assert!(together.stdout.contains(&words), "{}", together.stdout);
+    }
+}
+
+#[test]
+fn a_run_repeats_bit_for_bit() {
+    let dropout = "model.dropout_hidden=0.5";
+    for nproc in [1, 2] {
+        let runs = [(); 2].map(|()| train(nproc, &[dropout]).losses());
+        assert_eq!(runs[0], runs[1], "with {nproc} ranks");
+        let other = train(nproc, &[dropout, "train.seed=2"]).losses();
+        assert_ne!(runs[0], other, "the seed has no effect");
+    }
+}
+
+#[test]
+fn every_optimizer_learns() {
+    for settings in [
+        ["optimizer={name=\"sgd\", lr=0.1, momentum=0.9, nesterov=true}", "train.seed=1"],
+        ["optimizer.name=adam", "optimizer.lr=0.01"],
+        ["optimizer.name=adamw", "optimizer.lr=0.01"],
+        ["optimizer={name=\"adadelta\", lr=1.0}", "train.clip_norm=1.0"],
+    ] {
+        let finished = train(1, &[settings[0], settings[1], "train.epochs=4"]);
+        let losses = finished.losses();
+        let (first, last) = (losses[0], losses[losses.len() - 1]);
+        assert!(last < 0.8 * first, "{settings:?}: {first} to {last}");
+    }
+}
+
+#[test]
+fn steps_can_be_limited_inside_an_epoch() {
+    let finished = train(2, &["train.epochs=9", "train.max_steps=23"]);
+    assert_eq!(finished.losses().len(), 23);
+    let evaluations = finished.metrics("eval");
+    assert_eq!(evaluations.len(), 2);
+    assert_eq!(evaluations[1]["samples"], 101);
+}
+
+#[test]
+fn ranks_started_by_somebody_else_find_each_other() {
+    let port = {
+        // Free a moment ago, and nobody else binds it on purpose.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port().to_string()
+    };
+    let ranks = ["0", "1"].map(|rank| {
+        Trial::tiny(&[], &["train.max_steps=5"])
+            .env("RANK", rank)
+            .env("LOCAL_RANK", rank)
+            .env("WORLD_SIZE", "2")
+            .env("LOCAL_WORLD_SIZE", "2")
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &port)
+            .env("BURN_DIST_SECRET", "a secret of this test only")
+            .start()
+    });
+    let [main, other] = ranks.map(|rank| rank.wait(LIMIT));
+    main.assert_code(0);
+    other.assert_code(0).assert_no_files(&[]);
+    assert_eq!(other.stdout, "");
+    assert_eq!(main.losses().len(), 5);
+}
+
+#[test]
+fn without_arguments_two_ranks_train_digits() {
+    let finished = Trial::new(&[
+        "--set", "train.max_steps=2", "--set", "data.test_samples=10",
+    ])
+    .run();
+    finished.assert_code(0);
+    assert!(finished.stdout.contains("world size 2"), "{}", finished.stdout);
+    let runs: Vec<_> = std::fs::read_dir(finished.path("runs")).unwrap().collect();
+    assert_eq!(runs.len(), 1);
+    let name = runs[0].as_ref().unwrap().file_name();
+    assert!(name.to_string_lossy().starts_with("digits-"), "{name:?}");
+}
+
+#[test]
+fn asking_to_resume_says_that_there_is_nothing() {
+    let finished = Trial::tiny(&["--resume", "auto"], &["train.max_steps=1"]).run();
+    finished.assert_code(0);
+    assert!(finished.stdout.contains("training starts anew"), "{}", finished.stdout);
+}
