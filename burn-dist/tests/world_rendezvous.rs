@@ -571,7 +571,7 @@ fn a_stopped_rank_shows_in_a_survey() {
         let one = start_rank("local", 1, server.address().port());
         let second = Duration::from_secs(5);
         assert_eq!(zero.survey(second).unwrap(), [Some(0), Some(5), Some(6)]);
-        one.signal(Signal::STOP);
+        one.stop();
         let start = Instant::now();
         let progress = zero.survey(Duration::from_millis(300)).unwrap();
         assert_eq!(progress, [Some(0), None, Some(6)]);
