@@ -314,7 +314,7 @@ fn endless_lines_are_passed_on_in_pieces() {
 fn ranks_notice_the_death_of_the_launcher() {
     limited(|| {
         let run = Run::start("waits");
-        let Run { mut process, pids } = run;
+        let Run { process, pids } = run;
         process.signal(Signal::KILL);
         // Their output has gone with the launcher; that they end shows that they saw the fault.
         for pid in pids {

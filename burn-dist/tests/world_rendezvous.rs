@@ -2,6 +2,7 @@
 
 mod world_support;
 
+use burn_dist::rendezvous::auth::{self, Purpose};
 use burn_dist::rendezvous::{
     Fault, MAX_PAYLOAD, MAX_TAG, RendezvousError, Secret, Store, StoreServer,
 };
@@ -516,6 +517,70 @@ fn garbage_and_slow_connections_disturb_nobody() {
     });
 }
 
+#[test]
+fn another_version_is_named() {
+    limited(|| {
+        let other = TcpListener::bind(any_port()).unwrap();
+        let address = other.local_addr().unwrap();
+        let answering = thread::spawn(move || {
+            let (mut stream, _) = other.accept().unwrap();
+            let _ = stream.read(&mut [0; 512]);
+            stream.write_all(b"BURNDIS<\x07\0\x01\0").unwrap();
+        });
+        let error = Store::connect(&world(1, 2, address), LIMIT).unwrap_err();
+        assert!(
+            matches!(error, RendezvousError::VersionDiffers { theirs: 7, .. }),
+            "{error}"
+        );
+        answering.join().unwrap();
+    });
+}
+
+/// A connection that has proved that it knows the secret, and now sends what it likes.
+fn authenticated(address: SocketAddr, context: &[u8]) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    let deadline = Instant::now() + LIMIT;
+    auth::connect_side(&stream, &secret(), Purpose::Store, context, deadline).unwrap();
+    stream
+}
+
+#[test]
+fn nonsense_from_a_rank_fails_that_rank_alone() {
+    limited(|| {
+        let context = [[1, 0, 0, 0], [3, 0, 0, 0]].concat();
+        let long = [&[1, 0, 0, 0], &u32::MAX.to_le_bytes()[..]].concat();
+        for nonsense in [&[0xff; 64][..], &long, &[65, 0, 0, 0, 0, 0, 0, 0]] {
+            let server = server(3);
+            let zero = connect(0, 3, server.address()).unwrap();
+            let mut stream = authenticated(server.address(), &context);
+            stream.write_all(nonsense).unwrap();
+            let fault = fault(&zero);
+            assert_eq!(fault.rank, Some(1));
+            assert!(fault.reason.contains("it sent"), "{fault}");
+        }
+    });
+}
+
+#[test]
+fn nonsense_about_oneself_is_refused_without_harm() {
+    limited(|| {
+        let (server, stores) = ranks(2);
+        let unknown_rank = [[9, 0, 0, 0], [2, 0, 0, 0]].concat();
+        for context in [
+            &[][..],
+            &[1, 2, 3],
+            &[0xff; auth::MAX_CONTEXT],
+            &unknown_rank,
+        ] {
+            let mut stream = authenticated(server.address(), context);
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert_eq!(answer[0], 66, "it is refused and the connection ends");
+        }
+        assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+    });
+}
+
 // ---- other processes ----
 
 /// Not a test: what this executable does when a test below starts it as a rank.
@@ -571,7 +636,7 @@ fn a_stopped_rank_shows_in_a_survey() {
         let one = start_rank("local", 1, server.address().port());
         let second = Duration::from_secs(5);
         assert_eq!(zero.survey(second).unwrap(), [Some(0), Some(5), Some(6)]);
-        one.signal(Signal::STOP);
+        one.stop();
         let start = Instant::now();
         let progress = zero.survey(Duration::from_millis(300)).unwrap();
         assert_eq!(progress, [Some(0), None, Some(6)]);

@@ -78,8 +78,9 @@ pub enum LaunchError {
 /// Starts ranks of one program on this machine.
 ///
 /// Each gets the variables that [`World::from_env`](crate::world::World::from_env) reads, and its
-/// share of the processors in `RAYON_NUM_THREADS` unless the user set that. The output of rank 0
-/// goes through as it is; lines of the others start with `[rank 1] ` and so on.
+/// share of the processors in `RAYON_NUM_THREADS` unless the user set that. Rank 0 writes to the
+/// terminal itself, if there is one; the output of the others is passed on by whole lines that
+/// start with `[rank 1] ` and so on. Standard input is empty for all.
 #[derive(Clone, Debug)]
 pub struct LocalLauncher {
     nproc: usize,

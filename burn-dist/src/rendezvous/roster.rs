@@ -404,3 +404,146 @@ fn frame(message: &Message) -> Arc<[u8]> {
 fn post(outbox: &Outbox, message: &Message) {
     let _ = outbox.send(frame(message));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+
+    type Mail = Receiver<Arc<[u8]>>;
+
+    /// A roster of `size` ranks of which the first `joined` are there.
+    fn roster(size: usize, joined: usize) -> (Roster, Vec<Mail>) {
+        let mut roster = Roster::new(size);
+        let mail = (0..joined).map(|rank| join(&mut roster, rank).unwrap());
+        let mail = mail.collect();
+        (roster, mail)
+    }
+
+    fn join(roster: &mut Roster, rank: usize) -> Result<Mail, Refusal> {
+        let (outbox, mail) = channel();
+        let size = roster.members.len();
+        roster.join(rank, size, outbox, None).map(|()| mail)
+    }
+
+    fn read(mail: &Mail) -> Vec<Message> {
+        let frames = mail.try_iter();
+        frames
+            .map(|frame| super::super::protocol::read(&mut &frame[..]).unwrap())
+            .collect()
+    }
+
+    fn gather(sequence: u64, timeout: Duration) -> Message {
+        Message::Gather {
+            sequence,
+            timeout,
+            tag: "tag".into(),
+            payload: vec![1],
+        }
+    }
+
+    #[test]
+    fn ranks_that_do_not_fit_are_refused() {
+        let (mut roster, _mail) = roster(3, 1);
+        let (outbox, _) = channel();
+        let refused = roster.join(1, 4, outbox, None);
+        assert_eq!(refused, Err(Refusal::WorldSize { store: 3 }));
+        let refused = join(&mut roster, 3).unwrap_err();
+        assert_eq!(refused, Refusal::RankOutOfRange { store: 3 });
+        assert_eq!(join(&mut roster, 0).unwrap_err(), Refusal::RankTaken);
+        roster.lose(0, "gone");
+        assert_eq!(join(&mut roster, 0).unwrap_err(), Refusal::RankGone);
+    }
+
+    #[test]
+    fn what_no_rank_sends_is_a_violation() {
+        let (mut roster, _mail) = roster(2, 2);
+        let now = Instant::now();
+        let later = roster.receive(0, gather(1, Duration::ZERO), now);
+        assert_eq!(later, Err(Violation("an exchange out of order")));
+        roster.receive(0, gather(0, Duration::MAX), now).unwrap();
+        let twice = roster.receive(0, gather(0, Duration::MAX), now);
+        assert_eq!(twice, Err(Violation("the same exchange twice")));
+        assert!(roster.receive(0, Message::Welcome, now).is_err());
+    }
+
+    #[test]
+    fn time_ends_an_exchange_once() {
+        let (mut roster, mail) = roster(2, 1);
+        let now = Instant::now();
+        assert_eq!(roster.tick(now), None);
+        let second = Duration::from_secs(1);
+        roster.receive(0, gather(0, second), now).unwrap();
+        assert_eq!(roster.tick(now), Some(now + second));
+        assert_eq!(roster.tick(now + second), None);
+        let failure = Message::GatherFailed(GatherFailure::Missing {
+            tag: "tag".into(),
+            waited: second,
+            ranks: vec![(1, false)],
+        });
+        assert_eq!(read(&mail[0]), [Message::Welcome, failure.clone()]);
+        // Who comes later is told, and nothing is ever gathered again.
+        let late = join(&mut roster, 1).unwrap();
+        assert_eq!(read(&late), [Message::Welcome, failure]);
+        roster.receive(1, gather(0, second), now).unwrap();
+        assert_eq!(roster.tick(now), None);
+    }
+
+    #[test]
+    fn longest_waits_do_not_overflow() {
+        let (mut roster, _mail) = roster(3, 3);
+        let now = Instant::now();
+        roster.receive(0, gather(0, Duration::MAX), now).unwrap();
+        let (survey, timeout) = (1, Duration::MAX);
+        roster
+            .receive(0, Message::Survey { survey, timeout }, now)
+            .unwrap();
+        assert!(roster.tick(now).is_some());
+    }
+
+    #[test]
+    fn a_survey_ends_when_all_have_answered_or_are_gone() {
+        let (mut roster, mail) = roster(3, 3);
+        let now = Instant::now();
+        let (survey, timeout) = (9, Duration::from_secs(60));
+        roster
+            .receive(0, Message::Survey { survey, timeout }, now)
+            .unwrap();
+        let query = 1;
+        for rank in [0, 2] {
+            let progress = rank as u64 + 40;
+            roster
+                .receive(rank, Message::Report { query, progress }, now)
+                .unwrap();
+        }
+        assert_eq!(read(&mail[0]), [Message::Welcome, Message::Query { query }]);
+        roster.lose(1, "gone");
+        let surveyed = Message::Surveyed {
+            survey,
+            progress: vec![Some(40), None, Some(42)],
+        };
+        assert!(read(&mail[0]).contains(&surveyed));
+        assert_eq!(roster.tick(now), None);
+    }
+
+    #[test]
+    fn a_failure_is_told_once_and_not_to_whoever_failed() {
+        let (mut roster, mail) = roster(3, 2);
+        let abort = Message::Abort {
+            reason: "no memory".into(),
+        };
+        roster.receive(1, abort, Instant::now()).unwrap();
+        roster.fail(1, "it exited with code 1");
+        roster.lose(1, "its connection ended");
+        let failed = Message::PeerFailed {
+            rank: 1,
+            reason: "no memory".into(),
+        };
+        assert_eq!(read(&mail[0]), [Message::Welcome, failed]);
+        assert_eq!(read(&mail[1]), [Message::Welcome]);
+        assert_eq!(roster.abort_reason(1).as_deref(), Some("no memory"));
+        roster.fail(2, "it never came");
+        assert_eq!(roster.first_fault().unwrap().rank, Some(1));
+        assert!(!roster.is_absent(2));
+    }
+}

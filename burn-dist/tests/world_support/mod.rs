@@ -122,6 +122,8 @@ pub struct Process {
     child: Child,
     lines: mpsc::Receiver<String>,
     seen: Vec<String>,
+    /// Which of them no test has asked for yet.
+    unasked: Vec<String>,
 }
 
 impl Process {
@@ -139,6 +141,7 @@ impl Process {
             child,
             lines,
             seen: Vec::new(),
+            unasked: Vec::new(),
         }
     }
 
@@ -150,17 +153,31 @@ impl Process {
         rustix::process::kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Waits for a line that contains `text`, and gives it.
+    /// Stops the process and waits until all of its threads have come to a halt.
+    pub fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
+        eventually(LIMIT, "all threads stop", || {
+            let running = std::fs::read_dir(&tasks).unwrap().any(|task| {
+                let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+                stat.is_ok_and(|stat| !stat.contains(") T "))
+            });
+            (!running).then_some(())
+        });
+    }
+
+    /// Waits for a line that contains `text`, each time another, and gives it.
     pub fn line(&mut self, text: &str) -> String {
         let deadline = Instant::now() + LIMIT;
         loop {
+            if let Some(found) = self.unasked.iter().position(|line| line.contains(text)) {
+                return self.unasked.remove(found);
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
                     self.seen.push(line.clone());
-                    if line.contains(text) {
-                        return line;
-                    }
+                    self.unasked.push(line);
                 }
                 Err(_) => panic!("no line with `{text}`, only {:#?}", self.seen),
             }

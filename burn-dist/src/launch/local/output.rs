@@ -1,6 +1,7 @@
 //! Passes the output of ranks on, line by line and with the rank before each line.
 //!
-//! Memory is bounded whatever a rank writes: a line without end is passed on in pieces.
+//! Whole lines also where there is no prefix: programs write lines in pieces, and those of two
+//! ranks would mix. Memory is bounded whatever a rank writes: a line without end is passed on in pieces.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -35,41 +36,33 @@ impl LastWords {
     }
 }
 
-/// Copies `from` to `to` until it ends. With a prefix whole lines are copied, without one bytes
-/// as they come. What can't be written is dropped: the rank must not be held up by it.
+/// Copies the lines of `from` to `to` with `prefix` before each, until `from` ends. What can't be
+/// written is dropped: the rank must not be held up by it.
 pub(super) fn pass_on(
     mut from: impl Read,
     mut to: impl Write,
-    prefix: Option<&str>,
+    prefix: &str,
     last_words: Option<&LastWords>,
 ) {
-    let mut lines = Lines::default();
-    let mut chunk = vec![0; 8 << 10];
-    loop {
-        let count = match from.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(count) => count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(_) => break,
-        };
-        let bytes = chunk.get(..count).unwrap_or_default();
-        if prefix.is_none() {
-            let _ = to.write_all(bytes).and_then(|()| to.flush());
-        }
-        lines.push(bytes, |line| deliver(line, &mut to, prefix, last_words));
-    }
-    lines.finish(|line| deliver(line, &mut to, prefix, last_words));
-}
-
-fn deliver(line: &[u8], to: &mut impl Write, prefix: Option<&str>, words: Option<&LastWords>) {
-    if let Some(prefix) = prefix {
+    let mut deliver = |line: &[u8]| {
         // In one write, so that lines of different ranks do not mix.
         let whole = [prefix.as_bytes(), line, b"\n"].concat();
         let _ = to.write_all(&whole).and_then(|()| to.flush());
+        if let Some(words) = last_words {
+            words.add(line);
+        }
+    };
+    let mut lines = Lines::default();
+    let mut chunk = vec![0; 8 << 10];
+    loop {
+        match from.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => lines.push(chunk.get(..count).unwrap_or_default(), &mut deliver),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
     }
-    if let Some(words) = words {
-        words.add(line);
-    }
+    lines.finish(&mut deliver);
 }
 
 /// Cuts a stream of bytes into lines.
@@ -107,7 +100,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn passed(input: &[u8], prefix: Option<&str>) -> (String, Vec<String>) {
+    fn passed(input: &[u8], prefix: &str) -> (String, Vec<String>) {
         let mut output = Vec::new();
         let words = LastWords::default();
         pass_on(input, &mut output, prefix, Some(&words));
@@ -116,24 +109,19 @@ mod tests {
 
     #[test]
     fn lines_get_the_prefix() {
-        let (output, words) = passed(b"one\n\nthree", Some("[rank 1] "));
+        let (output, words) = passed(b"one\n\nthree", "[rank 1] ");
         assert_eq!(output, "[rank 1] one\n[rank 1] \n[rank 1] three\n");
         assert_eq!(words, ["one", "", "three"]);
-    }
-
-    #[test]
-    fn without_prefix_bytes_go_through() {
-        let (output, words) = passed(b"50 %\r100 %", None);
-        assert_eq!((output.as_str(), words.len()), ("50 %\r100 %", 1));
+        assert_eq!(passed(b"one\ntwo\n", "").0, "one\ntwo\n");
     }
 
     #[test]
     fn endless_lines_are_cut_and_few_are_remembered() {
-        let (output, words) = passed(&vec![b'x'; 5 * MAX_LINE], Some("> "));
+        let (output, words) = passed(&vec![b'x'; 5 * MAX_LINE], "> ");
         assert_eq!(output.lines().count(), 5);
         assert!(words.iter().all(|line| line.len() == MAX_REMEMBERED));
         let many: String = (0..100).map(|line| format!("{line}\n")).collect();
-        let (_, words) = passed(many.as_bytes(), Some("> "));
+        let (_, words) = passed(many.as_bytes(), "> ");
         assert_eq!((words.len(), words[0].as_str()), (LAST_LINES, "80"));
     }
 

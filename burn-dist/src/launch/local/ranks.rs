@@ -77,10 +77,13 @@ impl Ranks {
         to: impl Write + Send + 'static,
         last_words: Option<LastWords>,
     ) -> std::io::Result<()> {
-        let prefix = (self.prefix && rank > 0).then(|| format!("[rank {rank}] "));
+        let prefix = match self.prefix && rank > 0 {
+            true => format!("[rank {rank}] "),
+            false => String::new(),
+        };
         let thread = std::thread::Builder::new().name(format!("output-{rank}"));
         let reader = thread.spawn(move || {
-            pass_on(from, to, prefix.as_deref(), last_words.as_ref());
+            pass_on(from, to, &prefix, last_words.as_ref());
         })?;
         self.readers.push(reader);
         Ok(())
