@@ -256,7 +256,9 @@ impl Reducer {
             Health::Failing(error) => {
                 // The other ranks wait for buckets that will not come.
                 let reason = error.to_string();
-                self.group.abort(&reason);
+                if self.group.size() > 1 {
+                    self.group.abort(&reason);
+                }
                 state.health = Health::Failed(reason);
                 Err(error)
             }
