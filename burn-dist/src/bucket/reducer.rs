@@ -244,6 +244,12 @@ impl Reducer {
         state.present.fill(false);
     }
 
+    /// Number of buckets that the running backward has sent.
+    #[cfg(test)]
+    pub(super) fn sent(&self) -> usize {
+        self.lock().next
+    }
+
     fn place(&self, parameter: usize) -> Option<(usize, &Slot)> {
         let (bucket, slot) = *self.places.get(parameter)?;
         Some((bucket, self.layouts.get(bucket)?.slots.get(slot)?))
