@@ -15,3 +15,6 @@ pub use layout::{BucketSizes, ParameterSpec};
 
 pub(crate) use reducer::Reducer;
 pub(crate) use storage::gradient_dtype;
+
+#[cfg(test)]
+mod tests;

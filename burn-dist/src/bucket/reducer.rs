@@ -244,6 +244,12 @@ impl Reducer {
         state.present.fill(false);
     }
 
+    /// Number of buckets that the running backward has sent.
+    #[cfg(test)]
+    pub(super) fn sent(&self) -> usize {
+        self.lock().next
+    }
+
     fn place(&self, parameter: usize) -> Option<(usize, &Slot)> {
         let (bucket, slot) = *self.places.get(parameter)?;
         Some((bucket, self.layouts.get(bucket)?.slots.get(slot)?))
@@ -256,7 +262,9 @@ impl Reducer {
             Health::Failing(error) => {
                 // The other ranks wait for buckets that will not come.
                 let reason = error.to_string();
-                self.group.abort(&reason);
+                if self.group.size() > 1 {
+                    self.group.abort(&reason);
+                }
                 state.health = Health::Failed(reason);
                 Err(error)
             }

@@ -329,7 +329,7 @@ fn tell_others<T>(
     outcome: Result<T, ParallelError>,
 ) -> Result<T, ParallelError> {
     outcome.inspect_err(|error| {
-        if !matches!(error, ParallelError::Group(_)) {
+        if group.size() > 1 && !matches!(error, ParallelError::Group(_)) {
             group.abort(&error.to_string());
         }
     })

@@ -1,0 +1,185 @@
+//! Ranks that do not fit together, and ranks that fail.
+
+use std::time::{Duration, Instant};
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::{FloatDType, Tensor};
+use burn_dist::parallel::{Parallel, ParallelError, ParallelOptions, Strategy};
+use burn_dist::{ProcessGroup, TransportKind};
+
+use crate::models::{Net, batch, on_ranks};
+
+/// The errors that ranks get when each builds the model that `build` gives it.
+fn set_up(size: usize, build: impl Fn(usize) -> Net + Send + Sync + 'static) -> Vec<String> {
+    on_ranks(size, TransportKind::Auto, move |group| {
+        let model = build(group.rank());
+        match Parallel::new(model, AdamWConfig::new(), Strategy::Ddp, &group) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    })
+}
+
+fn assert_all_say(errors: &[String], parts: &[&str]) {
+    for error in errors {
+        for part in parts {
+            assert!(error.contains(part), "{error:?} does not say {part:?}");
+        }
+    }
+}
+
+#[test]
+fn another_shape_is_named_on_every_rank() {
+    let errors = set_up(3, |rank| {
+        Net::with_hidden(1, if rank == 2 { 16 } else { 8 })
+    });
+    assert_all_say(
+        &errors,
+        &[
+            "rank 0 and rank 2 differ at `blocks.0.weight`",
+            "rank 0 has parameter `blocks.0.weight` [5, 8] F32",
+            "rank 2 has parameter `blocks.0.weight` [5, 16] F32",
+        ],
+    );
+}
+
+#[test]
+fn a_missing_layer_is_named() {
+    let errors = set_up(2, |rank| {
+        let mut net = Net::new(1);
+        if rank == 0 {
+            net.extra.bias = None;
+        }
+        net
+    });
+    assert_all_say(
+        &errors,
+        &[
+            "differ at `extra.bias`",
+            "rank 0 has nothing",
+            "rank 1 has parameter `extra.bias` [1] F32",
+        ],
+    );
+}
+
+#[test]
+fn a_frozen_parameter_and_another_type_are_differences() {
+    let errors = set_up(2, |rank| {
+        let mut net = Net::new(1);
+        if rank == 1 {
+            net.out = net.out.no_grad();
+        }
+        net
+    });
+    assert_all_say(&errors, &["parameter `out.weight`", "buffer `out.weight`"]);
+
+    let errors = set_up(2, |rank| {
+        let mut net = Net::new(1);
+        if rank == 1 {
+            let wide = |weight: Tensor<2>| {
+                weight
+                    .inner()
+                    .cast(FloatDType::F64)
+                    .autodiff()
+                    .require_grad()
+            };
+            net.out.weight = net.out.weight.map(wide);
+        }
+        net
+    });
+    assert_all_say(&errors, &["`out.weight` [8, 1] F32", "[8, 1] F64"]);
+}
+
+#[test]
+fn different_options_are_named() {
+    let errors = on_ranks(2, TransportKind::Auto, |group| {
+        let options = ParallelOptions {
+            accumulate: 1 + group.rank(),
+            ..ParallelOptions::default()
+        };
+        let outcome = Parallel::new(Net::new(1), SgdConfig::new(), options, &group);
+        outcome.err().unwrap().to_string()
+    });
+    assert_all_say(&errors, &["accumulate 1", "accumulate 2", "rank 1"]);
+}
+
+#[test]
+fn an_error_on_one_rank_before_the_start_reaches_the_others() {
+    let begin = Instant::now();
+    let errors = set_up(2, |rank| {
+        let net = Net::new(1);
+        if rank == 1 { net.valid() } else { net }
+    });
+    assert_all_say(&errors[..1], &["no parameter that requires gradients"]);
+    assert_all_say(&errors[1..], &["no parameter that requires gradients"]);
+    assert!(begin.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_rank_that_gives_up_ends_the_step_of_the_others() {
+    let errors = on_ranks(3, TransportKind::Auto, |group| {
+        let mut parallel =
+            Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Ddp, &group).unwrap();
+        let begin = Instant::now();
+        let step = |parallel: &mut Parallel<Net>| -> Result<(), ParallelError> {
+            let loss = parallel.model().loss(batch(0, 0..4));
+            parallel.backward(loss)?;
+            parallel.step(0.1)?;
+            Ok(())
+        };
+        step(&mut parallel).unwrap();
+        if group.rank() == 1 {
+            group.abort("the disk is full");
+        }
+        let error = step(&mut parallel).unwrap_err().to_string();
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        // And it stays failed.
+        assert!(step(&mut parallel).is_err());
+        error
+    });
+    assert_all_say(&errors, &["the disk is full"]);
+}
+
+#[test]
+fn a_rank_that_changes_its_parameters_is_found() {
+    let errors = on_ranks(3, TransportKind::Auto, |group| {
+        let mut parallel =
+            Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Ddp, &group).unwrap();
+        parallel.verify_replicas().unwrap();
+        let loss = parallel.model().loss(batch(0, 0..4));
+        parallel.backward(loss).unwrap();
+        // Another learning rate.
+        let rate = if group.rank() == 1 { 0.2 } else { 0.1 };
+        parallel.step(rate).unwrap();
+        parallel.verify_replicas().unwrap_err().to_string()
+    });
+    assert_all_say(&errors, &["rank(s) 1 differ from those of rank 0"]);
+}
+
+/// Makes every parameter twice as long and leaves its hook in place.
+struct Lengthen;
+
+impl ModuleMapper for Lengthen {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| {
+            let longer = value.inner().repeat_dim(0, 2);
+            longer.autodiff().require_grad()
+        })
+    }
+}
+
+#[test]
+fn a_gradient_that_does_not_fit_is_an_error() {
+    let group = ProcessGroup::single();
+    let mut parallel = Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Ddp, &group).unwrap();
+    let changed = parallel.model().clone().map(&mut Lengthen);
+    let loss = changed.out.weight.val().sum();
+    let error = parallel.backward(loss).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the gradient of `out.weight` has 16 elements of F32, its parameter has 8 of f32"
+    );
+    let error = parallel.step(0.1).unwrap_err().to_string();
+    assert!(error.starts_with("training cannot go on"), "{error}");
+}

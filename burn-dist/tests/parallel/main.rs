@@ -1,0 +1,7 @@
+//! `Parallel` as its users see it: in one process, and on several ranks that are threads.
+
+mod buffers;
+mod faults;
+mod models;
+mod ranks;
+mod single;
