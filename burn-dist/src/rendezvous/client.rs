@@ -1,14 +1,14 @@
 //! A rank's end of the control connection.
 
-use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Purpose, StreamError};
+use super::connect::{Attempt, host};
 use super::error::RendezvousError;
 use super::fault::{Fault, FaultBoard};
 use super::net::configure;
 use super::protocol::{self, GatherFailure, MAX_PAYLOAD, MAX_TAG, Message};
-use super::server::{StoreServer, encode_context};
-use crate::world::{Launch, Master, Secret, World};
+use super::server::StoreServer;
+use crate::world::{Launch, Secret, World};
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -16,8 +16,6 @@ use std::time::{Duration, Instant};
 
 /// How long a store gets to answer beyond the time it was given itself.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest pause between two attempts to connect.
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// How long the end waits for the store to take note of a good-bye.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -367,169 +365,6 @@ impl Wire {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Starts the store on rank 0, at the address that the others were told.
-fn host(world: &World, master: &Master, secret: &Secret) -> Result<StoreServer, RendezvousError> {
-    let addresses = resolve(master)?;
-    let mut failure = None;
-    for address in addresses {
-        if address.ip().is_loopback() && world.nodes() > 1 {
-            let master = master.clone();
-            failure = Some(RendezvousError::Loopback { master, address });
-            continue;
-        }
-        match StoreServer::bind(address, world.size(), secret.clone()) {
-            Ok(server) => return Ok(server),
-            Err(RendezvousError::Listen { source, .. })
-                if source.kind() == std::io::ErrorKind::AddrNotAvailable =>
-            {
-                let master = master.clone();
-                failure.get_or_insert(RendezvousError::NotLocal { master, address });
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Err(failure.unwrap_or(RendezvousError::NoStore { size: world.size() }))
-}
-
-fn resolve(master: &Master) -> Result<Vec<SocketAddr>, RendezvousError> {
-    let addresses = (master.host.as_str(), master.port).to_socket_addrs();
-    match addresses.map(Vec::from_iter) {
-        Ok(addresses) if !addresses.is_empty() => Ok(addresses),
-        Ok(_) => Err(RendezvousError::Resolve {
-            master: master.clone(),
-            source: std::io::ErrorKind::NotFound.into(),
-        }),
-        Err(source) => Err(RendezvousError::Resolve {
-            master: master.clone(),
-            source,
-        }),
-    }
-}
-
-/// Attempts of one rank to get into the run.
-struct Attempt<'a> {
-    world: &'a World,
-    secret: &'a Secret,
-    deadline: Instant,
-}
-
-/// How one attempt failed.
-enum Failure {
-    /// It may work later.
-    Later(SocketAddr, StreamError),
-    /// Something answered that never will be our store.
-    Final(RendezvousError),
-}
-
-impl<'a> Attempt<'a> {
-    fn new(world: &'a World, secret: &'a Secret, deadline: Instant) -> Self {
-        Self {
-            world,
-            secret,
-            deadline,
-        }
-    }
-
-    /// Tries until the deadline.
-    fn retry(
-        &self,
-        master: &Master,
-        timeout: Duration,
-    ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
-        let mut pause = Duration::from_millis(10);
-        loop {
-            let mut last = None;
-            let addresses = resolve(master);
-            for address in addresses.as_deref().unwrap_or_default() {
-                match self.attempt(*address) {
-                    Ok(stream) => return Ok((stream, *address)),
-                    Err(Failure::Final(error)) => return Err(error),
-                    Err(later) => last = Some(later),
-                }
-            }
-            if Instant::now() + pause >= self.deadline {
-                addresses?;
-                return Err(self.gave_up(last, master, timeout));
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
-    /// Tries once, where the store is known to listen.
-    fn once(&self, address: SocketAddr) -> Result<(TcpStream, SocketAddr), RendezvousError> {
-        match self.attempt(address) {
-            Ok(stream) => Ok((stream, address)),
-            Err(Failure::Final(error)) => Err(error),
-            Err(Failure::Later(address, error)) => Err(RendezvousError::NotAStore {
-                address,
-                reason: error.to_string(),
-            }),
-        }
-    }
-
-    fn gave_up(&self, last: Option<Failure>, master: &Master, waited: Duration) -> RendezvousError {
-        match last {
-            Some(Failure::Later(_, StreamError::Io(source))) => RendezvousError::NothingListens {
-                master: master.clone(),
-                waited,
-                source,
-            },
-            Some(Failure::Later(address, error)) => RendezvousError::NotAStore {
-                address,
-                reason: error.to_string(),
-            },
-            Some(Failure::Final(error)) => error,
-            None => RendezvousError::NothingListens {
-                master: master.clone(),
-                waited,
-                source: std::io::ErrorKind::TimedOut.into(),
-            },
-        }
-    }
-
-    fn attempt(&self, address: SocketAddr) -> Result<TcpStream, Failure> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        let limit = left.clamp(Duration::from_millis(1), HANDSHAKE_LIMIT);
-        let refused = |error| Failure::Later(address, StreamError::Io(error));
-        let mut stream = TcpStream::connect_timeout(&address, limit).map_err(refused)?;
-        // With nobody listening, a connection within one host can end up at its own start.
-        if stream.local_addr().ok() == Some(address) {
-            return Err(refused(std::io::ErrorKind::ConnectionRefused.into()));
-        }
-        let deadline = Instant::now() + limit;
-        let (rank, size) = (self.world.rank(), self.world.size());
-        let context = encode_context(rank, size);
-        auth::connect_side(&stream, self.secret, Purpose::Store, &context, deadline).map_err(
-            |error| match error {
-                AuthError::Stream(error) => Failure::Later(address, error),
-                other => Failure::Final(RendezvousError::handshake(address, other)),
-            },
-        )?;
-        // Once authenticated, this rank may already be in: trying again would find itself there.
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        let _ = stream.set_read_timeout(Some(left.max(HANDSHAKE_LIMIT)));
-        match protocol::read(&mut stream) {
-            Ok(Message::Welcome) => {
-                let _ = stream.set_read_timeout(None);
-                Ok(stream)
-            }
-            Ok(Message::Refused(refusal)) => Err(Failure::Final(RendezvousError::refused(
-                address, rank, size, refusal,
-            ))),
-            Ok(_) => Err(Failure::Final(RendezvousError::NotAStore {
-                address,
-                reason: "it did not welcome this rank".into(),
-            })),
-            Err(protocol::FrameError::Stream(error)) => Err(Failure::Later(address, error)),
-            Err(error) => Err(Failure::Final(RendezvousError::NotAStore {
-                address,
-                reason: error.to_string(),
-            })),
-        }
-    }
 }
 
 /// The thread that listens to the store.

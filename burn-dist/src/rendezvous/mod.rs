@@ -7,6 +7,7 @@
 
 pub mod auth;
 mod client;
+mod connect;
 mod error;
 mod fault;
 pub(crate) mod net;
