@@ -111,7 +111,8 @@ fn panic_message(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("a panic without a message")
 }
 
-fn apply<const D: usize>(
+/// Passes `parameter` through a hook that reports to `sink` under `index`.
+pub(super) fn apply<const D: usize>(
     parameter: Tensor<D>,
     sink: &Arc<dyn GradientSink>,
     index: usize,

@@ -9,7 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::{GradHooks, GradientSink, boundary, forget_anchor};
+use super::{GradHooks, GradientSink, boundary, forget_anchor, grad_hook};
 
 const WIDTH: usize = 6;
 
@@ -129,16 +129,52 @@ fn gradients(model: &Blocks, loss: Tensor<1>) -> Vec<Option<Vec<u8>>> {
     collect.1
 }
 
+/// Notes in a recorder when backward reaches the activation it is applied to.
+#[derive(Debug)]
+struct Marker {
+    recorder: Arc<Recorder>,
+    name: usize,
+}
+
+impl GradientSink for Marker {
+    fn used(&self, _parameter: usize) {}
+
+    fn released(&self, _parameter: usize) {}
+
+    fn is_collecting(&self) -> bool {
+        let mut collected = self.recorder.collected.lock().unwrap();
+        collected.push((self.name, TensorData::new(Vec::<f32>::new(), [0])));
+        false
+    }
+
+    fn collect(&self, _parameter: usize, _gradient: Tensor<1>) {}
+
+    fn panicked(&self, _parameter: usize, _reason: &str) {}
+}
+
 #[test]
-fn hooks_fire_block_by_block_from_the_last() {
-    let sink = Recorder::new(true);
-    let model = hooked(&Blocks::new(&device()), &sink);
-    drop(model.forward(input()).square().mean().backward());
-    // Weight and bias of a block may come in either order; blocks may not. Parameters 0 and 1 are
-    // the stem's, read before the first boundary.
-    let blocks: Vec<usize> = sink.order().iter().map(|index| index / 2).collect();
-    assert_eq!(blocks, [3, 3, 2, 2, 1, 1, 0, 0]);
-    assert_eq!(sink.alive(), 0);
+fn hooks_fire_when_backward_leaves_their_block() {
+    let recorder = Recorder::new(true);
+    let model = hooked(&Blocks::new(&device()), &recorder);
+    let mut x = model.stem.forward(input());
+    for (index, block) in model.blocks.iter().enumerate() {
+        let marker: Arc<dyn GradientSink> = Arc::new(Marker {
+            recorder: recorder.clone(),
+            name: 100 + index,
+        });
+        x = boundary(grad_hook::apply(x, &marker, 0));
+        x = relu(block.forward(x));
+    }
+    drop(x.square().mean().backward());
+    // Weight and bias of a block may come in either order. Parameters 0 and 1 are the stem's, read
+    // before the first boundary.
+    let order = recorder.order();
+    let blocks: Vec<usize> = order
+        .iter()
+        .map(|name| if *name < 100 { name / 2 } else { *name })
+        .collect();
+    assert_eq!(blocks, [3, 3, 102, 2, 2, 101, 1, 1, 100, 0, 0]);
+    assert_eq!(recorder.alive(), 0);
 }
 
 #[test]

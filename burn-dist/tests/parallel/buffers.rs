@@ -5,45 +5,64 @@ use burn::optim::SgdConfig;
 use burn_dist::TransportKind;
 use burn_dist::parallel::{Parallel, Strategy};
 
-use crate::models::{Normed, batch, on_ranks, value_at, values};
+use crate::models::{Normed, Values, batch, on_ranks, value_at, values};
 
 const MEAN: &str = "norm.running_mean";
 
-#[test]
-fn running_statistics_start_equal_drift_and_can_be_synchronised() {
-    let ranks = on_ranks(3, TransportKind::Auto, |group| {
+/// The values of every rank's model after three steps on data of its own, its buffers taken from
+/// rank 0 at the end or not, and after a fourth step on common data.
+fn train(sync: bool) -> Vec<[Values; 2]> {
+    on_ranks(3, TransportKind::Auto, move |group| {
         let rank = group.rank();
         let model = Normed::new(1 + rank as u64);
         let mut parallel = Parallel::new(model, SgdConfig::new(), Strategy::Ddp, &group).unwrap();
-        let start = values(&parallel.valid());
-        for step in 0..3 {
-            let loss = parallel.model().loss(batch(step, 8 * rank..8 * (rank + 1)));
+        let step = |parallel: &mut Parallel<Normed>, step, rows| {
+            let loss = parallel.model().loss(batch(step, rows));
             parallel.backward(loss).unwrap();
             parallel.step(0.1).unwrap();
+        };
+        for index in 0..3 {
+            step(&mut parallel, index, 8 * rank..8 * (rank + 1));
         }
-        let drifted = value_at(&parallel.valid(), MEAN);
-        parallel.sync_buffers().unwrap();
-        let synced = values(&parallel.valid());
+        if sync {
+            parallel.sync_buffers().unwrap();
+        }
+        let before = values(&parallel.valid());
+        step(&mut parallel, 9, 0..8);
         parallel.verify_replicas().unwrap();
-        // Synchronised statistics are not overwritten by an update from before.
-        let loss = parallel.model().loss(batch(9, 0..8));
-        parallel.backward(loss).unwrap();
-        parallel.step(0.1).unwrap();
-        (start, drifted, synced, values(&parallel.valid()))
-    });
-    let (start, drifted, synced, after) = &ranks[0];
-    assert_eq!(*start, values(&Normed::new(1).valid()));
-    assert!(start.iter().any(|(path, _)| path == MEAN));
-    for (other_start, other_drifted, other_synced, other_after) in &ranks[1..] {
-        assert_eq!(other_start, start);
-        assert_ne!(other_drifted, drifted);
-        assert_eq!(other_synced, synced);
-        assert_eq!(other_after, after);
+        [before, values(&parallel.valid())]
+    })
+}
+
+fn mean(values: &[(String, Vec<f32>)]) -> &[f32] {
+    let found = values.iter().find(|(path, _)| path == MEAN);
+    found.map_or(&[], |(_, mean)| mean)
+}
+
+#[test]
+fn running_statistics_follow_each_rank_until_they_are_synchronised() {
+    let drifted = train(false);
+    let synced = train(true);
+    assert_ne!(mean(&drifted[0][0]), mean(&drifted[1][0]));
+    assert_ne!(mean(&drifted[0][0]), mean(&drifted[2][0]));
+    // Rank 0's hold for all, and no update from before comes back with the next step.
+    for rank in &synced {
+        assert_eq!(rank[0], drifted[0][0]);
+        assert_eq!(rank[1], drifted[0][1]);
     }
-    let at = |values: &[(String, Vec<f32>)]| {
-        let found = values.iter().find(|(path, _)| path == MEAN);
-        found.map(|(_, mean)| mean.clone())
-    };
-    assert_eq!(at(synced).as_ref(), Some(drifted));
-    assert_ne!(at(start).as_ref(), Some(drifted));
+}
+
+#[test]
+fn everything_starts_as_it_is_on_rank_0() {
+    let ranks = on_ranks(2, TransportKind::Auto, |group| {
+        let model = Normed::new(1 + group.rank() as u64);
+        let parallel = Parallel::new(model, SgdConfig::new(), Strategy::Ddp, &group).unwrap();
+        parallel.valid()
+    });
+    let expected = values(&Normed::new(1).valid());
+    assert!(!mean(&expected).is_empty());
+    assert_ne!(value_at(&Normed::new(2).valid(), MEAN), mean(&expected));
+    for rank in &ranks {
+        assert_eq!(values(rank), expected);
+    }
 }

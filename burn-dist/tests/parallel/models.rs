@@ -123,10 +123,13 @@ pub fn batch(step: u64, rows: std::ops::Range<usize>) -> (Tensor<2>, Tensor<2>) 
 }
 
 /// Every float tensor of a model with its path.
-pub fn values<M: Module>(model: &M) -> Vec<(String, Vec<f32>)> {
+pub type Values = Vec<(String, Vec<f32>)>;
+
+/// The values of a model in visit order.
+pub fn values<M: Module>(model: &M) -> Values {
     struct Collect {
         path: Vec<String>,
-        values: Vec<(String, Vec<f32>)>,
+        values: Values,
     }
     impl ModuleVisitor for Collect {
         fn enter_module(&mut self, name: &str, _container_type: &str) {

@@ -153,7 +153,7 @@ fn uneven_loss(model: &Net, rank: usize) -> Tensor<1> {
     let (inputs, targets) = batch(3, 4 * rank..4 * (rank + 1));
     let features = model.features(inputs);
     let out = |features| model.out.forward(features);
-    let prediction = if rank % 2 == 0 {
+    let prediction = if rank.is_multiple_of(2) {
         out(features)
     } else {
         model.extra.forward(features.clone()) + out(features)

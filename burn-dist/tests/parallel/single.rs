@@ -112,7 +112,7 @@ fn a_parameter_used_only_in_some_steps_trains_like_burn() {
     let loss = |model: &Net, step: u64| {
         let (inputs, targets) = batch(step, 0..6);
         let features = model.features(inputs);
-        let head = if step % 2 == 0 {
+        let head = if step.is_multiple_of(2) {
             &model.out
         } else {
             &model.extra
