@@ -188,7 +188,13 @@ fn execute(cli: Cli, world: &World) -> Result<i32, Failure> {
     if size > 1 && !by_launcher {
         return start_ranks(size);
     }
-    be_rank(&loaded, world, RunOptions { run_dir: args.run_dir })
+    be_rank(
+        &loaded,
+        world,
+        RunOptions {
+            run_dir: args.run_dir,
+        },
+    )
 }
 
 /// A folder that holds another run is a wrong argument.
@@ -261,7 +267,9 @@ fn start_ranks(size: usize) -> Result<i32, Failure> {
 /// Is the rank that `world` says.
 fn be_rank(loaded: &Loaded, world: &World, options: RunOptions) -> Result<i32, Failure> {
     panics::end_on_panic(world.rank());
-    signals::end_on_signals(world.is_main())
+    // Our launcher reports by itself what ended the run.
+    let speaks = world.is_main() && world.launch() != Launch::Local;
+    signals::end_on_signals(speaks)
         .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
     run(loaded, world, &options)?;
     Ok(0)

@@ -123,5 +123,7 @@ fn a_wrong_secret_is_an_error() {
         .assert_stderr(&["error on rank 1", "secret"]);
     // The main rank goes on waiting for the right one.
     kill_process(main.pid(), Signal::TERM).unwrap();
-    main.wait(Duration::from_secs(3)).assert_code(143).assert_no_files(&[]);
+    main.wait(Duration::from_secs(3))
+        .assert_code(143)
+        .assert_no_files(&[]);
 }

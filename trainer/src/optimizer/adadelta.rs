@@ -67,8 +67,7 @@ impl Optimizer for Adadelta {
         let rms_step = old_step.clone().add_scalar(self.eps).sqrt();
         let rms_gradient = squared_gradient.clone().add_scalar(self.eps).sqrt();
         let delta = rms_step / rms_gradient * grad;
-        let squared_step =
-            old_step.mul_scalar(self.rho) + delta.clone().square().mul_scalar(rest);
+        let squared_step = old_step.mul_scalar(self.rho) + delta.clone().square().mul_scalar(rest);
         let state = AdadeltaState {
             squared_gradient,
             squared_step,
@@ -145,7 +144,7 @@ mod tests {
             for gradient in &gradients {
                 (x, state) = optimizer.step(0.7, x, tensor(gradient), state);
             }
-            let result: Vec<f32> = x.into_data().to_vec().unwrap();
+            let result: Vec<f32> = x.into_data().try_to_vec().unwrap();
             for (i, value) in result.iter().enumerate() {
                 let gradients = gradients.map(|gradient| f64::from(gradient[i]));
                 let wanted = reference(f64::from(start[i]), &gradients, 0.7, weight_decay);
