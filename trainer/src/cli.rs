@@ -120,23 +120,30 @@ impl Failure {
 /// Runs the program; its exit code is the result.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let (rank, outcome) = match World::from_env() {
-        Ok(world) => (world.rank(), execute(cli, &world)),
-        Err(error) => (0, Err(Failure::Usage(error.to_string()))),
+    let outcome = match World::from_env() {
+        Ok(world) => execute(cli, &world).inspect_err(|failure| report(&world, failure)),
+        Err(error) => {
+            let failure = Failure::Usage(error.to_string());
+            report(&World::single(), &failure);
+            Err(failure)
+        }
     };
-    let code = outcome.unwrap_or_else(|failure| {
-        report(rank, &failure);
-        failure.exit_code()
-    });
+    let code = outcome.unwrap_or_else(|failure| failure.exit_code());
     ExitCode::from(u8::try_from(code).unwrap_or(FAILED as u8))
 }
 
-/// The main rank shows all there is to show, the others one line with their rank.
-fn report(rank: usize, failure: &Failure) {
+/// The main rank shows all there is to show; the others one line with their rank, and nothing
+/// where it would only repeat what somebody else says.
+fn report(world: &World, failure: &Failure) {
+    let rank = world.rank();
     match failure {
-        Failure::Config(error) if rank == 0 => eprintln!("{}", render(error)),
-        Failure::Train(TrainError::Config(error)) if rank == 0 => eprintln!("{}", render(error)),
+        Failure::Config(error) | Failure::Train(TrainError::Config(error)) if rank == 0 => {
+            eprintln!("{}", render(error));
+        }
         _ if rank == 0 => eprintln!("error: {failure}"),
+        Failure::Train(error) if error.is_same_on_all_ranks() => {}
+        // Our launcher names the rank that failed first.
+        Failure::Train(error) if error.is_of_another_rank() && world.launch() == Launch::Local => {}
         _ => eprintln!("error on rank {rank}: {failure}"),
     }
 }
@@ -258,8 +265,11 @@ fn dry_run(loaded: &Loaded, size: usize) -> Result<(), Failure> {
 /// Starts `size` processes of this program with the same arguments, and waits for them.
 fn start_ranks(size: usize) -> Result<i32, Failure> {
     let outcome = LocalLauncher::new(size).run()?;
-    if !outcome.is_success() {
-        eprintln!("error: {outcome}");
+    match outcome.failure() {
+        // What it told the others it has also written itself.
+        Some(failure) => eprintln!("error: rank {} {}", failure.rank(), failure.exit()),
+        None if !outcome.is_success() => eprintln!("{outcome}"),
+        None => {}
     }
     Ok(outcome.exit_code().into())
 }

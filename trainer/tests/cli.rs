@@ -175,11 +175,12 @@ fn missing_or_broken_data_is_a_failure_that_says_where() {
         ])
     };
     for nproc in ["1", "2"] {
-        mnist(nproc)
-            .run()
+        let finished = mnist(nproc).run();
+        finished
             .assert_code(1)
             .assert_stderr(&["mnist", "train-images-idx3-ubyte"])
             .assert_no_files(&[]);
+        assert_eq!(finished.stderr.matches("not complete").count(), 1);
     }
     let with_images = |images: &[u8]| {
         mnist("1")

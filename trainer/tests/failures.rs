@@ -95,6 +95,7 @@ fn divergence_is_an_error_on_all_ranks() {
             .assert_code(1)
             .assert_stderr(&["training diverged", "optimizer.lr"])
             .assert_nobody_left();
+        assert_eq!(finished.stderr.matches("diverged").count(), 1);
         // Whatever was written before is whole, and is JSON.
         assert!(finished.losses().iter().all(|loss| loss.is_finite()));
     }
