@@ -189,11 +189,11 @@ fn execute(cli: Cli, world: &World) -> Result<i32, Failure> {
         }
         return Ok(0);
     }
-    if let (Some(Resume::Auto), true) = (&args.resume, !by_launcher || world.is_main()) {
-        say("--resume auto: there is no checkpoint, training starts anew");
-    }
     if size > 1 && !by_launcher {
         return start_ranks(size);
+    }
+    if let (Some(Resume::Auto), true) = (&args.resume, world.is_main()) {
+        say("--resume auto: there is no checkpoint, training starts anew");
     }
     be_rank(
         &loaded,
@@ -276,6 +276,7 @@ fn start_ranks(size: usize) -> Result<i32, Failure> {
 
 /// Is the rank that `world` says.
 fn be_rank(loaded: &Loaded, world: &World, options: RunOptions) -> Result<i32, Failure> {
+    log_warnings();
     panics::end_on_panic(world.rank());
     // Our launcher reports by itself what ended the run.
     let speaks = world.is_main() && world.launch() != Launch::Local;
@@ -283,4 +284,19 @@ fn be_rank(loaded: &Loaded, world: &World, options: RunOptions) -> Result<i32, F
         .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
     run(loaded, world, &options)?;
     Ok(0)
+}
+
+/// Shows what the libraries warn of; `RUST_LOG` asks for more.
+fn log_warnings() {
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
+        .from_env_lossy();
+    // Fails only where somebody listens already, which is as good.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_target(false)
+        .try_init();
 }

@@ -283,9 +283,16 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     fn conclude(&self, summary: &Summary) {
+        if summary.world_size > 1 {
+            let checksum = summary.checksum.to_string();
+            self.console.line(&format!(
+                "parameters are the same on all ranks, checksum {}",
+                checksum.get(..16).unwrap_or_default()
+            ));
+        }
         self.console.line(&format!(
-            "done: {} steps in {}, {:.0} images/s; nodes {}, devices per node {}, world size {}",
-            summary.steps,
+            "total time {}, throughput {:.0} images/s, nodes {}, devices per node {}, world size \
+             {}",
             duration(summary.total_time),
             summary.images_per_second,
             summary.nodes,

@@ -128,3 +128,20 @@ fn a_wrong_secret_is_an_error() {
         .assert_code(143)
         .assert_no_files(&[]);
 }
+
+#[test]
+fn a_port_in_use_is_an_error() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    Trial::tiny(&[], &[])
+        .env("RANK", "0")
+        .env("LOCAL_RANK", "0")
+        .env("WORLD_SIZE", "2")
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", &port)
+        .env("BURN_DIST_SECRET", "a secret of this test only")
+        .run()
+        .assert_code(1)
+        .assert_stderr(&[&port, "in use"])
+        .assert_no_files(&[]);
+}

@@ -64,9 +64,10 @@ impl Optimizer for Adadelta {
                 (new_gradient, zeros)
             }
         };
-        let rms_step = old_step.clone().add_scalar(self.eps).sqrt();
-        let rms_gradient = squared_gradient.clone().add_scalar(self.eps).sqrt();
-        let delta = rms_step / rms_gradient * grad;
+        // One root of the quotient rather than a quotient of two roots: a pass less.
+        let ratio =
+            old_step.clone().add_scalar(self.eps) / squared_gradient.clone().add_scalar(self.eps);
+        let delta = ratio.sqrt() * grad;
         let squared_step = old_step.mul_scalar(self.rho) + delta.clone().square().mul_scalar(rest);
         let state = AdadeltaState {
             squared_gradient,
