@@ -1,0 +1,227 @@
+//! What can go wrong with data, said so that the reader knows what to do next.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a data set, or a part of it, cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatasetError {
+    /// Files of a data set are not where they were looked for.
+    #[error(
+        "{dataset} is not complete in {}: missing {}. Put these files there (plain or \
+         gzip-compressed{}), or name the folder that has them with data.dir",
+        dir.display(), files.join(", "), also_in(also)
+    )]
+    Missing {
+        /// The data set.
+        dataset: &'static str,
+        /// The folder that was searched.
+        dir: PathBuf,
+        /// A sub-folder of it that was searched as well, if any.
+        also: Option<&'static str>,
+        /// What was not found.
+        files: Vec<String>,
+    },
+
+    /// No mirror gave a file; nothing was left under its final name.
+    #[error(
+        "cannot download {}: {}. Where this machine is offline, fetch {} elsewhere and put \
+         the files into {}, or name the folder that has them with data.dir",
+        files.first().map_or("", String::as_str), reasons.join("; "), files.join(", "), dir.display()
+    )]
+    Download {
+        /// The folder the files were to be written to.
+        dir: PathBuf,
+        /// Every file that is still missing; the first is the one that failed.
+        files: Vec<String>,
+        /// What each mirror answered.
+        reasons: Vec<String>,
+    },
+
+    /// The operating system refused an operation on a file or folder.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// A file is not what its name says.
+    #[error("{} is damaged or of another kind: {reason} (byte {offset} of the uncompressed content). Replace it", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where, counted in the uncompressed content.
+        offset: u64,
+        /// What was found and what was expected.
+        reason: String,
+    },
+
+    /// A file ends too early.
+    #[error("{} is truncated: its header promises {expected} bytes, it ends after {found} (uncompressed). Fetch it again", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes the header promises, itself included.
+        expected: u64,
+        /// Bytes that are there.
+        found: u64,
+    },
+
+    /// A file goes on after its end.
+    #[error("{} is longer than the {expected} bytes its header promises (uncompressed). Replace it", path.display())]
+    Trailing {
+        /// The file.
+        path: PathBuf,
+        /// Bytes the header promises, itself included.
+        expected: u64,
+    },
+
+    /// Images and labels do not belong together.
+    #[error("{} has {images} images but {} has {labels} labels. Replace the pair with files of one set", images_path.display(), labels_path.display())]
+    Count {
+        /// The file of images.
+        images_path: PathBuf,
+        /// How many it has.
+        images: usize,
+        /// The file of labels.
+        labels_path: PathBuf,
+        /// How many it has.
+        labels: usize,
+    },
+
+    /// An index that the data set does not have.
+    #[error(
+        "image {index} was asked for, but the data set has {len}. Make the sampler with the length of this data set"
+    )]
+    Index {
+        /// The index.
+        index: usize,
+        /// The number of images.
+        len: usize,
+    },
+
+    /// A label that has no class.
+    #[error("image {index} has label {label}, but the data set has {classes} classes")]
+    Label {
+        /// The image.
+        index: usize,
+        /// Its label.
+        label: u32,
+        /// The number of classes.
+        classes: usize,
+    },
+
+    /// The buffer for an image has the wrong length.
+    #[error("the buffer for one image has {given} bytes, it needs {needed}")]
+    Buffer {
+        /// Its length.
+        given: usize,
+        /// The length of an image.
+        needed: usize,
+    },
+
+    /// A data set's normalisation does not fit its images.
+    #[error("the data set's normalisation is unusable: {reason}")]
+    Normalization {
+        /// Why.
+        reason: String,
+    },
+
+    /// A batch does not fit into memory.
+    #[error("no memory for a batch of {images} images ({bytes} bytes). Use smaller micro-batches")]
+    Memory {
+        /// Images in the batch.
+        images: usize,
+        /// Bytes needed.
+        bytes: usize,
+    },
+
+    /// A loader's thread could not be started.
+    #[error("cannot start a loader thread: {source}. Use fewer workers")]
+    Spawn {
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// The code that reads or augments images panicked.
+    #[error("reading batch {position} of the epoch panicked: {message}")]
+    Panic {
+        /// Number of the batch within the epoch's iterator, from 0.
+        position: usize,
+        /// The panic's message.
+        message: String,
+    },
+}
+
+impl DatasetError {
+    /// For `map_err` on an operation with a path.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| DatasetError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}
+
+fn also_in(sub_folder: &Option<&'static str>) -> String {
+    sub_folder.map_or(String::new(), |name| format!(", here or in {name}"))
+}
+
+/// Why samples cannot be divided as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SamplerError {
+    /// A size that must not be zero is zero.
+    #[error("{what} is 0; it must be at least 1")]
+    Zero {
+        /// Which size.
+        what: &'static str,
+    },
+
+    /// The rank does not exist.
+    #[error("rank {rank} does not exist in a world of {size} (ranks count from 0)")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// The world size.
+        size: usize,
+    },
+
+    /// The global batch does not divide into micro-batches on all ranks.
+    #[error(
+        "a global batch of {global_batch} does not divide into micro-batches of {micro_batch} on \
+         {size} ranks; it must be a multiple of {}, such as {}",
+        micro_batch.saturating_mul(*size), nearest_multiple(*global_batch, micro_batch.saturating_mul(*size))
+    )]
+    Divide {
+        /// The global batch.
+        global_batch: usize,
+        /// The micro-batch.
+        micro_batch: usize,
+        /// The world size.
+        size: usize,
+    },
+
+    /// Not even one global batch can be filled.
+    #[error(
+        "the data set has {len} samples, fewer than one global batch of {global_batch}; use a smaller batch"
+    )]
+    TooFew {
+        /// Samples in the data set.
+        len: usize,
+        /// The global batch.
+        global_batch: usize,
+    },
+}
+
+fn nearest_multiple(value: usize, of: usize) -> usize {
+    let down = value.checked_div(of).unwrap_or(0).max(1);
+    of.saturating_mul(down)
+}

@@ -1,0 +1,333 @@
+//! From an epoch's indices to batches: worker threads read, augment and normalise ahead.
+//!
+//! Worker `w` of `n` makes the batches `w, w + n, w + 2n, ..` and hands them over through a
+//! bounded channel of its own; the iterator takes from the channels in turn. So the order needs no
+//! bookkeeping, the number of batches in memory is bounded, and neither the order nor the content
+//! of a batch depends on the number of workers.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::augment::{Augment, Normalizer, Placement};
+use crate::{Dataset, DatasetError, Epoch, ImageShape};
+
+/// Batches kept for reuse; more would hold memory that nobody asks for.
+const MAX_SPARE: usize = 16;
+
+/// Images and labels of one micro-batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    /// Normalised values, contiguous: image, channel, row, column.
+    pub images: Vec<f32>,
+    /// One label per image.
+    pub labels: Vec<i32>,
+    /// Which image of the data set each one is.
+    pub indices: Vec<usize>,
+    /// The size of every image.
+    pub shape: ImageShape,
+}
+
+/// Makes batches from a data set.
+pub struct Loader {
+    dataset: Arc<dyn Dataset>,
+    normalizer: Arc<Normalizer>,
+    workers: usize,
+    prefetch: usize,
+    augment: Augment,
+    seed: u64,
+    spare: Arc<Mutex<Vec<Batch>>>,
+}
+
+impl Loader {
+    /// A loader without augmentation that works in the thread that takes the batches.
+    ///
+    /// # Errors
+    /// [`DatasetError::Normalization`] when the data set's statistics do not fit its images.
+    pub fn new(dataset: Arc<dyn Dataset>) -> Result<Self, DatasetError> {
+        let normalizer = Normalizer::new(dataset.shape(), &dataset.normalization())?;
+        Ok(Loader {
+            dataset,
+            normalizer: Arc::new(normalizer),
+            workers: 0,
+            prefetch: 2,
+            augment: Augment::None,
+            seed: 0,
+            spare: Arc::default(),
+        })
+    }
+
+    /// Works in `workers` threads; 0 means in the thread that takes the batches.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// Lets every worker be up to `batches` (at least 1) finished batches ahead; 2 unless told.
+    pub fn prefetch(mut self, batches: usize) -> Self {
+        self.prefetch = batches.max(1);
+        self
+    }
+
+    /// Changes training images at random, by `seed`, epoch and image alone. Evaluation is never
+    /// augmented.
+    pub fn augment(mut self, augment: Augment, seed: u64) -> Self {
+        self.augment = augment;
+        self.seed = seed;
+        self
+    }
+
+    /// The batches of `epoch`, in order. Threads start here and end with the iterator.
+    pub fn iter(&self, epoch: Epoch) -> BatchIter {
+        let count = epoch.batches();
+        let job = Arc::new(Job {
+            dataset: Arc::clone(&self.dataset),
+            normalizer: Arc::clone(&self.normalizer),
+            augment: self.augment,
+            seed: self.seed,
+            epoch,
+            spare: Arc::clone(&self.spare),
+            stopped: AtomicBool::new(false),
+        });
+        let mut batches = BatchIter {
+            job,
+            count,
+            position: 0,
+            failure: None,
+            scratch: Vec::new(),
+            receivers: Vec::new(),
+            threads: Vec::new(),
+        };
+        batches.start(self.workers.min(count), self.prefetch);
+        batches
+    }
+}
+
+impl fmt::Debug for Loader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loader")
+            .field("images", &self.dataset.len())
+            .field("workers", &self.workers)
+            .field("prefetch", &self.prefetch)
+            .field("augment", &self.augment)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The batches of one epoch; made by [`Loader::iter`].
+///
+/// The first error ends it: it comes at its batch's place in the order, and nothing after it.
+/// Dropping it stops the workers after the image they are at, and waits for that.
+pub struct BatchIter {
+    job: Arc<Job>,
+    count: usize,
+    position: usize,
+    /// An error from before the first batch.
+    failure: Option<DatasetError>,
+    scratch: Vec<u8>,
+    /// One per worker; none when the work is done in `next`.
+    receivers: Vec<Receiver<Result<Batch, DatasetError>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl BatchIter {
+    /// Gives a batch back whose memory may be used again. Not needed where the buffers moved on.
+    pub fn recycle(&self, batch: Batch) {
+        self.job.recycle(batch);
+    }
+
+    fn start(&mut self, workers: usize, prefetch: usize) {
+        for worker in 0..workers {
+            // The batch that waits in `send` counts too.
+            let (sender, receiver) = sync_channel(prefetch - 1);
+            let (job, count) = (Arc::clone(&self.job), self.count);
+            let started = thread::Builder::new()
+                .name(format!("loader-{worker}"))
+                .spawn(move || job.work((worker..count).step_by(workers), &sender));
+            match started {
+                Ok(thread) => self.threads.push(thread),
+                Err(source) => {
+                    self.failure = Some(DatasetError::Spawn { source });
+                    return;
+                }
+            }
+            self.receivers.push(receiver);
+        }
+    }
+
+    fn take(&mut self) -> Result<Batch, DatasetError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        if self.receivers.is_empty() {
+            return self.job.make(self.position, &mut self.scratch);
+        }
+        let worker = self.position % self.receivers.len();
+        let received = self.receivers.get(worker).map(Receiver::recv);
+        match received {
+            Some(Ok(result)) => result,
+            _ => Err(DatasetError::Panic {
+                position: self.position,
+                message: "a loader thread ended without a word".into(),
+            }),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.job.stopped.store(true, Ordering::Relaxed);
+        self.receivers.clear();
+        for thread in self.threads.drain(..) {
+            // Its panics were caught and handed over as errors.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Iterator for BatchIter {
+    type Item = Result<Batch, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.position == self.count {
+            return None;
+        }
+        let result = self.take();
+        self.position += 1;
+        if result.is_err() {
+            self.position = self.count;
+            self.stop();
+        }
+        Some(result)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let remaining = self.count - self.position;
+        // An error may end the iterator early.
+        (remaining.min(1), Some(remaining))
+    }
+}
+
+impl std::iter::FusedIterator for BatchIter {}
+
+impl Drop for BatchIter {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl fmt::Debug for BatchIter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchIter")
+            .field("position", &self.position)
+            .field("count", &self.count)
+            .field("workers", &self.threads.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What workers share.
+struct Job {
+    dataset: Arc<dyn Dataset>,
+    normalizer: Arc<Normalizer>,
+    augment: Augment,
+    seed: u64,
+    epoch: Epoch,
+    spare: Arc<Mutex<Vec<Batch>>>,
+    stopped: AtomicBool,
+}
+
+impl Job {
+    /// A worker's life.
+    fn work(
+        &self,
+        positions: impl Iterator<Item = usize>,
+        sender: &SyncSender<Result<Batch, DatasetError>>,
+    ) {
+        let mut scratch = Vec::new();
+        for position in positions {
+            let result = self.make(position, &mut scratch);
+            let failed = result.is_err();
+            if sender.send(result).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    /// Makes the batch at `position`; a panic of the data set becomes an error.
+    fn make(&self, position: usize, scratch: &mut Vec<u8>) -> Result<Batch, DatasetError> {
+        catch_unwind(AssertUnwindSafe(|| self.fill(position, scratch))).unwrap_or_else(|panic| {
+            Err(DatasetError::Panic {
+                position,
+                message: panic_message(&*panic),
+            })
+        })
+    }
+
+    fn fill(&self, position: usize, scratch: &mut Vec<u8>) -> Result<Batch, DatasetError> {
+        let indices = self.epoch.get(position).unwrap_or_default();
+        let shape = self.dataset.shape();
+        let classes = self.dataset.class_names().len();
+        let mut batch = self.empty_batch(indices.len(), shape)?;
+        scratch.resize(shape.len(), 0);
+
+        let images = batch.images.chunks_exact_mut(shape.len().max(1));
+        for (&index, image) in indices.iter().zip(images) {
+            if self.stopped.load(Ordering::Relaxed) {
+                break; // Nobody will see this batch.
+            }
+            let label = self.dataset.read(index, scratch)?;
+            let known = i32::try_from(label)
+                .ok()
+                .filter(|_| (label as usize) < classes);
+            batch.labels.push(known.ok_or(DatasetError::Label {
+                index,
+                label,
+                classes,
+            })?);
+            let place = match self.epoch.number() {
+                Some(epoch) => self.augment.place(self.seed, epoch, index),
+                None => Placement::default(),
+            };
+            self.normalizer.convert(scratch, place, image);
+        }
+        batch.indices.extend_from_slice(indices);
+        Ok(batch)
+    }
+
+    /// A batch with room for `images` images, in memory of an earlier one if there is any.
+    fn empty_batch(&self, images: usize, shape: ImageShape) -> Result<Batch, DatasetError> {
+        let mut batch = self.spare().pop().unwrap_or_default();
+        batch.labels.clear();
+        batch.indices.clear();
+        batch.shape = shape;
+        let len = images.saturating_mul(shape.len());
+        let missing = len.saturating_sub(batch.images.len());
+        let memory = |_| DatasetError::Memory {
+            images,
+            bytes: len.saturating_mul(size_of::<f32>()),
+        };
+        batch.images.try_reserve_exact(missing).map_err(memory)?;
+        batch.images.resize(len, 0.0);
+        Ok(batch)
+    }
+
+    fn recycle(&self, batch: Batch) {
+        let mut spare = self.spare();
+        if spare.len() < MAX_SPARE {
+            spare.push(batch);
+        }
+    }
+
+    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Batch>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".into())
+}

@@ -1,0 +1,364 @@
+//! Which samples a rank sees in an epoch, and in which order.
+//!
+//! The order depends on (seed, epoch) alone. Global batch `b` is `order[b * G .. (b + 1) * G]`
+//! whatever the world size; rank `r` takes its `r`-th equal slice and cuts it into micro-batches.
+//! So runs with 1 and with n ranks see the same global batches, and a run can be resumed at any
+//! step without replaying what came before.
+
+use crate::SamplerError;
+use crate::random::{Purpose, Stream};
+
+/// Divides an epoch of training over the ranks; the last, incomplete global batch is dropped.
+#[derive(Debug, Clone)]
+pub struct TrainSampler {
+    len: usize,
+    global_batch: usize,
+    micro_batch: usize,
+    rank: usize,
+    size: usize,
+    seed: u64,
+    shuffled: bool,
+}
+
+impl TrainSampler {
+    /// A sampler of `len` samples for `rank` of `size` ranks, shuffled by `seed` and epoch.
+    ///
+    /// `global_batch` samples make one step, `micro_batch` samples one forward and backward pass
+    /// on one rank; `global_batch / (micro_batch * size)` micro-batches are accumulated.
+    ///
+    /// # Errors
+    /// [`SamplerError`] when a size is 0, `rank` is not below `size`, `global_batch` is not a
+    /// multiple of `micro_batch * size`, or `len` is below `global_batch`.
+    pub fn new(
+        len: usize,
+        global_batch: usize,
+        micro_batch: usize,
+        rank: usize,
+        size: usize,
+        seed: u64,
+    ) -> Result<Self, SamplerError> {
+        check_rank(rank, size)?;
+        check_positive("the global batch", global_batch)?;
+        check_positive("the micro-batch", micro_batch)?;
+        let divides = micro_batch
+            .checked_mul(size)
+            .is_some_and(|part| global_batch.is_multiple_of(part));
+        if !divides {
+            return Err(SamplerError::Divide {
+                global_batch,
+                micro_batch,
+                size,
+            });
+        }
+        if len < global_batch {
+            return Err(SamplerError::TooFew { len, global_batch });
+        }
+        Ok(TrainSampler {
+            len,
+            global_batch,
+            micro_batch,
+            rank,
+            size,
+            seed,
+            shuffled: true,
+        })
+    }
+
+    /// Takes the samples in the data set's own order in every epoch.
+    pub fn sequential(mut self) -> Self {
+        self.shuffled = false;
+        self
+    }
+
+    /// Micro-batches per step on each rank.
+    pub fn accumulate(&self) -> usize {
+        self.global_batch / self.micro_batch / self.size
+    }
+
+    /// Steps in one epoch.
+    pub fn steps_per_epoch(&self) -> usize {
+        self.len / self.global_batch
+    }
+
+    /// What this rank sees in epoch `number`.
+    pub fn epoch(&self, number: usize) -> Epoch {
+        let order: Vec<usize> = if self.shuffled {
+            permutation(self.len, self.seed, number)
+        } else {
+            (0..self.len).collect()
+        };
+        let slice = self.global_batch / self.size;
+        let indices = order
+            .chunks_exact(self.global_batch)
+            .filter_map(|global| global.chunks_exact(slice).nth(self.rank))
+            .flatten()
+            .copied()
+            .collect();
+        Epoch {
+            number: Some(number),
+            indices,
+            batch: self.micro_batch,
+            per_step: self.accumulate(),
+            start: 0,
+        }
+    }
+}
+
+/// Gives every sample to exactly one rank, in the data set's own order; drops nothing.
+///
+/// Rank `r` takes the `r`-th of `size` contiguous parts whose lengths differ by at most one, so a
+/// rank may have fewer batches than another, or none.
+#[derive(Debug, Clone)]
+pub struct EvalSampler {
+    len: usize,
+    batch: usize,
+    rank: usize,
+    size: usize,
+}
+
+impl EvalSampler {
+    /// A sampler of `len` samples in batches of `batch` (the last of a rank may be smaller) for
+    /// `rank` of `size` ranks.
+    ///
+    /// # Errors
+    /// [`SamplerError`] when `batch` or `size` is 0 or `rank` is not below `size`.
+    pub fn new(len: usize, batch: usize, rank: usize, size: usize) -> Result<Self, SamplerError> {
+        check_rank(rank, size)?;
+        check_positive("the evaluation batch", batch)?;
+        Ok(EvalSampler {
+            len,
+            batch,
+            rank,
+            size,
+        })
+    }
+
+    /// This rank's part of the evaluation. A [`Loader`](crate::Loader) never augments it.
+    pub fn epoch(&self) -> Epoch {
+        let (each, more) = (self.len / self.size, self.len % self.size);
+        let start = self.rank * each + self.rank.min(more);
+        let end = start + each + usize::from(self.rank < more);
+        Epoch {
+            number: None,
+            indices: (start..end).collect(),
+            batch: self.batch,
+            per_step: 1,
+            start: 0,
+        }
+    }
+}
+
+/// One rank's batches of an epoch, as indices into the data set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Epoch {
+    number: Option<usize>,
+    indices: Vec<usize>,
+    batch: usize,
+    per_step: usize,
+    start: usize,
+}
+
+impl Epoch {
+    /// Leaves out the first `step` steps, as a run does that is resumed there; empty when the
+    /// epoch has no more than `step` steps.
+    pub fn from_step(mut self, step: usize) -> Self {
+        let skipped = self
+            .batch
+            .saturating_mul(self.per_step)
+            .saturating_mul(step);
+        self.start = skipped.min(self.indices.len());
+        self
+    }
+
+    /// The epoch's number; none for an evaluation.
+    pub fn number(&self) -> Option<usize> {
+        self.number
+    }
+
+    /// Steps that remain; for an evaluation, batches.
+    pub fn steps(&self) -> usize {
+        self.batches().div_ceil(self.per_step)
+    }
+
+    /// Micro-batches that remain.
+    pub fn batches(&self) -> usize {
+        self.remaining().len().div_ceil(self.batch)
+    }
+
+    /// Samples that remain.
+    pub fn samples(&self) -> usize {
+        self.remaining().len()
+    }
+
+    /// The indices of the micro-batch at `position` of those that remain; none behind the end.
+    pub fn get(&self, position: usize) -> Option<&[usize]> {
+        let remaining = self.remaining();
+        let start = position.checked_mul(self.batch)?;
+        let end = start.saturating_add(self.batch).min(remaining.len());
+        remaining.get(start..end).filter(|part| !part.is_empty())
+    }
+
+    /// The micro-batches that remain, in order; `accumulate` of them in a row make one step.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[usize]> {
+        self.remaining().chunks(self.batch)
+    }
+
+    fn remaining(&self) -> &[usize] {
+        self.indices.get(self.start..).unwrap_or_default()
+    }
+}
+
+/// A permutation of `0..len` (Fisher and Yates). Part of the run's contract: it must not change,
+/// or resumed runs would see samples twice.
+fn permutation(len: usize, seed: u64, epoch: usize) -> Vec<usize> {
+    let mut stream = Stream::new(Purpose::Shuffle, seed, epoch as u64, 0);
+    let mut order: Vec<usize> = (0..len).collect();
+    for last in (1..len).rev() {
+        let other = stream.below(last as u64 + 1) as usize;
+        order.swap(last, other);
+    }
+    order
+}
+
+fn check_rank(rank: usize, size: usize) -> Result<(), SamplerError> {
+    check_positive("the world size", size)?;
+    if rank >= size {
+        return Err(SamplerError::Rank { rank, size });
+    }
+    Ok(())
+}
+
+fn check_positive(what: &'static str, value: usize) -> Result<(), SamplerError> {
+    if value == 0 {
+        return Err(SamplerError::Zero { what });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_shuffle_never_changes() {
+        assert_eq!(permutation(10, 42, 0), [3, 6, 5, 2, 0, 1, 8, 4, 7, 9]);
+        assert_eq!(permutation(10, 42, 1), [1, 0, 2, 5, 8, 3, 7, 9, 4, 6]);
+        assert_eq!(permutation(0, 42, 0), []);
+        assert_eq!(permutation(1, 42, 0), [0]);
+    }
+
+    #[test]
+    fn impossible_divisions_are_refused() {
+        let new = TrainSampler::new;
+        let zero = |what| SamplerError::Zero { what };
+        assert_eq!(new(9, 0, 1, 0, 1, 0).unwrap_err(), zero("the global batch"));
+        assert_eq!(new(9, 1, 0, 0, 1, 0).unwrap_err(), zero("the micro-batch"));
+        assert_eq!(new(9, 1, 1, 0, 0, 0).unwrap_err(), zero("the world size"));
+        let rank = SamplerError::Rank { rank: 2, size: 2 };
+        assert_eq!(new(9, 2, 1, 2, 2, 0).unwrap_err(), rank);
+        let divide = new(99, 64, 12, 0, 2, 0).unwrap_err();
+        assert!(divide.to_string().contains("multiple of 24, such as 48"));
+        assert!(new(9, 8, usize::MAX, 0, 2, 0).is_err());
+        let few = SamplerError::TooFew {
+            len: 7,
+            global_batch: 8,
+        };
+        assert_eq!(new(7, 8, 8, 0, 1, 0).unwrap_err(), few);
+        assert!(EvalSampler::new(9, 0, 0, 1).is_err());
+        assert!(EvalSampler::new(9, 1, 1, 1).is_err());
+        assert!(EvalSampler::new(9, 1, 0, 0).is_err());
+    }
+
+    #[test]
+    fn sequential_keeps_the_order() {
+        let sampler = TrainSampler::new(10, 4, 1, 1, 2, 0).unwrap().sequential();
+        let epoch = sampler.epoch(3);
+        let batches: Vec<&[usize]> = epoch.iter().collect();
+        assert_eq!(batches, [[2], [3], [6], [7]]);
+        assert_eq!((epoch.steps(), epoch.number()), (2, Some(3)));
+    }
+
+    #[test]
+    fn resuming_behind_the_end_leaves_nothing() {
+        let sampler = TrainSampler::new(10, 4, 2, 0, 1, 0).unwrap();
+        for step in [2, 3, usize::MAX] {
+            let rest = sampler.epoch(0).from_step(step);
+            assert_eq!((rest.steps(), rest.batches(), rest.get(0)), (0, 0, None));
+        }
+    }
+
+    /// Length, micro-batch, accumulation, world size, seed and epoch that fit together.
+    fn training() -> impl Strategy<Value = (usize, usize, usize, usize, u64, usize)> {
+        (1usize..5, 1usize..4, 1usize..6).prop_flat_map(|(micro, accumulate, size)| {
+            let lens = micro * accumulate * size..300;
+            let fixed = (Just(micro), Just(accumulate), Just(size));
+            (lens, fixed, any::<u64>(), 0usize..1000)
+                .prop_map(|(len, (m, a, n), seed, epoch)| (len, m, a, n, seed, epoch))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_permutation_has_every_index_once(len in 0usize..500, seed: u64, epoch: usize) {
+            let mut order = permutation(len, seed, epoch);
+            order.sort_unstable();
+            prop_assert_eq!(order, (0..len).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn ranks_share_the_global_batches_of_one_rank((len, micro, accumulate, size, seed, epoch) in training()) {
+            let global = micro * accumulate * size;
+            let alone = TrainSampler::new(len, global, global, 0, 1, seed).unwrap().epoch(epoch);
+            let ranks: Vec<Epoch> = (0..size)
+                .map(|rank| TrainSampler::new(len, global, micro, rank, size, seed).unwrap().epoch(epoch))
+                .collect();
+            prop_assert_eq!(alone.steps(), len / global);
+            for (step, whole) in alone.iter().enumerate() {
+                let mut joined = Vec::new();
+                for rank in &ranks {
+                    for part in 0..accumulate {
+                        let batch = rank.get(step * accumulate + part).unwrap();
+                        prop_assert_eq!(batch.len(), micro);
+                        joined.extend_from_slice(batch);
+                    }
+                }
+                prop_assert_eq!(&joined, whole);
+            }
+            let mut seen: Vec<usize> = ranks.iter().flat_map(|rank| rank.iter().flatten()).copied().collect();
+            let used = seen.len();
+            seen.sort_unstable();
+            seen.dedup();
+            prop_assert_eq!(seen.len(), used);
+            prop_assert_eq!(used, len / global * global);
+        }
+
+        #[test]
+        fn resuming_gives_the_rest_of_the_epoch((len, micro, accumulate, size, seed, epoch) in training(), step in 0usize..40) {
+            let global = micro * accumulate * size;
+            let sampler = TrainSampler::new(len, global, micro, size - 1, size, seed).unwrap();
+            let whole = sampler.epoch(epoch);
+            let rest = sampler.epoch(epoch).from_step(step);
+            let expected: Vec<&[usize]> = whole.iter().skip(step * accumulate).collect();
+            prop_assert_eq!(rest.iter().collect::<Vec<_>>(), expected);
+            prop_assert_eq!(rest.steps(), whole.steps().saturating_sub(step));
+            prop_assert_eq!(rest.iter().len(), rest.batches());
+        }
+
+        #[test]
+        fn evaluation_counts_every_sample_once(len in 0usize..300, batch in 1usize..70, size in 1usize..400) {
+            let mut seen = Vec::new();
+            for rank in 0..size {
+                let epoch = EvalSampler::new(len, batch, rank, size).unwrap().epoch();
+                prop_assert_eq!(epoch.number(), None);
+                prop_assert!(epoch.samples().abs_diff(len / size) <= 1);
+                prop_assert!(epoch.iter().all(|part| !part.is_empty() && part.len() <= batch));
+                for position in 0..epoch.batches() {
+                    seen.extend_from_slice(epoch.get(position).unwrap());
+                }
+                prop_assert_eq!(epoch.get(epoch.batches()), None);
+            }
+            prop_assert_eq!(seen, (0..len).collect::<Vec<_>>());
+        }
+    }
+}
