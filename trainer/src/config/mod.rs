@@ -1,7 +1,7 @@
 //! The configuration of a run: a TOML file and `--set` arguments become one checked [`Config`].
 //!
-//! Reading goes text → tables with positions ([`source`]) → sections ([`section`]) → typed values
-//! ([`sections`]) → checks ([`validate`], [`batching`]). Whatever goes wrong on the way knows
+//! Reading goes text → tables with positions (`source`) → sections (`section`) → typed values
+//! (`sections`) → checks (`validate`, `batching`). Whatever goes wrong on the way knows
 //! where in which text it stands.
 
 mod batching;
