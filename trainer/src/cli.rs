@@ -120,23 +120,30 @@ impl Failure {
 /// Runs the program; its exit code is the result.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let (rank, outcome) = match World::from_env() {
-        Ok(world) => (world.rank(), execute(cli, &world)),
-        Err(error) => (0, Err(Failure::Usage(error.to_string()))),
+    let outcome = match World::from_env() {
+        Ok(world) => execute(cli, &world).inspect_err(|failure| report(&world, failure)),
+        Err(error) => {
+            let failure = Failure::Usage(error.to_string());
+            report(&World::single(), &failure);
+            Err(failure)
+        }
     };
-    let code = outcome.unwrap_or_else(|failure| {
-        report(rank, &failure);
-        failure.exit_code()
-    });
+    let code = outcome.unwrap_or_else(|failure| failure.exit_code());
     ExitCode::from(u8::try_from(code).unwrap_or(FAILED as u8))
 }
 
-/// The main rank shows all there is to show, the others one line with their rank.
-fn report(rank: usize, failure: &Failure) {
+/// The main rank shows all there is to show; the others one line with their rank, and nothing
+/// where it would only repeat what somebody else says.
+fn report(world: &World, failure: &Failure) {
+    let rank = world.rank();
     match failure {
-        Failure::Config(error) if rank == 0 => eprintln!("{}", render(error)),
-        Failure::Train(TrainError::Config(error)) if rank == 0 => eprintln!("{}", render(error)),
+        Failure::Config(error) | Failure::Train(TrainError::Config(error)) if rank == 0 => {
+            eprintln!("{}", render(error));
+        }
         _ if rank == 0 => eprintln!("error: {failure}"),
+        Failure::Train(error) if error.is_same_on_all_ranks() => {}
+        // Our launcher names the rank that failed first.
+        Failure::Train(error) if error.is_of_another_rank() && world.launch() == Launch::Local => {}
         _ => eprintln!("error on rank {rank}: {failure}"),
     }
 }
@@ -182,13 +189,19 @@ fn execute(cli: Cli, world: &World) -> Result<i32, Failure> {
         }
         return Ok(0);
     }
-    if let (Some(Resume::Auto), true) = (&args.resume, !by_launcher || world.is_main()) {
-        say("--resume auto: there is no checkpoint, training starts anew");
-    }
     if size > 1 && !by_launcher {
         return start_ranks(size);
     }
-    be_rank(&loaded, world, RunOptions { run_dir: args.run_dir })
+    if let (Some(Resume::Auto), true) = (&args.resume, world.is_main()) {
+        say("--resume auto: there is no checkpoint, training starts anew");
+    }
+    be_rank(
+        &loaded,
+        world,
+        RunOptions {
+            run_dir: args.run_dir,
+        },
+    )
 }
 
 /// A folder that holds another run is a wrong argument.
@@ -252,17 +265,38 @@ fn dry_run(loaded: &Loaded, size: usize) -> Result<(), Failure> {
 /// Starts `size` processes of this program with the same arguments, and waits for them.
 fn start_ranks(size: usize) -> Result<i32, Failure> {
     let outcome = LocalLauncher::new(size).run()?;
-    if !outcome.is_success() {
-        eprintln!("error: {outcome}");
+    match outcome.failure() {
+        // What it told the others it has also written itself.
+        Some(failure) => eprintln!("error: rank {} {}", failure.rank(), failure.exit()),
+        None if !outcome.is_success() => eprintln!("{outcome}"),
+        None => {}
     }
     Ok(outcome.exit_code().into())
 }
 
 /// Is the rank that `world` says.
 fn be_rank(loaded: &Loaded, world: &World, options: RunOptions) -> Result<i32, Failure> {
+    log_warnings();
     panics::end_on_panic(world.rank());
-    signals::end_on_signals(world.is_main())
+    // Our launcher reports by itself what ended the run.
+    let speaks = world.is_main() && world.launch() != Launch::Local;
+    signals::end_on_signals(speaks)
         .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
     run(loaded, world, &options)?;
     Ok(0)
+}
+
+/// Shows what the libraries warn of; `RUST_LOG` asks for more.
+fn log_warnings() {
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
+        .from_env_lossy();
+    // Fails only where somebody listens already, which is as good.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_target(false)
+        .try_init();
 }

@@ -40,10 +40,11 @@ impl Console {
         if !self.main || !std::io::stderr().is_terminal() {
             return;
         }
-        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(10));
-        if let Ok(style) = ProgressStyle::with_template(
-            "{prefix} [{bar:30}] {pos}/{len} steps, {eta} left{msg}",
-        ) {
+        let bar =
+            ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(10));
+        if let Ok(style) =
+            ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} steps, {eta} left{msg}")
+        {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_prefix(format!("epoch {epoch}/{epochs}"));
@@ -55,7 +56,9 @@ impl Console {
         if !self.main {
             return;
         }
-        let loss = loss.map(|loss| format!(", loss {loss:.4}")).unwrap_or_default();
+        let loss = loss
+            .map(|loss| format!(", loss {loss:.4}"))
+            .unwrap_or_default();
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{loss}, {images_per_second:.0} images/s"));
             bar.set_position(done);

@@ -57,6 +57,11 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Whether all ranks see this at the same time, in the same words.
+    pub fn is_same_on_all_ranks(&self) -> bool {
+        matches!(self, Self::Diverged { .. })
+    }
+
     /// Whether this rank only reports that another one failed.
     pub fn is_of_another_rank(&self) -> bool {
         let error = match self {

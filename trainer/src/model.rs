@@ -10,11 +10,7 @@ use crate::config::CnnConfig;
 ///
 /// # Errors
 /// If it cannot take such images.
-pub fn cnn(
-    config: &CnnConfig,
-    data: &dyn Dataset,
-    device: &Device,
-) -> Result<Cnn, ModelError> {
+pub fn cnn(config: &CnnConfig, data: &dyn Dataset, device: &Device) -> Result<Cnn, ModelError> {
     let shape = data.shape();
     models::CnnConfig::new()
         .with_channels(shape.channels)

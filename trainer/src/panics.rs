@@ -45,3 +45,52 @@ fn abort(reason: String) {
         let _ = told.recv_timeout(ABORT_TIME);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn_dist::launch::{LocalLauncher, RankExit};
+    use burn_dist::world::World;
+
+    /// Set for the processes that are ranks.
+    const RANK: &str = "TRAINER_TEST_PANICS";
+
+    /// Does something in a process of the test below only: the first rank panics, the other waits
+    /// for it and ends properly if it is told why it need not.
+    #[test]
+    fn rank() {
+        if std::env::var_os(RANK).is_none() {
+            return;
+        }
+        let world = World::from_env().unwrap();
+        let group = ProcessGroup::connect(&world).unwrap();
+        if world.is_main() {
+            watch(&group);
+            end_on_panic(world.rank());
+            panic!("on purpose");
+        }
+        let told = group.barrier().unwrap_err().to_string();
+        assert!(
+            told.contains("rank 0 panicked") && told.contains("on purpose"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_panic_is_told_to_the_others_and_ends_the_process() {
+        let outcome = LocalLauncher::new(2)
+            .args(["--exact", "panics::tests::rank", "--nocapture"])
+            .env(RANK, "1")
+            .run()
+            .unwrap();
+        assert_eq!(
+            outcome.exits(),
+            [RankExit::Code(crate::FAILED), RankExit::Code(0)]
+        );
+        let reason = outcome.failure().and_then(|failure| failure.reason());
+        assert!(
+            reason.is_some_and(|reason| reason.contains("on purpose")),
+            "{outcome}"
+        );
+    }
+}

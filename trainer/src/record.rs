@@ -121,7 +121,8 @@ impl Recorder {
             return Ok(());
         };
         let mean = mean.wait()?;
-        let loss = mean.as_slice::<f64>()?.first().copied().unwrap_or(f64::NAN);
+        let mean = mean.as_slice::<f64>().map_err(burn_dist::Error::from)?;
+        let loss = mean.first().copied().unwrap_or(f64::NAN);
         // All ranks have the same mean, so all of them stop here.
         if !loss.is_finite() {
             return Err(TrainError::Diverged {

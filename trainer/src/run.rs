@@ -89,11 +89,7 @@ fn train_on(
     options: &RunOptions,
 ) -> Result<Summary, TrainError> {
     let config = &loaded.config;
-    if world.local_rank() == 0 {
-        data::prepare(&config.data)?;
-    }
-    // The others open the files once they are there.
-    group.barrier()?;
+    let data = open_in_turn(config, batching, world, group)?;
     let session = Session {
         config,
         name: &loaded.name,
@@ -102,13 +98,32 @@ fn train_on(
         group,
         batching,
         device: world.device(),
-        data: open(config, batching, world)?,
+        data,
     };
     let device = session.device.clone().autodiff();
     device.seed(seed::of_parameters(config.train.seed));
     let ModelConfig::Cnn(cnn) = &config.model;
     let model = model::cnn(cnn, session.data.splits.train.as_ref(), &device)?;
     train::train(&session, model)
+}
+
+/// One rank of each node gets the data and opens it before the others do: files are downloaded
+/// once, and what is wrong with them is said once.
+fn open_in_turn(
+    config: &Config,
+    batching: Batching,
+    world: &World,
+    group: &ProcessGroup,
+) -> Result<Input, TrainError> {
+    if world.local_rank() == 0 {
+        data::prepare(&config.data)?;
+        let input = open(config, batching, world)?;
+        group.barrier()?;
+        Ok(input)
+    } else {
+        group.barrier()?;
+        open(config, batching, world)
+    }
 }
 
 /// Opens the data and divides it among the ranks.

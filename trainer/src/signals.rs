@@ -5,12 +5,12 @@ use std::io;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// From now on SIGINT and SIGTERM end this process with 128 + the signal's number. The main rank
-/// says so.
+/// From now on SIGINT and SIGTERM end this process with 128 + the signal's number. It says so if
+/// it `speaks`.
 ///
 /// # Errors
 /// If the system refuses the handlers or their thread.
-pub fn end_on_signals(main: bool) -> io::Result<()> {
+pub fn end_on_signals(speaks: bool) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new()
         .name("signals".into())
@@ -18,8 +18,12 @@ pub fn end_on_signals(main: bool) -> io::Result<()> {
             let Some(signal) = signals.forever().next() else {
                 return;
             };
-            if main {
-                let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
+            if speaks {
+                let name = if signal == SIGINT {
+                    "SIGINT"
+                } else {
+                    "SIGTERM"
+                };
                 eprintln!("stopped by {name}");
             }
             std::process::exit(128 + signal);

@@ -56,7 +56,13 @@ pub(crate) fn train<M: ImageClassifier>(
     // Only now, when nothing is left that could be wrong with the configuration or the data.
     let main = session.world.is_main();
     let run_dir = main
-        .then(|| run_dir::create(session.options.run_dir.as_deref(), session.name, session.config))
+        .then(|| {
+            run_dir::create(
+                session.options.run_dir.as_deref(),
+                session.name,
+                session.config,
+            )
+        })
         .transpose()?;
     let metrics = run_dir.as_deref().map(MetricsFile::open).transpose()?;
     let mut training = Training {
@@ -187,7 +193,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         let session = self.session;
         let (begin, first_step) = (Instant::now(), self.steps);
         self.recorder.start_epoch();
-        self.console.start_epoch(epoch, epochs, self.steps_per_epoch);
+        self.console
+            .start_epoch(epoch, epochs, self.steps_per_epoch);
         // Samplers count epochs from 0.
         let order = session.data.train_sampler.epoch(epoch as usize - 1);
         let mut batches = session.data.train_loader.iter(order);
@@ -214,7 +221,11 @@ impl<M: ImageClassifier> Training<'_, M> {
         let config = session.config;
         let device = session.device.clone().autodiff();
         let number = self.steps + 1;
-        device.seed(seed::of_step(config.train.seed, session.world.rank(), number));
+        device.seed(seed::of_step(
+            config.train.seed,
+            session.world.rank(),
+            number,
+        ));
         let Batching { accumulate, .. } = session.batching;
         let mut loss_sum = 0.0;
         for batch in batches.by_ref().take(accumulate) {
@@ -272,9 +283,16 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     fn conclude(&self, summary: &Summary) {
+        if summary.world_size > 1 {
+            let checksum = summary.checksum.to_string();
+            self.console.line(&format!(
+                "parameters are the same on all ranks, checksum {}",
+                checksum.get(..16).unwrap_or_default()
+            ));
+        }
         self.console.line(&format!(
-            "done: {} steps in {}, {:.0} images/s; nodes {}, devices per node {}, world size {}",
-            summary.steps,
+            "total time {}, throughput {:.0} images/s, nodes {}, devices per node {}, world size \
+             {}",
             duration(summary.total_time),
             summary.images_per_second,
             summary.nodes,

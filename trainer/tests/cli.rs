@@ -59,14 +59,35 @@ fn wrong_arguments_are_refused_before_anything_starts() {
         (&["--nproc", "100000"], "--nproc"),
         (&["--nproc", "two"], "--nproc"),
         (&["--no-such-flag"], "--no-such-flag"),
-        (&["--config", "nowhere.toml"], "cannot read the configuration nowhere.toml"),
-        (&["--config", "mnist.toml"], "did you mean `mnist-cnn.toml`?"),
-        (&["--resume", "checkpoints/7"], "this version writes and reads no checkpoints"),
+        (
+            &["--config", "nowhere.toml"],
+            "cannot read the configuration nowhere.toml",
+        ),
+        (
+            &["--config", "mnist.toml"],
+            "did you mean `mnist-cnn.toml`?",
+        ),
+        (
+            &["--resume", "checkpoints/7"],
+            "this version writes and reads no checkpoints",
+        ),
         (&["--resume", ""], "auto, off, or a path"),
-        (&["--nproc", "3", "--set", "train.batch_size=64"], "63 or 66"),
-        (&["--set", "train.precision=bf16"], "not available in this version"),
-        (&["--set", "train.device=cuda"], "not available in this version"),
-        (&["--set", "parallel.strategy=zero-2"], "not available in this version"),
+        (
+            &["--nproc", "3", "--set", "train.batch_size=64"],
+            "63 or 66",
+        ),
+        (
+            &["--set", "train.precision=bf16"],
+            "not available in this version",
+        ),
+        (
+            &["--set", "train.device=cuda"],
+            "not available in this version",
+        ),
+        (
+            &["--set", "parallel.strategy=zero-2"],
+            "not available in this version",
+        ),
         (&["--set", "model.name=cmm"], "unknown model `cmm`"),
         (&["--set", "data.name=mnits"], "did you mean `mnist`?"),
         (&["--set", "optimizer.name=adm"], "did you mean `adam"),
@@ -141,16 +162,25 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 fn missing_or_broken_data_is_a_failure_that_says_where() {
     let mnist = |nproc: &str| {
         Trial::new(&[
-            "--config", "mnist-cnn.toml", "--nproc", nproc, "--set", "data.download=false",
-            "--set", "data.dir=mnist", "--run-dir", "run",
+            "--config",
+            "mnist-cnn.toml",
+            "--nproc",
+            nproc,
+            "--set",
+            "data.download=false",
+            "--set",
+            "data.dir=mnist",
+            "--run-dir",
+            "run",
         ])
     };
     for nproc in ["1", "2"] {
-        mnist(nproc)
-            .run()
+        let finished = mnist(nproc).run();
+        finished
             .assert_code(1)
             .assert_stderr(&["mnist", "train-images-idx3-ubyte"])
             .assert_no_files(&[]);
+        assert_eq!(finished.stderr.matches("not complete").count(), 1);
     }
     let with_images = |images: &[u8]| {
         mnist("1")
@@ -169,6 +199,6 @@ fn missing_or_broken_data_is_a_failure_that_says_where() {
     let wrong_magic = [&[1, 2, 3, 4], &header[4..], &[0; 784]].concat();
     with_images(&wrong_magic)
         .assert_code(1)
-        .assert_stderr(&["train-images-idx3-ubyte", "magic"])
+        .assert_stderr(&["train-images-idx3-ubyte", "it starts with"])
         .assert_no_files(&["mnist"]);
 }

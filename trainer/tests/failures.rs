@@ -95,6 +95,7 @@ fn divergence_is_an_error_on_all_ranks() {
             .assert_code(1)
             .assert_stderr(&["training diverged", "optimizer.lr"])
             .assert_nobody_left();
+        assert_eq!(finished.stderr.matches("diverged").count(), 1);
         // Whatever was written before is whole, and is JSON.
         assert!(finished.losses().iter().all(|loss| loss.is_finite()));
     }
@@ -123,5 +124,24 @@ fn a_wrong_secret_is_an_error() {
         .assert_stderr(&["error on rank 1", "secret"]);
     // The main rank goes on waiting for the right one.
     kill_process(main.pid(), Signal::TERM).unwrap();
-    main.wait(Duration::from_secs(3)).assert_code(143).assert_no_files(&[]);
+    main.wait(Duration::from_secs(3))
+        .assert_code(143)
+        .assert_no_files(&[]);
+}
+
+#[test]
+fn a_port_in_use_is_an_error() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    Trial::tiny(&[], &[])
+        .env("RANK", "0")
+        .env("LOCAL_RANK", "0")
+        .env("WORLD_SIZE", "2")
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", &port)
+        .env("BURN_DIST_SECRET", "a secret of this test only")
+        .run()
+        .assert_code(1)
+        .assert_stderr(&[&port, "in use"])
+        .assert_no_files(&[]);
 }

@@ -1,21 +1,42 @@
 //! What a wrong configuration tells its author: what, where in which text, and what to do.
 
+use std::fmt::Display;
 use std::ops::Range;
 
-use miette::{Diagnostic, NamedSource, SourceSpan};
+use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
 
 /// A configuration that cannot be used. Its `Display` form ends in the line and column; printed
 /// as a [`miette::Report`] it also shows the source.
-#[derive(Debug, thiserror::Error, Diagnostic)]
+#[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ConfigError {
     message: String,
-    #[help]
     help: Option<String>,
-    #[source_code]
-    source_code: Option<NamedSource<String>>,
-    #[label]
-    span: Option<SourceSpan>,
+    // On the heap: every function that reads configurations returns this error by value.
+    place: Option<Box<Place>>,
+}
+
+/// A place in a text.
+#[derive(Debug)]
+struct Place {
+    source: NamedSource<String>,
+    span: Range<usize>,
+}
+
+impl Diagnostic for ConfigError {
+    fn help<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
+        let help = self.help.as_ref()?;
+        Some(Box::new(help))
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.place.as_ref().map(|place| &place.source as _)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let span = self.place.as_ref()?.span.clone();
+        Some(Box::new(std::iter::once(LabeledSpan::underline(span))))
+    }
 }
 
 impl ConfigError {
@@ -24,8 +45,7 @@ impl ConfigError {
         Self {
             message,
             help,
-            source_code: None,
-            span: None,
+            place: None,
         }
     }
 
@@ -46,8 +66,10 @@ impl ConfigError {
         Self {
             message: format!("{message} ({place})"),
             help,
-            source_code: Some(NamedSource::new(name, text.to_owned()).with_language("TOML")),
-            span: Some(SourceSpan::from(span)),
+            place: Some(Box::new(Place {
+                source: NamedSource::new(name, text.to_owned()).with_language("TOML"),
+                span,
+            })),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The configuration of a run: a TOML file and `--set` arguments become one checked [`Config`].
 //!
-//! Reading goes text → tables with positions ([`source`]) → sections ([`section`]) → typed values
-//! ([`sections`]) → checks ([`validate`], [`batching`]). Whatever goes wrong on the way knows
+//! Reading goes text → tables with positions (`source`) → sections (`section`) → typed values
+//! (`sections`) → checks (`validate`, `batching`). Whatever goes wrong on the way knows
 //! where in which text it stands.
 
 mod batching;
@@ -187,15 +187,17 @@ impl Config {
             }
         }
         Ok(Self {
-            model: Section::take(root, "model")?.choose(MODELS)?,
+            // First those with a default for every key: what is wrong in them is a mistake, while
+            // a missing name may be a sign of an unfinished file.
             data: Section::take(root, "data")?.read()?,
-            optimizer: Section::take(root, "optimizer")?.choose(OPTIMIZERS)?,
             schedule: Section::take(root, "schedule")?.read()?,
             train: Section::take(root, "train")?.read()?,
             parallel: Section::take(root, "parallel")?.read()?,
             log: Section::take(root, "log")?.read()?,
             checkpoint: Section::take(root, "checkpoint")?.read()?,
             early_stopping: Section::take(root, "early_stopping")?.read()?,
+            model: Section::take(root, "model")?.choose(MODELS)?,
+            optimizer: Section::take(root, "optimizer")?.choose(OPTIMIZERS)?,
         })
     }
 

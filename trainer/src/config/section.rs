@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
@@ -80,7 +79,7 @@ impl<'a> Section<'a> {
     fn unknown_key(&self, key: &str, span: Range<usize>, valid: &[&str]) -> Fault {
         let section = self.name;
         let help = match super::section_with_key(key) {
-            Some(other) if nearest(key, valid).is_none() => {
+            Some(other) if other != section && nearest(key, valid).is_none() => {
                 format!("`{key}` is a key of [{other}]")
             }
             _ => suggest(key, valid, "valid keys"),

@@ -144,16 +144,15 @@ fn parse_set(part: &Part) -> Result<DeTable<'_>, Fault> {
             .at(whole)
             .help("write it as --set section.key=value"));
     };
-    let value_base = part.base + key.len() + 1;
-    let mut value = match parse_value(value) {
-        Some(parsed) => shift_value(parsed, value_base),
-        None => {
-            let bare = value.trim();
-            let start = value_base + value.len() - value.trim_start().len();
-            let span = start..start + bare.len();
-            Spanned::new(span, DeValue::String(DeString::Borrowed(bare)))
-        }
-    };
+    let text = value.trim();
+    let value_start = part.base + key.len() + 1 + value.len() - value.trim_start().len();
+    let mut value = parse_value(text).map_or_else(
+        || {
+            let bare = DeValue::String(DeString::Borrowed(text));
+            Spanned::new(value_start..value_start + text.len(), bare)
+        },
+        |parsed| shift_value(parsed, value_start),
+    );
 
     let mut segments = Vec::new();
     let mut start = part.base;

@@ -64,11 +64,11 @@ impl Optimizer for Adadelta {
                 (new_gradient, zeros)
             }
         };
-        let rms_step = old_step.clone().add_scalar(self.eps).sqrt();
-        let rms_gradient = squared_gradient.clone().add_scalar(self.eps).sqrt();
-        let delta = rms_step / rms_gradient * grad;
-        let squared_step =
-            old_step.mul_scalar(self.rho) + delta.clone().square().mul_scalar(rest);
+        // One root of the quotient rather than a quotient of two roots: a pass less.
+        let ratio =
+            old_step.clone().add_scalar(self.eps) / squared_gradient.clone().add_scalar(self.eps);
+        let delta = ratio.sqrt() * grad;
+        let squared_step = old_step.mul_scalar(self.rho) + delta.clone().square().mul_scalar(rest);
         let state = AdadeltaState {
             squared_gradient,
             squared_step,
@@ -145,7 +145,7 @@ mod tests {
             for gradient in &gradients {
                 (x, state) = optimizer.step(0.7, x, tensor(gradient), state);
             }
-            let result: Vec<f32> = x.into_data().to_vec().unwrap();
+            let result: Vec<f32> = x.into_data().try_to_vec().unwrap();
             for (i, value) in result.iter().enumerate() {
                 let gradients = gradients.map(|gradient| f64::from(gradient[i]));
                 let wanted = reference(f64::from(start[i]), &gradients, 0.7, weight_decay);

@@ -2,9 +2,9 @@
 
 mod adadelta;
 
+use burn::optim;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
-use burn::optim;
 use burn_dist::parallel::ParameterOptimizer;
 
 pub use adadelta::{Adadelta, AdadeltaState};

@@ -271,6 +271,9 @@ impl Finished {
     /// The losses of all training steps.
     pub fn losses(&self) -> Vec<f64> {
         let steps = self.metrics("train");
-        steps.iter().map(|step| step["loss"].as_f64().unwrap()).collect()
+        steps
+            .iter()
+            .map(|step| step["loss"].as_f64().unwrap())
+            .collect()
     }
 }
