@@ -390,7 +390,7 @@ pub struct ParallelConfig {
     /// Number format in which gradients travel: `none`. Default `none`.
     pub compression: Compression,
     /// Seconds that one rank waits for the others in a collective before the run fails. The
-    /// first collective may take longer. Default 60.
+    /// first collective may take longer, and ranks that die are noticed at once. Default 300.
     pub timeout_seconds: u64,
 }
 
@@ -401,7 +401,7 @@ impl Default for ParallelConfig {
             transport: TransportName::Auto,
             bucket_mib: 25,
             compression: Compression::None,
-            timeout_seconds: 60,
+            timeout_seconds: 300,
         }
     }
 }
