@@ -11,7 +11,7 @@ use burn_dist::world::{Launch, World};
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, DEFAULT, EMBEDDED, Embedded, Loaded};
-use crate::console::say;
+use crate::console::{complain, say};
 use crate::error::TrainError;
 use crate::run::{RunOptions, plan, run};
 use crate::{FAILED, USAGE, data, panics, run_dir, signals};
@@ -119,16 +119,19 @@ impl Failure {
 
 /// Runs the program; its exit code is the result.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let outcome = match World::from_env() {
-        Ok(world) => execute(cli, &world).inspect_err(|failure| report(&world, failure)),
-        Err(error) => {
-            let failure = Failure::Usage(error.to_string());
-            report(&World::single(), &failure);
-            Err(failure)
+    let Cli { command, train } = Cli::parse();
+    let (world, outcome) = match (command, World::from_env()) {
+        (Some(Command::Configs { name }), _) => (World::single(), configs(name.as_deref())),
+        (None, Ok(world)) => {
+            let outcome = execute(train, &world);
+            (world, outcome)
         }
+        (None, Err(error)) => (World::single(), Err(Failure::Usage(error.to_string()))),
     };
-    let code = outcome.unwrap_or_else(|failure| failure.exit_code());
+    let code = outcome.unwrap_or_else(|failure| {
+        report(&world, &failure);
+        failure.exit_code()
+    });
     ExitCode::from(u8::try_from(code).unwrap_or(FAILED as u8))
 }
 
@@ -138,13 +141,13 @@ fn report(world: &World, failure: &Failure) {
     let rank = world.rank();
     match failure {
         Failure::Config(error) | Failure::Train(TrainError::Config(error)) if rank == 0 => {
-            eprintln!("{}", render(error));
+            complain(&render(error));
         }
-        _ if rank == 0 => eprintln!("error: {failure}"),
+        _ if rank == 0 => complain(&format!("error: {failure}")),
         Failure::Train(error) if error.is_same_on_all_ranks() => {}
         // Our launcher names the rank that failed first.
         Failure::Train(error) if error.is_of_another_rank() && world.launch() == Launch::Local => {}
-        _ => eprintln!("error on rank {rank}: {failure}"),
+        _ => complain(&format!("error on rank {rank}: {failure}")),
     }
 }
 
@@ -165,11 +168,8 @@ fn render(error: &ConfigError) -> String {
     }
 }
 
-fn execute(cli: Cli, world: &World) -> Result<i32, Failure> {
-    if let Some(Command::Configs { name }) = cli.command {
-        return configs(name.as_deref());
-    }
-    let args = cli.train;
+/// Trains, or says why not.
+fn execute(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(&args, world)?;
     let loaded = Loaded::load(args.config.as_deref().unwrap_or(DEFAULT), &args.set)?;
     loaded.batching(size)?;
@@ -267,8 +267,11 @@ fn start_ranks(size: usize) -> Result<i32, Failure> {
     let outcome = LocalLauncher::new(size).run()?;
     match outcome.failure() {
         // What it told the others it has also written itself.
-        Some(failure) => eprintln!("error: rank {} {}", failure.rank(), failure.exit()),
-        None if !outcome.is_success() => eprintln!("{outcome}"),
+        Some(failure) => {
+            let (rank, exit) = (failure.rank(), failure.exit());
+            complain(&format!("error: rank {rank} {exit}"));
+        }
+        None if !outcome.is_success() => complain(&outcome.to_string()),
         None => {}
     }
     Ok(outcome.exit_code().into())

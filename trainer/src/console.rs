@@ -83,6 +83,11 @@ pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+/// Writes a line to standard error, with no more concern for readers than [`say`].
+pub fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// A duration as people read it: `0.8 s`, `12.3 s`, `3 min 05 s`, `2 h 03 min`.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();

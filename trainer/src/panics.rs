@@ -22,7 +22,7 @@ pub fn end_on_panic(rank: usize) {
     std::panic::set_hook(Box::new(move |info| {
         default(info);
         let reason = format!("rank {rank} panicked: {info}");
-        eprintln!("error: {reason}; this is a bug");
+        crate::console::complain(&format!("error: {reason}; this is a bug"));
         abort(reason);
         std::process::exit(crate::FAILED);
     }));

@@ -24,7 +24,7 @@ pub fn end_on_signals(speaks: bool) -> io::Result<()> {
                 } else {
                     "SIGTERM"
                 };
-                eprintln!("stopped by {name}");
+                crate::console::complain(&format!("stopped by {name}"));
             }
             std::process::exit(128 + signal);
         })?;
