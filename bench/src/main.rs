@@ -38,7 +38,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let cli = Cli::parse();
+    // As the trainer does, so that the loop without it is measured under the same conditions.
+    trainer::allocator::keep_freed_memory();
+    let done = match cli.command {
         Command::Collectives(args) => collectives::run(&args),
         Command::CollectivesRank(args) => collectives::rank::run(&args),
         Command::Training(args) => training::run(&args),

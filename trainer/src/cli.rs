@@ -14,7 +14,7 @@ use crate::config::{ConfigError, DEFAULT, EMBEDDED, Embedded, Loaded};
 use crate::console::{complain, say};
 use crate::error::TrainError;
 use crate::run::{RunOptions, plan, run};
-use crate::{FAILED, USAGE, data, panics, run_dir, signals};
+use crate::{FAILED, USAGE, allocator, data, panics, run_dir, signals};
 
 /// Ranks of the built-in run, which shows training on several.
 const DEFAULT_RANKS: usize = 2;
@@ -192,6 +192,7 @@ fn execute(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     if size > 1 && !by_launcher {
         return start_ranks(size);
     }
+    allocator::keep_freed_memory();
     if let (Some(Resume::Auto), true) = (&args.resume, world.is_main()) {
         say("--resume auto: there is no checkpoint, training starts anew");
     }
