@@ -51,6 +51,12 @@ pub enum BenchError {
     /// A sum was wrong.
     #[error("the all-reduce gave a wrong sum: {0}")]
     WrongSum(String),
+    /// The trainer does not take the configuration.
+    #[error(transparent)]
+    Config(#[from] trainer::config::ConfigError),
+    /// The trainer failed.
+    #[error(transparent)]
+    Train(#[from] trainer::TrainError),
     /// The environment describes no world.
     #[error(transparent)]
     World(#[from] burn_dist::world::WorldError),

@@ -8,6 +8,7 @@ mod report;
 mod size;
 mod stats;
 mod table;
+mod training;
 
 use std::process::ExitCode;
 
@@ -27,12 +28,25 @@ enum Command {
     /// One rank of `collectives`, started by it.
     #[command(hide = true, name = collectives::rank::RANK_COMMAND)]
     CollectivesRank(collectives::rank::RankArgs),
+    Training(training::TrainingArgs),
+    /// The bare loop of `training`, started by it.
+    #[command(hide = true, name = training::bare::COMMAND)]
+    TrainingBare(training::bare::BareArgs),
+    /// The trainer's loop of `training`, started by it.
+    #[command(hide = true, name = training::trained::COMMAND)]
+    TrainingTrained(training::trained::TrainedArgs),
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let cli = Cli::parse();
+    // As the trainer does, so that the loop without it is measured under the same conditions.
+    trainer::allocator::keep_freed_memory();
+    let done = match cli.command {
         Command::Collectives(args) => collectives::run(&args),
         Command::CollectivesRank(args) => collectives::rank::run(&args),
+        Command::Training(args) => training::run(&args),
+        Command::TrainingBare(args) => training::bare::run(&args),
+        Command::TrainingTrained(args) => training::trained::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

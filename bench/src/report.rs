@@ -22,8 +22,8 @@ pub struct Report<R> {
     pub world: Vec<usize>,
     /// How it was measured, in one sentence per rule.
     pub protocol: Vec<String>,
-    /// What came out, one object per row of the table.
-    pub results: Vec<R>,
+    /// What came out.
+    pub results: R,
 }
 
 impl<R: Serialize> Report<R> {
@@ -32,7 +32,7 @@ impl<R: Serialize> Report<R> {
         benchmark: &'static str,
         world: Vec<usize>,
         protocol: Vec<String>,
-        results: Vec<R>,
+        results: R,
     ) -> Self {
         let command: Vec<String> = std::env::args_os()
             .map(|arg| arg.to_string_lossy().into_owned())
@@ -101,7 +101,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, BenchError> {
 mod tests {
     use super::*;
 
-    fn report() -> Report<u32> {
+    fn report() -> Report<Vec<u32>> {
         Report::new("collectives", vec![2], vec![], vec![7])
     }
 

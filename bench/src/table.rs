@@ -39,8 +39,10 @@ impl Table {
     }
 }
 
+/// Whether a cell is a number, perhaps with its unit, rather than words.
 fn is_number(cell: &str) -> bool {
-    cell.starts_with(|first: char| first.is_ascii_digit()) || cell == "-"
+    let digit_first = cell.starts_with(|first: char| first.is_ascii_digit());
+    (digit_first && !cell.contains(' ')) || cell == "-"
 }
 
 impl fmt::Display for Table {
@@ -106,6 +108,17 @@ mod tests {
         assert_eq!(
             table.to_string(),
             "what      µs\na       0.46\nlonger   123\nnone       -\n"
+        );
+    }
+
+    #[test]
+    fn words_that_start_with_a_digit_are_words() {
+        let mut table = Table::new(["what", "size"]);
+        table.row(["2 ranks".to_owned(), "64KiB".to_owned()]);
+        table.row(["three ranks".to_owned(), "1MiB".to_owned()]);
+        assert_eq!(
+            table.to_string(),
+            "what          size\n2 ranks      64KiB\nthree ranks   1MiB\n"
         );
     }
 

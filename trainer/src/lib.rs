@@ -6,7 +6,7 @@
 //! loop goes through epochs and steps, [`mod@evaluate`] measures, [`metrics`] and [`console`]
 //! tell programs and people.
 
-mod allocator;
+pub mod allocator;
 mod batch;
 pub mod cli;
 pub mod config;

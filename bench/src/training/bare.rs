@@ -6,7 +6,6 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use burn::module::AutodiffModule;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{GradientsParams, SgdConfig};
@@ -22,18 +21,21 @@ const CLASSES: usize = 10;
 /// Batches that take turns, so that no step finds its images in the cache.
 const BATCHES: usize = 16;
 
+/// Name of the hidden sub-command.
+pub const COMMAND: &str = "training-bare";
+
 /// Arguments of the hidden sub-command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BareArgs {
     /// Images per step.
     #[arg(long)]
-    pub batch: usize,
+    batch: usize,
     /// Steps to take.
     #[arg(long)]
-    pub steps: usize,
+    steps: usize,
     /// File for the seconds of each step, as a JSON list.
     #[arg(long)]
-    pub out: PathBuf,
+    out: PathBuf,
 }
 
 /// Trains and leaves the seconds of each step.
@@ -48,7 +50,9 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
         .with_momentum(Some(MomentumConfig::new().with_momentum(MOMENTUM)))
         .init();
     let loss = CrossEntropyLossConfig::new().init(&device);
-    let batches: Vec<_> = (0..BATCHES).map(|number| batch(args.batch, number)).collect();
+    let batches: Vec<_> = (0..BATCHES)
+        .map(|number| batch(args.batch, number))
+        .collect();
 
     let mut seconds = Vec::new();
     for (images, labels) in batches.iter().cycle().take(args.steps) {
@@ -69,8 +73,14 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
 fn batch(size: usize, number: usize) -> (TensorData, TensorData) {
     let pixels = size * SIDE * SIDE;
     // A Weyl sequence: even, cheap, the same everywhere.
-    let noise = |index: usize| (index as f32 * 0.618_034 + number as f32 * 0.414_214).fract() * 2.0 - 1.0;
+    let noise =
+        |index: usize| (index as f32 * 0.618_034 + number as f32 * 0.414_214).fract() * 2.0 - 1.0;
     let images: Vec<f32> = (0..pixels).map(noise).collect();
-    let labels: Vec<i32> = (0..size).map(|index| ((index + number) % CLASSES) as i32).collect();
-    (TensorData::new(images, [size, 1, SIDE, SIDE]), TensorData::new(labels, [size]))
+    let labels: Vec<i32> = (0..size)
+        .map(|index| ((index + number) % CLASSES) as i32)
+        .collect();
+    (
+        TensorData::new(images, [size, 1, SIDE, SIDE]),
+        TensorData::new(labels, [size]),
+    )
 }

@@ -2,10 +2,10 @@
 //!
 //! | memory | one host (`shm`) | streams (`tcp`) |
 //! |---|---|---|
-//! | registered bucket | [direct](crate::transport::shm), two synchronisations, no copy | – |
-//! | private, up to 1 KiB, all-reduce | small slots, one hop | [ring] |
-//! | private, all-reduce | pipeline through slots | [ring] |
-//! | private, everything else | [ring] over shared-memory streams | [ring] |
+//! | registered bucket | direct, two synchronisations, no copy | – |
+//! | private, up to 1 KiB, all-reduce | small slots, one hop | ring |
+//! | private, all-reduce | pipeline through slots | ring |
+//! | private, everything else | ring over shared-memory streams | ring |
 
 mod descriptor;
 mod ring;

@@ -2,7 +2,7 @@
 //!
 //! Two things in one: a [`Transport`] whose streams are rings in shared memory, so that every
 //! algorithm runs on it, and [`SharedMemory`], whole collectives that work directly on memory that
-//! all ranks have mapped ([`direct`] on registered buckets, [`slots`] and [`small`] on private
+//! all ranks have mapped (`direct` on registered buckets, `slots` and `small` on private
 //! memory). All `unsafe` code of the crate is in this folder.
 
 mod arena;

@@ -1,0 +1,276 @@
+//! `bench training`: images per second of the CNN by ranks and threads, through the trainer's loop
+//! and through a bare one.
+
+pub mod bare;
+pub mod trained;
+
+mod process;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::error::BenchError;
+use crate::report::Report;
+use crate::stats;
+use crate::table::{Table, number};
+use process::Processes;
+
+// Both loops train alike.
+const SEED: u64 = 1;
+const LEARNING_RATE: f64 = 0.01;
+const MOMENTUM: f64 = 0.9;
+
+/// Steps at the beginning that are not counted: first touches of memory, and filling the loader.
+const WARM_UP: usize = 3;
+const FEWEST_STEPS: usize = 8;
+const MOST_STEPS: usize = 10_000;
+
+/// Images per second of the CNN: 1 and 2 ranks, 1 and 2 threads, and the loop without the trainer.
+#[derive(Debug, clap::Args)]
+pub struct TrainingArgs {
+    /// Seconds that one rank with one thread trains in each round; the others take as many steps.
+    #[arg(long, default_value_t = 4.0, value_parser = seconds)]
+    seconds: f64,
+    /// Rounds in which all settings take turns.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Images per rank and step.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    batch: u16,
+    /// File for the results instead of a new one in results/.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected a number of seconds from 0.1 to 600".to_owned()),
+    }
+}
+
+/// Who runs the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Loop {
+    /// Forward, loss, backward and Burn's optimizer, nothing else.
+    Bare,
+    /// The trainer's library: loader, hooks, buckets, metrics.
+    Trainer,
+}
+
+/// One thing that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Setting {
+    by: Loop,
+    ranks: usize,
+    /// Compute threads of each rank.
+    threads: usize,
+}
+
+const BARE_1: Setting = setting(Loop::Bare, 1, 1);
+const BARE_2: Setting = setting(Loop::Bare, 1, 2);
+const TRAINER_1: Setting = setting(Loop::Trainer, 1, 1);
+const TRAINER_2: Setting = setting(Loop::Trainer, 1, 2);
+const RANKS_2: Setting = setting(Loop::Trainer, 2, 1);
+/// In the order of a round: those that are compared stand side by side.
+const SETTINGS: [Setting; 5] = [BARE_1, TRAINER_1, RANKS_2, TRAINER_2, BARE_2];
+
+const fn setting(by: Loop, ranks: usize, threads: usize) -> Setting {
+    Setting { by, ranks, threads }
+}
+
+/// Images per second of one setting.
+#[derive(Debug, Serialize)]
+struct Row {
+    #[serde(flatten)]
+    setting: Setting,
+    /// Median of the rounds.
+    images_per_second: Option<f64>,
+    rounds: Vec<f64>,
+}
+
+/// What two settings say together, computed in each round.
+#[derive(Debug, Serialize)]
+struct Ratio {
+    name: &'static str,
+    meaning: &'static str,
+    /// Median of the rounds.
+    median: Option<f64>,
+    rounds: Vec<f64>,
+}
+
+/// Everything that came out.
+#[derive(Debug, Serialize)]
+struct Results {
+    settings: Vec<Row>,
+    ratios: Vec<Ratio>,
+}
+
+/// Runs the sub-command.
+///
+/// # Errors
+/// When a training process fails or the results cannot be written.
+pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
+    let processes = Processes::new(args.batch.into())?;
+    let steps = steps_in(args.seconds, &processes)?;
+    let mut rows = SETTINGS.map(|setting| Row {
+        setting,
+        images_per_second: None,
+        rounds: Vec::new(),
+    });
+    for round in 1..=args.rounds {
+        eprintln!("round {round} of {}, {steps} steps each", args.rounds);
+        for row in &mut rows {
+            row.rounds
+                .push(processes.images_per_second(row.setting, steps)?);
+        }
+    }
+    for row in &mut rows {
+        row.images_per_second = stats::median(&row.rounds);
+    }
+    let ratios = ratios(&rows);
+    print(&rows, &ratios);
+    let results = Results {
+        settings: rows.into(),
+        ratios,
+    };
+    let report = Report::new("training", vec![1, 2], rules(args, steps), results);
+    let path = report.write(args.json.as_deref())?;
+    eprintln!("results in {}", path.display());
+    Ok(())
+}
+
+/// Steps of one rank with one thread that take about `seconds`, found out by a short run.
+fn steps_in(seconds: f64, processes: &Processes) -> Result<usize, BenchError> {
+    let rate = processes.images_per_second(BARE_1, FEWEST_STEPS)?;
+    let steps = seconds * rate / processes.batch() as f64;
+    // A float-to-integer cast saturates.
+    Ok((steps as usize).clamp(FEWEST_STEPS, MOST_STEPS))
+}
+
+fn rules(args: &TrainingArgs, steps: usize) -> Vec<String> {
+    vec![
+        format!(
+            "CNN with 1,199,882 parameters, 28 x 28 grey images, {} per rank and step: the global \
+             batch grows with the ranks (weak scaling)",
+            args.batch
+        ),
+        "SGD with momentum; f32; dropout on; the loss of every step is read".to_owned(),
+        format!("{steps} steps counted after {WARM_UP} that are not; evaluation is not counted"),
+        "trainer: generated digits through its loader, one line of metrics per step; bare: images \
+         that are in memory, Burn's optimizer, no loader, no hooks"
+            .to_owned(),
+        format!(
+            "{} rounds in which all settings take turns, each in processes of its own with \
+             RAYON_NUM_THREADS set; ratios per round, then the median of the rounds",
+            args.rounds
+        ),
+    ]
+}
+
+/// The comparisons, from the rounds of each setting.
+fn ratios(rows: &[Row]) -> Vec<Ratio> {
+    let ratio = |name, meaning, above, below, factor: f64| {
+        let rounds: Vec<f64> = rounds_of(rows, above)
+            .iter()
+            .zip(rounds_of(rows, below))
+            .map(|(above, below)| above / (factor * below))
+            .collect();
+        Ratio {
+            name,
+            meaning,
+            median: stats::median(&rounds),
+            rounds,
+        }
+    };
+    vec![
+        ratio(
+            "scaling",
+            "2 ranks x 1 thread / (2 x (1 rank x 1 thread)), same batch per rank",
+            RANKS_2,
+            TRAINER_1,
+            2.0,
+        ),
+        ratio(
+            "threads",
+            "1 rank x 2 threads / (2 x (1 rank x 1 thread))",
+            TRAINER_2,
+            TRAINER_1,
+            2.0,
+        ),
+        ratio(
+            "overhead, 1 thread",
+            "bare loop / trainer, 1 rank x 1 thread",
+            BARE_1,
+            TRAINER_1,
+            1.0,
+        ),
+        ratio(
+            "overhead, 2 threads",
+            "bare loop / trainer, 1 rank x 2 threads",
+            BARE_2,
+            TRAINER_2,
+            1.0,
+        ),
+    ]
+}
+
+fn rounds_of(rows: &[Row], setting: Setting) -> &[f64] {
+    let row = rows.iter().find(|row| row.setting == setting);
+    row.map_or(&[], |row| &row.rounds)
+}
+
+fn print(rows: &[Row], ratios: &[Ratio]) {
+    let mut table = Table::new([
+        "loop",
+        "ranks",
+        "threads per rank",
+        "images/s",
+        "best round",
+    ]);
+    for row in rows {
+        let best = row.rounds.iter().copied().max_by(f64::total_cmp);
+        table.row([
+            match row.setting.by {
+                Loop::Bare => "bare".to_owned(),
+                Loop::Trainer => "trainer".to_owned(),
+            },
+            row.setting.ranks.to_string(),
+            row.setting.threads.to_string(),
+            number(row.images_per_second),
+            number(best),
+        ]);
+    }
+    println!("{table}");
+    let mut table = Table::new(["ratio", "median", "of"]);
+    for ratio in ratios {
+        table.row([
+            ratio.name.to_owned(),
+            number(ratio.median),
+            ratio.meaning.to_owned(),
+        ]);
+    }
+    print!("{table}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_taken_per_round() {
+        let row = |setting, rounds: &[f64]| Row {
+            setting,
+            images_per_second: None,
+            rounds: rounds.to_vec(),
+        };
+        // The machine was half as fast in the second round.
+        let rows = [row(TRAINER_1, &[100.0, 50.0]), row(RANKS_2, &[190.0, 95.0])];
+        let ratios = ratios(&rows);
+        assert_eq!(ratios[0].rounds, [0.95, 0.95]);
+        assert_eq!(ratios[0].median, Some(0.95));
+        assert_eq!(ratios[2].median, None, "nothing to compare with");
+    }
+}

@@ -1,0 +1,87 @@
+//! Starts the training processes and reads what they measured.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use super::{Loop, Setting, WARM_UP, bare, trained};
+use crate::error::BenchError;
+use crate::report;
+
+/// Lines of a failed process that are shown.
+const SHOWN_LINES: usize = 20;
+
+/// Starts this program again, as one loop or the other.
+#[derive(Debug)]
+pub struct Processes {
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    batch: usize,
+}
+
+impl Processes {
+    /// Processes that train with `batch` images per rank and step.
+    ///
+    /// # Errors
+    /// When this program's own file is not known or there is no temporary folder.
+    pub fn new(batch: usize) -> Result<Self, BenchError> {
+        let program = std::env::current_exe().map_err(BenchError::Myself)?;
+        let folder = tempfile::tempdir().map_err(BenchError::Folder)?;
+        Ok(Self {
+            program,
+            folder,
+            batch,
+        })
+    }
+
+    /// Images per rank and step.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Images per second over all ranks, of `steps` steps after the first few.
+    ///
+    /// # Errors
+    /// When a process fails or leaves no result.
+    pub fn images_per_second(&self, setting: Setting, steps: usize) -> Result<f64, BenchError> {
+        let out = self.folder.path().join("seconds.json");
+        let (name, batch) = match setting.by {
+            Loop::Bare => (bare::COMMAND, self.batch),
+            Loop::Trainer => (trained::COMMAND, self.batch * setting.ranks),
+        };
+        let mut command = Command::new(&self.program);
+        command
+            .arg(name)
+            .args(["--batch", &batch.to_string()])
+            .args(["--steps", &(WARM_UP + steps).to_string()])
+            .args([OsStr::new("--out"), out.as_os_str()])
+            .env("RAYON_NUM_THREADS", setting.threads.to_string());
+        if setting.by == Loop::Trainer {
+            command.args(["--ranks", &setting.ranks.to_string()]);
+        }
+        finish(&mut command)?;
+        let seconds: Vec<f64> = report::read(&out)?;
+        let counted = seconds.get(WARM_UP..).unwrap_or_default();
+        Ok((counted.len() * batch) as f64 / counted.iter().sum::<f64>())
+    }
+}
+
+/// Runs a process to its end; what it writes is shown only if it fails.
+fn finish(command: &mut Command) -> Result<(), BenchError> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(BenchError::Myself)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let shown = lines.get(lines.len().saturating_sub(SHOWN_LINES)..);
+    Err(BenchError::Training {
+        command: format!("{command:?}"),
+        status: output.status,
+        output: shown.unwrap_or_default().join("\n"),
+    })
+}

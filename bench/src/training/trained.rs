@@ -1,0 +1,132 @@
+//! The trainer's own loop, through its library, in processes of its own.
+//!
+//! The first process starts the ranks where there is more than one, and reads the seconds of each
+//! step from the metrics that they leave.
+
+use std::path::{Path, PathBuf};
+
+use burn_dist::launch::LocalLauncher;
+use burn_dist::world::{Launch, World};
+use serde::Deserialize;
+use trainer::config::Loaded;
+use trainer::{RunOptions, metrics};
+
+use super::{LEARNING_RATE, MOMENTUM, SEED};
+use crate::error::BenchError;
+use crate::report;
+
+/// Name of the hidden sub-command.
+pub const COMMAND: &str = "training-trained";
+
+/// Arguments of the hidden sub-command.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TrainedArgs {
+    /// World size.
+    #[arg(long)]
+    ranks: usize,
+    /// Images per step over all ranks.
+    #[arg(long)]
+    batch: usize,
+    /// Steps to take.
+    #[arg(long)]
+    steps: usize,
+    /// File for the seconds of each step, as a JSON list.
+    #[arg(long)]
+    out: PathBuf,
+    /// Folder of the run; the first process makes it.
+    #[arg(long)]
+    run_dir: Option<PathBuf>,
+}
+
+/// Trains and leaves the seconds of each step.
+///
+/// # Errors
+/// When training fails or the result cannot be written.
+pub fn run(args: &TrainedArgs) -> Result<(), BenchError> {
+    let world = World::from_env()?;
+    if let (Launch::Local, Some(folder)) = (world.launch(), &args.run_dir) {
+        return train(args, &world, folder);
+    }
+    let folder = tempfile::tempdir().map_err(BenchError::Folder)?;
+    let run_dir = folder.path().join("run");
+    if args.ranks == 1 {
+        train(args, &World::single(), &run_dir)?;
+    } else {
+        start_ranks(args.ranks, &run_dir)?;
+    }
+    report::write(&args.out, &seconds(&run_dir, args.batch)?)
+}
+
+fn start_ranks(ranks: usize, run_dir: &Path) -> Result<(), BenchError> {
+    let mut args: Vec<_> = std::env::args_os().skip(1).collect();
+    args.extend(["--run-dir".into(), run_dir.into()]);
+    let outcome = LocalLauncher::new(ranks).args(args).run()?;
+    if outcome.is_success() {
+        return Ok(());
+    }
+    Err(BenchError::Ranks(outcome.to_string()))
+}
+
+fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchError> {
+    let (batch, images) = (args.batch, args.batch.saturating_mul(args.steps));
+    let text = format!(
+        "[model]\nname = \"cnn\"\n\
+         [data]\nname = \"digits\"\ntrain_samples = {images}\ntest_samples = {ranks}\n\
+         [optimizer]\nname = \"sgd\"\nlr = {LEARNING_RATE}\nmomentum = {MOMENTUM}\n\
+         [train]\nepochs = 1\nbatch_size = {batch}\nseed = {SEED}\n\
+         [log]\nevery_steps = 1\n",
+        ranks = args.ranks
+    );
+    let loaded = Loaded::parse("bench", "bench", &text, &[])?;
+    let options = RunOptions {
+        run_dir: Some(run_dir.to_owned()),
+    };
+    trainer::run(&loaded, world, &options)?;
+    Ok(())
+}
+
+/// What is needed of a line of the metrics.
+#[derive(Deserialize)]
+struct Line {
+    kind: String,
+    images_per_second: Option<f64>,
+}
+
+/// Seconds from the end of one step to the end of the next, the first from the epoch's begin.
+fn seconds(run_dir: &Path, batch: usize) -> Result<Vec<f64>, BenchError> {
+    let path = run_dir.join(metrics::FILE);
+    let failed = |source| BenchError::Unread {
+        path: path.clone(),
+        source,
+    };
+    let text = std::fs::read_to_string(&path).map_err(failed)?;
+    let mut seconds = Vec::new();
+    for line in text.lines() {
+        let line: Line = serde_json::from_str(line).map_err(|error| failed(error.into()))?;
+        if let ("train", Some(rate)) = (line.kind.as_str(), line.images_per_second) {
+            seconds.push(batch as f64 / rate);
+        }
+    }
+    Ok(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_come_from_the_lines_of_steps() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let lines = "{\"kind\":\"train\",\"step\":1,\"images_per_second\":128.0}\n\
+                     {\"kind\":\"eval\",\"accuracy\":0.5}\n\
+                     {\"kind\":\"train\",\"step\":2,\"images_per_second\":32.0}\n";
+        std::fs::write(folder.path().join(metrics::FILE), lines)?;
+        assert_eq!(seconds(folder.path(), 64)?, [0.5, 2.0]);
+        std::fs::write(folder.path().join(metrics::FILE), "{")?;
+        assert!(matches!(
+            seconds(folder.path(), 64),
+            Err(BenchError::Unread { .. })
+        ));
+        Ok(())
+    }
+}
