@@ -61,10 +61,14 @@ trap 'exit 130' INT TERM
 what=("$@")
 [[ ${#what[@]} -gt 0 ]] || what=(--workspace)
 status=0
-# --show-output: a passing test's "SKIPPED: ..." would stay hidden otherwise.
+# --show-output gives what passing tests wrote, "SKIPPED: ..." above all. It goes to the log alone:
+# tests of failures write much that looks like one.
+without_output_of_passing_tests='/^successes:$/ { quiet = 1 } /^(failures:|test result:)/ { quiet = 0 }
+  !quiet { print; fflush() }'
 BURN_DIST_TEST_MARK="$mark" cargo test --release --no-fail-fast \
   --config "target.'cfg(all())'.runner = ['timeout', '--verbose', '-k', '10', '$limit']" \
-  "${what[@]}" -- --show-output </dev/null 2>&1 | tee "$log" || status=$?
+  "${what[@]}" -- --show-output </dev/null 2>&1 |
+  tee "$log" | awk "$without_output_of_passing_tests" || status=$?
 
 left_processes='' left_shm=''
 for _ in {1..20}; do
@@ -79,7 +83,7 @@ done
 awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
      END { printf "test.sh: %d passed, %d failed, %d ignored\n", passed, failed, ignored }' "$log" >&2
 
-mapfile -t skipped < <(grep -a '^SKIPPED:' "$log" | sort -u)
+mapfile -t skipped < <(grep -ao 'SKIPPED: .*' "$log" | sort -u)
 if [[ ${#missing[@]} -gt 0 || ${#skipped[@]} -gt 0 ]]; then
   {
     echo "################################ NOT EVERYTHING WAS TESTED ################################"
@@ -98,7 +102,7 @@ if [[ -n $left_processes ]]; then
 fi
 if [[ -n $left_shm ]]; then
   say "FAILED: the tests left these files behind:"
-  printf '  %s\n' $left_shm >&2
+  sed 's/^/  /' <<<"$left_shm" >&2
   status=1
 fi
 [[ $status -eq 0 ]] || say "FAILED"
