@@ -36,6 +36,41 @@ pub enum ModelError {
         /// Smallest side that works.
         minimum: usize,
     },
+    /// A number of layers that the model cannot have.
+    #[error("{model}: a depth of {depth} is not {wanted}")]
+    Depth {
+        /// Name of the model.
+        model: &'static str,
+        /// Number of layers.
+        depth: usize,
+        /// What it can be.
+        wanted: &'static str,
+    },
+    /// Heads that cannot share the width among them.
+    #[error("{model}: `heads` is {heads}, which does not divide `dim`, {dim}")]
+    Heads {
+        /// Name of the model.
+        model: &'static str,
+        /// Number of heads.
+        heads: usize,
+        /// Width of the tokens.
+        dim: usize,
+    },
+    /// Images that cannot be cut into whole patches.
+    #[error(
+        "{model}: images of {height}×{width} pixels cannot be cut into patches of {patch}×{patch}; \
+         choose a `patch` that divides both sides"
+    )]
+    Patch {
+        /// Name of the model.
+        model: &'static str,
+        /// Height of the images.
+        height: usize,
+        /// Width of the images.
+        width: usize,
+        /// Side of a patch.
+        patch: usize,
+    },
     /// Sizes whose product does not fit in memory addresses.
     #[error("{model}: the sizes are too large, the number of parameters overflows")]
     TooLarge {

@@ -1,0 +1,115 @@
+//! Batch normalization whose running statistics are PyTorch's.
+//!
+//! Burn's own keeps the biased variance of each batch; PyTorch keeps the unbiased one, so models
+//! that come from there, or go there, would be evaluated with other numbers.
+
+use burn::module::{Module, Param, RunningState};
+use burn::nn::Initializer;
+use burn::tensor::module::{batch_norm, batch_norm_train};
+use burn::tensor::{Device, Tensor};
+
+const EPSILON: f64 = 1e-5;
+const MOMENTUM: f64 = 0.1;
+
+/// `nn.BatchNorm2d` with PyTorch's defaults (Ioffe & Szegedy 2015,
+/// <https://arxiv.org/abs/1502.03167>): ε = 1e-5, running statistics that take a tenth of each
+/// batch's mean and unbiased variance. The names are PyTorch's too.
+#[derive(Module, Debug)]
+pub struct BatchNorm2d {
+    /// Scale of each channel, \[channels\].
+    pub weight: Param<Tensor<1>>,
+    /// Offset of each channel, \[channels\].
+    pub bias: Param<Tensor<1>>,
+    /// Mean of each channel over the batches seen, \[channels\].
+    pub running_mean: RunningState<Tensor<1>>,
+    /// Unbiased variance of each channel over the batches seen, \[channels\].
+    pub running_var: RunningState<Tensor<1>>,
+}
+
+impl BatchNorm2d {
+    /// For `channels` channels: scale 1, offset 0, mean 0, variance 1.
+    pub fn new(channels: usize, device: &Device) -> Self {
+        Self {
+            weight: Initializer::Ones.init([channels], device),
+            bias: Initializer::Zeros.init([channels], device),
+            running_mean: RunningState::new(Tensor::zeros([channels], device)),
+            running_var: RunningState::new(Tensor::ones([channels], device)),
+        }
+    }
+
+    /// Normalises `x`, \[batch, channels, height, width\]. On an autodiff device it uses and
+    /// remembers the statistics of the batch; elsewhere it uses those it remembers.
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        if x.device().is_autodiff() {
+            self.train(x)
+        } else {
+            self.infer(x)
+        }
+    }
+
+    fn infer(&self, x: Tensor<4>) -> Tensor<4> {
+        let device = x.device();
+        let mean = self.running_mean.value().to_device(&device);
+        let variance = self.running_var.value().to_device(&device);
+        batch_norm(
+            x,
+            self.weight.val(),
+            self.bias.val(),
+            mean,
+            variance,
+            EPSILON,
+        )
+    }
+
+    fn train(&self, x: Tensor<4>) -> Tensor<4> {
+        let device = x.device();
+        let [batch, _, height, width] = x.dims();
+        let values = (batch * height * width) as f64;
+        let result = batch_norm_train(x, self.weight.val(), self.bias.val(), EPSILON);
+        // One value has no variance to correct.
+        let unbias = values / (values - 1.0).max(1.0);
+        let remember = |state: &RunningState<Tensor<1>>, seen: Tensor<1>, factor: f64| {
+            let old = state.value_sync().to_device(&device);
+            let new = old * (1.0 - MOMENTUM) + seen.detach() * (MOMENTUM * factor);
+            state.update(new.detach());
+        };
+        remember(&self.running_mean, result.mean, 1.0);
+        remember(&self.running_var, result.variance, unbias);
+        result.output
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(tensor: Tensor<1>) -> Vec<f32> {
+        tensor.into_data().try_to_vec().unwrap()
+    }
+
+    #[test]
+    fn running_variance_is_unbiased() {
+        let device = Device::flex().autodiff();
+        let norm = BatchNorm2d::new(1, &device);
+        let x = Tensor::<4>::from_floats([[[[1.0, 3.0]]], [[[5.0, 7.0]]]], &device);
+        let out: Vec<f32> = norm.forward(x).into_data().try_to_vec().unwrap();
+        // The batch itself is normalised by its biased variance, 5.
+        assert!((out[0] + 3.0 / 5f32.sqrt()).abs() < 1e-4, "{out:?}");
+        let mean = values(norm.running_mean.value_sync());
+        let variance = values(norm.running_var.value_sync());
+        assert!((mean[0] - 0.4).abs() < 1e-6, "{mean:?}");
+        assert!(
+            (variance[0] - (0.9 + 0.1 * 20.0 / 3.0)).abs() < 1e-5,
+            "{variance:?}"
+        );
+    }
+
+    #[test]
+    fn evaluation_uses_what_was_remembered() {
+        let device = Device::flex();
+        let norm = BatchNorm2d::new(2, &device);
+        let x = Tensor::<4>::from_floats([[[[2.0]], [[-4.0]]]], &device);
+        let out: Vec<f32> = norm.forward(x).into_data().try_to_vec().unwrap();
+        assert!((out[0] - 2.0).abs() < 1e-4 && (out[1] + 4.0).abs() < 1e-4);
+    }
+}

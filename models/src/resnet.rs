@@ -1,0 +1,296 @@
+//! Residual networks of 18 and 50 layers (He et al. 2016, <https://arxiv.org/abs/1512.03385>), as
+//! torchvision has them.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::Conv2d;
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+use burn_dist::autograd::boundary;
+use serde::{Deserialize, Serialize};
+
+use crate::layers::{Draw, conv, global_mean, linear};
+use crate::norm::BatchNorm2d;
+use crate::{ImageClassifier, ModelError, check};
+
+const NAME: &str = "resnet";
+/// How many times wider the last convolution of a bottleneck is than the others.
+const EXPANSION: usize = 4;
+
+/// The first layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stem {
+    /// conv 7×7 with stride 2 and max-pool 3×3 with stride 2: a quarter of the size.
+    ImageNet,
+    /// conv 3×3, which keeps the size: for images of 32×32.
+    Cifar,
+}
+
+/// Sizes of a [`ResNet`].
+///
+/// | preset | parameters with 1000 classes, [`Stem::ImageNet`] | with 100, [`Stem::Cifar`] |
+/// |---|---|---|
+/// | [`resnet18`](Self::resnet18) | 11,689,512 | 11,220,132 |
+/// | [`resnet50`](Self::resnet50) | 25,557,032 | 23,705,252 |
+#[derive(Config, Debug)]
+pub struct ResNetConfig {
+    /// Blocks in each of the four groups.
+    pub blocks: [usize; 4],
+    /// Bottleneck blocks (1×1, 3×3, 1×1) rather than two 3×3 convolutions.
+    pub bottleneck: bool,
+    /// Number of classes.
+    pub classes: usize,
+    /// Channels of the first group inside its blocks; they double from group to group.
+    #[config(default = 64)]
+    pub width: usize,
+    /// Channels of the images.
+    #[config(default = 3)]
+    pub channels: usize,
+    /// The first layers.
+    #[config(default = "Stem::ImageNet")]
+    pub stem: Stem,
+}
+
+impl ResNetConfig {
+    /// 18 layers, for images of 224×224.
+    pub fn resnet18(classes: usize) -> Self {
+        Self::new([2, 2, 2, 2], false, classes)
+    }
+
+    /// 50 layers, for images of 224×224; the stride is in the 3×3 convolution ("v1.5").
+    pub fn resnet50(classes: usize) -> Self {
+        Self::new([3, 4, 6, 3], true, classes)
+    }
+
+    /// Builds the model on `device`: convolutions normal with variance 2/fan_out, the linear layer
+    /// uniform in ±1/√fan_in.
+    ///
+    /// # Errors
+    /// A size of zero.
+    pub fn init(&self, device: &Device) -> Result<ResNet, ModelError> {
+        self.check()?;
+        let mut inputs = self.width;
+        let mut groups = [0, 1, 2, 3].map(|group| {
+            let inner = self.width << group;
+            (0..self.blocks[group])
+                .map(|block| {
+                    let stride = if block == 0 && group > 0 { 2 } else { 1 };
+                    let built = self.block(inputs, inner, stride, device);
+                    inputs = inner * self.expansion();
+                    built
+                })
+                .collect::<Vec<_>>()
+        });
+        let [layer1, layer2, layer3, layer4] = groups.each_mut().map(std::mem::take);
+        let stem_conv = |kernel, stride| {
+            let channels = [self.channels, self.width];
+            conv(channels, kernel, stride, Draw::KaimingFanOut, device)
+        };
+        let (conv1, maxpool) = match self.stem {
+            Stem::ImageNet => (stem_conv(7, 2), Some(stem_pool())),
+            Stem::Cifar => (stem_conv(3, 1), None),
+        };
+        Ok(ResNet {
+            conv1,
+            bn1: BatchNorm2d::new(self.width, device),
+            maxpool,
+            layer1,
+            layer2,
+            layer3,
+            layer4,
+            fc: linear(inputs, self.classes, device),
+            classes: self.classes,
+        })
+    }
+
+    fn block(&self, inputs: usize, inner: usize, stride: usize, device: &Device) -> Block {
+        let conv =
+            |channels, kernel, stride| conv(channels, kernel, stride, Draw::KaimingFanOut, device);
+        let bn = |channels| BatchNorm2d::new(channels, device);
+        let outputs = inner * self.expansion();
+        let downsample = (stride != 1 || inputs != outputs).then(|| Downsample {
+            conv: conv([inputs, outputs], 1, stride),
+            bn: bn(outputs),
+        });
+        if self.bottleneck {
+            Block {
+                conv1: conv([inputs, inner], 1, 1),
+                bn1: bn(inner),
+                conv2: conv([inner, inner], 3, stride),
+                bn2: bn(inner),
+                conv3: Some(conv([inner, outputs], 1, 1)),
+                bn3: Some(bn(outputs)),
+                downsample,
+            }
+        } else {
+            Block {
+                conv1: conv([inputs, inner], 3, stride),
+                bn1: bn(inner),
+                conv2: conv([inner, inner], 3, 1),
+                bn2: bn(inner),
+                conv3: None,
+                bn3: None,
+                downsample,
+            }
+        }
+    }
+
+    fn expansion(&self) -> usize {
+        if self.bottleneck { EXPANSION } else { 1 }
+    }
+
+    fn check(&self) -> Result<(), ModelError> {
+        let [first, second, third, fourth] = self.blocks;
+        check::sizes(
+            NAME,
+            &[
+                ("blocks", first),
+                ("blocks", second),
+                ("blocks", third),
+                ("blocks", fourth),
+                ("classes", self.classes),
+                ("width", self.width),
+                ("channels", self.channels),
+            ],
+        )?;
+        check::weight(NAME, &[self.channels, self.width, 7, 7])?;
+        let widest = self.width.saturating_mul(8 * self.expansion());
+        check::weight(NAME, &[widest, widest, 3, 3])?;
+        check::weight(NAME, &[widest, self.classes])
+    }
+}
+
+fn stem_pool() -> MaxPool2d {
+    MaxPool2dConfig::new([3, 3])
+        .with_strides([2, 2])
+        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .init()
+}
+
+/// A stem, four groups of residual blocks, mean over all positions, linear.
+///
+/// With 18 layers and [`Stem::ImageNet`] an image goes through 3×224×224 → 64×112×112 → 64×56×56 →
+/// 128×28×28 → 256×14×14 → 512×7×7 → 512 → classes; with 50 layers the groups have 256, 512, 1024
+/// and 2048 channels. The names of the parameters are torchvision's, where `downsample.0` stands
+/// for `downsample.conv` and `downsample.1` for `downsample.bn`.
+#[derive(Module, Debug)]
+pub struct ResNet {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    maxpool: Option<MaxPool2d>,
+    layer1: Vec<Block>,
+    layer2: Vec<Block>,
+    layer3: Vec<Block>,
+    layer4: Vec<Block>,
+    fc: Linear,
+    classes: usize,
+}
+
+/// Two or three convolutions with batch normalization, plus the input, then ReLU.
+#[derive(Module, Debug)]
+struct Block {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    conv2: Conv2d,
+    bn2: BatchNorm2d,
+    conv3: Option<Conv2d>,
+    bn3: Option<BatchNorm2d>,
+    downsample: Option<Downsample>,
+}
+
+/// Brings a block's input to the size of its output.
+#[derive(Module, Debug)]
+struct Downsample {
+    conv: Conv2d,
+    bn: BatchNorm2d,
+}
+
+impl Block {
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let x = boundary(x);
+        let identity = match &self.downsample {
+            Some(down) => down.bn.forward(down.conv.forward(x.clone())),
+            None => x.clone(),
+        };
+        let x = relu(self.bn1.forward(self.conv1.forward(x)));
+        let mut x = self.bn2.forward(self.conv2.forward(x));
+        if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
+            x = bn3.forward(conv3.forward(relu(x)));
+        }
+        relu(x + identity)
+    }
+}
+
+impl ResNet {
+    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
+    ///
+    /// Batch statistics are active on an autodiff device alone; evaluate the module that
+    /// [`Module::valid`] returns.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let mut x = relu(self.bn1.forward(self.conv1.forward(boundary(images))));
+        if let Some(pool) = &self.maxpool {
+            x = pool.forward(x);
+        }
+        for group in [&self.layer1, &self.layer2, &self.layer3, &self.layer4] {
+            for block in group {
+                x = block.forward(x);
+            }
+        }
+        self.fc.forward(boundary(global_mean(x)))
+    }
+}
+
+impl ImageClassifier for ResNet {
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        self.forward(images)
+    }
+
+    fn num_classes(&self) -> usize {
+        self.classes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::trainable;
+
+    #[test]
+    fn presets_have_the_known_parameter_counts() {
+        let device = Device::flex().autodiff();
+        let count = |config: ResNetConfig| trainable(&config.init(&device).unwrap());
+        let cifar = |config: ResNetConfig| config.with_stem(Stem::Cifar);
+        assert_eq!(count(ResNetConfig::resnet18(1000)), 11_689_512);
+        assert_eq!(count(ResNetConfig::resnet50(1000)), 25_557_032);
+        assert_eq!(count(cifar(ResNetConfig::resnet18(100))), 11_220_132);
+        assert_eq!(count(cifar(ResNetConfig::resnet50(100))), 23_705_252);
+    }
+
+    #[test]
+    fn forward_has_one_logit_per_class() {
+        let device = Device::flex();
+        for (bottleneck, stem) in [(false, Stem::ImageNet), (true, Stem::Cifar)] {
+            let model = ResNetConfig::new([1, 1, 1, 2], bottleneck, 7)
+                .with_width(2)
+                .with_channels(1)
+                .with_stem(stem)
+                .init(&device)
+                .unwrap();
+            let logits = model.forward(Tensor::zeros([2, 1, 33, 20], &device));
+            assert_eq!(logits.dims(), [2, 7]);
+            assert_eq!(model.num_classes(), 7);
+        }
+    }
+
+    #[test]
+    fn impossible_configurations_are_named() {
+        let message = |config: ResNetConfig| config.init(&Device::flex()).unwrap_err().to_string();
+        let small = ResNetConfig::new([1, 1, 1, 1], true, 10);
+        assert!(message(small.clone().with_width(usize::MAX / 4)).contains("too large"));
+        assert!(message(small.with_channels(0)).contains("`channels`"));
+        assert!(message(ResNetConfig::new([1, 1, 0, 1], true, 10)).contains("`blocks`"));
+    }
+}

@@ -1,0 +1,21 @@
+//! What the tests of several models need.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+
+/// Trainable elements of a model on an autodiff device; running statistics are not among them.
+pub(crate) fn trainable<M: Module>(model: &M) -> usize {
+    struct Counter(usize);
+
+    impl ModuleVisitor for Counter {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if param.is_require_grad() {
+                self.0 += param.lazy_shape().num_elements();
+            }
+        }
+    }
+
+    let mut counter = Counter(0);
+    model.visit(&mut counter);
+    counter.0
+}

@@ -1,0 +1,48 @@
+//! Multi-head self-attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>) with query,
+//! key and value in one linear layer.
+
+use burn::module::Module;
+use burn::nn::{Dropout, DropoutConfig, Linear};
+use burn::tensor::activation::softmax;
+use burn::tensor::{Device, Tensor};
+
+use super::config::linear;
+
+/// `proj(softmax(q kᵀ / √d) v)` for every head.
+#[derive(Module, Debug)]
+pub(super) struct Attention {
+    /// Rows of query, key and value, in this order, each with the heads one after another.
+    qkv: Linear,
+    proj: Linear,
+    proj_drop: Dropout,
+    heads: usize,
+}
+
+impl Attention {
+    pub(super) fn new(dim: usize, heads: usize, dropout: f64, device: &Device) -> Self {
+        Self {
+            qkv: linear(dim, 3 * dim, device),
+            proj: linear(dim, dim, device),
+            proj_drop: DropoutConfig::new(dropout).init(),
+            heads,
+        }
+    }
+
+    /// \[batch, tokens, dim\] to the same shape.
+    pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let [batch, tokens, dim] = x.dims();
+        let depth = dim / self.heads;
+        let qkv = self
+            .qkv
+            .forward(x)
+            .reshape([batch, tokens, 3, self.heads, depth])
+            .permute([2, 0, 3, 1, 4]);
+        let part = |index| qkv.clone().narrow(0, index, 1).squeeze_dim::<4>(0);
+        // Scaling the queries costs less than scaling the larger product.
+        let query = part(0) * (depth as f64).powf(-0.5);
+        let weights = softmax(query.matmul(part(1).transpose()), 3);
+        let x = weights.matmul(part(2)).swap_dims(1, 2);
+        let x = self.proj.forward(x.reshape([batch, tokens, dim]));
+        self.proj_drop.forward(x)
+    }
+}

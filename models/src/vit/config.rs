@@ -1,0 +1,204 @@
+//! Sizes and rates of a vision transformer, and how one is made of them.
+
+use burn::config::Config;
+use burn::module::Param;
+use burn::nn::conv::Conv2dConfig;
+use burn::nn::{DropoutConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::tensor::{Device, Distribution, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::block::Block;
+use super::{PatchEmbed, Vit};
+use crate::{ModelError, check};
+
+const NAME: &str = "vit";
+/// timm's; Burn's and PyTorch's own default is 1e-5.
+const NORM_EPSILON: f64 = 1e-6;
+/// Standard deviation of the weights of linear layers and of the position embedding.
+const WEIGHT_STD: f64 = 0.02;
+/// Standard deviation of the class token.
+const TOKEN_STD: f64 = 1e-6;
+
+/// What is classified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pooling {
+    /// A token that stands before the patches, normalised (`norm`).
+    ClassToken,
+    /// The mean over all patches, normalised (`fc_norm`); there is no class token.
+    Mean,
+}
+
+/// Sizes and rates of a [`Vit`].
+///
+/// | preset | dim | depth | heads | parameters, 32×32 in patches of 4, 100 classes | 224×224 in patches of 16, 1000 classes |
+/// |---|---|---|---|---|---|
+/// | [`tiny`](Self::tiny) | 192 | 12 | 3 | 5,380,132 | 5,717,416 |
+/// | [`small`](Self::small) | 384 | 12 | 6 | 21,376,996 | 22,050,664 |
+/// | [`base`](Self::base) | 768 | 12 | 12 | 85,221,220 | 86,567,656 ([`vit_b_16`](Self::vit_b_16)) |
+#[derive(Config, Debug)]
+pub struct VitConfig {
+    /// Width of the tokens.
+    pub dim: usize,
+    /// Number of blocks.
+    pub depth: usize,
+    /// Attention heads, which divide `dim`.
+    pub heads: usize,
+    /// Number of classes.
+    pub classes: usize,
+    /// Width of the hidden layer of a block as a multiple of `dim`.
+    #[config(default = 4)]
+    pub mlp_ratio: usize,
+    /// Channels of the images.
+    #[config(default = 3)]
+    pub channels: usize,
+    /// Height of the images in pixels.
+    #[config(default = 32)]
+    pub height: usize,
+    /// Width of the images in pixels.
+    #[config(default = 32)]
+    pub width: usize,
+    /// Side of a patch in pixels; it divides height and width.
+    #[config(default = 4)]
+    pub patch: usize,
+    /// What is classified.
+    #[config(default = "Pooling::ClassToken")]
+    pub pooling: Pooling,
+    /// Dropout rate after the position embedding and after the linear layers of a block.
+    #[config(default = 0.0)]
+    pub dropout: f64,
+    /// Probability that a sample skips the two branches of the last block; it rises in a straight
+    /// line from 0 at the first block (Huang et al. 2016, <https://arxiv.org/abs/1603.09382>).
+    #[config(default = 0.0)]
+    pub drop_path: f64,
+}
+
+impl VitConfig {
+    /// ViT-Ti.
+    pub fn tiny(classes: usize) -> Self {
+        Self::new(192, 12, 3, classes)
+    }
+
+    /// ViT-S.
+    pub fn small(classes: usize) -> Self {
+        Self::new(384, 12, 6, classes)
+    }
+
+    /// ViT-B.
+    pub fn base(classes: usize) -> Self {
+        Self::new(768, 12, 12, classes)
+    }
+
+    /// ViT-B/16 for images of 224×224.
+    pub fn vit_b_16(classes: usize) -> Self {
+        Self::base(classes)
+            .with_height(224)
+            .with_width(224)
+            .with_patch(16)
+    }
+
+    /// Builds the model on `device`, initialised as timm does it: linear layers and the position
+    /// embedding normal with standard deviation 0.02, biases 0, the class token normal with 1e-6,
+    /// the patch embedding uniform in ±1/√fan_in.
+    ///
+    /// # Errors
+    /// A size of zero, images that the patches do not divide, heads that do not divide `dim`, a
+    /// rate outside `[0, 1)`.
+    pub fn init(&self, device: &Device) -> Result<Vit, ModelError> {
+        self.check()?;
+        let patches = (self.height / self.patch) * (self.width / self.patch);
+        let normal = |tokens: usize, std: f64| {
+            let shape = [1, tokens, self.dim];
+            Param::from_tensor(Tensor::random(
+                shape,
+                Distribution::Normal(0.0, std),
+                device,
+            ))
+        };
+        let with_token = self.pooling == Pooling::ClassToken;
+        let norm = || layer_norm(self.dim, device);
+        let [channels, dim, patch] = [self.channels, self.dim, self.patch];
+        Ok(Vit {
+            cls_token: with_token.then(|| normal(1, TOKEN_STD)),
+            pos_embed: normal(patches + usize::from(with_token), WEIGHT_STD),
+            patch_embed: PatchEmbed {
+                proj: Conv2dConfig::new([channels, dim], [patch, patch])
+                    .with_stride([patch, patch])
+                    .init(device),
+            },
+            pos_drop: DropoutConfig::new(self.dropout).init(),
+            blocks: (0..self.depth)
+                .map(|index| Block::new(self, self.drop_path_of(index), device))
+                .collect(),
+            norm: with_token.then(norm),
+            fc_norm: (!with_token).then(norm),
+            head: linear(dim, self.classes, device),
+            classes: self.classes,
+        })
+    }
+
+    fn drop_path_of(&self, block: usize) -> f64 {
+        let last = self.depth.saturating_sub(1).max(1);
+        self.drop_path * block as f64 / last as f64
+    }
+
+    fn check(&self) -> Result<(), ModelError> {
+        check::sizes(
+            NAME,
+            &[
+                ("dim", self.dim),
+                ("depth", self.depth),
+                ("heads", self.heads),
+                ("classes", self.classes),
+                ("mlp_ratio", self.mlp_ratio),
+                ("channels", self.channels),
+                ("height", self.height),
+                ("width", self.width),
+                ("patch", self.patch),
+            ],
+        )?;
+        check::rates(
+            NAME,
+            &[("dropout", self.dropout), ("drop_path", self.drop_path)],
+        )?;
+        if !self.dim.is_multiple_of(self.heads) {
+            return Err(ModelError::Heads {
+                model: NAME,
+                heads: self.heads,
+                dim: self.dim,
+            });
+        }
+        if !self.height.is_multiple_of(self.patch) || !self.width.is_multiple_of(self.patch) {
+            return Err(ModelError::Patch {
+                model: NAME,
+                height: self.height,
+                width: self.width,
+                patch: self.patch,
+            });
+        }
+        let patches = [self.height / self.patch, self.width / self.patch];
+        check::weight(NAME, &[patches[0], patches[1], self.dim, 2])?;
+        check::weight(NAME, &[self.dim, self.dim, self.mlp_ratio.max(3)])?;
+        check::weight(NAME, &[self.dim, self.classes])?;
+        check::weight(NAME, &[self.dim, self.channels, self.patch, self.patch])
+    }
+}
+
+/// A layer normalization with timm's ε.
+pub(super) fn layer_norm(dim: usize, device: &Device) -> LayerNorm {
+    LayerNormConfig::new(dim)
+        .with_epsilon(NORM_EPSILON)
+        .init(device)
+}
+
+/// A linear layer as timm initialises it in vision transformers. (Its normal distribution is cut
+/// off at a hundred standard deviations.)
+pub(super) fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
+    let mut linear = LinearConfig::new(inputs, outputs)
+        .with_initializer(Initializer::Normal {
+            mean: 0.0,
+            std: WEIGHT_STD,
+        })
+        .init(device);
+    linear.bias = Some(Initializer::Zeros.init([outputs], device));
+    linear
+}

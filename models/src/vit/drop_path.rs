@@ -1,0 +1,52 @@
+//! Stochastic depth: in training, a sample sometimes skips a branch (Huang et al. 2016,
+//! <https://arxiv.org/abs/1603.09382>).
+
+use burn::module::Module;
+use burn::tensor::{Distribution, Tensor};
+
+/// Zeroes whole samples with probability `rate` and scales the others by `1 / (1 - rate)`; does
+/// nothing off an autodiff device.
+#[derive(Module, Debug)]
+pub(super) struct DropPath {
+    rate: f64,
+}
+
+impl DropPath {
+    pub(super) fn new(rate: f64) -> Self {
+        Self { rate }
+    }
+
+    /// \[batch, tokens, dim\] to the same shape.
+    pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let device = x.device();
+        if self.rate == 0.0 || !device.is_autodiff() {
+            return x;
+        }
+        let keep = 1.0 - self.rate;
+        let batch = x.dims()[0];
+        let kept = Tensor::<3>::random([batch, 1, 1], Distribution::Bernoulli(keep), &device);
+        x * (kept * (1.0 / keep))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn whole_samples_are_dropped_and_the_mean_is_kept() {
+        let device = Device::flex().autodiff();
+        device.seed(3);
+        let out = DropPath::new(0.25).forward(Tensor::ones([4000, 1, 2], &device));
+        let values: Vec<f32> = out.into_data().try_to_vec().unwrap();
+        let kept = values.chunks_exact(2).filter(|pair| pair[0] > 0.0).count();
+        assert!(values.chunks_exact(2).all(|pair| pair[0] == pair[1]));
+        assert!((2850..3150).contains(&kept), "{kept}");
+        assert!(
+            values
+                .iter()
+                .all(|v| *v == 0.0 || (v - 4.0 / 3.0).abs() < 1e-6)
+        );
+    }
+}

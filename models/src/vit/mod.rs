@@ -1,0 +1,154 @@
+//! Vision transformers (Dosovitskiy et al. 2021, <https://arxiv.org/abs/2010.11929>), as timm has
+//! them.
+
+mod attention;
+mod block;
+mod config;
+mod drop_path;
+
+use burn::module::{Module, Param};
+use burn::nn::conv::Conv2d;
+use burn::nn::{Dropout, LayerNorm, Linear};
+use burn::tensor::{Device, Tensor};
+use burn_dist::autograd::boundary;
+
+use crate::ImageClassifier;
+use block::Block;
+pub use config::{Pooling, VitConfig};
+
+/// Patches become tokens, blocks of attention and a two-layer network work on them, one token or
+/// their mean is classified.
+///
+/// With ViT-Tiny for 32×32 images an image goes through 3×32×32 → 64 patches of 4×4 → 65×192 (the
+/// class token is the first) → 12 blocks → 192 → classes. The names of the parameters are timm's.
+#[derive(Module, Debug)]
+pub struct Vit {
+    cls_token: Option<Param<Tensor<3>>>,
+    pos_embed: Param<Tensor<3>>,
+    patch_embed: PatchEmbed,
+    pos_drop: Dropout,
+    blocks: Vec<Block>,
+    /// Before the class token is taken.
+    norm: Option<LayerNorm>,
+    /// After the mean over all patches.
+    fc_norm: Option<LayerNorm>,
+    head: Linear,
+    classes: usize,
+}
+
+/// One convolution whose kernels do not overlap.
+#[derive(Module, Debug)]
+struct PatchEmbed {
+    proj: Conv2d,
+}
+
+impl PatchEmbed {
+    /// \[batch, channels, height, width\] to \[batch, patches, dim\].
+    fn forward(&self, images: Tensor<4>) -> Tensor<3> {
+        let patches: Tensor<3> = self.proj.forward(images).flatten(2, 3);
+        patches.swap_dims(1, 2)
+    }
+}
+
+impl Vit {
+    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`, which must have the
+    /// size that the configuration names.
+    ///
+    /// Dropout and drop-path are active on an autodiff device alone; evaluate the module that
+    /// [`Module::valid`] returns.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let batch = images.dims()[0];
+        let mut x = self.patch_embed.forward(boundary(images));
+        if let Some(token) = &self.cls_token {
+            x = Tensor::cat(vec![token.val().repeat_dim(0, batch), x], 1);
+        }
+        x = self.pos_drop.forward(x + self.pos_embed.val());
+        for block in &self.blocks {
+            x = block.forward(x);
+        }
+        let x = boundary(x);
+        let mut x: Tensor<2> = match &self.norm {
+            // Only the class token goes on, so nothing else needs to be normalised.
+            Some(norm) => norm.forward(x.narrow(1, 0, 1)).squeeze_dim(1),
+            None => x.mean_dim(1).squeeze_dim(1),
+        };
+        if let Some(norm) = &self.fc_norm {
+            x = norm.forward(x);
+        }
+        self.head.forward(x)
+    }
+}
+
+impl ImageClassifier for Vit {
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        self.forward(images)
+    }
+
+    fn num_classes(&self) -> usize {
+        self.classes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::trainable;
+
+    fn imagenet(config: VitConfig) -> VitConfig {
+        config.with_height(224).with_width(224).with_patch(16)
+    }
+
+    fn small() -> VitConfig {
+        VitConfig::new(8, 2, 2, 7).with_height(8).with_width(12)
+    }
+
+    #[test]
+    fn presets_have_the_known_parameter_counts() {
+        let device = Device::flex().autodiff();
+        let count = |config: VitConfig| trainable(&config.init(&device).unwrap());
+        assert_eq!(count(imagenet(VitConfig::tiny(1000))), 5_717_416);
+        assert_eq!(count(imagenet(VitConfig::small(1000))), 22_050_664);
+        assert_eq!(count(VitConfig::vit_b_16(1000)), 86_567_656);
+        assert_eq!(count(VitConfig::tiny(100)), 5_380_132);
+    }
+
+    #[test]
+    fn forward_has_one_logit_per_class() {
+        let device = Device::flex();
+        for pooling in [Pooling::ClassToken, Pooling::Mean] {
+            let model = small().with_pooling(pooling).init(&device).unwrap();
+            let logits = model.forward(Tensor::ones([3, 3, 8, 12], &device));
+            assert_eq!(logits.dims(), [3, 7]);
+            assert_eq!(model.num_classes(), 7);
+        }
+    }
+
+    #[test]
+    fn evaluation_drops_nothing() {
+        let device = Device::flex();
+        let model = small()
+            .with_dropout(0.5)
+            .with_drop_path(0.5)
+            .init(&device.clone().autodiff())
+            .unwrap();
+        let images = |device: &Device| Tensor::<4>::ones([4, 3, 8, 12], device);
+        let evaluate = || model.valid().forward(images(&device)).into_data();
+        assert_eq!(evaluate(), evaluate());
+        let train = || {
+            model
+                .forward(images(&device.clone().autodiff()))
+                .into_data()
+        };
+        assert_ne!(train(), train());
+    }
+
+    #[test]
+    fn impossible_configurations_are_named() {
+        let message = |config: VitConfig| config.init(&Device::flex()).unwrap_err().to_string();
+        assert!(message(small().with_patch(3)).contains("patches of 3"));
+        assert!(message(small().with_patch(0)).contains("`patch`"));
+        assert!(message(VitConfig::new(8, 2, 3, 7)).contains("`heads`"));
+        assert!(message(small().with_drop_path(1.0)).contains("`drop_path`"));
+        assert!(message(VitConfig::new(usize::MAX - 1, 2, 2, 7)).contains("too large"));
+    }
+}

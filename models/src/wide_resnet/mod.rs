@@ -1,0 +1,7 @@
+//! Wide residual networks: few layers of many channels.
+
+mod plain;
+mod pre_activation;
+
+pub use plain::{PlainWideResNet, PlainWideResNetConfig};
+pub use pre_activation::{WideResNet, WideResNetConfig};

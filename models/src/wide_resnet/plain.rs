@@ -1,0 +1,253 @@
+//! The WideResNet of the Olivia guide: six residual blocks of plain convolutions.
+//!
+//! <https://documentation.sigma2.no/code_development/guides/pytorch_olivia/PyTorchSingleGpu.html>
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::nn::{Dropout, DropoutConfig, Linear};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+use burn_dist::autograd::boundary;
+
+use crate::layers::{Draw, conv, global_mean, linear};
+use crate::norm::BatchNorm2d;
+use crate::{ImageClassifier, ModelError, check};
+
+const NAME: &str = "plain wide-resnet";
+
+/// Sizes and dropout rate of a [`PlainWideResNet`].
+#[derive(Config, Debug)]
+pub struct PlainWideResNetConfig {
+    /// Number of classes.
+    pub classes: usize,
+    /// Channels after the first convolution and of the three pairs of blocks.
+    #[config(default = "[16, 160, 320, 640]")]
+    pub widths: [usize; 4],
+    /// Channels of the images.
+    #[config(default = 3)]
+    pub channels: usize,
+    /// Dropout rate between the two convolutions of a block.
+    #[config(default = 0.01)]
+    pub dropout: f64,
+    /// Side of the window at the top left over which the last activation is averaged, as one
+    /// `AvgPool2d` does it; of a smaller activation, and without a number, the mean over all
+    /// positions is taken.
+    pub average_pool: Option<usize>,
+}
+
+impl PlainWideResNetConfig {
+    /// The guide's sizes: 17,175,444 parameters with 100 classes. Its pooling of 7×7 sees 49 of the
+    /// 64 positions that are left of a 32×32 image.
+    pub fn olivia(classes: usize) -> Self {
+        Self::new(classes).with_average_pool(Some(7))
+    }
+
+    /// Builds the model on `device`: weights and biases uniform in ±1/√fan_in, as PyTorch draws
+    /// them when nothing is said.
+    ///
+    /// # Errors
+    /// A size of zero, a dropout rate outside `[0, 1)`.
+    pub fn init(&self, device: &Device) -> Result<PlainWideResNet, ModelError> {
+        self.check()?;
+        let [stem, first, second, third] = self.widths;
+        let block = |inputs, outputs| self.block(inputs, outputs, device);
+        Ok(PlainWideResNet {
+            input_block: ConvBnRelu::new(self.channels, stem, device),
+            block1: block(stem, first),
+            block2: block(first, first),
+            block3: block(first, second),
+            block4: block(second, second),
+            block5: block(second, third),
+            block6: block(third, third),
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            fc: linear(third, self.classes, device),
+            average_pool: self.average_pool,
+            classes: self.classes,
+        })
+    }
+
+    fn block(&self, inputs: usize, outputs: usize, device: &Device) -> Block {
+        Block {
+            scale: (inputs != outputs)
+                .then(|| Conv2dConfig::new([inputs, outputs], [1, 1]).init(device)),
+            layer1: ConvBnRelu::new(inputs, outputs, device),
+            dropout: DropoutConfig::new(self.dropout).init(),
+            layer2: ConvBnRelu::new(outputs, outputs, device),
+        }
+    }
+
+    fn check(&self) -> Result<(), ModelError> {
+        let [stem, first, second, third] = self.widths;
+        check::sizes(
+            NAME,
+            &[
+                ("classes", self.classes),
+                ("channels", self.channels),
+                ("widths", stem),
+                ("widths", first),
+                ("widths", second),
+                ("widths", third),
+                ("average_pool", self.average_pool.unwrap_or(1)),
+            ],
+        )?;
+        check::rates(NAME, &[("dropout", self.dropout)])?;
+        check::weight(NAME, &[third, self.classes])?;
+        check::weight(NAME, &[self.channels, stem, 3, 3])?;
+        let widest = self.widths.into_iter().fold(0, usize::max);
+        check::weight(NAME, &[widest, widest, 3, 3])
+    }
+}
+
+/// conv-BN-ReLU, two blocks, max-pool 2, two blocks, max-pool 2, two blocks, average pool, linear.
+///
+/// With the guide's sizes an image goes through 3×32×32 → 16×32×32 → 160×32×32 → 160×16×16 →
+/// 320×16×16 → 320×8×8 → 640×8×8 → 640 → classes. The names of the parameters are those of the
+/// guide's model, where `cbr.0` stands for `conv` and `cbr.1` for `bn`.
+#[derive(Module, Debug)]
+pub struct PlainWideResNet {
+    input_block: ConvBnRelu,
+    block1: Block,
+    block2: Block,
+    block3: Block,
+    block4: Block,
+    block5: Block,
+    block6: Block,
+    pool: MaxPool2d,
+    fc: Linear,
+    average_pool: Option<usize>,
+    classes: usize,
+}
+
+/// conv 3×3 without bias, BN, ReLU.
+#[derive(Module, Debug)]
+struct ConvBnRelu {
+    conv: Conv2d,
+    bn: BatchNorm2d,
+}
+
+impl ConvBnRelu {
+    fn new(inputs: usize, outputs: usize, device: &Device) -> Self {
+        Self {
+            conv: conv([inputs, outputs], 3, 1, Draw::Default, device),
+            bn: BatchNorm2d::new(outputs, device),
+        }
+    }
+
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        relu(self.bn.forward(self.conv.forward(x)))
+    }
+}
+
+/// conv-BN-ReLU, dropout, conv-BN-ReLU, plus the input, which a 1×1 convolution with bias brings
+/// to the width where it changes.
+#[derive(Module, Debug)]
+struct Block {
+    scale: Option<Conv2d>,
+    layer1: ConvBnRelu,
+    dropout: Dropout,
+    layer2: ConvBnRelu,
+}
+
+impl Block {
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let x = boundary(x);
+        let residual = match &self.scale {
+            Some(conv) => conv.forward(x.clone()),
+            None => x.clone(),
+        };
+        let x = self.dropout.forward(self.layer1.forward(x));
+        self.layer2.forward(x) + residual
+    }
+}
+
+impl PlainWideResNet {
+    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
+    ///
+    /// Dropout and batch statistics are active on an autodiff device alone; evaluate the module
+    /// that [`Module::valid`] returns.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = self.input_block.forward(boundary(images));
+        let x = self.block2.forward(self.block1.forward(x));
+        let x = self.pool.forward(x);
+        let x = self.block4.forward(self.block3.forward(x));
+        let x = self.pool.forward(x);
+        let x = self.block6.forward(self.block5.forward(x));
+        self.fc.forward(boundary(self.average(x)))
+    }
+
+    fn average(&self, x: Tensor<4>) -> Tensor<2> {
+        let [batch, channels, height, width] = x.dims();
+        match self.average_pool {
+            Some(side) if side < height || side < width => {
+                let window = [
+                    0..batch,
+                    0..channels,
+                    0..side.min(height),
+                    0..side.min(width),
+                ];
+                global_mean(x.slice(window))
+            }
+            _ => global_mean(x),
+        }
+    }
+}
+
+impl ImageClassifier for PlainWideResNet {
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        self.forward(images)
+    }
+
+    fn num_classes(&self) -> usize {
+        self.classes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::trainable;
+
+    fn small() -> PlainWideResNetConfig {
+        PlainWideResNetConfig::new(7).with_widths([2, 3, 4, 5])
+    }
+
+    #[test]
+    fn the_preset_has_the_known_parameter_count() {
+        let model = PlainWideResNetConfig::olivia(100)
+            .init(&Device::flex().autodiff())
+            .unwrap();
+        assert_eq!(trainable(&model), 17_175_444);
+    }
+
+    #[test]
+    fn any_image_gives_one_logit_per_class() {
+        let device = Device::flex();
+        for config in [small(), small().with_average_pool(Some(7))] {
+            let model = config.init(&device).unwrap();
+            for side in [4, 32, 70] {
+                let logits = model.forward(Tensor::ones([2, 3, side, side], &device));
+                assert_eq!(logits.dims(), [2, 7]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_window_is_at_the_top_left() {
+        let device = Device::flex();
+        let model = small().with_average_pool(Some(2)).init(&device).unwrap();
+        let x = Tensor::<4>::from_floats([[[[1.0, 2.0, 90.0], [3.0, 4.0, 90.0]]]], &device);
+        let mean: f32 = model.average(x).into_scalar();
+        assert_eq!(mean, 2.5);
+    }
+
+    #[test]
+    fn impossible_configurations_are_named() {
+        let message =
+            |config: PlainWideResNetConfig| config.init(&Device::flex()).unwrap_err().to_string();
+        assert!(message(small().with_widths([1, 0, 1, 1])).contains("`widths`"));
+        assert!(message(small().with_average_pool(Some(0))).contains("`average_pool`"));
+        assert!(message(small().with_dropout(-0.5)).contains("`dropout`"));
+    }
+}

@@ -1,0 +1,238 @@
+//! WRN-d-k: residual networks with pre-activation blocks, k times wider (Zagoruyko & Komodakis
+//! 2016, <https://arxiv.org/abs/1605.07146>).
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::conv::Conv2d;
+use burn::nn::{Dropout, DropoutConfig, Initializer, Linear};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+use burn_dist::autograd::boundary;
+
+use crate::layers::{Draw, conv, global_mean, linear};
+use crate::norm::BatchNorm2d;
+use crate::{ImageClassifier, ModelError, check};
+
+const NAME: &str = "wide-resnet";
+/// Channels after the first convolution, and of the groups before they are widened.
+const BASE: [usize; 4] = [16, 16, 32, 64];
+/// Layers outside the blocks: the first convolution, the shortcuts' two, the linear layer.
+const OUTSIDE: usize = 4;
+/// Convolutions in one block of each of the three groups.
+const PER_BLOCK: usize = 6;
+
+/// Sizes and dropout rate of a [`WideResNet`].
+///
+/// | preset | parameters with 10 classes | with 100 |
+/// |---|---|---|
+/// | [`wrn_16_4`](Self::wrn_16_4) | 2,748,890 | 2,772,020 |
+/// | [`wrn_28_10`](Self::wrn_28_10) | 36,479,194 | 36,536,884 |
+#[derive(Config, Debug)]
+pub struct WideResNetConfig {
+    /// Layers with weights: 6n + 4 for n blocks in each group.
+    pub depth: usize,
+    /// How many times wider than a residual network.
+    pub widen: usize,
+    /// Number of classes.
+    pub classes: usize,
+    /// Channels of the images.
+    #[config(default = 3)]
+    pub channels: usize,
+    /// Dropout rate between the two convolutions of a block.
+    #[config(default = 0.0)]
+    pub dropout: f64,
+}
+
+impl WideResNetConfig {
+    /// WRN-16-4, without dropout.
+    pub fn wrn_16_4(classes: usize) -> Self {
+        Self::new(16, 4, classes)
+    }
+
+    /// WRN-28-10, without dropout.
+    pub fn wrn_28_10(classes: usize) -> Self {
+        Self::new(28, 10, classes)
+    }
+
+    /// Builds the model on `device`: convolutions normal with variance 2/fan_out, the linear layer
+    /// as PyTorch draws it with biases of zero, as the reference does.
+    ///
+    /// # Errors
+    /// A size of zero, a depth that is not 6n + 4 with n ≥ 1, a dropout rate outside `[0, 1)`.
+    pub fn init(&self, device: &Device) -> Result<WideResNet, ModelError> {
+        let blocks = self.checked_blocks()?;
+        let [first, ..] = BASE;
+        let widths = [1, 2, 3].map(|group| BASE[group] * self.widen);
+        let group = |inputs, outputs, stride| Group {
+            layer: (0..blocks)
+                .map(|block| match block {
+                    0 => self.block(inputs, outputs, stride, device),
+                    _ => self.block(outputs, outputs, 1, device),
+                })
+                .collect(),
+        };
+        let mut fc = linear(widths[2], self.classes, device);
+        fc.bias = Some(Initializer::Zeros.init([self.classes], device));
+        Ok(WideResNet {
+            conv1: conv([self.channels, first], 3, 1, Draw::KaimingFanOut, device),
+            block1: group(first, widths[0], 1),
+            block2: group(widths[0], widths[1], 2),
+            block3: group(widths[1], widths[2], 2),
+            bn1: BatchNorm2d::new(widths[2], device),
+            fc,
+            classes: self.classes,
+        })
+    }
+
+    fn block(&self, inputs: usize, outputs: usize, stride: usize, device: &Device) -> Block {
+        let conv =
+            |channels, kernel, stride| conv(channels, kernel, stride, Draw::KaimingFanOut, device);
+        Block {
+            bn1: BatchNorm2d::new(inputs, device),
+            conv1: conv([inputs, outputs], 3, stride),
+            bn2: BatchNorm2d::new(outputs, device),
+            dropout: DropoutConfig::new(self.dropout).init(),
+            conv2: conv([outputs, outputs], 3, 1),
+            conv_shortcut: (inputs != outputs).then(|| conv([inputs, outputs], 1, stride)),
+        }
+    }
+
+    /// Checks the configuration and returns the number of blocks in a group.
+    fn checked_blocks(&self) -> Result<usize, ModelError> {
+        check::sizes(
+            NAME,
+            &[
+                ("widen", self.widen),
+                ("classes", self.classes),
+                ("channels", self.channels),
+            ],
+        )?;
+        check::rates(NAME, &[("dropout", self.dropout)])?;
+        if self.depth < OUTSIDE + PER_BLOCK || !(self.depth - OUTSIDE).is_multiple_of(PER_BLOCK) {
+            return Err(ModelError::Depth {
+                model: NAME,
+                depth: self.depth,
+                wanted: "6n + 4 with n at least 1: 10, 16, 22, 28, ...",
+            });
+        }
+        let widest = self.widen.saturating_mul(BASE[3]);
+        check::weight(NAME, &[widest, widest, 3, 3])?;
+        check::weight(NAME, &[widest, self.classes])?;
+        check::weight(NAME, &[self.channels, BASE[0], 3, 3])?;
+        Ok((self.depth - OUTSIDE) / PER_BLOCK)
+    }
+}
+
+/// conv 3×3, three groups of pre-activation blocks, BN, ReLU, mean over all positions, linear.
+///
+/// With k = 10 an image goes through 3×32×32 → 16×32×32 → 160×32×32 → 320×16×16 → 640×8×8 → 640 →
+/// classes. The names of the parameters are those of the common PyTorch implementation
+/// (`block1.layer.0.conv1`, …), where `convShortcut` stands for `conv_shortcut`.
+#[derive(Module, Debug)]
+pub struct WideResNet {
+    conv1: Conv2d,
+    block1: Group,
+    block2: Group,
+    block3: Group,
+    bn1: BatchNorm2d,
+    fc: Linear,
+    classes: usize,
+}
+
+/// Blocks of one width.
+#[derive(Module, Debug)]
+struct Group {
+    layer: Vec<Block>,
+}
+
+/// BN, ReLU, conv 3×3, BN, ReLU, dropout, conv 3×3, plus the input. Where the width changes, the
+/// shortcut is a 1×1 convolution of the activated input.
+#[derive(Module, Debug)]
+struct Block {
+    bn1: BatchNorm2d,
+    conv1: Conv2d,
+    bn2: BatchNorm2d,
+    dropout: Dropout,
+    conv2: Conv2d,
+    conv_shortcut: Option<Conv2d>,
+}
+
+impl Block {
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let x = boundary(x);
+        let activated = relu(self.bn1.forward(x.clone()));
+        let shortcut = match &self.conv_shortcut {
+            Some(conv) => conv.forward(activated.clone()),
+            None => x,
+        };
+        let x = relu(self.bn2.forward(self.conv1.forward(activated)));
+        self.conv2.forward(self.dropout.forward(x)) + shortcut
+    }
+}
+
+impl WideResNet {
+    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
+    ///
+    /// Dropout and batch statistics are active on an autodiff device alone; evaluate the module
+    /// that [`Module::valid`] returns.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let mut x = self.conv1.forward(boundary(images));
+        for group in [&self.block1, &self.block2, &self.block3] {
+            for block in &group.layer {
+                x = block.forward(x);
+            }
+        }
+        let x = relu(self.bn1.forward(boundary(x)));
+        self.fc.forward(global_mean(x))
+    }
+}
+
+impl ImageClassifier for WideResNet {
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        self.forward(images)
+    }
+
+    fn num_classes(&self) -> usize {
+        self.classes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::trainable;
+
+    #[test]
+    fn presets_have_the_known_parameter_counts() {
+        let device = Device::flex().autodiff();
+        let count = |config: WideResNetConfig| trainable(&config.init(&device).unwrap());
+        assert_eq!(count(WideResNetConfig::wrn_16_4(10)), 2_748_890);
+        assert_eq!(count(WideResNetConfig::wrn_16_4(100)), 2_772_020);
+        assert_eq!(count(WideResNetConfig::wrn_28_10(100)), 36_536_884);
+    }
+
+    #[test]
+    fn forward_has_one_logit_per_class() {
+        let device = Device::flex();
+        let model = WideResNetConfig::new(10, 1, 7)
+            .with_channels(1)
+            .init(&device)
+            .unwrap();
+        let logits = model.forward(Tensor::zeros([2, 1, 12, 9], &device));
+        assert_eq!(logits.dims(), [2, 7]);
+        assert_eq!(model.num_classes(), 7);
+    }
+
+    #[test]
+    fn impossible_configurations_are_named() {
+        let message =
+            |config: WideResNetConfig| config.init(&Device::flex()).unwrap_err().to_string();
+        for depth in [0, 4, 9, 27] {
+            assert!(message(WideResNetConfig::new(depth, 1, 10)).contains("6n + 4"));
+        }
+        assert!(message(WideResNetConfig::new(10, 0, 10)).contains("`widen`"));
+        assert!(message(WideResNetConfig::new(10, usize::MAX / 2, 10)).contains("too large"));
+        let config = WideResNetConfig::new(10, 1, 10).with_dropout(1.0);
+        assert!(message(config).contains("`dropout`"));
+    }
+}
