@@ -9,7 +9,7 @@ mod drop_path;
 use burn::module::{Module, Param};
 use burn::nn::conv::Conv2d;
 use burn::nn::{Dropout, LayerNorm, Linear};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use burn_dist::autograd::boundary;
 
 use crate::ImageClassifier;
@@ -93,6 +93,7 @@ impl ImageClassifier for Vit {
 mod tests {
     use super::*;
     use crate::testing::trainable;
+    use burn::tensor::Device;
 
     fn imagenet(config: VitConfig) -> VitConfig {
         config.with_height(224).with_width(224).with_patch(16)
