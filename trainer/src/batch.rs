@@ -3,17 +3,38 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use datasets::Batch;
 
-/// Images \[samples, channels, height, width\] and labels \[samples\] on `device`.
-pub fn to_tensors(batch: Batch, device: &Device) -> (Tensor<4>, Tensor<1, Int>) {
+/// What the images of a batch show.
+pub struct Targets {
+    /// The class of each image, \[samples\].
+    pub labels: Tensor<1, Int>,
+    /// The second class of each image, where images were mixed.
+    pub mix: Option<Mix>,
+}
+
+/// Second classes and the weights of the first.
+pub struct Mix {
+    /// The second class of each image, \[samples\].
+    pub labels: Tensor<1, Int>,
+    /// The weight of the first class, from 0 to 1, \[samples\]; the second has the rest.
+    pub weights: Tensor<1>,
+}
+
+/// Images \[samples, channels, height, width\] and what they show, on `device`.
+pub fn to_tensors(batch: Batch, device: &Device) -> (Tensor<4>, Targets) {
     let samples = batch.labels.len();
     let shape = batch.shape;
     let images = TensorData::new(
         batch.images,
         [samples, shape.channels, shape.height, shape.width],
     );
-    let labels = TensorData::new(batch.labels, [samples]);
-    (
-        Tensor::from_data(images, device),
-        Tensor::from_data(labels, device),
-    )
+    let labels = |labels: Vec<i32>| Tensor::from_data(TensorData::new(labels, [samples]), device);
+    let mix = batch.mixed.map(|mixed| Mix {
+        labels: labels(mixed.labels),
+        weights: Tensor::from_data(TensorData::new(mixed.weights, [samples]), device),
+    });
+    let targets = Targets {
+        labels: labels(batch.labels),
+        mix,
+    };
+    (Tensor::from_data(images, device), targets)
 }

@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{ConfigError, DEFAULT, EMBEDDED, Embedded, Loaded};
 use crate::console::{complain, say};
 use crate::error::TrainError;
+use crate::preview::{self, PreviewError, PreviewOptions};
 use crate::run::{RunOptions, plan, run};
 use crate::{FAILED, USAGE, allocator, data, panics, run_dir, signals};
 
@@ -38,17 +39,46 @@ enum Command {
         /// The one to print.
         name: Option<String>,
     },
+    /// Draws the first training batch, augmented and with its labels, into a PNG file.
+    Preview(PreviewArgs),
 }
 
 #[derive(Debug, Args)]
-struct TrainArgs {
+struct PreviewArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The picture.
+    #[arg(long, value_name = "FILE", default_value = "preview.png")]
+    out: PathBuf,
+    /// Number of images; no more than one global batch are shown.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    images: u16,
+    /// The epoch whose first batch is drawn.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    epoch: u32,
+}
+
+#[derive(Debug, Args)]
+struct ConfigArgs {
     /// Configuration: a file, or one of those inside this program (see `trainer configs`).
-    /// Without it the built-in digits are trained.
+    /// Without it the built-in digits are used.
     #[arg(long, value_name = "FILE")]
     config: Option<String>,
     /// Sets one configuration key, for example train.epochs=2; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+}
+
+impl ConfigArgs {
+    fn load(&self) -> Result<Loaded, ConfigError> {
+        Loaded::load(self.config.as_deref().unwrap_or(DEFAULT), &self.set)
+    }
+}
+
+#[derive(Debug, Args)]
+struct TrainArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
     /// Starts this many ranks on this machine. Without it one is started, or two when no
     /// configuration is named.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -100,6 +130,9 @@ enum Failure {
     /// What was started failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// There is no preview.
+    #[error(transparent)]
+    Preview(#[from] PreviewError),
 }
 
 impl From<burn_dist::launch::LaunchError> for Failure {
@@ -112,7 +145,8 @@ impl Failure {
     fn exit_code(&self) -> i32 {
         match self {
             Self::Config(_) | Self::Usage(_) => USAGE,
-            Self::Train(_) => FAILED,
+            Self::Preview(PreviewError::Config(_)) => USAGE,
+            Self::Train(_) | Self::Preview(_) => FAILED,
         }
     }
 }
@@ -122,6 +156,7 @@ pub fn main() -> ExitCode {
     let Cli { command, train } = Cli::parse();
     let (world, outcome) = match (command, World::from_env()) {
         (Some(Command::Configs { name }), _) => (World::single(), configs(name.as_deref())),
+        (Some(Command::Preview(args)), _) => (World::single(), preview(&args)),
         (None, Ok(world)) => {
             let outcome = execute(train, &world);
             (world, outcome)
@@ -140,7 +175,11 @@ pub fn main() -> ExitCode {
 fn report(world: &World, failure: &Failure) {
     let rank = world.rank();
     match failure {
-        Failure::Config(error) | Failure::Train(TrainError::Config(error)) if rank == 0 => {
+        Failure::Config(error)
+        | Failure::Train(TrainError::Config(error))
+        | Failure::Preview(PreviewError::Config(error))
+            if rank == 0 =>
+        {
             complain(&render(error));
         }
         _ if rank == 0 => complain(&format!("error: {failure}")),
@@ -171,7 +210,7 @@ fn render(error: &ConfigError) -> String {
 /// Trains, or says why not.
 fn execute(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(&args, world)?;
-    let loaded = Loaded::load(args.config.as_deref().unwrap_or(DEFAULT), &args.set)?;
+    let loaded = args.config.load()?;
     loaded.batching(size)?;
     if let Some(Resume::Path(path)) = &args.resume {
         return Err(Failure::Usage(format!(
@@ -214,7 +253,7 @@ fn check_run_dir(folder: &Path) -> Result<(), Failure> {
 fn world_size(args: &TrainArgs, world: &World) -> Result<usize, Failure> {
     match (world.launch(), args.nproc) {
         (Launch::Single, Some(ranks)) => Ok(ranks.into()),
-        (Launch::Single, None) if args.config.is_none() => Ok(DEFAULT_RANKS),
+        (Launch::Single, None) if args.config.config.is_none() => Ok(DEFAULT_RANKS),
         (Launch::Single, None) => Ok(1),
         // Ranks of our own launcher get its arguments.
         (Launch::Local, _) | (_, None) => Ok(world.size()),
@@ -237,6 +276,23 @@ fn configs(name: Option<&str>) -> Result<i32, Failure> {
         return Err(Failure::Usage(Embedded::not_found(name)));
     };
     say(config.text.trim_end());
+    Ok(0)
+}
+
+fn preview(args: &PreviewArgs) -> Result<i32, Failure> {
+    let loaded = args.config.load()?;
+    let options = PreviewOptions {
+        images: args.images.into(),
+        epoch: args.epoch as usize,
+    };
+    let picture = preview::draw(&loaded, options)?;
+    preview::save(&picture, &args.out)?;
+    say(&format!(
+        "{}: {}×{} pixels",
+        args.out.display(),
+        picture.width(),
+        picture.height()
+    ));
     Ok(0)
 }
 

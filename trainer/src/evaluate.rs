@@ -38,10 +38,10 @@ pub fn evaluate<M: ImageClassifier>(
     for batch in loader.iter(sampler.epoch()) {
         let batch = batch?;
         let expected = batch.labels.clone();
-        let (images, labels) = to_tensors(batch, device);
+        let (images, targets) = to_tensors(batch, device);
         let logits = model.forward(images);
         let predicted = logits.clone().argmax(1).into_data();
-        let losses = cross_entropy(logits, labels).into_data();
+        let losses = cross_entropy(logits, targets.labels).into_data();
         loss[0] += losses.iter::<f64>().sum::<f64>();
         counts[0] += predicted
             .iter::<i64>()

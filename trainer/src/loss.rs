@@ -1,13 +1,43 @@
-//! The training objective of a classifier.
+//! The training objective of a classifier: cross-entropy, with smoothed and with mixed labels.
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
+
+use crate::batch::{Mix, Targets};
 
 /// Cross-entropy of every sample: `-log softmax(logits)[label]`.
 ///
 /// `logits` is \[samples, classes\], `labels` \[samples\]; the result \[samples\].
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
-    let picked = log_softmax(logits, 1).gather(1, labels.unsqueeze_dim::<2>(1));
+    surprise(&log_softmax(logits, 1), labels)
+}
+
+/// Mean cross-entropy over a micro-batch, against labels of which a share of `smoothing` (0 to 1)
+/// is spread evenly over all classes (Szegedy et al. 2016, <https://arxiv.org/abs/1512.00567>), as
+/// PyTorch's `label_smoothing` does it. A mixed image counts for both its classes by their weights
+/// (Zhang et al. 2018, <https://arxiv.org/abs/1710.09412>).
+///
+/// `logits` is \[samples, classes\]; the result has one element.
+pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<1> {
+    let log_probabilities = log_softmax(logits, 1);
+    let mut loss = surprise(&log_probabilities, targets.labels);
+    if let Some(Mix { labels, weights }) = targets.mix {
+        let other = surprise(&log_probabilities, labels);
+        loss = other.clone() + (loss - other) * weights;
+    }
+    let loss = loss.mean();
+    match smoothing {
+        0.0 => loss,
+        // The mean over samples and classes is that over samples of the evenly spread label's loss.
+        share => loss * (1.0 - share) - log_probabilities.mean() * share,
+    }
+}
+
+/// How surprised each row of log-probabilities is by its label.
+fn surprise(log_probabilities: &Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
+    let picked = log_probabilities
+        .clone()
+        .gather(1, labels.unsqueeze_dim::<2>(1));
     picked.squeeze_dim::<1>(1).neg()
 }
 
@@ -15,6 +45,44 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
 mod tests {
     use super::*;
     use burn::tensor::Device;
+
+    const LOGITS: [[f32; 3]; 2] = [[0.5, -1.0, 2.0], [1.0, 0.0, 0.25]];
+
+    fn logits() -> Tensor<2> {
+        Tensor::from_floats(LOGITS, &Device::flex())
+    }
+
+    fn labels(values: [i32; 2]) -> Tensor<1, Int> {
+        Tensor::from_ints(values, &Device::flex())
+    }
+
+    fn targets(values: [i32; 2], mix: Option<Mix>) -> Targets {
+        Targets {
+            labels: labels(values),
+            mix,
+        }
+    }
+
+    /// The mean over samples of `-sum(target * log softmax)`, in double precision.
+    fn expected(targets: [[f64; 3]; 2]) -> f64 {
+        let sample = |(logits, target): (&[f32; 3], &[f64; 3])| {
+            let sum: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
+            let log_probability = |x: &f32| f64::from(*x) - sum.ln();
+            -logits
+                .iter()
+                .zip(target)
+                .map(|(x, t)| t * log_probability(x))
+                .sum::<f64>()
+        };
+        LOGITS.iter().zip(&targets).map(sample).sum::<f64>() / 2.0
+    }
+
+    #[track_caller]
+    fn assert_loss(targets: Targets, smoothing: f64, wanted: [[f64; 3]; 2]) {
+        let loss = f64::from(objective(logits(), targets, smoothing).into_scalar::<f32>());
+        let wanted = expected(wanted);
+        assert!((loss - wanted).abs() < 1e-6, "{loss} {wanted}");
+    }
 
     #[test]
     fn is_minus_the_log_of_the_probability() {
@@ -29,5 +97,38 @@ mod tests {
         for (loss, wanted) in losses.iter().zip(wanted) {
             assert!((loss - wanted).abs() <= 1e-5 * wanted, "{loss} {wanted}");
         }
+    }
+
+    #[test]
+    fn one_class_each() {
+        assert_loss(
+            targets([2, 0], None),
+            0.0,
+            [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]],
+        );
+    }
+
+    #[test]
+    fn smoothing_spreads_a_share_evenly() {
+        let (most, rest) = (0.7 + 0.1, 0.1);
+        assert_loss(
+            targets([2, 0], None),
+            0.3,
+            [[rest, rest, most], [most, rest, rest]],
+        );
+    }
+
+    #[test]
+    fn a_mixed_image_counts_for_both_classes() {
+        let mix = || {
+            Some(Mix {
+                labels: labels([1, 0]),
+                weights: Tensor::from_floats([0.75, 0.4], &Device::flex()),
+            })
+        };
+        let unsmoothed = [[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]];
+        assert_loss(targets([2, 0], mix()), 0.0, unsmoothed);
+        let smoothed = unsmoothed.map(|row| row.map(|share| 0.9 * share + 0.1 / 3.0));
+        assert_loss(targets([2, 0], mix()), 0.1, smoothed);
     }
 }

@@ -10,10 +10,12 @@ use burn::tensor::Device;
 use burn_dist::group::{GroupOptions, ProcessGroup, TransportKind};
 use burn_dist::world::World;
 use datasets::{Dataset, EvalSampler, Loader, TrainSampler};
+use models::ImageClassifier;
 
-use crate::config::{Batching, Config, Loaded, ModelConfig, TransportName};
+use crate::config::{Batching, Config, Loaded, TransportName};
 use crate::data::{self, Splits};
 use crate::error::TrainError;
+use crate::model::WithModel;
 use crate::train::{self, Summary};
 use crate::{model, panics, seed};
 
@@ -102,9 +104,19 @@ fn train_on(
     };
     let device = session.device.clone().autodiff();
     device.seed(seed::of_parameters(config.train.seed));
-    let ModelConfig::Cnn(cnn) = &config.model;
-    let model = model::cnn(cnn, session.data.splits.train.as_ref(), &device)?;
-    train::train(&session, model)
+    let data = session.data.splits.train.as_ref();
+    model::build(&config.model, data, &device, Train(&session))?
+}
+
+/// Trains the model that is built.
+struct Train<'s>(&'s Session<'s>);
+
+impl WithModel for Train<'_> {
+    type Output = Result<Summary, TrainError>;
+
+    fn call<M: ImageClassifier>(self, model: M) -> Self::Output {
+        train::train(self.0, model)
+    }
 }
 
 /// One rank of each node gets the data and opens it before the others do: files are downloaded
@@ -145,7 +157,7 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
         Ok::<_, TrainError>(Loader::new(dataset.clone())?.workers(config.data.workers))
     };
     Ok(Input {
-        train_loader: loader(&splits.train)?.augment(config.data.augment, seed),
+        train_loader: loader(&splits.train)?.augment(config.data.augment.clone(), seed),
         eval_loader: loader(&splits.test)?,
         splits,
         train_sampler,
@@ -186,14 +198,24 @@ pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
         size,
         config.train.seed,
     )?;
-    let device = World::single().device();
-    let ModelConfig::Cnn(cnn) = &config.model;
-    let model = model::cnn(cnn, splits.train.as_ref(), &device)?;
+    let device = World::single().device().autodiff();
+    let parameters = model::build(&config.model, splits.train.as_ref(), &device, Count)?;
     Ok(Plan {
-        parameters: model.num_params(),
+        parameters,
         train_samples: samples,
         test_samples: splits.test.len(),
         steps_per_epoch: sampler.steps_per_epoch() as u64,
         batching,
     })
+}
+
+/// Counts the trainable elements of the model that is built.
+struct Count;
+
+impl WithModel for Count {
+    type Output = usize;
+
+    fn call<M: ImageClassifier>(self, model: M) -> usize {
+        model::num_parameters(&model)
+    }
 }

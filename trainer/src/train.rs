@@ -11,10 +11,11 @@ use crate::config::Batching;
 use crate::console::{Console, duration};
 use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::loss::cross_entropy;
+use crate::loss::objective;
 use crate::metrics::{Metric, MetricsFile};
 use crate::record::{Recorder, Step};
 use crate::run::Session;
+use crate::schedule::Schedule;
 use crate::{optimizer, run_dir, seed};
 
 /// How a run went.
@@ -65,6 +66,7 @@ pub(crate) fn train<M: ImageClassifier>(
         })
         .transpose()?;
     let metrics = run_dir.as_deref().map(MetricsFile::open).transpose()?;
+    let steps_per_epoch = session.data.train_sampler.steps_per_epoch() as u64;
     let mut training = Training {
         session,
         recorder: Recorder::new(
@@ -74,7 +76,8 @@ pub(crate) fn train<M: ImageClassifier>(
             session.batching.global,
         ),
         console: Console::new(main),
-        steps_per_epoch: session.data.train_sampler.steps_per_epoch() as u64,
+        schedule: schedule(session, steps_per_epoch),
+        steps_per_epoch,
         parallel,
         steps: 0,
         train_time: Duration::ZERO,
@@ -84,6 +87,19 @@ pub(crate) fn train<M: ImageClassifier>(
     summary.run_dir = run_dir;
     training.conclude(&summary);
     Ok(summary)
+}
+
+fn schedule(session: &Session<'_>, steps_per_epoch: u64) -> Schedule {
+    let config = session.config;
+    let all = steps_per_epoch.saturating_mul(config.train.epochs);
+    let total = config.train.max_steps.map_or(all, |limit| limit.min(all));
+    Schedule::new(
+        &config.schedule,
+        config.optimizer.lr(),
+        steps_per_epoch,
+        total,
+        session.group.size(),
+    )
 }
 
 fn parallel_options(session: &Session<'_>) -> ParallelOptions {
@@ -102,6 +118,7 @@ struct Training<'s, M: ImageClassifier> {
     parallel: Parallel<M>,
     recorder: Recorder,
     console: Console,
+    schedule: Schedule,
     steps_per_epoch: u64,
     /// Steps so far.
     steps: u64,
@@ -229,12 +246,13 @@ impl<M: ImageClassifier> Training<'_, M> {
         let Batching { accumulate, .. } = session.batching;
         let mut loss_sum = 0.0;
         for batch in batches.by_ref().take(accumulate) {
-            let (images, labels) = to_tensors(batch?, &device);
-            let loss = cross_entropy(self.parallel.model().forward(images), labels).mean();
+            let (images, targets) = to_tensors(batch?, &device);
+            let logits = self.parallel.model().forward(images);
+            let loss = objective(logits, targets, config.train.label_smoothing);
             loss_sum += f64::from(loss.clone().into_scalar::<f32>());
             self.parallel.backward(loss)?;
         }
-        let lr = config.optimizer.lr();
+        let lr = self.schedule.lr(number);
         let report = self.parallel.step(lr)?;
         if !report.applied {
             return Err(TrainError::Diverged {

@@ -10,14 +10,14 @@ use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use models::CnnConfig;
+use models::ImageClassifier;
+use trainer::model::{self, WithModel};
 
+use super::workload::{Sizes, Workload};
 use super::{LEARNING_RATE, MOMENTUM, SEED};
 use crate::error::BenchError;
 use crate::report;
 
-const SIDE: usize = 28;
-const CLASSES: usize = 10;
 /// Batches that take turns, so that no step finds its images in the cache.
 const BATCHES: usize = 16;
 
@@ -27,6 +27,9 @@ pub const COMMAND: &str = "training-bare";
 /// Arguments of the hidden sub-command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BareArgs {
+    /// What is trained.
+    #[arg(long)]
+    model: Workload,
     /// Images per step.
     #[arg(long)]
     batch: usize,
@@ -45,42 +48,66 @@ pub struct BareArgs {
 pub fn run(args: &BareArgs) -> Result<(), BenchError> {
     let device = Device::flex().autodiff();
     device.seed(SEED);
-    let mut model = CnnConfig::new().init(&device)?;
-    let mut optimizer = SgdConfig::new()
-        .with_momentum(Some(MomentumConfig::new().with_momentum(MOMENTUM)))
-        .init();
-    let loss = CrossEntropyLossConfig::new().init(&device);
-    let batches: Vec<_> = (0..BATCHES)
-        .map(|number| batch(args.batch, number))
+    let config = args.model.config(Sizes::one_batch())?.config;
+    let data = trainer::data::open(&config.data, SEED)?.train;
+    let shape = data.shape();
+    let batches = (0..BATCHES)
+        .map(|number| {
+            let images = [args.batch, shape.channels, shape.height, shape.width];
+            batch(images, data.class_names().len(), number)
+        })
         .collect();
-
-    let mut seconds = Vec::new();
-    for (images, labels) in batches.iter().cycle().take(args.steps) {
-        let start = Instant::now();
-        let images = Tensor::<4>::from_data(images.clone(), &device);
-        let labels = Tensor::<1, Int>::from_data(labels.clone(), &device);
-        let loss = loss.forward(model.forward(images), labels);
-        // A loop that reports its loss waits for it.
-        let _: f32 = loss.clone().into_scalar();
-        let gradients = GradientsParams::from_grads(loss.backward(), &model);
-        model = optimizer.step(LEARNING_RATE, model, gradients);
-        seconds.push(start.elapsed().as_secs_f64());
-    }
+    let bare = Bare {
+        batches,
+        steps: args.steps,
+        device: device.clone(),
+    };
+    let seconds = model::build(&config.model, data.as_ref(), &device, bare)?;
     report::write(&args.out, &seconds)
 }
 
-/// Images like normalised MNIST's in shape and range, and their labels.
-fn batch(size: usize, number: usize) -> (TensorData, TensorData) {
-    let pixels = size * SIDE * SIDE;
+/// The loop, for a model of any type.
+struct Bare {
+    batches: Vec<(TensorData, TensorData)>,
+    steps: usize,
+    device: Device,
+}
+
+impl WithModel for Bare {
+    type Output = Vec<f64>;
+
+    fn call<M: ImageClassifier>(self, mut model: M) -> Vec<f64> {
+        let mut optimizer = SgdConfig::new()
+            .with_momentum(Some(MomentumConfig::new().with_momentum(MOMENTUM)))
+            .init();
+        let loss = CrossEntropyLossConfig::new().init(&self.device);
+        let mut seconds = Vec::new();
+        for (images, labels) in self.batches.iter().cycle().take(self.steps) {
+            let start = Instant::now();
+            let images = Tensor::<4>::from_data(images.clone(), &self.device);
+            let labels = Tensor::<1, Int>::from_data(labels.clone(), &self.device);
+            let loss = loss.forward(model.forward(images), labels);
+            // A loop that reports its loss waits for it.
+            let _: f32 = loss.clone().into_scalar();
+            let gradients = GradientsParams::from_grads(loss.backward(), &model);
+            model = optimizer.step(LEARNING_RATE, model, gradients);
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+        seconds
+    }
+}
+
+/// Images like normalised ones in range, and their labels.
+fn batch(shape: [usize; 4], classes: usize, number: usize) -> (TensorData, TensorData) {
     // A Weyl sequence: even, cheap, the same everywhere.
     let noise =
         |index: usize| (index as f32 * 0.618_034 + number as f32 * 0.414_214).fract() * 2.0 - 1.0;
-    let images: Vec<f32> = (0..pixels).map(noise).collect();
-    let labels: Vec<i32> = (0..size)
-        .map(|index| ((index + number) % CLASSES) as i32)
+    let images: Vec<f32> = (0..shape.iter().product()).map(noise).collect();
+    let labels: Vec<i32> = (0..shape[0])
+        .map(|index| ((index + number) % classes.max(1)) as i32)
         .collect();
     (
-        TensorData::new(images, [size, 1, SIDE, SIDE]),
-        TensorData::new(labels, [size]),
+        TensorData::new(images, shape),
+        TensorData::new(labels, [shape[0]]),
     )
 }

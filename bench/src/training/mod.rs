@@ -1,10 +1,11 @@
-//! `bench training`: images per second of the CNN by ranks and threads, through the trainer's loop
+//! `bench training`: images per second of a model by ranks and threads, through the trainer's loop
 //! and through a bare one.
 
 pub mod bare;
 pub mod trained;
 
 mod process;
+mod workload;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ use crate::report::Report;
 use crate::stats;
 use crate::table::{Table, number};
 use process::Processes;
+use workload::Workload;
 
 // Both loops train alike.
 const SEED: u64 = 1;
@@ -26,9 +28,12 @@ const WARM_UP: usize = 3;
 const FEWEST_STEPS: usize = 8;
 const MOST_STEPS: usize = 10_000;
 
-/// Images per second of the CNN: 1 and 2 ranks, 1 and 2 threads, and the loop without the trainer.
+/// Images per second of a model: 1 and 2 ranks, 1 and 2 threads, and the loop without the trainer.
 #[derive(Debug, clap::Args)]
 pub struct TrainingArgs {
+    /// What is trained.
+    #[arg(long, default_value = "cnn")]
+    model: Workload,
     /// Seconds that one rank with one thread trains in each round; the others take as many steps.
     #[arg(long, default_value_t = 4.0, value_parser = seconds)]
     seconds: f64,
@@ -113,7 +118,7 @@ struct Results {
 /// # Errors
 /// When a training process fails or the results cannot be written.
 pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
-    let processes = Processes::new(args.batch.into())?;
+    let processes = Processes::new(args.model, args.batch.into())?;
     let steps = steps_in(args.seconds, &processes)?;
     let mut rows = SETTINGS.map(|setting| Row {
         setting,
@@ -153,13 +158,13 @@ fn steps_in(seconds: f64, processes: &Processes) -> Result<usize, BenchError> {
 fn rules(args: &TrainingArgs, steps: usize) -> Vec<String> {
     vec![
         format!(
-            "CNN with 1,199,882 parameters, 28 x 28 grey images, {} per rank and step: the global \
-             batch grows with the ranks (weak scaling)",
+            "{}; {} per rank and step: the global batch grows with the ranks (weak scaling)",
+            args.model.describe(),
             args.batch
         ),
-        "SGD with momentum; f32; dropout on; the loss of every step is read".to_owned(),
+        "SGD with momentum; f32; the loss of every step is read".to_owned(),
         format!("{steps} steps counted after {WARM_UP} that are not; evaluation is not counted"),
-        "trainer: generated digits through its loader, one line of metrics per step; bare: images \
+        "trainer: generated images through its loader, one line of metrics per step; bare: images \
          that are in memory, Burn's optimizer, no loader, no hooks"
             .to_owned(),
         format!(

@@ -4,6 +4,9 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use clap::ValueEnum;
+
+use super::workload::Workload;
 use super::{Loop, Setting, WARM_UP, bare, trained};
 use crate::error::BenchError;
 use crate::report;
@@ -16,20 +19,22 @@ const SHOWN_LINES: usize = 20;
 pub struct Processes {
     program: PathBuf,
     folder: tempfile::TempDir,
+    model: Workload,
     batch: usize,
 }
 
 impl Processes {
-    /// Processes that train with `batch` images per rank and step.
+    /// Processes that train `model` with `batch` images per rank and step.
     ///
     /// # Errors
     /// When this program's own file is not known or there is no temporary folder.
-    pub fn new(batch: usize) -> Result<Self, BenchError> {
+    pub fn new(model: Workload, batch: usize) -> Result<Self, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::Myself)?;
         let folder = tempfile::tempdir().map_err(BenchError::Folder)?;
         Ok(Self {
             program,
             folder,
+            model,
             batch,
         })
     }
@@ -37,6 +42,11 @@ impl Processes {
     /// Images per rank and step.
     pub fn batch(&self) -> usize {
         self.batch
+    }
+
+    fn model_name(&self) -> String {
+        let value = self.model.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// Images per second over all ranks, of `steps` steps after the first few.
@@ -52,6 +62,7 @@ impl Processes {
         let mut command = Command::new(&self.program);
         command
             .arg(name)
+            .args([OsStr::new("--model"), self.model_name().as_ref()])
             .args(["--batch", &batch.to_string()])
             .args(["--steps", &(WARM_UP + steps).to_string()])
             .args([OsStr::new("--out"), out.as_os_str()])

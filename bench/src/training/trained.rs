@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use burn_dist::launch::LocalLauncher;
 use burn_dist::world::{Launch, World};
 use serde::Deserialize;
-use trainer::config::Loaded;
 use trainer::{RunOptions, metrics};
 
-use super::{LEARNING_RATE, MOMENTUM, SEED};
+use super::workload::{Sizes, Workload};
 use crate::error::BenchError;
 use crate::report;
 
@@ -21,6 +20,9 @@ pub const COMMAND: &str = "training-trained";
 /// Arguments of the hidden sub-command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TrainedArgs {
+    /// What is trained.
+    #[arg(long)]
+    model: Workload,
     /// World size.
     #[arg(long)]
     ranks: usize,
@@ -68,16 +70,12 @@ fn start_ranks(ranks: usize, run_dir: &Path) -> Result<(), BenchError> {
 }
 
 fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchError> {
-    let (batch, images) = (args.batch, args.batch.saturating_mul(args.steps));
-    let text = format!(
-        "[model]\nname = \"cnn\"\n\
-         [data]\nname = \"digits\"\ntrain_samples = {images}\ntest_samples = {ranks}\n\
-         [optimizer]\nname = \"sgd\"\nlr = {LEARNING_RATE}\nmomentum = {MOMENTUM}\n\
-         [train]\nepochs = 1\nbatch_size = {batch}\nseed = {SEED}\n\
-         [log]\nevery_steps = 1\n",
-        ranks = args.ranks
-    );
-    let loaded = Loaded::parse("bench", "bench", &text, &[])?;
+    let sizes = Sizes {
+        batch: args.batch,
+        train: args.batch.saturating_mul(args.steps),
+        test: args.ranks,
+    };
+    let loaded = args.model.config(sizes)?;
     let options = RunOptions {
         run_dir: Some(run_dir.to_owned()),
     };

@@ -21,6 +21,18 @@ pub const EMBEDDED: &[Embedded] = &[
         name: "mnist-cnn.toml",
         text: include_str!("../../../configs/mnist-cnn.toml"),
     },
+    Embedded {
+        name: "olivia.toml",
+        text: include_str!("../../../configs/olivia.toml"),
+    },
+    Embedded {
+        name: "vit.toml",
+        text: include_str!("../../../configs/vit.toml"),
+    },
+    Embedded {
+        name: "wrn.toml",
+        text: include_str!("../../../configs/wrn.toml"),
+    },
 ];
 
 /// What trains when no configuration is named.

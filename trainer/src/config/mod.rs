@@ -1,12 +1,14 @@
 //! The configuration of a run: a TOML file and `--set` arguments become one checked [`Config`].
 //!
 //! Reading goes text → tables with positions (`source`) → sections (`section`) → typed values
-//! (`sections`) → checks (`validate`, `batching`). Whatever goes wrong on the way knows
+//! (`model`, `data`, `sections`) → checks (`validate`, `batching`). Whatever goes wrong on the way knows
 //! where in which text it stands.
 
 mod batching;
+mod data;
 mod embedded;
 mod error;
+mod model;
 mod section;
 mod sections;
 mod source;
@@ -20,8 +22,10 @@ use std::path::Path;
 use serde::Serialize;
 
 pub use batching::Batching;
+pub use data::*;
 pub use embedded::{DEFAULT, EMBEDDED, Embedded};
 pub use error::ConfigError;
+pub use model::*;
 pub use sections::*;
 
 use error::Fault;
@@ -51,7 +55,17 @@ pub struct Config {
     pub early_stopping: EarlyStoppingConfig,
 }
 
-const MODELS: &[Choice<ModelConfig>] = &[("cnn", |section| Ok(ModelConfig::Cnn(section.read()?)))];
+const MODELS: &[Choice<ModelConfig>] = &[
+    ("cnn", |section| Ok(ModelConfig::Cnn(section.read()?))),
+    ("csc-cnn", |section| {
+        Ok(ModelConfig::CscCnn(section.read()?))
+    }),
+    ("wide-resnet", |section| {
+        Ok(ModelConfig::WideResNet(section.read()?))
+    }),
+    ("resnet", |section| Ok(ModelConfig::ResNet(section.read()?))),
+    ("vit", |section| Ok(ModelConfig::Vit(section.read()?))),
+];
 
 const OPTIMIZERS: &[Choice<OptimizerConfig>] = &[
     ("sgd", |section| Ok(OptimizerConfig::Sgd(section.read()?))),
@@ -76,7 +90,16 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
         all
     };
     vec![
-        ("model", named(&[fields::<CnnConfig>()])),
+        (
+            "model",
+            named(&[
+                fields::<CnnConfig>(),
+                fields::<CscCnnConfig>(),
+                fields::<WideResNetConfig>(),
+                fields::<ResNetConfig>(),
+                fields::<VitConfig>(),
+            ]),
+        ),
         ("data", fields::<DataConfig>().to_vec()),
         (
             "optimizer",
@@ -186,7 +209,7 @@ impl Config {
                 return Err(unknown_section(key.get_ref(), &names).at(key.span()));
             }
         }
-        Ok(Self {
+        let mut config = Self {
             // First those with a default for every key: what is wrong in them is a mistake, while
             // a missing name may be a sign of an unfinished file.
             data: Section::take(root, "data")?.read()?,
@@ -198,7 +221,9 @@ impl Config {
             early_stopping: Section::take(root, "early_stopping")?.read()?,
             model: Section::take(root, "model")?.choose(MODELS)?,
             optimizer: Section::take(root, "optimizer")?.choose(OPTIMIZERS)?,
-        })
+        };
+        config.model.fill();
+        Ok(config)
     }
 
     /// The configuration as a TOML document that reads back as the same configuration.

@@ -1,110 +1,10 @@
-//! The sections of a configuration and their keys. Every field says what it is, its unit, and
-//! its default; that text is the reference for authors of configuration files.
+//! The sections of a configuration and their keys, but for `[model]` and `[data]`. Every field says
+//! what it is, its unit, and its default; that text is the reference for authors of configuration
+//! files.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
-use datasets::Augment;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::section::names;
-
-/// `[model]`: what is trained. The keys depend on `name`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "name", rename_all = "kebab-case")]
-pub enum ModelConfig {
-    /// `cnn`: two 3×3 convolutions, max-pooling and two linear layers.
-    Cnn(CnnConfig),
-}
-
-/// `[model] name = "cnn"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CnnConfig {
-    /// Output channels of the two convolutions. Default `[32, 64]`.
-    pub filters: [usize; 2],
-    /// Width of the hidden linear layer. Default 128.
-    pub hidden: usize,
-    /// Probability of zeroing a value after the pooling, in [0, 1). Default 0.25.
-    pub dropout_conv: f64,
-    /// Probability of zeroing a value before the last layer, in [0, 1). Default 0.5.
-    pub dropout_hidden: f64,
-}
-
-impl Default for CnnConfig {
-    fn default() -> Self {
-        Self {
-            filters: [32, 64],
-            hidden: 128,
-            dropout_conv: 0.25,
-            dropout_hidden: 0.5,
-        }
-    }
-}
-
-names! {
-    /// `[data] name`.
-    DataName {
-        /// 28×28 digits drawn by a generator; needs no files.
-        #[default]
-        Digits = "digits",
-        /// MNIST: 28×28 handwritten digits, 60000 to train and 10000 to test.
-        Mnist = "mnist",
-    }
-}
-
-/// `[data]`: what is learned from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DataConfig {
-    /// Data set: `digits` or `mnist`. Default `digits`.
-    pub name: DataName,
-    /// Folder that holds the files, or will after the download. Default `data/<name>`; `digits`
-    /// needs none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dir: Option<std::path::PathBuf>,
-    /// Whether missing files are downloaded, by the first rank of each node. Default true.
-    pub download: bool,
-    /// Threads per rank that prepare batches; 0 prepares them in the thread that trains.
-    /// Default 1.
-    pub workers: usize,
-    /// Random changes to training images: `none`, `shift` or `shift:PIXELS` (for digits),
-    /// `crop+flip` or `crop+flip:PADDING` (for photographs). Default `none`.
-    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
-    pub augment: Augment,
-    /// Training images used, the first ones of the data set. Default: all (`digits`: 8192).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub train_samples: Option<usize>,
-    /// Test images used, the first ones of the data set. Default: all (`digits`: 2048).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub test_samples: Option<usize>,
-}
-
-impl Default for DataConfig {
-    fn default() -> Self {
-        Self {
-            name: DataName::Digits,
-            dir: None,
-            download: true,
-            workers: 1,
-            augment: Augment::None,
-            train_samples: None,
-            test_samples: None,
-        }
-    }
-}
-
-fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
-}
-
-fn from_text<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map_err(D::Error::custom)
-}
 
 /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
 /// defaults are PyTorch's.
@@ -247,15 +147,88 @@ names! {
         Step = "step",
         /// Smaller by a factor every epoch.
         Exponential = "exponential",
+        /// Up to the highest rate and down again.
+        OneCycle = "one-cycle",
     }
 }
 
-/// `[schedule]`: how the learning rate changes over the run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+names! {
+    /// `[schedule] every`: when the rate changes.
+    ScheduleEvery {
+        /// At every step.
+        #[default]
+        Step = "step",
+        /// At the first step of every epoch.
+        Epoch = "epoch",
+    }
+}
+
+names! {
+    /// `[schedule] lr_scaling`: how the rate follows the number of ranks.
+    LrScaling {
+        /// Not at all.
+        #[default]
+        None = "none",
+        /// In proportion to the world size.
+        Linear = "linear",
+    }
+}
+
+/// `[schedule]`: how the learning rate changes over the run. `optimizer.lr` is the highest rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleConfig {
-    /// Default `constant`, the only one in this version.
+    /// `constant`, `linear` (a straight line to `min_lr`), `cosine` (half a cosine to `min_lr`),
+    /// `step` (times `gamma` at every milestone), `exponential` (times `gamma` every epoch) or
+    /// `one-cycle`. Default `constant`.
     pub name: ScheduleName,
+    /// When the rate changes: at every `step` or `epoch`. Default `step`.
+    pub every: ScheduleEvery,
+    /// `linear` multiplies the rate by the world size, for a global batch that grows with it;
+    /// `none` leaves it. Default `none`.
+    pub lr_scaling: LrScaling,
+    /// Epochs in which the rate first rises in a straight line. Default 0; `one-cycle` has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_epochs: Option<f64>,
+    /// The same as a number of steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_steps: Option<u64>,
+    /// Share of the rate from which the warm-up rises, in [0, 1]. Default 0.
+    pub warmup_factor: f64,
+    /// The rate at the end of `linear` and `cosine`, and the least of `exponential`. Default 0.
+    pub min_lr: f64,
+    /// Epochs after which `step` lowers the rate. Default none.
+    pub milestones: Vec<f64>,
+    /// The same as numbers of steps.
+    pub milestone_steps: Vec<u64>,
+    /// The factor of `step` and `exponential`, in (0, 1]. Default 0.1.
+    pub gamma: f64,
+    /// `one-cycle`: share of the run in which the rate rises, in (0, 1). Default 0.3.
+    pub peak: f64,
+    /// `one-cycle`: how many times smaller the first rate is than the highest. Default 25.
+    pub div_factor: f64,
+    /// `one-cycle`: how many times smaller the last rate is than the first. Default 10000.
+    pub final_div_factor: f64,
+}
+
+impl Default for ScheduleConfig {
+    fn default() -> Self {
+        Self {
+            name: ScheduleName::Constant,
+            every: ScheduleEvery::Step,
+            lr_scaling: LrScaling::None,
+            warmup_epochs: None,
+            warmup_steps: None,
+            warmup_factor: 0.0,
+            min_lr: 0.0,
+            milestones: Vec::new(),
+            milestone_steps: Vec::new(),
+            gamma: 0.1,
+            peak: 0.3,
+            div_factor: 25.0,
+            final_div_factor: 1e4,
+        }
+    }
 }
 
 names! {
@@ -312,6 +285,8 @@ pub struct TrainConfig {
     /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
+    /// Share of each label that is spread evenly over all classes, in [0, 1). Default 0.
+    pub label_smoothing: f64,
     /// Seed of the initial parameters, the order of the samples, dropout and generated data.
     /// Default 1.
     pub seed: u64,
@@ -329,6 +304,7 @@ impl Default for TrainConfig {
             accumulate: None,
             precision: Precision::F32,
             clip_norm: None,
+            label_smoothing: 0.0,
             seed: 1,
             device: DeviceName::Auto,
         }

@@ -3,9 +3,10 @@
 use super::Config;
 use super::error::Fault;
 use super::sections::{
-    CheckpointConfig, Compression, DataName, DeviceName, EarlyStoppingConfig, ModelConfig,
-    OptimizerConfig, Precision, ScheduleName, StrategyName,
+    CheckpointConfig, Compression, DeviceName, EarlyStoppingConfig, OptimizerConfig, Precision,
+    ScheduleName, StrategyName,
 };
+use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
 /// Checks everything that does not depend on the world size.
 pub fn check(config: &Config) -> Result<(), Fault> {
@@ -13,6 +14,7 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     model(&config.model)?;
     data(config)?;
     optimizer(&config.optimizer)?;
+    schedule(config)?;
 
     let train = &config.train;
     in_range("train.epochs", train.epochs, 1, 1_000_000)?;
@@ -22,6 +24,7 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     if let Some(norm) = train.clip_norm {
         positive("train.clip_norm", norm)?;
     }
+    fraction("train.label_smoothing", train.label_smoothing)?;
     // TOML has no larger integers, and the resolved configuration is written as TOML.
     in_range("train.seed", train.seed, 0, i64::MAX as u64)?;
 
@@ -52,12 +55,6 @@ fn unavailable(config: &Config) -> Result<(), Fault> {
             format!("`{key}` = {value} is not available in this version"),
         ))
     };
-    let schedule = config.schedule.name;
-    not_yet(
-        schedule == ScheduleName::Constant,
-        "schedule.name",
-        &schedule,
-    )?;
     let precision = config.train.precision;
     not_yet(precision == Precision::F32, "train.precision", &precision)?;
     let device = config.train.device;
@@ -106,31 +103,107 @@ fn model(model: &ModelConfig) -> Result<(), Fault> {
             }
             in_range("model.hidden", cnn.hidden as u64, 1, 1 << 20)?;
             fraction("model.dropout_conv", cnn.dropout_conv)?;
-            fraction("model.dropout_hidden", cnn.dropout_hidden)?;
-            Ok(())
+            fraction("model.dropout_hidden", cnn.dropout_hidden)
+        }
+        ModelConfig::CscCnn(_) => Ok(()),
+        ModelConfig::WideResNet(wide) => wide_resnet(wide),
+        ModelConfig::ResNet(resnet) if [18, 50].contains(&resnet.depth) => Ok(()),
+        ModelConfig::ResNet(resnet) => Err(Fault::in_key(
+            "model.depth",
+            format!("`model.depth` = {} is neither 18 nor 50", resnet.depth),
+        )),
+        ModelConfig::Vit(vit) => self::vit(vit),
+    }
+}
+
+fn wide_resnet(wide: &WideResNetConfig) -> Result<(), Fault> {
+    let sizes = [("model.depth", wide.depth), ("model.widen", wide.widen)];
+    for (key, size) in sizes {
+        match size {
+            Some(size) if wide.preset == WidePreset::Olivia => {
+                return Err(Fault::in_key(
+                    key,
+                    format!("`{key}` = {size} has no use for the preset `olivia`"),
+                )
+                .help("remove it, or choose another model.preset"));
+            }
+            Some(size) => in_range(key, size as u64, 1, 10_000)?,
+            None => {}
         }
     }
+    if let Some(depth) = wide.depth.filter(|depth| depth % 6 != 4 || *depth < 10) {
+        return Err(Fault::in_key(
+            "model.depth",
+            format!("`model.depth` = {depth} is not 6n + 4 with n of at least 1"),
+        )
+        .help("for example 10, 16, 22, 28, 40"));
+    }
+    wide.dropout
+        .map_or(Ok(()), |rate| fraction("model.dropout", rate))
+}
+
+fn vit(vit: &VitConfig) -> Result<(), Fault> {
+    let sizes = [
+        ("model.patch", vit.patch, 4096),
+        ("model.dim", vit.dim, 65_536),
+        ("model.depth", vit.depth, 1000),
+        ("model.heads", vit.heads, 1024),
+        ("model.mlp_ratio", vit.mlp_ratio, 64),
+    ];
+    for (key, size, most) in sizes {
+        if let Some(size) = size {
+            in_range(key, size as u64, 1, most)?;
+        }
+    }
+    if let (Some(dim), Some(heads)) = (vit.dim, vit.heads)
+        && dim % heads != 0
+    {
+        return Err(Fault::in_key(
+            "model.heads",
+            format!("`model.heads` = {heads} does not divide `model.dim` = {dim}"),
+        ));
+    }
+    fraction("model.dropout", vit.dropout)?;
+    fraction("model.drop_path", vit.drop_path)
 }
 
 fn data(config: &Config) -> Result<(), Fault> {
     let data = &config.data;
-    if data.name == DataName::Digits && data.dir.is_some() {
-        return Err(Fault::in_key(
-            "data.dir",
-            "`data.dir` has no use for `digits`, which are generated",
-        )
-        .help("remove it, or choose another data.name"));
-    }
-    in_range("data.workers", data.workers as u64, 0, 256)?;
-    for (key, samples) in [
-        ("data.train_samples", data.train_samples),
-        ("data.test_samples", data.test_samples),
-    ] {
-        if let Some(samples) = samples {
-            in_range(key, samples as u64, 1, 100_000_000)?;
+    for (key, given, users) in data.particular_keys() {
+        if given && !users.contains(&data.name) {
+            let users: Vec<&str> = users.iter().map(|name| name.name()).collect();
+            return Err(
+                Fault::in_key(key, format!("`{key}` has no use for `{}`", data.name)).help(
+                    format!(
+                        "remove it, or choose another data.name: {}",
+                        users.join(", ")
+                    ),
+                ),
+            );
         }
     }
-    Ok(())
+    in_range("data.workers", data.workers as u64, 0, 256)?;
+    for (key, number, most) in [
+        ("data.train_samples", data.train_samples, 100_000_000),
+        ("data.test_samples", data.test_samples, 100_000_000),
+        ("data.size", data.size, 8192),
+        ("data.resize", data.resize, 8192),
+        ("data.channels", data.channels, 4),
+        ("data.classes", data.classes, 1_000_000),
+    ] {
+        if let Some(number) = number {
+            in_range(key, number as u64, 1, most)?;
+        }
+    }
+    match data.validation {
+        Some(share) => ensure(
+            share > 0.0 && share < 1.0,
+            "data.validation",
+            share,
+            "between 0 and 1",
+        ),
+        None => Ok(()),
+    }
 }
 
 fn optimizer(optimizer: &OptimizerConfig) -> Result<(), Fault> {
@@ -161,6 +234,80 @@ fn optimizer(optimizer: &OptimizerConfig) -> Result<(), Fault> {
             not_negative("optimizer.weight_decay", adadelta.weight_decay)
         }
     }
+}
+
+fn schedule(config: &Config) -> Result<(), Fault> {
+    let schedule = &config.schedule;
+    let name = schedule.name;
+    let one_cycle = name == ScheduleName::OneCycle;
+    let warm = schedule.warmup_epochs.is_some() || schedule.warmup_steps.is_some();
+    if schedule.warmup_epochs.is_some() && schedule.warmup_steps.is_some() {
+        return Err(Fault::in_key(
+            "schedule.warmup_steps",
+            "`schedule.warmup_steps` and `schedule.warmup_epochs` say the same thing",
+        )
+        .help("keep one of them"));
+    }
+    if one_cycle && warm {
+        let key = match schedule.warmup_steps {
+            Some(_) => "schedule.warmup_steps",
+            None => "schedule.warmup_epochs",
+        };
+        return Err(
+            Fault::in_key(key, "`one-cycle` has a warm-up of its own").help(format!(
+                "remove `{key}`; `schedule.peak` is the share of the run in which the rate rises"
+            )),
+        );
+    }
+    if let Some(epochs) = schedule.warmup_epochs {
+        not_negative("schedule.warmup_epochs", epochs)?;
+    }
+    ensure(
+        (0.0..=1.0).contains(&schedule.warmup_factor),
+        "schedule.warmup_factor",
+        schedule.warmup_factor,
+        "in [0, 1]",
+    )?;
+    ensure(
+        (0.0..=config.optimizer.lr()).contains(&schedule.min_lr),
+        "schedule.min_lr",
+        schedule.min_lr,
+        "between 0 and `optimizer.lr`",
+    )?;
+    ensure(
+        schedule.gamma > 0.0 && schedule.gamma <= 1.0,
+        "schedule.gamma",
+        schedule.gamma,
+        "in (0, 1]",
+    )?;
+    for epochs in &schedule.milestones {
+        not_negative("schedule.milestones", *epochs)?;
+    }
+    let milestones = schedule.milestones.len() + schedule.milestone_steps.len();
+    if name == ScheduleName::Step && milestones == 0 {
+        return Err(
+            Fault::in_key("schedule.name", "`schedule.name` = step needs milestones")
+                .help("for example schedule.milestones = [60, 120, 160], in epochs"),
+        );
+    }
+    ensure(
+        schedule.peak > 0.0 && schedule.peak < 1.0,
+        "schedule.peak",
+        schedule.peak,
+        "between 0 and 1",
+    )?;
+    for (key, factor) in [
+        ("schedule.div_factor", schedule.div_factor),
+        ("schedule.final_div_factor", schedule.final_div_factor),
+    ] {
+        ensure(
+            factor >= 1.0 && factor.is_finite(),
+            key,
+            factor,
+            "1 or larger",
+        )?;
+    }
+    Ok(())
 }
 
 fn moments(betas: [f64; 2], eps: f64) -> Result<(), Fault> {

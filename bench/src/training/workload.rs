@@ -1,0 +1,86 @@
+//! What is trained: models of the zoo, each with generated images of the size it is known by.
+
+use trainer::config::Loaded;
+
+use super::{LEARNING_RATE, MOMENTUM, SEED};
+use crate::error::BenchError;
+
+/// A model and its images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Workload {
+    /// The MNIST CNN with 1,199,882 parameters, 28×28 grey images, dropout on.
+    Cnn,
+    /// WRN-16-4 with 2.8 million parameters, 32×32 colour images, 100 classes.
+    #[value(name = "wrn-16-4")]
+    Wrn16x4,
+    /// ViT-Tiny with 5.4 million parameters, 32×32 colour images in patches of 4, 100 classes.
+    VitTiny,
+}
+
+/// Numbers of images.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Images per step over all ranks.
+    pub batch: usize,
+    /// Images to train with.
+    pub train: usize,
+    /// Images of the evaluation.
+    pub test: usize,
+}
+
+impl Sizes {
+    /// As few as there can be.
+    pub fn one_batch() -> Self {
+        Self {
+            batch: 1,
+            train: 1,
+            test: 1,
+        }
+    }
+}
+
+impl Workload {
+    /// What the name stands for.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Cnn => "CNN with 1,199,882 parameters, 28 x 28 grey images, dropout on",
+            Self::Wrn16x4 => "WRN-16-4, 32 x 32 colour images, 100 classes",
+            Self::VitTiny => "ViT-Tiny, 32 x 32 colour images in patches of 4, 100 classes",
+        }
+    }
+
+    /// The trainer's configuration for one epoch.
+    ///
+    /// # Errors
+    /// When it cannot be read, which would be a mistake in this module.
+    pub fn config(self, sizes: Sizes) -> Result<Loaded, BenchError> {
+        let colour = "name = \"generated\"\nclasses = 100";
+        let (model, data) = match self {
+            Self::Cnn => ("name = \"cnn\"", "name = \"digits\""),
+            Self::Wrn16x4 => ("name = \"wide-resnet\"\npreset = \"wrn-16-4\"", colour),
+            Self::VitTiny => ("name = \"vit\"\npreset = \"tiny\"", colour),
+        };
+        let Sizes { batch, train, test } = sizes;
+        let text = format!(
+            "[model]\n{model}\n\
+             [data]\n{data}\ntrain_samples = {train}\ntest_samples = {test}\n\
+             [optimizer]\nname = \"sgd\"\nlr = {LEARNING_RATE}\nmomentum = {MOMENTUM}\n\
+             [train]\nepochs = 1\nbatch_size = {batch}\nseed = {SEED}\n\
+             [log]\nevery_steps = 1\n",
+        );
+        Ok(Loaded::parse("bench", "bench", &text, &[])?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn every_workload_has_a_valid_configuration() {
+        for workload in Workload::value_variants() {
+            workload.config(Sizes::one_batch()).unwrap();
+        }
+    }
+}

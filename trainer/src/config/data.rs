@@ -1,0 +1,177 @@
+//! `[data]`: the data sets and their keys.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use datasets::Augment;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::section::names;
+
+names! {
+    /// `[data] name`.
+    DataName {
+        /// 28×28 digits drawn by a generator; needs no files.
+        #[default]
+        Digits = "digits",
+        /// MNIST: 28×28 handwritten digits, 60000 to train and 10000 to test.
+        Mnist = "mnist",
+        /// Fashion-MNIST: 28×28 grey images of clothes, 60000 to train and 10000 to test.
+        FashionMnist = "fashion-mnist",
+        /// CIFAR-10: 32×32 colour images of 10 classes, 50000 to train and 10000 to test.
+        Cifar10 = "cifar-10",
+        /// CIFAR-100: 32×32 colour images of 100 classes, 50000 to train and 10000 to test.
+        Cifar100 = "cifar-100",
+        /// A folder of images for each class.
+        ImageFolder = "image-folder",
+        /// Images of any size drawn by a generator, for benchmarks.
+        Generated = "generated",
+    }
+}
+
+names! {
+    /// `[data] labels` of CIFAR-100.
+    LabelsName {
+        /// 100 classes.
+        #[default]
+        Fine = "fine",
+        /// 20 classes of 5 fine ones each.
+        Coarse = "coarse",
+    }
+}
+
+names! {
+    /// `[data] color` of an image folder.
+    ColorName {
+        /// As the files have it; all have to agree.
+        #[default]
+        Auto = "auto",
+        /// Three channels; grey images get three equal ones.
+        Rgb = "rgb",
+        /// One channel.
+        Grey = "grey",
+    }
+}
+
+/// `[data]`: what is learned from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataConfig {
+    /// Data set: `digits`, `mnist`, `fashion-mnist`, `cifar-10`, `cifar-100`, `image-folder` or
+    /// `generated`. Default `digits`.
+    pub name: DataName,
+    /// Folder that holds the files, or will after the download. Default `data/<name>`; `digits`
+    /// and `generated` need none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Whether missing files are downloaded, by the first rank of each node. Default true.
+    pub download: bool,
+    /// Folder for the unpacked copy of an archive, which the ranks of a node share. Default: beside
+    /// the archive, or in the user's cache folder where that cannot be written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_dir: Option<PathBuf>,
+    /// Threads per rank that prepare batches; 0 prepares them in the thread that trains.
+    /// Default 1.
+    pub workers: usize,
+    /// Random changes to training images, joined by `+`: `shift[:PIXELS]`,
+    /// `crop[:PADDING[:reflect]]`, `flip[:P]`, `resized-crop[:MIN_SCALE]`,
+    /// `rand-augment[:OPS[:MAGNITUDE]]`, `cutout[:SIDE]`, `mixup[:ALPHA[:P]]`,
+    /// `cutmix[:ALPHA[:P]]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
+    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
+    pub augment: Augment,
+    /// Training images used, the first ones of the data set. Default: all (`digits`: 8192,
+    /// `generated`: 50000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train_samples: Option<usize>,
+    /// Test images used, the first ones of the data set. Default: all (`digits`: 2048,
+    /// `generated`: 10000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_samples: Option<usize>,
+    /// `cifar-100`: classes, `fine` (100) or `coarse` (20). Default `fine`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<LabelsName>,
+    /// `image-folder`: side in pixels to which images are cropped; `generated`: their side.
+    /// Default 224; `generated`: 32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<usize>,
+    /// `image-folder`: length in pixels to which the shorter side is scaled before the crop.
+    /// Default: `size` × 256 / 224.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resize: Option<usize>,
+    /// `image-folder`: `rgb` and `grey` convert all images, `auto` wants files that agree. Default
+    /// `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub color: Option<ColorName>,
+    /// `image-folder`: share of each class that is kept for validation, where the folder has none
+    /// of its own, in (0, 1). Default: the folder has `train` and `val`, or `test`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation: Option<f64>,
+    /// `generated`: channels. Default 3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<usize>,
+    /// `generated`: classes. Default 10.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<usize>,
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self {
+            name: DataName::Digits,
+            dir: None,
+            download: true,
+            cache_dir: None,
+            workers: 1,
+            augment: Augment::default(),
+            train_samples: None,
+            test_samples: None,
+            labels: None,
+            size: None,
+            resize: None,
+            color: None,
+            validation: None,
+            channels: None,
+            classes: None,
+        }
+    }
+}
+
+impl DataConfig {
+    /// The keys that only some data sets have a use for, whether each is given, and which data
+    /// sets those are.
+    pub(super) fn particular_keys(&self) -> [(&'static str, bool, &'static [DataName]); 9] {
+        use DataName::{Cifar10, Cifar100, FashionMnist, Generated, ImageFolder, Mnist};
+        [
+            (
+                "data.dir",
+                self.dir.is_some(),
+                &[Mnist, FashionMnist, Cifar10, Cifar100, ImageFolder],
+            ),
+            (
+                "data.cache_dir",
+                self.cache_dir.is_some(),
+                &[Cifar10, Cifar100],
+            ),
+            ("data.labels", self.labels.is_some(), &[Cifar100]),
+            ("data.size", self.size.is_some(), &[ImageFolder, Generated]),
+            ("data.resize", self.resize.is_some(), &[ImageFolder]),
+            ("data.color", self.color.is_some(), &[ImageFolder]),
+            ("data.validation", self.validation.is_some(), &[ImageFolder]),
+            ("data.channels", self.channels.is_some(), &[Generated]),
+            ("data.classes", self.classes.is_some(), &[Generated]),
+        ]
+    }
+}
+
+fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn from_text<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(D::Error::custom)
+}

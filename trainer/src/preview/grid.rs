@@ -1,0 +1,139 @@
+//! Images with captions, side by side in one picture.
+
+use font8x8::UnicodeFonts;
+use image::imageops::{self, FilterType};
+use image::{Rgb, RgbImage};
+
+/// Side of a character of the font, in pixels.
+const CHARACTER: u32 = 8;
+const LINE: u32 = CHARACTER + 2;
+const MARGIN: u32 = 6;
+/// Small images are enlarged to about this width, so that pixels and captions can be seen.
+const COMFORTABLE: u32 = 112;
+/// Longest side of a picture.
+const LARGEST: u32 = 16_384;
+const PAPER: Rgb<u8> = Rgb([255, 255, 255]);
+const INK: Rgb<u8> = Rgb([20, 20, 20]);
+
+/// One image and the lines below it.
+#[derive(Debug)]
+pub struct Tile {
+    pub image: RgbImage,
+    pub lines: Vec<String>,
+}
+
+/// Lays equally large tiles out in about as many columns as rows; nothing if that gets too large.
+pub fn draw(tiles: &[Tile]) -> Option<RgbImage> {
+    let (width, height) = tiles.first().map_or((0, 0), |tile| tile.image.dimensions());
+    let zoom = (COMFORTABLE / width.max(1)).max(1);
+    let (width, height) = (width.checked_mul(zoom)?, height.checked_mul(zoom)?);
+    let lines = tiles.iter().map(|tile| tile.lines.len()).max().unwrap_or(0);
+    let cell_width = width.checked_add(MARGIN)?;
+    let cell_height = height.checked_add(MARGIN + LINE * u32::try_from(lines).ok()?)?;
+
+    let count = u32::try_from(tiles.len()).ok()?;
+    let columns = f64::from(count).sqrt().ceil() as u32;
+    let rows = count.div_ceil(columns.max(1));
+    let side = |cells: u32, cell: u32| {
+        let side = cells.checked_mul(cell)?.checked_add(MARGIN)?;
+        (side <= LARGEST).then_some(side)
+    };
+    let mut picture =
+        RgbImage::from_pixel(side(columns, cell_width)?, side(rows, cell_height)?, PAPER);
+    for (index, tile) in (0..).zip(tiles) {
+        let left = MARGIN + (index % columns) * cell_width;
+        let top = MARGIN + (index / columns) * cell_height;
+        let enlarged = imageops::resize(&tile.image, width, height, FilterType::Nearest);
+        imageops::replace(&mut picture, &enlarged, left.into(), top.into());
+        for (number, line) in (0..).zip(&tile.lines) {
+            let below = top + height + 2 + number * LINE;
+            write(&mut picture, line, left, below, width / CHARACTER);
+        }
+    }
+    Some(picture)
+}
+
+/// Writes at most `room` characters; a longer text ends in a tilde.
+fn write(picture: &mut RgbImage, text: &str, left: u32, top: u32, room: u32) {
+    let too_long = text.chars().count() > room as usize;
+    let kept = if too_long {
+        room.saturating_sub(1)
+    } else {
+        room
+    };
+    let end = too_long.then_some('~');
+    let characters = text.chars().take(kept as usize).chain(end);
+    for (position, character) in (0..).zip(characters) {
+        let glyph = font8x8::BASIC_FONTS
+            .get(character)
+            .or_else(|| font8x8::LATIN_FONTS.get(character))
+            .or_else(|| font8x8::BASIC_FONTS.get('?'))
+            .unwrap_or_default();
+        stamp(picture, glyph, left + position * CHARACTER, top);
+    }
+}
+
+/// Sets the pixels of one character: a byte is a row, its lowest bit the leftmost pixel.
+fn stamp(picture: &mut RgbImage, glyph: [u8; 8], left: u32, top: u32) {
+    for (y, row) in (0..).zip(glyph) {
+        for x in (0..CHARACTER).filter(|x| row >> x & 1 == 1) {
+            if let Some(pixel) = picture.get_pixel_mut_checked(left + x, top + y) {
+                *pixel = INK;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tile(side: u32, value: u8, text: &str) -> Tile {
+        Tile {
+            image: RgbImage::from_pixel(side, side, Rgb([value, 0, 0])),
+            lines: vec![text.to_owned()],
+        }
+    }
+
+    #[test]
+    fn tiles_stand_in_reading_order_with_their_captions() {
+        let tiles: Vec<Tile> = (0..5).map(|i| tile(56, 50 * i, "cat")).collect();
+        let picture = draw(&tiles).unwrap();
+        let cell = (112 + MARGIN, 112 + MARGIN + LINE);
+        assert_eq!(
+            picture.dimensions(),
+            (MARGIN + 3 * cell.0, MARGIN + 2 * cell.1)
+        );
+        for index in 0..5u32 {
+            let (left, top) = (index % 3 * cell.0 + MARGIN, index / 3 * cell.1 + MARGIN);
+            let inside = picture.get_pixel(left + 111, top + 111);
+            assert_eq!(inside.0, [50 * index as u8, 0, 0]);
+            let inked = (0..24 * LINE)
+                .filter(|i| *picture.get_pixel(left + i % 24, top + 112 + i / 24) == INK)
+                .count();
+            assert!((20..150).contains(&inked), "{inked}");
+        }
+        assert_eq!(*picture.get_pixel(cell.0 * 3 - 20, cell.1 + 50), PAPER);
+    }
+
+    #[test]
+    fn long_and_strange_captions_stay_below_their_image() {
+        let picture = draw(&[
+            tile(112, 0, &"w".repeat(1000)),
+            tile(112, 0, "\u{4e2d}\u{0}ä"),
+        ])
+        .unwrap();
+        // The margin between the two columns stays clean.
+        let between = MARGIN + 112..MARGIN + 112 + MARGIN;
+        for (x, y) in between.flat_map(|x| (0..picture.height()).map(move |y| (x, y))) {
+            assert_eq!(*picture.get_pixel(x, y), PAPER);
+        }
+    }
+
+    #[test]
+    fn too_large_pictures_are_refused() {
+        let tiles: Vec<Tile> = (0..100).map(|_| tile(2000, 0, "")).collect();
+        assert!(draw(&tiles).is_none());
+        assert!(draw(&[]).is_some());
+    }
+}

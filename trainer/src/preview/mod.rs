@@ -1,0 +1,203 @@
+//! `trainer preview`: a picture of the first training batch, as the model will see it.
+
+mod grid;
+
+use std::path::{Path, PathBuf};
+
+use datasets::{Batch, Dataset, DatasetError, Loader, Normalization, TrainSampler};
+use image::{ImageFormat, RgbImage};
+
+use crate::config::Loaded;
+use crate::data;
+use grid::Tile;
+
+/// What the picture shows.
+#[derive(Clone, Copy, Debug)]
+pub struct PreviewOptions {
+    /// Number of images, at least 1; no more than one global batch are shown.
+    pub images: usize,
+    /// The epoch whose first batch it is, from 1.
+    pub epoch: usize,
+}
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub enum PreviewError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DatasetError),
+    /// The data cannot be divided as the configuration asks.
+    #[error(transparent)]
+    Sampler(#[from] datasets::SamplerError),
+    /// The picture would be too large.
+    #[error(
+        "{images} images of {width}×{height} pixels make too large a picture; show fewer with --images"
+    )]
+    TooLarge {
+        /// Number of images.
+        images: usize,
+        /// Width of each.
+        width: usize,
+        /// Height of each.
+        height: usize,
+    },
+    /// The picture cannot be written.
+    #[error("cannot write {}: {source}. Choose another file with --out", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system or the encoder said.
+        source: image::ImageError,
+    },
+}
+
+/// Draws the beginning of the first global batch of an epoch, augmented as in training, with the
+/// names of the classes. The same configuration always gives the same picture, which is what the
+/// run will see whatever its world size.
+///
+/// # Errors
+/// If the data cannot be read or the picture gets too large.
+pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, PreviewError> {
+    let config = &loaded.config;
+    let global = loaded.batching(1)?.global;
+    data::prepare(&config.data)?;
+    let dataset = data::open(&config.data, config.train.seed)?.train;
+    let sampler = TrainSampler::new(dataset.len(), global, global, 0, 1, config.train.seed)?;
+    let loader =
+        Loader::new(dataset.clone())?.augment(config.data.augment.clone(), config.train.seed);
+    let epoch = sampler.epoch(options.epoch.saturating_sub(1));
+    let batch = loader.iter(epoch).next().transpose()?.unwrap_or_default();
+    let tiles = tiles(&batch, dataset.as_ref(), options.images);
+    grid::draw(&tiles).ok_or(PreviewError::TooLarge {
+        images: tiles.len(),
+        width: batch.shape.width,
+        height: batch.shape.height,
+    })
+}
+
+/// Writes the picture as PNG.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn save(picture: &RgbImage, path: &Path) -> Result<(), PreviewError> {
+    picture
+        .save_with_format(path, ImageFormat::Png)
+        .map_err(|source| PreviewError::Write {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+fn tiles(batch: &Batch, dataset: &dyn Dataset, images: usize) -> Vec<Tile> {
+    let normalization = dataset.normalization();
+    batch
+        .images
+        .chunks_exact(batch.shape.len().max(1))
+        .take(images)
+        .enumerate()
+        .map(|(index, values)| Tile {
+            image: picture(values, batch, &normalization),
+            lines: caption(batch, index, dataset.class_names()),
+        })
+        .collect()
+}
+
+/// Normalised planes become colours again; one channel becomes grey, and of more than three the
+/// first three are shown.
+fn picture(values: &[f32], batch: &Batch, by: &Normalization) -> RgbImage {
+    let plane = batch.shape.height * batch.shape.width;
+    let colours = |channel: usize| {
+        let channel = channel.min(batch.shape.channels.saturating_sub(1));
+        let mean = by.mean.get(channel).copied().unwrap_or_default();
+        let std = by.std.get(channel).copied().unwrap_or(1.0);
+        let values = values
+            .chunks_exact(plane.max(1))
+            .nth(channel)
+            .unwrap_or_default();
+        // A float-to-integer cast saturates.
+        let byte = move |value: &f32| ((value * std + mean) * 255.0).round() as u8;
+        values.iter().map(byte)
+    };
+    let channels = match batch.shape.channels {
+        1 | 2 => [0, 0, 0],
+        _ => [0, 1, 2],
+    };
+    let [red, green, blue] = channels.map(colours);
+    let mut image = RgbImage::new(batch.shape.width as u32, batch.shape.height as u32);
+    for (pixel, ((r, g), b)) in image.pixels_mut().zip(red.zip(green).zip(blue)) {
+        *pixel = image::Rgb([r, g, b]);
+    }
+    image
+}
+
+/// The name of the class, or both names with their weights.
+fn caption(batch: &Batch, index: usize, names: &[String]) -> Vec<String> {
+    let name = |labels: &[i32]| {
+        labels
+            .get(index)
+            .and_then(|label| names.get(usize::try_from(*label).ok()?))
+            .cloned()
+            .unwrap_or_default()
+    };
+    let first = name(&batch.labels);
+    let Some(mixed) = &batch.mixed else {
+        return vec![first];
+    };
+    let weight = mixed.weights.get(index).copied().unwrap_or(1.0);
+    if weight >= 1.0 {
+        return vec![first, String::new()];
+    }
+    let share = |weight: f32| (100.0 * weight).round();
+    vec![
+        format!("{}% {first}", share(weight)),
+        format!("{}% {}", share(1.0 - weight), name(&mixed.labels)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datasets::{ImageShape, Mixed};
+
+    fn batch() -> Batch {
+        Batch {
+            images: vec![-1.0, 1.0, 0.0, 0.5, -0.5, 9.0],
+            labels: vec![0, 1],
+            mixed: None,
+            indices: vec![0, 1],
+            shape: ImageShape {
+                channels: 1,
+                height: 1,
+                width: 3,
+            },
+        }
+    }
+
+    #[test]
+    fn values_become_the_bytes_they_came_from() {
+        let by = Normalization {
+            mean: vec![0.5],
+            std: vec![0.5],
+        };
+        let image = picture(&batch().images[3..], &batch(), &by);
+        let grey: Vec<u8> = image.pixels().map(|pixel| pixel.0[0]).collect();
+        assert_eq!(grey, [191, 64, 255]);
+        assert_eq!(image.dimensions(), (3, 1));
+    }
+
+    #[test]
+    fn mixed_images_are_named_with_their_weights() {
+        let names = ["cat".to_owned(), "dog".to_owned()];
+        let mut batch = batch();
+        assert_eq!(caption(&batch, 1, &names), ["dog"]);
+        batch.mixed = Some(Mixed {
+            labels: vec![1, 1],
+            weights: vec![0.3, 1.0],
+        });
+        assert_eq!(caption(&batch, 0, &names), ["30% cat", "70% dog"]);
+        assert_eq!(caption(&batch, 1, &names), ["dog", ""]);
+    }
+}
