@@ -145,7 +145,7 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
         Ok::<_, TrainError>(Loader::new(dataset.clone())?.workers(config.data.workers))
     };
     Ok(Input {
-        train_loader: loader(&splits.train)?.augment(config.data.augment, seed),
+        train_loader: loader(&splits.train)?.augment(config.data.augment.clone(), seed),
         eval_loader: loader(&splits.test)?,
         splits,
         train_sampler,

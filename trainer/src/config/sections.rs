@@ -69,8 +69,10 @@ pub struct DataConfig {
     /// Threads per rank that prepare batches; 0 prepares them in the thread that trains.
     /// Default 1.
     pub workers: usize,
-    /// Random changes to training images: `none`, `shift` or `shift:PIXELS` (for digits),
-    /// `crop+flip` or `crop+flip:PADDING` (for photographs). Default `none`.
+    /// Random changes to training images, joined by `+`: `shift[:PIXELS]`,
+    /// `crop[:PADDING[:reflect]]`, `flip[:P]`, `resized-crop[:MIN_SCALE]`,
+    /// `rand-augment[:OPS[:MAGNITUDE]]`, `cutout[:SIDE]`, `mixup[:ALPHA[:P]]`,
+    /// `cutmix[:ALPHA[:P]]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     pub augment: Augment,
     /// Training images used, the first ones of the data set. Default: all (`digits`: 8192).
@@ -88,7 +90,7 @@ impl Default for DataConfig {
             dir: None,
             download: true,
             workers: 1,
-            augment: Augment::None,
+            augment: Augment::default(),
             train_samples: None,
             test_samples: None,
         }
