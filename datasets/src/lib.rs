@@ -15,13 +15,13 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use datasets::{Augment, Digits, Loader, Split, TrainSampler};
+//! use datasets::{Digits, Loader, Split, TrainSampler};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let digits = Arc::new(Digits::new(Split::Train, 1000, 42));
 //! // Rank 0 of 2: global batches of 64 are 2 ranks x 2 micro-batches of 16.
 //! let sampler = TrainSampler::new(1000, 64, 16, 0, 2, 42)?;
-//! let loader = Loader::new(digits)?.workers(2).augment(Augment::Shift { pixels: 2 }, 42);
+//! let loader = Loader::new(digits)?.workers(2).augment("shift:2".parse()?, 42);
 //!
 //! let epoch = sampler.epoch(0).from_step(3); // as a run does that is resumed after 3 steps
 //! assert_eq!(epoch.steps(), 12);
@@ -48,7 +48,7 @@ pub use augment::{Augment, ParseAugmentError};
 pub use digits::Digits;
 pub use download::{Downloader, RemoteFile};
 pub use error::{DatasetError, SamplerError};
-pub use loader::{Batch, BatchIter, Loader};
+pub use loader::{Batch, BatchIter, Loader, Mixed};
 pub use mnist::Mnist;
 pub use sampler::{Epoch, EvalSampler, TrainSampler};
 

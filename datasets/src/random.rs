@@ -2,7 +2,8 @@
 //!
 //! Every use (a shuffle, one image's augmentation, one drawn digit) opens its own ChaCha8 stream
 //! whose 256-bit key is the purpose and three integers. So no result depends on how many numbers
-//! somebody else drew before, and the numbers are the same on every platform.
+//! somebody else drew before, and the numbers are the same on every platform (to the last bits
+//! where logarithms are taken: normal and beta variables).
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -13,6 +14,10 @@ pub(crate) enum Purpose {
     Shuffle = 1,
     Augment = 2,
     Digits = 3,
+    RandAugment = 16,
+    Mix = 17,
+    Cutout = 18,
+    Erase = 19,
 }
 
 /// A stream of random numbers.
@@ -56,6 +61,44 @@ impl Stream {
         self.between(-reach, reach)
     }
 
+    /// True with probability `p`.
+    pub(crate) fn chance(&mut self, p: f32) -> bool {
+        self.unit() < p
+    }
+
+    /// Two independent draws from the standard normal distribution (Box and Muller 1958).
+    pub(crate) fn normals(&mut self) -> [f32; 2] {
+        // 1 - unit is above zero, so the logarithm is finite.
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        let (sin, cos) = (std::f32::consts::TAU * self.unit()).sin_cos();
+        [radius * cos, radius * sin]
+    }
+
+    /// From the distribution Beta(`alpha`, `alpha`), `alpha` above zero; where `alpha` is small
+    /// nearly always close to 0 or 1.
+    pub(crate) fn beta(&mut self, alpha: f32) -> f32 {
+        let alpha = f64::from(alpha);
+        // X / (X + Y) of two gamma variables, in logarithms because both underflow for small alpha.
+        let (x, y) = (self.log_gamma(alpha), self.log_gamma(alpha));
+        (1.0 / (1.0 + (y - x).exp())) as f32
+    }
+
+    /// The logarithm of a draw from the gamma distribution of this shape and scale 1 (Marsaglia and
+    /// Tsang 2000, <https://doi.org/10.1145/358407.358414>; shapes below 1 by their section 6).
+    fn log_gamma(&mut self, shape: f64) -> f64 {
+        let boost = (1.0 - f64::from(self.unit())).ln() / shape;
+        let d = shape + 1.0 - 1.0 / 3.0;
+        let c = 1.0 / (9.0 * d).sqrt();
+        loop {
+            let x = f64::from(self.normals()[0]);
+            let v = (1.0 + c * x).powi(3);
+            let u = 1.0 - f64::from(self.unit());
+            if v > 0.0 && u.ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+                return (d * v).ln() + boost;
+            }
+        }
+    }
+
     pub(crate) fn bytes(&mut self, buffer: &mut [u8]) {
         self.0.fill_bytes(buffer);
     }
@@ -96,5 +139,48 @@ mod tests {
         let mut stream = Stream::new(Purpose::Shuffle, 7, 0, 0);
         assert!((0..10_000).all(|_| (0.0..1.0).contains(&stream.unit())));
         assert!((0..10_000).all(|_| (-2.0..=2.0).contains(&stream.around(2.0))));
+    }
+    #[test]
+    fn chances_are_as_told() {
+        let mut stream = Stream::new(Purpose::Shuffle, 7, 0, 0);
+        let mut hits = |p| (0..10_000).filter(|_| stream.chance(p)).count();
+        assert_eq!((hits(0.0), hits(1.0)), (0, 10_000));
+        assert!((2_300..2_700).contains(&hits(0.25)));
+    }
+
+    /// Mean and variance of `draw`.
+    fn moments(mut draw: impl FnMut(&mut Stream) -> f32) -> (f64, f64) {
+        let mut stream = Stream::new(Purpose::Mix, 3, 1, 4);
+        let values: Vec<f64> = (0..40_000).map(|_| draw(&mut stream).into()).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let square = |value: &f64| (value - mean).powi(2);
+        let variance = values.iter().map(square).sum::<f64>() / values.len() as f64;
+        (mean, variance)
+    }
+
+    #[test]
+    fn normals_have_mean_zero_and_variance_one() {
+        for which in [0, 1] {
+            let (mean, variance) = moments(|stream| stream.normals()[which]);
+            assert!(mean.abs() < 0.02, "{mean}");
+            assert!((variance - 1.0).abs() < 0.03, "{variance}");
+        }
+    }
+
+    #[test]
+    fn betas_have_the_moments_of_their_distribution() {
+        for alpha in [0.001, 0.2, 0.8, 1.0, 3.0, 1000.0] {
+            let (mean, variance) = moments(|stream| {
+                let value = stream.beta(alpha);
+                assert!((0.0..=1.0).contains(&value), "{value}");
+                value
+            });
+            assert!((mean - 0.5).abs() < 0.01, "{alpha}: {mean}");
+            let expected = 1.0 / (4.0 * (2.0 * f64::from(alpha) + 1.0));
+            assert!(
+                (variance / expected - 1.0).abs() < 0.05,
+                "{alpha}: {variance}, not {expected}"
+            );
+        }
     }
 }

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use datasets::{
-    Augment, Batch, Dataset, DatasetError, Digits, Epoch, EvalSampler, ImageShape, Loader,
-    Normalization, Split, TrainSampler,
+    Batch, Dataset, DatasetError, Digits, Epoch, EvalSampler, ImageShape, Loader, Normalization,
+    Split, TrainSampler,
 };
 
 /// Ends the test when `work` hangs.
@@ -136,7 +136,7 @@ fn workers_and_ranks_change_nothing() {
             loader
                 .workers(workers)
                 .prefetch(3)
-                .augment(Augment::Shift { pixels: 3 }, 9)
+                .augment("shift:3".parse().unwrap(), 9)
         };
         let sampler = |rank, size| TrainSampler::new(200, 24, 4, rank, size, 5).unwrap();
         let expected = collect(&loader(0), sampler(0, 1).epoch(2));
@@ -166,7 +166,7 @@ fn training_is_augmented_anew_in_every_epoch_and_evaluation_never() {
         let plain = Loader::new(digits.clone()).unwrap();
         let shifting = Loader::new(digits)
             .unwrap()
-            .augment(Augment::Shift { pixels: 3 }, 1);
+            .augment("shift:3".parse().unwrap(), 1);
         let sampler = TrainSampler::new(50, 50, 50, 0, 1, 0).unwrap().sequential();
         let evaluation = EvalSampler::new(50, 50, 0, 1).unwrap();
         assert_eq!(

@@ -5,6 +5,8 @@
 //! bookkeeping, the number of batches in memory is bounded, and neither the order nor the content
 //! of a batch depends on the number of workers.
 
+mod sample;
+
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,8 +15,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::augment::{Augment, Normalizer, Placement};
+use crate::augment::{Augment, Normalizer};
 use crate::{Dataset, DatasetError, Epoch, ImageShape};
+use sample::{Samples, Scratch};
 
 /// Batches kept for reuse; more would hold memory that nobody asks for.
 const MAX_SPARE: usize = 16;
@@ -26,16 +29,29 @@ pub struct Batch {
     pub images: Vec<f32>,
     /// One label per image.
     pub labels: Vec<i32>,
+    /// What the images are mixed with; none where the augmentation does not mix, and in
+    /// evaluations.
+    pub mixed: Option<Mixed>,
     /// Which image of the data set each one is.
     pub indices: Vec<usize>,
     /// The size of every image.
     pub shape: ImageShape,
 }
 
+/// The second labels of images that mixup or CutMix has mixed: image `i` belongs to class
+/// `Batch::labels[i]` with weight `weights[i]`, and to `labels[i]` with weight `1 - weights[i]`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mixed {
+    /// The label of the image that was mixed in; the image's own where none was.
+    pub labels: Vec<i32>,
+    /// The weight of the image's own label, from 0 to 1; 1 where none was mixed in.
+    pub weights: Vec<f32>,
+}
+
 /// Makes batches from a data set.
 pub struct Loader {
     dataset: Arc<dyn Dataset>,
-    normalizer: Arc<Normalizer>,
+    normalizer: Normalizer,
     workers: usize,
     prefetch: usize,
     augment: Augment,
@@ -52,10 +68,10 @@ impl Loader {
         let normalizer = Normalizer::new(dataset.shape(), &dataset.normalization())?;
         Ok(Loader {
             dataset,
-            normalizer: Arc::new(normalizer),
+            normalizer,
             workers: 0,
             prefetch: 2,
-            augment: Augment::None,
+            augment: Augment::none(),
             seed: 0,
             spare: Arc::default(),
         })
@@ -85,10 +101,13 @@ impl Loader {
     pub fn iter(&self, epoch: Epoch) -> BatchIter {
         let count = epoch.batches();
         let job = Arc::new(Job {
-            dataset: Arc::clone(&self.dataset),
-            normalizer: Arc::clone(&self.normalizer),
-            augment: self.augment,
-            seed: self.seed,
+            samples: Samples {
+                dataset: Arc::clone(&self.dataset),
+                normalizer: self.normalizer.clone(),
+                augment: self.augment.clone(),
+                seed: self.seed,
+                epoch: epoch.number(),
+            },
             epoch,
             spare: Arc::clone(&self.spare),
             stopped: AtomicBool::new(false),
@@ -98,7 +117,7 @@ impl Loader {
             count,
             position: 0,
             failure: None,
-            scratch: Vec::new(),
+            scratch: Scratch::default(),
             receivers: Vec::new(),
             threads: Vec::new(),
         };
@@ -128,7 +147,7 @@ pub struct BatchIter {
     position: usize,
     /// An error from before the first batch.
     failure: Option<DatasetError>,
-    scratch: Vec<u8>,
+    scratch: Scratch,
     /// One per worker; none when the work is done in `next`.
     receivers: Vec<Receiver<Result<Batch, DatasetError>>>,
     threads: Vec<JoinHandle<()>>,
@@ -230,10 +249,7 @@ impl fmt::Debug for BatchIter {
 
 /// What workers share.
 struct Job {
-    dataset: Arc<dyn Dataset>,
-    normalizer: Arc<Normalizer>,
-    augment: Augment,
-    seed: u64,
+    samples: Samples,
     epoch: Epoch,
     spare: Arc<Mutex<Vec<Batch>>>,
     stopped: AtomicBool,
@@ -246,7 +262,7 @@ impl Job {
         positions: impl Iterator<Item = usize>,
         sender: &SyncSender<Result<Batch, DatasetError>>,
     ) {
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         for position in positions {
             let result = self.make(position, &mut scratch);
             let failed = result.is_err();
@@ -257,7 +273,7 @@ impl Job {
     }
 
     /// Makes the batch at `position`; a panic of the data set becomes an error.
-    fn make(&self, position: usize, scratch: &mut Vec<u8>) -> Result<Batch, DatasetError> {
+    fn make(&self, position: usize, scratch: &mut Scratch) -> Result<Batch, DatasetError> {
         catch_unwind(AssertUnwindSafe(|| self.fill(position, scratch))).unwrap_or_else(|panic| {
             Err(DatasetError::Panic {
                 position,
@@ -266,32 +282,21 @@ impl Job {
         })
     }
 
-    fn fill(&self, position: usize, scratch: &mut Vec<u8>) -> Result<Batch, DatasetError> {
+    fn fill(&self, position: usize, scratch: &mut Scratch) -> Result<Batch, DatasetError> {
         let indices = self.epoch.get(position).unwrap_or_default();
-        let shape = self.dataset.shape();
-        let classes = self.dataset.class_names().len();
+        let shape = self.samples.shape();
         let mut batch = self.empty_batch(indices.len(), shape)?;
-        scratch.resize(shape.len(), 0);
-
         let images = batch.images.chunks_exact_mut(shape.len().max(1));
         for (&index, image) in indices.iter().zip(images) {
             if self.stopped.load(Ordering::Relaxed) {
                 break; // Nobody will see this batch.
             }
-            let label = self.dataset.read(index, scratch)?;
-            let known = i32::try_from(label)
-                .ok()
-                .filter(|_| (label as usize) < classes);
-            batch.labels.push(known.ok_or(DatasetError::Label {
-                index,
-                label,
-                classes,
-            })?);
-            let place = match self.epoch.number() {
-                Some(epoch) => self.augment.place(self.seed, epoch, index),
-                None => Placement::default(),
-            };
-            self.normalizer.convert(scratch, place, image);
+            let label = self.samples.make(index, scratch, image)?;
+            batch.labels.push(label.own);
+            if let Some(mixed) = &mut batch.mixed {
+                mixed.labels.push(label.other);
+                mixed.weights.push(label.weight);
+            }
         }
         batch.indices.extend_from_slice(indices);
         Ok(batch)
@@ -303,6 +308,12 @@ impl Job {
         batch.labels.clear();
         batch.indices.clear();
         batch.shape = shape;
+        batch.mixed = self.samples.mixes().then(|| {
+            let mut mixed = batch.mixed.take().unwrap_or_default();
+            mixed.labels.clear();
+            mixed.weights.clear();
+            mixed
+        });
         let len = images.saturating_mul(shape.len());
         let missing = len.saturating_sub(batch.images.len());
         let memory = |_| DatasetError::Memory {

@@ -1,0 +1,86 @@
+//! A rectangle of an image's pixels, as parts of its rows.
+
+use std::ops::Range;
+
+use crate::ImageShape;
+
+/// A rectangle of pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Area {
+    pub(super) top: usize,
+    pub(super) left: usize,
+    pub(super) height: usize,
+    pub(super) width: usize,
+}
+
+impl Area {
+    /// `height` rows and `width` columns around the pixel (`y`, `x`), clipped at the borders of an
+    /// image. Of an even number, the greater half lies before the pixel.
+    pub(super) fn around(y: usize, x: usize, height: usize, width: usize, of: ImageShape) -> Self {
+        let (top, height) = clip(y, height, of.height);
+        let (left, width) = clip(x, width, of.width);
+        Area {
+            top,
+            left,
+            height,
+            width,
+        }
+    }
+
+    /// Number of pixels.
+    pub(super) fn pixels(&self) -> usize {
+        self.height * self.width
+    }
+
+    /// Where its rows lie in an image of this shape, plane after plane.
+    pub(super) fn rows(&self, shape: ImageShape) -> impl Iterator<Item = Range<usize>> {
+        let area = *self;
+        (0..shape.channels).flat_map(move |channel| {
+            (area.top..area.top + area.height).map(move |y| {
+                let start = (channel * shape.height + y) * shape.width + area.left;
+                start..start + area.width
+            })
+        })
+    }
+}
+
+/// Start and length of `length` positions around `centre`, clipped to `0..end`.
+fn clip(centre: usize, length: usize, end: usize) -> (usize, usize) {
+    let start = centre.saturating_sub(length / 2);
+    let stop = (centre + length - length / 2).min(end);
+    (start, stop.saturating_sub(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: ImageShape = ImageShape {
+        channels: 2,
+        height: 4,
+        width: 5,
+    };
+
+    #[test]
+    fn rows_of_all_planes() {
+        let area = Area::around(2, 1, 2, 3, SHAPE);
+        assert_eq!((area.top, area.left, area.pixels()), (1, 0, 6));
+        let rows: Vec<_> = area.rows(SHAPE).collect();
+        assert_eq!(rows, [5..8, 10..13, 25..28, 30..33]);
+    }
+
+    #[test]
+    fn borders_clip() {
+        for (y, x, side, height, width) in [
+            (0, 0, 2, 1, 1),
+            (3, 4, 2, 2, 2),
+            (3, 4, 4, 3, 3),
+            (2, 2, 100, 4, 5),
+            (1, 1, 0, 0, 0),
+        ] {
+            let area = Area::around(y, x, side, side, SHAPE);
+            assert_eq!((area.height, area.width), (height, width), "{y} {x} {side}");
+            assert!(area.rows(SHAPE).all(|row| row.end <= SHAPE.len()));
+        }
+    }
+}

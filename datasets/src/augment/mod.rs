@@ -1,0 +1,185 @@
+//! Random changes to training images, and the way from bytes to normalised numbers.
+//!
+//! An [`Augment`] says what is done, in words of a configuration (`parse`). For every image the
+//! operations run in one order, whatever the image's batch, worker or rank: what moves pixels
+//! (`place`, `resized_crop`), then what changes colours (`rand_augment`), both on the bytes of the
+//! image; then it is normalised, mixed with another image (`mix`), and parts of it are removed
+//! (`erase`). Each operation draws from its own stream of random numbers, keyed by (seed, epoch,
+//! image).
+
+mod area;
+mod erase;
+mod mix;
+mod normalize;
+mod parse;
+mod place;
+mod rand_augment;
+mod resized_crop;
+
+pub(crate) use normalize::Normalizer;
+pub use parse::ParseAugmentError;
+
+use crate::ImageShape;
+use crate::random::{Purpose, Stream};
+use erase::{Cutout, Erase};
+use mix::{Mix, Partner};
+use place::{Border, Placement};
+use rand_augment::RandAugment;
+use resized_crop::ResizedCrop;
+
+/// What is changed at random in every training image; evaluation is never augmented.
+///
+/// Written in configurations as one text, `+` between the operations, in the order of this table;
+/// what stands in brackets may be left out:
+///
+/// | operation | what is done |
+/// |---|---|
+/// | `none` | nothing; stands alone |
+/// | `shift[:PIXELS]` | moved by −PIXELS..=PIXELS (2) rows and as many columns, each uniform; black comes in. For digits |
+/// | `crop[:PADDING[:zero\|reflect]]` | padded by PADDING (4) on all sides, cropped to its size at a uniform place. The padding is black (`zero`) or the image mirrored at its outermost pixels (`reflect`, as NumPy's `pad`). The usual CIFAR augmentation: [Lee et al. 2014](https://arxiv.org/abs/1409.5185), reflection in [Wide ResNet](https://arxiv.org/abs/1605.07146) |
+/// | `resized-crop[:MIN_SCALE]` | a part whose area is uniform in MIN_SCALE..1 (0.08) of the image and whose width ÷ height is log-uniform in 3/4..4/3, at a uniform place, enlarged to the image's size (bilinear). [Szegedy et al. 2014](https://arxiv.org/abs/1409.4842) as in torchvision's `RandomResizedCrop` |
+/// | `flip[:P]` | mirrored left to right with probability P (0.5), between 0 and 1 |
+/// | `rand-augment[:OPS[:MAGNITUDE]]` | OPS (2) operations, each uniform among 14, all of strength MAGNITUDE (9) of 30. [Cubuk et al. 2019](https://arxiv.org/abs/1909.13719) with torchvision's operations and strengths; pixels from outside are black |
+/// | `mixup[:ALPHA[:P]]` | with probability P (0.5) replaced by λ · image + (1 − λ) · another, λ from Beta(ALPHA, ALPHA) (0.8). [Zhang et al. 2017](https://arxiv.org/abs/1710.09412) |
+/// | `cutmix[:ALPHA[:P]]` | with probability P (0.5) a rectangle of area 1 − λ at a uniform centre replaced by that of another image, λ from Beta(ALPHA, ALPHA) (1). [Yun et al. 2019](https://arxiv.org/abs/1905.04899) |
+/// | `cutout[:SIDE]` | a square of SIDE (16) pixels around a uniform centre, clipped at the borders, set to the data set's mean. [DeVries and Taylor 2017](https://arxiv.org/abs/1708.04552) |
+/// | `erase[:P]` | with probability P (0.25) a rectangle replaced by normal noise, one number per value (of the normalised image); area uniform in 2..33 % of the image, height ÷ width log-uniform in 0.3..3.3. [Zhong et al. 2017](https://arxiv.org/abs/1708.04896) with timm's mode `pixel` |
+///
+/// `shift`, `crop` and `resized-crop` exclude each other. Where `mixup` and `cutmix` are both there,
+/// one draw decides between them and neither, so their P must not sum to more than 1. The other
+/// image is uniform among all others of the data set; it is moved and coloured as it is itself in
+/// this epoch, but not mixed or erased. [`Batch::mixed`](crate::Batch::mixed) has the labels.
+///
+/// ```
+/// use datasets::Augment;
+///
+/// let augment: Augment = "crop:4:reflect+flip".parse()?;
+/// assert_eq!(augment.to_string(), "crop:4:reflect+flip:0.5"); // with every parameter
+/// assert!(Augment::none().is_none());
+/// # Ok::<(), datasets::ParseAugmentError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Augment {
+    frame: Option<Frame>,
+    /// Probability of a mirror image.
+    flip: Option<f32>,
+    colour: Option<RandAugment>,
+    mix: Mix,
+    cutout: Option<Cutout>,
+    erase: Option<Erase>,
+}
+
+/// Which part of the (extended) image is seen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Frame {
+    Shift { pixels: u8 },
+    Crop { padding: u8, border: Border },
+    Resized(ResizedCrop),
+}
+
+/// What everything random in an image depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Key {
+    pub(crate) seed: u64,
+    pub(crate) epoch: usize,
+    /// Which image of the data set.
+    pub(crate) index: usize,
+}
+
+impl Key {
+    fn stream(&self, purpose: Purpose) -> Stream {
+        Stream::new(purpose, self.seed, self.epoch as u64, self.index as u64)
+    }
+}
+
+/// The bytes of an image under change, with room to change them into.
+#[derive(Debug, Default)]
+pub(crate) struct Pixels {
+    /// Planes: channel, row, column.
+    pub(crate) image: Vec<u8>,
+    spare: Vec<u8>,
+    row: Vec<u32>,
+}
+
+impl Pixels {
+    /// Makes room for an image.
+    pub(crate) fn resize(&mut self, shape: ImageShape) {
+        self.image.resize(shape.len(), 0);
+        self.spare.resize(shape.len(), 0);
+        self.row.resize(shape.width, 0);
+    }
+
+    /// Writes a new image from the present one.
+    fn rewrite(&mut self, write: impl FnOnce(&[u8], &mut [u8])) {
+        write(&self.image, &mut self.spare);
+        std::mem::swap(&mut self.image, &mut self.spare);
+    }
+}
+
+impl Augment {
+    /// Changes nothing.
+    pub fn none() -> Self {
+        Augment::default()
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_none(&self) -> bool {
+        *self == Augment::default()
+    }
+
+    /// Whether images may be mixed with others.
+    pub(crate) fn mixes(&self) -> bool {
+        !self.mix.is_none()
+    }
+
+    /// Moves the pixels of the image `key` and changes their colours.
+    pub(crate) fn change(&self, key: Key, shape: ImageShape, pixels: &mut Pixels) {
+        self.move_pixels(key, shape, pixels);
+        if let Some(colour) = self.colour {
+            colour.apply(&mut key.stream(Purpose::RandAugment), shape, pixels);
+        }
+    }
+
+    fn move_pixels(&self, key: Key, shape: ImageShape, pixels: &mut Pixels) {
+        if self.frame.is_none() && self.flip.is_none() {
+            return;
+        }
+        let mut stream = key.stream(Purpose::Augment);
+        let (mut place, mut border) = (Placement::default(), Border::Zero);
+        match self.frame {
+            None => {}
+            Some(Frame::Shift { pixels }) => place.draw_offsets(pixels, &mut stream),
+            Some(Frame::Crop {
+                padding,
+                border: of,
+            }) => {
+                place.draw_offsets(padding, &mut stream);
+                border = of;
+            }
+            Some(Frame::Resized(crop)) => crop.apply(&mut stream, shape, pixels),
+        }
+        place.mirrored = self.flip.is_some_and(|p| stream.chance(p));
+        if place != Placement::default() {
+            pixels.rewrite(|from, to| place.apply(border, shape, from, to));
+        }
+    }
+
+    /// Which image of `images` the image `key` is mixed with, and how; none to leave it as it is.
+    pub(crate) fn partner(&self, key: Key, images: usize) -> Option<Partner> {
+        if self.mix.is_none() {
+            return None;
+        }
+        let stream = &mut key.stream(Purpose::Mix);
+        self.mix.draw(stream, key.index, images)
+    }
+
+    /// Removes parts of the normalised image `key`.
+    pub(crate) fn remove(&self, key: Key, shape: ImageShape, image: &mut [f32]) {
+        if let Some(cutout) = self.cutout {
+            cutout.apply(&mut key.stream(Purpose::Cutout), shape, image);
+        }
+        if let Some(erase) = self.erase {
+            erase.apply(&mut key.stream(Purpose::Erase), shape, image);
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! An augmentation as one text of a configuration, and back.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::{FromStr, Split};
+
+use super::erase::{Cutout, Erase};
+use super::mix::Share;
+use super::place::Border;
+use super::rand_augment::{MAX_MAGNITUDE, RandAugment};
+use super::resized_crop::ResizedCrop;
+use super::{Augment, Frame};
+
+/// The operations in the order in which they are done.
+const USAGE: [&str; 9] = [
+    "shift[:PIXELS]",
+    "crop[:PADDING[:zero|reflect]]",
+    "resized-crop[:MIN_SCALE]",
+    "flip[:P]",
+    "rand-augment[:OPS[:MAGNITUDE]]",
+    "mixup[:ALPHA[:P]]",
+    "cutmix[:ALPHA[:P]]",
+    "cutout[:SIDE]",
+    "erase[:P]",
+];
+
+/// Far beyond what is of use: the variance is 0 in effect, or the weights are 0 and 1.
+const ALPHAS: RangeInclusive<f32> = 0.001..=1000.0;
+const PROBABILITIES: RangeInclusive<f32> = 0.0..=1.0;
+
+/// Why a text is no augmentation.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseAugmentError {
+    /// A name that is no operation.
+    #[error(
+        "unknown augmentation \"{name}\"; use none alone, or these in this order, joined by +: {}",
+        USAGE.join(", ")
+    )]
+    Unknown {
+        /// What stands there.
+        name: String,
+    },
+
+    /// A parameter that is no number, or one out of range.
+    #[error("\"{operation}\": {parameter} is \"{given}\" but must be {expected}; write {usage}")]
+    Parameter {
+        /// The operation with its parameters.
+        operation: String,
+        /// The parameter's name.
+        parameter: &'static str,
+        /// What stands there.
+        given: String,
+        /// What may stand there.
+        expected: String,
+        /// How the operation is written.
+        usage: &'static str,
+    },
+
+    /// More parameters than the operation has.
+    #[error("\"{operation}\" has too many parameters; write {usage}")]
+    Surplus {
+        /// The operation with its parameters.
+        operation: String,
+        /// How the operation is written.
+        usage: &'static str,
+    },
+
+    /// An operation that is there twice.
+    #[error("\"{name}\" stands twice in the augmentation; keep one")]
+    Twice {
+        /// The operation.
+        name: &'static str,
+    },
+
+    /// Two operations of which only one may be there.
+    #[error(
+        "\"{first}\" and \"{second}\" both choose the part of the image that is seen; keep one"
+    )]
+    Exclusive {
+        /// The first one.
+        first: String,
+        /// The second one.
+        second: String,
+    },
+
+    /// Another order than that in which the operations are done.
+    #[error("augmentations are written in the order in which they are done: \"{instead}\"")]
+    Order {
+        /// The same in the right order.
+        instead: String,
+    },
+
+    /// Mixing is more than certain.
+    #[error(
+        "mixup has probability {mixup} and cutmix {cutmix}; an image is mixed once, so together \
+         they may have 1 at most: write mixup:ALPHA:P+cutmix:ALPHA:P"
+    )]
+    Mixing {
+        /// That of mixup.
+        mixup: f32,
+        /// That of cutmix.
+        cutmix: f32,
+    },
+
+    /// The spelling of an earlier version.
+    #[error("\"{text}\": the padding belongs to crop; write \"crop:{padding}+flip\"")]
+    OldCropFlip {
+        /// All of it.
+        text: String,
+        /// The padding.
+        padding: u8,
+    },
+}
+
+impl FromStr for Augment {
+    type Err = ParseAugmentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut augment = Augment::none();
+        if text == "none" {
+            return Ok(augment);
+        }
+        if let Some(padding) = text.strip_prefix("crop+flip:").map(str::parse)
+            && let Ok(padding) = padding
+        {
+            let text = text.to_owned();
+            return Err(ParseAugmentError::OldCropFlip { text, padding });
+        }
+        let mut places = Vec::new();
+        for part in text.split('+') {
+            places.push((augment.add(part)?, part));
+        }
+        if !places.is_sorted() {
+            places.sort_unstable();
+            let parts: Vec<&str> = places.into_iter().map(|(_, part)| part).collect();
+            let instead = parts.join("+");
+            return Err(ParseAugmentError::Order { instead });
+        }
+        augment.check_mixing()?;
+        Ok(augment)
+    }
+}
+
+impl Augment {
+    /// Adds an operation and returns its place in the order.
+    fn add(&mut self, part: &str) -> Result<usize, ParseAugmentError> {
+        let mut words = part.split(':');
+        let name = words.next().unwrap_or_default();
+        let place = USAGE.iter().position(|usage| name_in(usage) == name);
+        let Some((place, usage)) = place.and_then(|place| Some((place, *USAGE.get(place)?))) else {
+            return Err(ParseAugmentError::Unknown { name: name.into() });
+        };
+        let mut read = Parameters {
+            operation: part,
+            usage,
+            words,
+        };
+        match name {
+            "shift" => {
+                let pixels = read.whole("PIXELS", 2, 0..=u8::MAX)?;
+                self.see(Frame::Shift { pixels }, usage)?;
+            }
+            "crop" => {
+                let padding = read.whole("PADDING", 4, 0..=u8::MAX)?;
+                let border = read.border()?;
+                self.see(Frame::Crop { padding, border }, usage)?;
+            }
+            "resized-crop" => {
+                let min_scale = read.number("MIN_SCALE", 0.08, 0.001..=1.0)?;
+                self.see(Frame::Resized(ResizedCrop { min_scale }), usage)?;
+            }
+            "flip" => {
+                let p = read.number("P", 0.5, PROBABILITIES)?;
+                once(&mut self.flip, p, usage)?;
+            }
+            "rand-augment" => {
+                let operations = read.whole("OPS", 2, 1..=14)?;
+                let magnitude = read.whole("MAGNITUDE", 9, 0..=MAX_MAGNITUDE)?;
+                let colour = RandAugment {
+                    operations,
+                    magnitude,
+                };
+                once(&mut self.colour, colour, usage)?;
+            }
+            "mixup" => once(&mut self.mix.mixup, read.share(0.8)?, usage)?,
+            "cutmix" => once(&mut self.mix.cutmix, read.share(1.0)?, usage)?,
+            "cutout" => {
+                let side = read.whole("SIDE", 16, 1..=u16::MAX)?;
+                once(&mut self.cutout, Cutout { side }, usage)?;
+            }
+            _ => {
+                let p = read.number("P", 0.25, PROBABILITIES)?;
+                once(&mut self.erase, Erase { p }, usage)?;
+            }
+        }
+        read.end()?;
+        Ok(place)
+    }
+
+    fn see(&mut self, frame: Frame, usage: &'static str) -> Result<(), ParseAugmentError> {
+        let same = |other: Frame| std::mem::discriminant(&other) == std::mem::discriminant(&frame);
+        match self.frame {
+            Some(other) if !same(other) => Err(ParseAugmentError::Exclusive {
+                first: other.to_string(),
+                second: frame.to_string(),
+            }),
+            _ => once(&mut self.frame, frame, usage),
+        }
+    }
+
+    fn check_mixing(&self) -> Result<(), ParseAugmentError> {
+        let p = |share: Option<Share>| share.map_or(0.0, |share| share.p);
+        let (mixup, cutmix) = (p(self.mix.mixup), p(self.mix.cutmix));
+        // Decimal fractions such as 0.9 and 0.1 may be above 1 by rounding.
+        if mixup + cutmix > 1.000_001 {
+            return Err(ParseAugmentError::Mixing { mixup, cutmix });
+        }
+        Ok(())
+    }
+}
+
+fn name_in(usage: &'static str) -> &'static str {
+    usage.split('[').next().unwrap_or(usage)
+}
+
+fn once<T>(slot: &mut Option<T>, value: T, usage: &'static str) -> Result<(), ParseAugmentError> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(ParseAugmentError::Twice {
+            name: name_in(usage),
+        }),
+    }
+}
+
+/// The words after an operation's name, read one by one.
+struct Parameters<'a> {
+    operation: &'a str,
+    usage: &'static str,
+    words: Split<'a, char>,
+}
+
+impl Parameters<'_> {
+    fn whole<T: FromStr + PartialOrd + fmt::Display>(
+        &mut self,
+        parameter: &'static str,
+        default: T,
+        range: RangeInclusive<T>,
+    ) -> Result<T, ParseAugmentError> {
+        self.next("a whole number", parameter, default, range)
+    }
+
+    fn number(
+        &mut self,
+        parameter: &'static str,
+        default: f32,
+        range: RangeInclusive<f32>,
+    ) -> Result<f32, ParseAugmentError> {
+        self.next("a number", parameter, default, range)
+    }
+
+    fn next<T: FromStr + PartialOrd + fmt::Display>(
+        &mut self,
+        kind: &str,
+        parameter: &'static str,
+        default: T,
+        range: RangeInclusive<T>,
+    ) -> Result<T, ParseAugmentError> {
+        let Some(word) = self.words.next() else {
+            return Ok(default);
+        };
+        match word.parse() {
+            Ok(value) if range.contains(&value) => Ok(value),
+            _ => {
+                let expected = format!("{kind} from {} to {}", range.start(), range.end());
+                Err(self.wrong(parameter, word, expected))
+            }
+        }
+    }
+
+    fn share(&mut self, alpha: f32) -> Result<Share, ParseAugmentError> {
+        Ok(Share {
+            alpha: self.number("ALPHA", alpha, ALPHAS)?,
+            p: self.number("P", 0.5, PROBABILITIES)?,
+        })
+    }
+
+    fn border(&mut self) -> Result<Border, ParseAugmentError> {
+        match self.words.next() {
+            None | Some("zero") => Ok(Border::Zero),
+            Some("reflect") => Ok(Border::Reflect),
+            Some(word) => Err(self.wrong("the border", word, "zero or reflect".into())),
+        }
+    }
+
+    fn wrong(&self, parameter: &'static str, given: &str, expected: String) -> ParseAugmentError {
+        ParseAugmentError::Parameter {
+            operation: self.operation.into(),
+            parameter,
+            given: given.into(),
+            expected,
+            usage: self.usage,
+        }
+    }
+
+    fn end(&mut self) -> Result<(), ParseAugmentError> {
+        match self.words.next() {
+            None => Ok(()),
+            Some(_) => Err(ParseAugmentError::Surplus {
+                operation: self.operation.into(),
+                usage: self.usage,
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Augment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colour = |RandAugment {
+                          operations,
+                          magnitude,
+                      }| format!("rand-augment:{operations}:{magnitude}");
+        let share = |name| move |Share { alpha, p }| format!("{name}:{alpha}:{p}");
+        let parts = [
+            self.frame.map(|frame| frame.to_string()),
+            self.flip.map(|p| format!("flip:{p}")),
+            self.colour.map(colour),
+            self.mix.mixup.map(share("mixup")),
+            self.mix.cutmix.map(share("cutmix")),
+            self.cutout.map(|Cutout { side }| format!("cutout:{side}")),
+            self.erase.map(|Erase { p }| format!("erase:{p}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        match parts.is_empty() {
+            true => f.write_str("none"),
+            false => f.write_str(&parts.join("+")),
+        }
+    }
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Frame::Shift { pixels } => write!(f, "shift:{pixels}"),
+            Frame::Crop {
+                padding,
+                border: Border::Zero,
+            } => write!(f, "crop:{padding}:zero"),
+            Frame::Crop {
+                padding,
+                border: Border::Reflect,
+            } => write!(f, "crop:{padding}:reflect"),
+            Frame::Resized(ResizedCrop { min_scale }) => write!(f, "resized-crop:{min_scale}"),
+        }
+    }
+}

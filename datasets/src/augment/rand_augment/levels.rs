@@ -1,0 +1,59 @@
+//! Posterize, solarize, auto-contrast and equalize: every value of a channel is looked up anew.
+
+/// Sets the lowest `bits` of every value to 0.
+pub(super) fn posterize(bits: u32, image: &mut [u8]) {
+    let kept = 0xff_u8.checked_shl(bits).unwrap_or(0);
+    for value in image {
+        *value &= kept;
+    }
+}
+
+/// Inverts the values that are not below `threshold`.
+pub(super) fn solarize(threshold: f32, image: &mut [u8]) {
+    for value in image {
+        if f32::from(*value) >= threshold {
+            *value = 255 - *value;
+        }
+    }
+}
+
+/// Stretches the range of each plane to 0..=255; a plane of one value stays.
+pub(super) fn auto_contrast(plane: usize, image: &mut [u8]) {
+    for plane in image.chunks_exact_mut(plane) {
+        let (low, high) = plane.iter().fold((255, 0), |(low, high), &value| {
+            (value.min(low), value.max(high))
+        });
+        if low >= high {
+            continue;
+        }
+        let scale = 255.0 / f32::from(high - low);
+        for value in plane {
+            *value = (f32::from(*value - low) * scale) as u8;
+        }
+    }
+}
+
+/// Levels the histogram of each plane, as Pillow's `ImageOps.equalize` does: a value becomes the
+/// number of lower values in units of one 255th of all but the highest ones.
+pub(super) fn equalize(plane: usize, image: &mut [u8]) {
+    for plane in image.chunks_exact_mut(plane) {
+        let mut counts = [0_usize; 256];
+        for &value in plane.iter() {
+            counts[usize::from(value)] += 1;
+        }
+        let highest = plane.iter().max().map_or(0, |&value| usize::from(value));
+        let step = (plane.len() - counts[highest]) / 255;
+        if step == 0 {
+            continue;
+        }
+        let mut lower = step / 2;
+        let table = counts.map(|count| {
+            let level = lower / step;
+            lower += count;
+            level.min(255) as u8
+        });
+        for value in plane {
+            *value = table[usize::from(*value)];
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! RandAugment: a few operations of one strength, drawn for every image.
+//!
+//! The operations are torchvision's on tensors of bytes, to the bit but for pixels whose source
+//! lies exactly between two others.
+
+mod affine;
+mod blend;
+mod levels;
+
+use super::Pixels;
+use crate::ImageShape;
+use crate::random::Stream;
+use affine::Affine;
+
+/// Cubuk et al. 2019, <https://arxiv.org/abs/1909.13719>.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RandAugment {
+    /// Operations per image, each drawn anew.
+    pub(super) operations: u8,
+    /// Their strength, of [`MAX_MAGNITUDE`].
+    pub(super) magnitude: u8,
+}
+
+/// The greatest strength; the least is 0.
+pub(super) const MAX_MAGNITUDE: u8 = 30;
+
+/// What is done to an image; the comments say how far at the greatest magnitude.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Identity,
+    /// 0.3 columns per row, to either side; the top left corner stays.
+    ShearX,
+    /// 0.3 rows per column, to either side.
+    ShearY,
+    /// 150/331 of the width, to either side, in whole pixels.
+    TranslateX,
+    /// 150/331 of the height, to either side, in whole pixels.
+    TranslateY,
+    /// 30 degrees around the centre, in either direction.
+    Rotate,
+    /// Mixed with black by 0.9, or that much away from it.
+    Brightness,
+    /// Mixed with its grey version by 0.9, or that much away from it.
+    Color,
+    /// Mixed with its mean grey by 0.9, or that much away from it.
+    Contrast,
+    /// Mixed with a smoothed version by 0.9, or that much away from it.
+    Sharpness,
+    /// 4 of the 8 bits remain.
+    Posterize,
+    /// Values from 0 on are inverted (at magnitude 0, from 255 on).
+    Solarize,
+    /// The range of each channel is stretched to 0..=255.
+    AutoContrast,
+    /// The histogram of each channel is levelled.
+    Equalize,
+}
+
+use Operation::*;
+
+const OPERATIONS: [Operation; 14] = [
+    Identity,
+    ShearX,
+    ShearY,
+    TranslateX,
+    TranslateY,
+    Rotate,
+    Brightness,
+    Color,
+    Contrast,
+    Sharpness,
+    Posterize,
+    Solarize,
+    AutoContrast,
+    Equalize,
+];
+
+impl Operation {
+    /// Whether its strength has a direction, each taken with probability 1/2.
+    fn is_signed(self) -> bool {
+        !matches!(
+            self,
+            Identity | Posterize | Solarize | AutoContrast | Equalize
+        )
+    }
+}
+
+impl RandAugment {
+    pub(super) fn apply(&self, stream: &mut Stream, shape: ImageShape, pixels: &mut Pixels) {
+        if shape.is_empty() {
+            return;
+        }
+        for _ in 0..self.operations {
+            let drawn = stream.below(OPERATIONS.len() as u64) as usize;
+            let operation = OPERATIONS.get(drawn).copied().unwrap_or(Identity);
+            let negative = operation.is_signed() && stream.below(2) == 1;
+            let magnitude = f32::from(self.magnitude);
+            let magnitude = if negative { -magnitude } else { magnitude };
+            run(operation, magnitude, shape, pixels);
+        }
+    }
+}
+
+/// Changes the image by `operation`; a negative magnitude means the other direction.
+fn run(operation: Operation, magnitude: f32, shape: ImageShape, pixels: &mut Pixels) {
+    let of = |greatest: f32| greatest * magnitude / f32::from(MAX_MAGNITUDE);
+    let translation = |length: usize| of(150.0 / 331.0 * length as f32).trunc();
+    let plane = shape.height * shape.width;
+    let image = &mut pixels.image;
+    let affine = match operation {
+        ShearX => Affine::shear_x(of(0.3), shape),
+        ShearY => Affine::shear_y(of(0.3), shape),
+        TranslateX => Affine::translate(translation(shape.width), 0.0),
+        TranslateY => Affine::translate(0.0, translation(shape.height)),
+        Rotate => Affine::rotate(of(30.0).to_radians()),
+        Identity => return,
+        Brightness => return blend::brightness(1.0 + of(0.9), image),
+        Color => return blend::color(1.0 + of(0.9), plane, image),
+        Contrast => return blend::contrast(1.0 + of(0.9), plane, image),
+        Sharpness => {
+            let factor = 1.0 + of(0.9);
+            return pixels.rewrite(|from, to| blend::sharpness(factor, shape, from, to));
+        }
+        Posterize => return levels::posterize(of(4.0).round() as u32, image),
+        Solarize => return levels::solarize(255.0 - of(255.0), image),
+        AutoContrast => return levels::auto_contrast(plane, image),
+        Equalize => return levels::equalize(plane, image),
+    };
+    pixels.rewrite(|from, to| affine.apply(shape, from, to));
+}

@@ -1,0 +1,104 @@
+//! One image as a model sees it: read, augmented, normalised, mixed.
+//!
+//! Everything depends on (seed, epoch, index) alone, the image that is mixed in included.
+
+use std::sync::Arc;
+
+use crate::augment::{Augment, Key, Normalizer, Pixels};
+use crate::{Dataset, DatasetError, ImageShape};
+
+/// What samples are made of.
+pub(super) struct Samples {
+    pub(super) dataset: Arc<dyn Dataset>,
+    pub(super) normalizer: Normalizer,
+    pub(super) augment: Augment,
+    pub(super) seed: u64,
+    /// None for an evaluation, which is never augmented.
+    pub(super) epoch: Option<usize>,
+}
+
+/// Memory that is used again for every image.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pixels: Pixels,
+    /// The normalised image that is mixed in.
+    partner: Vec<f32>,
+}
+
+/// The label or labels of an image.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Label {
+    pub(super) own: i32,
+    /// That of the image that was mixed in.
+    pub(super) other: i32,
+    /// The weight of `own`; the rest is that of `other`.
+    pub(super) weight: f32,
+}
+
+impl Samples {
+    pub(super) fn shape(&self) -> ImageShape {
+        self.dataset.shape()
+    }
+
+    /// Whether images may have two labels.
+    pub(super) fn mixes(&self) -> bool {
+        self.epoch.is_some() && self.augment.mixes()
+    }
+
+    /// Writes image `index` to `out`, which has the length of an image.
+    pub(super) fn make(
+        &self,
+        index: usize,
+        scratch: &mut Scratch,
+        out: &mut [f32],
+    ) -> Result<Label, DatasetError> {
+        scratch.pixels.resize(self.shape());
+        let own = self.alone(index, &mut scratch.pixels, out)?;
+        let mut label = Label {
+            own,
+            other: own,
+            weight: 1.0,
+        };
+        let Some(key) = self.key(index) else {
+            return Ok(label);
+        };
+        if let Some(partner) = self.augment.partner(key, self.dataset.len()) {
+            scratch.partner.resize(out.len(), 0.0);
+            label.other = self.alone(partner.index, &mut scratch.pixels, &mut scratch.partner)?;
+            label.weight = partner.mix_into(self.shape(), out, &scratch.partner);
+        }
+        self.augment.remove(key, self.shape(), out);
+        Ok(label)
+    }
+
+    /// Writes image `index` to `out` as it is before it is mixed; returns its label.
+    fn alone(
+        &self,
+        index: usize,
+        pixels: &mut Pixels,
+        out: &mut [f32],
+    ) -> Result<i32, DatasetError> {
+        let label = self.dataset.read(index, &mut pixels.image)?;
+        if let Some(key) = self.key(index) {
+            self.augment.change(key, self.shape(), pixels);
+        }
+        self.normalizer.convert(&pixels.image, out);
+        let classes = self.dataset.class_names().len();
+        let known = i32::try_from(label).ok();
+        known
+            .filter(|_| (label as usize) < classes)
+            .ok_or(DatasetError::Label {
+                index,
+                label,
+                classes,
+            })
+    }
+
+    fn key(&self, index: usize) -> Option<Key> {
+        Some(Key {
+            seed: self.seed,
+            epoch: self.epoch?,
+            index,
+        })
+    }
+}
