@@ -3,14 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datasets::{Dataset, DatasetError, Digits, ImageShape, Mnist, Normalization, Split};
+use datasets::{
+    Cifar10, Cifar100, Cifar100Labels, Color, Dataset, DatasetError, Digits, FashionMnist,
+    Generated, ImageFolder, ImageFolderOptions, ImageShape, Mnist, Normalization, Split,
+};
 
-use crate::config::{DataConfig, DataName};
+use crate::config::{ColorName, DataConfig, DataName, LabelsName};
 
 /// Digits to train with when the configuration names no number.
 const DIGITS_TRAIN: usize = 8192;
 /// Digits to evaluate with when the configuration names no number.
 const DIGITS_TEST: usize = 2048;
+/// The same for generated images, which have the numbers, the size and the classes of CIFAR-10.
+const GENERATED_TRAIN: usize = 50_000;
+const GENERATED_TEST: usize = 10_000;
+const GENERATED_SIDE: usize = 32;
+const GENERATED_CLASSES: usize = 10;
+/// Side of the images of a folder, in pixels, when the configuration names none.
+const IMAGE_SIZE: usize = 224;
 
 /// What a run learns from and what it is measured on.
 #[derive(Clone)]
@@ -27,45 +37,114 @@ pub struct Splits {
 /// # Errors
 /// If files are missing and cannot be downloaded.
 pub fn prepare(config: &DataConfig) -> Result<(), DatasetError> {
+    if !config.download {
+        return Ok(());
+    }
+    let dir = dir(config);
     match config.name {
-        DataName::Digits => Ok(()),
-        DataName::Mnist if config.download => Mnist::download(dir(config)),
-        DataName::Mnist => Ok(()),
+        DataName::Digits | DataName::Generated | DataName::ImageFolder => Ok(()),
+        DataName::Mnist => Mnist::download(dir),
+        DataName::FashionMnist => FashionMnist::download(dir),
+        DataName::Cifar10 => Cifar10::download(dir),
+        DataName::Cifar100 => Cifar100::download(dir),
     }
 }
 
 /// Whether [`prepare`] would have something to download.
 pub fn needs_download(config: &DataConfig) -> bool {
-    match config.name {
-        DataName::Digits => false,
-        DataName::Mnist => config.download && !Mnist::missing(dir(config)).is_empty(),
-    }
+    let dir = dir(config);
+    let missing = match config.name {
+        DataName::Digits | DataName::Generated | DataName::ImageFolder => return false,
+        DataName::Mnist => Mnist::missing(dir),
+        DataName::FashionMnist => FashionMnist::missing(dir),
+        DataName::Cifar10 => Cifar10::missing(dir),
+        DataName::Cifar100 => Cifar100::missing(dir),
+    };
+    config.download && !missing.is_empty()
 }
 
-/// Opens both splits; `seed` is that of generated data.
+/// Opens both splits; `seed` is that of generated data and of what is kept for validation.
 ///
 /// # Errors
 /// If files are missing or not what they should be.
 pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
-    match config.name {
+    Ok(Splits {
+        train: open_split(config, seed, Split::Train)?,
+        test: open_split(config, seed, Split::Test)?,
+    })
+}
+
+fn open_split(
+    config: &DataConfig,
+    seed: u64,
+    split: Split,
+) -> Result<Arc<dyn Dataset>, DatasetError> {
+    let samples = match split {
+        Split::Train => config.train_samples,
+        Split::Test => config.test_samples,
+    };
+    let by_split = |train, test| match split {
+        Split::Train => train,
+        Split::Test => test,
+    };
+    let dir = dir(config);
+    Ok(match config.name {
         DataName::Digits => {
-            let train = config.train_samples.unwrap_or(DIGITS_TRAIN);
-            let test = config.test_samples.unwrap_or(DIGITS_TEST);
-            Ok(Splits {
-                train: Arc::new(Digits::new(Split::Train, train, seed)),
-                test: Arc::new(Digits::new(Split::Test, test, seed)),
-            })
+            let samples = samples.unwrap_or(by_split(DIGITS_TRAIN, DIGITS_TEST));
+            Arc::new(Digits::new(split, samples, seed))
         }
-        DataName::Mnist => {
-            let dir = dir(config);
-            let train = Mnist::open(&dir, Split::Train)?;
-            let test = Mnist::open(&dir, Split::Test)?;
-            Ok(Splits {
-                train: first(train, config.train_samples),
-                test: first(test, config.test_samples),
-            })
+        DataName::Generated => {
+            let samples = samples.unwrap_or(by_split(GENERATED_TRAIN, GENERATED_TEST));
+            let side = config.size.unwrap_or(GENERATED_SIDE);
+            let shape = ImageShape {
+                channels: config.channels.unwrap_or(3),
+                height: side,
+                width: side,
+            };
+            let classes = config.classes.unwrap_or(GENERATED_CLASSES);
+            Arc::new(Generated::new(shape, classes, samples, seed)?.split(split))
         }
-    }
+        DataName::Mnist => first(Mnist::open(dir, split)?, samples),
+        DataName::FashionMnist => first(FashionMnist::open(dir, split)?, samples),
+        DataName::Cifar10 => {
+            let dataset = match &config.cache_dir {
+                Some(cache) => Cifar10::open_with_cache(dir, split, cache)?,
+                None => Cifar10::open(dir, split)?,
+            };
+            first(dataset, samples)
+        }
+        DataName::Cifar100 => {
+            let labels = match config.labels {
+                Some(LabelsName::Coarse) => Cifar100Labels::Coarse,
+                Some(LabelsName::Fine) | None => Cifar100Labels::Fine,
+            };
+            let dataset = match &config.cache_dir {
+                Some(cache) => Cifar100::open_with_cache(dir, split, labels, cache)?,
+                None => Cifar100::open(dir, split, labels)?,
+            };
+            first(dataset, samples)
+        }
+        DataName::ImageFolder => {
+            let options = image_folder_options(config, seed);
+            first(ImageFolder::open(dir, split, &options)?, samples)
+        }
+    })
+}
+
+fn image_folder_options(config: &DataConfig, seed: u64) -> ImageFolderOptions {
+    let size = config.size.unwrap_or(IMAGE_SIZE);
+    let mut options = ImageFolderOptions::new(size);
+    // As images of 224 pixels are usually cut out of 256.
+    let usual = size.saturating_mul(256) / 224;
+    options.resize = Some(config.resize.unwrap_or(usual));
+    options.color = match config.color {
+        Some(ColorName::Rgb) => Color::Rgb,
+        Some(ColorName::Grey) => Color::Grey,
+        Some(ColorName::Auto) | None => Color::AsStored,
+    };
+    options.validation = config.validation;
+    options.seed = seed;
+    options
 }
 
 fn dir(config: &DataConfig) -> PathBuf {

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use burn::module::Module;
 use burn::tensor::Device;
 use burn_dist::group::{GroupOptions, ProcessGroup, TransportKind};
 use burn_dist::world::World;

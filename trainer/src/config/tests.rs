@@ -30,7 +30,8 @@ fn every_shipped_configuration_reads_and_round_trips() {
     for embedded in EMBEDDED {
         let loaded = Loaded::load(embedded.name, &[]).unwrap();
         assert_eq!(loaded.name, embedded.stem());
-        for world in 1..=4 {
+        // The batch sizes of published recipes do not divide by 3.
+        for world in [1, 2, 4] {
             loaded.batching(world).unwrap();
         }
         let text = loaded.config.to_toml().unwrap();
@@ -105,7 +106,7 @@ fn unknown_names_are_named_with_the_nearest() {
         &[
             "unknown model `cmm`",
             "line 2, column 8",
-            "valid names: cnn",
+            "did you mean `cnn`?",
         ],
     );
     let optimizer = GOOD.replace("sgd", "adamx");
@@ -200,7 +201,6 @@ fn numbers_out_of_range_show_their_place() {
 #[test]
 fn what_is_not_built_yet_is_refused_and_its_default_accepted() {
     for (set, value) in [
-        ("schedule.name", "cosine"),
         ("train.precision", "bf16"),
         ("train.device", "cuda"),
         ("parallel.strategy", "zero-2"),
@@ -366,5 +366,88 @@ proptest! {
         prop_assert_eq!(loaded.config.optimizer.lr(), lr);
         let again = load(&loaded.config.to_toml().unwrap(), &[]).unwrap();
         prop_assert_eq!(again.config, loaded.config);
+    }
+}
+
+fn model(text: &str) -> ModelConfig {
+    let text = GOOD.replace("name = \"cnn\"", text);
+    load(&text, &[]).unwrap().config.model
+}
+
+#[test]
+fn presets_fill_in_what_is_left_out() {
+    let ModelConfig::Vit(vit) = model("name = \"vit\"\npreset = \"b-16\"\ndepth = 3") else {
+        panic!("not a vit");
+    };
+    assert_eq!((vit.dim, vit.heads), (Some(768), Some(12)));
+    assert_eq!((vit.depth, vit.patch), (Some(3), Some(16)));
+    let ModelConfig::WideResNet(wide) = model("name = \"wide-resnet\"\nwiden = 2") else {
+        panic!("not a wide-resnet");
+    };
+    assert_eq!((wide.depth, wide.widen), (Some(28), Some(2)));
+    let ModelConfig::WideResNet(olivia) = model("name = \"wide-resnet\"\npreset = \"olivia\"")
+    else {
+        panic!("not a wide-resnet");
+    };
+    assert_eq!((olivia.depth, olivia.dropout), (None, Some(0.01)));
+}
+
+#[test]
+fn impossible_models_are_refused_with_their_place() {
+    for (text, parts) in [
+        ("name = \"wide-resnet\"\ndepth = 27", ["6n + 4", "line 3"]),
+        (
+            "name = \"wide-resnet\"\npreset = \"olivia\"\nwiden = 2",
+            ["no use for the preset `olivia`", "line 4"],
+        ),
+        (
+            "name = \"resnet\"\ndepth = 34",
+            ["neither 18 nor 50", "line 3"],
+        ),
+        ("name = \"vit\"\nheads = 5", ["does not divide", "line 3"]),
+        ("name = \"vit\"\npreset = \"huge\"", ["huge", "line 3"]),
+        (
+            "name = \"csc-cnn\"\nhidden = 5",
+            ["unknown key `hidden`", "line 3"],
+        ),
+    ] {
+        assert_error(&GOOD.replace("name = \"cnn\"", text), &[], &parts);
+    }
+}
+
+#[test]
+fn keys_that_a_data_set_has_no_use_for_are_refused() {
+    for (set, part) in [
+        ("data.labels=coarse", "no use for `digits`"),
+        ("data.validation=0.2", "image-folder"),
+        ("data.cache_dir=/x", "cifar-10, cifar-100"),
+    ] {
+        assert_error(GOOD, &[set], &[part, "of --set"]);
+    }
+    let sets = ["data.name=cifar-100", "data.labels=coarse"];
+    assert!(load(GOOD, &sets).is_ok());
+    let sets = ["data.name=image-folder", "data.validation=1.5"];
+    assert_error(GOOD, &sets, &["between 0 and 1"]);
+}
+
+#[test]
+fn schedules_that_make_no_sense_are_refused() {
+    for (sets, part) in [
+        (vec!["schedule.name=step"], "needs milestones"),
+        (
+            vec!["schedule.name=one-cycle", "schedule.warmup_steps=5"],
+            "warm-up of its own",
+        ),
+        (
+            vec!["schedule.warmup_steps=5", "schedule.warmup_epochs=1"],
+            "say the same thing",
+        ),
+        (vec!["schedule.min_lr=1.0"], "between 0 and `optimizer.lr`"),
+        (vec!["schedule.gamma=0.0"], "in (0, 1]"),
+        (vec!["schedule.div_factor=0.5"], "1 or larger"),
+        (vec!["schedule.warmup_epochs=-1.0"], "zero or positive"),
+        (vec!["train.label_smoothing=1.0"], "in [0, 1)"),
+    ] {
+        assert_error(GOOD, &sets, &[part, "of --set"]);
     }
 }
