@@ -13,6 +13,8 @@ pub(crate) enum Purpose {
     Shuffle = 1,
     Augment = 2,
     Digits = 3,
+    Patterns = 10,
+    Generated = 11,
 }
 
 /// A stream of random numbers.
