@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 pub enum DatasetError {
     /// Files of a data set are not where they were looked for.
     #[error(
-        "{dataset} is not complete in {}: missing {}. Put these files there (plain or \
-         gzip-compressed{}), or name the folder that has them with data.dir",
+        "{dataset} is not complete in {}: missing {}. Put these files there (compressed or \
+         unpacked{}), or name the folder that has them with data.dir",
         dir.display(), files.join(", "), also_in(also)
     )]
     Missing {
@@ -94,6 +94,146 @@ pub enum DatasetError {
         labels: usize,
     },
 
+    /// A file of the right name belongs to another data set.
+    #[error(
+        "{} holds {found}, not {wanted}, whose files have the same names. Keep {wanted} in another \
+         folder, or in the sub-folder {sub_folder}", path.display()
+    )]
+    Impostor {
+        /// The file.
+        path: PathBuf,
+        /// The set it belongs to.
+        found: &'static str,
+        /// The set that was asked for.
+        wanted: &'static str,
+        /// Where files of that set are looked for first.
+        sub_folder: &'static str,
+    },
+
+    /// A file of fixed-size records whose size does not fit.
+    #[error(
+        "{} has {len} bytes, which are {} records of {record_len} bytes and {} bytes of another: \
+         it is truncated or of another kind. Fetch it again",
+        path.display(), len.checked_div(*record_len).unwrap_or(0), len.checked_rem(*record_len).unwrap_or(0)
+    )]
+    Records {
+        /// The file.
+        path: PathBuf,
+        /// Its length in bytes (uncompressed).
+        len: u64,
+        /// Bytes of one record.
+        record_len: u64,
+    },
+
+    /// A list of class names has another length than there are classes.
+    #[error("{} has {found} lines with a name, the data set has {expected} classes. Replace it", path.display())]
+    Names {
+        /// The file.
+        path: PathBuf,
+        /// How many names it has.
+        found: usize,
+        /// How many classes there are.
+        expected: usize,
+    },
+
+    /// An archive ends too early.
+    #[error("{} is truncated: it ends {place}, after {found} bytes of uncompressed content. Fetch it again", path.display())]
+    ArchiveTruncated {
+        /// The archive.
+        path: PathBuf,
+        /// Where it ends.
+        place: String,
+        /// Bytes of uncompressed content that are there.
+        found: u64,
+    },
+
+    /// An archive is whole, but something is not in it.
+    #[error("{} does not contain {}: it is another archive. Replace it", path.display(), files.join(", "))]
+    ArchiveLacks {
+        /// The archive.
+        path: PathBuf,
+        /// What it should contain.
+        files: Vec<String>,
+    },
+
+    /// No folder can be written to where an archive could be unpacked.
+    #[error(
+        "{} cannot be unpacked anywhere: {}. Name a writable folder as cache, or unpack it yourself",
+        path.display(), reasons.join("; ")
+    )]
+    NoCache {
+        /// The archive.
+        path: PathBuf,
+        /// The folders that were tried, and what the system said.
+        reasons: Vec<String>,
+    },
+
+    /// An image file cannot be used.
+    #[error("{} cannot be used: {reason}. Replace or remove it", path.display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+
+    /// Files and folders below a folder of images that cannot be used.
+    #[error("{} of the files and folders in {} cannot be used; replace or remove them:{}", problems.len(), root.display(), listed(problems))]
+    Images {
+        /// The folder.
+        root: PathBuf,
+        /// Each one, and what is wrong with it.
+        problems: Vec<(PathBuf, String)>,
+    },
+
+    /// Some images are grey and some coloured.
+    #[error(
+        "the images in {} differ in colour: {} is grey, {} is RGB. Say what all are to be \
+         converted to: set the colour to rgb or grey", root.display(), grey.display(), rgb.display()
+    )]
+    MixedColor {
+        /// The folder.
+        root: PathBuf,
+        /// One with one channel.
+        grey: PathBuf,
+        /// One with three.
+        rgb: PathBuf,
+    },
+
+    /// A folder is not laid out as one of images.
+    #[error("{}: {reason}", root.display())]
+    Layout {
+        /// The folder.
+        root: PathBuf,
+        /// What is missing or contradictory, and what to do.
+        reason: String,
+    },
+
+    /// Two parts of a data set have different classes.
+    #[error(
+        "{} and {} must have the same class folders, but {}", train.display(), test.display(),
+        different(train, only_train, test, only_test)
+    )]
+    Classes {
+        /// The folder of training images.
+        train: PathBuf,
+        /// Classes that only it has.
+        only_train: Vec<String>,
+        /// The folder of images for evaluation.
+        test: PathBuf,
+        /// Classes that only it has.
+        only_test: Vec<String>,
+    },
+
+    /// A data set was asked for with settings that make no sense.
+    #[error("{what}: {reason}")]
+    Settings {
+        /// Which setting.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+
     /// An index that the data set does not have.
     #[error(
         "image {index} was asked for, but the data set has {len}. Make the sampler with the length of this data set"
@@ -168,6 +308,38 @@ impl DatasetError {
             source,
         }
     }
+}
+
+/// More problems than these would hide the message itself.
+const LISTED: usize = 10;
+
+fn listed(problems: &[(PathBuf, String)]) -> String {
+    let mut text: String = problems
+        .iter()
+        .take(LISTED)
+        .map(|(path, reason)| format!("\n  {}: {reason}", path.display()))
+        .collect();
+    match problems.len().saturating_sub(LISTED) {
+        0 => {}
+        more => text.push_str(&format!("\n  and {more} more")),
+    }
+    text
+}
+
+fn different(train: &Path, only_train: &[String], test: &Path, only_test: &[String]) -> String {
+    [(train, only_train), (test, only_test)]
+        .iter()
+        .filter(|(_, classes)| !classes.is_empty())
+        .map(|(folder, classes)| {
+            let shown = classes.iter().take(LISTED).cloned().collect::<Vec<_>>();
+            let more = match classes.len().saturating_sub(LISTED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("only {} has {}{more}", folder.display(), shown.join(", "))
+        })
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn also_in(sub_folder: &Option<&'static str>) -> String {

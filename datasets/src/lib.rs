@@ -2,8 +2,9 @@
 //!
 //! The parts, in the order in which data flows:
 //!
-//! 1. A [`Dataset`] reads one image as bytes: [`Digits`] (drawn by the program, needs no file) or
-//!    [`Mnist`] (IDX files, fetched by a [`Downloader`] where that is wanted).
+//! 1. A [`Dataset`] reads one image as bytes: [`Digits`] and [`Generated`] (made by the program,
+//!    need no file), [`Mnist`], [`FashionMnist`], [`Cifar10`] and [`Cifar100`] (fetched by a
+//!    [`Downloader`] where that is wanted), or an [`ImageFolder`] of PNG, JPEG and WebP files.
 //! 2. A sampler says which images a rank sees, and when: [`TrainSampler`] shuffles by seed and
 //!    epoch and splits every global batch over the ranks; [`EvalSampler`] gives every image to
 //!    exactly one rank. Both make an [`Epoch`].
@@ -34,20 +35,36 @@
 //! # }
 //! ```
 
+#![deny(unsafe_code)]
+
 mod augment;
+mod cifar;
 mod digits;
 mod download;
 mod error;
+mod fashion_mnist;
+mod generated;
+mod hex;
 mod idx;
+mod idx_set;
+mod image_folder;
 mod loader;
+mod lock;
+#[allow(unsafe_code)]
+mod mapping;
 mod mnist;
 mod random;
 mod sampler;
+mod unpack;
 
 pub use augment::{Augment, ParseAugmentError};
+pub use cifar::{Cifar10, Cifar100, Cifar100Labels};
 pub use digits::Digits;
-pub use download::{Downloader, RemoteFile};
+pub use download::{Downloader, Form, RemoteFile};
 pub use error::{DatasetError, SamplerError};
+pub use fashion_mnist::FashionMnist;
+pub use generated::Generated;
+pub use image_folder::{Check, Color, ImageFolder, ImageFolderOptions};
 pub use loader::{Batch, BatchIter, Loader, Mixed};
 pub use mnist::Mnist;
 pub use sampler::{Epoch, EvalSampler, TrainSampler};

@@ -14,6 +14,8 @@ pub(crate) enum Purpose {
     Shuffle = 1,
     Augment = 2,
     Digits = 3,
+    Patterns = 10,
+    Generated = 11,
     RandAugment = 16,
     Mix = 17,
     Cutout = 18,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use datasets::{DatasetError, Downloader, RemoteFile};
+use datasets::{DatasetError, Downloader, Form, RemoteFile};
 use flate2::{Compression, write::GzEncoder};
 use sha2::{Digest, Sha256};
 
@@ -149,8 +149,9 @@ fn remote(name: &'static str, content: &[u8]) -> RemoteFile {
         .collect();
     RemoteFile {
         name,
+        form: Form::Uncompressed,
         sha256: digits.leak(),
-        content_len: content.len() as u64,
+        len: content.len() as u64,
     }
 }
 

@@ -60,7 +60,7 @@ fn the_published_checksums_are_those_of_the_files() {
             .collect();
         assert_eq!(
             (digits.as_str(), content.len() as u64),
-            (file.sha256, file.content_len)
+            (file.sha256, file.len)
         );
     }
 }

@@ -1,20 +1,21 @@
 //! Fetches the files of a data set, so that what lies under a final name is complete and right.
 //!
 //! A file grows under a temporary name in the same folder, is continued there after an
-//! interruption, and gets its final name only when the SHA-256 of its uncompressed content is the
-//! published one (the wrapper may differ between mirrors). A lock file keeps processes that share
-//! the folder, also over several nodes, from writing the same file; the second one finds the work
-//! done.
+//! interruption, and gets its final name only when its SHA-256 is the published one: that of the
+//! uncompressed content where the wrapper may differ between mirrors, that of the stored bytes
+//! where only those are published ([`Form`]). A lock file keeps processes that share the folder,
+//! also over several nodes, from writing the same file; the second one finds the work done.
 
 mod transfer;
 mod verify;
 
-use std::fs::{self, File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use crate::DatasetError;
+use crate::lock::Lock;
 
 /// A transfer that brought this much before it broke does not count as a failed attempt.
 const MIN_PROGRESS: u64 = 1 << 20;
@@ -25,18 +26,31 @@ const LOCK_NAME: &str = ".download.lock";
 pub struct RemoteFile {
     /// Its name, on the mirrors and on disk.
     pub name: &'static str,
-    /// SHA-256 of the uncompressed content, as lower-case hexadecimal digits.
+    /// What `sha256` and `len` speak of.
+    pub form: Form,
+    /// SHA-256, as lower-case hexadecimal digits.
     pub sha256: &'static str,
-    /// Bytes of the uncompressed content.
-    pub content_len: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// Which bytes of a file a checksum is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Those that remain after gzip: mirrors may have compressed them differently, or not at all.
+    Uncompressed,
+    /// Those that are stored and sent.
+    Stored,
 }
 
 impl RemoteFile {
-    /// More than any sensible encoding of the content needs, were it not compressible at all.
+    /// The most bytes that can arrive.
     fn max_stored_len(&self) -> u64 {
-        self.content_len
-            .saturating_add(self.content_len / 100)
-            .saturating_add(4096)
+        match self.form {
+            Form::Stored => self.len,
+            // More than any sensible encoding needs, were the content not compressible at all.
+            Form::Uncompressed => self.len.saturating_add(self.len / 100).saturating_add(4096),
+        }
     }
 }
 
@@ -84,7 +98,7 @@ impl Downloader {
         }
         fs::create_dir_all(dir).map_err(DatasetError::io("create", dir))?;
         let lock_path = dir.join(LOCK_NAME);
-        let _lock = lock(&lock_path)?;
+        let lock = Lock::wait(&lock_path, "downloading")?;
         let agent = transfer::agent(self);
         for file in files.iter().filter(lacks) {
             if let Err(reasons) = self.fetch_one(&agent, file, dir)? {
@@ -99,9 +113,8 @@ impl Downloader {
                 });
             }
         }
-        // Whoever waits for the lock finds all files, so it does not matter that a third process
-        // may now lock another file of that name. A leftover would do no harm.
-        let _ = fs::remove_file(&lock_path);
+        // Whoever waits for the lock finds all files.
+        lock.remove();
         Ok(())
     }
 
@@ -165,25 +178,4 @@ fn publish(part: &Path, target: &Path) -> Result<(), DatasetError> {
         .and_then(|file| file.sync_all())
         .map_err(DatasetError::io("write", part))?;
     fs::rename(part, target).map_err(DatasetError::io("rename to its final name", part))
-}
-
-/// Waits until no other process downloads into the folder; released when dropped.
-fn lock(path: &PathBuf) -> Result<File, DatasetError> {
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .open(path)
-        .map_err(DatasetError::io("create", path))?;
-    match file.try_lock() {
-        Ok(()) => return Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            tracing::info!(lock = %path.display(), "another process is downloading, waiting for it");
-        }
-        Err(TryLockError::Error(_)) => {}
-    }
-    if let Err(error) = file.lock() {
-        // Some network file systems have no locks. The checksum still keeps wrong files out.
-        tracing::debug!(lock = %path.display(), %error, "downloading without a lock");
-    }
-    Ok(file)
 }

@@ -7,31 +7,37 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 
-use super::RemoteFile;
+use super::{Form, RemoteFile};
 use crate::DatasetError;
+use crate::hex::hex;
 use crate::idx::GZIP_MAGIC;
 
-/// Compares the uncompressed content of `path` with the published checksum; the inner error says
-/// what is wrong with it. Reads no further than the published length.
+/// Compares `path` with the published checksum; the inner error says what is wrong with it. Reads
+/// no further than the published length.
 pub(super) fn check(path: &Path, file: &RemoteFile) -> Result<Result<(), String>, DatasetError> {
     let stored = File::open(path).map_err(DatasetError::io("open", path))?;
     let mut reader = BufReader::with_capacity(1 << 16, stored);
     let start = reader.fill_buf().map_err(DatasetError::io("read", path))?;
-    let hashed = if start.starts_with(&GZIP_MAGIC) {
-        hash(MultiGzDecoder::new(reader), file.content_len)
+    let packed = file.form == Form::Uncompressed && start.starts_with(&GZIP_MAGIC);
+    let hashed = if packed {
+        hash(MultiGzDecoder::new(reader), file.len)
     } else {
-        hash(reader, file.content_len)
+        hash(reader, file.len)
+    };
+    let form = match file.form {
+        Form::Uncompressed => " (uncompressed)",
+        Form::Stored => "",
     };
     Ok(match hashed {
-        Err(error) => Err(format!("what it sent cannot be uncompressed ({error})")),
-        Ok((_, len)) if len > file.content_len => Err(format!(
-            "what it sent is longer than the {} bytes published (uncompressed)",
-            file.content_len
+        Err(error) => Err(format!("what it sent cannot be read ({error})")),
+        Ok((_, len)) if len > file.len => Err(format!(
+            "what it sent is longer than the {} bytes published{form}",
+            file.len
         )),
-        Ok((sha256, len)) if len != file.content_len || sha256 != file.sha256 => Err(format!(
-            "what it sent has {len} bytes with SHA-256 {sha256} (uncompressed), published are {} \
-             bytes with {}",
-            file.content_len, file.sha256
+        Ok((sha256, len)) if len != file.len || sha256 != file.sha256 => Err(format!(
+            "what it sent has {len} bytes with SHA-256 {sha256}{form}, published are {} bytes \
+             with {}",
+            file.len, file.sha256
         )),
         Ok(_) => Ok(()),
     })
@@ -42,10 +48,5 @@ fn hash(reader: impl Read, len: u64) -> io::Result<(String, u64)> {
     let mut reader = reader.take(len.saturating_add(1));
     let mut hasher = Sha256::new();
     let read = io::copy(&mut reader, &mut hasher)?;
-    let digits = hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    Ok((digits, read))
+    Ok((hex(&hasher.finalize()), read))
 }

@@ -1,0 +1,89 @@
+//! Finds the files of a set: unpacked by somebody, or in its archive.
+
+use std::path::{Path, PathBuf};
+
+use super::Published;
+use crate::download::RemoteFile;
+use crate::{DatasetError, Split, unpack};
+
+/// Where files are.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The folder to read from.
+    pub(super) folder: PathBuf,
+    /// What the user knows it by, and has to replace if something is wrong: the same folder, or
+    /// the archive that was unpacked into it.
+    pub(super) shown: PathBuf,
+}
+
+/// Finds the files of `split`; an archive is unpacked into `cache` on its first use.
+pub(super) fn locate(
+    published: &Published,
+    dir: &Path,
+    split: Split,
+    cache: Option<&Path>,
+) -> Result<Place, DatasetError> {
+    if let Some(folder) = folder_of(published, dir, split) {
+        return Ok(Place {
+            shown: folder.clone(),
+            folder,
+        });
+    }
+    if let Some(archive) = archive(published, dir) {
+        let folder = unpack::unpacked(&archive, &published.contents, cache)?;
+        let shown = archive.join(published.contents.folder);
+        return Ok(Place { folder, shown });
+    }
+    let mut files = vec![published.archive.name.to_owned()];
+    let some = folders(published, dir).into_iter();
+    if let Some(lacking) = some
+        .map(|folder| lacking(published, &folder, split))
+        .find(|(has_some, _)| *has_some)
+    {
+        let (_, names) = lacking;
+        files.push(format!("or of what it holds {}", names.join(", ")));
+    }
+    Err(DatasetError::Missing {
+        dataset: published.name,
+        dir: dir.to_owned(),
+        also: Some(published.contents.folder),
+        files,
+    })
+}
+
+/// The archive, if neither it nor its files are there.
+pub(super) fn missing(published: &Published, dir: &Path) -> Vec<RemoteFile> {
+    let unpacked = |split| folder_of(published, dir, split).is_some();
+    let there =
+        (unpacked(Split::Train) && unpacked(Split::Test)) || archive(published, dir).is_some();
+    match there {
+        true => Vec::new(),
+        false => vec![published.archive],
+    }
+}
+
+fn folders(published: &Published, dir: &Path) -> [PathBuf; 2] {
+    [dir.join(published.contents.folder), dir.to_owned()]
+}
+
+fn archive(published: &Published, dir: &Path) -> Option<PathBuf> {
+    folders(published, dir)
+        .iter()
+        .map(|folder| folder.join(published.archive.name))
+        .find(|path| path.is_file())
+}
+
+/// The folder that has all unpacked files of `split`.
+fn folder_of(published: &Published, dir: &Path, split: Split) -> Option<PathBuf> {
+    folders(published, dir)
+        .into_iter()
+        .find(|folder| lacking(published, folder, split).1.is_empty())
+}
+
+/// Whether `folder` has any of the unpacked files of `split`, and which it lacks.
+fn lacking(published: &Published, folder: &Path, split: Split) -> (bool, Vec<&'static str>) {
+    let files = published.files_of(split).iter().chain(published.lists);
+    let (there, lacking): (Vec<&str>, Vec<&str>) =
+        files.partition(|file| folder.join(file).is_file());
+    (!there.is_empty(), lacking)
+}

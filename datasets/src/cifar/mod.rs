@@ -1,0 +1,157 @@
+//! CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 32x32 colour photographs, in the publisher's binary
+//! layout (<https://www.cs.toronto.edu/~kriz/cifar.html>).
+//!
+//! A file is a row of records: one or two label bytes, then the red, green and blue planes. How
+//! many there are is told by its size, so shortened sets can be read as well. Labels are held in
+//! memory; pixels stay in the files, which are mapped.
+
+mod cifar10;
+mod cifar100;
+mod locate;
+mod names;
+mod records;
+
+pub use cifar10::Cifar10;
+pub use cifar100::{Cifar100, Cifar100Labels};
+
+use std::path::Path;
+
+use crate::download::RemoteFile;
+use crate::unpack::Contents;
+use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
+use records::Records;
+
+const SHAPE: ImageShape = ImageShape {
+    channels: 3,
+    height: 32,
+    width: 32,
+};
+const PIXELS: usize = 3 * 32 * 32;
+
+/// Where both archives can be downloaded from.
+const MIRRORS: [&str; 1] = ["https://www.cs.toronto.edu/~kriz/"];
+/// Larger files are none of CIFAR's; the largest has 153,700,000 bytes.
+const MAX_RECORDS: u64 = 256 << 20;
+/// Larger lists of names are none of CIFAR's; the largest has less than a kilobyte.
+const MAX_NAMES: u64 = 1 << 16;
+
+/// What distinguishes one set from the other.
+#[derive(Debug)]
+struct Published {
+    name: &'static str,
+    archive: RemoteFile,
+    /// What the archive holds, and the name of the folder it unpacks to.
+    contents: Contents,
+    train: &'static [&'static str],
+    test: &'static [&'static str],
+    /// The lists of names.
+    lists: &'static [&'static str],
+    /// The label bytes at the start of each record.
+    labels: &'static [Label],
+    mean: [f32; 3],
+    std: [f32; 3],
+}
+
+/// A byte of a record that names a class.
+#[derive(Debug)]
+struct Label {
+    name: &'static str,
+    classes: u8,
+}
+
+impl Published {
+    fn record_len(&self) -> usize {
+        self.labels.len() + PIXELS
+    }
+
+    fn files_of(&self, split: Split) -> &'static [&'static str] {
+        match split {
+            Split::Train => self.train,
+            Split::Test => self.test,
+        }
+    }
+}
+
+/// One split of one of the sets.
+#[derive(Debug)]
+struct Cifar {
+    published: &'static Published,
+    /// One per file.
+    parts: Vec<Records>,
+    /// Of all parts, one after the other.
+    labels: Vec<u8>,
+    class_names: Vec<String>,
+}
+
+impl Cifar {
+    /// Labels are byte `label` of each record; `list` names their classes.
+    fn open(
+        published: &'static Published,
+        (dir, cache): (&Path, Option<&Path>),
+        split: Split,
+        (label, list): (usize, &'static str),
+    ) -> Result<Self, DatasetError> {
+        let place = locate::locate(published, dir, split, cache)?;
+        let classes = published.labels.get(label).map_or(0, |label| label.classes);
+        let class_names = names::read(&place, list, usize::from(classes))?;
+        let mut parts = Vec::new();
+        let mut labels = Vec::new();
+        for file in published.files_of(split) {
+            let records = Records::open(published, &place, file)?;
+            labels.extend(records.labels(label));
+            parts.push(records);
+        }
+        Ok(Cifar {
+            published,
+            parts,
+            labels,
+            class_names,
+        })
+    }
+
+    fn pixels(&self, index: usize) -> Option<&[u8]> {
+        let mut index = index;
+        for part in &self.parts {
+            if index < part.len() {
+                return part.pixels(index);
+            }
+            index -= part.len();
+        }
+        None
+    }
+}
+
+impl Dataset for Cifar {
+    fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn shape(&self) -> ImageShape {
+        SHAPE
+    }
+
+    fn class_names(&self) -> &[String] {
+        &self.class_names
+    }
+
+    fn normalization(&self) -> Normalization {
+        Normalization {
+            mean: self.published.mean.into(),
+            std: self.published.std.into(),
+        }
+    }
+
+    fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
+        check_read(index, self.len(), image, SHAPE)?;
+        match (self.pixels(index), self.labels.get(index)) {
+            (Some(pixels), Some(&label)) => {
+                image.copy_from_slice(pixels);
+                Ok(u32::from(label))
+            }
+            _ => Err(DatasetError::Index {
+                index,
+                len: self.len(),
+            }),
+        }
+    }
+}

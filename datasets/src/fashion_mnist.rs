@@ -1,0 +1,134 @@
+//! Fashion-MNIST: 28x28 grey images of clothes (Xiao, Rasul, Vollgraf 2017,
+//! <https://arxiv.org/abs/1708.07747>), in the files and under the file names of MNIST.
+
+use std::path::Path;
+
+use crate::download::{Downloader, Form, RemoteFile};
+use crate::idx_set::{IdxSet, Published};
+use crate::{Dataset, DatasetError, ImageShape, Normalization, Split};
+
+pub(crate) const PUBLISHED: Published = Published {
+    name: "Fashion-MNIST",
+    sub_folder: "FashionMNIST/raw",
+    files: [
+        RemoteFile {
+            name: "train-images-idx3-ubyte.gz",
+            form: Form::Stored,
+            sha256: "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            len: 26_421_880,
+        },
+        RemoteFile {
+            name: "train-labels-idx1-ubyte.gz",
+            form: Form::Stored,
+            sha256: "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            len: 29_515,
+        },
+        RemoteFile {
+            name: "t10k-images-idx3-ubyte.gz",
+            form: Form::Stored,
+            sha256: "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            len: 4_422_102,
+        },
+        RemoteFile {
+            name: "t10k-labels-idx1-ubyte.gz",
+            form: Form::Stored,
+            sha256: "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            len: 5_148,
+        },
+    ],
+    mirrors: [
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    ],
+    class_names: [
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ],
+    mean: 0.2860,
+    std: 0.3530,
+    first_labels: [
+        [9, 0, 0, 3, 0, 2, 7, 2, 5, 5],
+        [9, 2, 1, 1, 6, 1, 4, 6, 5, 7],
+    ],
+};
+
+/// One split of Fashion-MNIST, held in memory as bytes.
+#[derive(Debug)]
+pub struct FashionMnist(IdxSet);
+
+impl FashionMnist {
+    /// The files of both splits, as their publishers name them.
+    pub const FILES: [RemoteFile; 4] = PUBLISHED.files;
+
+    /// Where the files can be downloaded from, in the order in which they are tried.
+    pub const MIRRORS: [&str; 2] = PUBLISHED.mirrors;
+
+    /// Reads one split from IDX files, gzip-compressed or plain, in the sub-folder `FashionMNIST/raw` of
+    /// `dir` (as torchvision lays them) or in `dir` itself.
+    ///
+    /// # Errors
+    /// [`DatasetError::Missing`] names every file that is not there, [`DatasetError::Impostor`]
+    /// says that the files are those of a set whose files have the same names; other variants say
+    /// in which way a file is damaged, or that images and labels do not belong together.
+    pub fn open(dir: impl AsRef<Path>, split: Split) -> Result<Self, DatasetError> {
+        IdxSet::open(&PUBLISHED, dir.as_ref(), split).map(FashionMnist)
+    }
+
+    /// The files of both splits that `dir` and its sub-folder `FashionMNIST/raw` lack.
+    pub fn missing(dir: impl AsRef<Path>) -> Vec<RemoteFile> {
+        PUBLISHED.missing(dir.as_ref())
+    }
+
+    /// Downloads from [`FashionMnist::MIRRORS`] into `dir` what is [missing](FashionMnist::missing) there.
+    ///
+    /// Only one process of a node should call this, and the others wait for it.
+    ///
+    /// # Errors
+    /// [`DatasetError::Download`] when no mirror gives a file, [`DatasetError::Io`] when it cannot
+    /// be written.
+    pub fn download(dir: impl AsRef<Path>) -> Result<(), DatasetError> {
+        Self::download_with(&Downloader::new(Self::MIRRORS), dir)
+    }
+
+    /// As [`FashionMnist::download`], with other mirrors or time-outs.
+    ///
+    /// # Errors
+    /// As [`FashionMnist::download`].
+    pub fn download_with(
+        downloader: &Downloader,
+        dir: impl AsRef<Path>,
+    ) -> Result<(), DatasetError> {
+        downloader.fetch(&Self::missing(&dir), dir.as_ref())
+    }
+}
+
+impl Dataset for FashionMnist {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn shape(&self) -> ImageShape {
+        self.0.shape()
+    }
+
+    fn class_names(&self) -> &[String] {
+        self.0.class_names()
+    }
+
+    /// Statistics of the training images.
+    fn normalization(&self) -> Normalization {
+        self.0.normalization()
+    }
+
+    fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
+        self.0.read(index, image)
+    }
+}

@@ -1,0 +1,148 @@
+//! From a file to the planes of an image of the wanted size.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use fast_image_resize::images::Image;
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use image::metadata::Orientation;
+use image::{DynamicImage, ImageDecoder};
+
+use super::header;
+
+/// What images become.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    /// 1 or 3.
+    pub(super) channels: usize,
+    /// Height and width.
+    pub(super) size: usize,
+    /// The shorter side before cutting; at least `size`.
+    pub(super) resize: usize,
+}
+
+/// Decodes `path` into `planes`, or says what is wrong with the file.
+pub(super) fn decode(path: &Path, target: Target, planes: &mut [u8]) -> Result<(), String> {
+    let image = contained(|| decode_upright(path))?;
+    let (width, height) = (image.width(), image.height());
+    let bytes = match target.channels {
+        1 => to_grey(image),
+        _ => to_rgb(image),
+    };
+    let resized = resize(bytes, width, height, target)?;
+    match target.channels {
+        1 => planes.copy_from_slice(&resized),
+        _ => separate(&resized, planes),
+    }
+    Ok(())
+}
+
+/// Turns a panic of a decoder into a reason.
+pub(super) fn contained<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let message = |panic: Box<dyn Any + Send>| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        format!("its decoder failed ({})", text.unwrap_or_default())
+    };
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(message(panic)))
+}
+
+fn decode_upright(path: &Path) -> Result<DynamicImage, String> {
+    let bytes = header::read_whole(path)?;
+    let format = header::format(&bytes)?;
+    let mut decoder = header::decoder(&bytes, format)?;
+    header::verify_whole(format, &bytes)?;
+    // Damaged notes of a camera do not make the picture unusable.
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let decoded = DynamicImage::from_decoder(decoder);
+    let mut image = decoded.map_err(|error| header::damaged(&error))?;
+    image.apply_orientation(orientation);
+    Ok(image)
+}
+
+/// Red, green and blue of every pixel; what is transparent fades to black.
+fn to_rgb(image: DynamicImage) -> Vec<u8> {
+    if !image.color().has_alpha() {
+        return image.into_rgb8().into_raw();
+    }
+    let rgba = image.into_rgba8().into_raw();
+    let pixels = rgba.as_chunks::<4>().0.iter();
+    pixels
+        .flat_map(|&[red, green, blue, alpha]| [red, green, blue].map(|value| fade(value, alpha)))
+        .collect()
+}
+
+/// The brightness of every pixel.
+fn to_grey(image: DynamicImage) -> Vec<u8> {
+    if image.color().has_color() {
+        let rgb = to_rgb(image);
+        let pixels = rgb.as_chunks::<3>().0.iter();
+        return pixels.map(|&pixel| brightness(pixel)).collect();
+    }
+    if !image.color().has_alpha() {
+        return image.into_luma8().into_raw();
+    }
+    let grey = image.into_luma_alpha8().into_raw();
+    let pixels = grey.as_chunks::<2>().0.iter();
+    pixels.map(|&[value, alpha]| fade(value, alpha)).collect()
+}
+
+fn fade(value: u8, alpha: u8) -> u8 {
+    ((u16::from(value) * u16::from(alpha) + 127) / 255) as u8
+}
+
+fn brightness([red, green, blue]: [u8; 3]) -> u8 {
+    let sum = 299 * u32::from(red) + 587 * u32::from(green) + 114 * u32::from(blue);
+    ((sum + 500) / 1000) as u8
+}
+
+/// Scales the shorter side to `target.resize` and cuts out the centre, in one step: only what
+/// remains is computed. Sizes and offsets are rounded as torchvision rounds them.
+fn resize(bytes: Vec<u8>, width: u32, height: u32, target: Target) -> Result<Vec<u8>, String> {
+    let failed = |reason: String| format!("it cannot be resized ({reason})");
+    let kind = match target.channels {
+        1 => PixelType::U8,
+        _ => PixelType::U8x3,
+    };
+    let shorter = width.min(height);
+    let (left, wide) = cut(width, shorter, target);
+    let (top, high) = cut(height, shorter, target);
+    let options = ResizeOptions::new()
+        .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+        .crop(left, top, wide, high);
+    let source = Image::from_vec_u8(width, height, bytes, kind);
+    let source = source.map_err(|error| failed(error.to_string()))?;
+    let size = target.size as u32;
+    let mut resized = Image::new(size, size, kind);
+    Resizer::new()
+        .resize(&source, &mut resized, &options)
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(resized.into_vec())
+}
+
+/// Where along a side of `len` pixels the cut starts, and how long it is, both before scaling.
+fn cut(len: u32, shorter: u32, target: Target) -> (f64, f64) {
+    let (len, shorter) = (u64::from(len), u64::from(shorter.max(1)));
+    let (size, resize) = (target.size as u64, target.resize as u64);
+    let scaled = (resize * len / shorter).max(1);
+    let excess = scaled.saturating_sub(size);
+    let half = excess / 2;
+    // Halves are rounded to the even number.
+    let offset = half + (excess % 2) * (half % 2);
+    let (len, scale) = (len as f64, len as f64 / scaled as f64);
+    let start = offset as f64 * scale;
+    (start, (size as f64 * scale).min(len - start))
+}
+
+/// From pixel after pixel to plane after plane.
+fn separate(pixels: &[u8], planes: &mut [u8]) {
+    let pixels = pixels.as_chunks::<3>().0;
+    let mut planes = planes.chunks_exact_mut(pixels.len().max(1));
+    let (Some(red), Some(green), Some(blue)) = (planes.next(), planes.next(), planes.next()) else {
+        return;
+    };
+    for (((pixel, red), green), blue) in pixels.iter().zip(red).zip(green).zip(blue) {
+        [*red, *green, *blue] = *pixel;
+    }
+}

@@ -1,0 +1,142 @@
+//! What an image file says about itself, and whether it is whole, from a few kilobytes of it.
+
+use std::fs::File;
+use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
+
+use super::MAX_SIDE;
+
+/// Enough for most headers; where it is not, the whole file is read.
+const HEAD: u64 = 1 << 15;
+/// Enough for what stands behind the pixels; where it is not, the whole file is read.
+const TAIL: u64 = 1 << 12;
+/// Larger files are refused.
+const MAX_FILE: u64 = 256 << 20;
+/// Larger images are refused (bytes of all pixels): a small file may promise a huge one.
+const MAX_DECODED: u64 = 512 << 20;
+
+/// What can be known without decoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) grey: bool,
+}
+
+/// Reads the header of `path`, or says what is wrong with the file.
+pub(super) fn read(path: &Path) -> Result<Header, String> {
+    let mut file = open(path)?;
+    let len = file.metadata().map_err(|error| unreadable(&error))?.len();
+    let mut bytes = Vec::new();
+    let mut head = file.by_ref().take(HEAD);
+    head.read_to_end(&mut bytes)
+        .map_err(|error| unreadable(&error))?;
+    let format = format(&bytes)?;
+    if len > HEAD {
+        let mut end = Vec::new();
+        file.seek(SeekFrom::End(-(TAIL as i64)))
+            .and_then(|_| file.read_to_end(&mut end))
+            .map_err(|error| unreadable(&error))?;
+        let header = decoder(&bytes, format).and_then(|decoder| header(&decoder));
+        if let Ok(header) = header
+            && is_whole(format, &bytes, &end, len)
+        {
+            return Ok(header);
+        }
+        bytes = read_whole(path)?;
+    }
+    let header = header(&decoder(&bytes, format)?)?;
+    verify_whole(format, &bytes)?;
+    Ok(header)
+}
+
+/// The content of `path`.
+pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let mut file = open(path)?.take(MAX_FILE + 1);
+    file.read_to_end(&mut bytes)
+        .map_err(|error| unreadable(&error))?;
+    match bytes.len() as u64 > MAX_FILE {
+        true => Err(format!("it is larger than the {MAX_FILE} bytes accepted")),
+        false => Ok(bytes),
+    }
+}
+
+/// Which kind of image starts with `bytes`.
+pub(super) fn format(bytes: &[u8]) -> Result<ImageFormat, String> {
+    use ImageFormat::{Jpeg, Png, WebP};
+    match image::guess_format(bytes) {
+        Ok(format @ (Jpeg | Png | WebP)) => Ok(format),
+        Ok(other) => Err(format!(
+            "it is of the format {other:?}; PNG, JPEG and WebP can be read"
+        )),
+        Err(_) if bytes.is_empty() => Err("it is empty".into()),
+        Err(_) => Err("it is no PNG, JPEG or WebP image".into()),
+    }
+}
+
+/// A decoder that refuses images that are too large.
+pub(super) fn decoder(bytes: &[u8], format: ImageFormat) -> Result<impl ImageDecoder + '_, String> {
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let mut limits = Limits::default();
+    limits.max_image_width = u32::try_from(4 * MAX_SIDE).ok();
+    limits.max_image_height = limits.max_image_width;
+    limits.max_alloc = Some(2 * MAX_DECODED);
+    reader.limits(limits);
+    let decoder = reader.into_decoder().map_err(|error| damaged(&error))?;
+    let (width, height) = decoder.dimensions();
+    if width == 0 || height == 0 {
+        return Err("it has no pixel".into());
+    }
+    if decoder.total_bytes() > MAX_DECODED {
+        return Err(format!(
+            "its {width}x{height} pixels need more than the {MAX_DECODED} bytes accepted"
+        ));
+    }
+    Ok(decoder)
+}
+
+/// Refuses a file that ends too early; decoders fill some of these with grey.
+pub(super) fn verify_whole(format: ImageFormat, bytes: &[u8]) -> Result<(), String> {
+    match is_whole(format, bytes, bytes, bytes.len() as u64) {
+        true => Ok(()),
+        false => Err("it is truncated".into()),
+    }
+}
+
+/// Whether a file of `len` bytes that starts with `head` and ends with `end` has its end.
+fn is_whole(format: ImageFormat, head: &[u8], end: &[u8], len: u64) -> bool {
+    let last = |mark: &[u8]| end.windows(mark.len()).rposition(|window| window == mark);
+    match format {
+        // An end of image behind the last start of a scan: neither occurs within compressed data,
+        // but both do in a thumbnail, which comes first.
+        ImageFormat::Jpeg => last(b"\xff\xd9").is_some_and(|at| last(b"\xff\xda") < Some(at)),
+        ImageFormat::Png => last(b"IEND").is_some(),
+        _ => {
+            let promised = head.get(4..).and_then(|rest| rest.first_chunk::<4>());
+            promised.is_some_and(|promised| 8 + u64::from(u32::from_le_bytes(*promised)) <= len)
+        }
+    }
+}
+
+fn header(decoder: &impl ImageDecoder) -> Result<Header, String> {
+    use ColorType::{L8, L16, La8, La16};
+    let grey = matches!(decoder.color_type(), L8 | La8 | L16 | La16);
+    Ok(Header { grey })
+}
+
+fn open(path: &Path) -> Result<File, String> {
+    File::open(path).map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &std::io::Error) -> String {
+    format!("it cannot be read ({error})")
+}
+
+pub(super) fn damaged(error: &ImageError) -> String {
+    match error {
+        ImageError::Limits(_) => format!("it is too large ({error})"),
+        ImageError::Unsupported(_) => format!("it is of a kind that cannot be read ({error})"),
+        _ => format!("it is damaged ({error})"),
+    }
+}

@@ -1,0 +1,87 @@
+//! Verifies many files in parallel: on network file systems, waiting is most of the work.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use super::decode::{self, Target};
+use super::{Check, header};
+
+/// Files that a thread takes at a time.
+const CHUNK: usize = 32;
+const MAX_THREADS: usize = 16;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Inspected<'a> {
+    /// What cannot be used, and why, in the order of the files.
+    pub(super) problems: Vec<(PathBuf, String)>,
+    /// The first grey image.
+    pub(super) grey: Option<&'a Path>,
+    /// The first coloured image.
+    pub(super) rgb: Option<&'a Path>,
+}
+
+/// Looks at all files.
+pub(super) fn inspect(files: &[(PathBuf, u32)], check: Check) -> Inspected<'_> {
+    let next = AtomicUsize::new(0);
+    let available = thread::available_parallelism().map_or(1, |threads| threads.get());
+    // More than there are cores, since they mostly wait.
+    let threads = (2 * available).clamp(1, MAX_THREADS);
+    let threads = threads.min(files.len().div_ceil(CHUNK));
+    let mut results: Vec<(usize, Result<bool, String>)> = thread::scope(|scope| {
+        let work = || chunks(files, check, &next);
+        let others: Vec<_> = (1..threads)
+            .filter_map(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
+            .collect();
+        let mut results = work();
+        for other in others {
+            // Decoders are kept from panicking the thread, see `decode`.
+            results.extend(other.join().unwrap_or_default());
+        }
+        results
+    });
+    results.sort_by_key(|(index, _)| *index);
+
+    let mut inspected = Inspected::default();
+    for ((path, _), (_, result)) in files.iter().zip(results) {
+        match result {
+            Err(reason) => inspected.problems.push((path.clone(), reason)),
+            Ok(true) => inspected.grey = inspected.grey.or(Some(path)),
+            Ok(false) => inspected.rgb = inspected.rgb.or(Some(path)),
+        }
+    }
+    inspected
+}
+
+/// Takes chunks until none is left; whether each file is grey, or what is wrong with it.
+fn chunks(
+    files: &[(PathBuf, u32)],
+    check: Check,
+    next: &AtomicUsize,
+) -> Vec<(usize, Result<bool, String>)> {
+    let mut results = Vec::new();
+    loop {
+        let start = next.fetch_add(CHUNK, Ordering::Relaxed);
+        let end = (start + CHUNK).min(files.len());
+        let Some(chunk) = files.get(start..end).filter(|chunk| !chunk.is_empty()) else {
+            return results;
+        };
+        for (index, (path, _)) in (start..).zip(chunk) {
+            results.push((index, one(path, check)));
+        }
+    }
+}
+
+fn one(path: &Path, check: Check) -> Result<bool, String> {
+    let header = decode::contained(|| header::read(path))?;
+    if check == Check::Pixels {
+        let smallest = Target {
+            channels: 3,
+            size: 1,
+            resize: 1,
+        };
+        decode::decode(path, smallest, &mut [0; 3])?;
+    }
+    Ok(header.grey)
+}

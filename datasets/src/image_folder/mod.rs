@@ -1,0 +1,270 @@
+//! Folders of PNG, JPEG and WebP files, one folder per class: the usual way to bring own images.
+//!
+//! Opening [lists](scan) the files, [divides](split) them if a part is to be kept for evaluation,
+//! and [reads their headers](inspect), so that what cannot be used is reported at once and not
+//! hours later. [Decoding](decode) happens where an image is read: in a loader's threads.
+
+mod decode;
+mod header;
+mod inspect;
+mod layout;
+mod scan;
+mod split;
+
+use std::path::{Path, PathBuf};
+
+use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
+use decode::Target;
+use layout::Layout;
+
+/// Larger images than this are refused, to be trained on as well as to be read.
+const MAX_SIDE: usize = 1 << 14;
+
+/// How a folder of images becomes a data set.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct ImageFolderOptions {
+    /// Height and width to which all images are cut, around their centre, in pixels.
+    pub size: usize,
+    /// The shorter side to which they are scaled before that; `size` unless told. ImageNet is
+    /// usually evaluated with 256 and a `size` of 224.
+    pub resize: Option<usize>,
+    /// What colours are converted to.
+    pub color: Color,
+    /// Mean and standard deviation to normalise by. Unless told, those of ImageNet for RGB, and
+    /// 0.5 for grey.
+    pub normalization: Option<Normalization>,
+    /// The part of the images, above 0 and below 1, that is kept for evaluation where there is no
+    /// folder `val` or `test`.
+    pub validation: Option<f64>,
+    /// Chooses which images these are.
+    pub seed: u64,
+    /// What is verified when the folder is opened.
+    pub check: Check,
+}
+
+impl ImageFolderOptions {
+    /// Images of `size` x `size` pixels in the colours of the files; nothing kept for evaluation.
+    pub fn new(size: usize) -> Self {
+        ImageFolderOptions {
+            size,
+            resize: None,
+            color: Color::AsStored,
+            normalization: None,
+            validation: None,
+            seed: 0,
+            check: Check::Headers,
+        }
+    }
+
+    fn verify(&self) -> Result<(), DatasetError> {
+        let refuse = |what, reason| Err(DatasetError::Settings { what, reason });
+        if !(1..=MAX_SIDE).contains(&self.size) {
+            let reason = format!("it is {}, it must be 1 to {MAX_SIDE}", self.size);
+            return refuse("size of the images", reason);
+        }
+        if let Some(resize) = self.resize
+            && !(self.size..=MAX_SIDE).contains(&resize)
+        {
+            let reason = format!(
+                "it is {resize}, it must be at least the size of the images, {}, and at most \
+                 {MAX_SIDE}",
+                self.size
+            );
+            return refuse("shorter side before cutting", reason);
+        }
+        if let Some(part) = self.validation
+            && !(part > 0.0 && part < 1.0)
+        {
+            let reason = format!("it is {part}, it must be above 0 and below 1");
+            return refuse("part of the images kept for validation", reason);
+        }
+        Ok(())
+    }
+}
+
+/// What the colours of images are converted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Color {
+    /// Nothing: either all files are grey or all are coloured, and stay so.
+    #[default]
+    AsStored,
+    /// Three channels; grey images get three equal ones.
+    Rgb,
+    /// One channel: 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601).
+    Grey,
+}
+
+/// What is verified when a folder is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Check {
+    /// The headers of all files, and that they do not end too early.
+    #[default]
+    Headers,
+    /// All pixels, too: takes as long as an epoch.
+    Pixels,
+}
+
+/// One split of a folder of images.
+///
+/// The images are in `ROOT/train/CLASS/` and `ROOT/val/CLASS/` (or `ROOT/test/CLASS/` where there
+/// is no `val`), or in `ROOT/CLASS/`, at any depth below the class folder. The folders' names, in
+/// byte order, are the classes. Names that start with a dot are left out, and so are files beside
+/// the class folders.
+///
+/// Every image is brought to one size as is usual for the evaluation on ImageNet: its shorter side
+/// is scaled to [`resize`](ImageFolderOptions::resize) pixels (bilinear, with a filter as wide as
+/// the reduction needs), then the centre is cut out. What a file says about its pixels is obeyed:
+/// 16 bits become 8, transparent images are laid over black, CMYK becomes RGB, the first picture
+/// of an animation is taken, and photographs are turned upright (Exif orientation; torchvision
+/// leaves them lying, so turn that into account when comparing).
+#[derive(Debug)]
+pub struct ImageFolder {
+    /// Sorted by class, then by path.
+    files: Vec<(PathBuf, u32)>,
+    class_names: Vec<String>,
+    target: Target,
+    normalization: Normalization,
+}
+
+impl ImageFolder {
+    /// Opens the part of the images in `root` that belongs to `split`.
+    ///
+    /// Where there is a folder `train`, the images for [`Split::Test`] are those in `val` or
+    /// `test`; otherwise they are those that
+    /// [`validation`](ImageFolderOptions::validation) keeps, which depend on the seed and the
+    /// names of the files alone: of every class with two images or more the same part, but at
+    /// least one, and never all.
+    ///
+    /// # Errors
+    /// [`DatasetError::Images`] lists everything that cannot be used: files that are no images or
+    /// damaged, broken links, empty class folders. [`DatasetError::MixedColor`] when grey and
+    /// coloured images come together and [`Color`] does not say what they become;
+    /// [`DatasetError::Layout`] and [`DatasetError::Classes`] when the folders are not as
+    /// described; [`DatasetError::Settings`] when the options make no sense.
+    pub fn open(
+        root: impl AsRef<Path>,
+        split: Split,
+        options: &ImageFolderOptions,
+    ) -> Result<Self, DatasetError> {
+        options.verify()?;
+        let layout = Layout::of(root.as_ref(), split, options.validation.is_some())?;
+        let (mut files, mut problems) = (Vec::new(), Vec::new());
+        for (class, name) in layout.classes.iter().enumerate() {
+            let folder = layout.folder.join(name);
+            let mut found = scan::files(&folder, &mut problems);
+            if let Some(part) = options.validation {
+                found = split::part(found, &folder, part, options.seed, split);
+            }
+            files.extend(found.into_iter().map(|path| (path, class as u32)));
+        }
+        let inspected = inspect::inspect(&files, options.check);
+        problems.extend(inspected.problems);
+        if !problems.is_empty() {
+            return Err(DatasetError::Images {
+                root: layout.folder,
+                problems,
+            });
+        }
+        if files.is_empty() {
+            return Err(DatasetError::Layout {
+                root: layout.folder,
+                reason: "no image is left for this split; keep another part for validation".into(),
+            });
+        }
+        let channels = channels(options.color, inspected.grey, inspected.rgb, &layout.folder)?;
+        let target = Target {
+            channels,
+            size: options.size,
+            resize: options.resize.unwrap_or(options.size),
+        };
+        Ok(ImageFolder {
+            files,
+            class_names: layout
+                .classes
+                .iter()
+                .map(|name| name.to_string_lossy().into_owned())
+                .collect(),
+            target,
+            normalization: options
+                .normalization
+                .clone()
+                .unwrap_or_else(|| usual_normalization(channels)),
+        })
+    }
+
+    /// Where image `index` is.
+    pub fn path(&self, index: usize) -> Option<&Path> {
+        self.files.get(index).map(|(path, _)| path.as_path())
+    }
+}
+
+/// How many channels the images get; `grey` and `rgb` are examples of what there is.
+fn channels(
+    color: Color,
+    grey: Option<&Path>,
+    rgb: Option<&Path>,
+    root: &Path,
+) -> Result<usize, DatasetError> {
+    match (color, grey, rgb) {
+        (Color::Rgb, ..) => Ok(3),
+        (Color::Grey, ..) => Ok(1),
+        (Color::AsStored, Some(grey), Some(rgb)) => Err(DatasetError::MixedColor {
+            root: root.to_owned(),
+            grey: grey.to_owned(),
+            rgb: rgb.to_owned(),
+        }),
+        (Color::AsStored, Some(_), None) => Ok(1),
+        (Color::AsStored, None, _) => Ok(3),
+    }
+}
+
+/// ImageNet's statistics for RGB; for grey, what maps bytes to -1..=1.
+fn usual_normalization(channels: usize) -> Normalization {
+    match channels {
+        3 => Normalization {
+            mean: vec![0.485, 0.456, 0.406],
+            std: vec![0.229, 0.224, 0.225],
+        },
+        _ => Normalization {
+            mean: vec![0.5; channels],
+            std: vec![0.5; channels],
+        },
+    }
+}
+
+impl Dataset for ImageFolder {
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn shape(&self) -> ImageShape {
+        ImageShape {
+            channels: self.target.channels,
+            height: self.target.size,
+            width: self.target.size,
+        }
+    }
+
+    fn class_names(&self) -> &[String] {
+        &self.class_names
+    }
+
+    fn normalization(&self) -> Normalization {
+        self.normalization.clone()
+    }
+
+    /// Decodes the file; [`DatasetError::Image`] names it if it cannot be decoded.
+    fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
+        check_read(index, self.len(), image, self.shape())?;
+        let Some((path, class)) = self.files.get(index) else {
+            let len = self.len();
+            return Err(DatasetError::Index { index, len });
+        };
+        decode::decode(path, self.target, image).map_err(|reason| DatasetError::Image {
+            path: path.clone(),
+            reason,
+        })?;
+        Ok(*class)
+    }
+}

@@ -1,0 +1,68 @@
+//! The files below a class folder.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Names that start with a dot are not meant to be seen.
+pub(super) fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
+}
+
+/// All visible files below `class`, sorted by path, symbolic links followed. What cannot be used
+/// is added to `problems`.
+///
+/// Every folder is visited once, and those around the class never, so that links can neither lead
+/// around in circles nor bring the images of other classes in.
+pub(super) fn files(class: &Path, problems: &mut Vec<(PathBuf, String)>) -> Vec<PathBuf> {
+    let (mut files, problems_before) = (Vec::new(), problems.len());
+    let mut visit = |folder: &Path, pending: &mut Vec<PathBuf>| -> io::Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let path = entry.path();
+            if is_hidden(&entry.file_name()) {
+                continue;
+            }
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => pending.push(path),
+                Ok(metadata) if metadata.is_file() => files.push(path),
+                Ok(_) => problems.push((path, "it is neither a file nor a folder".into())),
+                Err(error) => problems.push((path, format!("it cannot be read ({error})"))),
+            }
+        }
+        Ok(())
+    };
+
+    let mut unreadable = Vec::new();
+    let top = fs::canonicalize(class).unwrap_or_else(|_| class.to_owned());
+    let mut visited = HashSet::new();
+    let mut pending = vec![class.to_owned()];
+    while let Some(folder) = pending.pop() {
+        let real = match fs::canonicalize(&folder) {
+            Ok(real) => real,
+            Err(error) => {
+                unreadable.push((folder, format!("it cannot be read ({error})")));
+                continue;
+            }
+        };
+        let around = real != top && top.starts_with(&real);
+        if around || !visited.insert(real) {
+            continue;
+        }
+        let mut inner = Vec::new();
+        if let Err(error) = visit(&folder, &mut inner) {
+            unreadable.push((folder, format!("it cannot be read ({error})")));
+        }
+        // The order in which folders are visited decides under which path a linked one is known.
+        inner.sort_by(|a, b| b.cmp(a));
+        pending.append(&mut inner);
+    }
+    problems.append(&mut unreadable);
+    if files.is_empty() && problems.len() == problems_before {
+        problems.push((class.to_owned(), "there is no image of this class".into()));
+    }
+    files.sort();
+    files
+}

@@ -1,0 +1,206 @@
+//! Reads the expected files of a `.tar.gz`, and nothing else of it.
+//!
+//! Nothing in the archive decides where or how much is written: files are matched with a fixed
+//! list of names, each has a limit, and so has the whole. Entries are taken raw, so that no
+//! extension header makes the tar reader collect memory. Reading goes on to the very end, which
+//! verifies the checksum of gzip.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+use tar::{Archive, Entry, EntryType};
+
+use super::Contents;
+use crate::DatasetError;
+
+/// For headers, padding and small files that are not wanted.
+const MAX_OTHER: u64 = 64 << 20;
+
+/// Writes the files of `contents` to the folder `into`; gives their lengths in that order.
+pub(super) fn unpack(
+    archive: &Path,
+    contents: &Contents,
+    into: &Path,
+) -> Result<Vec<u64>, DatasetError> {
+    let file = File::open(archive).map_err(DatasetError::io("open", archive))?;
+    let limits = contents.files.iter().map(|file| file.max_len);
+    let unpacking = Unpacking {
+        archive,
+        contents,
+        into,
+    };
+    let mut tar = Archive::new(Metered {
+        reader: MultiGzDecoder::new(BufReader::with_capacity(1 << 18, file)),
+        read: 0,
+        limit: limits.fold(MAX_OTHER, u64::saturating_add),
+    });
+    let outcome = unpacking.members(&mut tar);
+    let mut rest = tar.into_inner();
+    let lens = outcome.and_then(|lens| match io::copy(&mut rest, &mut io::sink()) {
+        Ok(_) => Ok(lens),
+        Err(error) => Err(Failure::Read(error, "behind its last file".into())),
+    });
+    let lens = lens.map_err(|failure| unpacking.explain(failure, rest.read))?;
+    let lacks: Vec<String> = contents
+        .files
+        .iter()
+        .zip(&lens)
+        .filter(|(_, len)| len.is_none())
+        .map(|(file, _)| file.name.to_owned())
+        .collect();
+    if !lacks.is_empty() {
+        return Err(DatasetError::ArchiveLacks {
+            path: archive.to_owned(),
+            files: lacks,
+        });
+    }
+    Ok(lens.into_iter().flatten().collect())
+}
+
+/// Why unpacking ended.
+enum Failure {
+    /// The archive cannot be read at the place that is named.
+    Read(io::Error, String),
+    /// A file in the archive is not as expected.
+    Content(String),
+    /// This machine refused something.
+    Machine(DatasetError),
+}
+
+struct Unpacking<'a> {
+    archive: &'a Path,
+    contents: &'a Contents,
+    into: &'a Path,
+}
+
+impl Unpacking<'_> {
+    /// Writes the members; gives the length of each one that is there.
+    fn members(&self, tar: &mut Archive<impl Read>) -> Result<Vec<Option<u64>>, Failure> {
+        let mut lens = vec![None; self.contents.files.len()];
+        let mut place = "in its first header".to_owned();
+        let entries = tar.entries();
+        let entries = entries.map_err(|error| Failure::Read(error, place.clone()))?;
+        for entry in entries.raw(true) {
+            let mut entry = entry.map_err(|error| Failure::Read(error, place.clone()))?;
+            let Some(index) = self.wanted(&entry) else {
+                place = "behind a file that is not needed".into();
+                continue;
+            };
+            if let Some(len) = lens.get_mut(index) {
+                if len.is_some() {
+                    let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+                    return Err(Failure::Content(format!("it contains {name} twice")));
+                }
+                *len = Some(self.member(&mut entry, index)?);
+            }
+            place = "behind one of its files".into();
+        }
+        Ok(lens)
+    }
+
+    /// Which of the expected files an entry is.
+    fn wanted(&self, entry: &Entry<'_, impl Read>) -> Option<usize> {
+        let kind = entry.header().entry_type();
+        if !matches!(kind, EntryType::Regular | EntryType::Continuous) {
+            return None;
+        }
+        let path = entry.path_bytes();
+        let path = path.strip_prefix(b"./").unwrap_or(&path);
+        let name = path
+            .strip_prefix(self.contents.folder.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"/"))
+            .unwrap_or(path);
+        let mut files = self.contents.files.iter();
+        files.position(|file| file.name.as_bytes() == name)
+    }
+
+    /// Writes one file and gives its length.
+    fn member(&self, entry: &mut Entry<'_, impl Read>, index: usize) -> Result<u64, Failure> {
+        let Some(file) = self.contents.files.get(index) else {
+            return Ok(0);
+        };
+        let promised = entry.size();
+        if promised > file.max_len {
+            return Err(Failure::Content(format!(
+                "it promises {promised} bytes of {}, which has {} at most",
+                file.name, file.max_len
+            )));
+        }
+        let path = self.into.join(file.name);
+        let machine = |action| {
+            let path = path.clone();
+            move |error| Failure::Machine(DatasetError::io(action, &path)(error))
+        };
+        let mut output = File::options()
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(machine("create"))?;
+        let mut buffer = vec![0; 1 << 18];
+        let mut written = 0;
+        loop {
+            let read = match entry.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Failure::Read(error, format!("in {}", file.name))),
+            };
+            let chunk = buffer.get(..read).unwrap_or_default();
+            output.write_all(chunk).map_err(machine("write"))?;
+            written += read as u64;
+        }
+        if written != promised {
+            let error = io::ErrorKind::UnexpectedEof.into();
+            return Err(Failure::Read(error, format!("in {}", file.name)));
+        }
+        // The name that says "complete" must not reach the disk before the content does.
+        output.sync_all().map_err(machine("write"))?;
+        Ok(written)
+    }
+
+    fn explain(&self, failure: Failure, read: u64) -> DatasetError {
+        use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
+        let path = self.archive.to_owned();
+        let malformed = |path, reason| DatasetError::Malformed {
+            path,
+            offset: read,
+            reason,
+        };
+        match failure {
+            Failure::Machine(error) => error,
+            Failure::Content(reason) => malformed(path, reason),
+            Failure::Read(error, place) => match error.kind() {
+                UnexpectedEof => DatasetError::ArchiveTruncated {
+                    path,
+                    place,
+                    found: read,
+                },
+                InvalidData | InvalidInput | Other => {
+                    malformed(path, format!("it cannot be read {place} ({error})"))
+                }
+                _ => DatasetError::io("read", self.archive)(error),
+            },
+        }
+    }
+}
+
+/// Counts what is read and ends with an error where that is too much.
+struct Metered<R> {
+    reader: R,
+    read: u64,
+    limit: u64,
+}
+
+impl<R: Read> Read for Metered<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.read += read as u64;
+        if self.read > self.limit {
+            let reason = format!("it unpacks to more than the {} bytes accepted", self.limit);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        }
+        Ok(read)
+    }
+}
