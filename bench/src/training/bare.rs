@@ -49,7 +49,9 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
     let device = Device::flex().autodiff();
     device.seed(SEED);
     let config = args.model.config(Sizes::one_batch())?.config;
-    let data = trainer::data::open(&config.data, SEED)?.train;
+    let data = trainer::data::open(&config.data, SEED)
+        .map_err(trainer::TrainError::from)?
+        .train;
     let shape = data.shape();
     let batches = (0..BATCHES)
         .map(|number| {

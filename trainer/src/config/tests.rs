@@ -106,7 +106,7 @@ fn unknown_names_are_named_with_the_nearest() {
         &[
             "unknown model `cmm`",
             "line 2, column 8",
-            "did you mean `cnn`?",
+            "valid names: cnn, csc-cnn",
         ],
     );
     let optimizer = GOOD.replace("sgd", "adamx");
