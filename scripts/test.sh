@@ -2,7 +2,7 @@
 # Installs what the tests need where it may, runs every test of the workspace, and names what could
 # not be installed and which tests were skipped for it.
 #
-#   BURN_DIST_DATA          folder that holds mnist/ (real MNIST); unset: those tests are skipped
+#   BURN_DIST_DATA          folder that holds mnist/ and cifar-100/ (real data); unset: those tests are skipped
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
 #   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
 set -euo pipefail
@@ -34,9 +34,11 @@ install_mpi() {
 install_mpi
 
 if [[ -z ${BURN_DIST_DATA:-} ]]; then
-  missing+=("real MNIST: set BURN_DIST_DATA to a folder that holds mnist/*-ubyte.gz")
-elif [[ ! -d $BURN_DIST_DATA/mnist ]]; then
-  missing+=("real MNIST: BURN_DIST_DATA=$BURN_DIST_DATA holds no folder mnist/")
+  missing+=("real data: set BURN_DIST_DATA to a folder that holds mnist/*-ubyte.gz and cifar-100/cifar-100-binary.tar.gz")
+else
+  for folder in mnist cifar-100; do
+    [[ -d $BURN_DIST_DATA/$folder ]] || missing+=("real data: BURN_DIST_DATA=$BURN_DIST_DATA holds no folder $folder/")
+  done
 fi
 
 # --- what the tests may leave behind: nothing ------------------------------------------------------
