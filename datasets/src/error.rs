@@ -189,7 +189,7 @@ pub enum DatasetError {
     /// Some images are grey and some coloured.
     #[error(
         "the images in {} differ in colour: {} is grey, {} is RGB. Say what all are to be \
-         converted to: set the colour to rgb or grey", root.display(), grey.display(), rgb.display()
+         converted to: set color to rgb or grey", root.display(), grey.display(), rgb.display()
     )]
     MixedColor {
         /// The folder.

@@ -1,5 +1,7 @@
 //! Downloads from a server of our own that fails in all the ways in which servers fail.
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +11,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use datasets::{DatasetError, Downloader, Form, RemoteFile};
+use datasets::{
+    Cifar100, Cifar100Labels, Dataset, DatasetError, Downloader, Form, RemoteFile, Split,
+};
 use flate2::{Compression, write::GzEncoder};
 use sha2::{Digest, Sha256};
 
@@ -152,6 +156,14 @@ fn remote(name: &'static str, content: &[u8]) -> RemoteFile {
         form: Form::Uncompressed,
         sha256: digits.leak(),
         len: content.len() as u64,
+    }
+}
+
+/// As published where the stored bytes have a checksum.
+fn remote_stored(name: &'static str, stored: &[u8]) -> RemoteFile {
+    RemoteFile {
+        form: Form::Stored,
+        ..remote(name, stored)
     }
 }
 
@@ -475,4 +487,64 @@ fn a_folder_that_cannot_be_made_is_an_error() {
         .fetch(&[file], &blocked.join("sub"))
         .unwrap_err();
     assert!(matches!(error, DatasetError::Io { .. }), "{error}");
+}
+
+#[test]
+fn an_archive_is_fetched_resumed_and_opened() {
+    let stored = common::cifar::archive_100().compressed();
+    let file = remote_stored("cifar-100-binary.tar.gz", &stored);
+    let body = stored.clone();
+    let server = Server::new(move |request, stream| match request.from {
+        None => send(stream, "200 OK", body.len(), &body[..700]),
+        Some(_) => serve(&body, request, stream),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    downloader(&[server.url()])
+        .fetch(&[file], dir.path())
+        .unwrap();
+    assert_eq!(server.starts(), [None, Some(700)]);
+    assert_eq!(fs::read(dir.path().join(file.name)).unwrap(), stored);
+    let set = Cifar100::open(dir.path(), Split::Test, Cifar100Labels::Fine).unwrap();
+    assert_eq!(set.len(), 3);
+    assert_eq!(Cifar100::missing(dir.path()), []);
+}
+
+/// The same content in another wrapper is not what was published.
+#[test]
+fn stored_bytes_are_compared_where_they_are_published() {
+    let content = content(20_000);
+    let stored = gzip(&content);
+    let file = remote_stored("images.gz", &stored);
+    let mut other = stored.clone();
+    other[4] ^= 1; // The time in gzip's header.
+    let mut short = stored.clone();
+    short.truncate(10_000);
+    let mut long = stored.clone();
+    long.push(0);
+    for (body, reason) in [
+        (other, file.sha256),
+        (short, "10000 bytes"),
+        (long, "more than"),
+    ] {
+        let server = Server::new(move |request, stream| serve(&body, request, stream));
+        let dir = tempfile::tempdir().unwrap();
+        let result = downloader(&[server.url()]).fetch(&[file], dir.path());
+        let reasons = refused(result, dir.path(), "images.gz");
+        assert!(reasons.contains(reason), "{reason}: {reasons}");
+        assert!(!reasons.contains("uncompressed"), "{reasons}");
+        assert_eq!(entries(dir.path()), [".download.lock"]);
+    }
+}
+
+#[test]
+fn a_data_set_asks_for_its_archive() {
+    let server = Server::new(|_, stream| send(stream, "404 Not Found", 0, b""));
+    let dir = tempfile::tempdir().unwrap();
+    let error = Cifar100::download_with(&downloader(&[server.url()]), dir.path()).unwrap_err();
+    assert!(
+        error.to_string().contains("cifar-100-binary.tar.gz"),
+        "{error}"
+    );
+    let path = server.seen.lock().unwrap()[0].path.clone();
+    assert_eq!(path, "/mnist/cifar-100-binary.tar.gz");
 }

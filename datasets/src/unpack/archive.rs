@@ -34,6 +34,7 @@ pub(super) fn unpack(
     let mut tar = Archive::new(Metered {
         reader: MultiGzDecoder::new(BufReader::with_capacity(1 << 18, file)),
         read: 0,
+        ended: false,
         limit: limits.fold(MAX_OTHER, u64::saturating_add),
     });
     let outcome = unpacking.members(&mut tar);
@@ -42,7 +43,7 @@ pub(super) fn unpack(
         Ok(_) => Ok(lens),
         Err(error) => Err(Failure::Read(error, "behind its last file".into())),
     });
-    let lens = lens.map_err(|failure| unpacking.explain(failure, rest.read))?;
+    let lens = lens.map_err(|failure| unpacking.explain(failure, rest.read, rest.ended))?;
     let lacks: Vec<String> = contents
         .files
         .iter()
@@ -160,7 +161,8 @@ impl Unpacking<'_> {
         Ok(written)
     }
 
-    fn explain(&self, failure: Failure, read: u64) -> DatasetError {
+    /// The error for a failure after `read` bytes, `ended` if no more came.
+    fn explain(&self, failure: Failure, read: u64, ended: bool) -> DatasetError {
         use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
         let path = self.archive.to_owned();
         let malformed = |path, reason| DatasetError::Malformed {
@@ -172,11 +174,14 @@ impl Unpacking<'_> {
             Failure::Machine(error) => error,
             Failure::Content(reason) => malformed(path, reason),
             Failure::Read(error, place) => match error.kind() {
-                UnexpectedEof => DatasetError::ArchiveTruncated {
-                    path,
-                    place,
-                    found: read,
-                },
+                // The tar reader's error for half a header is of no kind.
+                kind if kind == UnexpectedEof || (kind == Other && ended) => {
+                    DatasetError::ArchiveTruncated {
+                        path,
+                        place,
+                        found: read,
+                    }
+                }
                 InvalidData | InvalidInput | Other => {
                     malformed(path, format!("it cannot be read {place} ({error})"))
                 }
@@ -190,6 +195,7 @@ impl Unpacking<'_> {
 struct Metered<R> {
     reader: R,
     read: u64,
+    ended: bool,
     limit: u64,
 }
 
@@ -197,6 +203,7 @@ impl<R: Read> Read for Metered<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         self.read += read as u64;
+        self.ended |= read == 0 && !buffer.is_empty();
         if self.read > self.limit {
             let reason = format!("it unpacks to more than the {} bytes accepted", self.limit);
             return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
