@@ -73,3 +73,88 @@ fn draw(stream: &mut Stream, shape: ImageShape) -> Option<Area> {
         width: erased_width,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Purpose;
+    use proptest::prelude::*;
+
+    const SHAPE: ImageShape = ImageShape {
+        channels: 3,
+        height: 32,
+        width: 32,
+    };
+
+    fn stream(seed: u64) -> Stream {
+        Stream::new(Purpose::Erase, seed, 0, 0)
+    }
+
+    /// Rows and columns of what is not `untouched` in the first plane.
+    fn extent(image: &[f32], untouched: f32) -> (usize, usize) {
+        let changed: Vec<usize> = (0..1024).filter(|&at| image[at] != untouched).collect();
+        let span = |of: fn(usize) -> usize| {
+            let places = changed.iter().map(|&at| of(at));
+            let (low, high) = (places.clone().min(), places.max());
+            low.zip(high).map_or(0, |(low, high)| high - low + 1)
+        };
+        let (height, width) = (span(|at| at / 32), span(|at| at % 32));
+        assert_eq!(changed.len(), height * width, "no rectangle");
+        (height, width)
+    }
+
+    #[test]
+    fn squares_are_cut_and_clipped() {
+        let (mut whole, mut pixels) = (0, 0);
+        for seed in 0..2000 {
+            let mut image = vec![1.0; SHAPE.len()];
+            Cutout { side: 8 }.apply(&mut stream(seed), SHAPE, &mut image);
+            let (height, width) = extent(&image, 1.0);
+            assert!((4..=8).contains(&height) && (4..=8).contains(&width));
+            assert_eq!(image[..1024], image[2048..]);
+            whole += usize::from(height * width == 64);
+            pixels += height * width;
+        }
+        // 25 of the 32 centres in each direction keep the whole side; the others lose 16 pixels in
+        // sum (4 + 3 + 2 + 1 and 3 + 2 + 1).
+        let (whole, pixels) = (whole as f32 / 2000.0, pixels as f32 / 2000.0);
+        assert!((whole - (25.0_f32 / 32.0).powi(2)).abs() < 0.04, "{whole}");
+        assert!((pixels - (8.0 - 0.5_f32).powi(2)).abs() < 0.6, "{pixels}");
+    }
+
+    #[test]
+    fn erased_areas_and_ratios_are_within_bounds() {
+        let mut erased = 0;
+        let mut noise = Vec::new();
+        for seed in 0..2000 {
+            let mut image = vec![9.0; SHAPE.len()];
+            Erase { p: 0.25 }.apply(&mut stream(seed), SHAPE, &mut image);
+            let (height, width) = extent(&image, 9.0);
+            if height == 0 {
+                continue;
+            }
+            erased += 1;
+            // Sides are rounded.
+            let (low, high) = ((height - 1) * (width - 1), (height + 1) * (width + 1));
+            assert!(high as f32 > 0.02 * 1024.0 && (low as f32) < 1024.0 / 3.0);
+            let ratio = |height: usize, width: usize| height as f32 / width.max(1) as f32;
+            assert!(ratio(height + 1, width - 1) > 0.3 && ratio(height - 1, width + 1) < 3.4);
+            noise.extend(image.iter().filter(|&&value| value != 9.0));
+        }
+        assert!((420..580).contains(&erased), "{erased}");
+        let mean = |values: &mut dyn Iterator<Item = f32>| values.sum::<f32>() / noise.len() as f32;
+        assert!(mean(&mut noise.iter().copied()).abs() < 0.02);
+        assert!((mean(&mut noise.iter().map(|value| value * value)) - 1.0).abs() < 0.03);
+    }
+
+    proptest! {
+        #[test]
+        fn any_shape_is_no_panic(channels in 0usize..4, height in 0usize..6, width in 0usize..6,
+                                 side in 1u16..9, seed: u64) {
+            let shape = ImageShape { channels, height, width };
+            let mut image = vec![1.0; shape.len()];
+            Cutout { side }.apply(&mut stream(seed), shape, &mut image);
+            Erase { p: 1.0 }.apply(&mut stream(seed), shape, &mut image);
+        }
+    }
+}

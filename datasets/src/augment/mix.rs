@@ -97,3 +97,113 @@ impl Partner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Purpose;
+
+    const SHAPE: ImageShape = ImageShape {
+        channels: 2,
+        height: 8,
+        width: 8,
+    };
+
+    fn mix(mixup: f32, cutmix: f32) -> Mix {
+        let share = |p| Some(Share { alpha: 1.0, p });
+        Mix {
+            mixup: share(mixup),
+            cutmix: share(cutmix),
+        }
+    }
+
+    fn draw(mix: Mix, seed: u64, index: usize, images: usize) -> Option<Partner> {
+        let mut stream = Stream::new(Purpose::Mix, seed, 0, index as u64);
+        mix.draw(&mut stream, index, images)
+    }
+
+    #[test]
+    fn partners_are_all_others_alike() {
+        let mut counts = [0; 5];
+        for seed in 0..4000 {
+            counts[draw(mix(0.5, 0.5), seed, 2, 5).unwrap().index] += 1;
+        }
+        assert_eq!(counts[2], 0);
+        let others = [counts[0], counts[1], counts[3], counts[4]];
+        assert!(others.iter().all(|n| (900..1100).contains(n)), "{counts:?}");
+    }
+
+    #[test]
+    fn nobody_is_mixed_with_himself() {
+        assert_eq!(draw(mix(1.0, 0.0), 1, 0, 1), None);
+        assert_eq!(draw(mix(1.0, 0.0), 1, 0, 0), None);
+    }
+
+    #[test]
+    fn kinds_are_as_frequent_as_told() {
+        let mut counts = [0; 3];
+        for seed in 0..10_000 {
+            let kind = match draw(mix(0.2, 0.3), seed, 0, 9).map(|partner| partner.by) {
+                Some(By::Sum(_)) => 0,
+                Some(By::Rectangle { .. }) => 1,
+                None => 2,
+            };
+            counts[kind] += 1;
+        }
+        assert!((1800..2200).contains(&counts[0]), "{counts:?}");
+        assert!((2800..3200).contains(&counts[1]), "{counts:?}");
+    }
+
+    #[test]
+    fn a_sum_has_the_weights_of_its_labels() {
+        let partner = Partner {
+            index: 0,
+            by: By::Sum(0.75),
+        };
+        let mut image = [4.0; 128];
+        assert_eq!(partner.mix_into(SHAPE, &mut image, &[8.0; 128]), 0.75);
+        assert_eq!(image, [5.0; 128]);
+    }
+
+    #[test]
+    fn the_weight_is_the_area_that_is_left() {
+        let mut weights = Vec::new();
+        for seed in 0..2000 {
+            let mut image = [0.0; 128];
+            let partner = draw(mix(0.0, 1.0), seed, 0, 9).unwrap();
+            let weight = partner.mix_into(SHAPE, &mut image, &[1.0; 128]);
+            let replaced = image.iter().sum::<f32>() / 128.0;
+            assert!((1.0 - weight - replaced).abs() < 1e-6);
+            // Both planes lose the same pixels.
+            assert_eq!(image[..64], image[64..]);
+            weights.push(weight);
+        }
+        // Clipping leaves more of an image than 1/2 on average.
+        let mean = weights.iter().sum::<f32>() / 2000.0;
+        assert!((0.55..0.75).contains(&mean), "{mean}");
+        assert!(weights.iter().any(|&weight| weight < 0.3));
+    }
+
+    #[test]
+    fn a_rectangle_has_its_place_and_size() {
+        let partner = Partner {
+            index: 0,
+            by: By::Rectangle {
+                side: 0.5,
+                y: 0.99,
+                x: 0.5,
+            },
+        };
+        let mut image = [0.0; 128];
+        // 4 x 4 around row 7 and column 4: rows 5, 6 and 7 remain of it, columns 2 to 5.
+        assert_eq!(
+            partner.mix_into(SHAPE, &mut image, &[1.0; 128]),
+            1.0 - 12.0 / 64.0
+        );
+        for (at, value) in image.iter().enumerate() {
+            let (y, x) = (at / 8 % 8, at % 8);
+            let inside = y >= 5 && (2..6).contains(&x);
+            assert_eq!(*value, if inside { 1.0 } else { 0.0 }, "{y} {x}");
+        }
+    }
+}

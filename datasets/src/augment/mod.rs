@@ -25,7 +25,7 @@ use erase::{Cutout, Erase};
 use mix::{Mix, Partner};
 use place::{Border, Placement};
 use rand_augment::RandAugment;
-use resized_crop::ResizedCrop;
+use resized_crop::{Lines, ResizedCrop};
 
 /// What is changed at random in every training image; evaluation is never augmented.
 ///
@@ -98,7 +98,7 @@ pub(crate) struct Pixels {
     /// Planes: channel, row, column.
     pub(crate) image: Vec<u8>,
     spare: Vec<u8>,
-    row: Vec<u32>,
+    lines: Lines,
 }
 
 impl Pixels {
@@ -106,7 +106,6 @@ impl Pixels {
     pub(crate) fn resize(&mut self, shape: ImageShape) {
         self.image.resize(shape.len(), 0);
         self.spare.resize(shape.len(), 0);
-        self.row.resize(shape.width, 0);
     }
 
     /// Writes a new image from the present one.

@@ -354,3 +354,123 @@ impl fmt::Display for Frame {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn error(text: &str) -> String {
+        match text.parse::<Augment>() {
+            Ok(augment) => panic!("{text} is {augment}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn defaults_are_filled_in() {
+        for (text, full) in [
+            ("none", "none"),
+            ("shift", "shift:2"),
+            ("crop", "crop:4:zero"),
+            ("crop:0", "crop:0:zero"),
+            ("crop:8:reflect", "crop:8:reflect"),
+            ("resized-crop", "resized-crop:0.08"),
+            ("flip", "flip:0.5"),
+            ("rand-augment", "rand-augment:2:9"),
+            ("rand-augment:1", "rand-augment:1:9"),
+            ("mixup", "mixup:0.8:0.5"),
+            ("cutmix", "cutmix:1:0.5"),
+            ("mixup:0.2:0.9+cutmix:1.0:0.1", "mixup:0.2:0.9+cutmix:1:0.1"),
+            ("cutout", "cutout:16"),
+            ("erase", "erase:0.25"),
+            (
+                "crop:4+flip+rand-augment:2:9+mixup:0.8:0.25+cutmix:1.0:0.25+erase:0.25",
+                "crop:4:zero+flip:0.5+rand-augment:2:9+mixup:0.8:0.25+cutmix:1:0.25+erase:0.25",
+            ),
+        ] {
+            let augment: Augment = text.parse().unwrap();
+            assert_eq!(augment.to_string(), full);
+            assert_eq!(full.parse(), Ok(augment));
+        }
+        assert!("none".parse::<Augment>().unwrap().is_none());
+    }
+
+    #[test]
+    fn errors_name_the_wrong_part() {
+        for (text, parts) in [
+            ("", &["\"\"", "none", "rand-augment[:OPS[:MAGNITUDE]]"][..]),
+            ("rotate", &["\"rotate\"", "erase[:P]"]),
+            ("crop+none", &["\"none\"", "none alone"]),
+            ("crop++flip", &["\"\""]),
+            ("Crop", &["\"Crop\""]),
+            (
+                "shift:",
+                &["PIXELS is \"\"", "a whole number from 0 to 255"],
+            ),
+            ("flip+shift:-1", &["\"shift:-1\"", "PIXELS is \"-1\""]),
+            (
+                "crop:256",
+                &["PADDING", "0 to 255", "crop[:PADDING[:zero|reflect]]"],
+            ),
+            ("crop:4:edge", &["\"edge\"", "zero or reflect"]),
+            (
+                "crop:4:zero:1",
+                &["too many", "crop[:PADDING[:zero|reflect]]"],
+            ),
+            ("none:1", &["\"none\""]),
+            ("flip:1.5", &["P is \"1.5\"", "a number from 0 to 1"]),
+            ("erase:nan", &["\"nan\""]),
+            ("resized-crop:0", &["MIN_SCALE"]),
+            ("rand-augment:2:31", &["MAGNITUDE", "0 to 30"]),
+            ("mixup:0", &["ALPHA"]),
+            ("cutmix:inf", &["ALPHA"]),
+            ("cutout:0", &["SIDE"]),
+            ("flip+flip:0.3", &["\"flip\"", "twice"]),
+            ("crop:1+crop:2", &["\"crop\"", "twice"]),
+            (
+                "shift:1+crop",
+                &["\"shift:1\"", "\"crop:4:zero\"", "keep one"],
+            ),
+            ("mixup:1:0.7+cutmix:1:0.4", &["0.7", "0.4", "1 at most"]),
+            ("erase+flip+crop:2", &["\"crop:2+flip+erase\""]),
+            ("crop+flip:4", &["write \"crop:4+flip\""]),
+            ("crop+flip:1", &["write \"crop:1+flip\""]),
+        ] {
+            let message = error(text);
+            for part in parts {
+                assert!(message.contains(part), "{text}: {message}");
+            }
+        }
+    }
+
+    fn operation() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just("none".to_owned()),
+            any::<u8>().prop_map(|n| format!("shift:{n}")),
+            (any::<u8>(), prop_oneof!["zero", "reflect", "x"])
+                .prop_map(|(n, b)| format!("crop:{n}:{b}")),
+            (0.0f32..1.2).prop_map(|p| format!("flip:{p}")),
+            (0.0f32..1.2).prop_map(|p| format!("resized-crop:{p}")),
+            (0u8..16, 0u8..32).prop_map(|(n, m)| format!("rand-augment:{n}:{m}")),
+            (0.0f32..1100.0, 0.0f32..1.2).prop_map(|(a, p)| format!("mixup:{a}:{p}")),
+            (0.0f32..2.0, 0.0f32..1.2).prop_map(|(a, p)| format!("cutmix:{a}:{p}")),
+            any::<u16>().prop_map(|n| format!("cutout:{n}")),
+            (0.0f32..1.2).prop_map(|p| format!("erase:{p}")),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_understood_reads_back(parts in prop::collection::vec(operation(), 1..5)) {
+            if let Ok(augment) = parts.join("+").parse::<Augment>() {
+                prop_assert_eq!(augment.to_string().parse(), Ok(augment));
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in "[a-z:+0-9.-]{0,30}|\\PC*") {
+            let _ = text.parse::<Augment>();
+        }
+    }
+}

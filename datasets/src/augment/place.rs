@@ -98,3 +98,86 @@ fn reflect(position: isize, len: usize) -> usize {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Purpose;
+    use proptest::prelude::*;
+
+    const SHAPE: ImageShape = ImageShape {
+        channels: 2,
+        height: 3,
+        width: 4,
+    };
+
+    fn placed(place: Placement, border: Border, image: &[u8]) -> Vec<u8> {
+        let mut out = vec![77; image.len()];
+        place.apply(border, SHAPE, image, &mut out);
+        out
+    }
+
+    #[test]
+    fn reflection_is_numpys() {
+        // np.pad([0, 1, 2, 3], 7, "reflect"): the ends are not repeated, and it goes on periodically.
+        let padded: Vec<usize> = (-7..11).map(|position| reflect(position, 4)).collect();
+        let expected = [1, 0, 1, 2, 3, 2, 1, 0, 1, 2, 3, 2, 1, 0, 1, 2, 3, 2];
+        assert_eq!(padded, expected);
+        assert!((-300..300).all(|position| reflect(position, 1) == 0));
+    }
+
+    #[test]
+    fn every_offset_occurs_and_none_beyond_reach() {
+        let mut stream = Stream::new(Purpose::Augment, 5, 6, 7);
+        let mut counts = std::collections::HashMap::new();
+        for _ in 0..900 {
+            let mut place = Placement::default();
+            place.draw_offsets(1, &mut stream);
+            *counts.entry((place.down, place.right)).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 9);
+        assert!(counts.values().all(|n| (60..150).contains(n)), "{counts:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn images_are_moved_then_mirrored(image in prop::collection::vec(any::<u8>(), 24),
+                                          down in -9isize..10, right in -9isize..10,
+                                          mirrored: bool, reflects: bool) {
+            let border = if reflects { Border::Reflect } else { Border::Zero };
+            let out = placed(Placement { down, right, mirrored }, border, &image);
+            for channel in 0..2 {
+                for y in 0..3isize {
+                    for x in 0..4isize {
+                        let framed = if mirrored { 3 - x } else { x };
+                        let (y_from, x_from) = (y - down, framed - right);
+                        let inside = (0..3).contains(&y_from) && (0..4).contains(&x_from);
+                        let (y_from, x_from) = (walk(y_from, 3), walk(x_from, 4));
+                        let seen = image[channel * 12 + y_from * 4 + x_from];
+                        let expected = if inside || reflects { seen } else { 0 };
+                        prop_assert_eq!(out[channel * 12 + (y * 4 + x) as usize], expected);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn mirroring_twice_changes_nothing(image in prop::collection::vec(any::<u8>(), 24)) {
+            let mirror = Placement { mirrored: true, ..Placement::default() };
+            let once = placed(mirror, Border::Zero, &image);
+            prop_assert_eq!(placed(mirror, Border::Zero, &once), image);
+        }
+    }
+
+    /// Reflection step by step: turn around at every end.
+    fn walk(target: isize, len: usize) -> usize {
+        let (mut at, mut step) = (0_isize, target.signum());
+        for _ in 0..target.abs() {
+            if !(0..len as isize).contains(&(at + step)) {
+                step = -step;
+            }
+            at += step;
+        }
+        at as usize
+    }
+}

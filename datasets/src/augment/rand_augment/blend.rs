@@ -1,38 +1,39 @@
 //! Brightness, colour, contrast and sharpness: an image mixed with a degenerate version of itself.
 //!
-//! `factor` is the weight of the image; above 1, the result lies on the other side of the image.
-//! Values are clamped to bytes and cut off.
+//! With a change of `by`, the image has weight `1 + by` and the degenerate version `-by`: below 0 the
+//! result lies between them, above 0 on the other side of the image. Values are clamped to bytes and
+//! cut off.
 
 use crate::ImageShape;
 
 /// One value of the mixture.
-fn blend(factor: f32, image: u8, other: f32) -> u8 {
+fn blend(by: f32, image: u8, other: f32) -> u8 {
     // The cast saturates.
-    (factor * f32::from(image) + (1.0 - factor) * other) as u8
+    ((1.0 + by) * f32::from(image) - by * other) as u8
 }
 
 /// Mixes with black.
-pub(super) fn brightness(factor: f32, image: &mut [u8]) {
+pub(super) fn brightness(by: f32, image: &mut [u8]) {
     for value in image {
-        *value = blend(factor, *value, 0.0);
+        *value = blend(by, *value, 0.0);
     }
 }
 
 /// Mixes with the image in grey; images that are not red, green and blue have no colour.
-pub(super) fn color(factor: f32, plane: usize, image: &mut [u8]) {
+pub(super) fn color(by: f32, plane: usize, image: &mut [u8]) {
     let Some((red, green, blue)) = split(plane, image) else {
         return;
     };
     for ((red, green), blue) in red.iter_mut().zip(green).zip(blue) {
         let grey = f32::from(luminance(*red, *green, *blue));
         for value in [red, green, blue] {
-            *value = blend(factor, *value, grey);
+            *value = blend(by, *value, grey);
         }
     }
 }
 
 /// Mixes with the mean of the image in grey.
-pub(super) fn contrast(factor: f32, plane: usize, image: &mut [u8]) {
+pub(super) fn contrast(by: f32, plane: usize, image: &mut [u8]) {
     let (sum, values) = match split(plane, image) {
         Some((red, green, blue)) => {
             let pixels = red.iter().zip(green.iter()).zip(blue.iter());
@@ -43,13 +44,13 @@ pub(super) fn contrast(factor: f32, plane: usize, image: &mut [u8]) {
     };
     let mean = sum as f32 / values as f32;
     for value in image {
-        *value = blend(factor, *value, mean);
+        *value = blend(by, *value, mean);
     }
 }
 
 /// Mixes with the image smoothed by the kernel (1 1 1, 1 5 1, 1 1 1) / 13; the outermost pixels stay
 /// as they are. Writes to `to`.
-pub(super) fn sharpness(factor: f32, shape: ImageShape, from: &[u8], to: &mut [u8]) {
+pub(super) fn sharpness(by: f32, shape: ImageShape, from: &[u8], to: &mut [u8]) {
     let ImageShape { height, width, .. } = shape;
     to.copy_from_slice(from);
     if height < 3 || width < 3 {
@@ -60,19 +61,19 @@ pub(super) fn sharpness(factor: f32, shape: ImageShape, from: &[u8], to: &mut [u
         for y in 1..height - 1 {
             let row = |y: usize| &from[y * width..][..width];
             let to = &mut to[y * width + 1..][..width - 2];
-            sharpen_row(factor, [row(y - 1), row(y), row(y + 1)], to);
+            sharpen_row(by, [row(y - 1), row(y), row(y + 1)], to);
         }
     }
 }
 
 /// The middle one of three rows without its ends.
-fn sharpen_row(factor: f32, rows: [&[u8]; 3], to: &mut [u8]) {
+fn sharpen_row(by: f32, rows: [&[u8]; 3], to: &mut [u8]) {
     let [above, middle, below] = rows.map(|row| row.windows(3));
     for (to, ((above, middle), below)) in to.iter_mut().zip(above.zip(middle).zip(below)) {
         let sum = |three: &[u8]| three.iter().copied().map(u16::from).sum::<u16>();
         let weighted = sum(above) + sum(middle) + sum(below) + 4 * u16::from(middle[1]);
         let smooth = (weighted + 6) / 13; // To the nearest; 13 is odd.
-        *to = blend(factor, middle[1], smooth.into());
+        *to = blend(by, middle[1], smooth.into());
     }
 }
 

@@ -26,9 +26,9 @@ pub(super) fn auto_contrast(plane: usize, image: &mut [u8]) {
         if low >= high {
             continue;
         }
-        let scale = 255.0 / f32::from(high - low);
+        let range = u16::from(high - low);
         for value in plane {
-            *value = (f32::from(*value - low) * scale) as u8;
+            *value = (255 * u16::from(*value - low) / range) as u8;
         }
     }
 }

@@ -1,11 +1,14 @@
 //! RandAugment: a few operations of one strength, drawn for every image.
 //!
-//! The operations are torchvision's on tensors of bytes, to the bit but for pixels whose source
-//! lies exactly between two others.
+//! The operations are torchvision's on tensors of bytes, to the bit except where its f32 arithmetic
+//! decides by its last bit: sources exactly between two pixels, and the outermost pixels of a
+//! sharpened image, which it sometimes lowers by one.
 
 mod affine;
 mod blend;
 mod levels;
+#[cfg(test)]
+mod tests;
 
 use super::Pixels;
 use crate::ImageShape;
@@ -27,6 +30,7 @@ pub(super) const MAX_MAGNITUDE: u8 = 30;
 /// What is done to an image; the comments say how far at the greatest magnitude.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
+    /// Nothing.
     Identity,
     /// 0.3 columns per row, to either side; the top left corner stays.
     ShearX,
@@ -103,7 +107,7 @@ impl RandAugment {
 
 /// Changes the image by `operation`; a negative magnitude means the other direction.
 fn run(operation: Operation, magnitude: f32, shape: ImageShape, pixels: &mut Pixels) {
-    let of = |greatest: f32| greatest * magnitude / f32::from(MAX_MAGNITUDE);
+    let of = |greatest: f32| greatest / f32::from(MAX_MAGNITUDE) * magnitude;
     let translation = |length: usize| of(150.0 / 331.0 * length as f32).trunc();
     let plane = shape.height * shape.width;
     let image = &mut pixels.image;
@@ -114,12 +118,12 @@ fn run(operation: Operation, magnitude: f32, shape: ImageShape, pixels: &mut Pix
         TranslateY => Affine::translate(0.0, translation(shape.height)),
         Rotate => Affine::rotate(of(30.0).to_radians()),
         Identity => return,
-        Brightness => return blend::brightness(1.0 + of(0.9), image),
-        Color => return blend::color(1.0 + of(0.9), plane, image),
-        Contrast => return blend::contrast(1.0 + of(0.9), plane, image),
+        Brightness => return blend::brightness(of(0.9), image),
+        Color => return blend::color(of(0.9), plane, image),
+        Contrast => return blend::contrast(of(0.9), plane, image),
         Sharpness => {
-            let factor = 1.0 + of(0.9);
-            return pixels.rewrite(|from, to| blend::sharpness(factor, shape, from, to));
+            let by = of(0.9);
+            return pixels.rewrite(|from, to| blend::sharpness(by, shape, from, to));
         }
         Posterize => return levels::posterize(of(4.0).round() as u32, image),
         Solarize => return levels::solarize(255.0 - of(255.0), image),
