@@ -2,6 +2,9 @@
 
 use crate::ModelError;
 
+/// Far above any network that trains, and few enough to be made in an instant.
+const MOST_BLOCKS: usize = 10_000;
+
 /// Refuses a size of zero.
 pub(crate) fn sizes(
     model: &'static str,
@@ -23,6 +26,35 @@ pub(crate) fn rates(model: &'static str, rates: &[(&'static str, f64)]) -> Resul
         }),
         None => Ok(()),
     }
+}
+
+/// Refuses more blocks than can be meant, before memory is taken for them.
+pub(crate) fn blocks(model: &'static str, blocks: usize) -> Result<(), ModelError> {
+    if blocks <= MOST_BLOCKS {
+        return Ok(());
+    }
+    Err(ModelError::TooDeep {
+        model,
+        blocks,
+        most: MOST_BLOCKS,
+    })
+}
+
+/// Refuses images that are smaller than `minimum` in one direction.
+pub(crate) fn image(
+    model: &'static str,
+    [height, width]: [usize; 2],
+    minimum: usize,
+) -> Result<(), ModelError> {
+    if height.min(width) >= minimum {
+        return Ok(());
+    }
+    Err(ModelError::ImageTooSmall {
+        model,
+        height,
+        width,
+        minimum,
+    })
 }
 
 /// Refuses a weight, given by its dimensions, whose bytes cannot be counted.
@@ -49,6 +81,15 @@ mod tests {
         for rate in [1.0, -0.1, f64::NAN] {
             assert!(rates("m", &[("p", rate)]).is_err());
         }
+        assert!(blocks("m", 10_000).is_ok());
+        let error = blocks("m", 10_001).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "m: 10001 blocks are too many, there can be at most 10000"
+        );
+        assert!(image("m", [4, 4], 4).is_ok());
+        assert!(image("m", [3, 4], 4).is_err());
+        assert!(image("m", [4, 3], 4).is_err());
         assert!(weight("m", &[3, 1 << 20]).is_ok());
         assert!(weight("m", &[usize::MAX, 2]).is_err());
         assert!(weight("m", &[usize::MAX / 6, 1]).is_err());

@@ -67,14 +67,7 @@ impl CscCnnConfig {
                 ("filters", second),
             ],
         )?;
-        if self.height < SHRINK || self.width < SHRINK {
-            return Err(ModelError::ImageTooSmall {
-                model: NAME,
-                height: self.height,
-                width: self.width,
-                minimum: SHRINK,
-            });
-        }
+        check::image(NAME, [self.height, self.width], SHRINK)?;
         let (rows, columns) = (self.height / SHRINK, self.width / SHRINK);
         check::weight(NAME, &[rows, columns, second, self.classes])?;
         check::weight(NAME, &[self.channels, first, 5, 5])?;

@@ -46,6 +46,16 @@ pub enum ModelError {
         /// What it can be.
         wanted: &'static str,
     },
+    /// More blocks than can be meant.
+    #[error("{model}: {blocks} blocks are too many, there can be at most {most}")]
+    TooDeep {
+        /// Name of the model.
+        model: &'static str,
+        /// Number of blocks.
+        blocks: usize,
+        /// Largest number that works.
+        most: usize,
+    },
     /// Heads that cannot share the width among them.
     #[error("{model}: `heads` is {heads}, which does not divide `dim`, {dim}")]
     Heads {

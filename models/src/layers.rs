@@ -47,3 +47,47 @@ pub(crate) fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
 pub(crate) fn global_mean(x: Tensor<4>) -> Tensor<2> {
     x.mean_dim(3).mean_dim(2).flatten(1, 3)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spread(values: Tensor<1>) -> (f32, f32) {
+        let std = values.clone().square().mean().sqrt().into_scalar();
+        (std, values.abs().max().into_scalar())
+    }
+
+    #[test]
+    fn convolutions_are_drawn_as_the_references_do() {
+        let device = Device::flex();
+        device.seed(5);
+        let drawn = |draw| {
+            let conv = conv([40, 80], 3, 2, draw, &device);
+            assert!(conv.bias.is_none());
+            spread(conv.weight.val().flatten(0, 3))
+        };
+        let bound = (40f32 * 9.0).sqrt().recip();
+        let (std, largest) = drawn(Draw::Default);
+        assert!(largest <= bound, "{largest}");
+        assert!((std / bound * 3f32.sqrt() - 1.0).abs() < 0.02, "{std}");
+        let expected = (2.0 / (80f32 * 9.0)).sqrt();
+        let (std, largest) = drawn(Draw::KaimingFanOut);
+        assert!((std / expected - 1.0).abs() < 0.02, "{std}");
+        assert!(largest > 3.0 * expected, "not normal: {largest}");
+    }
+
+    #[test]
+    fn linear_layers_are_drawn_as_pytorch_does() {
+        let device = Device::flex();
+        device.seed(5);
+        let linear = linear(100, 300, &device);
+        for values in [
+            linear.weight.val().flatten(0, 1),
+            linear.bias.unwrap().val(),
+        ] {
+            let (std, largest) = spread(values);
+            assert!(largest <= 0.1 && largest > 0.098, "{largest}");
+            assert!((std / 0.1 * 3f32.sqrt() - 1.0).abs() < 0.1, "{std}");
+        }
+    }
+}

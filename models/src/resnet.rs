@@ -69,7 +69,7 @@ impl ResNetConfig {
     /// uniform in ±1/√fan_in.
     ///
     /// # Errors
-    /// A size of zero.
+    /// A size of zero, more than 10,000 blocks in a group.
     pub fn init(&self, device: &Device) -> Result<ResNet, ModelError> {
         self.check()?;
         let mut inputs = self.width;
@@ -156,6 +156,9 @@ impl ResNetConfig {
                 ("channels", self.channels),
             ],
         )?;
+        for group in self.blocks {
+            check::blocks(NAME, group)?;
+        }
         check::weight(NAME, &[self.channels, self.width, 7, 7])?;
         let widest = self.width.saturating_mul(8 * self.expansion());
         check::weight(NAME, &[widest, widest, 3, 3])?;
@@ -292,5 +295,6 @@ mod tests {
         assert!(message(small.clone().with_width(usize::MAX / 4)).contains("too large"));
         assert!(message(small.with_channels(0)).contains("`channels`"));
         assert!(message(ResNetConfig::new([1, 1, 0, 1], true, 10)).contains("`blocks`"));
+        assert!(message(ResNetConfig::new([1, usize::MAX, 1, 1], true, 10)).contains("too many"));
     }
 }

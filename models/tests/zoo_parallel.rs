@@ -22,6 +22,8 @@ struct Trained {
     checksum: Checksum,
     /// The loss of this rank's images before each step.
     losses: Vec<f32>,
+    /// Logits of the whole global batch in evaluation, which goes by the running statistics.
+    logits: Vec<f32>,
 }
 
 fn device() -> Device {
@@ -30,15 +32,20 @@ fn device() -> Device {
     device
 }
 
-/// The loss of images `rows` of the global batch: the mean square of the logits around 1.
-fn loss<M: ImageClassifier>(model: &M, rows: std::ops::Range<usize>) -> Tensor<1> {
+/// Images `rows` of the global batch.
+fn images(rows: std::ops::Range<usize>, device: &Device) -> Tensor<4> {
     let values = SIDE * SIDE * 3;
     let pixel = |i: usize| ((i * 37 + i / values * 11) % 23) as f32 / 23.0 - 0.4;
     let images = (rows.start * values..rows.end * values)
         .map(pixel)
         .collect();
     let data = TensorData::new(images, [rows.len(), 3, SIDE, SIDE]);
-    let images = Tensor::from_data(data, &Device::flex().autodiff());
+    Tensor::from_data(data, device)
+}
+
+/// The loss of images `rows` of the global batch: the mean square of the logits around 1.
+fn loss<M: ImageClassifier>(model: &M, rows: std::ops::Range<usize>) -> Tensor<1> {
+    let images = images(rows, &Device::flex().autodiff());
     (model.forward(images) - 1.0).square().mean()
 }
 
@@ -54,9 +61,12 @@ fn train<M: ImageClassifier>(start: M, group: &ProcessGroup) -> Trained {
         parallel.step(0.02).unwrap();
     }
     parallel.sync_buffers().unwrap();
+    let images = images(0..GLOBAL_BATCH, &Device::flex());
+    let logits = parallel.valid().forward(images).into_data();
     Trained {
         checksum: parallel.verify_replicas().unwrap(),
         losses,
+        logits: logits.try_to_vec().unwrap(),
     }
 }
 
@@ -78,6 +88,7 @@ fn train_twice<M: ImageClassifier>(build: impl Fn() -> M + Sync) -> (Vec<f32>, V
         threads.into_iter().map(join).collect()
     });
     assert_eq!(ranks[0].checksum, ranks[1].checksum);
+    assert_eq!(ranks[0].logits, ranks[1].logits);
     let mean = |(a, b): (&f32, &f32)| (a + b) / 2.0;
     let together: Vec<f32> = ranks[0]
         .losses

@@ -79,8 +79,11 @@ fn plain_wide_resnet(
     config: &WideResNetConfig,
     data: &dyn Dataset,
 ) -> models::PlainWideResNetConfig {
+    let shape = data.shape();
     models::PlainWideResNetConfig::olivia(classes(data))
-        .with_channels(data.shape().channels)
+        .with_channels(shape.channels)
+        .with_height(shape.height)
+        .with_width(shape.width)
         .with_dropout(config.dropout.unwrap_or_default())
 }
 

@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::module::Param;
 use burn::nn::conv::Conv2dConfig;
 use burn::nn::{DropoutConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::block::Block;
@@ -101,18 +101,13 @@ impl VitConfig {
     /// the patch embedding uniform in ±1/√fan_in.
     ///
     /// # Errors
-    /// A size of zero, images that the patches do not divide, heads that do not divide `dim`, a
-    /// rate outside `[0, 1)`.
+    /// A size of zero, more than 10,000 blocks, images that the patches do not divide, heads that do
+    /// not divide `dim`, a rate outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<Vit, ModelError> {
         self.check()?;
         let patches = (self.height / self.patch) * (self.width / self.patch);
-        let normal = |tokens: usize, std: f64| {
-            let shape = [1, tokens, self.dim];
-            Param::from_tensor(Tensor::random(
-                shape,
-                Distribution::Normal(0.0, std),
-                device,
-            ))
+        let normal = |tokens: usize, std: f64| -> Param<Tensor<3>> {
+            Initializer::Normal { mean: 0.0, std }.init([1, tokens, self.dim], device)
         };
         let with_token = self.pooling == Pooling::ClassToken;
         let norm = || layer_norm(self.dim, device);
@@ -160,6 +155,7 @@ impl VitConfig {
             NAME,
             &[("dropout", self.dropout), ("drop_path", self.drop_path)],
         )?;
+        check::blocks(NAME, self.depth)?;
         if !self.dim.is_multiple_of(self.heads) {
             return Err(ModelError::Heads {
                 model: NAME,
@@ -201,4 +197,40 @@ pub(super) fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
         .init(device);
     linear.bias = Some(Initializer::Zeros.init([outputs], device));
     linear
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn std<const D: usize>(param: &Param<Tensor<D>>) -> f32 {
+        param.val().square().mean().sqrt().into_scalar()
+    }
+
+    #[test]
+    fn weights_are_drawn_as_timm_draws_them() {
+        let device = Device::flex();
+        device.seed(2);
+        let model = VitConfig::new(96, 1, 3, 10).init(&device).unwrap();
+        let about = |std: f32, expected: f32| (std / expected - 1.0).abs() < 0.2;
+        assert!(about(std(&model.pos_embed), 0.02));
+        assert!(about(std(&model.head.weight), 0.02));
+        assert!(about(std(&model.cls_token.unwrap()), 1e-6));
+        // Uniform in ±1/√fan_in.
+        assert!(about(
+            std(&model.patch_embed.proj.weight),
+            (3.0 * 48f32).sqrt().recip()
+        ));
+        assert_eq!(std(&model.head.bias.unwrap()), 0.0);
+    }
+
+    #[test]
+    fn drop_path_rises_in_a_straight_line() {
+        let rates = |depth| -> Vec<f64> {
+            let config = VitConfig::new(4, depth, 1, 2).with_drop_path(0.2);
+            (0..depth).map(|block| config.drop_path_of(block)).collect()
+        };
+        assert_eq!(rates(1), [0.0]);
+        assert_eq!(rates(3), [0.0, 0.1, 0.2]);
+    }
 }

@@ -111,6 +111,8 @@ mod tests {
         assert_eq!(count(imagenet(VitConfig::small(1000))), 22_050_664);
         assert_eq!(count(VitConfig::vit_b_16(1000)), 86_567_656);
         assert_eq!(count(VitConfig::tiny(100)), 5_380_132);
+        assert_eq!(count(VitConfig::small(100)), 21_376_996);
+        assert_eq!(count(VitConfig::base(100)), 85_221_220);
     }
 
     #[test]
@@ -149,6 +151,7 @@ mod tests {
         assert!(message(small().with_patch(3)).contains("patches of 3"));
         assert!(message(small().with_patch(0)).contains("`patch`"));
         assert!(message(VitConfig::new(8, 2, 3, 7)).contains("`heads`"));
+        assert!(message(VitConfig::new(8, usize::MAX, 2, 7)).contains("too many"));
         assert!(message(small().with_drop_path(1.0)).contains("`drop_path`"));
         assert!(message(VitConfig::new(usize::MAX - 1, 2, 2, 7)).contains("too large"));
     }

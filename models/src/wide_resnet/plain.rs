@@ -16,6 +16,8 @@ use crate::norm::BatchNorm2d;
 use crate::{ImageClassifier, ModelError, check};
 
 const NAME: &str = "plain wide-resnet";
+/// Two poolings by 2.
+const SHRINK: usize = 4;
 
 /// Sizes and dropout rate of a [`PlainWideResNet`].
 #[derive(Config, Debug)]
@@ -28,12 +30,18 @@ pub struct PlainWideResNetConfig {
     /// Channels of the images.
     #[config(default = 3)]
     pub channels: usize,
+    /// Height of the images in pixels, at least 4.
+    #[config(default = 32)]
+    pub height: usize,
+    /// Width of the images in pixels, at least 4.
+    #[config(default = 32)]
+    pub width: usize,
     /// Dropout rate between the two convolutions of a block.
     #[config(default = 0.01)]
     pub dropout: f64,
-    /// Side of the window at the top left over which the last activation is averaged, as one
-    /// `AvgPool2d` does it; of a smaller activation, and without a number, the mean over all
-    /// positions is taken.
+    /// Side of the windows of an `AvgPool2d` on the last activation, over whose results the mean is
+    /// taken: rows and columns that fill no window do not count. In a direction that is shorter
+    /// than a window, and without a number, all positions count.
     pub average_pool: Option<usize>,
 }
 
@@ -48,7 +56,7 @@ impl PlainWideResNetConfig {
     /// them when nothing is said.
     ///
     /// # Errors
-    /// A size of zero, a dropout rate outside `[0, 1)`.
+    /// A size of zero, images below 4×4 pixels, a dropout rate outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<PlainWideResNet, ModelError> {
         self.check()?;
         let [stem, first, second, third] = self.widths;
@@ -93,6 +101,7 @@ impl PlainWideResNetConfig {
             ],
         )?;
         check::rates(NAME, &[("dropout", self.dropout)])?;
+        check::image(NAME, [self.height, self.width], SHRINK)?;
         check::weight(NAME, &[third, self.classes])?;
         check::weight(NAME, &[self.channels, stem, 3, 3])?;
         let widest = self.widths.into_iter().fold(0, usize::max);
@@ -178,19 +187,17 @@ impl PlainWideResNet {
     }
 
     fn average(&self, x: Tensor<4>) -> Tensor<2> {
+        let Some(side) = self.average_pool else {
+            return global_mean(x);
+        };
         let [batch, channels, height, width] = x.dims();
-        match self.average_pool {
-            Some(side) if side < height || side < width => {
-                let window = [
-                    0..batch,
-                    0..channels,
-                    0..side.min(height),
-                    0..side.min(width),
-                ];
-                global_mean(x.slice(window))
-            }
-            _ => global_mean(x),
-        }
+        let covered = |length: usize| match length % side {
+            rest if rest < length => length - rest,
+            _ => length,
+        };
+        // Windows of one size: the mean of their means is the mean of all that they cover.
+        let window = [0..batch, 0..channels, 0..covered(height), 0..covered(width)];
+        global_mean(x.slice(window))
     }
 }
 
@@ -234,12 +241,15 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_at_the_top_left() {
+    fn positions_outside_the_windows_do_not_count() {
         let device = Device::flex();
         let model = small().with_average_pool(Some(2)).init(&device).unwrap();
-        let x = Tensor::<4>::from_floats([[[[1.0, 2.0, 90.0], [3.0, 4.0, 90.0]]]], &device);
-        let mean: f32 = model.average(x).into_scalar();
-        assert_eq!(mean, 2.5);
+        let mean = |x| model.average(x).into_scalar::<f32>();
+        let one = Tensor::<4>::from_floats([[[[1.0, 2.0, 90.0], [3.0, 4.0, 90.0]]]], &device);
+        assert_eq!(mean(one.clone()), 2.5);
+        let two = Tensor::cat(vec![one.clone().narrow(3, 0, 2), one.clone() + 4.0], 3);
+        assert_eq!(mean(two), 4.5);
+        assert_eq!(mean(one.narrow(3, 2, 1)), 90.0);
     }
 
     #[test]
@@ -247,6 +257,7 @@ mod tests {
         let message =
             |config: PlainWideResNetConfig| config.init(&Device::flex()).unwrap_err().to_string();
         assert!(message(small().with_widths([1, 0, 1, 1])).contains("`widths`"));
+        assert!(message(small().with_width(3)).contains("32×3 pixels"));
         assert!(message(small().with_average_pool(Some(0))).contains("`average_pool`"));
         assert!(message(small().with_dropout(-0.5)).contains("`dropout`"));
     }

@@ -58,7 +58,7 @@ impl WideResNetConfig {
     /// as PyTorch draws it with biases of zero, as the reference does.
     ///
     /// # Errors
-    /// A size of zero, a depth that is not 6n + 4 with n ≥ 1, a dropout rate outside `[0, 1)`.
+    /// A size of zero, a depth that is not 6n + 4 with 1 ≤ n ≤ 10,000, a dropout rate outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<WideResNet, ModelError> {
         let blocks = self.checked_blocks()?;
         let [first, ..] = BASE;
@@ -115,11 +115,13 @@ impl WideResNetConfig {
                 wanted: "6n + 4 with n at least 1: 10, 16, 22, 28, ...",
             });
         }
+        let blocks = (self.depth - OUTSIDE) / PER_BLOCK;
+        check::blocks(NAME, blocks)?;
         let widest = self.widen.saturating_mul(BASE[3]);
         check::weight(NAME, &[widest, widest, 3, 3])?;
         check::weight(NAME, &[widest, self.classes])?;
         check::weight(NAME, &[self.channels, BASE[0], 3, 3])?;
-        Ok((self.depth - OUTSIDE) / PER_BLOCK)
+        Ok(blocks)
     }
 }
 
@@ -208,6 +210,7 @@ mod tests {
         let count = |config: WideResNetConfig| trainable(&config.init(&device).unwrap());
         assert_eq!(count(WideResNetConfig::wrn_16_4(10)), 2_748_890);
         assert_eq!(count(WideResNetConfig::wrn_16_4(100)), 2_772_020);
+        assert_eq!(count(WideResNetConfig::wrn_28_10(10)), 36_479_194);
         assert_eq!(count(WideResNetConfig::wrn_28_10(100)), 36_536_884);
     }
 
@@ -230,6 +233,8 @@ mod tests {
         for depth in [0, 4, 9, 27] {
             assert!(message(WideResNetConfig::new(depth, 1, 10)).contains("6n + 4"));
         }
+        let deepest = usize::MAX / 6 * 6 - 2;
+        assert!(message(WideResNetConfig::new(deepest, 1, 10)).contains("too many"));
         assert!(message(WideResNetConfig::new(10, 0, 10)).contains("`widen`"));
         assert!(message(WideResNetConfig::new(10, usize::MAX / 2, 10)).contains("too large"));
         let config = WideResNetConfig::new(10, 1, 10).with_dropout(1.0);
