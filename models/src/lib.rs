@@ -24,6 +24,7 @@ mod resnet;
 mod testing;
 mod vit;
 mod wide_resnet;
+pub mod weights;
 
 pub use classifier::ImageClassifier;
 pub use cnn::{Cnn, CnnConfig};
