@@ -23,8 +23,8 @@ mod resnet;
 #[cfg(test)]
 mod testing;
 mod vit;
-mod wide_resnet;
 pub mod weights;
+mod wide_resnet;
 
 pub use classifier::ImageClassifier;
 pub use cnn::{Cnn, CnnConfig};

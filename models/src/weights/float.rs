@@ -57,11 +57,19 @@ mod tests {
             ),
             (
                 Float::F16,
-                bytes(values.map(|v| f16::from_f32(v).to_le_bytes().to_vec()).into()),
+                bytes(
+                    values
+                        .map(|v| f16::from_f32(v).to_le_bytes().to_vec())
+                        .into(),
+                ),
             ),
             (
                 Float::BF16,
-                bytes(values.map(|v| bf16::from_f32(v).to_le_bytes().to_vec()).into()),
+                bytes(
+                    values
+                        .map(|v| bf16::from_f32(v).to_le_bytes().to_vec())
+                        .into(),
+                ),
             ),
         ];
         for (float, bytes) in encoded {

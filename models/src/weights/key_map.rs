@@ -67,6 +67,9 @@ mod tests {
     #[test]
     fn a_broken_pattern_is_named() {
         let error = KeyMap::same().rule("(", "").unwrap_err().to_string();
-        assert!(error.starts_with("`(` is not a regular expression"), "{error}");
+        assert!(
+            error.starts_with("`(` is not a regular expression"),
+            "{error}"
+        );
     }
 }

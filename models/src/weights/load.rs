@@ -21,11 +21,7 @@ const PREFIXES: [&str; 4] = ["", "module.", "_orig_mod.", "module._orig_mod."];
 /// # Errors
 ///
 /// See [`Load::load`].
-pub fn load<M: Module>(
-    model: M,
-    path: impl AsRef<Path>,
-    keys: &KeyMap,
-) -> Result<M, WeightsError> {
+pub fn load<M: Module>(model: M, path: impl AsRef<Path>, keys: &KeyMap) -> Result<M, WeightsError> {
     Load::new().load(model, path, keys)
 }
 
@@ -238,7 +234,10 @@ fn begins_with(key: &str, prefix: &str) -> bool {
 }
 
 fn first_components(entries: &BTreeMap<String, Entry>) -> String {
-    let mut names: Vec<&str> = entries.keys().filter_map(|key| key.split('.').next()).collect();
+    let mut names: Vec<&str> = entries
+        .keys()
+        .filter_map(|key| key.split('.').next())
+        .collect();
     names.dedup();
     names.truncate(10);
     names.join(", ")

@@ -85,10 +85,12 @@ impl KeyMap {
 
     /// A map of patterns that stand in this file; the tests compile each of them.
     fn constant(rules: &[(&str, &str)]) -> Self {
-        rules.iter().fold(Self::same(), |keys, (pattern, replacement)| {
-            keys.rule(pattern, *replacement)
-                .expect("the patterns of this file are valid")
-        })
+        rules
+            .iter()
+            .fold(Self::same(), |keys, (pattern, replacement)| {
+                keys.rule(pattern, *replacement)
+                    .expect("the patterns of this file are valid")
+            })
     }
 }
 

@@ -40,7 +40,9 @@ impl SafetensorsFile {
         let mut file = File::open(path).map_err(unreadable)?;
         let size = file.metadata().map_err(unreadable)?.len();
         if size < LENGTH {
-            return Err(invalid(format!("it has {size} bytes, too few for a header")));
+            return Err(invalid(format!(
+                "it has {size} bytes, too few for a header"
+            )));
         }
         let mut length = [0; LENGTH as usize];
         file.read_exact(&mut length).map_err(unreadable)?;
