@@ -23,6 +23,7 @@ mod resnet;
 #[cfg(test)]
 mod testing;
 mod vit;
+pub mod weights;
 mod wide_resnet;
 
 pub use classifier::ImageClassifier;

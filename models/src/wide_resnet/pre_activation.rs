@@ -14,8 +14,6 @@ use crate::norm::BatchNorm2d;
 use crate::{ImageClassifier, ModelError, check};
 
 const NAME: &str = "wide-resnet";
-/// Channels after the first convolution, and of the groups before they are widened.
-const BASE: [usize; 4] = [16, 16, 32, 64];
 /// Layers outside the blocks: the first convolution, the shortcuts' two, the linear layer.
 const OUTSIDE: usize = 4;
 /// Convolutions in one block of each of the three groups.
@@ -38,6 +36,10 @@ pub struct WideResNetConfig {
     /// Channels of the images.
     #[config(default = 3)]
     pub channels: usize,
+    /// Channels after the first convolution and, before it is widened, of the first group; they
+    /// double from group to group.
+    #[config(default = 16)]
+    pub base: usize,
     /// Dropout rate between the two convolutions of a block.
     #[config(default = 0.0)]
     pub dropout: f64,
@@ -61,8 +63,8 @@ impl WideResNetConfig {
     /// A size of zero, a depth that is not 6n + 4 with 1 ≤ n ≤ 10,000, a dropout rate outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<WideResNet, ModelError> {
         let blocks = self.checked_blocks()?;
-        let [first, ..] = BASE;
-        let widths = [1, 2, 3].map(|group| BASE[group] * self.widen);
+        let first = self.base;
+        let widths = [1, 2, 4].map(|double| first * double * self.widen);
         let group = |inputs, outputs, stride| Group {
             layer: (0..blocks)
                 .map(|block| match block {
@@ -105,6 +107,7 @@ impl WideResNetConfig {
                 ("widen", self.widen),
                 ("classes", self.classes),
                 ("channels", self.channels),
+                ("base", self.base),
             ],
         )?;
         check::rates(NAME, &[("dropout", self.dropout)])?;
@@ -117,10 +120,10 @@ impl WideResNetConfig {
         }
         let blocks = (self.depth - OUTSIDE) / PER_BLOCK;
         check::blocks(NAME, blocks)?;
-        let widest = self.widen.saturating_mul(BASE[3]);
+        let widest = self.widen.saturating_mul(self.base).saturating_mul(4);
         check::weight(NAME, &[widest, widest, 3, 3])?;
         check::weight(NAME, &[widest, self.classes])?;
-        check::weight(NAME, &[self.channels, BASE[0], 3, 3])?;
+        check::weight(NAME, &[self.channels, self.base, 3, 3])?;
         Ok(blocks)
     }
 }

@@ -1,0 +1,194 @@
+//! What can be wrong with a file of weights.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Names listed of each kind of mismatch; the others are counted.
+const LISTED: usize = 10;
+
+/// Weights that can't be read, written or given to a model.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// A file that can't be opened or read.
+    #[error("{}: can't be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file that is not what its first bytes or its name promise, or that is damaged.
+    #[error("{}: not a valid {format} file: {reason}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The format it was read as.
+        format: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor whose values can't be read.
+    #[error("{}: tensor `{key}` can't be read: {reason}", path.display())]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name in the file.
+        key: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A checkpoint without the part that was asked for.
+    #[error("{}: nothing is stored under `{part}`; it begins with: {found}", path.display())]
+    NoSuchPart {
+        /// The file.
+        path: PathBuf,
+        /// The part.
+        part: String,
+        /// First components of the names in the file.
+        found: String,
+    },
+    /// Tensors of the file and the model that don't belong together.
+    #[error("{}: does not fit the model{mismatches}", path.display())]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// All of them.
+        mismatches: Box<Mismatches>,
+    },
+    /// A prefix to leave out that no tensor of the model has.
+    #[error("`{prefix}` is to keep the model's own weights, but no tensor of the model begins so")]
+    NothingWithout {
+        /// The prefix.
+        prefix: String,
+    },
+    /// A pattern that is no regular expression.
+    #[error("`{pattern}` is not a regular expression: {reason}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Two tensors of the model with the same name in the file.
+    #[error("the key map names both `{first}` and `{second}` of the model `{key}`")]
+    SameKey {
+        /// Path of the first in the model.
+        first: String,
+        /// Path of the second in the model.
+        second: String,
+        /// Their name in the file.
+        key: String,
+    },
+    /// A tensor of the model that a state dict of weights does not hold.
+    #[error("`{path}` of the model is not a floating-point tensor; only those are weights")]
+    NotAWeight {
+        /// Its path in the model.
+        path: String,
+    },
+    /// A tensor of the model whose values the device does not give.
+    #[error("the values of `{path}` can't be read from the device: {reason}")]
+    Device {
+        /// Its path in the model.
+        path: String,
+        /// What the device says.
+        reason: String,
+    },
+    /// A file that can't be written.
+    #[error("{}: can't be written: {reason}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// All differences between what a model needs and what a file holds, by name in the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mismatches {
+    /// Tensors the model needs and the file lacks, with their shapes.
+    pub missing: Vec<(String, Vec<usize>)>,
+    /// Tensors of the file that the model has no place for, with their shapes.
+    pub unexpected: Vec<(String, Vec<usize>)>,
+    /// Tensors with the shapes of the model and of the file.
+    pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
+    /// Tensors of the file that are no floating-point numbers, with their element type.
+    pub not_float: Vec<(String, String)>,
+}
+
+impl Mismatches {
+    /// Whether model and file belong together.
+    pub fn is_empty(&self) -> bool {
+        self.missing.is_empty()
+            && self.unexpected.is_empty()
+            && self.misshapen.is_empty()
+            && self.not_float.is_empty()
+    }
+}
+
+impl fmt::Display for Mismatches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        section(f, "missing in the file", &self.missing, |(key, shape)| {
+            format!("{key} {shape:?}")
+        })?;
+        section(
+            f,
+            "not part of the model",
+            &self.unexpected,
+            |(key, shape)| format!("{key} {shape:?}"),
+        )?;
+        section(
+            f,
+            "of another shape",
+            &self.misshapen,
+            |(key, model, file)| format!("{key}: {model:?} in the model, {file:?} in the file"),
+        )?;
+        section(
+            f,
+            "not floating-point",
+            &self.not_float,
+            |(key, element)| format!("{key}: {element}"),
+        )
+    }
+}
+
+fn section<T>(
+    f: &mut fmt::Formatter<'_>,
+    title: &str,
+    items: &[T],
+    line: impl Fn(&T) -> String,
+) -> fmt::Result {
+    if items.is_empty() {
+        return Ok(());
+    }
+    write!(f, "\n  {title}:")?;
+    for item in items.iter().take(LISTED) {
+        write!(f, "\n    {}", line(item))?;
+    }
+    match items.len().saturating_sub(LISTED) {
+        0 => Ok(()),
+        more => write!(f, "\n    and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_cut_and_counted() {
+        let mismatches = Mismatches {
+            missing: (0..12).map(|i| (format!("layer{i}"), vec![i, 3])).collect(),
+            misshapen: vec![("pos_embed".into(), vec![1, 65, 192], vec![1, 197, 768])],
+            ..Mismatches::default()
+        };
+        let text = mismatches.to_string();
+        assert!(text.contains("layer9 [9, 3]\n    and 2 more"), "{text}");
+        assert!(!text.contains("layer10"), "{text}");
+        assert!(
+            text.contains("pos_embed: [1, 65, 192] in the model, [1, 197, 768] in the file"),
+            "{text}"
+        );
+        assert!(!text.contains("not part"), "{text}");
+    }
+}

@@ -1,0 +1,276 @@
+//! A model takes its weights from a file.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Tensor, TensorData};
+
+use super::float::transposed;
+use super::layout::{BATCHES, Place, Slot, slots};
+use super::source::{Element, Entry, Source};
+use super::{KeyMap, Mismatches, WeightsError};
+
+/// Names under which training scripts put the state dict of the model into a checkpoint.
+const WRAPPERS: [&str; 5] = ["", "state_dict.", "model_state_dict.", "model.", "net."];
+/// What distributed data parallel and `torch.compile` put before every name.
+const PREFIXES: [&str; 4] = ["", "module.", "_orig_mod.", "module._orig_mod."];
+
+/// Gives the weights in `path` to `model`; see [`Load`] for choices.
+///
+/// # Errors
+///
+/// See [`Load::load`].
+pub fn load<M: Module>(model: M, path: impl AsRef<Path>, keys: &KeyMap) -> Result<M, WeightsError> {
+    Load::new().load(model, path, keys)
+}
+
+/// How weights are loaded.
+///
+/// ```no_run
+/// # use burn::tensor::Device;
+/// # use models::{CnnConfig, weights::{Load, PyTorchKeys}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // Fine-tuning with other classes: all weights but those of the last layer.
+/// let model = CnnConfig::new().with_classes(37).init(&Device::flex())?;
+/// let keys = model.key_map();
+/// let model = Load::new().without("fc2").load(model, "mnist_cnn.pt", &keys)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Load {
+    without: Vec<String>,
+    part: Option<String>,
+}
+
+impl Load {
+    /// All weights, from wherever the file has them.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Leaves the tensors whose name in the file is `prefix` or begins with `prefix.` as the model
+    /// has them, whatever the file holds under such names.
+    #[must_use]
+    pub fn without(mut self, prefix: impl Into<String>) -> Self {
+        self.without.push(prefix.into());
+        self
+    }
+
+    /// Takes what the checkpoint holds under the dotted name `part`, such as `model_ema`.
+    ///
+    /// Without this, a state dict under one of the usual names (`state_dict`, `model_state_dict`,
+    /// `model`, `net`) is found by itself, and the prefixes `module.` and `_orig_mod.` that
+    /// wrappers of PyTorch add are taken off.
+    #[must_use]
+    pub fn part(mut self, part: impl Into<String>) -> Self {
+        self.part = Some(part.into());
+        self
+    }
+
+    /// Gives the weights in `path`, a `.safetensors` file or what `torch.save` writes (`.pt`,
+    /// `.pth`), to `model`.
+    ///
+    /// Values become f32, or the element type of the model's tensor if that is another. The model
+    /// may be on an autodiff device or not; what requires gradients still does. Running statistics
+    /// of batch normalisation are shared by a Burn module and its clones: those change with it.
+    ///
+    /// # Errors
+    ///
+    /// A file that can't be read, is damaged or is something else; tensors that are missing, too
+    /// many or of another shape, all of them in one error. The model is dropped then: nothing was
+    /// changed in its clones.
+    pub fn load<M: Module>(
+        &self,
+        model: M,
+        path: impl AsRef<Path>,
+        keys: &KeyMap,
+    ) -> Result<M, WeightsError> {
+        let path = path.as_ref();
+        let slots = self.wanted(slots(&model, keys)?)?;
+        let mut source = Source::open(path)?;
+        let prefix = self.prefix(path, &slots, source.entries())?;
+        let mismatches = self.compare(&slots, source.entries(), &prefix);
+        if !mismatches.is_empty() {
+            return Err(WeightsError::Mismatch {
+                path: path.to_owned(),
+                mismatches: Box::new(mismatches),
+            });
+        }
+        let mut values = HashMap::new();
+        for slot in slots {
+            let read = source.read(&format!("{prefix}{}", slot.key))?;
+            let data = match slot.shape.as_slice() {
+                [rows, columns] if slot.transposed => {
+                    TensorData::new(transposed(&read, *columns), [*columns, *rows])
+                }
+                shape => TensorData::new(read, shape.to_vec()),
+            };
+            values.insert(slot.path, data);
+        }
+        // Running statistics keep the last update apart from their value until they are next read.
+        // `valid` folds it in, in the state that the model shares with its copy; else it would
+        // later replace what is loaded.
+        drop(model.valid());
+        Ok(model.map(&mut Assign {
+            place: Place::default(),
+            values,
+        }))
+    }
+
+    fn left_out(&self, key: &str) -> bool {
+        self.without.iter().any(|prefix| begins_with(key, prefix))
+    }
+
+    /// The tensors to load.
+    fn wanted(&self, slots: Vec<Slot>) -> Result<Vec<Slot>, WeightsError> {
+        let unused = self
+            .without
+            .iter()
+            .find(|prefix| !slots.iter().any(|slot| begins_with(&slot.key, prefix)));
+        if let Some(prefix) = unused {
+            return Err(WeightsError::NothingWithout {
+                prefix: prefix.clone(),
+            });
+        }
+        let kept = slots.into_iter().filter(|slot| !self.left_out(&slot.key));
+        Ok(kept.collect())
+    }
+
+    /// What stands before the names of the state dict: of the usual prefixes the one under which
+    /// most of the wanted tensors are found.
+    fn prefix(
+        &self,
+        path: &Path,
+        slots: &[Slot],
+        entries: &BTreeMap<String, Entry>,
+    ) -> Result<String, WeightsError> {
+        let part = self.part.as_ref().map(|part| format!("{part}."));
+        if let Some(part) = &part
+            && !entries.keys().any(|key| key.starts_with(part))
+        {
+            return Err(WeightsError::NoSuchPart {
+                path: path.to_owned(),
+                part: part.trim_end_matches('.').to_owned(),
+                found: first_components(entries),
+            });
+        }
+        let wrappers = match &part {
+            Some(part) => vec![part.as_str()],
+            None => WRAPPERS.to_vec(),
+        };
+        let mut best = (0, wrappers.concat());
+        if part.is_none() {
+            best.1.clear();
+        }
+        for wrapper in wrappers {
+            for prefix in PREFIXES {
+                let candidate = format!("{wrapper}{prefix}");
+                let found = slots
+                    .iter()
+                    .filter(|slot| entries.contains_key(&format!("{candidate}{}", slot.key)))
+                    .count();
+                if found > best.0 {
+                    best = (found, candidate);
+                }
+            }
+        }
+        Ok(best.1)
+    }
+
+    fn compare(
+        &self,
+        slots: &[Slot],
+        entries: &BTreeMap<String, Entry>,
+        prefix: &str,
+    ) -> Mismatches {
+        let mut mismatches = Mismatches::default();
+        for slot in slots {
+            let key = slot.key.clone();
+            match entries.get(&format!("{prefix}{key}")) {
+                None => mismatches.missing.push((key, slot.shape.clone())),
+                Some(entry) if entry.shape != slot.shape => {
+                    let shapes = (key, slot.shape.clone(), entry.shape.clone());
+                    mismatches.misshapen.push(shapes);
+                }
+                Some(Entry {
+                    element: Element::Other(name),
+                    ..
+                }) => mismatches.not_float.push((key, name.clone())),
+                Some(_) => {}
+            }
+        }
+        let wanted: HashSet<&str> = slots.iter().map(|slot| slot.key.as_str()).collect();
+        let within = state_dict_part(prefix);
+        for (full, entry) in entries {
+            if !full.starts_with(within) {
+                continue; // The optimizer's state, other networks.
+            }
+            let key = full.strip_prefix(prefix).unwrap_or(full);
+            let counter = key.rsplit('.').next() == Some(BATCHES);
+            if !counter && !self.left_out(key) && !wanted.contains(key) {
+                mismatches
+                    .unexpected
+                    .push((key.to_owned(), entry.shape.clone()));
+            }
+        }
+        mismatches
+    }
+}
+
+/// The part of `prefix` that is the place of the state dict in the checkpoint; the rest belongs to
+/// the names in it, of which all must have it.
+fn state_dict_part(prefix: &str) -> &str {
+    let wrapped = PREFIXES
+        .iter()
+        .filter_map(|inner| prefix.strip_suffix(inner));
+    wrapped.min_by_key(|part| part.len()).unwrap_or(prefix)
+}
+
+fn begins_with(key: &str, prefix: &str) -> bool {
+    key.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+fn first_components(entries: &BTreeMap<String, Entry>) -> String {
+    let mut names: Vec<&str> = entries
+        .keys()
+        .filter_map(|key| key.split('.').next())
+        .collect();
+    names.dedup();
+    names.truncate(10);
+    names.join(", ")
+}
+
+/// Replaces the values of a model's tensors by those of the same path.
+struct Assign {
+    place: Place,
+    values: HashMap<String, TensorData>,
+}
+
+impl ModuleMapper for Assign {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.place.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.place.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(data) = self.values.remove(&self.place.path()) else {
+            return param;
+        };
+        param.map(|old| {
+            let loaded = Tensor::from_data(data, (&old.device().inner(), old.dtype()));
+            match old.gradient_checkpointing_strategy() {
+                Some(strategy) => loaded
+                    .autodiff()
+                    .with_gradient_checkpointing_strategy(strategy)
+                    .set_require_grad(old.is_require_grad()),
+                None => loaded,
+            }
+        })
+    }
+}

@@ -1,0 +1,131 @@
+//! The key maps of the models of this crate.
+
+use super::KeyMap;
+use crate::{Cnn, CscCnn, PlainWideResNet, ResNet, Vit, WideResNet};
+
+/// A model that has a reference implementation in PyTorch.
+pub trait PyTorchKeys {
+    /// Names of the tensors in the state dict of the reference.
+    fn key_map(&self) -> KeyMap;
+}
+
+/// `conv1`, `conv2`, `fc1`, `fc2`, as in the MNIST example of PyTorch.
+impl PyTorchKeys for Cnn {
+    fn key_map(&self) -> KeyMap {
+        KeyMap::same()
+    }
+}
+
+/// `layer1` and `layer2` are `Sequential`s of convolution (0), batch normalisation (1), ReLU and
+/// pooling, as in CSC's course: `layer1.0`, `layer1.1`, `fc`.
+impl PyTorchKeys for CscCnn {
+    fn key_map(&self) -> KeyMap {
+        KeyMap::constant(&[
+            (r"^(layer\d)\.conv\.", "$1.0."),
+            (r"^(layer\d)\.bn\.", "$1.1."),
+        ])
+    }
+}
+
+/// `block1.layer.0.convShortcut` and otherwise our names, as in xternalz/WideResNet-pytorch.
+impl PyTorchKeys for WideResNet {
+    fn key_map(&self) -> KeyMap {
+        KeyMap::constant(&[(r"\.conv_shortcut\.", ".convShortcut.")])
+    }
+}
+
+/// `input_block.cbr.0`, `block1.layer1.cbr.1`, `block1.scale`, `fc`: `cbr` is a `Sequential` of
+/// convolution, batch normalisation and ReLU, as in the guide of Olivia.
+impl PyTorchKeys for PlainWideResNet {
+    fn key_map(&self) -> KeyMap {
+        KeyMap::constant(&[(r"\.conv\.", ".cbr.0."), (r"\.bn\.", ".cbr.1.")])
+    }
+}
+
+/// `layer1.0.downsample.0` and otherwise our names, as in torchvision and timm.
+impl PyTorchKeys for ResNet {
+    fn key_map(&self) -> KeyMap {
+        KeyMap::constant(&[
+            (r"\.downsample\.conv\.", ".downsample.0."),
+            (r"\.downsample\.bn\.", ".downsample.1."),
+        ])
+    }
+}
+
+/// Our names, as in timm's `VisionTransformer` with `global_pool="token"` or `"avg"`. For
+/// torchvision's see [`KeyMap::torchvision_vit`].
+impl PyTorchKeys for Vit {
+    fn key_map(&self) -> KeyMap {
+        KeyMap::same()
+    }
+}
+
+impl KeyMap {
+    /// Our [`Vit`](crate::Vit), named as in timm, in a state dict of torchvision's
+    /// `VisionTransformer` (`vit_b_16` and its kin): `class_token`, `conv_proj`,
+    /// `encoder.pos_embedding`, `encoder.layers.encoder_layer_N`, `encoder.ln`, `heads.head`.
+    ///
+    /// torchvision has a class token always.
+    pub fn torchvision_vit() -> Self {
+        Self::constant(&[
+            (r"^cls_token$", "class_token"),
+            (r"^pos_embed$", "encoder.pos_embedding"),
+            (r"^patch_embed\.proj\.", "conv_proj."),
+            (r"^norm\.", "encoder.ln."),
+            (r"^head\.", "heads.head."),
+            (r"^blocks\.(\d+)\.", "encoder.layers.encoder_layer_${1}."),
+            (r"\.norm1\.", ".ln_1."),
+            (r"\.norm2\.", ".ln_2."),
+            (r"\.attn\.qkv\.", ".self_attention.in_proj_"),
+            (r"\.attn\.proj\.", ".self_attention.out_proj."),
+            (r"\.mlp\.fc1\.", ".mlp.0."),
+            (r"\.mlp\.fc2\.", ".mlp.3."),
+        ])
+    }
+
+    /// A map of patterns that stand in this file; the tests compile each of them.
+    fn constant(rules: &[(&str, &str)]) -> Self {
+        rules
+            .iter()
+            .fold(Self::same(), |keys, (pattern, replacement)| {
+                keys.rule(pattern, *replacement)
+                    .expect("the patterns of this file are valid")
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn torchvision_calls_the_parts_of_a_vit_otherwise() {
+        let keys = KeyMap::torchvision_vit();
+        let cases = [
+            ("cls_token", "class_token"),
+            ("pos_embed", "encoder.pos_embedding"),
+            ("patch_embed.proj.weight", "conv_proj.weight"),
+            (
+                "blocks.11.norm1.weight",
+                "encoder.layers.encoder_layer_11.ln_1.weight",
+            ),
+            (
+                "blocks.0.attn.qkv.bias",
+                "encoder.layers.encoder_layer_0.self_attention.in_proj_bias",
+            ),
+            (
+                "blocks.0.attn.proj.weight",
+                "encoder.layers.encoder_layer_0.self_attention.out_proj.weight",
+            ),
+            (
+                "blocks.2.mlp.fc2.bias",
+                "encoder.layers.encoder_layer_2.mlp.3.bias",
+            ),
+            ("norm.weight", "encoder.ln.weight"),
+            ("head.bias", "heads.head.bias"),
+        ];
+        for (name, key) in cases {
+            assert_eq!(keys.key(name), key);
+        }
+    }
+}

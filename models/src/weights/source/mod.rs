@@ -1,0 +1,109 @@
+//! Files that hold named tensors.
+
+mod pytorch;
+mod safetensors;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::WeightsError;
+use super::float::Float;
+use pytorch::PytorchFile;
+use safetensors::SafetensorsFile;
+
+/// What a file says of one of its tensors.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub shape: Vec<usize>,
+    pub element: Element,
+}
+
+/// Type of a tensor's elements.
+#[derive(Clone, Debug)]
+pub(super) enum Element {
+    Float(Float),
+    /// The name of any other type.
+    Other(String),
+}
+
+/// An open file. Values are read when they are asked for.
+pub(super) struct Source {
+    path: PathBuf,
+    container: Container,
+    entries: BTreeMap<String, Entry>,
+}
+
+enum Container {
+    Safetensors(SafetensorsFile),
+    Pytorch(PytorchFile),
+}
+
+impl Source {
+    /// Opens `path` and reads the names, types and shapes of its tensors.
+    ///
+    /// The content tells the format, not the name of the file.
+    pub(super) fn open(path: &Path) -> Result<Self, WeightsError> {
+        let (container, entries) = if is_safetensors(path)? {
+            let (file, entries) = SafetensorsFile::open(path)?;
+            (Container::Safetensors(file), entries)
+        } else {
+            let (file, entries) = PytorchFile::open(path)?;
+            (Container::Pytorch(file), entries)
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            container,
+            entries,
+        })
+    }
+
+    /// All tensors by name.
+    pub(super) fn entries(&self) -> &BTreeMap<String, Entry> {
+        &self.entries
+    }
+
+    /// The values of tensor `key`. The caller has checked its shape, which bounds the memory.
+    pub(super) fn read(&mut self, key: &str) -> Result<Vec<f32>, WeightsError> {
+        let values = match self.entries.get(key) {
+            Some(Entry {
+                element: Element::Float(float),
+                ..
+            }) => self.bytes(key).and_then(|bytes| {
+                let values = float.decode(&bytes);
+                values.ok_or_else(|| "its bytes don't divide into elements".to_owned())
+            }),
+            Some(_) => Err("it is not floating-point".to_owned()),
+            None => Err("there is none".to_owned()),
+        };
+        values.map_err(|reason| WeightsError::Tensor {
+            path: self.path.clone(),
+            key: key.to_owned(),
+            reason,
+        })
+    }
+}
+
+impl Source {
+    fn bytes(&self, key: &str) -> Result<Vec<u8>, String> {
+        match &self.container {
+            Container::Safetensors(file) => file.read(key),
+            Container::Pytorch(file) => file.read(key),
+        }
+    }
+}
+
+/// Whether `path` begins as a safetensors file does (the length of the header, then its JSON), or
+/// is called one.
+fn is_safetensors(path: &Path) -> Result<bool, WeightsError> {
+    let mut start = Vec::with_capacity(9);
+    let read = File::open(path).and_then(|file| file.take(9).read_to_end(&mut start));
+    read.map_err(|source| WeightsError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let named = path.extension().is_some_and(|name| name == "safetensors");
+    let zip = start.starts_with(b"PK\x03\x04");
+    Ok(start.get(8) == Some(&b'{') || named && !zip)
+}
