@@ -253,6 +253,52 @@ fn of_several_processes_one_unpacks_and_the_others_wait() {
     assert!(folder.join("train.bin").exists());
 }
 
+/// Data are often where nothing can be written.
+#[cfg(unix)]
+#[test]
+fn the_cache_goes_where_it_can_be_written() {
+    use std::os::unix::fs::PermissionsExt;
+    let outer = tempfile::tempdir().unwrap();
+    let [data, home, temporary] = ["data", "home", "temporary"].map(|name| outer.path().join(name));
+    for dir in [&data, &home, &temporary] {
+        fs::create_dir(dir).unwrap();
+    }
+    archive_100().write(&data.join("cifar-100-binary.tar.gz"));
+    let open = || {
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["child_opens", "--exact"])
+            .env("CIFAR_CHILD", &data)
+            .env("XDG_CACHE_HOME", &home)
+            .env("TMPDIR", &temporary)
+            .env("USER", "somebody")
+            .output();
+        let child = child.unwrap();
+        let said = String::from_utf8_lossy(&child.stdout).into_owned();
+        (child.status.success(), said)
+    };
+    let block = |path: &Path| fs::write(path, "no folder").unwrap();
+
+    block(&data.join(".burn-dist"));
+    assert!(open().0);
+    assert_eq!(entries(&home.join("burn-dist")).len(), 1);
+
+    fs::remove_dir_all(home.join("burn-dist")).unwrap();
+    block(&home.join("burn-dist"));
+    assert!(open().0);
+    let last = temporary.join("burn-dist-somebody");
+    assert_eq!(
+        fs::metadata(&last).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    assert_eq!(entries(&last).len(), 1);
+    assert!(open().0);
+
+    // What others may have put there is not trusted.
+    fs::set_permissions(&last, fs::Permissions::from_mode(0o777)).unwrap();
+    let (opened, said) = open();
+    assert!(!opened && said.contains("others can write to it"), "{said}");
+}
+
 #[test]
 fn what_is_missing_is_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -125,6 +125,13 @@ fn every_format_is_decoded() {
     assert!(near(&bytes, RED.0, 0));
 }
 
+/// Printers' colours, as Pillow writes them: 0, 200, 220, 40 of 255.
+#[test]
+fn cmyk_becomes_rgb() {
+    let bytes = only("cmyk.jpg", include_bytes!("fixtures/cmyk.jpg"), &options(8));
+    assert!(near(&bytes, [215, 46, 30], 4), "{bytes:?}");
+}
+
 #[test]
 fn colours_are_converted_as_asked() {
     let mut rgb = options(4);
