@@ -14,7 +14,8 @@ lint:
 doc:
     RUSTDOCFLAGS='-D warnings' cargo doc --release --no-deps --workspace
 
-# Both benchmarks, the first against OpenMPI where it is installed; tables here, JSON in results/.
+# All benchmarks, the first against OpenMPI where it is installed; tables here, JSON in results/.
 bench:
     cargo run --release -p bench -- collectives --mpi
     cargo run --release -p bench -- training
+    cargo run --release -p bench -- loader

@@ -51,6 +51,15 @@ pub enum BenchError {
     /// A sum was wrong.
     #[error("the all-reduce gave a wrong sum: {0}")]
     WrongSum(String),
+    /// The loader failed.
+    #[error(transparent)]
+    Loader(#[from] datasets::DatasetError),
+    /// Images cannot be divided into batches.
+    #[error(transparent)]
+    Sampler(#[from] datasets::SamplerError),
+    /// An augmentation is none.
+    #[error(transparent)]
+    Augment(#[from] datasets::ParseAugmentError),
     /// The trainer does not take the configuration.
     #[error(transparent)]
     Config(#[from] trainer::config::ConfigError),

@@ -2,6 +2,7 @@
 
 mod collectives;
 mod error;
+mod loader;
 mod machine;
 mod regime;
 mod report;
@@ -28,6 +29,7 @@ enum Command {
     /// One rank of `collectives`, started by it.
     #[command(hide = true, name = collectives::rank::RANK_COMMAND)]
     CollectivesRank(collectives::rank::RankArgs),
+    Loader(loader::LoaderArgs),
     Training(training::TrainingArgs),
     /// The bare loop of `training`, started by it.
     #[command(hide = true, name = training::bare::COMMAND)]
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Collectives(args) => collectives::run(&args),
         Command::CollectivesRank(args) => collectives::rank::run(&args),
+        Command::Loader(args) => loader::run(&args),
         Command::Training(args) => training::run(&args),
         Command::TrainingBare(args) => training::bare::run(&args),
         Command::TrainingTrained(args) => training::trained::run(&args),

@@ -187,3 +187,45 @@ fn wrong_arguments_end_with_code_2_and_leave_nothing() {
         assert!(!json.exists());
     }
 }
+
+#[test]
+fn the_loader_is_measured_with_every_augmentation() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("out.json");
+    let arguments = [
+        "loader",
+        "--seconds",
+        "0.001",
+        "--rounds",
+        "2",
+        "--images",
+        "4096",
+        "--python",
+        "/nowhere/python",
+    ];
+    let output = bench(&arguments, &json, None);
+    let report = succeeded(&output, &json);
+    let rows = list(&report["results"], "rows");
+    assert!(rows.len() >= 7, "{rows:?}");
+    for row in rows {
+        let workers: Vec<_> = list(row, "workers").iter().collect();
+        let counts: Vec<_> = workers
+            .iter()
+            .map(|rate| rate["workers"].as_u64())
+            .collect();
+        assert_eq!(counts, [Some(0), Some(1), Some(2)]);
+        for rate in workers {
+            assert_eq!(list(rate, "rounds").len(), 2);
+            assert!(
+                rate["images_per_second"]
+                    .as_f64()
+                    .is_some_and(|rate| rate > 0.0)
+            );
+        }
+        assert!(row["scaling"].as_f64().is_some_and(|ratio| ratio > 0.0));
+    }
+    // What is missing for the comparison is said, and the rest is measured without it.
+    assert_eq!(report["results"]["compared"], serde_json::json!({}));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("/nowhere/python"), "{errors}");
+}
