@@ -221,6 +221,10 @@ def main():
         total += size
         if name == "csc_cnn":
             torch.save(state, folder / "csc_cnn.pt")
+            wrapped = {f"module.{key}": tensor for key, tensor in state.items()}
+            momentum = {0: {"momentum_buffer": state["fc.bias"]}}
+            checkpoint = {"epoch": 3, "state_dict": wrapped, "optimizer": {"state": momentum}}
+            torch.save(checkpoint, folder / "csc_cnn_checkpoint.pt")
     assert total <= MAX_TOTAL, f"{total} bytes are more than {MAX_TOTAL}"
     print(f"{total} bytes together")
 
