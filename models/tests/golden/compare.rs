@@ -27,9 +27,8 @@ impl Row {
         self.difference / self.tolerated
     }
 
-    /// Not `>`, so that a NaN fails.
     fn fails(&self) -> bool {
-        !(self.difference <= self.tolerated)
+        self.difference.is_nan() || self.difference > self.tolerated
     }
 
     fn line(&self) -> String {
