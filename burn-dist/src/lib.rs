@@ -9,6 +9,7 @@
 pub mod autograd;
 pub mod bucket;
 pub mod buffer;
+pub mod checkpoint;
 pub mod collective;
 pub mod element;
 pub mod group;

@@ -68,10 +68,29 @@ pub fn needs_download(config: &DataConfig) -> bool {
 /// # Errors
 /// If files are missing or not what they should be.
 pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
-    Ok(Splits {
-        train: open_split(config, seed, Split::Train)?,
-        test: open_split(config, seed, Split::Test)?,
-    })
+    let train = open_split(config, seed, Split::Train)?;
+    let test = open_split(config, seed, Split::Test)?;
+    let (wanted, found) = (train.shape(), test.shape());
+    if wanted != found {
+        let size = |shape: ImageShape| {
+            let ImageShape {
+                channels,
+                height,
+                width,
+            } = shape;
+            format!("{channels}×{height}×{width}")
+        };
+        return Err(DatasetError::Settings {
+            what: "size of the test images",
+            reason: format!(
+                "{} (channels, height, width), the training images have {}; for a folder of images \
+                 set data.color",
+                size(found),
+                size(wanted)
+            ),
+        });
+    }
+    Ok(Splits { train, test })
 }
 
 fn open_split(

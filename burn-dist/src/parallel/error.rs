@@ -56,6 +56,22 @@ pub enum ParallelError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A saved state does not fit the model or the optimizer.
+    #[error(
+        "cannot restore `{path}`: {reason}; continue with the model and the optimizer that were saved"
+    )]
+    Restore {
+        /// Path of the tensor.
+        path: String,
+        /// What does not fit.
+        reason: String,
+    },
+    /// Checkpoints cannot be written at all.
+    #[error("no checkpoints can be written: {reason}")]
+    Checkpoints {
+        /// Why.
+        reason: String,
+    },
     /// A trainable parameter whose element type cannot be averaged.
     #[error("parameter `{path}` holds {dtype}; trainable parameters are f32, f16, bf16 or f64")]
     ParameterType {

@@ -25,6 +25,7 @@ mod error;
 mod optimizer;
 mod options;
 mod replicas;
+mod state;
 mod update;
 
 use std::sync::Arc;
@@ -37,6 +38,7 @@ pub use error::ParallelError;
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, Strategy, UnknownStrategy};
 pub use replicas::Checksum;
+pub use state::{StateShare, StateSourceRead, StateValues};
 
 use crate::ProcessGroup;
 use crate::autograd::{GradHooks, forget_anchor};
@@ -273,6 +275,37 @@ impl<M: Module> Parallel<M> {
         } else {
             Err(ParallelError::ReplicasDiffer { ranks })
         }
+    }
+
+    /// This rank's share of parameters, buffers and optimizer state as they are now, between two
+    /// steps. Together the shares of all ranks are the whole state. It copies nothing yet; the next
+    /// steps leave it as it is.
+    pub fn state(&self) -> StateShare {
+        let (rank, size) = (self.group.rank(), self.group.size());
+        state::share(self.get(), self.parameters(), &self.optimizer, rank, size)
+    }
+
+    /// Continues from a state that [`state`](Self::state) gave, all shares together, with any
+    /// number of ranks. Every rank makes this call, between two steps.
+    ///
+    /// # Errors
+    ///
+    /// What does not fit this model or optimizer; it is then of no use any more.
+    pub fn restore(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
+        let outcome = self.restore_own(source);
+        tell_others(&self.group, outcome)
+    }
+
+    fn restore_own(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
+        let Some(model) = self.model.take() else {
+            return Ok(());
+        };
+        let device = model.devices().into_iter().next().unwrap_or_default();
+        let (model, outcome) = state::restore_model(model, source);
+        self.model = Some(model);
+        outcome?;
+        let parameters = self.reducer.parameters();
+        state::restore_optimizer(parameters, &mut self.optimizer, source, &device.inner())
     }
 
     /// Changes the number of micro-batches of the steps that follow. Every rank makes this call.

@@ -76,6 +76,21 @@ impl OptimizerState {
         }
     }
 
+    pub(super) fn optimizer(&self) -> Arc<dyn DynOptimizer> {
+        self.optimizer.clone()
+    }
+
+    /// The state of the parameter with this index, if it has one yet.
+    pub(super) fn state(&self, index: usize) -> Option<DynState> {
+        self.states.get(index).cloned().flatten()
+    }
+
+    pub(super) fn set_state(&mut self, index: usize, state: Option<DynState>) {
+        if let Some(place) = self.states.get_mut(index) {
+            *place = state;
+        }
+    }
+
     /// The new value of the parameter with this index; both tensors on the same plain device.
     pub(super) fn step<const D: usize>(
         &mut self,

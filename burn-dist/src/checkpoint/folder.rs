@@ -1,0 +1,127 @@
+//! The folder that holds the checkpoints of a run: which there are, which is good, which go.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::{CheckpointError, Manifest};
+
+const PREFIX: &str = "step-";
+/// Begin of the names of folders that are being written.
+const HIDDEN: &str = ".writing-";
+
+/// A checkpoint in a folder; whether it is good is not known yet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    /// Steps that were done.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+}
+
+/// The checkpoints in `folder`, the oldest first; none if there is no such folder.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn list(folder: &Path) -> Result<Vec<Found>, CheckpointError> {
+    let mut found = Vec::new();
+    for name in names(folder)? {
+        if let Some(step) = name.strip_prefix(PREFIX).and_then(|step| step.parse().ok()) {
+            let path = folder.join(name);
+            found.push(Found { step, path });
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The newest checkpoint in `folder` whose files are all as they were written, and what is wrong
+/// with the newer ones.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn newest_good(
+    folder: &Path,
+) -> Result<(Option<Found>, Vec<CheckpointError>), CheckpointError> {
+    let mut bad = Vec::new();
+    for found in list(folder)?.into_iter().rev() {
+        match verify(&found.path) {
+            Ok(()) => return Ok((Some(found), bad)),
+            Err(error) => bad.push(error),
+        }
+    }
+    Ok((None, bad))
+}
+
+/// Whether a checkpoint is as it was written.
+pub(super) fn verify(path: &Path) -> Result<(), CheckpointError> {
+    let manifest = Manifest::read(path)?;
+    manifest.files.iter().try_for_each(|file| file.verify(path))
+}
+
+/// The folder of a checkpoint.
+pub(super) fn of_step(folder: &Path, step: u64) -> PathBuf {
+    // Ten digits, so that names sort like numbers.
+    folder.join(format!("{PREFIX}{step:010}"))
+}
+
+/// The folder in which the ranks of one attempt write a checkpoint.
+pub(super) fn hidden(folder: &Path, attempt: &str, step: u64) -> PathBuf {
+    folder.join(format!("{HIDDEN}{attempt}-{step:010}"))
+}
+
+/// Removes what earlier attempts left unfinished.
+pub(super) fn remove_unfinished(folder: &Path) -> Result<(), CheckpointError> {
+    for name in names(folder)? {
+        if name.starts_with(HIDDEN) {
+            let path = folder.join(name);
+            fs::remove_dir_all(&path).map_err(CheckpointError::io("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes all but the newest `keep` checkpoints and the one of step `best`.
+pub(super) fn prune(folder: &Path, keep: usize, best: Option<u64>) -> Result<(), CheckpointError> {
+    let found = list(folder)?;
+    let old = found.len().saturating_sub(keep.max(1));
+    for found in found.into_iter().take(old) {
+        if Some(found.step) != best {
+            let path = &found.path;
+            // Under its name it would be incomplete while it is being removed.
+            let hidden = path.with_file_name(format!("{HIDDEN}removed-{:010}", found.step));
+            fs::rename(path, &hidden).map_err(CheckpointError::io("rename", path))?;
+            fs::remove_dir_all(&hidden).map_err(CheckpointError::io("remove", &hidden))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file and waits until it is on disk.
+pub(super) fn write_whole(path: &Path, content: &[u8]) -> Result<(), CheckpointError> {
+    File::create(path)
+        .and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_all()
+        })
+        .map_err(CheckpointError::io("write", path))
+}
+
+/// Waits until the names in a folder are on disk.
+pub(super) fn sync(folder: &Path) -> Result<(), CheckpointError> {
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(CheckpointError::io("write", folder))
+}
+
+fn names(folder: &Path) -> Result<Vec<String>, CheckpointError> {
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(CheckpointError::io("read", folder))? {
+        let entry = entry.map_err(CheckpointError::io("read", folder))?;
+        names.extend(entry.file_name().into_string().ok());
+    }
+    Ok(names)
+}

@@ -1,0 +1,151 @@
+//! What a checkpoint holds, and the checksums that tell whether it is as it was written.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::CheckpointError;
+use super::folder::write_whole;
+
+/// File in the checkpoint's folder.
+pub const FILE: &str = "manifest.json";
+/// The checksum of [`FILE`].
+pub const CHECKSUM_FILE: &str = "manifest.blake3";
+/// Version of the format that this module writes and reads.
+const VERSION: u32 = 1;
+/// A manifest of ten thousand ranks and parameters is smaller.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// What a checkpoint holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    version: u32,
+    /// Steps that were done.
+    pub step: u64,
+    /// Ranks that wrote it.
+    pub world_size: usize,
+    /// One file per rank.
+    pub files: Vec<FileEntry>,
+    /// Whatever else its writer has to know to go on.
+    pub meta: Value,
+}
+
+/// One rank's file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Name in the folder.
+    pub name: String,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// BLAKE3 checksum, in hexadecimal digits.
+    pub blake3: String,
+    /// The numbers that the optimizer keeps for the parameters in this file.
+    pub scalars: BTreeMap<String, Value>,
+}
+
+impl Manifest {
+    pub(super) fn new(step: u64, files: Vec<FileEntry>, meta: Value) -> Self {
+        Self {
+            version: VERSION,
+            step,
+            world_size: files.len(),
+            files,
+            meta,
+        }
+    }
+
+    pub(super) fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
+        let path = folder.join(FILE);
+        let text = serde_json::to_vec_pretty(self).map_err(|error| CheckpointError::Encode {
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        let line = format!("{}  {FILE}\n", blake3::hash(&text).to_hex());
+        write_whole(&path, &text)?;
+        write_whole(&folder.join(CHECKSUM_FILE), line.as_bytes())
+    }
+
+    /// Reads the manifest of the checkpoint in `folder`; its files are not looked at.
+    ///
+    /// # Errors
+    /// No manifest, or one that is damaged or of another version.
+    pub fn read(folder: &Path) -> Result<Self, CheckpointError> {
+        let path = folder.join(FILE);
+        if !path.is_file() {
+            return Err(CheckpointError::NotACheckpoint(folder.to_owned()));
+        }
+        let text = read_capped(&path)?;
+        let checksum = read_capped(&folder.join(CHECKSUM_FILE))?;
+        let hash = blake3::hash(&text).to_hex();
+        if !checksum.starts_with(hash.as_bytes()) {
+            return Err(CheckpointError::damaged(&path, "its checksum is wrong"));
+        }
+        let manifest: Self = serde_json::from_slice(&text)
+            .map_err(|error| CheckpointError::damaged(&path, error.to_string()))?;
+        if manifest.version != VERSION {
+            return Err(CheckpointError::Version {
+                path,
+                found: manifest.version,
+                known: VERSION,
+            });
+        }
+        // Names are of files in this folder, whatever the manifest says.
+        let strange = |file: &&FileEntry| Path::new(&file.name).components().count() != 1;
+        match manifest.files.iter().find(strange) {
+            Some(file) => Err(CheckpointError::damaged(
+                &path,
+                format!("`{}` is not the name of a file", file.name),
+            )),
+            None => Ok(manifest),
+        }
+    }
+}
+
+impl FileEntry {
+    /// Whether the file in `folder` is as it was written.
+    ///
+    /// # Errors
+    /// In which way it is not.
+    pub fn verify(&self, folder: &Path) -> Result<(), CheckpointError> {
+        let path = folder.join(&self.name);
+        let file = File::open(&path).map_err(CheckpointError::io("open", &path))?;
+        let length = file
+            .metadata()
+            .map_err(CheckpointError::io("read", &path))?
+            .len();
+        if length != self.bytes {
+            let reason = format!("it has {length} bytes instead of {}", self.bytes);
+            return Err(CheckpointError::damaged(&path, reason));
+        }
+        if checksum(&file, &path)? == self.blake3 {
+            Ok(())
+        } else {
+            Err(CheckpointError::damaged(&path, "its checksum is wrong"))
+        }
+    }
+}
+
+/// BLAKE3 checksum of a file, in hexadecimal digits.
+pub(super) fn checksum(file: &File, path: &Path) -> Result<String, CheckpointError> {
+    let mut hasher = blake3::Hasher::new();
+    hasher
+        .update_reader(file)
+        .map_err(CheckpointError::io("read", path))?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+fn read_capped(path: &Path) -> Result<Vec<u8>, CheckpointError> {
+    let file = File::open(path).map_err(CheckpointError::io("open", path))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(CheckpointError::io("read", path))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(CheckpointError::damaged(path, "it is far too long"));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,172 @@
+//! One rank's file: its tensors in the safetensors format, readable by everybody.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{DType, TensorData};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, SafeTensors, View};
+
+use super::CheckpointError;
+use super::manifest::{FileEntry, checksum};
+use crate::parallel::StateValues;
+
+/// Longest header that is read; safetensors' own limit.
+const MAX_HEADER: u64 = 100_000_000;
+/// Bytes before the header, which have its length.
+const PREFIX: u64 = 8;
+
+/// Element types of both worlds.
+const TYPES: [(DType, Dtype); 11] = [
+    (DType::F64, Dtype::F64),
+    (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::I64, Dtype::I64),
+    (DType::I32, Dtype::I32),
+    (DType::I16, Dtype::I16),
+    (DType::I8, Dtype::I8),
+    (DType::U32, Dtype::U32),
+    (DType::U8, Dtype::U8),
+    (DType::U64, Dtype::U64),
+];
+
+/// The name of a rank's file.
+pub(super) fn file_name(rank: usize, size: usize) -> String {
+    format!("rank-{rank:05}-of-{size:05}.safetensors")
+}
+
+/// Writes a rank's file and waits until it is on disk.
+pub(super) fn write(
+    folder: &Path,
+    name: String,
+    values: StateValues,
+) -> Result<FileEntry, CheckpointError> {
+    let path = folder.join(&name);
+    let encode = |reason: String| CheckpointError::Encode {
+        path: path.clone(),
+        reason,
+    };
+    let mut tensors = Vec::with_capacity(values.tensors.len());
+    for (name, data) in &values.tensors {
+        let dtype = TYPES.iter().find(|(dtype, _)| *dtype == data.dtype());
+        let Some((_, dtype)) = dtype else {
+            return Err(encode(format!("`{name}` has the type {:?}", data.dtype())));
+        };
+        let shape = data.shape().to_vec();
+        let dtype = *dtype;
+        tensors.push((name.as_str(), Tensor { dtype, shape, data }));
+    }
+    let info = HashMap::from([("format".to_owned(), "burn-dist".to_owned())]);
+    safetensors::serialize_to_file(tensors, Some(info), &path)
+        .map_err(|error| encode(error.to_string()))?;
+    let file = File::open(&path).map_err(CheckpointError::io("open", &path))?;
+    file.sync_all()
+        .map_err(CheckpointError::io("write", &path))?;
+    let bytes = file
+        .metadata()
+        .map_err(CheckpointError::io("read", &path))?
+        .len();
+    Ok(FileEntry {
+        blake3: checksum(&file, &path)?,
+        name,
+        bytes,
+        scalars: values.scalars,
+    })
+}
+
+/// A tensor as safetensors wants to see it.
+struct Tensor<'d> {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    data: &'d TensorData,
+}
+
+impl View for Tensor<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.data.as_bytes())
+    }
+
+    fn data_len(&self) -> usize {
+        self.data.as_bytes().len()
+    }
+}
+
+/// An open file of a rank, of which the header was read.
+#[derive(Debug)]
+pub(super) struct Shard {
+    path: PathBuf,
+    file: File,
+    metadata: Metadata,
+    /// Where the values begin.
+    start: u64,
+}
+
+impl Shard {
+    pub(super) fn open(path: PathBuf) -> Result<Self, CheckpointError> {
+        let file = File::open(&path).map_err(CheckpointError::io("open", &path))?;
+        let damaged = |reason: String| CheckpointError::damaged(&path, reason);
+        let mut prefix = [0; PREFIX as usize];
+        file.read_exact_at(&mut prefix, 0)
+            .map_err(CheckpointError::io("read", &path))?;
+        let length = u64::from_le_bytes(prefix);
+        let total = file
+            .metadata()
+            .map_err(CheckpointError::io("read", &path))?
+            .len();
+        if length > MAX_HEADER.min(total) {
+            return Err(damaged(format!("its header would have {length} bytes")));
+        }
+        let mut header = vec![0; (PREFIX + length) as usize];
+        file.read_exact_at(&mut header, 0)
+            .map_err(CheckpointError::io("read", &path))?;
+        let (_, metadata) =
+            SafeTensors::read_metadata(&header).map_err(|error| damaged(error.to_string()))?;
+        let start = PREFIX + length;
+        if start + metadata.data_len() as u64 != total {
+            return Err(damaged("its length does not fit its header".to_owned()));
+        }
+        Ok(Self {
+            path,
+            file,
+            metadata,
+            start,
+        })
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    pub(super) fn read(&self, name: &str) -> Result<TensorData, CheckpointError> {
+        let damaged = |reason: String| CheckpointError::damaged(&self.path, reason);
+        let info = self
+            .metadata
+            .info(name)
+            .ok_or_else(|| damaged(format!("it has no tensor `{name}`")))?;
+        let dtype = TYPES.iter().find(|(_, dtype)| *dtype == info.dtype);
+        let Some((dtype, _)) = dtype else {
+            return Err(damaged(format!("`{name}` has the type {:?}", info.dtype)));
+        };
+        // The header was checked against the file's length, so this is at most as much.
+        let (begin, end) = info.data_offsets;
+        let mut bytes = vec![0; end - begin];
+        self.file
+            .read_exact_at(&mut bytes, self.start + begin as u64)
+            .map_err(CheckpointError::io("read", &self.path))?;
+        let bytes = burn::tensor::Bytes::from_bytes_vec(bytes);
+        TensorData::try_from_bytes(bytes, info.shape.clone(), *dtype)
+            .map_err(|error| damaged(format!("`{name}`: {error}")))
+    }
+}

@@ -1,0 +1,291 @@
+//! Writes checkpoints in a thread of its own, while training goes on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::manifest::{FileEntry, Manifest};
+use super::{CheckpointError, folder, shard};
+use crate::ProcessGroup;
+use crate::parallel::StateShare;
+
+/// Time between two looks at who is done.
+const POLL: Duration = Duration::from_millis(10);
+
+/// A checkpoint that is to be written.
+pub struct Job {
+    /// Steps that were done.
+    pub step: u64,
+    /// This rank's share of the state.
+    pub state: StateShare,
+    /// Whatever else is to be known to go on; that of rank 0 counts.
+    pub meta: Value,
+    /// How many of the newest checkpoints are kept, this one among them.
+    pub keep: usize,
+    /// The step of one that is kept beside them.
+    pub best: Option<u64>,
+}
+
+/// A checkpoint that was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Written {
+    /// Steps that were done.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Time it took, in the thread that writes.
+    pub time: Duration,
+}
+
+/// The thread that writes this rank's share of every checkpoint, and on rank 0 puts them together.
+#[derive(Debug)]
+pub struct Writer {
+    jobs: Option<SyncSender<Job>>,
+    results: Receiver<Result<Written, CheckpointError>>,
+    thread: Option<JoinHandle<()>>,
+    /// Jobs without a result.
+    pending: usize,
+}
+
+impl Writer {
+    /// Starts writing into `folder`, which all ranks of `group` see. What earlier attempts left
+    /// unfinished there is removed. A collective call.
+    ///
+    /// A rank that does not write its share within `timeout` makes the checkpoint fail, and only
+    /// that.
+    ///
+    /// # Errors
+    /// If the folder cannot be made or read, or a rank failed.
+    pub fn start(
+        folder: &Path,
+        group: &ProcessGroup,
+        timeout: Duration,
+    ) -> Result<Self, crate::parallel::ParallelError> {
+        let prepared = match group.rank() {
+            0 => fs::create_dir_all(folder)
+                .map_err(CheckpointError::io("create", folder))
+                .and_then(|()| folder::remove_unfinished(folder)),
+            _ => Ok(()),
+        };
+        let reason = prepared.err().map_or_else(String::new, |e| e.to_string());
+        // Rank 0's random mark, so that nobody takes the files of another attempt for this one's.
+        let mark = group.gather_bytes(format!("{:016x}{reason}", random()).as_bytes())?;
+        let mark = String::from_utf8_lossy(mark.first().map_or(&[], Vec::as_slice)).into_owned();
+        let (attempt, reason) = mark.split_at_checked(16).unwrap_or((&mark, ""));
+        if !reason.is_empty() {
+            return Err(crate::parallel::ParallelError::Checkpoints {
+                reason: reason.to_owned(),
+            });
+        }
+        let desk = Desk {
+            folder: folder.to_owned(),
+            attempt: attempt.to_owned(),
+            rank: group.rank(),
+            size: group.size(),
+            timeout,
+        };
+        let (jobs, inbox) = sync_channel::<Job>(1);
+        let (outbox, results) = sync_channel(16);
+        let thread = thread::Builder::new()
+            .name("checkpoint".to_owned())
+            .spawn(move || {
+                for job in inbox {
+                    if outbox.send(desk.write(job)).is_err() {
+                        return;
+                    }
+                }
+            })
+            .map_err(|error| crate::parallel::ParallelError::Checkpoints {
+                reason: format!("cannot start the thread that writes checkpoints: {error}"),
+            })?;
+        Ok(Self {
+            jobs: Some(jobs),
+            results,
+            thread: Some(thread),
+            pending: 0,
+        })
+    }
+
+    /// Hands a checkpoint over. If the one before is not written yet, waits for it, and gives its
+    /// result.
+    pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {
+        let before = (self.pending > 0).then(|| self.wait()).flatten();
+        match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
+            Some(Ok(())) => {
+                self.pending += 1;
+                before
+            }
+            _ => Some(Err(CheckpointError::Gone)),
+        }
+    }
+
+    /// The result of a checkpoint that was finished since the last call, if there is one.
+    pub fn poll(&mut self) -> Option<Result<Written, CheckpointError>> {
+        if self.pending == 0 {
+            return None;
+        }
+        match self.results.try_recv() {
+            Ok(result) => {
+                self.pending -= 1;
+                Some(result)
+            }
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => self.gone(),
+        }
+    }
+
+    /// Waits for the next result; nothing if all are there.
+    pub fn wait(&mut self) -> Option<Result<Written, CheckpointError>> {
+        if self.pending == 0 {
+            return None;
+        }
+        match self.results.recv() {
+            Ok(result) => {
+                self.pending -= 1;
+                Some(result)
+            }
+            Err(_) => self.gone(),
+        }
+    }
+
+    fn gone(&mut self) -> Option<Result<Written, CheckpointError>> {
+        self.pending = 0;
+        Some(Err(CheckpointError::Gone))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // What it has begun it finishes; a panic was reported as its absence.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread knows.
+struct Desk {
+    folder: PathBuf,
+    attempt: String,
+    rank: usize,
+    size: usize,
+    timeout: Duration,
+}
+
+impl Desk {
+    fn write(&self, job: Job) -> Result<Written, CheckpointError> {
+        let begin = Instant::now();
+        let Job {
+            step,
+            state,
+            meta,
+            keep,
+            best,
+        } = job;
+        let hidden = folder::hidden(&self.folder, &self.attempt, step);
+        fs::create_dir_all(&hidden).map_err(CheckpointError::io("create", &hidden))?;
+        let own = self.write_share(&hidden, state);
+        if let Err(error) = &own {
+            // Rank 0 need not wait for what will not come. If this cannot be written either, it does.
+            let _ = fs::write(hidden.join(failed_name(self.rank)), error.to_string());
+        }
+        let own = own?;
+        let path = folder::of_step(&self.folder, step);
+        if self.rank == 0 {
+            self.publish(&hidden, &path, own, step, meta)
+                .inspect_err(|_| drop(fs::remove_dir_all(&hidden)))?;
+            folder::prune(&self.folder, keep, best)?;
+        }
+        Ok(Written {
+            step,
+            path,
+            time: begin.elapsed(),
+        })
+    }
+
+    fn write_share(&self, hidden: &Path, state: StateShare) -> Result<FileEntry, CheckpointError> {
+        let values = state.read()?;
+        let entry = shard::write(hidden, shard::file_name(self.rank, self.size), values)?;
+        // Under its final name it is whole.
+        let (part, done) = (hidden.join(format!(".{}", self.rank)), done_name(self.rank));
+        let text = serde_json::to_vec(&entry).map_err(|error| CheckpointError::Encode {
+            path: part.clone(),
+            reason: error.to_string(),
+        })?;
+        folder::write_whole(&part, &text)?;
+        fs::rename(&part, hidden.join(done)).map_err(CheckpointError::io("rename", &part))?;
+        Ok(entry)
+    }
+
+    /// Waits for the other ranks' shares, then gives the checkpoint its name.
+    fn publish(
+        &self,
+        hidden: &Path,
+        path: &Path,
+        own: FileEntry,
+        step: u64,
+        meta: Value,
+    ) -> Result<(), CheckpointError> {
+        let deadline = Instant::now() + self.timeout;
+        let mut files = vec![own];
+        for rank in 1..self.size {
+            files.push(self.share_of(rank, hidden, path, deadline)?);
+        }
+        for rank in 0..self.size {
+            let done = hidden.join(done_name(rank));
+            fs::remove_file(&done).map_err(CheckpointError::io("remove", &done))?;
+        }
+        Manifest::new(step, files, meta).write(hidden)?;
+        folder::sync(hidden)?;
+        if path.exists() {
+            // A run that went back writes this step again.
+            fs::remove_dir_all(path).map_err(CheckpointError::io("remove", path))?;
+        }
+        fs::rename(hidden, path).map_err(CheckpointError::io("rename", hidden))?;
+        folder::sync(&self.folder)
+    }
+
+    fn share_of(
+        &self,
+        rank: usize,
+        hidden: &Path,
+        path: &Path,
+        deadline: Instant,
+    ) -> Result<FileEntry, CheckpointError> {
+        let failed = |reason: String| CheckpointError::Rank {
+            rank,
+            path: path.to_owned(),
+            reason,
+        };
+        loop {
+            if let Ok(text) = fs::read(hidden.join(done_name(rank))) {
+                return serde_json::from_slice(&text).map_err(|error| failed(error.to_string()));
+            }
+            if let Ok(reason) = fs::read_to_string(hidden.join(failed_name(rank))) {
+                return Err(failed(reason));
+            }
+            if Instant::now() >= deadline {
+                return Err(failed(format!("it said nothing for {:?}", self.timeout)));
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+fn done_name(rank: usize) -> String {
+    format!("rank-{rank:05}.done")
+}
+
+fn failed_name(rank: usize) -> String {
+    format!("rank-{rank:05}.failed")
+}
+
+fn random() -> u64 {
+    // Without the system's randomness the process id has to do.
+    getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()))
+}
