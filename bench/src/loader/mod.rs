@@ -244,7 +244,6 @@ impl<'a> Reference<'a> {
 }
 
 /// Without Python there is less to read, but still a result.
-#[allow(clippy::needless_pass_by_value)]
 fn say(error: PythonError) {
     eprintln!("no comparison with torchvision: {error}");
 }

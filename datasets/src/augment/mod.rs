@@ -99,6 +99,8 @@ pub(crate) struct Pixels {
     pub(crate) image: Vec<u8>,
     spare: Vec<u8>,
     lines: Lines,
+    /// For every pixel of a plane, where its value comes from.
+    sources: Vec<u32>,
 }
 
 impl Pixels {

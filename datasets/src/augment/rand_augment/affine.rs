@@ -64,31 +64,44 @@ impl Affine {
         }
     }
 
-    /// Writes the moved image `from` to `to`; both have the same `shape`.
-    pub(super) fn apply(&self, shape: ImageShape, from: &[u8], to: &mut [u8]) {
+    /// Writes the source of every pixel of a plane to `sources`, [`OUTSIDE`] where there is none.
+    pub(super) fn sources(&self, shape: ImageShape, sources: &mut Vec<u32>) {
         let ImageShape { height, width, .. } = shape;
-        let plane = height * width;
         let (centre_x, centre_y) = ((width as f32 - 1.0) / 2.0, (height as f32 - 1.0) / 2.0);
+        sources.clear();
         for y in 0..height {
             let down = y as f32 - centre_y;
-            for x in 0..width {
+            let row = (0..width).map(|x| {
                 let right = x as f32 - centre_x;
-                let source_x = self.xx * right + self.xy * down + self.x0 + centre_x;
-                let source_y = self.yx * right + self.yy * down + self.y0 + centre_y;
-                let source = nearest(source_x, width)
-                    .zip(nearest(source_y, height))
-                    .map(|(x, y)| y * width + x);
-                for (from, to) in from.chunks_exact(plane).zip(to.chunks_exact_mut(plane)) {
-                    to[y * width + x] = source.map_or(0, |source| from[source]);
+                let x = nearest(self.xx * right + self.xy * down + self.x0 + centre_x);
+                let y = nearest(self.yx * right + self.yy * down + self.y0 + centre_y);
+                let inside = x < width as u32 && y < height as u32;
+                if inside {
+                    y * width as u32 + x
+                } else {
+                    OUTSIDE
                 }
-            }
+            });
+            sources.extend(row);
         }
     }
 }
 
-/// The position in `0..length` nearest to `position`, if that is one.
-fn nearest(position: f32, length: usize) -> Option<usize> {
+/// Of no plane a pixel: its bytes do not fit into memory.
+const OUTSIDE: u32 = u32::MAX;
+
+/// Writes to every pixel of each plane of `to` the value of its source in `from`.
+pub(super) fn gather(sources: &[u32], from: &[u8], to: &mut [u8]) {
+    let plane = sources.len();
+    for (from, to) in from.chunks_exact(plane).zip(to.chunks_exact_mut(plane)) {
+        for (to, &source) in to.iter_mut().zip(sources) {
+            *to = from.get(source as usize).copied().unwrap_or(0);
+        }
+    }
+}
+
+/// The position nearest to `position`; beyond all positions where that is below 0.
+fn nearest(position: f32) -> u32 {
     // Shifted, so that the conversion, which cuts off towards zero, rounds down.
-    let shifted = (position + 0.5 + 1.0) as isize - 1;
-    usize::try_from(shifted).ok().filter(|&at| at < length)
+    ((position + 1.5) as i32 - 1) as u32
 }

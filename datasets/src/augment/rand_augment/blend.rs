@@ -78,7 +78,6 @@ fn sharpen_row(by: f32, rows: [&[u8]; 3], to: &mut [u8]) {
 }
 
 /// The three planes of a colour image.
-#[allow(clippy::type_complexity)]
 fn split(plane: usize, image: &mut [u8]) -> Option<(&mut [u8], &mut [u8], &mut [u8])> {
     if image.len() != 3 * plane {
         return None;

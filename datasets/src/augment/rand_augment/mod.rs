@@ -130,5 +130,8 @@ fn run(operation: Operation, magnitude: f32, shape: ImageShape, pixels: &mut Pix
         AutoContrast => return levels::auto_contrast(plane, image),
         Equalize => return levels::equalize(plane, image),
     };
-    pixels.rewrite(|from, to| affine.apply(shape, from, to));
+    let mut sources = std::mem::take(&mut pixels.sources);
+    affine.sources(shape, &mut sources);
+    pixels.rewrite(|from, to| affine::gather(&sources, from, to));
+    pixels.sources = sources;
 }
