@@ -23,12 +23,17 @@ struct Row {
 }
 
 impl Row {
+    /// The difference as a multiple of what is tolerated.
     fn ratio(&self) -> f32 {
-        self.difference / self.tolerated
+        if self.difference == 0.0 {
+            0.0
+        } else {
+            self.difference / self.tolerated
+        }
     }
 
     fn fails(&self) -> bool {
-        self.difference.is_nan() || self.difference > self.tolerated
+        self.ratio().is_nan() || self.ratio() > 1.0
     }
 
     fn line(&self) -> String {

@@ -18,7 +18,7 @@ use crate::weights::float::Float;
 
 /// Largest pickle that is read from an archive, where a small file can claim any size. A byte of it
 /// becomes up to a hundred bytes in memory; a thousand tensors take about 200 KiB.
-const MAX_PICKLE: u64 = 8 << 20;
+const MAX_PICKLE: u64 = 4 << 20;
 
 /// The tensors of a checkpoint.
 pub(super) struct PytorchFile {
