@@ -330,22 +330,28 @@ pub(super) fn restore_optimizer(
                 scalars.insert(leaf, value);
             }
         }
-        let mut found = !scalars.is_empty();
+        let mut wanted: BTreeSet<String> = scalars.keys().cloned().collect();
         let mut state = StateSource::new(scalars);
         for name in &names {
             if let Some(leaf) = leaf(name) {
-                state.insert_tensor(leaf, source.read(name).map_err(failed)?);
-                found = true;
+                state.insert_tensor(leaf.clone(), source.read(name).map_err(failed)?);
+                wanted.insert(leaf);
             }
         }
-        if !found {
+        if wanted.is_empty() {
             optimizer.set_state(index, None);
             continue;
         }
         let rank = parameter.shape.len();
+        // An optimizer leaves out what it does not know, so what it made of it is looked at.
         let rebuilt = catch_unwind(AssertUnwindSafe(|| {
             let optimizer = optimizer.optimizer();
-            optimizer.state_unflatten(rank, ROOT, &mut state, device)
+            let rebuilt = optimizer.state_unflatten(rank, ROOT, &mut state, device)?;
+            let mut sink = StateSink::default();
+            optimizer.state_flatten(ROOT, &rebuilt, &mut sink);
+            let tensors = sink.tensors.into_iter().map(|(name, _)| name);
+            let scalars = sink.scalars.into_iter().map(|(name, _)| name);
+            (tensors.chain(scalars).collect::<BTreeSet<_>>() == wanted).then_some(rebuilt)
         }));
         let rebuilt = rebuilt.ok().flatten().ok_or_else(|| {
             failed("the checkpoint's optimizer state is that of another optimizer".to_owned())

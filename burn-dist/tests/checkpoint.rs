@@ -1,0 +1,303 @@
+//! Checkpoints from several ranks, read by any number of ranks, and every way in which they are
+//! damaged.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+use burn_dist::checkpoint::{CheckpointError, Job, Manifest, Source, Writer, list, newest_good};
+use burn_dist::parallel::{Checksum, Parallel, ParallelError, ParameterOptimizer, Strategy};
+use burn_dist::{GroupOptions, ProcessGroup};
+use serde_json::json;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+#[derive(Module, Debug)]
+struct Net {
+    first: Linear,
+    second: Linear,
+}
+
+impl Net {
+    fn new(hidden: usize) -> Self {
+        let device = Device::flex().autodiff();
+        Self {
+            first: LinearConfig::new(6, hidden).init(&device),
+            second: LinearConfig::new(hidden, 3).init(&device),
+        }
+    }
+
+    /// The loss on the inputs of one rank in one step.
+    fn loss(&self, rank: usize, step: u64) -> Tensor<1> {
+        let value = |i: usize| ((i * 7 + rank * 3 + step as usize * 5) % 11) as f32 / 11.0;
+        let values: Vec<f32> = (0..4 * 6).map(value).collect();
+        let x = Tensor::<1>::from_floats(values.as_slice(), &Device::flex().autodiff());
+        let x = relu(self.first.forward(x.reshape([4, 6])));
+        (self.second.forward(x) - 1.0).square().mean()
+    }
+}
+
+fn adamw() -> ParameterOptimizer {
+    AdamWConfig::new().into()
+}
+
+fn momentum() -> ParameterOptimizer {
+    SgdConfig::new()
+        .with_momentum(Some(MomentumConfig::new()))
+        .into()
+}
+
+type Training = Parallel<Net>;
+
+fn train(training: &mut Training, steps: std::ops::RangeInclusive<u64>) {
+    for step in steps {
+        let rank = training.group().rank();
+        let loss = training.model().loss(rank, step);
+        training.backward(loss).unwrap();
+        training.step(0.05).unwrap();
+    }
+}
+
+fn job(training: &Training, step: u64) -> Job {
+    Job {
+        step,
+        state: training.state(),
+        meta: json!({ "epoch": step / 2 }),
+        keep: 3,
+        best: None,
+    }
+}
+
+/// Runs `rank` on every rank of a group.
+fn on_ranks<T: Send>(size: usize, rank: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
+    let groups = ProcessGroup::in_process(size, &GroupOptions::default()).unwrap();
+    thread::scope(|scope| {
+        let rank = &rank;
+        let threads: Vec<_> = groups
+            .into_iter()
+            .map(|group| scope.spawn(move || rank(group)))
+            .collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, T>| thread.join().unwrap();
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// Trains six steps and writes checkpoints after 2 and 4; gives the checksum of the end.
+fn write(folder: &Path, size: usize, optimizer: fn() -> ParameterOptimizer) -> Checksum {
+    let checksums = on_ranks(size, |group| {
+        let mut training = Parallel::new(Net::new(8), optimizer(), Strategy::Ddp, &group).unwrap();
+        let mut writer = Writer::start(folder, &group, TIMEOUT).unwrap();
+        train(&mut training, 1..=2);
+        assert!(writer.submit(job(&training, 2)).is_none());
+        // Goes on while the first one is written.
+        train(&mut training, 3..=4);
+        let first = writer.submit(job(&training, 4)).unwrap().unwrap();
+        assert_eq!(first.step, 2);
+        train(&mut training, 5..=6);
+        assert_eq!(writer.wait().unwrap().unwrap().step, 4);
+        assert!(writer.wait().is_none() && writer.poll().is_none());
+        training.verify_replicas().unwrap()
+    });
+    checksums[0]
+}
+
+/// Continues from a checkpoint to step 6; gives the checksum of the end.
+fn resume(path: &Path, size: usize, optimizer: fn() -> ParameterOptimizer) -> Checksum {
+    let checksums = on_ranks(size, |group| {
+        let mut training = Parallel::new(Net::new(8), optimizer(), Strategy::Ddp, &group).unwrap();
+        let source = Source::open(path).unwrap();
+        training.restore(&source).unwrap();
+        train(&mut training, source.manifest().step + 1..=6);
+        training.verify_replicas().unwrap()
+    });
+    checksums[0]
+}
+
+#[test]
+fn training_continues_bit_for_bit_from_any_checkpoint() {
+    for optimizer in [adamw, momentum] {
+        for size in [1, 2, 3] {
+            let folder = tempfile::tempdir().unwrap();
+            let end = write(folder.path(), size, optimizer);
+            let found = list(folder.path()).unwrap();
+            assert_eq!(
+                found.iter().map(|found| found.step).collect::<Vec<_>>(),
+                [2, 4]
+            );
+            for found in &found {
+                assert_eq!(resume(&found.path, size, optimizer), end, "{found:?}");
+                assert_eq!(fs::read_dir(&found.path).unwrap().count(), size + 2);
+            }
+            let names = fs::read_dir(folder.path()).unwrap().count();
+            assert_eq!(names, 2, "nothing unfinished is left");
+        }
+    }
+}
+
+#[test]
+fn any_number_of_ranks_reads_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 3, adamw);
+    let path = &list(folder.path()).unwrap()[1].path;
+    let state = |size: usize| {
+        on_ranks(size, |group| {
+            let mut training = Parallel::new(Net::new(8), adamw(), Strategy::Ddp, &group).unwrap();
+            training.restore(&Source::open(path).unwrap()).unwrap();
+            training.verify_replicas().unwrap()
+        })[0]
+    };
+    assert_eq!(state(1), state(2));
+    assert_eq!(state(1), state(4));
+    let manifest = Manifest::read(path).unwrap();
+    assert_eq!((manifest.step, manifest.world_size), (4, 3));
+    assert_eq!(manifest.meta["epoch"], 2);
+}
+
+#[test]
+fn the_newest_and_the_best_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::single();
+    let mut training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
+    let mut writer = Writer::start(folder.path(), &group, TIMEOUT).unwrap();
+    for step in 1..=6 {
+        train(&mut training, step..=step);
+        let job = Job {
+            keep: 2,
+            best: Some(2),
+            ..job(&training, step)
+        };
+        if let Some(before) = writer.submit(job) {
+            before.unwrap();
+        }
+    }
+    writer.wait().unwrap().unwrap();
+    let steps: Vec<u64> = list(folder.path())
+        .unwrap()
+        .iter()
+        .map(|found| found.step)
+        .collect();
+    assert_eq!(steps, [2, 5, 6]);
+}
+
+#[test]
+fn damage_is_found_and_the_one_before_is_taken() {
+    type Damage = fn(&Path);
+    let damages: [Damage; 5] = [
+        |path| flip(&path.join("rank-00001-of-00002.safetensors"), 200),
+        |path| cut(&path.join("rank-00000-of-00002.safetensors")),
+        |path| flip(&path.join("manifest.json"), 30),
+        |path| fs::remove_file(path.join("rank-00000-of-00002.safetensors")).unwrap(),
+        |path| fs::remove_file(path.join("manifest.json")).unwrap(),
+    ];
+    for (number, damage) in damages.iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), 2, adamw);
+        damage(&list(folder.path()).unwrap()[1].path);
+        let (good, bad) = newest_good(folder.path()).unwrap();
+        assert_eq!(good.unwrap().step, 2, "damage {number}");
+        assert_eq!(bad.len(), 1);
+        assert!(bad[0].to_string().contains("step-0000000004"), "{}", bad[0]);
+        damage(&list(folder.path()).unwrap()[0].path);
+        let (good, bad) = newest_good(folder.path()).unwrap();
+        assert!(good.is_none() && bad.len() == 2);
+    }
+    let nothing = newest_good(Path::new("no/such/folder")).unwrap();
+    assert!(nothing.0.is_none() && nothing.1.is_empty());
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 4;
+    fs::write(path, bytes).unwrap();
+}
+
+fn cut(path: &Path) {
+    let bytes = fs::read(path).unwrap();
+    fs::write(path, &bytes[..bytes.len() - 1]).unwrap();
+}
+
+#[test]
+fn another_model_or_optimizer_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 1, adamw);
+    let source = Source::open(&list(folder.path()).unwrap()[0].path).unwrap();
+    let restore = |hidden: usize, optimizer: ParameterOptimizer| {
+        let group = ProcessGroup::single();
+        let mut training =
+            Parallel::new(Net::new(hidden), optimizer, Strategy::Ddp, &group).unwrap();
+        training.restore(&source)
+    };
+    restore(8, adamw()).unwrap();
+    for (hidden, optimizer, part) in [(9, adamw(), "[6, 9]"), (8, momentum(), "another optimizer")]
+    {
+        let error = restore(hidden, optimizer).unwrap_err();
+        assert!(matches!(error, ParallelError::Restore { .. }), "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let group = ProcessGroup::single();
+    let device = Device::flex().autodiff();
+    let linear: Linear = LinearConfig::new(6, 8).init(&device);
+    let mut training = Parallel::new(linear, adamw(), Strategy::Ddp, &group).unwrap();
+    let error = training.restore(&source).unwrap_err().to_string();
+    assert!(error.contains("has no `model/weight`"), "{error}");
+}
+
+#[test]
+fn what_earlier_attempts_left_unfinished_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let left = folder.path().join(".writing-00ff-0000000002");
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("rank-00001.done"), "{}").unwrap();
+    assert!(list(folder.path()).unwrap().is_empty());
+    Writer::start(folder.path(), &ProcessGroup::single(), TIMEOUT).unwrap();
+    assert!(!left.exists());
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_an_error_of_the_checkpoint_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let group = ProcessGroup::single();
+    let error = Writer::start(&file.join("checkpoints"), &group, TIMEOUT).unwrap_err();
+    assert!(error.to_string().contains("cannot create"), "{error}");
+
+    // The folder goes away while the run goes on; a file stands in its place.
+    let place = folder.path().join("checkpoints");
+    let mut training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
+    let mut writer = Writer::start(&place, &group, TIMEOUT).unwrap();
+    fs::remove_dir(&place).unwrap();
+    fs::write(&place, "").unwrap();
+    writer.submit(job(&training, 1));
+    let error = writer.wait().unwrap().unwrap_err();
+    assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
+    train(&mut training, 1..=2);
+    fs::remove_file(&place).unwrap();
+    writer.submit(job(&training, 2));
+    assert_eq!(writer.wait().unwrap().unwrap().step, 2);
+}
+
+#[test]
+fn a_rank_that_writes_nothing_does_not_hold_up_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let outcomes = on_ranks(2, |group| {
+        let training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
+        let timeout = Duration::from_millis(300);
+        let mut writer = Writer::start(folder.path(), &group, timeout).unwrap();
+        if group.rank() == 1 {
+            return None;
+        }
+        writer.submit(job(&training, 1));
+        Some(writer.wait().unwrap().unwrap_err().to_string())
+    });
+    let error = outcomes[0].clone().unwrap();
+    assert!(error.contains("rank 1 did not write"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
