@@ -1,5 +1,7 @@
 //! An augmentation as one text of a configuration, and back.
 
+mod error;
+
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::{FromStr, Split};
@@ -10,6 +12,7 @@ use super::place::Border;
 use super::rand_augment::{MAX_MAGNITUDE, RandAugment};
 use super::resized_crop::ResizedCrop;
 use super::{Augment, Frame};
+pub use error::ParseAugmentError;
 
 /// The operations in the order in which they are done.
 const USAGE: [&str; 9] = [
@@ -27,91 +30,6 @@ const USAGE: [&str; 9] = [
 /// Far beyond what is of use: the variance is 0 in effect, or the weights are 0 and 1.
 const ALPHAS: RangeInclusive<f32> = 0.001..=1000.0;
 const PROBABILITIES: RangeInclusive<f32> = 0.0..=1.0;
-
-/// Why a text is no augmentation.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParseAugmentError {
-    /// A name that is no operation.
-    #[error(
-        "unknown augmentation \"{name}\"; use none alone, or these in this order, joined by +: {}",
-        USAGE.join(", ")
-    )]
-    Unknown {
-        /// What stands there.
-        name: String,
-    },
-
-    /// A parameter that is no number, or one out of range.
-    #[error("\"{operation}\": {parameter} is \"{given}\" but must be {expected}; write {usage}")]
-    Parameter {
-        /// The operation with its parameters.
-        operation: String,
-        /// The parameter's name.
-        parameter: &'static str,
-        /// What stands there.
-        given: String,
-        /// What may stand there.
-        expected: String,
-        /// How the operation is written.
-        usage: &'static str,
-    },
-
-    /// More parameters than the operation has.
-    #[error("\"{operation}\" has too many parameters; write {usage}")]
-    Surplus {
-        /// The operation with its parameters.
-        operation: String,
-        /// How the operation is written.
-        usage: &'static str,
-    },
-
-    /// An operation that is there twice.
-    #[error("\"{name}\" stands twice in the augmentation; keep one")]
-    Twice {
-        /// The operation.
-        name: &'static str,
-    },
-
-    /// Two operations of which only one may be there.
-    #[error(
-        "\"{first}\" and \"{second}\" both choose the part of the image that is seen; keep one"
-    )]
-    Exclusive {
-        /// The first one.
-        first: String,
-        /// The second one.
-        second: String,
-    },
-
-    /// Another order than that in which the operations are done.
-    #[error("augmentations are written in the order in which they are done: \"{instead}\"")]
-    Order {
-        /// The same in the right order.
-        instead: String,
-    },
-
-    /// Mixing is more than certain.
-    #[error(
-        "mixup has probability {mixup} and cutmix {cutmix}; an image is mixed once, so together \
-         they may have 1 at most: write mixup:ALPHA:P+cutmix:ALPHA:P"
-    )]
-    Mixing {
-        /// That of mixup.
-        mixup: f32,
-        /// That of cutmix.
-        cutmix: f32,
-    },
-
-    /// The spelling of an earlier version.
-    #[error("\"{text}\": the padding belongs to crop; write \"crop:{padding}+flip\"")]
-    OldCropFlip {
-        /// All of it.
-        text: String,
-        /// The padding.
-        padding: u8,
-    },
-}
 
 impl FromStr for Augment {
     type Err = ParseAugmentError;
