@@ -4,7 +4,6 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use burn_dist::launch::LocalLauncher;
 use burn_dist::world::{Launch, World};
@@ -14,6 +13,7 @@ use crate::config::{ConfigError, DEFAULT, EMBEDDED, Embedded, Loaded};
 use crate::console::{complain, say};
 use crate::error::TrainError;
 use crate::preview::{self, PreviewError, PreviewOptions};
+use crate::resume::Resume;
 use crate::run::{RunOptions, plan, run};
 use crate::{FAILED, USAGE, allocator, data, panics, run_dir, signals};
 
@@ -86,35 +86,22 @@ struct TrainArgs {
     /// Folder of this run. Default: runs/<configuration>-<time>.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// What to continue from: auto, off, or a checkpoint.
-    #[arg(long, value_name = "auto|off|PATH")]
-    resume: Option<Resume>,
+    /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
+    /// run of the same configuration), off, or the path of a checkpoint or run folder.
+    #[arg(long, value_name = "auto|off|PATH", value_parser = resume, default_value = "off")]
+    resume: Resume,
     /// Checks everything and says what would be done, without training.
     #[arg(long)]
     dry_run: bool,
 }
 
-/// `--resume`.
-#[derive(Clone, Debug)]
-enum Resume {
-    /// The last checkpoint of the run, if there is one.
-    Auto,
-    /// Nothing.
-    Off,
-    /// This checkpoint.
-    Path(PathBuf),
-}
-
-impl FromStr for Resume {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "" => Err("say auto, off, or a path".to_owned()),
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            path => Ok(Self::Path(path.into())),
-        }
+/// Reads the value of `--resume`.
+fn resume(text: &str) -> Result<Resume, String> {
+    match text {
+        "" => Err("say auto, off, or a path".to_owned()),
+        "auto" => Ok(Resume::Auto),
+        "off" => Ok(Resume::Off),
+        path => Ok(Resume::Path(path.into())),
     }
 }
 
@@ -212,13 +199,17 @@ fn execute(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(&args, world)?;
     let loaded = args.config.load()?;
     loaded.batching(size)?;
-    if let Some(Resume::Path(path)) = &args.resume {
+    if let Resume::Path(path) = &args.resume
+        && !path.exists()
+    {
         return Err(Failure::Usage(format!(
-            "cannot resume from {}: this version writes and reads no checkpoints; a later one will",
+            "cannot resume from {}: there is no such checkpoint or run folder",
             path.display()
         )));
     }
-    if let (true, Some(folder)) = (world.is_main(), &args.run_dir) {
+    if let (true, Some(folder)) = (world.is_main(), &args.run_dir)
+        && args.resume != Resume::Auto
+    {
         check_run_dir(folder)?;
     }
     let by_launcher = world.launch() != Launch::Single;
@@ -232,14 +223,12 @@ fn execute(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         return start_ranks(size);
     }
     allocator::keep_freed_memory();
-    if let (Some(Resume::Auto), true) = (&args.resume, world.is_main()) {
-        say("--resume auto: there is no checkpoint, training starts anew");
-    }
     be_rank(
         &loaded,
         world,
         RunOptions {
             run_dir: args.run_dir,
+            resume: args.resume,
         },
     )
 }

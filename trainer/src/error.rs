@@ -37,6 +37,12 @@ pub enum TrainError {
         /// Its value.
         value: f64,
     },
+    /// The run cannot be continued as asked.
+    #[error("cannot resume: {0}")]
+    Resume(String),
+    /// A checkpoint cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] burn_dist::checkpoint::CheckpointError),
     /// The run folder cannot be made or written.
     #[error("cannot write the run folder, at {}: {error}", path.display())]
     RunDir {
@@ -59,7 +65,7 @@ pub enum TrainError {
 impl TrainError {
     /// Whether all ranks see this at the same time, in the same words.
     pub fn is_same_on_all_ranks(&self) -> bool {
-        matches!(self, Self::Diverged { .. })
+        matches!(self, Self::Diverged { .. } | Self::Resume(_))
     }
 
     /// Whether this rank only reports that another one failed.

@@ -4,13 +4,14 @@ use burn::tensor::Device;
 use burn_dist::{ProcessGroup, ReduceOp};
 use datasets::{EvalSampler, Loader};
 use models::ImageClassifier;
+use serde::{Deserialize, Serialize};
 
 use crate::batch::to_tensors;
 use crate::error::TrainError;
 use crate::loss::cross_entropy;
 
 /// How good a model is on the test images.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Mean loss over all samples.
     pub loss: f64,

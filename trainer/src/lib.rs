@@ -8,10 +8,12 @@
 
 pub mod allocator;
 mod batch;
+mod checkpointing;
 pub mod cli;
 pub mod config;
 pub mod console;
 pub mod data;
+pub mod early_stopping;
 mod error;
 pub mod evaluate;
 mod loss;
@@ -20,7 +22,9 @@ pub mod model;
 pub mod optimizer;
 mod panics;
 pub mod preview;
+pub mod progress;
 mod record;
+pub mod resume;
 mod run;
 pub mod run_dir;
 pub mod schedule;
@@ -29,6 +33,7 @@ mod signals;
 mod train;
 
 pub use error::TrainError;
+pub use resume::Resume;
 pub use run::{Plan, RunOptions, plan, run};
 pub use train::Summary;
 
@@ -37,5 +42,5 @@ pub const FAILED: i32 = 1;
 /// Exit code for wrong arguments or a wrong configuration, before anything is started.
 pub const USAGE: i32 = 2;
 /// Exit code of a run that stopped early with a checkpoint and wants to be started again.
-/// Reserved: no version writes checkpoints yet.
+/// Reserved: no version stops early by itself yet.
 pub const STOPPED_EARLY: i32 = 75;

@@ -49,16 +49,41 @@ pub struct MetricsFile {
 }
 
 impl MetricsFile {
-    /// Opens `metrics.jsonl` in `folder` for appending.
+    /// Opens `metrics.jsonl` in `folder` for appending behind its first `length` bytes; what comes
+    /// after them goes.
     ///
     /// # Errors
-    /// If it cannot be opened.
-    pub fn open(folder: &Path) -> Result<Self, TrainError> {
+    /// If it cannot be opened, or is shorter.
+    pub fn open(folder: &Path, length: u64) -> Result<Self, TrainError> {
         let path = folder.join(FILE);
-        match File::options().append(true).create(true).open(&path) {
+        let open = || {
+            let file = File::options().append(true).create(true).open(&path)?;
+            if file.metadata()?.len() < length {
+                let reason =
+                    format!("it has fewer than the {length} bytes it had at the checkpoint");
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
+            }
+            file.set_len(length)?;
+            Ok(file)
+        };
+        match open() {
             Ok(file) => Ok(Self { path, file }),
             Err(error) => Err(TrainError::RunDir { path, error }),
         }
+    }
+
+    /// Its length in bytes.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn length(&self) -> Result<u64, TrainError> {
+        let metadata = self.file.metadata();
+        metadata
+            .map(|metadata| metadata.len())
+            .map_err(|error| TrainError::RunDir {
+                path: self.path.clone(),
+                error,
+            })
     }
 
     /// Appends one line.
@@ -88,7 +113,7 @@ mod tests {
     fn numbers_read_back_exactly() {
         let folder = tempfile::tempdir().unwrap();
         let losses = [f64::from(0.1f32), 1.0 / 3.0, 5e-324, 1e300, 2.0];
-        let mut file = MetricsFile::open(folder.path()).unwrap();
+        let mut file = MetricsFile::open(folder.path(), 0).unwrap();
         for (step, loss) in (1..).zip(losses) {
             let metric = Metric::Train {
                 step,
@@ -112,20 +137,27 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_file_is_continued() {
+    fn an_existing_file_is_continued_where_it_was() {
         let folder = tempfile::tempdir().unwrap();
-        let metric = Metric::Eval {
-            epoch: 2,
+        let metric = |epoch| Metric::Eval {
+            epoch,
             loss: 0.5,
             accuracy: 0.75,
             samples: 10,
         };
-        for _ in 0..2 {
-            let mut file = MetricsFile::open(folder.path()).unwrap();
-            file.write(&metric).unwrap();
-        }
+        let mut file = MetricsFile::open(folder.path(), 0).unwrap();
+        file.write(&metric(1)).unwrap();
+        let length = file.length().unwrap();
+        file.write(&metric(2)).unwrap();
+        let mut file = MetricsFile::open(folder.path(), length).unwrap();
+        file.write(&metric(3)).unwrap();
         let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
-        let line = r#"{"kind":"eval","epoch":2,"loss":0.5,"accuracy":0.75,"samples":10}"#;
-        assert_eq!(text, format!("{line}\n{line}\n"));
+        let line = |epoch: u64| {
+            format!(
+                "{{\"kind\":\"eval\",\"epoch\":{epoch},\"loss\":0.5,\"accuracy\":0.75,\"samples\":10}}"
+            )
+        };
+        assert_eq!(text, format!("{}\n{}\n", line(1), line(3)));
+        assert!(MetricsFile::open(folder.path(), 1000).is_err());
     }
 }

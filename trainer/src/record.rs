@@ -42,6 +42,8 @@ pub struct Recorder {
     epoch_loss: f64,
     epoch_steps: u64,
     latest: Option<f64>,
+    /// Whether any rank wished for something at the last step that is known.
+    wished: bool,
 }
 
 impl Recorder {
@@ -64,25 +66,27 @@ impl Recorder {
             epoch_loss: 0.0,
             epoch_steps: 0,
             latest: None,
+            wished: false,
         }
     }
 
-    /// Starts the clock and the mean of an epoch.
-    pub fn start_epoch(&mut self) {
+    /// Starts the clock and the mean of an epoch, of which `steps` steps with this sum of losses
+    /// were done before.
+    pub fn start_epoch(&mut self, steps: u64, loss: f64) {
         self.last_line = Instant::now();
         self.steps_since_line = 0;
-        self.epoch_loss = 0.0;
-        self.epoch_steps = 0;
+        self.epoch_loss = loss;
+        self.epoch_steps = steps;
     }
 
     /// Takes the numbers of a step that just ended. Its loss is averaged over the ranks while the
-    /// next step is computed.
+    /// next step is computed; whether any rank `wishes` travels with it.
     ///
     /// # Errors
     /// If the loss of the step before is not finite, cannot be written, or a rank failed.
-    pub fn record(&mut self, step: Step) -> Result<(), TrainError> {
+    pub fn record(&mut self, step: Step, wishes: bool) -> Result<(), TrainError> {
         self.settle()?;
-        let loss = Buffer::from_slice(&[step.loss]);
+        let loss = Buffer::from_slice(&[step.loss, f64::from(u8::from(wishes))]);
         self.pending = Some(Pending {
             step,
             ended: Instant::now(),
@@ -98,6 +102,29 @@ impl Recorder {
     pub fn end_epoch(&mut self) -> Result<f64, TrainError> {
         self.settle()?;
         Ok(self.epoch_loss / self.epoch_steps.max(1) as f64)
+    }
+
+    /// Waits for the numbers of the last step; gives the sum of the losses of the epoch so far.
+    ///
+    /// # Errors
+    /// As [`Recorder::record`], of the last step.
+    pub fn flush(&mut self) -> Result<f64, TrainError> {
+        self.settle()?;
+        Ok(self.epoch_loss)
+    }
+
+    /// Length of the file of metrics; 0 on ranks that have none.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn metrics_bytes(&self) -> Result<u64, TrainError> {
+        self.metrics.as_ref().map_or(Ok(0), MetricsFile::length)
+    }
+
+    /// Whether any rank wished for something at the last step of which the numbers are known. All
+    /// ranks get the same answer at the same step, and only once.
+    pub fn take_wish(&mut self) -> bool {
+        std::mem::take(&mut self.wished)
     }
 
     /// Loss of the last step that is known, averaged over the ranks.
@@ -123,6 +150,7 @@ impl Recorder {
         let mean = mean.wait()?;
         let mean = mean.as_slice::<f64>().map_err(burn_dist::Error::from)?;
         let loss = mean.first().copied().unwrap_or(f64::NAN);
+        self.wished = mean.get(1).is_some_and(|share| *share > 0.0);
         // All ranks have the same mean, so all of them stop here.
         if !loss.is_finite() {
             return Err(TrainError::Diverged {

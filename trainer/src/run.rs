@@ -15,6 +15,7 @@ use crate::config::{Batching, Config, Loaded, TransportName};
 use crate::data::{self, Splits};
 use crate::error::TrainError;
 use crate::model::WithModel;
+use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
 use crate::{model, panics, seed};
 
@@ -26,6 +27,8 @@ const EVAL_BATCH: usize = 128;
 pub struct RunOptions {
     /// The run folder; `runs/<name>-<time>` if not given.
     pub run_dir: Option<PathBuf>,
+    /// What is continued.
+    pub resume: Resume,
 }
 
 /// Everything a training loop needs, made by [`run`].
@@ -33,7 +36,7 @@ pub(crate) struct Session<'a> {
     pub config: &'a Config,
     /// Name of the run.
     pub name: &'a str,
-    pub options: &'a RunOptions,
+    pub start: Start,
     pub world: &'a World,
     pub group: &'a ProcessGroup,
     pub batching: Batching,
@@ -90,11 +93,13 @@ fn train_on(
     options: &RunOptions,
 ) -> Result<Summary, TrainError> {
     let config = &loaded.config;
+    let run_dir = options.run_dir.as_deref();
+    let start = Start::find(&options.resume, run_dir, &loaded.name, group)?;
     let data = open_in_turn(config, batching, world, group)?;
     let session = Session {
         config,
         name: &loaded.name,
-        options,
+        start,
         world,
         group,
         batching,

@@ -11,6 +11,9 @@ use crate::metrics;
 /// The resolved configuration, in the run folder.
 pub const CONFIG_FILE: &str = "config.toml";
 
+/// Where runs lie that were given no folder.
+const PARENT: &str = "runs";
+
 /// Names tried when another run of the same second has taken one.
 const ATTEMPTS: u32 = 100;
 
@@ -28,23 +31,49 @@ pub fn check_unused(folder: &Path) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Creates the folder and writes the resolved configuration into it.
+/// Creates the folder, or takes the one that is there, and writes the resolved configuration into
+/// it.
 ///
 /// # Errors
-/// If the folder holds a run already, or cannot be created or written.
+/// If it cannot be created or written.
 pub fn create(wanted: Option<&Path>, name: &str, config: &Config) -> Result<PathBuf, TrainError> {
     let folder = match wanted {
         Some(folder) => {
-            check_unused(folder)?;
             std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
             folder.to_owned()
         }
-        None => create_new(Path::new("runs"), name, SystemTime::now())?,
+        None => create_new(Path::new(PARENT), name, SystemTime::now())?,
     };
     let file = folder.join(CONFIG_FILE);
     let text = config.to_toml()?;
     std::fs::write(&file, text).map_err(|error| failed(&file, error))?;
     Ok(folder)
+}
+
+/// The folders that [`create`] made for runs of this name, the oldest first.
+///
+/// # Errors
+/// If their parent folder cannot be read.
+pub fn of_name(name: &str) -> Result<Vec<PathBuf>, TrainError> {
+    let parent = Path::new(PARENT);
+    if !parent.is_dir() {
+        return Ok(Vec::new());
+    }
+    let prefix = format!("{name}-");
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(parent).map_err(|error| failed(parent, error))? {
+        let entry = entry.map_err(|error| failed(parent, error))?;
+        let file_name = entry.file_name();
+        let rest = file_name
+            .to_str()
+            .and_then(|text| text.strip_prefix(&prefix));
+        // Another run's name may begin with this one's.
+        if rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+            folders.push(entry.path());
+        }
+    }
+    folders.sort();
+    Ok(folders)
 }
 
 /// Creates `<parent>/<name>-<time>`, with a number behind it if that is taken.

@@ -1,22 +1,28 @@
 //! The training loop: epochs of steps of micro-batches, an evaluation after each epoch.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use burn_dist::checkpoint::Source;
 use burn_dist::parallel::{BucketSizes, Checksum, Parallel, ParallelOptions, Strategy};
 use models::ImageClassifier;
 
 use crate::batch::to_tensors;
+use crate::checkpointing::Checkpoints;
 use crate::config::Batching;
 use crate::console::{Console, duration};
+use crate::early_stopping::{is_better, monitored};
 use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::loss::objective;
 use crate::metrics::{Metric, MetricsFile};
+use crate::progress::{Meta, Progress, Task};
 use crate::record::{Recorder, Step};
 use crate::run::Session;
 use crate::schedule::Schedule;
-use crate::{optimizer, run_dir, seed};
+use crate::{optimizer, resume, run_dir, seed};
 
 /// How a run went.
 #[derive(Clone, Debug)]
@@ -48,45 +54,102 @@ pub(crate) fn train<M: ImageClassifier>(
     session: &Session<'_>,
     model: M,
 ) -> Result<Summary, TrainError> {
-    let parallel = Parallel::new(
+    let (config, start) = (session.config, &session.start);
+    let mut parallel = Parallel::new(
         model,
-        optimizer::build(&session.config.optimizer),
+        optimizer::build(&config.optimizer),
         parallel_options(session),
         session.group,
     )?;
+    let mut progress = match &start.checkpoint {
+        Some(path) => restore(&mut parallel, path, &task(session))?,
+        None => Progress::start(),
+    };
+    if start.of_another_run {
+        progress.metrics_bytes = 0;
+    }
     // Only now, when nothing is left that could be wrong with the configuration or the data.
     let main = session.world.is_main();
     let run_dir = main
-        .then(|| {
-            run_dir::create(
-                session.options.run_dir.as_deref(),
-                session.name,
-                session.config,
-            )
-        })
+        .then(|| run_dir::create(start.run_dir.as_deref(), session.name, config))
         .transpose()?;
-    let metrics = run_dir.as_deref().map(MetricsFile::open).transpose()?;
+    let metrics = run_dir
+        .as_deref()
+        .map(|folder| MetricsFile::open(folder, progress.metrics_bytes))
+        .transpose()?;
+    let checkpoints = checkpoints(session, run_dir.as_deref(), progress.steps)?;
     let steps_per_epoch = session.data.train_sampler.steps_per_epoch() as u64;
     let mut training = Training {
         session,
         recorder: Recorder::new(
             session.group,
             metrics,
-            session.config.log.every_steps,
+            config.log.every_steps,
             session.batching.global,
         ),
         console: Console::new(main),
         schedule: schedule(session, steps_per_epoch),
         steps_per_epoch,
         parallel,
-        steps: 0,
-        train_time: Duration::ZERO,
+        checkpoints,
+        steps_before: progress.steps,
+        seconds_before: progress.train_seconds,
+        progress,
     };
     training.introduce(run_dir.as_deref());
     let mut summary = training.run()?;
     summary.run_dir = run_dir;
     training.conclude(&summary);
     Ok(summary)
+}
+
+/// Continues from a checkpoint; gives how far the run was.
+fn restore<M: ImageClassifier>(
+    parallel: &mut Parallel<M>,
+    path: &Path,
+    task: &Task,
+) -> Result<Progress, TrainError> {
+    let source = Source::open(path)?;
+    let meta = Meta::of(source.manifest(), task)?;
+    parallel.restore(&source)?;
+    Ok(meta.progress)
+}
+
+fn task(session: &Session<'_>) -> Task {
+    let splits = &session.data.splits;
+    Task {
+        data: session.config.data.name.to_string(),
+        train_samples: splits.train.len(),
+        test_samples: splits.test.len(),
+        classes: splits.train.class_names().len(),
+        global_batch: session.batching.global,
+        seed: session.config.train.seed,
+    }
+}
+
+/// Every rank writes into the folder that rank 0 has chosen.
+fn checkpoints(
+    session: &Session<'_>,
+    run_dir: Option<&Path>,
+    steps: u64,
+) -> Result<Option<Checkpoints>, TrainError> {
+    let config = &session.config.checkpoint;
+    if !config.wanted() {
+        return Ok(None);
+    }
+    let own = run_dir.unwrap_or(Path::new(""));
+    let own = std::path::absolute(own).unwrap_or(own.to_owned());
+    let all = session.group.gather_bytes(own.as_os_str().as_bytes())?;
+    let first = all.into_iter().next().unwrap_or_default();
+    let folder = PathBuf::from(OsString::from_vec(first)).join(resume::FOLDER);
+    let timeout = Duration::from_secs(session.config.parallel.timeout_seconds);
+    Ok(Checkpoints::start(
+        config,
+        &folder,
+        steps,
+        timeout,
+        session.group,
+    )?)
 }
 
 fn schedule(session: &Session<'_>, steps_per_epoch: u64) -> Schedule {
@@ -120,44 +183,68 @@ struct Training<'s, M: ImageClassifier> {
     console: Console,
     schedule: Schedule,
     steps_per_epoch: u64,
-    /// Steps so far.
-    steps: u64,
-    /// Time spent in them.
-    train_time: Duration,
+    checkpoints: Option<Checkpoints>,
+    progress: Progress,
+    /// Steps that were done before this process continued.
+    steps_before: u64,
+    /// Seconds that they took.
+    seconds_before: f64,
 }
 
 impl<M: ImageClassifier> Training<'_, M> {
     fn run(&mut self) -> Result<Summary, TrainError> {
         let begin = Instant::now();
         let epochs = self.session.config.train.epochs;
-        let mut epoch = 0;
-        loop {
-            epoch += 1;
-            let evaluation = self.epoch(epoch, epochs)?;
-            // A faulty network or memory is found here rather than in the results.
-            let checksum = self.parallel.verify_replicas()?;
-            if epoch < epochs && !self.at_last_step() {
-                continue;
+        let mut end = self.end_before(epochs);
+        while !end {
+            if self.progress.evaluated {
+                self.progress.epoch += 1;
+                self.progress.steps_of_epoch = 0;
+                self.progress.epoch_loss = 0.0;
+                self.progress.evaluated = false;
             }
-            let world = self.session.world;
-            return Ok(Summary {
-                epochs: epoch,
-                steps: self.steps,
-                total_time: begin.elapsed(),
-                images_per_second: self.images(self.steps) / self.train_time.as_secs_f64(),
-                nodes: self.session.group.nodes(),
-                devices_per_node: world.local_size(),
-                world_size: world.size(),
-                evaluation,
-                checksum,
-                run_dir: None,
-            });
+            let reason = self.epoch(self.progress.epoch, epochs)?;
+            // A faulty network or memory is found here rather than in the results.
+            self.parallel.verify_replicas()?;
+            end = reason.is_some() || self.end_before(epochs);
+            if let Some(reason) = reason {
+                self.console.line(&format!("stopped early: {reason}"));
+            }
         }
+        self.save_end()?;
+        let progress = &self.progress;
+        let steps = progress.steps - self.steps_before;
+        let seconds = progress.train_seconds - self.seconds_before;
+        let world = self.session.world;
+        Ok(Summary {
+            epochs: progress.epoch,
+            steps: progress.steps,
+            total_time: begin.elapsed(),
+            images_per_second: match steps {
+                0 => 0.0,
+                _ => self.images(steps) / seconds,
+            },
+            nodes: self.session.group.nodes(),
+            devices_per_node: world.local_size(),
+            world_size: world.size(),
+            evaluation: match progress.evaluation {
+                Some(evaluation) => evaluation,
+                None => self.evaluate()?,
+            },
+            checksum: self.parallel.verify_replicas()?,
+            run_dir: None,
+        })
+    }
+
+    /// Whether nothing is left to do.
+    fn end_before(&self, epochs: u64) -> bool {
+        let progress = &self.progress;
+        progress.evaluated && (progress.epoch >= epochs || self.at_last_step())
     }
 
     fn at_last_step(&self) -> bool {
         let limit = self.session.config.train.max_steps;
-        limit.is_some_and(|limit| self.steps >= limit)
+        limit.is_some_and(|limit| self.progress.steps >= limit)
     }
 
     /// Training images, over all ranks, in `steps` steps.
@@ -165,22 +252,16 @@ impl<M: ImageClassifier> Training<'_, M> {
         steps as f64 * self.session.batching.global as f64
     }
 
-    fn epoch(&mut self, epoch: u64, epochs: u64) -> Result<Evaluation, TrainError> {
+    /// The rest of an epoch and its evaluation; says why the run should end early, if it should.
+    fn epoch(&mut self, epoch: u64, epochs: u64) -> Result<Option<String>, TrainError> {
         let begin = Instant::now();
-        let first_step = self.steps;
-        let loss = self.steps_of_epoch(epoch, epochs)?;
+        let (first_step, seconds) = (self.progress.steps, self.progress.train_seconds);
+        let loss = self.steps_of_epoch(epoch, epochs, begin, seconds)?;
         let time = begin.elapsed();
-        self.train_time += time;
+        self.progress.train_seconds = seconds + time.as_secs_f64();
 
         self.parallel.sync_buffers()?;
-        let data = &self.session.data;
-        let evaluation = evaluate(
-            &self.parallel.valid(),
-            &data.eval_loader,
-            &data.eval_sampler,
-            &self.session.device,
-            self.session.group,
-        )?;
+        let evaluation = self.evaluate()?;
         if !evaluation.loss.is_finite() {
             return Err(TrainError::Diverged {
                 what: format!("the validation loss after epoch {epoch}"),
@@ -193,7 +274,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             accuracy: evaluation.accuracy,
             samples: evaluation.samples,
         })?;
-        let images = self.images(self.steps - first_step);
+        let images = self.images(self.progress.steps - first_step);
         self.console.line(&format!(
             "epoch {epoch}/{epochs}: {}, train loss {loss:.4}, val loss {:.4}, val accuracy \
              {:.2} %, {:.0} images/s",
@@ -202,34 +283,126 @@ impl<M: ImageClassifier> Training<'_, M> {
             100.0 * evaluation.accuracy,
             images / time.as_secs_f64(),
         ));
-        Ok(evaluation)
+        self.progress.evaluated = true;
+        self.progress.evaluation = Some(evaluation);
+        let stopping = &self.session.config.early_stopping;
+        let reason = self.progress.watch.see(stopping, &evaluation);
+        let is_best = self.is_best(&evaluation);
+        let steps = self.progress.steps;
+        let due = |checkpoints: &Checkpoints| checkpoints.is_due_after_epoch(epoch, steps);
+        if is_best || self.checkpoints.as_ref().is_some_and(due) {
+            self.save()?;
+        }
+        Ok(reason)
+    }
+
+    fn evaluate(&self) -> Result<Evaluation, TrainError> {
+        let data = &self.session.data;
+        evaluate(
+            &self.parallel.valid(),
+            &data.eval_loader,
+            &data.eval_sampler,
+            &self.session.device,
+            self.session.group,
+        )
+    }
+
+    /// Whether this is the best evaluation so far, and the configuration wants to keep it.
+    fn is_best(&mut self, evaluation: &Evaluation) -> bool {
+        let config = &self.session.config.checkpoint;
+        if !config.best {
+            return false;
+        }
+        let value = monitored(config.monitor, evaluation);
+        let best = self.progress.best;
+        if best.is_some_and(|(_, best)| !is_better(config.monitor, value, best, 0.0)) {
+            return false;
+        }
+        self.progress.best = Some((self.progress.steps, value));
+        true
     }
 
     /// Trains until the epoch or the run ends; gives the mean loss.
-    fn steps_of_epoch(&mut self, epoch: u64, epochs: u64) -> Result<f64, TrainError> {
+    fn steps_of_epoch(
+        &mut self,
+        epoch: u64,
+        epochs: u64,
+        begin: Instant,
+        seconds: f64,
+    ) -> Result<f64, TrainError> {
         let session = self.session;
-        let (begin, first_step) = (Instant::now(), self.steps);
-        self.recorder.start_epoch();
+        let (first_step, done_before) = (self.progress.steps, self.progress.steps_of_epoch);
+        self.recorder
+            .start_epoch(done_before, self.progress.epoch_loss);
         self.console
             .start_epoch(epoch, epochs, self.steps_per_epoch);
         // Samplers count epochs from 0.
         let order = session.data.train_sampler.epoch(epoch as usize - 1);
+        let order = order.from_step(done_before as usize);
         let mut batches = session.data.train_loader.iter(order);
-        for done in 1..=self.steps_per_epoch {
-            if self.at_last_step() {
-                break;
-            }
+        while self.progress.steps_of_epoch < self.steps_per_epoch && !self.at_last_step() {
             self.step(epoch, &mut batches)?;
-            let images = self.images(self.steps - first_step);
+            let images = self.images(self.progress.steps - first_step);
             self.console.step(
-                done,
+                self.progress.steps_of_epoch,
                 self.steps_per_epoch,
                 self.recorder.latest(),
                 images / begin.elapsed().as_secs_f64(),
             );
+            self.progress.train_seconds = seconds + begin.elapsed().as_secs_f64();
+            self.save_within_epoch()?;
         }
         self.console.end_epoch();
         self.recorder.end_epoch()
+    }
+
+    /// Saves the state if it is time; at the end of an epoch, its evaluation comes first.
+    fn save_within_epoch(&mut self) -> Result<(), TrainError> {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return Ok(());
+        };
+        for news in checkpoints.news() {
+            self.console.line(&news);
+        }
+        let due = checkpoints.is_due_after_step(self.progress.steps);
+        let end = self.progress.steps_of_epoch == self.steps_per_epoch || self.at_last_step();
+        if (due || self.recorder.take_wish()) && !end {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Saves the last state, and waits until everything is written.
+    fn save_end(&mut self) -> Result<(), TrainError> {
+        let steps = self.progress.steps;
+        let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(steps);
+        if self.checkpoints.as_ref().is_some_and(lacks) {
+            self.save()?;
+        }
+        for news in self
+            .checkpoints
+            .take()
+            .map(Checkpoints::finish)
+            .into_iter()
+            .flatten()
+        {
+            self.console.line(&news);
+        }
+        Ok(())
+    }
+
+    fn save(&mut self) -> Result<(), TrainError> {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return Ok(());
+        };
+        self.progress.epoch_loss = self.recorder.flush()?;
+        self.progress.metrics_bytes = self.recorder.metrics_bytes()?;
+        let meta = Meta {
+            progress: self.progress.clone(),
+            task: task(self.session),
+        };
+        checkpoints.save(self.parallel.state(), &meta);
+        Ok(())
     }
 
     /// One optimizer step.
@@ -237,7 +410,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let session = self.session;
         let config = session.config;
         let device = session.device.clone().autodiff();
-        let number = self.steps + 1;
+        let number = self.progress.steps + 1;
         device.seed(seed::of_step(
             config.train.seed,
             session.world.rank(),
@@ -260,13 +433,19 @@ impl<M: ImageClassifier> Training<'_, M> {
                 value: report.gradient_norm.unwrap_or(f64::NAN),
             });
         }
-        self.steps = number;
-        self.recorder.record(Step {
+        self.progress.steps = number;
+        self.progress.steps_of_epoch += 1;
+        let overdue = self
+            .checkpoints
+            .as_ref()
+            .is_some_and(Checkpoints::is_overdue);
+        let step = Step {
             number,
             epoch,
             loss: loss_sum / accumulate as f64,
             lr,
-        })
+        };
+        self.recorder.record(step, overdue)
     }
 
     fn introduce(&self, run_dir: Option<&std::path::Path>) {
@@ -298,16 +477,18 @@ impl<M: ImageClassifier> Training<'_, M> {
             self.console
                 .line(&format!("run folder {}", folder.display()));
         }
+        for note in &session.start.notes {
+            self.console.line(note);
+        }
     }
 
     fn conclude(&self, summary: &Summary) {
-        if summary.world_size > 1 {
-            let checksum = summary.checksum.to_string();
-            self.console.line(&format!(
-                "parameters are the same on all ranks, checksum {}",
-                checksum.get(..16).unwrap_or_default()
-            ));
-        }
+        let checksum = summary.checksum.to_string();
+        let checksum = checksum.get(..16).unwrap_or_default();
+        self.console.line(&match summary.world_size {
+            1 => format!("parameters have the checksum {checksum}"),
+            _ => format!("parameters are the same on all ranks, checksum {checksum}"),
+        });
         self.console.line(&format!(
             "total time {}, throughput {:.0} images/s, nodes {}, devices per node {}, world size \
              {}",

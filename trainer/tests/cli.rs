@@ -69,7 +69,7 @@ fn wrong_arguments_are_refused_before_anything_starts() {
         ),
         (
             &["--resume", "checkpoints/7"],
-            "this version writes and reads no checkpoints",
+            "there is no such checkpoint or run folder",
         ),
         (&["--resume", ""], "auto, off, or a path"),
         (

@@ -78,6 +78,7 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
     let loaded = args.model.config(sizes)?;
     let options = RunOptions {
         run_dir: Some(run_dir.to_owned()),
+        ..RunOptions::default()
     };
     trainer::run(&loaded, world, &options)?;
     Ok(())

@@ -114,13 +114,12 @@ impl Writer {
     /// result.
     pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {
         let before = (self.pending > 0).then(|| self.wait()).flatten();
-        match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
-            Some(Ok(())) => {
-                self.pending += 1;
-                before
-            }
-            _ => Some(Err(CheckpointError::Gone)),
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        if !sent {
+            return Some(Err(CheckpointError::Gone));
         }
+        self.pending += 1;
+        before
     }
 
     /// The result of a checkpoint that was finished since the last call, if there is one.

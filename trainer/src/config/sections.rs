@@ -396,7 +396,18 @@ impl Default for LogConfig {
     }
 }
 
-/// `[checkpoint]`: when the state of the run is saved. Not available in this version.
+names! {
+    /// A number of the evaluation that is watched.
+    MonitorName {
+        /// The accuracy: larger is better.
+        #[default]
+        Accuracy = "accuracy",
+        /// The loss: smaller is better.
+        Loss = "loss",
+    }
+}
+
+/// `[checkpoint]`: when the state of the run is saved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CheckpointConfig {
@@ -404,8 +415,22 @@ pub struct CheckpointConfig {
     pub every_steps: u64,
     /// Epochs from one checkpoint to the next. Default 0: none.
     pub every_epochs: u64,
-    /// Checkpoints that are kept. Default 3.
+    /// Minutes from one checkpoint to the next. Default 0: none.
+    pub every_minutes: f64,
+    /// Newest checkpoints that are kept. Default 3.
     pub keep: u64,
+    /// Whether one is also written after each evaluation that is the best so far, and kept.
+    /// Default true, if any are written at all.
+    pub best: bool,
+    /// By what evaluations are compared: `accuracy` or `loss`. Default `accuracy`.
+    pub monitor: MonitorName,
+}
+
+impl CheckpointConfig {
+    /// Whether there are any.
+    pub fn wanted(&self) -> bool {
+        self.every_steps > 0 || self.every_epochs > 0 || self.every_minutes > 0.0
+    }
 }
 
 impl Default for CheckpointConfig {
@@ -413,19 +438,27 @@ impl Default for CheckpointConfig {
         Self {
             every_steps: 0,
             every_epochs: 0,
+            every_minutes: 0.0,
             keep: 3,
+            best: true,
+            monitor: MonitorName::Accuracy,
         }
     }
 }
 
-/// `[early_stopping]`: when the run ends before its last epoch. Not available in this version.
+/// `[early_stopping]`: when the run ends before its last epoch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EarlyStoppingConfig {
     /// Validation accuracy, from 0 to 1, at which the run ends. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_accuracy: Option<f64>,
-    /// Evaluations in a row that must reach the target, or bring no better one. Default: off.
+    /// With a target: evaluations in a row that must reach it, default 1. Without: evaluations in a
+    /// row that bring no better one, after which the run ends, default off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<u64>,
+    /// What has to get better, without a target: `accuracy` or `loss`. Default `accuracy`.
+    pub monitor: MonitorName,
+    /// By how much it has to, at least. Default 0.
+    pub min_delta: f64,
 }

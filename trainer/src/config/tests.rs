@@ -205,11 +205,6 @@ fn what_is_not_built_yet_is_refused_and_its_default_accepted() {
         ("train.device", "cuda"),
         ("parallel.strategy", "zero-2"),
         ("parallel.compression", "f16"),
-        ("checkpoint.every_steps", "100"),
-        ("checkpoint.every_epochs", "1"),
-        ("checkpoint.keep", "5"),
-        ("early_stopping.target_accuracy", "0.99"),
-        ("early_stopping.patience", "3"),
     ] {
         assert_error(
             GOOD,
@@ -431,7 +426,7 @@ fn keys_that_a_data_set_has_no_use_for_are_refused() {
 }
 
 #[test]
-fn schedules_that_make_no_sense_are_refused() {
+fn schedules_and_stops_that_make_no_sense_are_refused() {
     for (sets, part) in [
         (vec!["schedule.name=step"], "needs milestones"),
         (
@@ -447,6 +442,10 @@ fn schedules_that_make_no_sense_are_refused() {
         (vec!["schedule.div_factor=0.5"], "1 or larger"),
         (vec!["schedule.warmup_epochs=-1.0"], "zero or positive"),
         (vec!["train.label_smoothing=1.0"], "in [0, 1)"),
+        (vec!["checkpoint.keep=0"], "checkpoint.keep"),
+        (vec!["checkpoint.every_minutes=-1.0"], "zero or positive"),
+        (vec!["early_stopping.target_accuracy=99.0"], "in [0, 1]"),
+        (vec!["early_stopping.patience=0"], "early_stopping.patience"),
     ] {
         assert_error(GOOD, &sets, &[part, "of --set"]);
     }

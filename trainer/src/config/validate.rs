@@ -3,8 +3,7 @@
 use super::Config;
 use super::error::Fault;
 use super::sections::{
-    CheckpointConfig, Compression, DeviceName, EarlyStoppingConfig, OptimizerConfig, Precision,
-    ScheduleName, StrategyName,
+    Compression, DeviceName, OptimizerConfig, Precision, ScheduleName, StrategyName,
 };
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
@@ -15,6 +14,7 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     data(config)?;
     optimizer(&config.optimizer)?;
     schedule(config)?;
+    stopping(config)?;
 
     let train = &config.train;
     in_range("train.epochs", train.epochs, 1, 1_000_000)?;
@@ -70,28 +70,6 @@ fn unavailable(config: &Config) -> Result<(), Fault> {
     let available = compression == Compression::None;
     not_yet(available, "parallel.compression", &compression)?;
 
-    let (checkpoint, off) = (&config.checkpoint, CheckpointConfig::default());
-    let steps = checkpoint.every_steps;
-    not_yet(steps == off.every_steps, "checkpoint.every_steps", &steps)?;
-    let epochs = checkpoint.every_epochs;
-    not_yet(
-        epochs == off.every_epochs,
-        "checkpoint.every_epochs",
-        &epochs,
-    )?;
-    let keep = checkpoint.keep;
-    not_yet(keep == off.keep, "checkpoint.keep", &keep)?;
-
-    let EarlyStoppingConfig {
-        target_accuracy,
-        patience,
-    } = config.early_stopping;
-    if let Some(target) = target_accuracy {
-        not_yet(false, "early_stopping.target_accuracy", &target)?;
-    }
-    if let Some(patience) = patience {
-        not_yet(false, "early_stopping.patience", &patience)?;
-    }
     Ok(())
 }
 
@@ -308,6 +286,21 @@ fn schedule(config: &Config) -> Result<(), Fault> {
         )?;
     }
     Ok(())
+}
+
+fn stopping(config: &Config) -> Result<(), Fault> {
+    let checkpoint = &config.checkpoint;
+    in_range("checkpoint.keep", checkpoint.keep, 1, 1_000_000)?;
+    not_negative("checkpoint.every_minutes", checkpoint.every_minutes)?;
+    let stopping = &config.early_stopping;
+    if let Some(target) = stopping.target_accuracy {
+        let good = (0.0..=1.0).contains(&target);
+        ensure(good, "early_stopping.target_accuracy", target, "in [0, 1]")?;
+    }
+    if let Some(patience) = stopping.patience {
+        in_range("early_stopping.patience", patience, 1, 1_000_000)?;
+    }
+    not_negative("early_stopping.min_delta", stopping.min_delta)
 }
 
 fn moments(betas: [f64; 2], eps: f64) -> Result<(), Fault> {

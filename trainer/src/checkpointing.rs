@@ -1,0 +1,125 @@
+//! When the state of a run is saved, and what comes of it.
+
+use std::time::{Duration, Instant};
+
+use burn_dist::ProcessGroup;
+use burn_dist::checkpoint::{CheckpointError, Job, Writer, Written};
+use burn_dist::parallel::{ParallelError, StateShare};
+use std::path::Path;
+
+use crate::config::CheckpointConfig;
+use crate::console::{complain, duration};
+use crate::progress::Meta;
+
+/// Saves the state of a run as often as the configuration says.
+#[derive(Debug)]
+pub struct Checkpoints {
+    config: CheckpointConfig,
+    writer: Writer,
+    rank: usize,
+    /// Steps of the last one that was begun.
+    last: u64,
+    since: Instant,
+    /// What rank 0 has to tell.
+    news: Vec<String>,
+}
+
+impl Checkpoints {
+    /// Starts saving into `folder`, if the configuration wants any. A collective call.
+    ///
+    /// # Errors
+    /// If the folder cannot be made, or a rank failed.
+    pub fn start(
+        config: &CheckpointConfig,
+        folder: &Path,
+        steps: u64,
+        timeout: Duration,
+        group: &ProcessGroup,
+    ) -> Result<Option<Self>, ParallelError> {
+        if !config.wanted() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            config: config.clone(),
+            writer: Writer::start(folder, group, timeout)?,
+            rank: group.rank(),
+            last: steps,
+            since: Instant::now(),
+            news: Vec::new(),
+        }))
+    }
+
+    /// Whether the step that just ended is one to save, inside an epoch.
+    pub fn is_due_after_step(&self, steps: u64) -> bool {
+        let every = self.config.every_steps;
+        every > 0 && steps.is_multiple_of(every)
+    }
+
+    /// Whether the epoch that just ended, with its evaluation, is one to save.
+    pub fn is_due_after_epoch(&self, epoch: u64, steps: u64) -> bool {
+        let every = self.config.every_epochs;
+        (every > 0 && epoch.is_multiple_of(every)) || self.is_due_after_step(steps)
+    }
+
+    /// Whether so much time went by that this rank wants to save. Only the word of all ranks
+    /// together counts: their clocks differ.
+    pub fn is_overdue(&self) -> bool {
+        let minutes = self.config.every_minutes;
+        minutes > 0.0 && self.since.elapsed().as_secs_f64() >= 60.0 * minutes
+    }
+
+    /// Whether this step was not saved yet.
+    pub fn lacks(&self, steps: u64) -> bool {
+        self.last != steps
+    }
+
+    /// Saves a state. Training goes on meanwhile.
+    pub fn save(&mut self, state: StateShare, meta: &Meta) {
+        let progress = &meta.progress;
+        self.last = progress.steps;
+        self.since = Instant::now();
+        let job = Job {
+            step: progress.steps,
+            state,
+            meta: serde_json::to_value(meta).unwrap_or_default(),
+            keep: usize::try_from(self.config.keep).unwrap_or(usize::MAX),
+            best: progress.best.map(|(step, _)| step),
+        };
+        let before = self.writer.submit(job);
+        self.note(before);
+    }
+
+    /// What there is to tell of checkpoints since the last call.
+    pub fn news(&mut self) -> Vec<String> {
+        let result = self.writer.poll();
+        self.note(result);
+        std::mem::take(&mut self.news)
+    }
+
+    /// Waits until everything is written; what there is to tell of it.
+    pub fn finish(mut self) -> Vec<String> {
+        while let Some(result) = self.writer.wait() {
+            self.note(Some(result));
+        }
+        self.news
+    }
+
+    /// A checkpoint that cannot be written does not end the run: the ones before it are still good.
+    fn note(&mut self, result: Option<Result<Written, CheckpointError>>) {
+        match result {
+            Some(Ok(written)) if self.rank == 0 => {
+                let time = duration(written.time);
+                self.news.push(format!(
+                    "step {} saved in {} ({time})",
+                    written.step,
+                    written.path.display()
+                ));
+            }
+            Some(Err(error)) => complain(&format!(
+                "warning: rank {}: a checkpoint was not written, the run goes on: {error}",
+                self.rank
+            )),
+            _ => {}
+        }
+    }
+}

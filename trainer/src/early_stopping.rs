@@ -1,0 +1,132 @@
+//! When a run ends before its last epoch: the target is reached, or nothing gets better any more.
+//!
+//! All ranks see the same evaluations, so all of them stop at the same step.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{EarlyStoppingConfig, MonitorName};
+use crate::evaluate::Evaluation;
+
+/// What early stopping has seen so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Watch {
+    /// Evaluations in a row that reached the target.
+    reached: u64,
+    /// The best value of the monitored number.
+    best: Option<f64>,
+    /// Evaluations since then.
+    stale: u64,
+}
+
+impl Watch {
+    /// Takes an evaluation; says why the run should end, if it should.
+    pub fn see(&mut self, config: &EarlyStoppingConfig, evaluation: &Evaluation) -> Option<String> {
+        if let Some(target) = config.target_accuracy {
+            self.reached = match evaluation.accuracy >= target {
+                true => self.reached + 1,
+                false => 0,
+            };
+            let wanted = config.patience.unwrap_or(1);
+            return (self.reached >= wanted).then(|| {
+                format!(
+                    "the accuracy reached {:.2} % in {}",
+                    100.0 * target,
+                    evaluations(self.reached)
+                )
+            });
+        }
+        let patience = config.patience?;
+        let value = monitored(config.monitor, evaluation);
+        let better = match self.best {
+            Some(best) => is_better(config.monitor, value, best, config.min_delta),
+            None => true,
+        };
+        if better {
+            self.best = Some(value);
+            self.stale = 0;
+            return None;
+        }
+        self.stale += 1;
+        (self.stale >= patience).then(|| {
+            format!(
+                "the {} was no better for {}",
+                config.monitor,
+                evaluations(self.stale)
+            )
+        })
+    }
+}
+
+/// The number of an evaluation that is watched.
+pub fn monitored(monitor: MonitorName, evaluation: &Evaluation) -> f64 {
+    match monitor {
+        MonitorName::Accuracy => evaluation.accuracy,
+        MonitorName::Loss => evaluation.loss,
+    }
+}
+
+/// Whether `value` is better than `best` by more than `delta`.
+pub fn is_better(monitor: MonitorName, value: f64, best: f64, delta: f64) -> bool {
+    match monitor {
+        MonitorName::Accuracy => value > best + delta,
+        MonitorName::Loss => value < best - delta,
+    }
+}
+
+fn evaluations(number: u64) -> String {
+    match number {
+        1 => "1 evaluation".to_owned(),
+        _ => format!("{number} evaluations in a row"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After how many of these accuracies (and losses of one minus that) the run ends.
+    fn ends(config: &EarlyStoppingConfig, accuracies: &[f64]) -> Option<usize> {
+        let mut watch = Watch::default();
+        let end = accuracies.iter().position(|accuracy| {
+            let evaluation = Evaluation {
+                loss: 1.0 - accuracy,
+                accuracy: *accuracy,
+                samples: 1,
+            };
+            watch.see(config, &evaluation).is_some()
+        });
+        end.map(|index| index + 1)
+    }
+
+    #[test]
+    fn the_target_has_to_be_reached_in_a_row() {
+        let mut config = EarlyStoppingConfig {
+            target_accuracy: Some(0.9),
+            ..EarlyStoppingConfig::default()
+        };
+        assert_eq!(ends(&config, &[0.8, 0.9, 0.1]), Some(2));
+        config.patience = Some(2);
+        assert_eq!(ends(&config, &[0.95, 0.8, 0.9, 0.91]), Some(4));
+        assert_eq!(ends(&config, &[0.95, 0.8, 0.9]), None);
+    }
+
+    #[test]
+    fn patience_ends_when_nothing_gets_better() {
+        let mut config = EarlyStoppingConfig {
+            patience: Some(2),
+            ..EarlyStoppingConfig::default()
+        };
+        for monitor in [MonitorName::Accuracy, MonitorName::Loss] {
+            config.monitor = monitor;
+            assert_eq!(ends(&config, &[0.5, 0.6, 0.6, 0.7, 0.6, 0.7]), Some(6));
+            assert_eq!(ends(&config, &[0.5, 0.6, 0.7, 0.8]), None);
+        }
+        config.min_delta = 0.2;
+        assert_eq!(ends(&config, &[0.5, 0.6, 0.65]), Some(3));
+    }
+
+    #[test]
+    fn without_a_wish_nothing_ends() {
+        assert_eq!(ends(&EarlyStoppingConfig::default(), &[0.5; 100]), None);
+    }
+}

@@ -1,0 +1,167 @@
+//! How far a run is: what has to be known, beside the model and the optimizer, to go on as if it
+//! had never stopped.
+
+use burn_dist::checkpoint::Manifest;
+use serde::{Deserialize, Serialize};
+
+use crate::early_stopping::Watch;
+use crate::error::TrainError;
+use crate::evaluate::Evaluation;
+
+/// What a run learns from; two runs that differ in it cannot continue each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Name of the data set.
+    pub data: String,
+    /// Training images.
+    pub train_samples: usize,
+    /// Test images.
+    pub test_samples: usize,
+    /// Classes.
+    pub classes: usize,
+    /// Images per step over all ranks.
+    pub global_batch: usize,
+    /// Seed of the run.
+    pub seed: u64,
+}
+
+impl Task {
+    /// The first thing in which two tasks differ: its name and both values.
+    fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+        let pairs = [
+            ("data.name", self.data.clone(), other.data.clone()),
+            (
+                "number of training images",
+                self.train_samples.to_string(),
+                other.train_samples.to_string(),
+            ),
+            (
+                "number of test images",
+                self.test_samples.to_string(),
+                other.test_samples.to_string(),
+            ),
+            (
+                "number of classes",
+                self.classes.to_string(),
+                other.classes.to_string(),
+            ),
+            (
+                "train.batch_size",
+                self.global_batch.to_string(),
+                other.global_batch.to_string(),
+            ),
+            ("train.seed", self.seed.to_string(), other.seed.to_string()),
+        ];
+        pairs.into_iter().find(|(_, own, other)| own != other)
+    }
+}
+
+/// How far a run is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Optimizer steps so far.
+    pub steps: u64,
+    /// The epoch that is going on or was the last, from 1; 0 before the first.
+    pub epoch: u64,
+    /// Steps of that epoch.
+    pub steps_of_epoch: u64,
+    /// Whether the evaluation after that epoch is over.
+    pub evaluated: bool,
+    /// Sum of the losses of the epoch's steps.
+    pub epoch_loss: f64,
+    /// Length of `metrics.jsonl` in bytes.
+    pub metrics_bytes: u64,
+    /// Seconds spent in training steps.
+    pub train_seconds: f64,
+    /// The last evaluation.
+    pub evaluation: Option<Evaluation>,
+    /// The best evaluation so far, and the step after which it was.
+    pub best: Option<(u64, f64)>,
+    /// What early stopping has seen.
+    pub watch: Watch,
+}
+
+impl Progress {
+    /// Before the first step.
+    pub fn start() -> Self {
+        Self {
+            steps: 0,
+            epoch: 0,
+            steps_of_epoch: 0,
+            evaluated: true,
+            epoch_loss: 0.0,
+            metrics_bytes: 0,
+            train_seconds: 0.0,
+            evaluation: None,
+            best: None,
+            watch: Watch::default(),
+        }
+    }
+}
+
+/// What the trainer adds to a checkpoint.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Meta {
+    /// How far the run was.
+    pub progress: Progress,
+    /// What it learned from.
+    pub task: Task,
+}
+
+impl Meta {
+    /// What a checkpoint says, if it is of the same task.
+    ///
+    /// # Errors
+    /// If it is of another one, or of another program.
+    pub fn of(manifest: &Manifest, task: &Task) -> Result<Self, TrainError> {
+        let meta: Self = serde_json::from_value(manifest.meta.clone()).map_err(|error| {
+            TrainError::Resume(format!("the checkpoint is not of this program: {error}"))
+        })?;
+        match task.difference(&meta.task) {
+            None => Ok(meta),
+            Some((what, own, other)) => Err(TrainError::Resume(format!(
+                "the checkpoint was written with {what} = {other}, the configuration has {own}; \
+                 set it back, or start a new run"
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_that_differ_are_told_apart() {
+        let task = Task {
+            data: "mnist".into(),
+            train_samples: 10,
+            test_samples: 5,
+            classes: 10,
+            global_batch: 4,
+            seed: 1,
+        };
+        assert_eq!(task.difference(&task), None);
+        let other = Task {
+            global_batch: 8,
+            ..task.clone()
+        };
+        let (what, own, found) = task.difference(&other).unwrap();
+        assert_eq!(
+            (what, own.as_str(), found.as_str()),
+            ("train.batch_size", "4", "8")
+        );
+    }
+
+    #[test]
+    fn progress_reads_back_exactly() {
+        let progress = Progress {
+            epoch_loss: 1.0 / 3.0,
+            train_seconds: 0.1,
+            best: Some((7, 0.1 + 0.2)),
+            ..Progress::start()
+        };
+        let text = serde_json::to_string(&progress).unwrap();
+        assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress);
+    }
+}

@@ -1,0 +1,154 @@
+//! Where a run continues: which folder, which checkpoint, and whether that belongs to this run.
+
+use std::path::{Path, PathBuf};
+
+use burn_dist::ProcessGroup;
+use burn_dist::checkpoint::{Found, Manifest, list, newest_good};
+use serde::{Deserialize, Serialize};
+
+use crate::error::TrainError;
+use crate::run_dir;
+
+/// Folder of the checkpoints, in the run folder.
+pub const FOLDER: &str = "checkpoints";
+
+/// What a run continues from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// Nothing.
+    #[default]
+    Off,
+    /// The last good checkpoint of the run folder; without a run folder, that of the newest run of
+    /// the same configuration. Nothing if there is none.
+    Auto,
+    /// This checkpoint, or the last good one of this run folder.
+    Path(PathBuf),
+}
+
+/// What rank 0 found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// The folder of the run, if it is not to be a new one.
+    pub run_dir: Option<PathBuf>,
+    /// The checkpoint.
+    pub checkpoint: Option<PathBuf>,
+    /// Whether the checkpoint is of another run, whose numbers stay where they are.
+    pub of_another_run: bool,
+    /// What a person should know of it.
+    pub notes: Vec<String>,
+}
+
+impl Start {
+    /// Rank 0 looks; all ranks get what it found. A collective call.
+    ///
+    /// # Errors
+    /// If there is something that should be continued from but cannot, on all ranks.
+    pub fn find(
+        resume: &Resume,
+        run_dir: Option<&Path>,
+        name: &str,
+        group: &ProcessGroup,
+    ) -> Result<Self, TrainError> {
+        let found = match group.rank() {
+            0 => look(resume, run_dir, name).map_err(|error| error.to_string()),
+            _ => Ok(Self::default()),
+        };
+        let message = serde_json::to_vec(&found).unwrap_or_default();
+        let all = group.gather_bytes(&message)?;
+        let first = all.first().map_or(&[][..], Vec::as_slice);
+        match serde_json::from_slice::<Result<Self, String>>(first) {
+            Ok(found) => found.map_err(TrainError::Resume),
+            Err(error) => Err(TrainError::Resume(format!(
+                "rank 0 said where to continue in words that this rank does not understand: {error}"
+            ))),
+        }
+    }
+}
+
+fn look(resume: &Resume, run_dir: Option<&Path>, name: &str) -> Result<Start, TrainError> {
+    match resume {
+        Resume::Off => {
+            if let Some(folder) = run_dir {
+                run_dir::check_unused(folder)?;
+            }
+            Ok(Start {
+                run_dir: run_dir.map(Path::to_owned),
+                ..Start::default()
+            })
+        }
+        Resume::Auto => match run_dir {
+            Some(folder) => newest_in(folder),
+            None => newest_run(name),
+        },
+        Resume::Path(path) => at(path, run_dir),
+    }
+}
+
+/// The last good checkpoint of a run folder, or the folder alone.
+fn newest_in(run_dir: &Path) -> Result<Start, TrainError> {
+    let (found, bad) = newest_good(&run_dir.join(FOLDER))?;
+    let mut notes: Vec<String> = bad
+        .iter()
+        .map(|error| format!("warning: passed over a checkpoint: {error}"))
+        .collect();
+    notes.push(match &found {
+        Some(Found { path, .. }) => format!("continues from {}", path.display()),
+        None => "there is no checkpoint, training starts anew".to_owned(),
+    });
+    Ok(Start {
+        run_dir: Some(run_dir.to_owned()),
+        checkpoint: found.map(|found| found.path),
+        of_another_run: false,
+        notes,
+    })
+}
+
+/// The newest run of this name that has a checkpoint.
+fn newest_run(name: &str) -> Result<Start, TrainError> {
+    let mut runs = run_dir::of_name(name)?;
+    while let Some(folder) = runs.pop() {
+        if !list(&folder.join(FOLDER))?.is_empty() {
+            return newest_in(&folder);
+        }
+    }
+    Ok(Start {
+        notes: vec!["there is no checkpoint, training starts anew".to_owned()],
+        ..Start::default()
+    })
+}
+
+/// What a user named: a checkpoint or a run folder. Another run folder makes a new run that begins
+/// there.
+fn at(path: &Path, run_dir: Option<&Path>) -> Result<Start, TrainError> {
+    if let Some(folder) = run_dir {
+        run_dir::check_unused(folder)?;
+    }
+    let mut start = if path.join(FOLDER).is_dir() {
+        newest_in(path)?
+    } else {
+        let manifest = Manifest::read(path)?;
+        manifest
+            .files
+            .iter()
+            .try_for_each(|file| file.verify(path))?;
+        Start {
+            // RUN/checkpoints/step-N
+            run_dir: path.ancestors().nth(2).map(Path::to_owned),
+            checkpoint: Some(path.to_owned()),
+            of_another_run: false,
+            notes: vec![format!("continues from {}", path.display())],
+        }
+    };
+    if start.checkpoint.is_none() {
+        return Err(TrainError::Resume(format!(
+            "{} holds no good checkpoint: {}",
+            path.display(),
+            start.notes.join("; ")
+        )));
+    }
+    if let Some(folder) = run_dir {
+        start.run_dir = Some(folder.to_owned());
+        start.of_another_run = true;
+    }
+    Ok(start)
+}

@@ -1,0 +1,269 @@
+//! Runs that are killed, continued, stopped early: the end is that of a run that never stopped.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{Finished, LIMIT, Trial};
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Twenty steps in an epoch, with everything random that there is, and a checkpoint every 3 steps.
+const SETTINGS: &[&str] = &[
+    "model.dropout_conv=0.3",
+    "model.dropout_hidden=0.3",
+    "data.augment=shift:1+mixup:0.8:0.5+erase:0.3",
+    "schedule.name=cosine",
+    "schedule.warmup_epochs=0.5",
+    "optimizer.weight_decay=0.01",
+    "checkpoint.every_steps=3",
+    "train.epochs=3",
+];
+
+/// A run in a folder that outlives its processes.
+struct Run {
+    folder: TempDir,
+    settings: Vec<String>,
+}
+
+impl Run {
+    fn new(settings: &[&str]) -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            settings: SETTINGS
+                .iter()
+                .chain(settings)
+                .map(ToString::to_string)
+                .collect(),
+        }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    fn trial(&self, nproc: usize, more: &[&str]) -> Trial {
+        let (nproc, dir) = (nproc.to_string(), self.dir());
+        let mut args = vec!["--nproc", &nproc, "--run-dir", dir.to_str().unwrap()];
+        for setting in common::TINY
+            .iter()
+            .copied()
+            .chain(self.settings.iter().map(String::as_str))
+        {
+            args.extend(["--set", setting]);
+        }
+        args.extend(more);
+        Trial::new(&args)
+    }
+
+    fn finish(&self, nproc: usize, more: &[&str]) -> Finished {
+        let finished = self.trial(nproc, more).run();
+        finished.assert_code(0).assert_nobody_left();
+        finished
+    }
+
+    /// Lines of metrics without what depends on the clock.
+    fn metrics(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.dir().join("metrics.jsonl")).unwrap_or_default();
+        let line = |line: &str| {
+            let mut value: Value = serde_json::from_str(line).unwrap();
+            value.as_object_mut().unwrap().remove("images_per_second");
+            value
+        };
+        text.lines().map(line).collect()
+    }
+
+    fn checkpoints(&self) -> Vec<PathBuf> {
+        let folder = self.dir().join("checkpoints");
+        let mut found: Vec<PathBuf> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        found.sort();
+        found
+    }
+}
+
+/// The checksum of the parameters at the end.
+#[track_caller]
+fn checksum(finished: &Finished) -> String {
+    let line = finished
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("parameters") && line.contains("checksum"));
+    let line = line.unwrap_or_else(|| panic!("no checksum in {}", finished.stdout));
+    line.rsplit(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_run_that_is_killed_again_and_again_ends_as_if_it_never_was() {
+    for nproc in [1, 2] {
+        let whole = Run::new(&[]);
+        let expected = checksum(&whole.finish(nproc, &[]));
+        let killed = Run::new(&[]);
+        // Moments that fall before the first checkpoint, within epochs, and near their ends.
+        for lines in [1, 9, 17, 21, 30, 44, 58] {
+            let running = killed.trial(nproc, &["--resume", "auto"]).start();
+            let deadline = std::time::Instant::now() + LIMIT;
+            while killed.metrics().len() < lines && std::time::Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            for pid in processes(&killed.dir()) {
+                // It may have ended by itself meanwhile.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            running.wait(LIMIT);
+        }
+        let finished = killed.finish(nproc, &["--resume", "auto"]);
+        assert_eq!(checksum(&finished), expected, "{nproc} ranks");
+        assert_eq!(killed.metrics(), whole.metrics(), "{nproc} ranks");
+        assert_eq!(killed.metrics().len(), 63);
+    }
+}
+
+/// Processes whose arguments name this folder.
+fn processes(folder: &Path) -> Vec<rustix::process::Pid> {
+    let marker = folder.as_os_str().as_encoded_bytes();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries
+        .filter_map(|entry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let arguments = fs::read(entry.path().join("cmdline")).ok()?;
+            let named = arguments.windows(marker.len()).any(|part| part == marker);
+            named.then(|| rustix::process::Pid::from_raw(pid)).flatten()
+        })
+        .collect()
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over() {
+    let run = Run::new(&["checkpoint.best=false"]);
+    let expected = checksum(&run.finish(2, &[]));
+    let checkpoints = run.checkpoints();
+    assert_eq!(checkpoints.len(), 3);
+    let metrics = run.metrics();
+    let file = checkpoints[2].join("rank-00001-of-00002.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let finished = run.finish(2, &["--resume", "auto"]);
+    for part in [
+        "passed over a checkpoint",
+        "checksum is wrong",
+        "step-0000000057",
+    ] {
+        assert!(finished.stdout.contains(part), "{}", finished.stdout);
+    }
+    assert_eq!(checksum(&finished), expected);
+    assert_eq!(run.metrics(), metrics);
+}
+
+#[test]
+fn a_checkpoint_continues_on_another_world_size_and_in_another_folder() {
+    let run = Run::new(&["checkpoint.keep=100"]);
+    run.finish(2, &[]);
+    let middle = run.checkpoints()[10].clone();
+    let other = Run::new(&[]);
+    let finished = other.finish(3, &["--resume", middle.to_str().unwrap()]);
+    assert!(
+        finished.stdout.contains("continues from"),
+        "{}",
+        finished.stdout
+    );
+    let losses = |run: &Run| -> Vec<f64> {
+        let lines = run.metrics();
+        lines
+            .iter()
+            .filter_map(|line| line["loss"].as_f64())
+            .collect()
+    };
+    // The first lines are those of the steps before, which only the first run has.
+    let (whole, rest) = (losses(&run), losses(&other));
+    assert!(rest.len() < whole.len() && rest.len() > 20);
+}
+
+#[test]
+fn a_finished_run_has_nothing_left_to_do() {
+    let run = Run::new(&[]);
+    let expected = checksum(&run.finish(1, &[]));
+    let metrics = run.metrics();
+    let again = run.finish(1, &["--resume", "auto"]);
+    assert_eq!(checksum(&again), expected);
+    assert_eq!(run.metrics(), metrics);
+    // Without being told to continue, nobody's numbers are touched.
+    let refused = run.trial(1, &[]).run();
+    refused
+        .assert_code(2)
+        .assert_stderr(&["already holds a run"]);
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let run = Run::new(&["train.epochs=1"]);
+    run.finish(1, &[]);
+    let metrics = run.metrics();
+    for (setting, part) in [
+        ("train.batch_size=24", "train.batch_size = 12"),
+        ("train.seed=5", "train.seed = 1"),
+        ("data.train_samples=120", "number of training images = 240"),
+        ("model.hidden=17", "cannot restore"),
+        ("optimizer.name=sgd", "another optimizer"),
+    ] {
+        let mut args = vec!["--resume", "auto", "--set", setting];
+        if setting == "optimizer.name=sgd" {
+            args.extend(["--set", "optimizer.momentum=0.9"]);
+        }
+        let refused = run.trial(1, &args).run();
+        refused.assert_code(1).assert_stderr(&[part]);
+    }
+    assert_eq!(run.metrics(), metrics, "nothing was lost");
+    let refused = run.trial(1, &["--resume", "no/such/place"]).run();
+    refused
+        .assert_code(2)
+        .assert_stderr(&["no such checkpoint"]);
+}
+
+#[test]
+fn a_run_ends_when_the_target_is_reached_or_nothing_gets_better() {
+    let settings = [
+        "early_stopping.target_accuracy=0.0",
+        "early_stopping.patience=2",
+    ];
+    let run = Run::new(&settings);
+    let finished = run.finish(2, &[]);
+    assert!(
+        finished.stdout.contains("reached 0.00 % in 2"),
+        "{}",
+        finished.stdout
+    );
+    assert_eq!(run.metrics().len(), 42);
+
+    let settings = [
+        "early_stopping.patience=1",
+        "early_stopping.min_delta=1.0",
+        "early_stopping.monitor=loss",
+    ];
+    let run = Run::new(&settings);
+    let finished = run.finish(2, &[]);
+    assert!(
+        finished.stdout.contains("the loss was no better"),
+        "{}",
+        finished.stdout
+    );
+}
+
+#[test]
+fn checkpoints_that_cannot_be_written_do_not_end_the_run() {
+    let run = Run::new(&["train.epochs=1"]);
+    fs::create_dir(run.dir()).unwrap();
+    // A folder in the place of the one that the first checkpoint is to have.
+    let taken = run.dir().join("checkpoints/step-0000000003");
+    fs::create_dir_all(taken.parent().unwrap()).unwrap();
+    fs::write(&taken, "a file").unwrap();
+    let finished = run.finish(1, &[]);
+    finished.assert_stderr(&["a checkpoint was not written, the run goes on"]);
+    assert!(run.dir().join("checkpoints/step-0000000018").is_dir());
+}
