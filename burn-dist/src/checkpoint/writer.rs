@@ -114,7 +114,10 @@ impl Writer {
     /// result.
     pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {
         let before = (self.pending > 0).then(|| self.wait()).flatten();
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        let sent = self
+            .jobs
+            .as_ref()
+            .is_some_and(|jobs| jobs.send(job).is_ok());
         if !sent {
             return Some(Err(CheckpointError::Gone));
         }
