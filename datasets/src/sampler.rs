@@ -114,6 +114,8 @@ pub struct EvalSampler {
     batch: usize,
     rank: usize,
     size: usize,
+    /// Batches of each rank, at most.
+    limit: usize,
 }
 
 impl EvalSampler {
@@ -130,14 +132,22 @@ impl EvalSampler {
             batch,
             rank,
             size,
+            limit: usize::MAX,
         })
+    }
+
+    /// Evaluates no more than the first `batches` batches of each rank's part, for a quick look.
+    pub fn limit(mut self, batches: usize) -> Self {
+        self.limit = batches;
+        self
     }
 
     /// This rank's part of the evaluation. A [`Loader`](crate::Loader) never augments it.
     pub fn epoch(&self) -> Epoch {
         let (each, more) = (self.len / self.size, self.len % self.size);
         let start = self.rank * each + self.rank.min(more);
-        let end = start + each + usize::from(self.rank < more);
+        let most = self.limit.saturating_mul(self.batch);
+        let end = start + (each + usize::from(self.rank < more)).min(most);
         Epoch {
             number: None,
             indices: (start..end).collect(),

@@ -25,7 +25,7 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Starts saving into `folder`, if the configuration wants any. A collective call.
+    /// Starts saving into `folder`. A collective call.
     ///
     /// # Errors
     /// If the folder cannot be made, or a rank failed.
@@ -35,18 +35,15 @@ impl Checkpoints {
         steps: u64,
         timeout: Duration,
         group: &ProcessGroup,
-    ) -> Result<Option<Self>, ParallelError> {
-        if !config.wanted() {
-            return Ok(None);
-        }
-        Ok(Some(Self {
+    ) -> Result<Self, ParallelError> {
+        Ok(Self {
             config: config.clone(),
             writer: Writer::start(folder, group, timeout)?,
             rank: group.rank(),
             last: steps,
             since: Instant::now(),
             news: Vec::new(),
-        }))
+        })
     }
 
     /// Whether the step that just ended is one to save, inside an epoch.

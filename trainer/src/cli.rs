@@ -14,8 +14,8 @@ use crate::console::{complain, say};
 use crate::error::TrainError;
 use crate::preview::{self, PreviewError, PreviewOptions};
 use crate::resume::Resume;
-use crate::run::{RunOptions, plan, run};
-use crate::{FAILED, USAGE, allocator, data, panics, run_dir, signals};
+use crate::run::{Trainer, plan};
+use crate::{End, FAILED, STOPPED_EARLY, USAGE, allocator, data, panics, run_dir, signals};
 
 /// Ranks of the built-in run, which shows training on several.
 const DEFAULT_RANKS: usize = 2;
@@ -223,14 +223,11 @@ fn execute(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         return start_ranks(size);
     }
     allocator::keep_freed_memory();
-    be_rank(
-        &loaded,
-        world,
-        RunOptions {
-            run_dir: args.run_dir,
-            resume: args.resume,
-        },
-    )
+    let mut trainer = Trainer::new(&loaded, world).resume(args.resume);
+    if let Some(folder) = args.run_dir {
+        trainer = trainer.run_dir(folder);
+    }
+    be_rank(trainer, world)
 }
 
 /// A folder that holds another run is a wrong argument.
@@ -324,15 +321,17 @@ fn start_ranks(size: usize) -> Result<i32, Failure> {
 }
 
 /// Is the rank that `world` says.
-fn be_rank(loaded: &Loaded, world: &World, options: RunOptions) -> Result<i32, Failure> {
+fn be_rank(trainer: Trainer<'_>, world: &World) -> Result<i32, Failure> {
     log_warnings();
     panics::end_on_panic(world.rank());
     // Our launcher reports by itself what ended the run.
     let speaks = world.is_main() && world.launch() != Launch::Local;
     signals::end_on_signals(speaks)
         .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
-    run(loaded, world, &options)?;
-    Ok(0)
+    Ok(match trainer.run()?.end {
+        End::Complete | End::Early(_) => 0,
+        End::Paused => STOPPED_EARLY,
+    })
 }
 
 /// Shows what the libraries warn of; `RUST_LOG` asks for more.

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::memory;
+
 /// Time between two plain progress lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
@@ -15,6 +17,10 @@ pub struct Console {
     main: bool,
     bar: Option<ProgressBar>,
     last_line: Instant,
+    /// Loss of the last step that is known.
+    loss: Option<f64>,
+    /// Accuracy of the last evaluation, from 0 to 1.
+    accuracy: Option<f64>,
 }
 
 impl Console {
@@ -24,6 +30,8 @@ impl Console {
             main,
             bar: None,
             last_line: Instant::now(),
+            loss: None,
+            accuracy: None,
         }
     }
 
@@ -51,23 +59,45 @@ impl Console {
         self.bar = Some(bar);
     }
 
+    /// Takes the loss of a step.
+    pub fn loss(&mut self, loss: f64) {
+        self.loss = Some(loss);
+    }
+
+    /// Takes the accuracy of an evaluation, from 0 to 1.
+    pub fn accuracy(&mut self, accuracy: f64) {
+        self.accuracy = Some(accuracy);
+    }
+
     /// Shows that `done` of `steps` steps of the epoch are over.
-    pub fn step(&mut self, done: u64, steps: u64, loss: Option<f64>, images_per_second: f64) {
+    pub fn step(&mut self, done: u64, steps: u64, images_per_second: f64) {
         if !self.main {
             return;
         }
-        let loss = loss
-            .map(|loss| format!(", loss {loss:.4}"))
-            .unwrap_or_default();
         if let Some(bar) = &self.bar {
-            bar.set_message(format!("{loss}, {images_per_second:.0} images/s"));
+            bar.set_message(self.numbers(images_per_second));
             bar.set_position(done);
         } else if self.last_line.elapsed() >= LINE_EVERY && done < steps {
             self.last_line = Instant::now();
-            say(&format!(
-                "  step {done}/{steps}{loss}, {images_per_second:.0} images/s"
-            ));
+            let numbers = self.numbers(images_per_second);
+            say(&format!("  step {done}/{steps}{numbers}"));
         }
+    }
+
+    /// What a line of progress says behind the number of the step.
+    fn numbers(&self, images_per_second: f64) -> String {
+        let mut text = String::new();
+        if let Some(loss) = self.loss {
+            text += &format!(", loss {loss:.4}");
+        }
+        if let Some(accuracy) = self.accuracy {
+            text += &format!(", val accuracy {:.2} %", 100.0 * accuracy);
+        }
+        text += &format!(", {images_per_second:.0} images/s");
+        if let Some(memory) = memory::resident_mib() {
+            text += &format!(", {memory:.0} MiB");
+        }
+        text
     }
 
     /// Takes the progress bar away.

@@ -37,6 +37,9 @@ pub enum TrainError {
         /// Its value.
         value: f64,
     },
+    /// A callback failed.
+    #[error("a callback failed: {0}")]
+    Callback(String),
     /// The run cannot be continued as asked.
     #[error("cannot resume: {0}")]
     Resume(String),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
 
@@ -12,33 +12,124 @@ use crate::error::TrainError;
 pub const FILE: &str = "metrics.jsonl";
 
 /// One line. Numbers are written with as many digits as it takes to read them back exactly.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Metric {
     /// One optimizer step.
-    Train {
-        /// Steps so far, this one included.
-        step: u64,
-        /// Epoch, from 1.
-        epoch: u64,
-        /// Mean loss over the step's global batch.
-        loss: f64,
-        /// Learning rate of the step.
-        lr: f64,
-        /// Training images per second over all ranks since the line before.
-        images_per_second: f64,
-    },
+    Train(TrainLine),
     /// One evaluation.
-    Eval {
-        /// Epoch, from 1, after which the evaluation took place.
-        epoch: u64,
-        /// Mean loss over all samples.
-        loss: f64,
-        /// Share of samples whose class was predicted.
-        accuracy: f64,
-        /// Samples that were evaluated, over all ranks.
-        samples: u64,
-    },
+    Eval(EvalLine),
+    /// How the ranks shared an epoch's work.
+    Ranks(RanksLine),
+}
+
+/// The numbers of one optimizer step. Rates and times are means since the line before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainLine {
+    /// Steps so far, this one included.
+    pub step: u64,
+    /// Epoch, from 1.
+    pub epoch: u64,
+    /// Mean loss over the step's global batch.
+    pub loss: f64,
+    /// Learning rate of the step.
+    pub lr: f64,
+    /// Training images per second over all ranks.
+    pub images_per_second: f64,
+    /// Seconds of training in the whole run so far, evaluations excluded.
+    pub elapsed: f64,
+    /// Where rank 0 spent the time of a step.
+    pub time: StepTimes,
+    /// Largest memory in use on any rank, in MiB: resident on the CPU, of the device on a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<f64>,
+    /// Arithmetic of forward and backward, all ranks together, in 10¹² operations per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tflops: Option<f64>,
+    /// That as a share of what the devices could do at best, where this is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_of_peak: Option<f64>,
+    /// Norm of the gradient before clipping, where it is computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient_norm: Option<f64>,
+}
+
+/// Seconds that a step spends on each of its parts. Where a device computes asynchronously, its
+/// time shows in the first part that waits for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepTimes {
+    /// Waiting for the loader.
+    pub data: f64,
+    /// Forward, with the loss.
+    pub forward: f64,
+    /// Backward, in which gradients begin to travel.
+    pub backward: f64,
+    /// Waiting for gradients of other ranks after backward.
+    pub wait: f64,
+    /// The optimizer.
+    pub update: f64,
+}
+
+impl StepTimes {
+    /// Adds the times of another step.
+    pub fn add(&mut self, other: &Self) {
+        self.data += other.data;
+        self.forward += other.forward;
+        self.backward += other.backward;
+        self.wait += other.wait;
+        self.update += other.update;
+    }
+
+    /// The mean, if these are the sums over `steps` steps.
+    pub fn mean(&self, steps: u64) -> Self {
+        let share = |sum: f64| sum / steps.max(1) as f64;
+        Self {
+            data: share(self.data),
+            forward: share(self.forward),
+            backward: share(self.backward),
+            wait: share(self.wait),
+            update: share(self.update),
+        }
+    }
+
+    /// Seconds of this rank's own work: all but the waiting for others.
+    pub fn own(&self) -> f64 {
+        self.data + self.forward + self.backward + self.update
+    }
+}
+
+/// The numbers of one evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvalLine {
+    /// Epoch, from 1, after which the evaluation took place.
+    pub epoch: u64,
+    /// Steps so far.
+    pub step: u64,
+    /// Mean loss over all samples.
+    pub loss: f64,
+    /// Share of samples whose class was predicted.
+    pub accuracy: f64,
+    /// Samples that were evaluated, over all ranks.
+    pub samples: u64,
+    /// Seconds of training in the whole run so far, evaluations excluded.
+    pub elapsed: f64,
+    /// Seconds that the evaluation took.
+    pub seconds: f64,
+}
+
+/// How the ranks shared an epoch's work; an entry for each rank.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RanksLine {
+    /// Epoch, from 1.
+    pub epoch: u64,
+    /// Steps so far.
+    pub step: u64,
+    /// Seconds of own work.
+    pub compute: Vec<f64>,
+    /// Seconds of waiting for the others.
+    pub wait: Vec<f64>,
+    /// Memory in use, in MiB.
+    pub memory_mib: Vec<f64>,
 }
 
 /// Writes [`Metric`]s, each at once as a whole line.
@@ -115,14 +206,12 @@ mod tests {
         let losses = [f64::from(0.1f32), 1.0 / 3.0, 5e-324, 1e300, 2.0];
         let mut file = MetricsFile::open(folder.path(), 0).unwrap();
         for (step, loss) in (1..).zip(losses) {
-            let metric = Metric::Train {
+            let line = TrainLine {
                 step,
-                epoch: 1,
                 loss,
-                lr: 0.001,
-                images_per_second: 100.5,
+                ..TrainLine::default()
             };
-            file.write(&metric).unwrap();
+            file.write(&Metric::Train(line)).unwrap();
         }
         let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
         let read: Vec<serde_json::Value> = text
@@ -139,11 +228,11 @@ mod tests {
     #[test]
     fn an_existing_file_is_continued_where_it_was() {
         let folder = tempfile::tempdir().unwrap();
-        let metric = |epoch| Metric::Eval {
-            epoch,
-            loss: 0.5,
-            accuracy: 0.75,
-            samples: 10,
+        let metric = |epoch| {
+            Metric::Eval(EvalLine {
+                epoch,
+                ..EvalLine::default()
+            })
         };
         let mut file = MetricsFile::open(folder.path(), 0).unwrap();
         file.write(&metric(1)).unwrap();
@@ -152,12 +241,11 @@ mod tests {
         let mut file = MetricsFile::open(folder.path(), length).unwrap();
         file.write(&metric(3)).unwrap();
         let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
-        let line = |epoch: u64| {
-            format!(
-                "{{\"kind\":\"eval\",\"epoch\":{epoch},\"loss\":0.5,\"accuracy\":0.75,\"samples\":10}}"
-            )
-        };
-        assert_eq!(text, format!("{}\n{}\n", line(1), line(3)));
+        let read: Vec<Metric> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(read, [metric(1), metric(3)]);
         assert!(MetricsFile::open(folder.path(), 1000).is_err());
     }
 }

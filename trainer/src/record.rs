@@ -6,7 +6,46 @@ use std::time::Instant;
 use burn_dist::{Buffer, Handle, ProcessGroup, ReduceOp};
 
 use crate::error::TrainError;
-use crate::metrics::{Metric, MetricsFile};
+use crate::memory;
+use crate::metrics::{Metric, MetricsFile, StepTimes, TrainLine};
+
+/// What a rank wants to happen. It travels with the loss, so that all ranks do it after the same
+/// step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// To save a checkpoint.
+    pub save: bool,
+    /// To end the run, with an evaluation.
+    pub stop: bool,
+    /// To leave at once, to be continued later.
+    pub pause: bool,
+}
+
+impl Wishes {
+    /// As numbers whose sum over the ranks is above zero where any rank wishes.
+    pub fn encode(self) -> [f64; 3] {
+        [self.save, self.stop, self.pause].map(|wish| f64::from(u8::from(wish)))
+    }
+
+    /// From a sum or mean over the ranks.
+    pub fn decode(numbers: &[f64]) -> Self {
+        let any = |index: usize| numbers.get(index).is_some_and(|number| *number > 0.0);
+        Self {
+            save: any(0),
+            stop: any(1),
+            pause: any(2),
+        }
+    }
+
+    /// What either wants.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            save: self.save || other.save,
+            stop: self.stop || other.stop,
+            pause: self.pause || other.pause,
+        }
+    }
+}
 
 /// One step, as this rank saw it.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +58,12 @@ pub struct Step {
     pub loss: f64,
     /// Learning rate.
     pub lr: f64,
+    /// Seconds of training in the whole run so far.
+    pub elapsed: f64,
+    /// Where this rank spent the time.
+    pub times: StepTimes,
+    /// Norm of the gradient, if it was computed.
+    pub gradient_norm: Option<f64>,
 }
 
 /// A step whose loss is on its way around the ranks.
@@ -28,6 +73,32 @@ struct Pending {
     mean: Handle,
 }
 
+/// Steps since the last line that was written.
+struct Window {
+    begin: Instant,
+    steps: u64,
+    times: StepTimes,
+}
+
+impl Window {
+    fn starting(begin: Instant) -> Self {
+        Self {
+            begin,
+            steps: 0,
+            times: StepTimes::default(),
+        }
+    }
+}
+
+/// What the arithmetic of a run amounts to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// Operations of forward and backward for one image.
+    pub flops_per_image: Option<f64>,
+    /// Operations per second that all ranks together could do at best.
+    pub peak_flops: Option<f64>,
+}
+
 /// Where the numbers of a run are gathered.
 pub struct Recorder {
     group: ProcessGroup,
@@ -35,15 +106,15 @@ pub struct Recorder {
     /// Steps from one line to the next.
     every: u64,
     global_batch: usize,
+    work: Work,
     pending: Option<Pending>,
-    /// End of the step of the last line, or begin of the epoch.
-    last_line: Instant,
-    steps_since_line: u64,
+    window: Window,
     epoch_loss: f64,
     epoch_steps: u64,
-    latest: Option<f64>,
-    /// Whether any rank wished for something at the last step that is known.
-    wished: bool,
+    /// Sum over this process's steps of the epoch.
+    epoch_times: StepTimes,
+    /// What any rank wished at the last step that is known.
+    wishes: Wishes,
 }
 
 impl Recorder {
@@ -54,63 +125,121 @@ impl Recorder {
         metrics: Option<MetricsFile>,
         every: u64,
         global_batch: usize,
+        work: Work,
     ) -> Self {
         Self {
             group: group.clone(),
             metrics,
             every: every.max(1),
             global_batch,
+            work,
             pending: None,
-            last_line: Instant::now(),
-            steps_since_line: 0,
+            window: Window::starting(Instant::now()),
             epoch_loss: 0.0,
             epoch_steps: 0,
-            latest: None,
-            wished: false,
+            epoch_times: StepTimes::default(),
+            wishes: Wishes::default(),
         }
     }
 
     /// Starts the clock and the mean of an epoch, of which `steps` steps with this sum of losses
     /// were done before.
     pub fn start_epoch(&mut self, steps: u64, loss: f64) {
-        self.last_line = Instant::now();
-        self.steps_since_line = 0;
+        self.window = Window::starting(Instant::now());
         self.epoch_loss = loss;
         self.epoch_steps = steps;
+        self.epoch_times = StepTimes::default();
     }
 
-    /// Takes the numbers of a step that just ended. Its loss is averaged over the ranks while the
-    /// next step is computed; whether any rank `wishes` travels with it.
+    /// Takes the numbers of a step that just ended, and gives those of the one before. Its loss is
+    /// averaged over the ranks while the next step is computed; what this rank wishes travels with
+    /// it.
     ///
     /// # Errors
     /// If the loss of the step before is not finite, cannot be written, or a rank failed.
-    pub fn record(&mut self, step: Step, wishes: bool) -> Result<(), TrainError> {
-        self.settle()?;
-        let loss = Buffer::from_slice(&[step.loss, f64::from(u8::from(wishes))]);
+    pub fn record(&mut self, step: Step, wishes: Wishes) -> Result<Option<TrainLine>, TrainError> {
+        let before = self.settle()?;
+        self.epoch_times.add(&step.times);
+        let [save, stop, pause] = wishes.encode();
+        let numbers = Buffer::from_slice(&[step.loss, save, stop, pause]);
         self.pending = Some(Pending {
             step,
             ended: Instant::now(),
-            mean: self.group.start_all_reduce(loss, ReduceOp::Mean),
+            mean: self.group.start_all_reduce(numbers, ReduceOp::Mean),
         });
-        Ok(())
+        Ok(before)
     }
 
-    /// Ends an epoch; gives the mean loss of its steps.
+    /// Waits for the numbers of the last step, and gives them if nobody had them yet.
     ///
     /// # Errors
     /// As [`Recorder::record`], of the last step.
-    pub fn end_epoch(&mut self) -> Result<f64, TrainError> {
-        self.settle()?;
-        Ok(self.epoch_loss / self.epoch_steps.max(1) as f64)
+    pub fn settle(&mut self) -> Result<Option<TrainLine>, TrainError> {
+        let Some(Pending { step, ended, mean }) = self.pending.take() else {
+            return Ok(None);
+        };
+        let mean = mean.wait()?;
+        let mean = mean.as_slice::<f64>().map_err(burn_dist::Error::from)?;
+        let loss = mean.first().copied().unwrap_or(f64::NAN);
+        let wishes = Wishes::decode(mean.get(1..).unwrap_or_default());
+        self.wishes = self.wishes.or(wishes);
+        // All ranks have the same mean, so all of them stop here.
+        if !loss.is_finite() {
+            return Err(TrainError::Diverged {
+                what: format!("the training loss of step {}", step.number),
+                value: loss,
+            });
+        }
+        self.epoch_loss += loss;
+        self.epoch_steps += 1;
+        self.window.steps += 1;
+        self.window.times.add(&step.times);
+        let line = self.line(&step, loss, ended);
+        if step.number.is_multiple_of(self.every) {
+            self.window = Window::starting(ended);
+            self.write(&Metric::Train(line.clone()))?;
+        }
+        Ok(Some(line))
     }
 
-    /// Waits for the numbers of the last step; gives the sum of the losses of the epoch so far.
-    ///
-    /// # Errors
-    /// As [`Recorder::record`], of the last step.
-    pub fn flush(&mut self) -> Result<f64, TrainError> {
-        self.settle()?;
-        Ok(self.epoch_loss)
+    fn line(&self, step: &Step, loss: f64, ended: Instant) -> TrainLine {
+        let images = self.window.steps as f64 * self.global_batch as f64;
+        let seconds = ended.duration_since(self.window.begin).as_secs_f64();
+        // A clock too coarse for a step would make this infinite, which JSON cannot say.
+        let images_per_second = images / seconds.max(1e-9);
+        let work = self.work.flops_per_image;
+        let flops = work.map(|flops| flops * images_per_second);
+        let due = step.number.is_multiple_of(self.every);
+        TrainLine {
+            step: step.number,
+            epoch: step.epoch,
+            loss,
+            lr: step.lr,
+            images_per_second,
+            elapsed: step.elapsed,
+            time: self.window.times.mean(self.window.steps),
+            memory_mib: due.then(memory::resident_mib).flatten(),
+            tflops: flops.map(|flops| flops / 1e12),
+            share_of_peak: flops
+                .zip(self.work.peak_flops)
+                .map(|(flops, peak)| flops / peak),
+            gradient_norm: step.gradient_norm,
+        }
+    }
+
+    /// Sum of the losses of the epoch's steps that are known.
+    pub fn epoch_loss(&self) -> f64 {
+        self.epoch_loss
+    }
+
+    /// Mean loss of the epoch's steps that are known.
+    pub fn mean_loss(&self) -> f64 {
+        self.epoch_loss / self.epoch_steps.max(1) as f64
+    }
+
+    /// Where this rank spent the steps that this process did in the epoch.
+    pub fn epoch_times(&self) -> StepTimes {
+        self.epoch_times
     }
 
     /// Length of the file of metrics; 0 on ranks that have none.
@@ -121,15 +250,10 @@ impl Recorder {
         self.metrics.as_ref().map_or(Ok(0), MetricsFile::length)
     }
 
-    /// Whether any rank wished for something at the last step of which the numbers are known. All
-    /// ranks get the same answer at the same step, and only once.
-    pub fn take_wish(&mut self) -> bool {
-        std::mem::take(&mut self.wished)
-    }
-
-    /// Loss of the last step that is known, averaged over the ranks.
-    pub fn latest(&self) -> Option<f64> {
-        self.latest
+    /// What any rank wished at the steps that are known. All ranks get the same answer at the same
+    /// step, and only once.
+    pub fn take_wishes(&mut self) -> Wishes {
+        std::mem::take(&mut self.wishes)
     }
 
     /// Writes a line.
@@ -142,40 +266,65 @@ impl Recorder {
             None => Ok(()),
         }
     }
+}
 
-    fn settle(&mut self) -> Result<(), TrainError> {
-        let Some(Pending { step, ended, mean }) = self.pending.take() else {
-            return Ok(());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_ranks_wish_is_everybodys() {
+        let save = Wishes {
+            save: true,
+            ..Wishes::default()
         };
-        let mean = mean.wait()?;
-        let mean = mean.as_slice::<f64>().map_err(burn_dist::Error::from)?;
-        let loss = mean.first().copied().unwrap_or(f64::NAN);
-        self.wished = mean.get(1).is_some_and(|share| *share > 0.0);
-        // All ranks have the same mean, so all of them stop here.
-        if !loss.is_finite() {
-            return Err(TrainError::Diverged {
-                what: format!("the training loss of step {}", step.number),
-                value: loss,
-            });
+        let pause = Wishes {
+            pause: true,
+            ..Wishes::default()
+        };
+        let mut mean = [0.0; 3];
+        for wishes in [save, pause, Wishes::default()] {
+            for (sum, number) in mean.iter_mut().zip(wishes.encode()) {
+                *sum += number / 3.0;
+            }
         }
-        self.latest = Some(loss);
-        self.epoch_loss += loss;
-        self.epoch_steps += 1;
-        self.steps_since_line += 1;
-        if !step.number.is_multiple_of(self.every) {
-            return Ok(());
-        }
-        let images = self.steps_since_line as f64 * self.global_batch as f64;
-        let seconds = ended.duration_since(self.last_line).as_secs_f64();
-        self.last_line = ended;
-        self.steps_since_line = 0;
-        self.write(&Metric::Train {
-            step: step.number,
-            epoch: step.epoch,
-            loss,
-            lr: step.lr,
-            // A clock too coarse for a step would make this infinite, which JSON cannot say.
-            images_per_second: images / seconds.max(1e-9),
-        })
+        assert_eq!(Wishes::decode(&mean), save.or(pause));
+        assert_eq!(Wishes::decode(&[0.0; 3]), Wishes::default());
+    }
+
+    #[test]
+    fn rates_are_those_since_the_last_line() {
+        let work = Work {
+            flops_per_image: Some(2.0),
+            peak_flops: Some(1e30),
+        };
+        let mut recorder = Recorder::new(&ProcessGroup::single(), None, 2, 10, work);
+        recorder.start_epoch(0, 0.0);
+        let step = |number| Step {
+            number,
+            epoch: 1,
+            loss: number as f64,
+            lr: 0.1,
+            elapsed: 1.0,
+            times: StepTimes {
+                forward: number as f64,
+                ..StepTimes::default()
+            },
+            gradient_norm: None,
+        };
+        let none = Wishes::default();
+        assert_eq!(recorder.record(step(1), none).unwrap(), None);
+        let first = recorder.record(step(2), none).unwrap().unwrap();
+        assert_eq!((first.step, first.time.forward), (1, 1.0));
+        assert!(first.memory_mib.is_none());
+        let second = recorder.record(step(3), none).unwrap().unwrap();
+        assert_eq!((second.step, second.time.forward), (2, 1.5));
+        assert!(second.memory_mib.is_some());
+        assert_eq!(second.tflops, Some(second.images_per_second * 2.0 / 1e12));
+        let third = recorder.settle().unwrap().unwrap();
+        assert_eq!((third.step, third.time.forward), (3, 3.0));
+        assert_eq!(recorder.settle().unwrap(), None);
+        assert_eq!(recorder.mean_loss(), 2.0);
+        assert_eq!(recorder.epoch_times().own(), 6.0);
     }
 }

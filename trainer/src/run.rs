@@ -8,30 +8,22 @@ use std::time::Duration;
 use burn::tensor::Device;
 use burn_dist::group::{GroupOptions, ProcessGroup, TransportKind};
 use burn_dist::world::World;
-use datasets::{Dataset, EvalSampler, Loader, TrainSampler};
-use models::ImageClassifier;
+use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
+use models::{ImageClassifier, ModelError};
 
+use crate::callback::Callback;
 use crate::config::{Batching, Config, Loaded, TransportName};
 use crate::data::{self, Splits};
 use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{model, panics, seed};
+use crate::{limits, model, panics, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
 const EVAL_BATCH: usize = 128;
 
-/// What the caller decides and the configuration does not.
-#[derive(Clone, Debug, Default)]
-pub struct RunOptions {
-    /// The run folder; `runs/<name>-<time>` if not given.
-    pub run_dir: Option<PathBuf>,
-    /// What is continued.
-    pub resume: Resume,
-}
-
-/// Everything a training loop needs, made by [`run`].
+/// Everything a training loop needs, made by [`Trainer`].
 pub(crate) struct Session<'a> {
     pub config: &'a Config,
     /// Name of the run.
@@ -54,21 +46,123 @@ pub(crate) struct Input {
     pub eval_loader: Loader,
 }
 
-/// Trains as `loaded` says. Every rank of `world` calls it with the same configuration.
+/// A run that is about to start: what its configuration says, and what the caller adds.
 ///
-/// # Errors
-/// Whatever ends the run before its time; the other ranks are told.
-pub fn run(loaded: &Loaded, world: &World, options: &RunOptions) -> Result<Summary, TrainError> {
-    let batching = loaded.batching(world.size())?;
-    let group = connect(&loaded.config, world)?;
-    panics::watch(&group);
-    let outcome = train_on(&group, loaded, batching, world, options);
-    outcome.inspect_err(|error| {
-        // Who failed because another rank did has nothing to tell.
-        if !error.is_of_another_rank() {
-            group.abort(&error.to_string());
+/// Every rank of the world makes the same one.
+///
+/// ```no_run
+/// use burn_dist::world::World;
+/// use trainer::Trainer;
+/// use trainer::config::Loaded;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let loaded = Loaded::load("mnist-cnn.toml", &["train.epochs=2".to_owned()])?;
+/// let world = World::from_env()?;
+/// let summary = Trainer::new(&loaded, &world).run_dir("runs/first").run()?;
+/// println!("{:?}", summary.evaluation);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Trainer<'a> {
+    loaded: &'a Loaded,
+    world: &'a World,
+    run_dir: Option<PathBuf>,
+    resume: Resume,
+    callbacks: Vec<Box<dyn Callback>>,
+}
+
+impl<'a> Trainer<'a> {
+    /// Trains as `loaded` says, on the ranks of `world`.
+    pub fn new(loaded: &'a Loaded, world: &'a World) -> Self {
+        Self {
+            loaded,
+            world,
+            run_dir: None,
+            resume: Resume::Off,
+            callbacks: Vec::new(),
         }
-    })
+    }
+
+    /// The folder of the run; `runs/<name>-<time>` if not given.
+    pub fn run_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.run_dir = Some(folder.into());
+        self
+    }
+
+    /// What the run continues; nothing if not given.
+    pub fn resume(mut self, resume: Resume) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// Adds a callback, called after those that were added before.
+    pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Trains the model that the configuration names.
+    ///
+    /// # Errors
+    /// Whatever ends the run before its time; the other ranks are told.
+    pub fn run(self) -> Result<Summary, TrainError> {
+        let config = self.loaded.config.model.clone();
+        self.go(|session, device, callbacks| {
+            let data = session.data.splits.train.as_ref();
+            let then = Train { session, callbacks };
+            model::build(&config, data, device, then)?
+        })
+    }
+
+    /// Trains a model of the caller's, which `build` makes on the given device for images and
+    /// classes like those of the given data; `[model]` of the configuration is not looked at.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_model<M: ImageClassifier>(
+        self,
+        build: impl FnOnce(&Device, &dyn Dataset) -> Result<M, ModelError>,
+    ) -> Result<Summary, TrainError> {
+        self.go(|session, device, callbacks| {
+            let model = build(device, session.data.splits.train.as_ref())?;
+            train::train(session, model, callbacks)
+        })
+    }
+
+    fn go(
+        self,
+        then: impl FnOnce(&Session<'_>, &Device, Vec<Box<dyn Callback>>) -> Result<Summary, TrainError>,
+    ) -> Result<Summary, TrainError> {
+        let (loaded, world) = (self.loaded, self.world);
+        let mut config = loaded.config.clone();
+        limits::apply(&mut config);
+        let batching = loaded.batching(world.size())?;
+        let group = connect(&config, world)?;
+        panics::watch(&group);
+        let prepare = || {
+            let run_dir = self.run_dir.as_deref();
+            let start = Start::find(&self.resume, run_dir, &loaded.name, &group)?;
+            let session = Session {
+                config: &config,
+                name: &loaded.name,
+                start,
+                world,
+                group: &group,
+                batching,
+                device: world.device(),
+                data: open_in_turn(&config, batching, world, &group)?,
+            };
+            let device = session.device.clone().autodiff();
+            device.seed(seed::of_parameters(config.train.seed));
+            then(&session, &device, self.callbacks)
+        };
+        prepare().inspect_err(|error| {
+            // Who failed because another rank did has nothing to tell.
+            if !error.is_of_another_rank() {
+                group.abort(&error.to_string());
+            }
+        })
+    }
 }
 
 fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
@@ -85,41 +179,17 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
     Ok(ProcessGroup::connect_with(world, options)?)
 }
 
-fn train_on(
-    group: &ProcessGroup,
-    loaded: &Loaded,
-    batching: Batching,
-    world: &World,
-    options: &RunOptions,
-) -> Result<Summary, TrainError> {
-    let config = &loaded.config;
-    let run_dir = options.run_dir.as_deref();
-    let start = Start::find(&options.resume, run_dir, &loaded.name, group)?;
-    let data = open_in_turn(config, batching, world, group)?;
-    let session = Session {
-        config,
-        name: &loaded.name,
-        start,
-        world,
-        group,
-        batching,
-        device: world.device(),
-        data,
-    };
-    let device = session.device.clone().autodiff();
-    device.seed(seed::of_parameters(config.train.seed));
-    let data = session.data.splits.train.as_ref();
-    model::build(&config.model, data, &device, Train(&session))?
-}
-
 /// Trains the model that is built.
-struct Train<'s>(&'s Session<'s>);
+struct Train<'s> {
+    session: &'s Session<'s>,
+    callbacks: Vec<Box<dyn Callback>>,
+}
 
 impl WithModel for Train<'_> {
     type Output = Result<Summary, TrainError>;
 
     fn call<M: ImageClassifier>(self, model: M) -> Self::Output {
-        train::train(self.0, model)
+        train::train(self.session, model, self.callbacks)
     }
 }
 
@@ -146,7 +216,12 @@ fn open_in_turn(
 fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, TrainError> {
     let (rank, size) = (world.rank(), world.size());
     let seed = config.train.seed;
-    let splits = data::open(&config.data, seed)?;
+    let mut splits = data::open(&config.data, seed)?;
+    let mut augment = config.data.augment.clone();
+    if let Some(batches) = config.train.overfit_batches {
+        splits = splits.overfit(batches.saturating_mul(batching.global));
+        augment = Augment::default();
+    }
     let train_sampler = TrainSampler::new(
         splits.train.len(),
         batching.global,
@@ -156,12 +231,15 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
         seed,
     )?;
     let eval_batch = batching.micro.max(EVAL_BATCH);
-    let eval_sampler = EvalSampler::new(splits.test.len(), eval_batch, rank, size)?;
+    let mut eval_sampler = EvalSampler::new(splits.test.len(), eval_batch, rank, size)?;
+    if let Some(batches) = config.train.limit_batches {
+        eval_sampler = eval_sampler.limit(usize::try_from(batches).unwrap_or(usize::MAX));
+    }
     let loader = |dataset: &Arc<dyn Dataset>| {
         Ok::<_, TrainError>(Loader::new(dataset.clone())?.workers(config.data.workers))
     };
     Ok(Input {
-        train_loader: loader(&splits.train)?.augment(config.data.augment.clone(), seed),
+        train_loader: loader(&splits.train)?.augment(augment, seed),
         eval_loader: loader(&splits.test)?,
         splits,
         train_sampler,
@@ -188,7 +266,7 @@ pub struct Plan {
 /// divides it, and builds the model.
 ///
 /// # Errors
-/// What [`run`] would fail with.
+/// What a run would fail with.
 pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
     let config = &loaded.config;
     let batching = loaded.batching(size)?;

@@ -102,11 +102,23 @@ fn failed(path: &Path, error: io::Error) -> TrainError {
 
 /// `20261121-031550`, in UTC.
 fn timestamp(now: SystemTime) -> String {
+    let [year, month, day, hour, minute, second] = moment(now);
+    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+/// `2026-11-21T03:15:50Z`, as RFC 3339 writes a moment in UTC.
+pub fn rfc3339(now: SystemTime) -> String {
+    let [year, month, day, hour, minute, second] = moment(now);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month, day, hour, minute and second, in UTC.
+fn moment(now: SystemTime) -> [u64; 6] {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let seconds = since.as_secs();
     let (year, month, day) = date(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+    let time = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
+    [year, month, day, time[0], time[1], time[2]]
 }
 
 /// Year, month and day of the `days`-th day after 1970-01-01 in the Gregorian calendar.
@@ -150,6 +162,7 @@ mod tests {
         assert_eq!(date(47_541), (2100, 3, 1));
         let moment = UNIX_EPOCH + Duration::from_secs(20_778 * 86_400 + 3 * 3600 + 15 * 60 + 50);
         assert_eq!(timestamp(moment), "20261121-031550");
+        assert_eq!(rfc3339(moment), "2026-11-21T03:15:50Z");
         let far = UNIX_EPOCH + Duration::from_secs(u64::from(u32::MAX) * 1000);
         assert!(timestamp(far).len() > 15);
     }

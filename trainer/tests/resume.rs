@@ -65,15 +65,26 @@ impl Run {
         finished
     }
 
-    /// Lines of metrics without what depends on the clock.
+    /// Lines of metrics without what depends on the clock or the memory.
     fn metrics(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir().join("metrics.jsonl")).unwrap_or_default();
         let line = |line: &str| {
             let mut value: Value = serde_json::from_str(line).unwrap();
-            value.as_object_mut().unwrap().remove("images_per_second");
+            let measured = [
+                "images_per_second",
+                "elapsed",
+                "time",
+                "memory_mib",
+                "seconds",
+            ];
+            value
+                .as_object_mut()
+                .unwrap()
+                .retain(|key, _| !measured.contains(&key.as_str()));
             value
         };
-        text.lines().map(line).collect()
+        let lines = text.lines().map(line);
+        lines.filter(|line| line["kind"] != "ranks").collect()
     }
 
     fn checkpoints(&self) -> Vec<PathBuf> {

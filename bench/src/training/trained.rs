@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use burn_dist::launch::LocalLauncher;
 use burn_dist::world::{Launch, World};
 use serde::Deserialize;
-use trainer::{RunOptions, metrics};
+use trainer::{Trainer, metrics};
 
 use super::workload::{Sizes, Workload};
 use crate::error::BenchError;
@@ -76,11 +76,7 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
         test: args.ranks,
     };
     let loaded = args.model.config(sizes)?;
-    let options = RunOptions {
-        run_dir: Some(run_dir.to_owned()),
-        ..RunOptions::default()
-    };
-    trainer::run(&loaded, world, &options)?;
+    Trainer::new(&loaded, world).run_dir(run_dir).run()?;
     Ok(())
 }
 

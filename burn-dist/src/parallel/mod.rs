@@ -29,6 +29,7 @@ mod state;
 mod update;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -79,6 +80,8 @@ pub struct StepReport {
     pub clipped: bool,
     /// False if the norm was not finite: then parameters and optimizer are as they were.
     pub applied: bool,
+    /// How long the step waited for gradients that were still on their way.
+    pub waited: Duration,
 }
 
 impl<M: Module> Parallel<M> {
@@ -186,8 +189,13 @@ impl<M: Module> Parallel<M> {
     ///
     /// A call before the last micro-batch of the step, or a failed collective.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
+        let begin = Instant::now();
         self.reducer.wait()?;
-        let report = self.clip()?;
+        let waited = begin.elapsed();
+        let report = StepReport {
+            waited,
+            ..self.clip()?
+        };
         if report.applied {
             let factor = self
                 .options
@@ -208,6 +216,7 @@ impl<M: Module> Parallel<M> {
                 gradient_norm: None,
                 clipped: false,
                 applied: true,
+                waited: Duration::ZERO,
             });
         };
         let norm = self.reducer.norm()?;
@@ -215,6 +224,7 @@ impl<M: Module> Parallel<M> {
             gradient_norm: Some(norm),
             clipped: norm.is_finite() && norm > limit,
             applied: norm.is_finite(),
+            waited: Duration::ZERO,
         })
     }
 

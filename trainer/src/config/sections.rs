@@ -292,6 +292,21 @@ pub struct TrainConfig {
     pub seed: u64,
     /// What computes: `auto` or `cpu`. Default `auto`.
     pub device: DeviceName,
+    /// Minutes after which this process saves a checkpoint and ends with exit code 75, to be
+    /// started again with `--resume auto`. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_minutes: Option<f64>,
+    /// Steps of each epoch, and batches of each evaluation on each rank, at most. Default: no
+    /// limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_batches: Option<u64>,
+    /// Learns from, and evaluates on, this many global batches of the training images, without
+    /// augmentation: a model that is able to learn at all soon knows them by heart. Default: off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overfit_batches: Option<usize>,
+    /// Whether the run only tries everything once: three steps and an evaluation of three batches,
+    /// nothing is written. Default false.
+    pub fast_dev_run: bool,
 }
 
 impl Default for TrainConfig {
@@ -307,6 +322,10 @@ impl Default for TrainConfig {
             label_smoothing: 0.0,
             seed: 1,
             device: DeviceName::Auto,
+            max_minutes: None,
+            limit_batches: None,
+            overfit_batches: None,
+            fast_dev_run: false,
         }
     }
 }

@@ -24,6 +24,15 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     if let Some(norm) = train.clip_norm {
         positive("train.clip_norm", norm)?;
     }
+    if let Some(minutes) = train.max_minutes {
+        positive("train.max_minutes", minutes)?;
+    }
+    if let Some(batches) = train.limit_batches {
+        in_range("train.limit_batches", batches, 1, i64::MAX as u64)?;
+    }
+    if let Some(batches) = train.overfit_batches {
+        in_range("train.overfit_batches", batches as u64, 1, 1 << 32)?;
+    }
     fraction("train.label_smoothing", train.label_smoothing)?;
     // TOML has no larger integers, and the resolved configuration is written as TOML.
     in_range("train.seed", train.seed, 0, i64::MAX as u64)?;

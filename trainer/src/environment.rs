@@ -1,0 +1,89 @@
+//! `environment.json`: what ran, where, and on what, for reports and for people who come later.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::TrainError;
+use crate::run::Session;
+use crate::run_dir;
+
+/// File in the run folder.
+pub const FILE: &str = "environment.json";
+
+/// What ran, where, and on what. A run that is continued has that of its last process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Environment {
+    /// Version of this program.
+    pub version: String,
+    /// Arguments of the process.
+    pub command: Vec<String>,
+    /// When it started, in UTC, as RFC 3339 writes it.
+    pub started: String,
+    /// Name of the host of each rank.
+    pub hosts: Vec<String>,
+    /// What computes.
+    pub device: String,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Threads that a rank computes with.
+    pub threads: usize,
+    /// Trainable elements of the model.
+    pub parameters: usize,
+    /// Training images.
+    pub train_samples: usize,
+    /// Test images.
+    pub test_samples: usize,
+    /// Optimizer steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Names of the classes.
+    pub class_names: Vec<String>,
+}
+
+impl Environment {
+    /// Asks all ranks. A collective call.
+    pub(crate) fn gather(
+        session: &Session<'_>,
+        parameters: usize,
+        steps_per_epoch: u64,
+    ) -> Result<Self, TrainError> {
+        let host = rustix::system::uname();
+        let hosts = session.group.gather_bytes(host.nodename().to_bytes())?;
+        let splits = &session.data.splits;
+        Ok(Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: std::env::args_os()
+                .map(|argument| argument.to_string_lossy().into_owned())
+                .collect(),
+            started: run_dir::rfc3339(SystemTime::now()),
+            hosts: hosts
+                .iter()
+                .map(|host| String::from_utf8_lossy(host).into_owned())
+                .collect(),
+            device: format!("{:?}", session.device),
+            world_size: session.group.size(),
+            nodes: session.group.nodes(),
+            threads: rayon::current_num_threads(),
+            parameters,
+            train_samples: splits.train.len(),
+            test_samples: splits.test.len(),
+            steps_per_epoch,
+            class_names: splits.train.class_names().to_vec(),
+        })
+    }
+
+    /// Writes it into the run folder.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn write(&self, run_dir: &Path) -> Result<(), TrainError> {
+        let path = run_dir.join(FILE);
+        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from);
+        text.and_then(|text| std::fs::write(&path, text))
+            .map_err(|error| TrainError::RunDir { path, error })
+    }
+}

@@ -1,0 +1,351 @@
+//! The training loop: epochs of steps of micro-batches, an evaluation after each epoch.
+
+mod setup;
+mod step;
+mod summary;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use burn_dist::ReduceOp;
+use burn_dist::parallel::Parallel;
+use models::ImageClassifier;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use setup::train;
+pub use summary::{End, Summary};
+
+use crate::callback::{Action, Callback, CallbackError, EpochEnd};
+use crate::checkpointing::Checkpoints;
+use crate::console::{Console, duration};
+use crate::early_stopping::{is_better, monitored};
+use crate::error::TrainError;
+use crate::evaluate::{Evaluation, evaluate};
+use crate::memory;
+use crate::metrics::{EvalLine, Metric, RanksLine, TrainLine};
+use crate::progress::{Meta, Progress};
+use crate::record::{Recorder, Wishes};
+use crate::run::Session;
+use crate::schedule::Schedule;
+
+/// A run in progress.
+struct Training<'s, M: ImageClassifier> {
+    session: &'s Session<'s>,
+    parallel: Parallel<M>,
+    recorder: Recorder,
+    console: Console,
+    schedule: Schedule,
+    callbacks: Vec<Box<dyn Callback>>,
+    steps_per_epoch: u64,
+    checkpoints: Option<Checkpoints>,
+    progress: Progress,
+    /// What this rank wants and no other rank knows yet.
+    own_wishes: Wishes,
+    begin: Instant,
+    /// How far the run was when this process began.
+    before: Progress,
+    /// The run folder; on the main rank.
+    run_dir: Option<PathBuf>,
+}
+
+impl<M: ImageClassifier> Training<'_, M> {
+    fn run(&mut self) -> Result<Summary, TrainError> {
+        let mut end = self.is_complete().then_some(End::Complete);
+        let end = loop {
+            if let Some(end) = end {
+                break end;
+            }
+            if self.progress.evaluated {
+                self.progress.epoch += 1;
+                self.progress.steps_of_epoch = 0;
+                self.progress.epoch_loss = 0.0;
+                self.progress.evaluated = false;
+            }
+            end = self.epoch()?;
+            // A faulty network or memory is found here rather than in the results.
+            self.parallel.verify_replicas()?;
+            if end.is_none() && self.is_complete() {
+                end = Some(End::Complete);
+            }
+        };
+        self.save_end()?;
+        let summary = self.summary(end)?;
+        for callback in &mut self.callbacks {
+            callback.on_end(&summary).map_err(failed)?;
+        }
+        Ok(summary)
+    }
+
+    /// Whether nothing is left to do.
+    fn is_complete(&self) -> bool {
+        let progress = &self.progress;
+        progress.evaluated && (progress.epoch >= self.epochs() || self.at_last_step())
+    }
+
+    fn epochs(&self) -> u64 {
+        self.session.config.train.epochs
+    }
+
+    fn at_last_step(&self) -> bool {
+        let limit = self.session.config.train.max_steps;
+        limit.is_some_and(|limit| self.progress.steps >= limit)
+    }
+
+    /// The rest of an epoch and its evaluation; says why the run should end early, if it should.
+    fn epoch(&mut self) -> Result<Option<End>, TrainError> {
+        let begin = Instant::now();
+        let first_step = self.progress.steps;
+        let wishes = self.steps_of_epoch(begin)?;
+        let time = begin.elapsed();
+        self.share_work()?;
+        if wishes.pause {
+            return Ok(Some(End::Paused));
+        }
+        let evaluation = self.evaluate_epoch()?;
+        let images = self.images(self.progress.steps - first_step);
+        self.console.accuracy(evaluation.accuracy);
+        self.tell_epoch(&evaluation, time, images);
+        self.end_epoch(evaluation, wishes)
+    }
+
+    /// What an evaluation leads to.
+    fn end_epoch(
+        &mut self,
+        evaluation: Evaluation,
+        wishes: Wishes,
+    ) -> Result<Option<End>, TrainError> {
+        self.progress.evaluated = true;
+        self.progress.evaluation = Some(evaluation);
+        let stopping = &self.session.config.early_stopping;
+        let reason = self.progress.watch.see(stopping, &evaluation);
+        let epoch = EpochEnd {
+            epoch: self.progress.epoch,
+            steps: self.progress.steps,
+            train_loss: self.recorder.mean_loss(),
+            evaluation: &evaluation,
+        };
+        for callback in &mut self.callbacks {
+            let action = callback.on_epoch_end(&epoch).map_err(failed)?;
+            self.own_wishes = self.own_wishes.or(wish(action));
+        }
+        let wishes = wishes.or(self.agree()?);
+        let is_best = self.is_best(&evaluation);
+        let (epoch, steps) = (self.progress.epoch, self.progress.steps);
+        let due = |checkpoints: &Checkpoints| checkpoints.is_due_after_epoch(epoch, steps);
+        if is_best || wishes.save || self.checkpoints.as_ref().is_some_and(due) {
+            self.save()?;
+        }
+        let asked = || "a callback asked for it".to_owned();
+        Ok(reason.or(wishes.stop.then(asked)).map(End::Early))
+    }
+
+    /// What any rank wants, now.
+    fn agree(&mut self) -> Result<Wishes, TrainError> {
+        let mut wishes = std::mem::take(&mut self.own_wishes).encode();
+        self.session.group.all_reduce(&mut wishes, ReduceOp::Max)?;
+        Ok(Wishes::decode(&wishes))
+    }
+
+    fn evaluate_epoch(&mut self) -> Result<Evaluation, TrainError> {
+        self.parallel.sync_buffers()?;
+        let begin = Instant::now();
+        let evaluation = self.evaluate()?;
+        let progress = &self.progress;
+        if !evaluation.loss.is_finite() {
+            return Err(TrainError::Diverged {
+                what: format!("the validation loss after epoch {}", progress.epoch),
+                value: evaluation.loss,
+            });
+        }
+        self.recorder.write(&Metric::Eval(EvalLine {
+            epoch: progress.epoch,
+            step: progress.steps,
+            loss: evaluation.loss,
+            accuracy: evaluation.accuracy,
+            samples: evaluation.samples,
+            elapsed: progress.train_seconds,
+            seconds: begin.elapsed().as_secs_f64(),
+        }))?;
+        Ok(evaluation)
+    }
+
+    fn evaluate(&self) -> Result<Evaluation, TrainError> {
+        let data = &self.session.data;
+        evaluate(
+            &self.parallel.valid(),
+            &data.eval_loader,
+            &data.eval_sampler,
+            &self.session.device,
+            self.session.group,
+        )
+    }
+
+    fn tell_epoch(&self, evaluation: &Evaluation, time: Duration, images: f64) {
+        self.console.line(&format!(
+            "epoch {}/{}: {}, train loss {:.4}, val loss {:.4}, val accuracy {:.2} %, {:.0} \
+             images/s",
+            self.progress.epoch,
+            self.epochs(),
+            duration(time),
+            self.recorder.mean_loss(),
+            evaluation.loss,
+            100.0 * evaluation.accuracy,
+            images / time.as_secs_f64(),
+        ));
+    }
+
+    /// Whether this is the best evaluation so far, and the configuration wants to keep it.
+    fn is_best(&mut self, evaluation: &Evaluation) -> bool {
+        let config = &self.session.config.checkpoint;
+        if !config.best || self.checkpoints.is_none() {
+            return false;
+        }
+        let value = monitored(config.monitor, evaluation);
+        let best = self.progress.best;
+        if best.is_some_and(|(_, best)| !is_better(config.monitor, value, best, 0.0)) {
+            return false;
+        }
+        self.progress.best = Some((self.progress.steps, value));
+        true
+    }
+
+    /// Trains until the epoch or the run ends, or a rank wants to; gives what the ranks want.
+    fn steps_of_epoch(&mut self, begin: Instant) -> Result<Wishes, TrainError> {
+        let session = self.session;
+        let (epoch, done_before) = (self.progress.epoch, self.progress.steps_of_epoch);
+        let (first_step, seconds) = (self.progress.steps, self.progress.train_seconds);
+        self.recorder
+            .start_epoch(done_before, self.progress.epoch_loss);
+        self.console
+            .start_epoch(epoch, self.epochs(), self.steps_per_epoch);
+        // Samplers count epochs from 0.
+        let order = session.data.train_sampler.epoch(epoch as usize - 1);
+        let order = order.from_step(done_before as usize);
+        let mut batches = session.data.train_loader.iter(order);
+        let mut wishes = Wishes::default();
+        while self.progress.steps_of_epoch < self.steps_per_epoch && !self.at_last_step() {
+            self.step(&mut batches, || seconds + begin.elapsed().as_secs_f64())?;
+            let images = self.images(self.progress.steps - first_step);
+            let rate = images / begin.elapsed().as_secs_f64();
+            self.console
+                .step(self.progress.steps_of_epoch, self.steps_per_epoch, rate);
+            wishes = self.recorder.take_wishes();
+            if wishes.pause || wishes.stop {
+                break;
+            }
+            self.save_within_epoch(&mut wishes)?;
+        }
+        let line = self.recorder.settle()?;
+        self.step_is_known(line)?;
+        self.console.end_epoch();
+        Ok(wishes.or(self.recorder.take_wishes()))
+    }
+
+    /// The numbers of a step have come.
+    fn step_is_known(&mut self, line: Option<TrainLine>) -> Result<(), TrainError> {
+        let Some(line) = line else {
+            return Ok(());
+        };
+        self.console.loss(line.loss);
+        for callback in &mut self.callbacks {
+            let action = callback.on_step(&line).map_err(failed)?;
+            self.own_wishes = self.own_wishes.or(wish(action));
+        }
+        Ok(())
+    }
+
+    /// Saves the state if it is time; at the end of an epoch, its evaluation comes first.
+    fn save_within_epoch(&mut self, wishes: &mut Wishes) -> Result<(), TrainError> {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return Ok(());
+        };
+        for news in checkpoints.news() {
+            self.console.line(&news);
+        }
+        let due = checkpoints.is_due_after_step(self.progress.steps);
+        let end = self.progress.steps_of_epoch == self.steps_per_epoch || self.at_last_step();
+        if (due || wishes.save) && !end {
+            wishes.save = false;
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Saves the last state, and waits until everything is written.
+    fn save_end(&mut self) -> Result<(), TrainError> {
+        let steps = self.progress.steps;
+        let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(steps);
+        if self.checkpoints.as_ref().is_some_and(lacks) {
+            self.save()?;
+        }
+        let news = self.checkpoints.take().map(Checkpoints::finish);
+        for news in news.into_iter().flatten() {
+            self.console.line(&news);
+        }
+        Ok(())
+    }
+
+    fn save(&mut self) -> Result<(), TrainError> {
+        let line = self.recorder.settle()?;
+        self.step_is_known(line)?;
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return Ok(());
+        };
+        self.progress.epoch_loss = self.recorder.epoch_loss();
+        self.progress.metrics_bytes = self.recorder.metrics_bytes()?;
+        let meta = Meta {
+            progress: self.progress.clone(),
+            task: setup::task(self.session),
+        };
+        checkpoints.save(self.parallel.state(), &meta);
+        Ok(())
+    }
+
+    /// Writes down how the ranks shared the steps since the epoch began.
+    fn share_work(&mut self) -> Result<(), TrainError> {
+        let times = self.recorder.epoch_times();
+        let own = Work {
+            compute: times.own(),
+            wait: times.wait,
+            memory_mib: memory::resident_mib().unwrap_or_default(),
+        };
+        let message = serde_json::to_vec(&own).unwrap_or_default();
+        let all = self.session.group.gather_bytes(&message)?;
+        let all: Vec<Work> = all
+            .iter()
+            .map(|work| serde_json::from_slice(work).unwrap_or_default())
+            .collect();
+        self.recorder.write(&Metric::Ranks(RanksLine {
+            epoch: self.progress.epoch,
+            step: self.progress.steps,
+            compute: all.iter().map(|work| work.compute).collect(),
+            wait: all.iter().map(|work| work.wait).collect(),
+            memory_mib: all.iter().map(|work| work.memory_mib).collect(),
+        }))
+    }
+
+    /// Training images, over all ranks, in `steps` steps.
+    fn images(&self, steps: u64) -> f64 {
+        steps as f64 * self.session.batching.global as f64
+    }
+}
+
+/// What a rank tells the others of its part of an epoch.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Work {
+    compute: f64,
+    wait: f64,
+    memory_mib: f64,
+}
+
+fn wish(action: Action) -> Wishes {
+    Wishes {
+        save: action == Action::Save,
+        stop: action == Action::Stop,
+        pause: false,
+    }
+}
+
+fn failed(error: CallbackError) -> TrainError {
+    TrainError::Callback(error.to_string())
+}

@@ -1,0 +1,182 @@
+//! Everything between the session and the first step.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use burn_dist::checkpoint::Source;
+use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
+use models::ImageClassifier;
+
+use super::{Summary, Training, failed};
+use crate::callback::{Begin, Callback};
+use crate::checkpointing::Checkpoints;
+use crate::console::Console;
+use crate::environment::Environment;
+use crate::error::TrainError;
+use crate::metrics::MetricsFile;
+use crate::progress::{Meta, Progress, Task};
+use crate::record::{Recorder, Wishes, Work};
+use crate::run::Session;
+use crate::schedule::Schedule;
+use crate::{optimizer, resume, run_dir};
+
+/// Trains `model`, which is on an autodiff device.
+pub(crate) fn train<M: ImageClassifier>(
+    session: &Session<'_>,
+    model: M,
+    callbacks: Vec<Box<dyn Callback>>,
+) -> Result<Summary, TrainError> {
+    let (config, start) = (session.config, &session.start);
+    let mut parallel = Parallel::new(
+        model,
+        optimizer::build(&config.optimizer),
+        parallel_options(session),
+        session.group,
+    )?;
+    let mut progress = match &start.checkpoint {
+        Some(path) => restore(&mut parallel, path, &task(session))?,
+        None => Progress::start(),
+    };
+    if start.of_another_run {
+        progress.metrics_bytes = 0;
+    }
+    let steps_per_epoch = steps_per_epoch(session);
+    let environment = Environment::gather(session, parallel.num_parameters(), steps_per_epoch)?;
+    // Only now, when nothing is left that could be wrong with the configuration or the data.
+    let main = session.world.is_main();
+    let run_dir = (main && !config.train.fast_dev_run)
+        .then(|| run_dir::create(start.run_dir.as_deref(), session.name, config))
+        .transpose()?;
+    let metrics = run_dir
+        .as_deref()
+        .map(|folder| {
+            environment.write(folder)?;
+            MetricsFile::open(folder, progress.metrics_bytes)
+        })
+        .transpose()?;
+    let checkpoints = checkpoints(session, run_dir.as_deref(), progress.steps)?;
+    let mut training = Training {
+        session,
+        recorder: Recorder::new(
+            session.group,
+            metrics,
+            config.log.every_steps,
+            session.batching.global,
+            Work::default(),
+        ),
+        console: Console::new(main),
+        schedule: schedule(session, steps_per_epoch),
+        callbacks,
+        steps_per_epoch,
+        parallel,
+        checkpoints,
+        own_wishes: Wishes::default(),
+        begin: Instant::now(),
+        before: progress.clone(),
+        progress,
+        run_dir,
+    };
+    training.introduce();
+    training.tell_callbacks()?;
+    let summary = training.run()?;
+    training.conclude(&summary);
+    Ok(summary)
+}
+
+impl<M: ImageClassifier> Training<'_, M> {
+    fn tell_callbacks(&mut self) -> Result<(), TrainError> {
+        let begin = Begin {
+            rank: self.session.group.rank(),
+            world_size: self.session.group.size(),
+            run_dir: self.run_dir.as_deref(),
+            steps: self.progress.steps,
+            steps_per_epoch: self.steps_per_epoch,
+            epochs: self.session.config.train.epochs,
+            parameters: self.parallel.num_parameters(),
+        };
+        for callback in &mut self.callbacks {
+            callback.on_begin(&begin).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// Continues from a checkpoint; gives how far the run was.
+fn restore<M: ImageClassifier>(
+    parallel: &mut Parallel<M>,
+    path: &Path,
+    task: &Task,
+) -> Result<Progress, TrainError> {
+    let source = Source::open(path)?;
+    let meta = Meta::of(source.manifest(), task)?;
+    parallel.restore(&source)?;
+    Ok(meta.progress)
+}
+
+/// What the session learns from.
+pub(super) fn task(session: &Session<'_>) -> Task {
+    let splits = &session.data.splits;
+    Task {
+        data: session.config.data.name.to_string(),
+        train_samples: splits.train.len(),
+        test_samples: splits.test.len(),
+        classes: splits.train.class_names().len(),
+        global_batch: session.batching.global,
+        seed: session.config.train.seed,
+    }
+}
+
+fn steps_per_epoch(session: &Session<'_>) -> u64 {
+    let all = session.data.train_sampler.steps_per_epoch() as u64;
+    let limit = session.config.train.limit_batches;
+    limit.map_or(all, |limit| limit.min(all))
+}
+
+/// Every rank writes into the folder that rank 0 has chosen.
+fn checkpoints(
+    session: &Session<'_>,
+    run_dir: Option<&Path>,
+    steps: u64,
+) -> Result<Option<Checkpoints>, TrainError> {
+    let train = &session.config.train;
+    let config = &session.config.checkpoint;
+    // A run that leaves when its time is over has to leave something to continue from.
+    let wanted = config.wanted() || train.max_minutes.is_some();
+    if !wanted || train.fast_dev_run {
+        return Ok(None);
+    }
+    let own = run_dir.unwrap_or(Path::new(""));
+    let own = std::path::absolute(own).unwrap_or(own.to_owned());
+    let all = session.group.gather_bytes(own.as_os_str().as_bytes())?;
+    let first = all.into_iter().next().unwrap_or_default();
+    let folder = PathBuf::from(OsString::from_vec(first)).join(resume::FOLDER);
+    let timeout = Duration::from_secs(session.config.parallel.timeout_seconds);
+    let group = session.group;
+    let checkpoints = Checkpoints::start(config, &folder, steps, timeout, group)?;
+    Ok(Some(checkpoints))
+}
+
+fn schedule(session: &Session<'_>, steps_per_epoch: u64) -> Schedule {
+    let config = session.config;
+    let all = steps_per_epoch.saturating_mul(config.train.epochs);
+    let total = config.train.max_steps.map_or(all, |limit| limit.min(all));
+    Schedule::new(
+        &config.schedule,
+        config.optimizer.lr(),
+        steps_per_epoch,
+        total,
+        session.group.size(),
+    )
+}
+
+fn parallel_options(session: &Session<'_>) -> ParallelOptions {
+    let config = session.config;
+    ParallelOptions {
+        strategy: Strategy::Ddp,
+        accumulate: session.batching.accumulate,
+        clip_norm: config.train.clip_norm,
+        buckets: BucketSizes::from_mib(config.parallel.bucket_mib),
+    }
+}

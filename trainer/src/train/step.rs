@@ -1,0 +1,105 @@
+//! One optimizer step.
+
+use std::time::Instant;
+
+use datasets::BatchIter;
+use models::ImageClassifier;
+
+use super::Training;
+use crate::batch::to_tensors;
+use crate::checkpointing::Checkpoints;
+use crate::config::Batching;
+use crate::error::TrainError;
+use crate::loss::objective;
+use crate::metrics::StepTimes;
+use crate::record::{Step, Wishes};
+use crate::seed;
+
+impl<M: ImageClassifier> Training<'_, M> {
+    /// Trains on the next micro-batches; `elapsed` gives the seconds of training so far.
+    pub(super) fn step(
+        &mut self,
+        batches: &mut BatchIter,
+        elapsed: impl Fn() -> f64,
+    ) -> Result<(), TrainError> {
+        let session = self.session;
+        let config = session.config;
+        let device = session.device.clone().autodiff();
+        let number = self.progress.steps + 1;
+        let rank = session.world.rank();
+        device.seed(seed::of_step(config.train.seed, rank, number));
+        let Batching { accumulate, .. } = session.batching;
+        let mut times = StepTimes::default();
+        let mut loss_sum = 0.0;
+        for _ in 0..accumulate {
+            let mut watch = Watch::start();
+            let Some(batch) = batches.next() else {
+                break;
+            };
+            let batch = batch?;
+            times.data += watch.lap();
+            let (images, targets) = to_tensors(batch, &device);
+            let logits = self.parallel.model().forward(images);
+            let loss = objective(logits, targets, config.train.label_smoothing);
+            loss_sum += f64::from(loss.clone().into_scalar::<f32>());
+            times.forward += watch.lap();
+            self.parallel.backward(loss)?;
+            times.backward += watch.lap();
+        }
+        let lr = self.schedule.lr(number);
+        let mut watch = Watch::start();
+        let report = self.parallel.step(lr)?;
+        times.wait = report.waited.as_secs_f64();
+        times.update = watch.lap() - times.wait;
+        if !report.applied {
+            return Err(TrainError::Diverged {
+                what: format!("the norm of the gradient of step {number}"),
+                value: report.gradient_norm.unwrap_or(f64::NAN),
+            });
+        }
+        self.progress.steps = number;
+        self.progress.steps_of_epoch += 1;
+        self.progress.train_seconds = elapsed();
+        let step = Step {
+            number,
+            epoch: self.progress.epoch,
+            loss: loss_sum / accumulate as f64,
+            lr,
+            elapsed: self.progress.train_seconds,
+            times,
+            gradient_norm: report.gradient_norm,
+        };
+        let wishes = self.wishes();
+        let line = self.recorder.record(step, wishes)?;
+        self.step_is_known(line)
+    }
+
+    /// What this rank wants: its callbacks, and its clock.
+    fn wishes(&mut self) -> Wishes {
+        let overdue = Checkpoints::is_overdue;
+        let limit = self.session.config.train.max_minutes;
+        let clock = Wishes {
+            save: self.checkpoints.as_ref().is_some_and(overdue),
+            stop: false,
+            pause: limit.is_some_and(|limit| self.begin.elapsed().as_secs_f64() >= 60.0 * limit),
+        };
+        std::mem::take(&mut self.own_wishes).or(clock)
+    }
+}
+
+/// Measures what follows what.
+struct Watch(Instant);
+
+impl Watch {
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Seconds since the lap before.
+    fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        let lap = now.duration_since(self.0);
+        self.0 = now;
+        lap.as_secs_f64()
+    }
+}

@@ -1,0 +1,137 @@
+//! What a run says of itself at its beginning and end.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use burn_dist::parallel::Checksum;
+use models::ImageClassifier;
+
+use super::Training;
+use crate::config::Batching;
+use crate::console::duration;
+use crate::error::TrainError;
+use crate::evaluate::Evaluation;
+
+/// Why a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It did all its steps.
+    Complete,
+    /// It had reached what it was to reach, or a callback wanted it to end: the reason.
+    Early(String),
+    /// Its time was over. It left a checkpoint and wants to be continued.
+    Paused,
+}
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Why it ended.
+    pub end: End,
+    /// Epochs that were begun.
+    pub epochs: u64,
+    /// Optimizer steps.
+    pub steps: u64,
+    /// From the first step of this process to the end, evaluations included.
+    pub total_time: Duration,
+    /// Training images per second over all ranks, evaluations excluded.
+    pub images_per_second: f64,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Ranks, and with them devices, on this node.
+    pub devices_per_node: usize,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// The last evaluation, if there was one.
+    pub evaluation: Option<Evaluation>,
+    /// Checksum of the parameters, which all ranks were found to share.
+    pub checksum: Checksum,
+    /// The run folder; on the main rank.
+    pub run_dir: Option<PathBuf>,
+}
+
+impl<M: ImageClassifier> Training<'_, M> {
+    pub(super) fn summary(&self, end: End) -> Result<Summary, TrainError> {
+        let (progress, before) = (&self.progress, &self.before);
+        let steps = progress.steps - before.steps;
+        let seconds = progress.train_seconds - before.train_seconds;
+        let world = self.session.world;
+        Ok(Summary {
+            end,
+            epochs: progress.epoch,
+            steps: progress.steps,
+            total_time: self.begin.elapsed(),
+            images_per_second: match steps {
+                0 => 0.0,
+                _ => self.images(steps) / seconds,
+            },
+            nodes: self.session.group.nodes(),
+            devices_per_node: world.local_size(),
+            world_size: world.size(),
+            evaluation: progress.evaluation,
+            checksum: self.parallel.verify_replicas()?,
+            run_dir: self.run_dir.clone(),
+        })
+    }
+
+    pub(super) fn introduce(&self) {
+        let session = self.session;
+        let Batching {
+            global,
+            micro,
+            accumulate,
+        } = session.batching;
+        let (group, splits) = (session.group, &session.data.splits);
+        let size = group.size();
+        self.console.line(&format!(
+            "{}: {} parameters, {} training and {} test images",
+            session.name,
+            self.parallel.num_parameters(),
+            splits.train.len(),
+            splits.test.len(),
+        ));
+        let ranks = match size {
+            1 => "1 rank".to_owned(),
+            _ => format!("{size} ranks over {}", group.transport()),
+        };
+        self.console.line(&format!(
+            "{ranks}, global batch {global} = {micro} × {accumulate} accumulated × {size}, {} \
+             steps per epoch",
+            self.steps_per_epoch
+        ));
+        if let Some(folder) = &self.run_dir {
+            self.console
+                .line(&format!("run folder {}", folder.display()));
+        }
+        for note in &session.start.notes {
+            self.console.line(note);
+        }
+    }
+
+    pub(super) fn conclude(&self, summary: &Summary) {
+        match &summary.end {
+            End::Complete => {}
+            End::Early(reason) => self.console.line(&format!("stopped early: {reason}")),
+            End::Paused => self.console.line(&format!(
+                "stopped after step {}, as train.max_minutes says; start the run again with \
+                 --resume auto",
+                summary.steps
+            )),
+        }
+        let checksum = summary.checksum.to_string();
+        let checksum = checksum.get(..16).unwrap_or_default();
+        self.console.line(&match summary.world_size {
+            1 => format!("parameters have the checksum {checksum}"),
+            _ => format!("parameters are the same on all ranks, checksum {checksum}"),
+        });
+        self.console.line(&format!(
+            "total time {}, throughput {:.0} images/s, nodes {}, devices per node {}, world size \
+             {}",
+            duration(summary.total_time),
+            summary.images_per_second,
+            summary.nodes,
+            summary.devices_per_node,
+            summary.world_size,
+        ));
+    }
+}

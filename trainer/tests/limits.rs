@@ -1,0 +1,132 @@
+//! Runs that are cut short: to try something, because time is over, or because a callback says so.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{TINY, Trial};
+
+#[test]
+fn a_trial_run_tries_everything_and_writes_nothing() {
+    let settings = [
+        "train.fast_dev_run=true",
+        "train.epochs=100",
+        "checkpoint.every_steps=1",
+    ];
+    let finished = Trial::tiny(&["--nproc", "2"], &settings).run();
+    finished.assert_code(0).assert_no_files(&[]);
+    assert!(finished.stdout.contains("epoch 1/1"), "{}", finished.stdout);
+}
+
+#[test]
+fn epochs_and_evaluations_can_be_cut_short() {
+    // 101 test images: each of two ranks has one batch, of 51 and 50.
+    let settings = ["train.limit_batches=4", "train.epochs=2"];
+    let finished = Trial::tiny(&["--nproc", "2"], &settings).run();
+    finished.assert_code(0);
+    assert_eq!(finished.losses().len(), 8);
+    let settings = ["train.limit_batches=1", "data.test_samples=1000"];
+    let finished = Trial::tiny(&["--nproc", "1"], &settings).run();
+    finished.assert_code(0);
+    assert_eq!(finished.metrics("eval")[0]["samples"], 128);
+}
+
+#[test]
+fn a_model_learns_one_batch_by_heart() {
+    let settings = [
+        "train.overfit_batches=1",
+        "train.epochs=150",
+        "data.augment=shift:2",
+        "optimizer.lr=0.01",
+        "log.every_steps=150",
+    ];
+    let finished = Trial::tiny(&["--nproc", "2"], &settings).run();
+    finished.assert_code(0);
+    let evaluations = finished.metrics("eval");
+    let last = evaluations.last().unwrap();
+    assert_eq!(last["samples"], 12);
+    assert_eq!(last["accuracy"].as_f64(), Some(1.0));
+}
+
+#[test]
+fn a_run_whose_time_is_over_is_continued_to_the_same_end() {
+    let checksum = |stdout: &str| {
+        let line = stdout.lines().find(|line| line.starts_with("parameters"));
+        line.unwrap().rsplit(' ').next().unwrap().to_owned()
+    };
+    let whole = Trial::tiny(&["--nproc", "2"], &["train.epochs=3"]).run();
+    whole.assert_code(0);
+
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let continued = |minutes: &str| {
+        let mut args = vec!["--nproc", "2", "--resume", "auto"];
+        args.extend(["--run-dir", dir.to_str().unwrap()]);
+        let settings = TINY.iter().copied().chain(["train.epochs=3", minutes]);
+        for setting in settings {
+            args.extend(["--set", setting]);
+        }
+        Trial::new(&args).run()
+    };
+    // Less time than a step takes: one step, and one more until all ranks know.
+    let paused = continued("train.max_minutes=1e-9");
+    paused.assert_code(75).assert_nobody_left();
+    assert!(paused.stdout.contains("--resume auto"), "{}", paused.stdout);
+    let metrics = std::fs::read_to_string(dir.join("metrics.jsonl")).unwrap();
+    assert!(!metrics.contains("\"eval\""), "{metrics}");
+    let finished = continued("train.max_minutes=60.0");
+    finished.assert_code(0);
+    assert_eq!(checksum(&finished.stdout), checksum(&whole.stdout));
+}
+
+#[test]
+fn wrong_limits_are_refused() {
+    for (setting, part) in [
+        ("train.max_minutes=0.0", "train.max_minutes"),
+        ("train.limit_batches=0", "train.limit_batches"),
+        ("train.overfit_batches=0", "train.overfit_batches"),
+    ] {
+        let refused = Trial::tiny(&[], &[setting]).run();
+        refused.assert_code(2).assert_stderr(&[part]);
+    }
+}
+
+fn example(name: &str) -> PathBuf {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_trainer"));
+    program.with_file_name("examples").join(name)
+}
+
+#[test]
+fn the_examples_do_what_they_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(example("custom_callback"))
+        .args(["digits.toml", "run", "data.train_samples=640"])
+        .args([
+            "train.epochs=50",
+            "data.test_samples=100",
+            "optimizer.lr=0.01",
+        ])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    for part in [
+        "callback: epoch 1 reached",
+        "callback: Early(",
+        "stopped early: a callback",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(folder.path().join("run/environment.json").is_file());
+
+    let output = Command::new(example("loop_by_hand")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        text.lines().filter(|line| line.starts_with("loss")).count(),
+        32
+    );
+    assert!(text.contains("rank 0 of 1: parameters"), "{text}");
+}
