@@ -1,5 +1,6 @@
 //! Benchmarks of burn-dist: each sub-command measures one thing, prints a table, and writes JSON.
 
+mod checkpoint;
 mod collectives;
 mod error;
 mod loader;
@@ -25,6 +26,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Checkpoint(checkpoint::CheckpointArgs),
     Collectives(collectives::CollectivesArgs),
     /// One rank of `collectives`, started by it.
     #[command(hide = true, name = collectives::rank::RANK_COMMAND)]
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     // As the trainer does, so that the loop without it is measured under the same conditions.
     trainer::allocator::keep_freed_memory();
     let done = match cli.command {
+        Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Collectives(args) => collectives::run(&args),
         Command::CollectivesRank(args) => collectives::rank::run(&args),
         Command::Loader(args) => loader::run(&args),

@@ -4,8 +4,8 @@
 pub mod bare;
 pub mod trained;
 
-mod process;
-mod workload;
+pub(crate) mod process;
+pub(crate) mod workload;
 
 use std::path::PathBuf;
 
@@ -58,7 +58,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Who runs the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Loop {
+pub(crate) enum Loop {
     /// Forward, loss, backward and Burn's optimizer, nothing else.
     Bare,
     /// The trainer's library: loader, hooks, buckets, metrics.
@@ -67,18 +67,18 @@ enum Loop {
 
 /// One thing that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-struct Setting {
-    by: Loop,
-    ranks: usize,
+pub(crate) struct Setting {
+    pub(crate) by: Loop,
+    pub(crate) ranks: usize,
     /// Compute threads of each rank.
-    threads: usize,
+    pub(crate) threads: usize,
 }
 
 const BARE_1: Setting = setting(Loop::Bare, 1, 1);
 const BARE_2: Setting = setting(Loop::Bare, 1, 2);
 const TRAINER_1: Setting = setting(Loop::Trainer, 1, 1);
-const TRAINER_2: Setting = setting(Loop::Trainer, 1, 2);
-const RANKS_2: Setting = setting(Loop::Trainer, 2, 1);
+pub(crate) const TRAINER_2: Setting = setting(Loop::Trainer, 1, 2);
+pub(crate) const RANKS_2: Setting = setting(Loop::Trainer, 2, 1);
 /// In the order of a round: those that are compared stand side by side.
 const SETTINGS: [Setting; 5] = [BARE_1, TRAINER_1, RANKS_2, TRAINER_2, BARE_2];
 

@@ -54,6 +54,19 @@ impl Processes {
     /// # Errors
     /// When a process fails or leaves no result.
     pub fn images_per_second(&self, setting: Setting, steps: usize) -> Result<f64, BenchError> {
+        self.images_per_second_with(setting, steps, &[])
+    }
+
+    /// The same with further arguments for the trainer's loop.
+    ///
+    /// # Errors
+    /// As [`images_per_second`](Self::images_per_second).
+    pub fn images_per_second_with(
+        &self,
+        setting: Setting,
+        steps: usize,
+        more: &[String],
+    ) -> Result<f64, BenchError> {
         let out = self.folder.path().join("seconds.json");
         let (name, batch) = match setting.by {
             Loop::Bare => (bare::COMMAND, self.batch),
@@ -69,6 +82,7 @@ impl Processes {
             .env("RAYON_NUM_THREADS", setting.threads.to_string());
         if setting.by == Loop::Trainer {
             command.args(["--ranks", &setting.ranks.to_string()]);
+            command.args(more);
         }
         finish(&mut command)?;
         let seconds: Vec<f64> = report::read(&out)?;

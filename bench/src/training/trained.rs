@@ -10,7 +10,7 @@ use burn_dist::world::{Launch, World};
 use serde::Deserialize;
 use trainer::{Trainer, metrics};
 
-use super::workload::{Sizes, Workload};
+use super::workload::{Optimizer, Sizes, Workload};
 use crate::error::BenchError;
 use crate::report;
 
@@ -32,6 +32,12 @@ pub struct TrainedArgs {
     /// Steps to take.
     #[arg(long)]
     steps: usize,
+    /// What updates the parameters.
+    #[arg(long, default_value = "sgd")]
+    optimizer: Optimizer,
+    /// Further settings of the configuration.
+    #[arg(long)]
+    set: Vec<String>,
     /// File for the seconds of each step, as a JSON list.
     #[arg(long)]
     out: PathBuf,
@@ -75,7 +81,7 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
         train: args.batch.saturating_mul(args.steps),
         test: args.ranks,
     };
-    let loaded = args.model.config(sizes)?;
+    let loaded = args.model.config_with(sizes, args.optimizer, &args.set)?;
     Trainer::new(&loaded, world).run_dir(run_dir).run()?;
     Ok(())
 }

@@ -17,6 +17,16 @@ pub enum Workload {
     VitTiny,
 }
 
+/// What updates the parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Optimizer {
+    /// SGD with momentum: one number of state per parameter.
+    Sgd,
+    /// AdamW: two numbers of state per parameter.
+    #[value(name = "adamw")]
+    AdamW,
+}
+
 /// Numbers of images.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
@@ -54,6 +64,19 @@ impl Workload {
     /// # Errors
     /// When it cannot be read, which would be a mistake in this module.
     pub fn config(self, sizes: Sizes) -> Result<Loaded, BenchError> {
+        self.config_with(sizes, Optimizer::Sgd, &[])
+    }
+
+    /// The same with an optimizer and further settings.
+    ///
+    /// # Errors
+    /// When they are wrong.
+    pub fn config_with(
+        self,
+        sizes: Sizes,
+        optimizer: Optimizer,
+        sets: &[String],
+    ) -> Result<Loaded, BenchError> {
         let colour = "name = \"generated\"\nclasses = 100";
         let (model, data) = match self {
             Self::Cnn => ("name = \"cnn\"", "name = \"digits\""),
@@ -61,14 +84,20 @@ impl Workload {
             Self::VitTiny => ("name = \"vit\"\npreset = \"tiny\"", colour),
         };
         let Sizes { batch, train, test } = sizes;
+        let optimizer = match optimizer {
+            Optimizer::Sgd => {
+                format!("name = \"sgd\"\nlr = {LEARNING_RATE}\nmomentum = {MOMENTUM}")
+            }
+            Optimizer::AdamW => "name = \"adamw\"".to_owned(),
+        };
         let text = format!(
             "[model]\n{model}\n\
              [data]\n{data}\ntrain_samples = {train}\ntest_samples = {test}\n\
-             [optimizer]\nname = \"sgd\"\nlr = {LEARNING_RATE}\nmomentum = {MOMENTUM}\n\
+             [optimizer]\n{optimizer}\n\
              [train]\nepochs = 1\nbatch_size = {batch}\nseed = {SEED}\n\
              [log]\nevery_steps = 1\n",
         );
-        Ok(Loaded::parse("bench", "bench", &text, &[])?)
+        Ok(Loaded::parse("bench", "bench", &text, sets)?)
     }
 }
 
