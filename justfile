@@ -7,6 +7,10 @@ train *arguments:
 test:
     scripts/test.sh
 
+# Kills all ranks of a training at random steps, twenty times, and compares with one left alone.
+kill-resume *arguments:
+    scripts/kill-resume.sh {{arguments}}
+
 lint:
     cargo fmt --all --check
     cargo clippy --release --workspace --all-targets -- -D warnings
@@ -19,3 +23,4 @@ bench:
     cargo run --release -p bench -- collectives --mpi
     cargo run --release -p bench -- training
     cargo run --release -p bench -- loader
+    cargo run --release -p bench -- checkpoint

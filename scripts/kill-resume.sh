@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Kills a training at random steps, again and again, and shows that it ends as if nobody had: the
+# same parameters, bit by bit, and the same losses, as the run that was left alone.
+#
+#   scripts/kill-resume.sh [--times N] [--nproc N] [--seed N] [section.key=value ...]
+#
+# Every time, all processes of the run get SIGKILL at once, at a step drawn at random, and the run is
+# started again with `--resume auto`. The model has dropout, the images are augmented, the learning
+# rate follows a schedule, and a checkpoint is written every 7 steps. TRAINER names the program,
+# which is built if it is not given.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+times=20 nproc=2 seed=$$ settings=()
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --times | --nproc | --seed) printf -v "${1#--}" %s "${2:?$1 wants a number}" && shift 2 ;;
+    *=*) settings+=("$1") && shift ;;
+    *) printf 'kill-resume.sh: what is %s? See the first lines of this script.\n' "$1" >&2 && exit 2 ;;
+  esac
+done
+RANDOM=$seed
+
+if [[ -z ${TRAINER:-} ]]; then
+  cargo build --release --quiet
+  TRAINER=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/release/trainer
+fi
+folder=$(mktemp -d)
+# Brackets, so that the search does not find itself.
+mark="[/]${folder#/}/"
+processes() { grep -lzs "$mark" /proc/[0-9]*/cmdline | sed -n 's|^/proc/\([0-9]*\)/.*|\1|p' || true; }
+kill_all() {
+  local pids
+  mapfile -t pids < <(processes)
+  [[ ${#pids[@]} -eq 0 ]] || kill -KILL "${pids[@]}" 2>/dev/null || true
+}
+trap 'kill_all; rm -rf "$folder"' EXIT
+
+steps=200 # 4 epochs of 50
+start() {
+  local run_dir=$1 set args=()
+  shift
+  for set in 'model.filters=[8, 16]' model.hidden=32 data.train_samples=2400 data.test_samples=200 \
+    data.augment=shift:2+mixup:0.8:0.5+erase:0.3 data.workers=1 train.batch_size=48 train.epochs=4 \
+    schedule.name=cosine schedule.warmup_epochs=0.5 checkpoint.every_steps=7 \
+    ${settings[@]+"${settings[@]}"}; do
+    args+=(--set "$set")
+  done
+  exec "$TRAINER" --nproc "$nproc" --run-dir "$run_dir" "${args[@]}" "$@"
+}
+lines() { if [[ -f $1/metrics.jsonl ]]; then grep -c '"kind":"train"' "$1/metrics.jsonl" || true; else echo 0; fi; }
+# What must not depend on how often the run was started: step, epoch, loss and rate of every line.
+numbers() {
+  sed -n 's/.*"kind":"train",\("step":[^}]*"lr":[^,]*\),.*/\1/p; s/.*"kind":"eval",\(.*"samples":[0-9]*\),.*/\1/p' "$1/metrics.jsonl"
+}
+checksum() { sed -n 's/^parameters .*checksum \([0-9a-f]*\)$/\1/p' "$1"; }
+
+(start "$folder/whole") >"$folder/whole.txt" 2>&1 || { cat "$folder/whole.txt" >&2; exit 1; }
+
+killed=0
+while [[ $killed -lt $times ]]; do
+  (start "$folder/killed" --resume auto) >"$folder/killed.txt" 2>&1 &
+  child=$!
+  before=$(lines "$folder/killed")
+  # Some runs are killed before they have done a step, most after some more.
+  wanted=$((before - 7 + RANDOM % (2 * steps / times + 14)))
+  [[ $wanted -lt $((steps - 3)) ]] || wanted=$((steps - 3))
+  while kill -0 "$child" 2>/dev/null && [[ $(lines "$folder/killed") -lt $wanted ]]; do sleep 0.005; done
+  if ! kill -0 "$child" 2>/dev/null; then
+    wait "$child" || { cat "$folder/killed.txt" >&2; exit 1; }
+    break
+  fi
+  kill_all
+  wait "$child" 2>/dev/null || true
+  while [[ -n $(processes) ]]; do sleep 0.01; done
+  killed=$((killed + 1))
+  printf 'killed %d of %d times, this time after %d steps\n' "$killed" "$times" "$(lines "$folder/killed")"
+done
+
+(start "$folder/killed" --resume auto) >"$folder/killed.txt" 2>&1 || { cat "$folder/killed.txt" >&2; exit 1; }
+
+whole=$(checksum "$folder/whole.txt") after=$(checksum "$folder/killed.txt")
+if [[ -z $whole || $whole != "$after" ]]; then
+  echo "FAILED (--seed $seed): the parameters are $after, they should be $whole" >&2
+  exit 1
+fi
+if ! diff <(numbers "$folder/whole") <(numbers "$folder/killed") >&2; then
+  echo "FAILED (--seed $seed): the numbers of the steps differ" >&2
+  exit 1
+fi
+[[ $(numbers "$folder/whole" | wc -l) -ge $steps ]] || { echo "FAILED: too few numbers" >&2; exit 1; }
+echo "$nproc ranks killed $killed times: parameters $whole and all losses are those of the run that was left alone"
