@@ -3,6 +3,9 @@
 # not be installed and which tests were skipped for it.
 #
 #   BURN_DIST_DATA          folder that holds mnist/ and cifar-100/ (real data); unset: those tests are skipped
+#   BURN_DIST_TENSORBOARD_PYTHON  a Python with the package tensorboard; installed for itself if not set
+#   BURN_DIST_PYTHON        a Python with torch, for the exchange of weights with it; unset: skipped
+#   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
 #   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
 set -euo pipefail
@@ -32,6 +35,27 @@ install_mpi() {
   mpi_ready || missing+=("OpenMPI (mpicc, mpirun): apt-get could not install openmpi-bin libopenmpi-dev gcc")
 }
 install_mpi
+
+# TensorBoard reads the event files of the trainer. A virtual environment outside the checkout.
+tensorboard_ready() { [[ -n $1 ]] && "$1" -c 'import tensorboard.backend.event_processing.event_accumulator'; } >/dev/null 2>&1
+
+install_tensorboard() {
+  tensorboard_ready "${BURN_DIST_TENSORBOARD_PYTHON:-}" && return
+  local venv=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/tensorboard-venv
+  export BURN_DIST_TENSORBOARD_PYTHON=$venv/bin/python
+  tensorboard_ready "$BURN_DIST_TENSORBOARD_PYTHON" && return
+  if ! python3 -m venv --help >/dev/null 2>&1 && [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
+    say "installing python3-venv"
+    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -q -o DPkg::Lock::Timeout=60 install -y --no-install-recommends \
+      python3-venv </dev/null >&2 || say "apt-get failed"
+  fi
+  say "installing the Python package tensorboard into $venv"
+  { python3 -m venv --clear "$venv" && timeout 300 "$venv/bin/pip" install --quiet tensorboard; } </dev/null >&2 || say "pip failed"
+  tensorboard_ready "$BURN_DIST_TENSORBOARD_PYTHON" && return
+  unset BURN_DIST_TENSORBOARD_PYTHON
+  missing+=("the Python package tensorboard: could not be installed; set BURN_DIST_TENSORBOARD_PYTHON to a Python that has it")
+}
+install_tensorboard
 
 if [[ -z ${BURN_DIST_DATA:-} ]]; then
   missing+=("real data: set BURN_DIST_DATA to a folder that holds mnist/*-ubyte.gz and cifar-100/cifar-100-binary.tar.gz")

@@ -91,6 +91,7 @@ mod tests {
             let evaluation = Evaluation {
                 loss: 1.0 - accuracy,
                 accuracy: *accuracy,
+                top5: None,
                 samples: 1,
             };
             watch.see(config, &evaluation).is_some()

@@ -1,14 +1,18 @@
 //! Evaluation by all ranks together, exact at any world size: every sample counts once.
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use burn_dist::{ProcessGroup, ReduceOp};
-use datasets::{EvalSampler, Loader};
+use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::to_tensors;
 use crate::error::TrainError;
+use crate::evaluation_details::{Details, Tally};
 use crate::loss::cross_entropy;
+
+/// Among so many classes the right one must be for `top5`.
+const TOP: usize = 5;
 
 /// How good a model is on the test images.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,6 +21,10 @@ pub struct Evaluation {
     pub loss: f64,
     /// Share of samples whose class was predicted, from 0 to 1.
     pub accuracy: f64,
+    /// Share of samples whose class was among the five that were thought most likely; only where
+    /// there are more than five.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top5: Option<f64>,
     /// Samples, over all ranks.
     pub samples: u64,
 }
@@ -33,31 +41,130 @@ pub fn evaluate<M: ImageClassifier>(
     device: &Device,
     group: &ProcessGroup,
 ) -> Result<Evaluation, TrainError> {
+    pass(model, loader, sampler, device, group, None)
+}
+
+/// The same, and which classes are taken for which; `dataset` is that of the loader. Rank 0 gets
+/// the details of the whole, the others those of their part.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_in_detail<M: ImageClassifier>(
+    model: &M,
+    dataset: &dyn Dataset,
+    loader: &Loader,
+    sampler: &EvalSampler,
+    device: &Device,
+    group: &ProcessGroup,
+) -> Result<(Evaluation, Details), TrainError> {
+    let mut tally = Tally::new(dataset.class_names().len());
+    let evaluation = pass(model, loader, sampler, device, group, Some(&mut tally))?;
+    let details = tally.gather(dataset, &evaluation, group)?;
+    Ok((evaluation, details))
+}
+
+fn pass<M: ImageClassifier>(
+    model: &M,
+    loader: &Loader,
+    sampler: &EvalSampler,
+    device: &Device,
+    group: &ProcessGroup,
+    mut tally: Option<&mut Tally>,
+) -> Result<Evaluation, TrainError> {
     // Sums in double precision and counts in integers: nothing depends on who summed what.
     let mut loss = [0f64];
-    let mut counts = [0i64; 2];
+    let mut counts = [0i64; 3];
+    let mut classes = 0;
     for batch in loader.iter(sampler.epoch()) {
         let batch = batch?;
         let expected = batch.labels.clone();
+        let indices = batch.indices.clone();
         let (images, targets) = to_tensors(batch, device);
         let logits = model.forward(images);
-        let predicted = logits.clone().argmax(1).into_data();
+        let predicted: Vec<i64> = logits.clone().argmax(1).into_data().iter().collect();
+        let scores = rows(&logits);
+        classes = scores.width;
         let losses = cross_entropy(logits, targets.labels).into_data();
         loss[0] += losses.iter::<f64>().sum::<f64>();
-        counts[0] += predicted
-            .iter::<i64>()
-            .zip(&expected)
-            .filter(|(predicted, expected)| *predicted == i64::from(**expected))
-            .count() as i64;
-        counts[1] += expected.len() as i64;
+        for (i, (&predicted, &expected)) in predicted.iter().zip(&expected).enumerate() {
+            let Ok(label) = usize::try_from(expected) else {
+                continue;
+            };
+            counts[0] += i64::from(predicted == i64::from(expected));
+            counts[1] += i64::from(is_among_top(scores.row(i), label));
+            if let (Some(tally), Some(index)) = (tally.as_deref_mut(), indices.get(i)) {
+                tally.see(*index, label, predicted, scores.row(i));
+            }
+        }
+        counts[2] += expected.len() as i64;
     }
+    // A rank may have no sample to see the number of classes by.
+    let mut most = [classes as i64];
     group.all_reduce(&mut loss, ReduceOp::Sum)?;
     group.all_reduce(&mut counts, ReduceOp::Sum)?;
-    let [correct, samples] = counts;
+    group.all_reduce(&mut most, ReduceOp::Max)?;
+    let [correct, top, samples] = counts;
     let share = |value: f64| value / (samples.max(1) as f64);
     Ok(Evaluation {
         loss: share(loss[0]),
         accuracy: share(correct as f64),
+        top5: (most[0] > TOP as i64).then(|| share(top as f64)),
         samples: samples.unsigned_abs(),
     })
+}
+
+/// Logits on the host.
+struct Rows {
+    values: Vec<f32>,
+    width: usize,
+}
+
+impl Rows {
+    fn row(&self, index: usize) -> &[f32] {
+        let start = index.saturating_mul(self.width);
+        let end = start.saturating_add(self.width);
+        self.values.get(start..end).unwrap_or_default()
+    }
+}
+
+fn rows(logits: &Tensor<2>) -> Rows {
+    let [_, width] = logits.dims();
+    Rows {
+        values: logits.clone().into_data().iter().collect(),
+        width,
+    }
+}
+
+/// Whether fewer than five classes have a higher score; of equal ones the first counts as higher.
+fn is_among_top(scores: &[f32], label: usize) -> bool {
+    let Some(own) = scores.get(label) else {
+        return false;
+    };
+    let higher = |(class, score): (usize, &f32)| score > own || (score == own && class < label);
+    // What is not a number is above nothing: it must not count as a success.
+    !own.is_nan()
+        && scores
+            .iter()
+            .enumerate()
+            .filter(|pair| higher(*pair))
+            .count()
+            < TOP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_five_most_likely_classes_count() {
+        let scores = [0.1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.1];
+        let among: Vec<usize> = (0..scores.len())
+            .filter(|label| is_among_top(&scores, *label))
+            .collect();
+        assert_eq!(among, [1, 2, 3, 4, 5]);
+        assert!(is_among_top(&[0.0; 7], 4));
+        assert!(!is_among_top(&[0.0; 7], 5));
+        assert!(!is_among_top(&[f32::NAN; 7], 0));
+        assert!(!is_among_top(&[], 0));
+    }
 }

@@ -18,6 +18,7 @@ pub mod early_stopping;
 pub mod environment;
 mod error;
 pub mod evaluate;
+pub mod evaluation_details;
 mod limits;
 mod loss;
 mod memory;
@@ -34,6 +35,7 @@ pub mod run_dir;
 pub mod schedule;
 mod seed;
 mod signals;
+pub mod tensorboard;
 mod train;
 
 pub use error::TrainError;

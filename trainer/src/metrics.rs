@@ -109,6 +109,9 @@ pub struct EvalLine {
     pub loss: f64,
     /// Share of samples whose class was predicted.
     pub accuracy: f64,
+    /// Share of samples whose class was among the five likeliest, where there are more classes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top5: Option<f64>,
     /// Samples that were evaluated, over all ranks.
     pub samples: u64,
     /// Seconds of training in the whole run so far, evaluations excluded.

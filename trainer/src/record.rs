@@ -8,6 +8,7 @@ use burn_dist::{Buffer, Handle, ProcessGroup, ReduceOp};
 use crate::error::TrainError;
 use crate::memory;
 use crate::metrics::{Metric, MetricsFile, StepTimes, TrainLine};
+use crate::tensorboard::EventWriter;
 
 /// What a rank wants to happen. It travels with the loss, so that all ranks do it after the same
 /// step.
@@ -103,6 +104,7 @@ pub struct Work {
 pub struct Recorder {
     group: ProcessGroup,
     metrics: Option<MetricsFile>,
+    events: Option<EventWriter>,
     /// Steps from one line to the next.
     every: u64,
     global_batch: usize,
@@ -118,11 +120,11 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder that writes to `metrics` every `every` steps; ranks other than the main one
-    /// have nothing to write to.
+    /// A recorder that writes to `metrics`, and to `events` if there are any, every `every` steps;
+    /// ranks other than the main one have nothing to write to.
     pub fn new(
         group: &ProcessGroup,
-        metrics: Option<MetricsFile>,
+        (metrics, events): (Option<MetricsFile>, Option<EventWriter>),
         every: u64,
         global_batch: usize,
         work: Work,
@@ -130,6 +132,7 @@ impl Recorder {
         Self {
             group: group.clone(),
             metrics,
+            events,
             every: every.max(1),
             global_batch,
             work,
@@ -261,10 +264,13 @@ impl Recorder {
     /// # Errors
     /// If it cannot be written.
     pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
-        match &mut self.metrics {
-            Some(file) => file.write(metric),
-            None => Ok(()),
+        if let Some(file) = &mut self.metrics {
+            file.write(metric)?;
         }
+        if let Some(events) = &mut self.events {
+            events.write(metric)?;
+        }
+        Ok(())
     }
 }
 
@@ -298,7 +304,7 @@ mod tests {
             flops_per_image: Some(2.0),
             peak_flops: Some(1e30),
         };
-        let mut recorder = Recorder::new(&ProcessGroup::single(), None, 2, 10, work);
+        let mut recorder = Recorder::new(&ProcessGroup::single(), (None, None), 2, 10, work);
         recorder.start_epoch(0, 0.0);
         let step = |number| Step {
             number,

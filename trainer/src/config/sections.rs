@@ -407,11 +407,16 @@ impl Default for ParallelConfig {
 pub struct LogConfig {
     /// Steps from one line of `metrics.jsonl` to the next. Default 1.
     pub every_steps: u64,
+    /// Whether event files for TensorBoard are written into the run folder too. Default true.
+    pub tensorboard: bool,
 }
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { every_steps: 1 }
+        Self {
+            every_steps: 1,
+            tensorboard: true,
+        }
     }
 }
 

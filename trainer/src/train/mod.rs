@@ -20,7 +20,7 @@ use crate::checkpointing::Checkpoints;
 use crate::console::{Console, duration};
 use crate::early_stopping::{is_better, monitored};
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::{Evaluation, evaluate_in_detail};
 use crate::memory;
 use crate::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::progress::{Meta, Progress};
@@ -149,7 +149,15 @@ impl<M: ImageClassifier> Training<'_, M> {
     fn evaluate_epoch(&mut self) -> Result<Evaluation, TrainError> {
         self.parallel.sync_buffers()?;
         let begin = Instant::now();
-        let evaluation = self.evaluate()?;
+        let data = &self.session.data;
+        let (evaluation, mut details) = evaluate_in_detail(
+            &self.parallel.valid(),
+            data.splits.test.as_ref(),
+            &data.eval_loader,
+            &data.eval_sampler,
+            &self.session.device,
+            self.session.group,
+        )?;
         let progress = &self.progress;
         if !evaluation.loss.is_finite() {
             return Err(TrainError::Diverged {
@@ -157,27 +165,21 @@ impl<M: ImageClassifier> Training<'_, M> {
                 value: evaluation.loss,
             });
         }
+        (details.epoch, details.step) = (progress.epoch, progress.steps);
+        if let Some(folder) = &self.run_dir {
+            details.write(folder)?;
+        }
         self.recorder.write(&Metric::Eval(EvalLine {
             epoch: progress.epoch,
             step: progress.steps,
             loss: evaluation.loss,
             accuracy: evaluation.accuracy,
+            top5: evaluation.top5,
             samples: evaluation.samples,
             elapsed: progress.train_seconds,
             seconds: begin.elapsed().as_secs_f64(),
         }))?;
         Ok(evaluation)
-    }
-
-    fn evaluate(&self) -> Result<Evaluation, TrainError> {
-        let data = &self.session.data;
-        evaluate(
-            &self.parallel.valid(),
-            &data.eval_loader,
-            &data.eval_sampler,
-            &self.session.device,
-            self.session.group,
-        )
     }
 
     fn tell_epoch(&self, evaluation: &Evaluation, time: Duration, images: f64) {

@@ -20,6 +20,7 @@ use crate::progress::{Meta, Progress, Task};
 use crate::record::{Recorder, Wishes, Work};
 use crate::run::Session;
 use crate::schedule::Schedule;
+use crate::tensorboard::{self, EventWriter};
 use crate::{optimizer, resume, run_dir};
 
 /// Trains `model`, which is on an autodiff device.
@@ -56,12 +57,17 @@ pub(crate) fn train<M: ImageClassifier>(
             MetricsFile::open(folder, progress.metrics_bytes)
         })
         .transpose()?;
+    let events = run_dir
+        .as_deref()
+        .filter(|_| config.log.tensorboard)
+        .map(|folder| EventWriter::open(&folder.join(tensorboard::FOLDER), progress.steps))
+        .transpose()?;
     let checkpoints = checkpoints(session, run_dir.as_deref(), progress.steps)?;
     let mut training = Training {
         session,
         recorder: Recorder::new(
             session.group,
-            metrics,
+            (metrics, events),
             config.log.every_steps,
             session.batching.global,
             Work::default(),
