@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod model;
 pub mod optimizer;
 mod panics;
+pub mod peak;
 pub mod preview;
 pub mod progress;
 mod record;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use datasets::Augment;
+use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -56,7 +57,7 @@ names! {
 }
 
 /// `[data]`: what is learned from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
     /// Data set: `digits`, `mnist`, `fashion-mnist`, `cifar-10`, `cifar-100`, `image-folder` or
@@ -80,6 +81,7 @@ pub struct DataConfig {
     /// `rand-augment[:OPS[:MAGNITUDE]]`, `cutout[:SIDE]`, `mixup[:ALPHA[:P]]`,
     /// `cutmix[:ALPHA[:P]]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
+    #[schemars(with = "String")]
     pub augment: Augment,
     /// Training images used, the first ones of the data set. Default: all (`digits`: 8192,
     /// `generated`: 50000).

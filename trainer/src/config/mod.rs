@@ -19,6 +19,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use batching::Batching;
@@ -33,7 +34,7 @@ use section::{Choice, Section, fields, suggest};
 use source::Sources;
 
 /// Everything that decides what a run does, every default filled in.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Config {
     /// What is trained.
     pub model: ModelConfig,

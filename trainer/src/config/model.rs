@@ -3,12 +3,13 @@
 //! A preset fills in the keys that are left out, so that the resolved configuration says every
 //! size by itself.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::section::names;
 
 /// `[model]`: what is trained. The keys depend on `name`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "name")]
 pub enum ModelConfig {
     /// `cnn`: two 3×3 convolutions, max-pooling and two linear layers.
@@ -41,7 +42,7 @@ impl ModelConfig {
 }
 
 /// `[model] name = "cnn"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CnnConfig {
     /// Output channels of the two convolutions. Default `[32, 64]`.
@@ -66,7 +67,7 @@ impl Default for CnnConfig {
 }
 
 /// `[model] name = "csc-cnn"`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CscCnnConfig {}
 
@@ -84,7 +85,7 @@ names! {
 }
 
 /// `[model] name = "wide-resnet"`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WideResNetConfig {
     /// `wrn-28-10`, `wrn-16-4` or `olivia`; the other keys change it. Default `wrn-28-10`.
@@ -128,7 +129,7 @@ names! {
 }
 
 /// `[model] name = "resnet"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResNetConfig {
     /// 18 or 50. Default 18.
@@ -175,7 +176,7 @@ names! {
 }
 
 /// `[model] name = "vit"`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VitConfig {
     /// `tiny`, `small`, `base` or `b-16`; the other keys change it. Default `tiny`.

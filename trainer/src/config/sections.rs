@@ -2,13 +2,14 @@
 //! what it is, its unit, and its default; that text is the reference for authors of configuration
 //! files.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::section::names;
 
 /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
 /// defaults are PyTorch's.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "name", rename_all = "lowercase")]
 pub enum OptimizerConfig {
     /// `sgd`: stochastic gradient descent.
@@ -34,7 +35,7 @@ impl OptimizerConfig {
 }
 
 /// `[optimizer] name = "sgd"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SgdConfig {
     /// Learning rate. Default 0.01.
@@ -59,7 +60,7 @@ impl Default for SgdConfig {
 }
 
 /// `[optimizer] name = "adam"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdamConfig {
     /// Learning rate. Default 0.001.
@@ -84,7 +85,7 @@ impl Default for AdamConfig {
 }
 
 /// `[optimizer] name = "adamw"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdamWConfig {
     /// Learning rate. Default 0.001.
@@ -109,7 +110,7 @@ impl Default for AdamWConfig {
 }
 
 /// `[optimizer] name = "adadelta"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdadeltaConfig {
     /// Learning rate. Default 1.
@@ -175,7 +176,7 @@ names! {
 }
 
 /// `[schedule]`: how the learning rate changes over the run. `optimizer.lr` is the highest rate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleConfig {
     /// `constant`, `linear` (a straight line to `min_lr`), `cosine` (half a cosine to `min_lr`),
@@ -260,7 +261,7 @@ names! {
 }
 
 /// `[train]`: how long, in which portions, and on what.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainConfig {
     /// Passes over the training data. Default 1.
@@ -372,7 +373,7 @@ names! {
 }
 
 /// `[parallel]`: how the ranks work together.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ParallelConfig {
     /// What each rank holds: `ddp`. Default `ddp`.
@@ -402,7 +403,7 @@ impl Default for ParallelConfig {
 }
 
 /// `[log]`: what is written while training.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
     /// Steps from one line of `metrics.jsonl` to the next. Default 1.
@@ -427,7 +428,7 @@ names! {
 }
 
 /// `[checkpoint]`: when the state of the run is saved.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CheckpointConfig {
     /// Steps from one checkpoint to the next. Default 0: none.
@@ -466,7 +467,7 @@ impl Default for CheckpointConfig {
 }
 
 /// `[early_stopping]`: when the run ends before its last epoch.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EarlyStoppingConfig {
     /// Validation accuracy, from 0 to 1, at which the run ends. Default: off.
