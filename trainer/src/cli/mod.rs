@@ -14,6 +14,8 @@ use burn_dist::world::World;
 use clap::{Parser, Subcommand};
 
 use crate::FAILED;
+use crate::config::reference;
+use crate::console::say;
 use failure::Failure;
 
 /// Trains image models on one device or many.
@@ -39,6 +41,9 @@ enum Command {
         /// The one to print.
         name: Option<String>,
     },
+    /// Writes the reference of all configuration keys, docs/config.md, to standard output.
+    #[command(hide = true)]
+    Docs,
     /// Draws the first training batch, augmented and with its labels, into a PNG file.
     Preview(preview::PreviewArgs),
 }
@@ -59,6 +64,10 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
     let alone = |outcome| (World::single(), outcome);
     match command {
         Command::Configs { name } => alone(configs::run(name.as_deref())),
+        Command::Docs => {
+            say(reference::markdown().trim_end());
+            alone(Ok(0))
+        }
         Command::Preview(args) => alone(preview::run(&args)),
         Command::Check(args) => alone(check::run(&args, &World::single())),
         Command::Train(args) => in_world(|world| train::run_command(args, world)),

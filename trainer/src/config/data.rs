@@ -75,6 +75,7 @@ pub struct DataConfig {
     pub cache_dir: Option<PathBuf>,
     /// Threads per rank that prepare batches; 0 prepares them in the thread that trains.
     /// Default 1.
+    #[schemars(extend("unit" = "threads"))]
     pub workers: usize,
     /// Random changes to training images, joined by `+`: `shift[:PIXELS]`,
     /// `crop[:PADDING[:reflect]]`, `flip[:P]`, `resized-crop[:MIN_SCALE]`,
@@ -86,10 +87,12 @@ pub struct DataConfig {
     /// Training images used, the first ones of the data set. Default: all (`digits`: 8192,
     /// `generated`: 50000).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "images"))]
     pub train_samples: Option<usize>,
     /// Test images used, the first ones of the data set. Default: all (`digits`: 2048,
     /// `generated`: 10000).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "images"))]
     pub test_samples: Option<usize>,
     /// `cifar-100`: classes, `fine` (100) or `coarse` (20). Default `fine`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,10 +100,12 @@ pub struct DataConfig {
     /// `image-folder`: side in pixels to which images are cropped; `generated`: their side.
     /// Default 224; `generated`: 32.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
     pub size: Option<usize>,
     /// `image-folder`: length in pixels to which the shorter side is scaled before the crop.
     /// Default: `size` × 256 / 224.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
     pub resize: Option<usize>,
     /// `image-folder`: `rgb` and `grey` convert all images, `auto` wants files that agree. Default
     /// `auto`.

@@ -9,6 +9,7 @@ mod data;
 mod embedded;
 mod error;
 mod model;
+pub mod reference;
 mod section;
 mod sections;
 mod source;
@@ -252,5 +253,7 @@ fn unknown_section(key: &str, names: &[&str]) -> Fault {
     }
 }
 
+#[cfg(test)]
+mod reference_tests;
 #[cfg(test)]
 mod tests;

@@ -183,6 +183,7 @@ pub struct VitConfig {
     pub preset: VitPreset,
     /// Side of a patch in pixels, which divides the sides of the images. Default 4; `b-16`: 16.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
     pub patch: Option<usize>,
     /// Width of the tokens. Default: the preset's.
     #[serde(skip_serializing_if = "Option::is_none")]
