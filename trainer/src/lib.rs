@@ -36,6 +36,7 @@ pub mod schedule;
 mod seed;
 mod signals;
 mod train;
+pub mod trained;
 
 pub use error::TrainError;
 pub use resume::Resume;

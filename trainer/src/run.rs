@@ -21,7 +21,7 @@ use crate::train::{self, Summary};
 use crate::{limits, model, panics, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
-const EVAL_BATCH: usize = 128;
+pub(crate) const EVAL_BATCH: usize = 128;
 
 /// Everything a training loop needs, made by [`Trainer`].
 pub(crate) struct Session<'a> {
@@ -165,7 +165,7 @@ impl<'a> Trainer<'a> {
     }
 }
 
-fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
+pub(crate) fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
     let timeout = Duration::from_secs(config.parallel.timeout_seconds);
     let options = GroupOptions {
         transport: match config.parallel.transport {

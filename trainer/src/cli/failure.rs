@@ -8,6 +8,7 @@ use crate::config::ConfigError;
 use crate::console::complain;
 use crate::error::TrainError;
 use crate::preview::PreviewError;
+use crate::trained::FindError;
 use crate::{FAILED, USAGE};
 
 /// Why the program ends without having done what it was asked.
@@ -30,6 +31,16 @@ pub enum Failure {
 impl From<burn_dist::launch::LaunchError> for Failure {
     fn from(error: burn_dist::launch::LaunchError) -> Self {
         Self::Train(TrainError::Dist(error.into()))
+    }
+}
+
+impl From<FindError> for Failure {
+    fn from(error: FindError) -> Self {
+        match error {
+            FindError::Config(error) => Self::Config(error),
+            FindError::Checkpoint(error) => Self::Train(error.into()),
+            nothing @ FindError::Nothing { .. } => Self::Usage(nothing.to_string()),
+        }
     }
 }
 

@@ -2,8 +2,12 @@
 
 mod args;
 mod check;
+mod completions;
 mod configs;
+mod eval;
+mod export;
 mod failure;
+mod predict;
 mod preview;
 mod ranks;
 mod train;
@@ -11,7 +15,7 @@ mod train;
 use std::process::ExitCode;
 
 use burn_dist::world::World;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::FAILED;
 use crate::config::reference;
@@ -36,6 +40,17 @@ enum Command {
     Train(train::TrainArgs),
     /// Checks a configuration and prints it with every default filled in.
     Check(check::CheckArgs),
+    /// Evaluates a trained model on the test images.
+    Eval(eval::EvalArgs),
+    /// Names what images show.
+    Predict(predict::PredictArgs),
+    /// Writes a trained model into one safetensors file, for PyTorch or Burn.
+    Export(export::ExportArgs),
+    /// Prints the completions of a shell, to be sourced by it.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
     /// Lists the configurations inside this program, or prints one.
     Configs {
         /// The one to print.
@@ -69,6 +84,10 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
             alone(Ok(0))
         }
         Command::Preview(args) => alone(preview::run(&args)),
+        Command::Eval(args) => in_world(|world| eval::run(&args, world)),
+        Command::Predict(args) => alone(predict::run(&args)),
+        Command::Export(args) => alone(export::run(&args)),
+        Command::Completions { shell } => alone(completions::run(shell, Cli::command())),
         Command::Check(args) => alone(check::run(&args, &World::single())),
         Command::Train(args) => in_world(|world| train::run_command(args, world)),
     }
