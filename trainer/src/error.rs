@@ -54,6 +54,9 @@ pub enum TrainError {
         /// What the system said.
         error: io::Error,
     },
+    /// The weights that training should start from cannot be used.
+    #[error(transparent)]
+    Initial(#[from] crate::initial::InitialError),
     /// Weights cannot be read or written.
     #[error(transparent)]
     Weights(#[from] models::weights::WeightsError),

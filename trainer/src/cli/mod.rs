@@ -7,6 +7,7 @@ mod configs;
 mod eval;
 mod export;
 mod failure;
+mod lr_find;
 mod predict;
 mod preview;
 mod ranks;
@@ -46,6 +47,8 @@ enum Command {
     Predict(predict::PredictArgs),
     /// Writes a trained model into one safetensors file, for PyTorch or Burn.
     Export(export::ExportArgs),
+    /// Tries learning rates from small to large and suggests one.
+    LrFind(lr_find::LrFindArgs),
     /// Prints the completions of a shell, to be sourced by it.
     Completions {
         /// The shell.
@@ -87,6 +90,7 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
         Command::Eval(args) => in_world(|world| eval::run(&args, world)),
         Command::Predict(args) => alone(predict::run(&args)),
         Command::Export(args) => alone(export::run(&args)),
+        Command::LrFind(args) => alone(lr_find::run(&args)),
         Command::Completions { shell } => alone(completions::run(shell, Cli::command())),
         Command::Check(args) => alone(check::run(&args, &World::single())),
         Command::Train(args) => in_world(|world| train::run_command(args, world)),

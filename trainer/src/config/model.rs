@@ -3,6 +3,8 @@
 //! A preset fills in the keys that are left out, so that the resolved configuration says every
 //! size by itself.
 
+use std::path::{Path, PathBuf};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +18,7 @@ pub enum ModelConfig {
     #[serde(rename = "cnn")]
     Cnn(CnnConfig),
     /// `csc-cnn`: two stages of 5×5 convolution, batch normalization and max-pooling, and one
-    /// linear layer. It has no keys.
+    /// linear layer.
     #[serde(rename = "csc-cnn")]
     CscCnn(CscCnnConfig),
     /// `wide-resnet`: wide residual networks.
@@ -31,6 +33,18 @@ pub enum ModelConfig {
 }
 
 impl ModelConfig {
+    /// The file of weights that training starts from, and whether the last layer does not.
+    pub fn weights(&self) -> (Option<&Path>, bool) {
+        let (weights, new_head) = match self {
+            Self::Cnn(model) => (&model.weights, model.new_head),
+            Self::CscCnn(model) => (&model.weights, model.new_head),
+            Self::WideResNet(model) => (&model.weights, model.new_head),
+            Self::ResNet(model) => (&model.weights, model.new_head),
+            Self::Vit(model) => (&model.weights, model.new_head),
+        };
+        (weights.as_deref(), new_head)
+    }
+
     /// Fills in what the preset says and the configuration leaves out.
     pub(super) fn fill(&mut self) {
         match self {
@@ -53,6 +67,13 @@ pub struct CnnConfig {
     pub dropout_conv: f64,
     /// Probability of zeroing a value before the last layer, in [0, 1). Default 0.5.
     pub dropout_hidden: f64,
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
 }
 
 impl Default for CnnConfig {
@@ -62,6 +83,8 @@ impl Default for CnnConfig {
             hidden: 128,
             dropout_conv: 0.25,
             dropout_hidden: 0.5,
+            weights: None,
+            new_head: false,
         }
     }
 }
@@ -69,7 +92,15 @@ impl Default for CnnConfig {
 /// `[model] name = "csc-cnn"`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct CscCnnConfig {}
+pub struct CscCnnConfig {
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
+}
 
 names! {
     /// `[model] preset` of a wide residual network.
@@ -100,6 +131,13 @@ pub struct WideResNetConfig {
     /// `olivia`: 0.01.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropout: Option<f64>,
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
 }
 
 impl WideResNetConfig {
@@ -138,6 +176,13 @@ pub struct ResNetConfig {
     /// pooling, both with stride 2) or `auto` (`cifar` for images of up to 64 pixels). Default
     /// `auto`.
     pub stem: StemName,
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
 }
 
 impl Default for ResNetConfig {
@@ -145,6 +190,8 @@ impl Default for ResNetConfig {
         Self {
             depth: 18,
             stem: StemName::Auto,
+            weights: None,
+            new_head: false,
         }
     }
 }
@@ -205,6 +252,13 @@ pub struct VitConfig {
     /// Probability that a sample skips the last block, in [0, 1); it rises in a straight line from
     /// 0 at the first block. Default 0.
     pub drop_path: f64,
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
 }
 
 impl VitConfig {
