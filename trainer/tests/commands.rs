@@ -63,7 +63,8 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
         assert_eq!(result["evaluation"]["samples"], 101);
         let loss = |value: &serde_json::Value| value["loss"].as_f64().unwrap();
         let difference = loss(&result["evaluation"]) - loss(best);
-        assert!(difference.abs() < 1e-9, "{difference}");
+        // Batches of other sizes are summed in another order.
+        assert!(difference.abs() < 1e-6, "{difference}");
     }
     let last = then(&run, &["eval", "RUN", "--last", "--json", "last.json"]);
     last.assert_code(0);
