@@ -64,7 +64,7 @@ pub use download::{Downloader, Form, RemoteFile};
 pub use error::{DatasetError, SamplerError};
 pub use fashion_mnist::FashionMnist;
 pub use generated::Generated;
-pub use image_folder::{Check, Color, ImageFolder, ImageFolderOptions};
+pub use image_folder::{Check, Color, ImageFolder, ImageFolderOptions, read_image};
 pub use loader::{Batch, BatchIter, Loader, Mixed};
 pub use mnist::Mnist;
 pub use sampler::{Epoch, EvalSampler, TrainSampler};

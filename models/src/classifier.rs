@@ -10,4 +10,13 @@ pub trait ImageClassifier: Module {
 
     /// Number of classes, the second dimension of the logits.
     fn num_classes(&self) -> usize;
+
+    /// Floating-point operations of the forward pass for one image \[channels, height, width\]: two
+    /// for each multiply-add of convolutions, linear layers and attention. Training an image takes
+    /// [`flops::TRAINING`](crate::flops::TRAINING) times as many.
+    ///
+    /// Nothing if the model does not know; then nobody can say what share of a device it uses.
+    fn flops(&self, _image: [usize; 3]) -> Option<u64> {
+        None
+    }
 }

@@ -9,6 +9,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
+use crate::flops::Tracer;
 use crate::{ImageClassifier, ModelError};
 
 const NAME: &str = "cnn";
@@ -174,6 +175,15 @@ impl ImageClassifier for Cnn {
 
     fn num_classes(&self) -> usize {
         self.classes
+    }
+
+    fn flops(&self, image: [usize; 3]) -> Option<u64> {
+        let mut tracer = Tracer::new(image);
+        tracer.conv(&self.conv1);
+        tracer.conv(&self.conv2);
+        tracer.linear(&self.fc1);
+        tracer.linear(&self.fc2);
+        Some(tracer.operations())
     }
 }
 

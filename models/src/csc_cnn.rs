@@ -10,6 +10,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
+use crate::flops::Tracer;
 use crate::layers::linear;
 use crate::norm::BatchNorm2d;
 use crate::{ImageClassifier, ModelError, check};
@@ -131,6 +132,16 @@ impl ImageClassifier for CscCnn {
 
     fn num_classes(&self) -> usize {
         self.classes
+    }
+
+    fn flops(&self, image: [usize; 3]) -> Option<u64> {
+        let mut tracer = Tracer::new(image);
+        for stage in [&self.layer1, &self.layer2] {
+            tracer.conv(&stage.conv);
+            tracer.pool(&stage.pool);
+        }
+        tracer.linear(&self.fc);
+        Some(tracer.operations())
     }
 }
 

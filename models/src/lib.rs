@@ -17,6 +17,7 @@ mod classifier;
 mod cnn;
 mod csc_cnn;
 mod error;
+pub mod flops;
 mod layers;
 mod norm;
 mod resnet;

@@ -12,6 +12,7 @@ use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 use serde::{Deserialize, Serialize};
 
+use crate::flops::Tracer;
 use crate::layers::{Draw, conv, global_mean, linear};
 use crate::norm::BatchNorm2d;
 use crate::{ImageClassifier, ModelError, check};
@@ -212,6 +213,17 @@ struct Downsample {
 }
 
 impl Block {
+    fn trace(&self, tracer: &mut Tracer) {
+        if let Some(down) = &self.downsample {
+            tracer.side(&down.conv);
+        }
+        tracer.conv(&self.conv1);
+        tracer.conv(&self.conv2);
+        if let Some(conv) = &self.conv3 {
+            tracer.conv(conv);
+        }
+    }
+
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let x = boundary(x);
         let identity = match &self.downsample {
@@ -253,6 +265,22 @@ impl ImageClassifier for ResNet {
 
     fn num_classes(&self) -> usize {
         self.classes
+    }
+
+    fn flops(&self, image: [usize; 3]) -> Option<u64> {
+        let mut tracer = Tracer::new(image);
+        tracer.conv(&self.conv1);
+        if let Some(pool) = &self.maxpool {
+            tracer.pool(pool);
+        }
+        for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4]
+            .into_iter()
+            .flatten()
+        {
+            block.trace(&mut tracer);
+        }
+        tracer.linear(&self.fc);
+        Some(tracer.operations())
     }
 }
 

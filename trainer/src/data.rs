@@ -201,6 +201,15 @@ fn open_split(
     })
 }
 
+/// To how many pixels the shorter side of an image file is scaled before its middle is cut out, if
+/// that is not the side of the images themselves.
+pub fn resize(config: &DataConfig) -> Option<usize> {
+    match config.name {
+        DataName::ImageFolder => image_folder_options(config, 0).resize,
+        _ => None,
+    }
+}
+
 fn image_folder_options(config: &DataConfig, seed: u64) -> ImageFolderOptions {
     let size = config.size.unwrap_or(IMAGE_SIZE);
     let mut options = ImageFolderOptions::new(size);

@@ -42,6 +42,12 @@ pub struct Environment {
     pub steps_per_epoch: u64,
     /// Names of the classes.
     pub class_names: Vec<String>,
+    /// Channels, height and width of the images.
+    pub image_shape: [usize; 3],
+    /// Mean of each channel by which images are normalised, of values from 0 to 1.
+    pub mean: Vec<f32>,
+    /// The standard deviation.
+    pub std: Vec<f32>,
 }
 
 impl Environment {
@@ -54,6 +60,7 @@ impl Environment {
         let host = rustix::system::uname();
         let hosts = session.group.gather_bytes(host.nodename().to_bytes())?;
         let splits = &session.data.splits;
+        let (shape, normalization) = (splits.train.shape(), splits.train.normalization());
         Ok(Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command: std::env::args_os()
@@ -73,6 +80,9 @@ impl Environment {
             test_samples: splits.test.len(),
             steps_per_epoch,
             class_names: splits.train.class_names().to_vec(),
+            image_shape: [shape.channels, shape.height, shape.width],
+            mean: normalization.mean,
+            std: normalization.std,
         })
     }
 

@@ -54,6 +54,20 @@ pub enum TrainError {
         /// What the system said.
         error: io::Error,
     },
+    /// The weights that training should start from cannot be used.
+    #[error(transparent)]
+    Initial(#[from] crate::initial::InitialError),
+    /// Weights cannot be read or written.
+    #[error(transparent)]
+    Weights(#[from] models::weights::WeightsError),
+    /// A file that was asked for cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
     /// The run folder is somebody else's.
     #[error(
         "{} already holds a run; choose another folder with --run-dir, or move that one away",

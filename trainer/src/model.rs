@@ -3,6 +3,7 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use datasets::Dataset;
+use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError, Pooling, Stem};
 
 use crate::config::{
@@ -19,7 +20,7 @@ pub trait WithModel {
     type Output;
 
     /// Does it.
-    fn call<M: ImageClassifier>(self, model: M) -> Self::Output;
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output;
 }
 
 /// Builds the model for the images and classes of `data`, with random parameters, and hands it to

@@ -9,6 +9,7 @@ use burn::tensor::Device;
 use burn_dist::group::{GroupOptions, ProcessGroup, TransportKind};
 use burn_dist::world::World;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
+use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError};
 
 use crate::callback::Callback;
@@ -18,10 +19,10 @@ use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{limits, model, panics, seed};
+use crate::{initial, limits, model, panics, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
-const EVAL_BATCH: usize = 128;
+pub(crate) const EVAL_BATCH: usize = 128;
 
 /// Everything a training loop needs, made by [`Trainer`].
 pub(crate) struct Session<'a> {
@@ -165,7 +166,7 @@ impl<'a> Trainer<'a> {
     }
 }
 
-fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
+pub(crate) fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
     let timeout = Duration::from_secs(config.parallel.timeout_seconds);
     let options = GroupOptions {
         transport: match config.parallel.transport {
@@ -188,8 +189,14 @@ struct Train<'s> {
 impl WithModel for Train<'_> {
     type Output = Result<Summary, TrainError>;
 
-    fn call<M: ImageClassifier>(self, model: M) -> Self::Output {
-        train::train(self.session, model, self.callbacks)
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+        let session = self.session;
+        // The others get those of rank 0, and a checkpoint has its own.
+        let model = match session.group.rank() == 0 && session.start.checkpoint.is_none() {
+            true => initial::load(model, &session.config.model)?,
+            false => model,
+        };
+        train::train(session, model, self.callbacks)
     }
 }
 
@@ -281,7 +288,7 @@ pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
         config.train.seed,
     )?;
     let device = World::single().device().autodiff();
-    let parameters = model::build(&config.model, splits.train.as_ref(), &device, Count)?;
+    let parameters = model::build(&config.model, splits.train.as_ref(), &device, Count(config))??;
     Ok(Plan {
         parameters,
         train_samples: samples,
@@ -292,12 +299,13 @@ pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
 }
 
 /// Counts the trainable elements of the model that is built.
-struct Count;
+struct Count<'a>(&'a Config);
 
-impl WithModel for Count {
-    type Output = usize;
+impl WithModel for Count<'_> {
+    type Output = Result<usize, TrainError>;
 
-    fn call<M: ImageClassifier>(self, model: M) -> usize {
-        model::num_parameters(&model)
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+        let model = initial::load(model, &self.0.model)?;
+        Ok(model::num_parameters(&model))
     }
 }

@@ -71,6 +71,17 @@ pub struct Parallel<M: Module> {
     micro_batches: usize,
 }
 
+/// Gives `model` the parameters and buffers of a saved state; the optimizer's part of it is not
+/// read. For those who want to use a model, not to go on training it.
+///
+/// # Errors
+///
+/// What does not fit the model.
+pub fn load_model<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M, ParallelError> {
+    let (model, outcome) = state::restore_model(model, source);
+    outcome.map(|()| model)
+}
+
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {

@@ -268,3 +268,43 @@ impl Dataset for ImageFolder {
         Ok(*class)
     }
 }
+
+/// Decodes the image file `path` as an [`ImageFolder`] would: the shorter side is scaled to
+/// `resize` pixels, at least that of `shape`, and the centre is cut out, in as many colours as
+/// `shape` has. For images that belong to no data set.
+///
+/// # Errors
+/// [`DatasetError::Image`] if the file cannot be decoded, [`DatasetError::Buffer`] if `image` is
+/// not as long as `shape` needs, [`DatasetError::Settings`] if images of such a shape do not exist
+/// here: they are square, with one channel or three.
+pub fn read_image(
+    path: &Path,
+    shape: ImageShape,
+    resize: usize,
+    image: &mut [u8],
+) -> Result<(), DatasetError> {
+    check_read(0, 1, image, shape)?;
+    let sides = 1..=MAX_SIDE;
+    if shape.height != shape.width
+        || !matches!(shape.channels, 1 | 3)
+        || !sides.contains(&shape.width)
+    {
+        return Err(DatasetError::Settings {
+            what: "size of the images",
+            reason: format!(
+                "files cannot become images of {}×{}×{} (channels, height, width): square ones of \
+                 1 or 3 channels and at most {MAX_SIDE} pixels are possible",
+                shape.channels, shape.height, shape.width
+            ),
+        });
+    }
+    let target = Target {
+        channels: shape.channels,
+        size: shape.width,
+        resize: resize.clamp(shape.width, MAX_SIDE),
+    };
+    decode::decode(path, target, image).map_err(|reason| DatasetError::Image {
+        path: path.to_owned(),
+        reason,
+    })
+}

@@ -11,6 +11,7 @@ use super::VitConfig;
 use super::attention::Attention;
 use super::config::{layer_norm, linear};
 use super::drop_path::DropPath;
+use crate::flops::Tracer;
 
 /// `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.
 #[derive(Module, Debug)]
@@ -36,6 +37,18 @@ impl Block {
             },
             drop_path: DropPath::new(drop_path),
         }
+    }
+
+    /// Counts the operations on one image.
+    pub(super) fn trace(&self, tokens: usize, tracer: &mut Tracer) {
+        let [dim, _] = self.mlp.fc1.weight.lazy_shape().dims::<2>();
+        // Query, key, value and the projection of their result.
+        tracer.product(tokens, dim, 4 * dim);
+        // Queries by keys, weights by values: over all heads as one head of the whole width.
+        tracer.product(tokens, dim, tokens);
+        tracer.product(tokens, tokens, dim);
+        tracer.linear_on(&self.mlp.fc1, tokens);
+        tracer.linear_on(&self.mlp.fc2, tokens);
     }
 
     /// \[batch, tokens, dim\] to the same shape.

@@ -13,6 +13,7 @@ use burn::tensor::Tensor;
 use burn_dist::autograd::boundary;
 
 use crate::ImageClassifier;
+use crate::flops::Tracer;
 use block::Block;
 pub use config::{Pooling, VitConfig};
 
@@ -86,6 +87,17 @@ impl ImageClassifier for Vit {
 
     fn num_classes(&self) -> usize {
         self.classes
+    }
+
+    fn flops(&self, image: [usize; 3]) -> Option<u64> {
+        let mut tracer = Tracer::new(image);
+        tracer.conv(&self.patch_embed.proj);
+        let [_, tokens, _] = self.pos_embed.lazy_shape().dims::<3>();
+        for block in &self.blocks {
+            block.trace(tokens, &mut tracer);
+        }
+        tracer.linear(&self.head);
+        Some(tracer.operations())
     }
 }
 

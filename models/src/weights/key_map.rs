@@ -23,12 +23,27 @@ use super::WeightsError;
 #[derive(Clone, Debug, Default)]
 pub struct KeyMap {
     rules: Vec<(Regex, String)>,
+    native: bool,
 }
 
 impl KeyMap {
     /// Names in the file are those of the model.
     pub fn same() -> Self {
         Self::default()
+    }
+
+    /// Names and layouts are Burn's own: gamma and beta, linear weights of \[inputs, outputs\], no
+    /// counters. Files that are saved so say it in their metadata, and are loaded so whatever the
+    /// key map.
+    pub fn native() -> Self {
+        Self {
+            native: true,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn is_native(&self) -> bool {
+        self.native
     }
 
     /// Adds a rule: what matches the regular expression `pattern` is replaced by `replacement`,

@@ -93,6 +93,15 @@ impl Place {
 
     fn slot(&self, keys: &KeyMap, mut shape: Vec<usize>) -> Slot {
         let path = self.path();
+        if keys.is_native() {
+            return Slot {
+                key: keys.key(&path),
+                counter: None,
+                path,
+                shape,
+                transposed: false,
+            };
+        }
         let (field, module) = self.leaf();
         let name = |renamed: &str| match path.rsplit_once('.') {
             Some((parent, _)) => format!("{parent}.{renamed}"),

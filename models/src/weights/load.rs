@@ -88,8 +88,12 @@ impl Load {
         keys: &KeyMap,
     ) -> Result<M, WeightsError> {
         let path = path.as_ref();
-        let slots = self.wanted(slots(&model, keys)?)?;
         let mut source = Source::open(path)?;
+        let slots = match source.is_native() {
+            true => slots(&model, &KeyMap::native())?,
+            false => slots(&model, keys)?,
+        };
+        let slots = self.wanted(slots)?;
         let prefix = self.prefix(path, &slots, source.entries())?;
         let mismatches = self.compare(&slots, source.entries(), &prefix);
         if !mismatches.is_empty() {

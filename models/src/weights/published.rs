@@ -7,12 +7,19 @@ use crate::{Cnn, CscCnn, PlainWideResNet, ResNet, Vit, WideResNet};
 pub trait PyTorchKeys {
     /// Names of the tensors in the state dict of the reference.
     fn key_map(&self) -> KeyMap;
+
+    /// Name, there, of the last layer: the one that depends on the number of classes.
+    fn head(&self) -> &'static str;
 }
 
 /// `conv1`, `conv2`, `fc1`, `fc2`, as in the MNIST example of PyTorch.
 impl PyTorchKeys for Cnn {
     fn key_map(&self) -> KeyMap {
         KeyMap::same()
+    }
+
+    fn head(&self) -> &'static str {
+        "fc2"
     }
 }
 
@@ -25,12 +32,20 @@ impl PyTorchKeys for CscCnn {
             (r"^(layer\d)\.bn\.", "$1.1."),
         ])
     }
+
+    fn head(&self) -> &'static str {
+        "fc"
+    }
 }
 
 /// `block1.layer.0.convShortcut` and otherwise our names, as in xternalz/WideResNet-pytorch.
 impl PyTorchKeys for WideResNet {
     fn key_map(&self) -> KeyMap {
         KeyMap::constant(&[(r"\.conv_shortcut\.", ".convShortcut.")])
+    }
+
+    fn head(&self) -> &'static str {
+        "fc"
     }
 }
 
@@ -39,6 +54,10 @@ impl PyTorchKeys for WideResNet {
 impl PyTorchKeys for PlainWideResNet {
     fn key_map(&self) -> KeyMap {
         KeyMap::constant(&[(r"\.conv\.", ".cbr.0."), (r"\.bn\.", ".cbr.1.")])
+    }
+
+    fn head(&self) -> &'static str {
+        "fc"
     }
 }
 
@@ -50,6 +69,10 @@ impl PyTorchKeys for ResNet {
             (r"\.downsample\.bn\.", ".downsample.1."),
         ])
     }
+
+    fn head(&self) -> &'static str {
+        "fc"
+    }
 }
 
 /// Our names, as in timm's `VisionTransformer` with `global_pool="token"` or `"avg"`. For
@@ -57,6 +80,10 @@ impl PyTorchKeys for ResNet {
 impl PyTorchKeys for Vit {
     fn key_map(&self) -> KeyMap {
         KeyMap::same()
+    }
+
+    fn head(&self) -> &'static str {
+        "head"
     }
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::Permissions;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -14,6 +14,11 @@ use safetensors::{Dtype, View};
 use super::float::transposed;
 use super::layout::{Place, slots};
 use super::{KeyMap, WeightsError};
+
+/// Name in the metadata of a file under which [`NATIVE`] stands.
+pub(super) const LAYOUT: &str = "layout";
+/// The layout of files with Burn's own names.
+pub(super) const NATIVE: &str = "burn";
 
 /// Writes the weights of `model` to the safetensors file `path`, as PyTorch names and lays them
 /// out, for `load_state_dict(safetensors.torch.load_file(path))` with `strict=True`.
@@ -28,6 +33,21 @@ pub fn save<M: Module>(
     path: impl AsRef<Path>,
     keys: &KeyMap,
 ) -> Result<(), WeightsError> {
+    save_with(model, path, keys, HashMap::new())
+}
+
+/// Writes the weights of `model` as [`save`] does, with `about` in the file's metadata, for
+/// people and programs that come later.
+///
+/// # Errors
+///
+/// As [`save`].
+pub fn save_with<M: Module>(
+    model: &M,
+    path: impl AsRef<Path>,
+    keys: &KeyMap,
+    mut about: HashMap<String, String>,
+) -> Result<(), WeightsError> {
     let path = path.as_ref();
     let failed = |reason: String| WeightsError::Write {
         path: path.to_owned(),
@@ -40,24 +60,27 @@ pub fn save<M: Module>(
         .collect::<Result<Vec<_>, String>>()
         .map_err(failed)?;
     // Other libraries look here for who wrote the file.
-    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let format = ("format".to_owned(), "pt".to_owned());
+    let native = (LAYOUT.to_owned(), NATIVE.to_owned());
+    about.extend([if keys.is_native() { native } else { format }]);
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    let bytes =
-        safetensors::serialize(views, Some(about)).map_err(|error| failed(error.to_string()))?;
-    replace(folder, path, &bytes).map_err(|error| failed(error.to_string()))
-}
-
-/// Writes beside `path` and renames, so that `path` is always a whole file.
-fn replace(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut temporary = tempfile::Builder::new()
+    let temporary = tempfile::Builder::new()
         .prefix(".weights-")
         // Readable as any other file, less the process's mask.
         .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)?;
-    temporary.write_all(bytes)?;
+        .tempfile_in(folder)
+        .map_err(|error| failed(error.to_string()))?;
+    // Tensor by tensor, into the file that is there already.
+    safetensors::serialize_to_file(views, Some(about), temporary.path())
+        .map_err(|error| failed(error.to_string()))?;
+    publish(temporary, path).map_err(|error| failed(error.to_string()))
+}
+
+/// Renames, so that `path` is always a whole file.
+fn publish(temporary: tempfile::NamedTempFile, path: &Path) -> io::Result<()> {
     temporary.as_file().sync_all()?;
     temporary.persist(path)?;
     Ok(())

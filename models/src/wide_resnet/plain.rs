@@ -11,6 +11,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
+use crate::flops::Tracer;
 use crate::layers::{Draw, conv, global_mean, linear};
 use crate::norm::BatchNorm2d;
 use crate::{ImageClassifier, ModelError, check};
@@ -160,6 +161,14 @@ struct Block {
 }
 
 impl Block {
+    fn trace(&self, tracer: &mut Tracer) {
+        if let Some(conv) = &self.scale {
+            tracer.side(conv);
+        }
+        tracer.conv(&self.layer1.conv);
+        tracer.conv(&self.layer2.conv);
+    }
+
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let x = boundary(x);
         let residual = match &self.scale {
@@ -208,6 +217,26 @@ impl ImageClassifier for PlainWideResNet {
 
     fn num_classes(&self) -> usize {
         self.classes
+    }
+
+    fn flops(&self, image: [usize; 3]) -> Option<u64> {
+        let mut tracer = Tracer::new(image);
+        tracer.conv(&self.input_block.conv);
+        let pairs = [
+            [&self.block1, &self.block2],
+            [&self.block3, &self.block4],
+            [&self.block5, &self.block6],
+        ];
+        for (index, pair) in pairs.into_iter().enumerate() {
+            if index > 0 {
+                tracer.pool(&self.pool);
+            }
+            for block in pair {
+                block.trace(&mut tracer);
+            }
+        }
+        tracer.linear(&self.fc);
+        Some(tracer.operations())
     }
 }
 

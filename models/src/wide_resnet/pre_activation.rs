@@ -9,6 +9,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
+use crate::flops::Tracer;
 use crate::layers::{Draw, conv, global_mean, linear};
 use crate::norm::BatchNorm2d;
 use crate::{ImageClassifier, ModelError, check};
@@ -163,6 +164,14 @@ struct Block {
 }
 
 impl Block {
+    fn trace(&self, tracer: &mut Tracer) {
+        if let Some(conv) = &self.conv_shortcut {
+            tracer.side(conv);
+        }
+        tracer.conv(&self.conv1);
+        tracer.conv(&self.conv2);
+    }
+
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let x = boundary(x);
         let activated = relu(self.bn1.forward(x.clone()));
@@ -199,6 +208,18 @@ impl ImageClassifier for WideResNet {
 
     fn num_classes(&self) -> usize {
         self.classes
+    }
+
+    fn flops(&self, image: [usize; 3]) -> Option<u64> {
+        let mut tracer = Tracer::new(image);
+        tracer.conv(&self.conv1);
+        for group in [&self.block1, &self.block2, &self.block3] {
+            for block in &group.layer {
+                block.trace(&mut tracer);
+            }
+        }
+        tracer.linear(&self.fc);
+        Some(tracer.operations())
     }
 }
 

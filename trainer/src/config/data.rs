@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use datasets::Augment;
+use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -56,7 +57,7 @@ names! {
 }
 
 /// `[data]`: what is learned from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
     /// Data set: `digits`, `mnist`, `fashion-mnist`, `cifar-10`, `cifar-100`, `image-folder` or
@@ -74,20 +75,24 @@ pub struct DataConfig {
     pub cache_dir: Option<PathBuf>,
     /// Threads per rank that prepare batches; 0 prepares them in the thread that trains.
     /// Default 1.
+    #[schemars(extend("unit" = "threads"))]
     pub workers: usize,
     /// Random changes to training images, joined by `+`: `shift[:PIXELS]`,
     /// `crop[:PADDING[:reflect]]`, `flip[:P]`, `resized-crop[:MIN_SCALE]`,
     /// `rand-augment[:OPS[:MAGNITUDE]]`, `cutout[:SIDE]`, `mixup[:ALPHA[:P]]`,
     /// `cutmix[:ALPHA[:P]]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
+    #[schemars(with = "String")]
     pub augment: Augment,
     /// Training images used, the first ones of the data set. Default: all (`digits`: 8192,
     /// `generated`: 50000).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "images"))]
     pub train_samples: Option<usize>,
     /// Test images used, the first ones of the data set. Default: all (`digits`: 2048,
     /// `generated`: 10000).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "images"))]
     pub test_samples: Option<usize>,
     /// `cifar-100`: classes, `fine` (100) or `coarse` (20). Default `fine`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,10 +100,12 @@ pub struct DataConfig {
     /// `image-folder`: side in pixels to which images are cropped; `generated`: their side.
     /// Default 224; `generated`: 32.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
     pub size: Option<usize>,
     /// `image-folder`: length in pixels to which the shorter side is scaled before the crop.
     /// Default: `size` × 256 / 224.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
     pub resize: Option<usize>,
     /// `image-folder`: `rgb` and `grey` convert all images, `auto` wants files that agree. Default
     /// `auto`.

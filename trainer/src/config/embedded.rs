@@ -14,20 +14,48 @@ pub struct Embedded {
 /// All of them, in alphabetical order.
 pub const EMBEDDED: &[Embedded] = &[
     Embedded {
+        name: "csc-mnist-deepspeed.toml",
+        text: include_str!("../../../configs/csc-mnist-deepspeed.toml"),
+    },
+    Embedded {
+        name: "csc-mnist.toml",
+        text: include_str!("../../../configs/csc-mnist.toml"),
+    },
+    Embedded {
         name: "digits.toml",
         text: include_str!("../../../configs/digits.toml"),
+    },
+    Embedded {
+        name: "mnist-adadelta.toml",
+        text: include_str!("../../../configs/mnist-adadelta.toml"),
     },
     Embedded {
         name: "mnist-cnn.toml",
         text: include_str!("../../../configs/mnist-cnn.toml"),
     },
     Embedded {
+        name: "mnist-fast.toml",
+        text: include_str!("../../../configs/mnist-fast.toml"),
+    },
+    Embedded {
         name: "olivia.toml",
         text: include_str!("../../../configs/olivia.toml"),
     },
     Embedded {
+        name: "vit-naive.toml",
+        text: include_str!("../../../configs/vit-naive.toml"),
+    },
+    Embedded {
         name: "vit.toml",
         text: include_str!("../../../configs/vit.toml"),
+    },
+    Embedded {
+        name: "wrn-16-4.toml",
+        text: include_str!("../../../configs/wrn-16-4.toml"),
+    },
+    Embedded {
+        name: "wrn-28-10.toml",
+        text: include_str!("../../../configs/wrn-28-10.toml"),
     },
     Embedded {
         name: "wrn.toml",

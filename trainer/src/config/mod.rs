@@ -9,6 +9,7 @@ mod data;
 mod embedded;
 mod error;
 mod model;
+pub mod reference;
 mod section;
 mod sections;
 mod source;
@@ -19,6 +20,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use batching::Batching;
@@ -33,7 +35,7 @@ use section::{Choice, Section, fields, suggest};
 use source::Sources;
 
 /// Everything that decides what a run does, every default filled in.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Config {
     /// What is trained.
     pub model: ModelConfig,
@@ -251,5 +253,7 @@ fn unknown_section(key: &str, names: &[&str]) -> Fault {
     }
 }
 
+#[cfg(test)]
+mod reference_tests;
 #[cfg(test)]
 mod tests;

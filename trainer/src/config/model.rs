@@ -3,19 +3,22 @@
 //! A preset fills in the keys that are left out, so that the resolved configuration says every
 //! size by itself.
 
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::section::names;
 
 /// `[model]`: what is trained. The keys depend on `name`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "name")]
 pub enum ModelConfig {
     /// `cnn`: two 3×3 convolutions, max-pooling and two linear layers.
     #[serde(rename = "cnn")]
     Cnn(CnnConfig),
     /// `csc-cnn`: two stages of 5×5 convolution, batch normalization and max-pooling, and one
-    /// linear layer. It has no keys.
+    /// linear layer.
     #[serde(rename = "csc-cnn")]
     CscCnn(CscCnnConfig),
     /// `wide-resnet`: wide residual networks.
@@ -30,6 +33,18 @@ pub enum ModelConfig {
 }
 
 impl ModelConfig {
+    /// The file of weights that training starts from, and whether the last layer does not.
+    pub fn weights(&self) -> (Option<&Path>, bool) {
+        let (weights, new_head) = match self {
+            Self::Cnn(model) => (&model.weights, model.new_head),
+            Self::CscCnn(model) => (&model.weights, model.new_head),
+            Self::WideResNet(model) => (&model.weights, model.new_head),
+            Self::ResNet(model) => (&model.weights, model.new_head),
+            Self::Vit(model) => (&model.weights, model.new_head),
+        };
+        (weights.as_deref(), new_head)
+    }
+
     /// Fills in what the preset says and the configuration leaves out.
     pub(super) fn fill(&mut self) {
         match self {
@@ -41,7 +56,7 @@ impl ModelConfig {
 }
 
 /// `[model] name = "cnn"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CnnConfig {
     /// Output channels of the two convolutions. Default `[32, 64]`.
@@ -52,6 +67,13 @@ pub struct CnnConfig {
     pub dropout_conv: f64,
     /// Probability of zeroing a value before the last layer, in [0, 1). Default 0.5.
     pub dropout_hidden: f64,
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
 }
 
 impl Default for CnnConfig {
@@ -61,14 +83,24 @@ impl Default for CnnConfig {
             hidden: 128,
             dropout_conv: 0.25,
             dropout_hidden: 0.5,
+            weights: None,
+            new_head: false,
         }
     }
 }
 
 /// `[model] name = "csc-cnn"`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct CscCnnConfig {}
+pub struct CscCnnConfig {
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
+}
 
 names! {
     /// `[model] preset` of a wide residual network.
@@ -84,7 +116,7 @@ names! {
 }
 
 /// `[model] name = "wide-resnet"`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WideResNetConfig {
     /// `wrn-28-10`, `wrn-16-4` or `olivia`; the other keys change it. Default `wrn-28-10`.
@@ -99,6 +131,13 @@ pub struct WideResNetConfig {
     /// `olivia`: 0.01.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropout: Option<f64>,
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
 }
 
 impl WideResNetConfig {
@@ -128,7 +167,7 @@ names! {
 }
 
 /// `[model] name = "resnet"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResNetConfig {
     /// 18 or 50. Default 18.
@@ -137,6 +176,13 @@ pub struct ResNetConfig {
     /// pooling, both with stride 2) or `auto` (`cifar` for images of up to 64 pixels). Default
     /// `auto`.
     pub stem: StemName,
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
 }
 
 impl Default for ResNetConfig {
@@ -144,6 +190,8 @@ impl Default for ResNetConfig {
         Self {
             depth: 18,
             stem: StemName::Auto,
+            weights: None,
+            new_head: false,
         }
     }
 }
@@ -175,13 +223,14 @@ names! {
 }
 
 /// `[model] name = "vit"`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VitConfig {
     /// `tiny`, `small`, `base` or `b-16`; the other keys change it. Default `tiny`.
     pub preset: VitPreset,
     /// Side of a patch in pixels, which divides the sides of the images. Default 4; `b-16`: 16.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
     pub patch: Option<usize>,
     /// Width of the tokens. Default: the preset's.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,6 +252,13 @@ pub struct VitConfig {
     /// Probability that a sample skips the last block, in [0, 1); it rises in a straight line from
     /// 0 at the first block. Default 0.
     pub drop_path: f64,
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
 }
 
 impl VitConfig {

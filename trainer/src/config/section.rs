@@ -153,8 +153,8 @@ impl<'de> Deserializer<'de> for FieldNames<'_> {
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub enum $type { $($(#[$variant_doc])* $variant),* }
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, schemars::JsonSchema)]
+        pub enum $type { $($(#[$variant_doc])* #[schemars(rename = $text)] $variant),* }
 
         impl $type {
             /// Every valid string.

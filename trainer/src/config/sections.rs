@@ -2,13 +2,14 @@
 //! what it is, its unit, and its default; that text is the reference for authors of configuration
 //! files.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::section::names;
 
 /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
 /// defaults are PyTorch's.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "name", rename_all = "lowercase")]
 pub enum OptimizerConfig {
     /// `sgd`: stochastic gradient descent.
@@ -34,7 +35,7 @@ impl OptimizerConfig {
 }
 
 /// `[optimizer] name = "sgd"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SgdConfig {
     /// Learning rate. Default 0.01.
@@ -59,7 +60,7 @@ impl Default for SgdConfig {
 }
 
 /// `[optimizer] name = "adam"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdamConfig {
     /// Learning rate. Default 0.001.
@@ -84,7 +85,7 @@ impl Default for AdamConfig {
 }
 
 /// `[optimizer] name = "adamw"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdamWConfig {
     /// Learning rate. Default 0.001.
@@ -109,7 +110,7 @@ impl Default for AdamWConfig {
 }
 
 /// `[optimizer] name = "adadelta"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdadeltaConfig {
     /// Learning rate. Default 1.
@@ -175,7 +176,7 @@ names! {
 }
 
 /// `[schedule]`: how the learning rate changes over the run. `optimizer.lr` is the highest rate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleConfig {
     /// `constant`, `linear` (a straight line to `min_lr`), `cosine` (half a cosine to `min_lr`),
@@ -189,17 +190,21 @@ pub struct ScheduleConfig {
     pub lr_scaling: LrScaling,
     /// Epochs in which the rate first rises in a straight line. Default 0; `one-cycle` has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "epochs"))]
     pub warmup_epochs: Option<f64>,
     /// The same as a number of steps.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "steps"))]
     pub warmup_steps: Option<u64>,
     /// Share of the rate from which the warm-up rises, in [0, 1]. Default 0.
     pub warmup_factor: f64,
     /// The rate at the end of `linear` and `cosine`, and the least of `exponential`. Default 0.
     pub min_lr: f64,
     /// Epochs after which `step` lowers the rate. Default none.
+    #[schemars(extend("unit" = "epochs"))]
     pub milestones: Vec<f64>,
-    /// The same as numbers of steps.
+    /// The same as numbers of steps. Default none.
+    #[schemars(extend("unit" = "steps"))]
     pub milestone_steps: Vec<u64>,
     /// The factor of `step` and `exponential`, in (0, 1]. Default 0.1.
     pub gamma: f64,
@@ -260,21 +265,25 @@ names! {
 }
 
 /// `[train]`: how long, in which portions, and on what.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainConfig {
     /// Passes over the training data. Default 1.
+    #[schemars(extend("unit" = "epochs"))]
     pub epochs: u64,
     /// Optimizer steps after which the run ends even inside an epoch. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "steps"))]
     pub max_steps: Option<u64>,
     /// Images per optimizer step over all ranks (the global batch), which is `micro_batch_size` ×
     /// `accumulate` × world size. Derived when left out; 64 when `micro_batch_size` is left out
     /// too.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "images"))]
     pub batch_size: Option<usize>,
     /// Images that one rank computes at a time. Derived when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "images"))]
     pub micro_batch_size: Option<usize>,
     /// Micro-batches whose gradients add up to one optimizer step. Derived when left out and the
     /// other two are given, else 1.
@@ -372,7 +381,7 @@ names! {
 }
 
 /// `[parallel]`: how the ranks work together.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ParallelConfig {
     /// What each rank holds: `ddp`. Default `ddp`.
@@ -381,11 +390,13 @@ pub struct ParallelConfig {
     pub transport: TransportName,
     /// Gradients that travel together, in MiB; the first bucket has at most 1 MiB so that
     /// communication starts early. Default 25.
+    #[schemars(extend("unit" = "MiB"))]
     pub bucket_mib: usize,
     /// Number format in which gradients travel: `none`. Default `none`.
     pub compression: Compression,
     /// Seconds that one rank waits for the others in a collective before the run fails. The
     /// first collective may take longer, and ranks that die are noticed at once. Default 300.
+    #[schemars(extend("unit" = "seconds"))]
     pub timeout_seconds: u64,
 }
 
@@ -402,10 +413,11 @@ impl Default for ParallelConfig {
 }
 
 /// `[log]`: what is written while training.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
     /// Steps from one line of `metrics.jsonl` to the next. Default 1.
+    #[schemars(extend("unit" = "steps"))]
     pub every_steps: u64,
     /// Whether event files for TensorBoard are written into the run folder too. Default true.
     pub tensorboard: bool,
@@ -432,16 +444,20 @@ names! {
 }
 
 /// `[checkpoint]`: when the state of the run is saved.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CheckpointConfig {
     /// Steps from one checkpoint to the next. Default 0: none.
+    #[schemars(extend("unit" = "steps"))]
     pub every_steps: u64,
     /// Epochs from one checkpoint to the next. Default 0: none.
+    #[schemars(extend("unit" = "epochs"))]
     pub every_epochs: u64,
     /// Minutes from one checkpoint to the next. Default 0: none.
+    #[schemars(extend("unit" = "minutes"))]
     pub every_minutes: f64,
     /// Newest checkpoints that are kept. Default 3.
+    #[schemars(extend("unit" = "checkpoints"))]
     pub keep: u64,
     /// Whether one is also written after each evaluation that is the best so far, and kept.
     /// Default true, if any are written at all.
@@ -471,7 +487,7 @@ impl Default for CheckpointConfig {
 }
 
 /// `[early_stopping]`: when the run ends before its last epoch.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EarlyStoppingConfig {
     /// Validation accuracy, from 0 to 1, at which the run ends. Default: off.
@@ -480,6 +496,7 @@ pub struct EarlyStoppingConfig {
     /// With a target: evaluations in a row that must reach it, default 1. Without: evaluations in a
     /// row that bring no better one, after which the run ends, default off.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "evaluations"))]
     pub patience: Option<u64>,
     /// What has to get better, without a target: `accuracy` or `loss`. Default `accuracy`.
     pub monitor: MonitorName,

@@ -83,6 +83,12 @@ fn unavailable(config: &Config) -> Result<(), Fault> {
 }
 
 fn model(model: &ModelConfig) -> Result<(), Fault> {
+    if let (None, true) = model.weights() {
+        return Err(Fault::in_key(
+            "model.new_head",
+            "`model.new_head` has no use without `model.weights`",
+        ));
+    }
     match model {
         ModelConfig::Cnn(cnn) => {
             for filters in cnn.filters {

@@ -59,6 +59,14 @@ impl Source {
         })
     }
 
+    /// Whether names and layouts are Burn's own.
+    pub(super) fn is_native(&self) -> bool {
+        match &self.container {
+            Container::Safetensors(file) => file.is_native(),
+            Container::Pytorch(_) => false,
+        }
+    }
+
     /// All tensors by name.
     pub(super) fn entries(&self) -> &BTreeMap<String, Entry> {
         &self.entries

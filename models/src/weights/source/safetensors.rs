@@ -12,6 +12,7 @@ use safetensors::tensor::Metadata;
 use super::{Element, Entry};
 use crate::weights::WeightsError;
 use crate::weights::float::Float;
+use crate::weights::save::{LAYOUT, NATIVE};
 
 /// Bytes of the header's length.
 const LENGTH: u64 = size_of::<u64>() as u64;
@@ -83,6 +84,12 @@ impl SafetensorsFile {
             values,
         };
         Ok((file, entries))
+    }
+
+    /// Whether the file has Burn's own names and layouts.
+    pub(super) fn is_native(&self) -> bool {
+        let metadata = self.header.metadata().as_ref();
+        metadata.is_some_and(|about| about.get(LAYOUT).is_some_and(|layout| layout == NATIVE))
     }
 
     pub(super) fn read(&self, key: &str) -> Result<Vec<u8>, String> {

@@ -1,0 +1,63 @@
+//! `trainer eval`: how good a trained model is on the test images.
+
+use std::path::PathBuf;
+
+use burn_dist::world::World;
+use clap::Args;
+
+use super::args::TrainedArgs;
+use super::failure::Failure;
+use super::ranks::{on_ranks, world_size};
+use crate::console::say;
+use crate::error::TrainError;
+
+/// Arguments of `trainer eval`.
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    #[command(flatten)]
+    trained: TrainedArgs,
+    /// Starts this many ranks on this machine, which share the images.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    nproc: Option<u16>,
+    /// Also writes the result to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Evaluates and says how good it is.
+pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
+    let size = world_size(args.nproc, 1, world)?;
+    let trained = args.trained.find()?;
+    on_ranks(size, world, || {
+        if world.is_main() {
+            trained.notes.iter().for_each(|note| say(note));
+            say(&format!(
+                "{}, step {}",
+                trained.checkpoint.display(),
+                trained.step
+            ));
+        }
+        let evaluation = trained.evaluate(world)?;
+        if !world.is_main() {
+            return Ok(0);
+        }
+        say(&format!(
+            "loss {:.4}, accuracy {:.2} %, {} images",
+            evaluation.loss,
+            100.0 * evaluation.accuracy,
+            evaluation.samples
+        ));
+        if let Some(path) = &args.json {
+            let json = serde_json::json!({
+                "checkpoint": trained.checkpoint,
+                "step": trained.step,
+                "evaluation": evaluation,
+            });
+            std::fs::write(path, format!("{json:#}\n")).map_err(|error| TrainError::Output {
+                path: path.clone(),
+                error,
+            })?;
+        }
+        Ok(0)
+    })
+}

@@ -1,0 +1,37 @@
+//! `trainer export`: a trained model in one file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::args::TrainedArgs;
+use super::failure::Failure;
+use crate::console::{complain, say};
+use crate::trained::Format;
+
+/// Arguments of `trainer export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    trained: TrainedArgs,
+    /// The safetensors file.
+    #[arg(long, value_name = "FILE", default_value = "model.safetensors")]
+    out: PathBuf,
+    /// How tensors are named and laid out.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Writes it and says where it lies.
+pub fn run(args: &ExportArgs) -> Result<i32, Failure> {
+    let trained = args.trained.find()?;
+    trained.notes.iter().for_each(|note| complain(note));
+    trained.export(&args.out, args.format)?;
+    say(&format!(
+        "{}: the model of {}, step {}",
+        args.out.display(),
+        trained.checkpoint.display(),
+        trained.step
+    ));
+    Ok(0)
+}

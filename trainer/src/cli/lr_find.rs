@@ -1,0 +1,87 @@
+//! `trainer lr-find`: which learning rate looks good.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::args::ConfigArgs;
+use super::failure::Failure;
+use crate::console::say;
+use crate::error::TrainError;
+use crate::lr_find::{Curve, Point, Sweep, svg, sweep};
+use crate::{allocator, panics};
+
+/// Rows of the table.
+const ROWS: usize = 20;
+
+/// Arguments of `trainer lr-find`.
+#[derive(Debug, Args)]
+pub struct LrFindArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Number of steps, each with a larger rate.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=100_000))]
+    steps: u64,
+    /// The first learning rate.
+    #[arg(long, value_name = "LR", default_value_t = 1e-6)]
+    min: f64,
+    /// The last learning rate, unless the loss goes up for good before.
+    #[arg(long, value_name = "LR", default_value_t = 10.0)]
+    max: f64,
+    /// The picture, in SVG.
+    #[arg(long, value_name = "FILE", default_value = "lr-find.svg")]
+    out: PathBuf,
+}
+
+/// Tries the rates, prints a table and the suggestion, and draws the curve.
+pub fn run(args: &LrFindArgs) -> Result<i32, Failure> {
+    let rates = args.min > 0.0 && args.min < args.max && args.max.is_finite();
+    if !rates {
+        return Err(Failure::Usage(format!(
+            "--min {} and --max {} are no range of learning rates: they must be above 0, and the \
+             first smaller than the second",
+            args.min, args.max
+        )));
+    }
+    let loaded = args.config.load()?;
+    loaded.batching(1)?;
+    allocator::keep_freed_memory();
+    panics::end_on_panic(0);
+    let wanted = Sweep {
+        steps: args.steps,
+        min: args.min,
+        max: args.max,
+    };
+    let every = (args.steps as usize).div_ceil(ROWS);
+    let mut done = 0;
+    say("    learning rate        loss    smoothed");
+    let curve = sweep(&loaded, wanted, |point| {
+        if done % every == 0 {
+            say(&row(point));
+        }
+        done += 1;
+    })?;
+    std::fs::write(&args.out, svg(&curve)).map_err(|error| TrainError::Output {
+        path: args.out.clone(),
+        error,
+    })?;
+    conclude(&curve, &args.out.display().to_string());
+    Ok(0)
+}
+
+fn row(point: &Point) -> String {
+    let Point { lr, loss, smooth } = point;
+    format!("{lr:>17.2e} {loss:>11.4} {smooth:>11.4}")
+}
+
+fn conclude(curve: &Curve, picture: &str) {
+    let steps = curve.points().len();
+    say(&match curve.suggestion() {
+        Some(suggestion) => format!(
+            "steepest descent at {:.1e}, minimum / 10 at {:.1e}; try optimizer.lr between them",
+            suggestion.steepest, suggestion.tenth_of_minimum
+        ),
+        None => "the loss never fell: try a smaller --min or more --steps".to_owned(),
+    });
+    say(&format!("{steps} steps, drawn in {picture}"));
+}

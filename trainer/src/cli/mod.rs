@@ -1,0 +1,109 @@
+//! The command line: checks everything before anything starts. One file for each command.
+
+mod args;
+mod check;
+mod completions;
+mod configs;
+mod eval;
+mod export;
+mod failure;
+mod lr_find;
+mod predict;
+mod preview;
+mod ranks;
+mod train;
+
+use std::process::ExitCode;
+
+use burn_dist::world::World;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::FAILED;
+use crate::config::reference;
+use crate::console::say;
+use failure::Failure;
+
+/// Trains image models on one device or many.
+///
+/// Without a command it trains; without arguments, a small CNN on built-in digits with two ranks.
+#[derive(Debug, Parser)]
+#[command(name = "trainer", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    train: train::TrainArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Trains a model. This is what happens without a command, too.
+    Train(train::TrainArgs),
+    /// Checks a configuration and prints it with every default filled in.
+    Check(check::CheckArgs),
+    /// Evaluates a trained model on the test images.
+    Eval(eval::EvalArgs),
+    /// Names what images show.
+    Predict(predict::PredictArgs),
+    /// Writes a trained model into one safetensors file, for PyTorch or Burn.
+    Export(export::ExportArgs),
+    /// Tries learning rates from small to large and suggests one.
+    LrFind(lr_find::LrFindArgs),
+    /// Prints the completions of a shell, to be sourced by it.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Lists the configurations inside this program, or prints one.
+    Configs {
+        /// The one to print.
+        name: Option<String>,
+    },
+    /// Writes the reference of all configuration keys, docs/config.md, to standard output.
+    #[command(hide = true)]
+    Docs,
+    /// Draws the first training batch, augmented and with its labels, into a PNG file.
+    Preview(preview::PreviewArgs),
+}
+
+/// Runs the program; its exit code is the result.
+pub fn main() -> ExitCode {
+    let Cli { command, train } = Cli::parse();
+    let (world, outcome) = execute(command.unwrap_or(Command::Train(train)));
+    let code = outcome.unwrap_or_else(|failure| {
+        failure::report(&world, &failure);
+        failure.exit_code()
+    });
+    ExitCode::from(u8::try_from(code).unwrap_or(FAILED as u8))
+}
+
+/// Does what a command says; also gives the world in which it did.
+fn execute(command: Command) -> (World, Result<i32, Failure>) {
+    let alone = |outcome| (World::single(), outcome);
+    match command {
+        Command::Configs { name } => alone(configs::run(name.as_deref())),
+        Command::Docs => {
+            say(reference::markdown().trim_end());
+            alone(Ok(0))
+        }
+        Command::Preview(args) => alone(preview::run(&args)),
+        Command::Eval(args) => in_world(|world| eval::run(&args, world)),
+        Command::Predict(args) => alone(predict::run(&args)),
+        Command::Export(args) => alone(export::run(&args)),
+        Command::LrFind(args) => alone(lr_find::run(&args)),
+        Command::Completions { shell } => alone(completions::run(shell, Cli::command())),
+        Command::Check(args) => alone(check::run(&args, &World::single())),
+        Command::Train(args) => in_world(|world| train::run_command(args, world)),
+    }
+}
+
+/// Does what is done by several ranks, as the one that the environment says.
+fn in_world(command: impl FnOnce(&World) -> Result<i32, Failure>) -> (World, Result<i32, Failure>) {
+    match World::from_env() {
+        Ok(world) => {
+            let outcome = command(&world);
+            (world, outcome)
+        }
+        Err(error) => (World::single(), Err(Failure::Usage(error.to_string()))),
+    }
+}

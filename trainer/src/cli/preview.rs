@@ -1,0 +1,44 @@
+//! `trainer preview`: a picture of the first training batch.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::args::ConfigArgs;
+use super::failure::Failure;
+use crate::console::say;
+use crate::preview::{self, PreviewOptions};
+
+/// Arguments of `trainer preview`.
+#[derive(Debug, Args)]
+pub struct PreviewArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The picture.
+    #[arg(long, value_name = "FILE", default_value = "preview.png")]
+    out: PathBuf,
+    /// Number of images; no more than one global batch are shown.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    images: u16,
+    /// The epoch whose first batch is drawn.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    epoch: u32,
+}
+
+/// Draws it and says where it lies.
+pub fn run(args: &PreviewArgs) -> Result<i32, Failure> {
+    let loaded = args.config.load()?;
+    let options = PreviewOptions {
+        images: args.images.into(),
+        epoch: args.epoch as usize,
+    };
+    let picture = preview::draw(&loaded, options)?;
+    preview::save(&picture, &args.out)?;
+    say(&format!(
+        "{}: {}×{} pixels",
+        args.out.display(),
+        picture.width(),
+        picture.height()
+    ));
+    Ok(0)
+}

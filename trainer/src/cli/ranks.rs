@@ -1,0 +1,81 @@
+//! Processes of a command that runs on several ranks: starts them, or is one.
+
+use std::io::IsTerminal;
+
+use burn_dist::launch::LocalLauncher;
+use burn_dist::world::{Launch, World};
+
+use super::failure::Failure;
+use crate::console::complain;
+use crate::{allocator, panics, signals};
+
+/// How many ranks there are: a launcher's word, else `--nproc`, else `default`.
+///
+/// # Errors
+/// If a launcher and `--nproc` contradict each other.
+pub fn world_size(nproc: Option<u16>, default: usize, world: &World) -> Result<usize, Failure> {
+    match (world.launch(), nproc) {
+        (Launch::Single, Some(ranks)) => Ok(ranks.into()),
+        (Launch::Single, None) => Ok(default),
+        // Ranks of our own launcher get its arguments.
+        (Launch::Local, _) | (_, None) => Ok(world.size()),
+        (launch, Some(_)) => Err(Failure::Usage(format!(
+            "--nproc starts ranks, but this process was started by {launch} as {}; leave --nproc \
+             out, or unset RANK, LOCAL_RANK and WORLD_SIZE",
+            world.describe()
+        ))),
+    }
+}
+
+/// Starts `size` ranks with the arguments of this process if there are to be several and nobody
+/// else has started them; otherwise is the rank that `world` says, and does `work`.
+///
+/// # Errors
+/// Those of `work`; ranks that cannot be started.
+pub fn on_ranks(
+    size: usize,
+    world: &World,
+    work: impl FnOnce() -> Result<i32, Failure>,
+) -> Result<i32, Failure> {
+    if size > 1 && world.launch() == Launch::Single {
+        return start_ranks(size);
+    }
+    allocator::keep_freed_memory();
+    log_warnings();
+    panics::end_on_panic(world.rank());
+    // Our launcher reports by itself what ended the run.
+    let speaks = world.is_main() && world.launch() != Launch::Local;
+    signals::end_on_signals(speaks)
+        .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
+    work()
+}
+
+/// Starts `size` processes of this program with the same arguments, and waits for them.
+fn start_ranks(size: usize) -> Result<i32, Failure> {
+    let outcome = LocalLauncher::new(size).run()?;
+    match outcome.failure() {
+        // What it told the others it has also written itself.
+        Some(failure) => {
+            let (rank, exit) = (failure.rank(), failure.exit());
+            complain(&format!("error: rank {rank} {exit}"));
+        }
+        None if !outcome.is_success() => complain(&outcome.to_string()),
+        None => {}
+    }
+    Ok(outcome.exit_code().into())
+}
+
+/// Shows what the libraries warn of; `RUST_LOG` asks for more.
+fn log_warnings() {
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
+        .from_env_lossy();
+    // Fails only where somebody listens already, which is as good.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_target(false)
+        .try_init();
+}

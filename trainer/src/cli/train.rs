@@ -1,0 +1,93 @@
+//! `trainer train`, which is also what the program does without a command.
+
+use std::path::{Path, PathBuf};
+
+use burn_dist::world::World;
+use clap::Args;
+
+use super::args::ConfigArgs;
+use super::check::say_resolved;
+use super::failure::Failure;
+use super::ranks::{on_ranks, world_size};
+use crate::resume::Resume;
+use crate::run::Trainer;
+use crate::{End, STOPPED_EARLY, run_dir};
+
+/// Ranks of the built-in run, which shows training on several.
+const DEFAULT_RANKS: usize = 2;
+
+/// Arguments of `trainer train`.
+#[derive(Debug, Args)]
+pub struct TrainArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Starts this many ranks on this machine. Without it one is started, or two when no
+    /// configuration is named.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    nproc: Option<u16>,
+    /// Folder of this run. Default: runs/<configuration>-<time>.
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
+    /// run of the same configuration), off, or the path of a checkpoint or run folder.
+    #[arg(long, value_name = "auto|off|PATH", value_parser = resume, default_value = "off")]
+    resume: Resume,
+    /// Checks everything and says what would be done, without training.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Reads the value of `--resume`.
+fn resume(text: &str) -> Result<Resume, String> {
+    match text {
+        "" => Err("say auto, off, or a path".to_owned()),
+        "auto" => Ok(Resume::Auto),
+        "off" => Ok(Resume::Off),
+        path => Ok(Resume::Path(path.into())),
+    }
+}
+
+/// Trains, or says why not.
+pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
+    let default = match args.config.config {
+        None => DEFAULT_RANKS,
+        Some(_) => 1,
+    };
+    let size = world_size(args.nproc, default, world)?;
+    let loaded = args.config.load()?;
+    loaded.batching(size)?;
+    if let Resume::Path(path) = &args.resume
+        && !path.exists()
+    {
+        return Err(Failure::Usage(format!(
+            "cannot resume from {}: there is no such checkpoint or run folder",
+            path.display()
+        )));
+    }
+    if let (true, Some(folder)) = (world.is_main(), &args.run_dir)
+        && args.resume != Resume::Auto
+    {
+        check_run_dir(folder)?;
+    }
+    if args.dry_run {
+        if world.is_main() {
+            say_resolved(&loaded, size)?;
+        }
+        return Ok(0);
+    }
+    on_ranks(size, world, || {
+        let mut trainer = Trainer::new(&loaded, world).resume(args.resume);
+        if let Some(folder) = args.run_dir {
+            trainer = trainer.run_dir(folder);
+        }
+        Ok(match trainer.run()?.end {
+            End::Complete | End::Early(_) => 0,
+            End::Paused => STOPPED_EARLY,
+        })
+    })
+}
+
+/// A folder that holds another run is a wrong argument.
+fn check_run_dir(folder: &Path) -> Result<(), Failure> {
+    run_dir::check_unused(folder).map_err(|error| Failure::Usage(error.to_string()))
+}

@@ -1,0 +1,286 @@
+//! The reference of all configuration keys, as Markdown, from the types that they are read into:
+//! descriptions are the doc comments of the fields, defaults those of `Default`.
+
+use std::fmt::Write;
+
+use schemars::schema_for;
+use serde_json::{Map, Value};
+
+use super::{Config, sections};
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+Every key that a configuration file can have. This file is written by `trainer docs`; its text is
+that of the code.
+
+A configuration is a TOML file with the sections below. `[model]` and `[optimizer]` need their key
+`name`; whatever else is left out has its default. Each key can also be set on the command line,
+where a string needs no quotes: `trainer --config vit.toml --set train.epochs=2 --set
+data.name=cifar-10`. `trainer check --config FILE` prints a configuration with every default filled
+in, `trainer configs` lists the configurations inside the program.
+";
+
+/// One key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// Its section.
+    pub section: String,
+    /// The `name` of the section that it belongs to, where the section's keys depend on that.
+    pub variant: Option<String>,
+    /// The key.
+    pub name: String,
+    /// What it means.
+    pub description: String,
+    /// Name of its type in TOML.
+    pub kind: String,
+    /// What its numbers count.
+    pub unit: Option<String>,
+    /// Its value where it is left out; nothing where that depends on something else.
+    pub default: Option<Value>,
+    /// All values that it can have, with what they mean, if there are only a few.
+    pub values: Vec<(String, String)>,
+}
+
+/// A section, or one of those with the same title that `name` decides between.
+struct Group {
+    section: &'static str,
+    variant: Option<String>,
+    /// What the section is, before its first variant.
+    introduction: Option<String>,
+    description: String,
+    keys: Vec<Key>,
+}
+
+/// All keys, in the order of the reference.
+pub fn keys() -> Vec<Key> {
+    groups().into_iter().flat_map(|group| group.keys).collect()
+}
+
+/// The reference as a Markdown document.
+pub fn markdown() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    for group in groups() {
+        if let Some(introduction) = &group.introduction {
+            text += &format!("\n## [{}]\n\n{introduction}\n", group.section);
+        }
+        match &group.variant {
+            Some(name) => {
+                text += &format!("\n### name = \"{name}\"\n\n{}\n", group.description);
+            }
+            None => text += &format!("\n## [{}]\n\n{}\n", group.section, group.description),
+        }
+        table(&mut text, &group.keys);
+    }
+    text
+}
+
+fn table(text: &mut String, keys: &[Key]) {
+    if keys.is_empty() {
+        return;
+    }
+    text.push_str("\n| key | type | default | unit | |\n|---|---|---|---|---|\n");
+    for key in keys {
+        let default = match &key.default {
+            Some(value) => format!("`{}`", toml(value)),
+            None => "–".to_owned(),
+        };
+        // A string takes every memory there is; that this cannot fail is no reason to panic.
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {default} | {} | {} |",
+            key.name,
+            key.kind,
+            key.unit.as_deref().unwrap_or_default(),
+            key.description.replace('|', "\\|"),
+        );
+    }
+    for key in keys.iter().filter(|key| !key.values.is_empty()) {
+        let _ = write!(text, "\n`{}` is one of\n\n", key.name);
+        for (value, meaning) in &key.values {
+            let _ = writeln!(text, "- `\"{value}\"`: {meaning}");
+        }
+    }
+}
+
+fn groups() -> Vec<Group> {
+    let schema = Schema(schema_for!(Config).to_value());
+    let mut groups = Vec::new();
+    for (section, order) in sections() {
+        let Some(object) = schema.property(section) else {
+            continue;
+        };
+        let description = sentence(section, &description(object));
+        let Some(variants) = object.get("oneOf").and_then(Value::as_array) else {
+            groups.push(Group {
+                section,
+                variant: None,
+                introduction: None,
+                description,
+                keys: schema.keys(section, None, object, &order),
+            });
+            continue;
+        };
+        for (index, variant) in variants.iter().filter_map(Value::as_object).enumerate() {
+            let name = constant(variant.get("properties").and_then(|all| all.get("name")));
+            groups.push(Group {
+                section,
+                introduction: (index == 0).then(|| description.clone()),
+                description: sentence(&name, &self::description(variant)),
+                keys: schema.keys(section, Some(&name), schema.resolve(variant), &order),
+                variant: Some(name),
+            });
+        }
+    }
+    groups
+}
+
+/// A JSON schema.
+struct Schema(Value);
+
+impl Schema {
+    /// What a section's schema says.
+    fn property(&self, section: &str) -> Option<&Map<String, Value>> {
+        let property = self.0.get("properties")?.get(section)?.as_object()?;
+        Some(self.resolve(property))
+    }
+
+    /// What a schema refers to, or itself.
+    fn resolve<'a>(&'a self, schema: &'a Map<String, Value>) -> &'a Map<String, Value> {
+        let name = schema
+            .get("$ref")
+            .and_then(Value::as_str)
+            .and_then(|path| path.strip_prefix("#/$defs/"));
+        name.and_then(|name| self.0.get("$defs")?.get(name)?.as_object())
+            .unwrap_or(schema)
+    }
+
+    fn keys(
+        &self,
+        section: &str,
+        variant: Option<&str>,
+        object: &Map<String, Value>,
+        order: &[&str],
+    ) -> Vec<Key> {
+        let Some(properties) = object.get("properties").and_then(Value::as_object) else {
+            return Vec::new();
+        };
+        let mut keys: Vec<Key> = properties
+            .iter()
+            .filter(|(name, _)| variant.is_none() || *name != "name")
+            .filter_map(|(name, property)| {
+                let property = property.as_object()?;
+                Some(Key {
+                    section: section.to_owned(),
+                    variant: variant.map(str::to_owned),
+                    name: name.clone(),
+                    description: one_line(&description(property)),
+                    kind: self.kind(property),
+                    unit: property.get("unit").map(constant_text),
+                    default: property.get("default").filter(|v| !v.is_null()).cloned(),
+                    values: self.values(property),
+                })
+            })
+            .collect();
+        keys.sort_by_key(|key| order.iter().position(|name| *name == key.name));
+        keys
+    }
+
+    /// The schema without "or nothing": a key that is left out is not null in TOML.
+    fn present<'a>(&'a self, property: &'a Map<String, Value>) -> &'a Map<String, Value> {
+        let one = property
+            .get("anyOf")
+            .and_then(Value::as_array)
+            .and_then(|all| all.iter().filter_map(Value::as_object).next());
+        self.resolve(one.unwrap_or(property))
+    }
+
+    fn kind(&self, property: &Map<String, Value>) -> String {
+        let schema = self.present(property);
+        if schema.contains_key("oneOf") {
+            return "string".to_owned();
+        }
+        let kind = match schema.get("type") {
+            Some(Value::Array(kinds)) => kinds.iter().find(|kind| *kind != "null"),
+            kind => kind,
+        };
+        match kind.map(constant_text).unwrap_or_default().as_str() {
+            "array" => {
+                let inner = schema.get("items").and_then(Value::as_object);
+                let inner = inner.map(|items| self.kind(items)).unwrap_or_default();
+                match schema.get("maxItems").and_then(Value::as_u64) {
+                    Some(number) => format!("{number} {inner}s"),
+                    None => format!("{inner}s"),
+                }
+            }
+            kind => kind.to_owned(),
+        }
+    }
+
+    fn values(&self, property: &Map<String, Value>) -> Vec<(String, String)> {
+        let all = self
+            .present(property)
+            .get("oneOf")
+            .and_then(Value::as_array);
+        all.into_iter()
+            .flatten()
+            .filter_map(Value::as_object)
+            .map(|value| {
+                let name = value.get("const").map(constant_text).unwrap_or_default();
+                (name, one_line(&description(value)))
+            })
+            .collect()
+    }
+}
+
+fn description(schema: &Map<String, Value>) -> String {
+    schema
+        .get("description")
+        .map(constant_text)
+        .unwrap_or_default()
+}
+
+/// The only value that a schema allows.
+fn constant(schema: Option<&Value>) -> String {
+    let value = schema.and_then(|schema| schema.get("const"));
+    value.map(constant_text).unwrap_or_default()
+}
+
+fn constant_text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Lines of a comment become a line of a table.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// "`name`: what it is." as a sentence of its own, below a title that says the name.
+fn sentence(name: &str, text: &str) -> String {
+    let text = one_line(text);
+    let rest = [format!("`{name}`: "), format!("`[{name}]`: ")]
+        .iter()
+        .find_map(|prefix| text.strip_prefix(prefix))
+        .unwrap_or(&text)
+        .to_owned();
+    let mut characters = rest.chars();
+    match characters.next() {
+        Some(first) => first.to_uppercase().chain(characters).collect(),
+        None => rest,
+    }
+}
+
+/// A value as TOML has it.
+pub fn toml(value: &Value) -> String {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(small) if small != 0.0 && small.abs() < 1e-2 => format!("{small:e}"),
+            _ => number.to_string(),
+        },
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(toml).collect();
+            format!("[{}]", values.join(", "))
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,148 @@
+//! What the reference says is what the code does.
+
+use serde_json::Value;
+
+use super::reference::{Key, keys, markdown, toml};
+use super::*;
+
+/// Settings that a key needs beside itself.
+fn context(key: &Key) -> Vec<String> {
+    let mut sets = vec!["model.name=cnn".to_owned(), "optimizer.name=sgd".to_owned()];
+    if let Some(variant) = &key.variant {
+        sets.push(format!("{}.name={variant}", key.section));
+    }
+    let of_data = DataConfig::default().particular_keys();
+    let full = format!("{}.{}", key.section, key.name);
+    if let Some((_, _, users)) = of_data.iter().find(|(name, _, _)| *name == full) {
+        sets.push(format!("data.name={}", users[0]));
+    }
+    match full.as_str() {
+        "optimizer.nesterov" => sets.push("optimizer.momentum=0.5".to_owned()),
+        "schedule.name" => sets.push("schedule.milestones=[1.0]".to_owned()),
+        _ => {}
+    }
+    sets
+}
+
+/// Values that are good for this key, at least one.
+fn legal(key: &Key) -> Vec<String> {
+    if !key.values.is_empty() {
+        return key.values.iter().map(|(value, _)| value.clone()).collect();
+    }
+    match (key.name.as_str(), &key.default) {
+        ("depth", _) if key.variant.as_deref() == Some("wide-resnet") => vec!["22".to_owned()],
+        (_, Some(default)) => vec![toml(default).trim_matches('"').to_owned()],
+        ("validation" | "target_accuracy", None) => vec!["0.25".to_owned()],
+        ("dim", None) => vec!["24".to_owned()],
+        (_, None) => vec![
+            match key.kind.as_str() {
+                "integer" => "1",
+                "number" => "0.5",
+                "string" => "some/path",
+                other => panic!("say what a good value of {} is, a {other}", key.name),
+            }
+            .to_owned(),
+        ],
+    }
+}
+
+fn load(sets: &[String]) -> Result<Loaded, ConfigError> {
+    Loaded::parse("empty.toml", "empty", "", sets)
+}
+
+#[test]
+fn every_key_can_be_set_on_the_command_line() {
+    let keys = keys();
+    assert!(keys.len() > 60, "only {} keys", keys.len());
+    for key in keys {
+        for value in legal(&key) {
+            let mut sets = context(&key);
+            sets.push(format!("{}.{}={value}", key.section, key.name));
+            if let Err(error) = load(&sets) {
+                let message = error.to_string();
+                assert!(message.contains("not available"), "{sets:?}: {message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_that_almost_exist_are_refused_with_those_that_do() {
+    for key in keys() {
+        let mut sets = context(&key);
+        sets.push(format!("{}.{}x=1", key.section, key.name));
+        let error = load(&sets).unwrap_err();
+        let message = format!("{error} | {}", error.help_text().unwrap_or_default());
+        let expected = format!("did you mean `{}`?", key.name);
+        assert!(message.contains("unknown key"), "{message}");
+        assert!(message.contains(&expected), "{message}");
+    }
+}
+
+#[test]
+fn every_key_of_every_section_is_described() {
+    let documented = keys();
+    for (section, names) in sections() {
+        for name in names {
+            let found = documented
+                .iter()
+                .any(|key| key.section == section && key.name == name);
+            // Those of [model] and [optimizer] are titles.
+            assert!(found || name == "name", "{section}.{name}");
+        }
+    }
+    for key in &documented {
+        assert!(key.description.ends_with('.'), "{key:?}");
+        assert!(!key.kind.is_empty(), "{key:?}");
+    }
+}
+
+/// The value of "Default VALUE." in a description.
+fn stated_default(description: &str) -> Option<Value> {
+    let (_, rest) = description.rsplit_once("Default ")?;
+    let text = match rest.strip_prefix('`') {
+        Some(quoted) => quoted.split('`').next()?,
+        None => rest
+            .split([':', ',', ';', ' '])
+            .next()?
+            .trim_end_matches('.'),
+    };
+    let word = || Value::String(text.to_owned());
+    Some(serde_json::from_str(text).unwrap_or_else(|_| word()))
+}
+
+#[test]
+fn the_defaults_in_descriptions_are_those_of_the_code() {
+    let same = |stated: &Value, actual: &Value| match (stated.as_f64(), actual.as_f64()) {
+        (Some(stated), Some(actual)) => stated == actual,
+        _ => stated == actual,
+    };
+    for key in keys() {
+        let Some(default) = &key.default else {
+            continue;
+        };
+        let stated = stated_default(&key.description);
+        let stated = match (&stated, default) {
+            (Some(Value::String(none)), Value::Array(_)) if none == "none" => {
+                Some(Value::Array(vec![]))
+            }
+            _ => stated,
+        };
+        assert!(
+            stated.as_ref().is_some_and(|stated| same(stated, default)),
+            "{}.{}: the default is {default}, the description says {stated:?}",
+            key.section,
+            key.name
+        );
+    }
+}
+
+#[test]
+fn the_file_in_the_repository_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/config.md");
+    let file = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        file == markdown(),
+        "docs/config.md is not what the code says; write it anew: trainer docs > docs/config.md"
+    );
+}

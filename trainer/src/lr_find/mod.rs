@@ -1,0 +1,176 @@
+//! `trainer lr-find`: tries learning rates from small to large on the real data, one step each, and
+//! says which look good (Smith 2017, <https://arxiv.org/abs/1506.01186>).
+
+mod curve;
+mod plot;
+
+use burn::tensor::Device;
+use burn_dist::ProcessGroup;
+use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
+use burn_dist::world::World;
+use datasets::{BatchIter, Loader, TrainSampler};
+use models::weights::PyTorchKeys;
+use models::{ImageClassifier, ModelError};
+
+use crate::batch::to_tensors;
+use crate::config::{Batching, Config, Loaded};
+use crate::error::TrainError;
+use crate::loss::objective;
+use crate::model::{self, WithModel};
+use crate::{data, initial, optimizer, seed};
+
+pub use curve::{Curve, Point, Suggestion};
+pub use plot::svg;
+
+/// Which rates are tried.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sweep {
+    /// Number of steps, each with its rate, at least 2.
+    pub steps: u64,
+    /// The rate of the first step, above 0.
+    pub min: f64,
+    /// The rate of the last step, above `min`.
+    pub max: f64,
+}
+
+impl Sweep {
+    /// The rate of step `index`, from 0: each is larger than the one before by the same factor.
+    pub fn lr(&self, index: u64) -> f64 {
+        let share = index as f64 / (self.steps.max(2) - 1) as f64;
+        self.min * (self.max / self.min).powf(share)
+    }
+}
+
+/// Trains with rates that rise until the loss goes up for good; `each` sees every step. Nothing is
+/// written. One process does it, with the global batch of the configuration.
+///
+/// # Errors
+/// If the data cannot be read or the model cannot be built.
+pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
+    let config = &loaded.config;
+    let batching = loaded.batching(1)?;
+    data::prepare(&config.data)?;
+    let dataset = data::open(&config.data, config.train.seed)?.train;
+    let seed = config.train.seed;
+    let (global, micro) = (batching.global, batching.micro);
+    let sampler = TrainSampler::new(dataset.len(), global, micro, 0, 1, seed)?;
+    let loader = Loader::new(dataset.clone())?
+        .workers(config.data.workers)
+        .augment(config.data.augment.clone(), seed);
+    let device = World::single().device().autodiff();
+    device.seed(seed::of_parameters(seed));
+    let run = Run {
+        config,
+        batching,
+        sweep,
+        data: Endless {
+            loader: &loader,
+            sampler: &sampler,
+            epoch: 0,
+            batches: loader.iter(sampler.epoch(0)),
+        },
+        device: &device,
+        each,
+    };
+    let outcome: Result<Result<Curve, TrainError>, ModelError> =
+        model::build(&config.model, dataset.as_ref(), &device, run);
+    outcome?
+}
+
+struct Run<'a, F> {
+    config: &'a Config,
+    batching: Batching,
+    sweep: Sweep,
+    data: Endless<'a>,
+    device: &'a Device,
+    each: F,
+}
+
+impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
+    type Output = Result<Curve, TrainError>;
+
+    fn call<M: ImageClassifier + PyTorchKeys>(mut self, model: M) -> Self::Output {
+        let model = initial::load(model, &self.config.model)?;
+        let group = ProcessGroup::single();
+        let options = ParallelOptions {
+            strategy: Strategy::Ddp,
+            accumulate: self.batching.accumulate,
+            clip_norm: self.config.train.clip_norm,
+            buckets: BucketSizes::from_mib(self.config.parallel.bucket_mib),
+        };
+        let optimizer = optimizer::build(&self.config.optimizer);
+        let mut parallel = Parallel::new(model, optimizer, options, &group)?;
+        let mut curve = Curve::default();
+        for index in 0..self.sweep.steps {
+            let lr = self.sweep.lr(index);
+            let loss = self.gradients(index, &mut parallel)?;
+            if !curve.push(lr, loss) {
+                break;
+            }
+            curve.points().last().into_iter().for_each(&mut self.each);
+            if !parallel.step(lr)?.applied {
+                break;
+            }
+        }
+        Ok(curve)
+    }
+}
+
+impl<F> Run<'_, F> {
+    /// Computes the gradients of a global batch; gives its loss.
+    fn gradients<M: ImageClassifier>(
+        &mut self,
+        index: u64,
+        parallel: &mut Parallel<M>,
+    ) -> Result<f64, TrainError> {
+        let train = &self.config.train;
+        self.device.seed(seed::of_step(train.seed, 0, index + 1));
+        let mut sum = 0.0;
+        for _ in 0..self.batching.accumulate {
+            let (images, targets) = to_tensors(self.data.next()?, self.device);
+            let logits = parallel.model().forward(images);
+            let loss = objective(logits, targets, train.label_smoothing);
+            sum += f64::from(loss.clone().into_scalar::<f32>());
+            parallel.backward(loss)?;
+        }
+        Ok(sum / self.batching.accumulate.max(1) as f64)
+    }
+}
+
+/// Micro-batches of one epoch after the other.
+struct Endless<'a> {
+    loader: &'a Loader,
+    sampler: &'a TrainSampler,
+    epoch: usize,
+    batches: BatchIter,
+}
+
+impl Endless<'_> {
+    fn next(&mut self) -> Result<datasets::Batch, TrainError> {
+        if let Some(batch) = self.batches.next() {
+            return Ok(batch?);
+        }
+        self.epoch += 1;
+        self.batches = self.loader.iter(self.sampler.epoch(self.epoch));
+        // An epoch has a step at least, or there would be no sampler.
+        Ok(self.batches.next().transpose()?.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_rise_by_one_factor_from_the_first_to_the_last() {
+        let sweep = Sweep {
+            steps: 5,
+            min: 1e-6,
+            max: 1e-2,
+        };
+        let rates: Vec<f64> = (0..5).map(|index| sweep.lr(index)).collect();
+        for (rate, expected) in rates.iter().zip([1e-6, 1e-5, 1e-4, 1e-3, 1e-2]) {
+            assert!((rate / expected - 1.0).abs() < 1e-9, "{rates:?}");
+        }
+    }
+}

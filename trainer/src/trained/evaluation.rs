@@ -1,0 +1,69 @@
+//! Evaluates a trained model, on any number of ranks.
+
+use burn::tensor::Device;
+use burn_dist::ProcessGroup;
+use burn_dist::world::World;
+use datasets::{EvalSampler, Loader};
+use models::ImageClassifier;
+
+use super::{Trained, WithTrained};
+use crate::error::TrainError;
+use crate::evaluate::{Evaluation, evaluate};
+use crate::run::{EVAL_BATCH, connect};
+use crate::{data, panics};
+
+impl Trained {
+    /// Evaluates the model on the test images of its configuration. Every rank of `world` makes
+    /// this call; all get the result for the whole.
+    ///
+    /// # Errors
+    /// If the data cannot be read, the checkpoint is of another model, or a rank fails.
+    pub fn evaluate(&self, world: &World) -> Result<Evaluation, TrainError> {
+        let group = connect(&self.config, world)?;
+        panics::watch(&group);
+        self.evaluate_in(world, &group).inspect_err(|error| {
+            // Who failed because another rank did has nothing to tell.
+            if !error.is_of_another_rank() {
+                group.abort(&error.to_string());
+            }
+        })
+    }
+
+    fn evaluate_in(&self, world: &World, group: &ProcessGroup) -> Result<Evaluation, TrainError> {
+        let config = &self.config;
+        let open = || data::open(&config.data, config.train.seed);
+        // Files are downloaded once, and what is wrong with them is said once.
+        let test = if world.local_rank() == 0 {
+            data::prepare(&config.data)?;
+            let splits = open()?;
+            group.barrier()?;
+            splits.test
+        } else {
+            group.barrier()?;
+            open()?.test
+        };
+        let device = world.device();
+        let evaluate = Evaluate {
+            loader: Loader::new(test.clone())?.workers(config.data.workers),
+            sampler: EvalSampler::new(test.len(), EVAL_BATCH, world.rank(), world.size())?,
+            device: &device,
+            group,
+        };
+        self.with_model(test.as_ref(), &device, evaluate)
+    }
+}
+
+struct Evaluate<'a> {
+    loader: Loader,
+    sampler: EvalSampler,
+    device: &'a Device,
+    group: &'a ProcessGroup,
+}
+
+impl WithTrained for Evaluate<'_> {
+    type Output = Evaluation;
+
+    fn call<M: ImageClassifier>(self, model: M) -> Result<Evaluation, TrainError> {
+        evaluate(&model, &self.loader, &self.sampler, self.device, self.group)
+    }
+}

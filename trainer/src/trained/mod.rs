@@ -1,0 +1,226 @@
+//! Models that a run has trained, for those who want to use them: where the checkpoint lies, and
+//! how the model is built again.
+
+mod evaluation;
+mod export;
+mod prediction;
+mod subject;
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use burn_dist::checkpoint::{CheckpointError, Manifest, Source, list, newest_good};
+use burn_dist::parallel::load_model;
+use datasets::Dataset;
+use models::ImageClassifier;
+
+use crate::config::{Config, ConfigError, Loaded};
+use crate::error::TrainError;
+use crate::resume::FOLDER;
+use crate::run_dir::CONFIG_FILE;
+
+pub use export::Format;
+pub use prediction::Guess;
+pub use subject::Subject;
+
+/// Which checkpoint of a run folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Which {
+    /// The one of the best evaluation; the last good one where there is none.
+    #[default]
+    Best,
+    /// The last good one.
+    Last,
+}
+
+/// A checkpoint and the configuration of its run.
+#[derive(Clone, Debug)]
+pub struct Trained {
+    /// The configuration.
+    pub config: Config,
+    /// Folder of the checkpoint.
+    pub checkpoint: PathBuf,
+    /// Optimizer steps that were done.
+    pub step: u64,
+    /// Folder of the run, where it is known.
+    pub run_dir: Option<PathBuf>,
+    /// What a person should know of the choice.
+    pub notes: Vec<String>,
+}
+
+/// Why there is no trained model.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A checkpoint is damaged or cannot be read.
+    #[error(transparent)]
+    Checkpoint(CheckpointError),
+    /// Nothing of the kind lies there.
+    #[error("{}: {reason}", path.display())]
+    Nothing {
+        /// Where.
+        path: PathBuf,
+        /// What is missing, and what to do.
+        reason: String,
+    },
+}
+
+impl From<CheckpointError> for FindError {
+    fn from(error: CheckpointError) -> Self {
+        match error {
+            CheckpointError::NotACheckpoint(path) => Self::Nothing {
+                path,
+                reason: "is neither a checkpoint (it has no manifest.json) nor a run folder with \
+                         checkpoints"
+                    .to_owned(),
+            },
+            other => Self::Checkpoint(other),
+        }
+    }
+}
+
+impl Trained {
+    /// Finds what `path` names, a run folder or a checkpoint, and verifies its checksums. The
+    /// configuration is that of the run folder unless `config` names another; `sets` change it.
+    ///
+    /// # Errors
+    /// See [`FindError`].
+    pub fn find(
+        path: &Path,
+        which: Which,
+        config: Option<&str>,
+        sets: &[String],
+    ) -> Result<Self, FindError> {
+        if !path.exists() {
+            return Err(FindError::Nothing {
+                path: path.to_owned(),
+                reason: "there is no such checkpoint or run folder".to_owned(),
+            });
+        }
+        let (checkpoint, notes, run_dir) = if path.join(FOLDER).is_dir() {
+            let (checkpoint, notes) = in_run(path, which)?;
+            (checkpoint, notes, Some(path.to_owned()))
+        } else {
+            verify(path)?;
+            // RUN/checkpoints/step-N
+            let absolute = std::path::absolute(path).unwrap_or(path.to_owned());
+            let run_dir = absolute.ancestors().nth(2).map(Path::to_owned);
+            (path.to_owned(), Vec::new(), run_dir)
+        };
+        let of_run = run_dir.as_ref().map(|folder| folder.join(CONFIG_FILE));
+        let loaded = match (config, of_run.filter(|file| file.is_file())) {
+            (Some(name), _) => Loaded::load(name, sets)?,
+            (None, Some(file)) => Loaded::load(&file.to_string_lossy(), sets)?,
+            (None, None) => {
+                return Err(FindError::Nothing {
+                    path: path.to_owned(),
+                    reason: format!(
+                        "its run folder has no {CONFIG_FILE}; name the configuration with --config"
+                    ),
+                });
+            }
+        };
+        Ok(Self {
+            step: Manifest::read(&checkpoint)?.step,
+            config: loaded.config,
+            checkpoint,
+            run_dir,
+            notes,
+        })
+    }
+
+    /// Builds the model for images and classes like those of `data`, with the parameters of the
+    /// checkpoint, and hands it to `then`.
+    ///
+    /// # Errors
+    /// If the checkpoint is of another model.
+    pub fn with_model<T>(
+        &self,
+        data: &dyn Dataset,
+        device: &Device,
+        then: impl WithTrained<Output = T>,
+    ) -> Result<T, TrainError> {
+        let source = Source::open(&self.checkpoint)?;
+        let load = Load { source, then };
+        crate::model::build(&self.config.model, data, device, load)?
+    }
+}
+
+/// What is done with a trained model.
+pub trait WithTrained {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Whatever is in its way.
+    fn call<M: ImageClassifier + models::weights::PyTorchKeys>(
+        self,
+        model: M,
+    ) -> Result<Self::Output, TrainError>;
+}
+
+/// Fills a model that is built.
+struct Load<T> {
+    source: Source,
+    then: T,
+}
+
+impl<T: WithTrained> crate::model::WithModel for Load<T> {
+    type Output = Result<T::Output, TrainError>;
+
+    fn call<M: ImageClassifier + models::weights::PyTorchKeys>(self, model: M) -> Self::Output {
+        let model = load_model(model, &self.source)?;
+        self.then.call(model)
+    }
+}
+
+/// A checkpoint of a run folder, and what there is to say of the choice.
+fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindError> {
+    let folder = run_dir.join(FOLDER);
+    let (newest, bad) = newest_good(&folder)?;
+    let mut notes: Vec<String> = bad
+        .iter()
+        .map(|error| format!("warning: passed over a checkpoint: {error}"))
+        .collect();
+    let Some(newest) = newest else {
+        return Err(FindError::Nothing {
+            path: run_dir.to_owned(),
+            reason: match notes.is_empty() {
+                true => {
+                    "holds no checkpoint; set checkpoint.every_epochs when you train".to_owned()
+                }
+                false => format!("holds no good checkpoint: {}", notes.join("; ")),
+            },
+        });
+    };
+    if which == Which::Last {
+        return Ok((newest.path, notes));
+    }
+    let best = best_step(&Manifest::read(&newest.path)?);
+    let found = list(&folder)?
+        .into_iter()
+        .find(|found| Some(found.step) == best);
+    match found.map(|found| (verify(&found.path), found.path)) {
+        Some((Ok(()), path)) => return Ok((path, notes)),
+        Some((Err(error), _)) => notes.push(format!(
+            "warning: the best checkpoint cannot be used, the last one is taken: {error}"
+        )),
+        None => {}
+    }
+    Ok((newest.path, notes))
+}
+
+/// The step after which the best evaluation was, as far as the run had come.
+fn best_step(manifest: &Manifest) -> Option<u64> {
+    let progress = manifest.meta.get("progress")?;
+    progress.get("best")?.get(0)?.as_u64()
+}
+
+fn verify(path: &Path) -> Result<(), CheckpointError> {
+    let manifest = Manifest::read(path)?;
+    manifest.files.iter().try_for_each(|file| file.verify(path))
+}

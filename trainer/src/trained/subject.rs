@@ -1,0 +1,89 @@
+//! What the images of a model are like, without the images.
+
+use std::path::Path;
+
+use datasets::{Dataset, DatasetError, ImageShape, Normalization};
+
+use super::Trained;
+use crate::data;
+use crate::environment::{self, Environment};
+
+/// Size, classes and normalisation of a data set that need not be there any more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Subject {
+    shape: ImageShape,
+    class_names: Vec<String>,
+    normalization: Normalization,
+}
+
+impl Subject {
+    /// That of a data set.
+    pub fn of(data: &dyn Dataset) -> Self {
+        Self {
+            shape: data.shape(),
+            class_names: data.class_names().to_vec(),
+            normalization: data.normalization(),
+        }
+    }
+
+    /// What the run folder says; nothing if it does not, or something else than sizes and names.
+    fn in_run(run_dir: &Path) -> Option<Self> {
+        let text = std::fs::read(run_dir.join(environment::FILE)).ok()?;
+        let environment: Environment = serde_json::from_slice(&text).ok()?;
+        let [channels, height, width] = environment.image_shape;
+        let (mean, std) = (environment.mean, environment.std);
+        let subject = Self {
+            shape: ImageShape {
+                channels,
+                height,
+                width,
+            },
+            class_names: environment.class_names,
+            normalization: Normalization { mean, std },
+        };
+        let complete = !subject.shape.is_empty()
+            && !subject.class_names.is_empty()
+            && subject.normalization.mean.len() == channels
+            && subject.normalization.std.len() == channels;
+        complete.then_some(subject)
+    }
+}
+
+impl Trained {
+    /// What the images are like, from the run folder, else from the data set that the
+    /// configuration names.
+    ///
+    /// # Errors
+    /// If neither can be read.
+    pub fn subject(&self) -> Result<Subject, DatasetError> {
+        match self.run_dir.as_deref().and_then(Subject::in_run) {
+            Some(subject) => Ok(subject),
+            None => {
+                let splits = data::open(&self.config.data, self.config.train.seed)?;
+                Ok(Subject::of(splits.train.as_ref()))
+            }
+        }
+    }
+}
+
+impl Dataset for Subject {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn shape(&self) -> ImageShape {
+        self.shape
+    }
+
+    fn class_names(&self) -> &[String] {
+        &self.class_names
+    }
+
+    fn normalization(&self) -> Normalization {
+        self.normalization.clone()
+    }
+
+    fn read(&self, index: usize, _image: &mut [u8]) -> Result<u32, DatasetError> {
+        Err(DatasetError::Index { index, len: 0 })
+    }
+}

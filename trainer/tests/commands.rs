@@ -1,0 +1,325 @@
+//! The commands that use what was trained, and those that prepare a training.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{Device, TensorData};
+use common::{Finished, LIMIT, TINY, Trial};
+use image::{GrayImage, Luma};
+use models::weights::{self, PyTorchKeys, state_dict};
+use models::{Cnn, CnnConfig};
+
+/// A tiny run that keeps a checkpoint of every epoch.
+fn trained(settings: &[&str]) -> Finished {
+    let mut all = vec!["checkpoint.every_epochs=1", "train.epochs=2"];
+    all.extend(settings);
+    let finished = Trial::tiny(&[], &all).start().wait(LIMIT);
+    finished.assert_code(0);
+    finished
+}
+
+/// The program, beside what an earlier run left.
+fn then(run: &Finished, args: &[&str]) -> Finished {
+    let run_dir = run.path("run");
+    let args: Vec<&str> = args
+        .iter()
+        .map(|arg| match *arg {
+            "RUN" => run_dir.to_str().unwrap(),
+            arg => arg,
+        })
+        .collect();
+    Trial::new(&args).start().wait(LIMIT)
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_checkpoint_is_evaluated_as_it_was_while_training() {
+    let run = trained(&[]);
+    let by_the_run = run.metrics("eval");
+    let best = by_the_run
+        .iter()
+        .max_by(|a, b| {
+            a["accuracy"]
+                .as_f64()
+                .unwrap()
+                .total_cmp(&b["accuracy"].as_f64().unwrap())
+        })
+        .unwrap();
+    for nproc in ["1", "2"] {
+        let found = then(
+            &run,
+            &["eval", "RUN", "--nproc", nproc, "--json", "result.json"],
+        );
+        found.assert_code(0);
+        let result = json(&found.path("result.json"));
+        assert_eq!(
+            result["evaluation"]["accuracy"], best["accuracy"],
+            "{nproc}"
+        );
+        assert_eq!(result["evaluation"]["samples"], 101);
+        let loss = |value: &serde_json::Value| value["loss"].as_f64().unwrap();
+        let difference = loss(&result["evaluation"]) - loss(best);
+        // Batches of other sizes are summed in another order.
+        assert!(difference.abs() < 1e-6, "{difference}");
+    }
+    let last = then(&run, &["eval", "RUN", "--last", "--json", "last.json"]);
+    last.assert_code(0);
+    assert_eq!(json(&last.path("last.json"))["step"], 40);
+    // Other images than those of the run.
+    let few = then(&run, &["eval", "RUN", "--set", "data.test_samples=13"]);
+    few.assert_code(0);
+    assert!(few.stdout.contains("13 images"), "{}", few.stdout);
+}
+
+#[test]
+fn what_is_no_trained_model_is_named() {
+    let nothing = |args: &[&str], code: i32, words: &[&str]| {
+        Trial::new(args)
+            .file("empty/config.toml", "")
+            .file("run/checkpoints/step-0000000001/manifest.json", "{}")
+            .file("run/checkpoints/step-0000000001/manifest.blake3", "0")
+            .run()
+            .assert_code(code)
+            .assert_stderr(words);
+    };
+    for command in ["eval", "export"] {
+        nothing(&[command, "nowhere"], 2, &["nowhere: there is no such"]);
+        nothing(
+            &[command, "empty"],
+            2,
+            &["neither a checkpoint", "nor a run folder"],
+        );
+        nothing(
+            &[command, "run"],
+            2,
+            &["no good checkpoint", "checksum is wrong"],
+        );
+        let path = "run/checkpoints/step-0000000001";
+        nothing(&[command, path], 1, &["manifest.json is damaged"]);
+    }
+    let run = trained(&["train.epochs=1"]);
+    then(&run, &["eval", "RUN", "--set", "model.hidden=17"])
+        .assert_code(1)
+        .assert_stderr(&["cannot restore `fc1.weight`"]);
+    then(&run, &["eval", "RUN", "--set", "model.hiden=17"])
+        .assert_code(2)
+        .assert_stderr(&["did you mean `hidden`?"]);
+}
+
+/// Draws something that is a picture, not a digit.
+fn picture(folder: &Path, name: &str, side: u32) -> PathBuf {
+    let path = folder.join(name);
+    GrayImage::from_fn(side, side, |x, y| Luma([(x * y % 256) as u8]))
+        .save(&path)
+        .unwrap();
+    path
+}
+
+#[test]
+fn images_are_predicted_and_broken_ones_are_named() {
+    let run = trained(&["train.epochs=1"]);
+    let folder = tempfile::tempdir().unwrap();
+    let good = picture(folder.path(), "good.png", 40);
+    let small = picture(folder.path(), "small.png", 9);
+    let broken = folder.path().join("broken.png");
+    std::fs::write(&broken, &std::fs::read(&good).unwrap()[..60]).unwrap();
+    let paths = [&good, &broken, &PathBuf::from("missing.jpg"), &small];
+    let mut args = vec!["predict", "RUN", "--top", "2"];
+    args.extend(paths.iter().map(|path| path.to_str().unwrap()));
+    let found = then(&run, &args);
+    found
+        .assert_code(1)
+        .assert_stderr(&["broken.png", "missing.jpg"]);
+    let lines: Vec<&str> = found.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", found.stdout);
+    assert!(lines[0].contains("good.png: ") && lines[1].contains("small.png: "));
+    for line in lines {
+        assert_eq!(line.matches(" %").count(), 2, "{line}");
+    }
+    // Ten classes are all there are, and their probabilities are all there is.
+    let all = then(
+        &run,
+        &["predict", "RUN", "--top", "99", good.to_str().unwrap()],
+    );
+    all.assert_code(0);
+    let shares = all
+        .stdout
+        .split([' ', ','])
+        .filter_map(|word| word.parse::<f64>().ok());
+    let shares: Vec<f64> = shares.collect();
+    let percent: f64 = shares.iter().sum::<f64>();
+    assert!(all.stdout.matches(" %").count() == 10, "{}", all.stdout);
+    assert!(percent > 99.0, "{}", all.stdout);
+    then(&run, &["predict", "RUN"])
+        .assert_code(2)
+        .assert_stderr(&["IMAGE"]);
+}
+
+fn tiny_cnn() -> Cnn {
+    let config = CnnConfig::new().with_filters([4, 8]).with_hidden(16);
+    config.init(&Device::flex()).unwrap()
+}
+
+fn values(path: &Path) -> Vec<(String, TensorData)> {
+    let model = tiny_cnn();
+    let keys = model.key_map();
+    let model = weights::load(model, path, &keys).unwrap();
+    state_dict(&model, &keys).unwrap().into_iter().collect()
+}
+
+#[test]
+fn both_formats_of_an_exported_model_are_the_same_model() {
+    let run = trained(&["train.epochs=1"]);
+    let torch = then(&run, &["export", "RUN", "--out", "torch.safetensors"]);
+    torch.assert_code(0);
+    let burn = then(
+        &run,
+        &[
+            "export",
+            "RUN",
+            "--format",
+            "burn",
+            "--out",
+            "burn.safetensors",
+        ],
+    );
+    burn.assert_code(0);
+    let torch = torch.path("torch.safetensors");
+    let (a, b) = (values(&torch), values(&burn.path("burn.safetensors")));
+    assert_eq!(a.len(), 8);
+    assert_eq!(a, b);
+    let bytes = std::fs::read(&torch).unwrap();
+    let header = String::from_utf8_lossy(&bytes[8..2000]);
+    for part in [
+        "class_names",
+        r#"\"hidden\":16"#,
+        r#""step":"20""#,
+        r#""format":"pt""#,
+    ] {
+        assert!(header.contains(part), "{part} is not in {header}");
+    }
+    then(
+        &run,
+        &["export", "RUN", "--out", "no/such/folder/x.safetensors"],
+    )
+    .assert_code(1)
+    .assert_stderr(&["x.safetensors", "can't be written"]);
+}
+
+#[test]
+fn training_starts_from_exported_weights() {
+    let run = trained(&[]);
+    let exported = then(&run, &["export", "RUN"]);
+    let file = exported.path("model.safetensors");
+    let weights = format!("model.weights={}", file.display());
+    let best = then(&run, &["eval", "RUN", "--json", "result.json"]);
+    let accuracy = json(&best.path("result.json"))["evaluation"]["accuracy"].clone();
+    // So small a rate changes nothing.
+    let settings = [weights.as_str(), "optimizer.lr=1e-30", "train.max_steps=1"];
+    let tuned = Trial::tiny(&["--nproc", "2"], &settings)
+        .start()
+        .wait(LIMIT);
+    tuned.assert_code(0);
+    assert_eq!(tuned.metrics("eval")[0]["accuracy"], accuracy);
+
+    let other = [
+        "data.name=generated",
+        "data.channels=1",
+        "data.size=28",
+        "data.classes=3",
+        "train.max_steps=1",
+        weights.as_str(),
+    ];
+    let refused = Trial::tiny(&["--nproc", "2"], &other).start().wait(LIMIT);
+    refused.assert_code(1).assert_stderr(&[
+        "cannot start from model.weights",
+        "fc2.weight",
+        "model.new_head",
+    ]);
+    let with_head: Vec<&str> = other
+        .iter()
+        .copied()
+        .chain(["model.new_head=true"])
+        .collect();
+    Trial::tiny(&[], &with_head)
+        .start()
+        .wait(LIMIT)
+        .assert_code(0);
+    Trial::new(&["check", "--set", "model.weights=none.pt"])
+        .run()
+        .assert_code(1)
+        .assert_stderr(&["none.pt: can't be read"]);
+}
+
+#[test]
+fn learning_rates_are_tried_and_one_is_suggested() {
+    let mut args = vec!["lr-find", "--steps", "40"];
+    let sets: Vec<&str> = TINY.iter().flat_map(|setting| ["--set", setting]).collect();
+    args.extend(&sets);
+    let found = Trial::new(&args).start().wait(LIMIT);
+    found.assert_code(0).assert_no_files(&["lr-find.svg"]);
+    assert!(
+        found.stdout.contains("steepest descent at"),
+        "{}",
+        found.stdout
+    );
+    let svg = std::fs::read_to_string(found.path("lr-find.svg")).unwrap();
+    assert!(svg.contains("<polyline"));
+    for wrong in [
+        ["--min", "1"],
+        ["--max", "-1"],
+        ["--min", "0"],
+        ["--steps", "1"],
+    ] {
+        let mut args = vec!["lr-find", "--max=0.5"];
+        if wrong[0] == "--max" {
+            args.pop();
+        }
+        let joined = format!("{}={}", wrong[0], wrong[1]);
+        args.push(&joined);
+        Trial::new(&args).run().assert_code(2).assert_no_files(&[]);
+    }
+}
+
+#[test]
+fn a_configuration_is_checked() {
+    let good = Trial::new(&["check", "--config", "vit.toml", "--nproc", "4"]).run();
+    good.assert_code(0).assert_no_files(&[]);
+    assert!(good.stdout.contains("drop_path = 0.1"), "{}", good.stdout);
+    Trial::new(&["check", "--config", "mine.toml"])
+        .file(
+            "mine.toml",
+            "[model]\nname = \"cnn\"\n[optimizer]\nname = \"sgd\"\nlr = -1.0\n",
+        )
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["line 5, column 6 of mine.toml", "positive"]);
+    Trial::new(&["check", "--nproc", "3", "--set", "train.batch_size=64"])
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["63 or 66"]);
+}
+
+#[test]
+fn training_can_be_asked_for_by_name() {
+    let finished = Trial::new(&["train", "--dry-run", "--nproc", "2"]).run();
+    finished.assert_code(0);
+    assert!(finished.stdout.contains("# world size 2"));
+}
+
+#[test]
+fn shells_complete_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let finished = Trial::new(&["completions", shell]).run();
+        finished.assert_code(0);
+        for word in ["lr-find", "predict", "--nproc"] {
+            let word = word.trim_start_matches('-');
+            assert!(finished.stdout.contains(word), "{shell}: {word}");
+        }
+    }
+    Trial::new(&["completions", "dos"]).run().assert_code(2);
+}
