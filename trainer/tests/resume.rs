@@ -75,6 +75,7 @@ impl Run {
                 "elapsed",
                 "time",
                 "memory_mib",
+                "tflops",
                 "seconds",
             ];
             value

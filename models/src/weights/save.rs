@@ -73,7 +73,7 @@ pub fn save_with<M: Module>(
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)
         .map_err(|error| failed(error.to_string()))?;
-    // Tensor by tensor, into the file that is there already.
+    // Tensor by tensor.
     safetensors::serialize_to_file(views, Some(about), temporary.path())
         .map_err(|error| failed(error.to_string()))?;
     publish(temporary, path).map_err(|error| failed(error.to_string()))
@@ -81,7 +81,11 @@ pub fn save_with<M: Module>(
 
 /// Renames, so that `path` is always a whole file.
 fn publish(temporary: tempfile::NamedTempFile, path: &Path) -> io::Result<()> {
-    temporary.as_file().sync_all()?;
+    // The library has put a file of its own in the place of ours, for its owner alone.
+    let permissions = temporary.as_file().metadata()?.permissions();
+    let written = std::fs::File::open(temporary.path())?;
+    written.set_permissions(permissions)?;
+    written.sync_all()?;
     temporary.persist(path)?;
     Ok(())
 }

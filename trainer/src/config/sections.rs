@@ -421,6 +421,10 @@ pub struct LogConfig {
     pub every_steps: u64,
     /// Whether event files for TensorBoard are written into the run folder too. Default true.
     pub tensorboard: bool,
+    /// Peak rate of one device in 10¹² floating-point operations per second, to tell which share of
+    /// it a run uses. Default: that of well-known GPUs, else unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_tflops: Option<f64>,
 }
 
 impl Default for LogConfig {
@@ -428,6 +432,7 @@ impl Default for LogConfig {
         Self {
             every_steps: 1,
             tensorboard: true,
+            peak_tflops: None,
         }
     }
 }

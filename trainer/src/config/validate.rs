@@ -37,6 +37,9 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     // TOML has no larger integers, and the resolved configuration is written as TOML.
     in_range("train.seed", train.seed, 0, i64::MAX as u64)?;
 
+    if let Some(peak) = config.log.peak_tflops {
+        positive("log.peak_tflops", peak)?;
+    }
     let parallel = &config.parallel;
     in_range("parallel.bucket_mib", parallel.bucket_mib as u64, 1, 4096)?;
     in_range(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use burn_dist::checkpoint::Source;
 use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
-use models::ImageClassifier;
+use models::{ImageClassifier, flops};
 
 use super::{Summary, Training, failed};
 use crate::callback::{Begin, Callback};
@@ -21,7 +21,7 @@ use crate::record::{Recorder, Wishes, Work};
 use crate::run::Session;
 use crate::schedule::Schedule;
 use crate::tensorboard::{self, EventWriter};
-use crate::{optimizer, resume, run_dir};
+use crate::{optimizer, peak, resume, run_dir};
 
 /// Trains `model`, which is on an autodiff device.
 pub(crate) fn train<M: ImageClassifier>(
@@ -30,6 +30,7 @@ pub(crate) fn train<M: ImageClassifier>(
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
+    let work = work(session, &model);
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
@@ -70,7 +71,7 @@ pub(crate) fn train<M: ImageClassifier>(
             (metrics, events),
             config.log.every_steps,
             session.batching.global,
-            Work::default(),
+            work,
         ),
         console: Console::new(main),
         schedule: schedule(session, steps_per_epoch),
@@ -106,6 +107,20 @@ impl<M: ImageClassifier> Training<'_, M> {
             callback.on_begin(&begin).map_err(failed)?;
         }
         Ok(())
+    }
+}
+
+/// What the arithmetic of the run amounts to, as far as it is known.
+fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Work {
+    let shape = session.data.splits.train.shape();
+    let forward = model.flops([shape.channels, shape.height, shape.width]);
+    let config = session.config;
+    let device = format!("{:?}", session.device);
+    let known = || peak::peak_tflops(&device, config.train.precision);
+    let peak = config.log.peak_tflops.or_else(known);
+    Work {
+        flops_per_image: forward.map(|flops| flops.saturating_mul(flops::TRAINING) as f64),
+        peak_flops: peak.map(|tflops| tflops * 1e12 * session.group.size() as f64),
     }
 }
 
