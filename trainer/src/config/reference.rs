@@ -6,7 +6,7 @@ use std::fmt::Write;
 use schemars::schema_for;
 use serde_json::{Map, Value};
 
-use super::{Config, sections};
+use super::{Config, sections, variants};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -111,7 +111,7 @@ fn groups() -> Vec<Group> {
             continue;
         };
         let description = sentence(section, &description(object));
-        let Some(variants) = object.get("oneOf").and_then(Value::as_array) else {
+        let Some(alternatives) = object.get("oneOf").and_then(Value::as_array) else {
             groups.push(Group {
                 section,
                 variant: None,
@@ -121,8 +121,11 @@ fn groups() -> Vec<Group> {
             });
             continue;
         };
-        for (index, variant) in variants.iter().filter_map(Value::as_object).enumerate() {
+        for (index, variant) in alternatives.iter().filter_map(Value::as_object).enumerate() {
             let name = constant(variant.get("properties").and_then(|all| all.get("name")));
+            let known = variants().into_iter();
+            let own = known.filter(|(of, variant, _)| *of == section && *variant == name);
+            let order: Vec<&str> = own.flat_map(|(.., keys)| keys).copied().collect();
             groups.push(Group {
                 section,
                 introduction: (index == 0).then(|| description.clone()),
