@@ -92,7 +92,7 @@ fn table(text: &mut String, keys: &[Key]) {
             key.name,
             key.kind,
             key.unit.as_deref().unwrap_or_default(),
-            key.description.replace('|', "\\|"),
+            beside_default(key).replace('|', "\\|"),
         );
     }
     for key in keys.iter().filter(|key| !key.values.is_empty()) {
@@ -100,6 +100,24 @@ fn table(text: &mut String, keys: &[Key]) {
         for (value, meaning) in &key.values {
             let _ = writeln!(text, "- `\"{value}\"`: {meaning}");
         }
+    }
+}
+
+/// The description without a last sentence that only repeats the default.
+fn beside_default(key: &Key) -> &str {
+    match key.description.rsplit_once(" Default ") {
+        Some((rest, value)) if key.default.is_some() && is_one_value(value) => rest,
+        _ => &key.description,
+    }
+}
+
+/// Whether `text` is a value and a full stop.
+fn is_one_value(text: &str) -> bool {
+    let value = text.strip_suffix('.').unwrap_or(text);
+    let quoted = value.strip_prefix('`').and_then(|v| v.strip_suffix('`'));
+    match quoted {
+        Some(inside) => !inside.contains('`'),
+        None => !value.contains([' ', '`']),
     }
 }
 
