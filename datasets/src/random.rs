@@ -20,6 +20,7 @@ pub(crate) enum Purpose {
     Mix = 17,
     Cutout = 18,
     Erase = 19,
+    AutoAugment = 20,
 }
 
 /// A stream of random numbers.

@@ -18,6 +18,7 @@ pub struct TrainSampler {
     size: usize,
     seed: u64,
     shuffled: bool,
+    repeat: usize,
 }
 
 impl TrainSampler {
@@ -61,12 +62,22 @@ impl TrainSampler {
             size,
             seed,
             shuffled: true,
+            repeat: 1,
         })
     }
 
     /// Takes the samples in the data set's own order in every epoch.
     pub fn sequential(mut self) -> Self {
         self.shuffled = false;
+        self
+    }
+
+    /// Puts every sample of a global batch into it `times` times, at most 256, one copy after the
+    /// other (Hoffer et al. 2019, <https://arxiv.org/abs/1901.09335>); a
+    /// [`Loader`](crate::Loader) augments each copy differently. An epoch keeps its number of
+    /// steps, so it sees only one `times`-th of the samples.
+    pub fn repeat(mut self, times: usize) -> Self {
+        self.repeat = times.clamp(1, 256);
         self
     }
 
@@ -88,15 +99,23 @@ impl TrainSampler {
             (0..self.len).collect()
         };
         let slice = self.global_batch / self.size;
-        let indices = order
+        let copies = order
+            .iter()
+            .flat_map(|&index| (0..self.repeat).map(move |copy| (index, copy as u8)));
+        let order: Vec<(usize, u8)> = copies.take(self.len).collect();
+        let (indices, mut copies): (Vec<usize>, Vec<u8>) = order
             .chunks_exact(self.global_batch)
             .filter_map(|global| global.chunks_exact(slice).nth(self.rank))
             .flatten()
             .copied()
-            .collect();
+            .unzip();
+        if self.repeat == 1 {
+            copies = Vec::new();
+        }
         Epoch {
             number: Some(number),
             indices,
+            copies,
             batch: self.micro_batch,
             per_step: self.accumulate(),
             start: 0,
@@ -151,6 +170,7 @@ impl EvalSampler {
         Epoch {
             number: None,
             indices: (start..end).collect(),
+            copies: Vec::new(),
             batch: self.batch,
             per_step: 1,
             start: 0,
@@ -163,6 +183,8 @@ impl EvalSampler {
 pub struct Epoch {
     number: Option<usize>,
     indices: Vec<usize>,
+    /// Which copy of its sample each of them is; empty where there are no copies.
+    copies: Vec<u8>,
     batch: usize,
     per_step: usize,
     start: usize,
@@ -206,6 +228,15 @@ impl Epoch {
         let start = position.checked_mul(self.batch)?;
         let end = start.saturating_add(self.batch).min(remaining.len());
         remaining.get(start..end).filter(|part| !part.is_empty())
+    }
+
+    /// Which copies of their samples those of the micro-batch at `position` are, from 0; empty where
+    /// no sample is repeated.
+    pub fn copies(&self, position: usize) -> &[u8] {
+        let remaining = self.copies.get(self.start..).unwrap_or_default();
+        let start = position.saturating_mul(self.batch);
+        let end = start.saturating_add(self.batch).min(remaining.len());
+        remaining.get(start..end).unwrap_or_default()
     }
 
     /// The micro-batches that remain, in order; `accumulate` of them in a row make one step.
@@ -287,6 +318,43 @@ mod tests {
         let batches: Vec<&[usize]> = epoch.iter().collect();
         assert_eq!(batches, [[2], [3], [6], [7]]);
         assert_eq!((epoch.steps(), epoch.number()), (2, Some(3)));
+    }
+
+    #[test]
+    fn repeated_samples_stand_together_in_a_global_batch() {
+        let sampler = |rank, size| {
+            TrainSampler::new(100, 12, 3, rank, size, 7)
+                .unwrap()
+                .repeat(3)
+        };
+        let alone = sampler(0, 1).epoch(2);
+        assert_eq!(alone.steps(), 8);
+        let mut seen = std::collections::HashMap::new();
+        for (position, batch) in alone.iter().enumerate() {
+            assert_eq!(batch[0], batch[1]);
+            assert_eq!(batch[0], batch[2]);
+            assert_eq!(alone.copies(position), [0, 1, 2]);
+            *seen.entry(batch[0]).or_insert(0) += 1;
+        }
+        assert_eq!(seen.len(), 32);
+        assert!(seen.values().all(|&times| times == 1));
+        // Two ranks share what one has seen, with the copies.
+        let ranks = [sampler(0, 2).epoch(2), sampler(1, 2).epoch(2)];
+        for step in 0..8 {
+            for (rank, own) in ranks.iter().enumerate() {
+                for part in 0..2 {
+                    let whole = 4 * step + 2 * rank + part;
+                    assert_eq!(own.get(2 * step + part), alone.get(whole));
+                    assert_eq!(own.copies(2 * step + part), alone.copies(whole));
+                }
+            }
+        }
+        let rest = sampler(0, 1).epoch(2).from_step(3);
+        assert_eq!(
+            (rest.get(0), rest.copies(0)),
+            (alone.get(12), alone.copies(12))
+        );
+        assert!(sampler(0, 1).repeat(1).epoch(0).copies(0).is_empty());
     }
 
     #[test]

@@ -236,7 +236,8 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
         rank,
         size,
         seed,
-    )?;
+    )?
+    .repeat(augment.repeat());
     let eval_batch = batching.micro.max(EVAL_BATCH);
     let mut eval_sampler = EvalSampler::new(splits.test.len(), eval_batch, rank, size)?;
     if let Some(batches) = config.train.limit_batches {

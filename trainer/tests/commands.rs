@@ -61,6 +61,10 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
             "{nproc}"
         );
         assert_eq!(result["evaluation"]["samples"], 101);
+        let confusion = result["details"]["confusion"].as_array().unwrap();
+        let counts = confusion.iter().flat_map(|row| row.as_array().unwrap());
+        let counts: i64 = counts.map(|count| count.as_i64().unwrap()).sum();
+        assert_eq!(counts, 101);
         let loss = |value: &serde_json::Value| value["loss"].as_f64().unwrap();
         let difference = loss(&result["evaluation"]) - loss(best);
         // Batches of other sizes are summed in another order.

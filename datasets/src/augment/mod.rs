@@ -2,12 +2,13 @@
 //!
 //! An [`Augment`] says what is done, in words of a configuration (`parse`). For every image the
 //! operations run in one order, whatever the image's batch, worker or rank: what moves pixels
-//! (`place`, `resized_crop`), then what changes colours (`rand_augment`), both on the bytes of the
+//! (`place`, `resized_crop`), then what changes colours (`auto_augment`, `rand_augment`), both on the bytes of the
 //! image; then it is normalised, mixed with another image (`mix`), and parts of it are removed
 //! (`erase`). Each operation draws from its own stream of random numbers, keyed by (seed, epoch,
 //! image).
 
 mod area;
+mod auto_augment;
 mod erase;
 mod mix;
 mod normalize;
@@ -21,6 +22,7 @@ pub use parse::ParseAugmentError;
 
 use crate::ImageShape;
 use crate::random::{Purpose, Stream};
+use auto_augment::AutoAugment;
 use erase::{Cutout, Erase};
 use mix::{Mix, Partner};
 use place::{Border, Placement};
@@ -35,10 +37,12 @@ use resized_crop::{Lines, ResizedCrop};
 /// | operation | what is done |
 /// |---|---|
 /// | `none` | nothing; stands alone |
+/// | `repeat[:TIMES]` | every image of a batch is in it TIMES (3) times, changed differently each time; an epoch has as many images as ever and so only one TIMES-th of the different ones. [Hoffer et al. 2019](https://arxiv.org/abs/1901.09335) |
 /// | `shift[:PIXELS]` | moved by −PIXELS..=PIXELS (2) rows and as many columns, each uniform; black comes in. For digits |
 /// | `crop[:PADDING[:zero\|reflect]]` | padded by PADDING (4) on all sides, cropped to its size at a uniform place. The padding is black (`zero`) or the image mirrored at its outermost pixels (`reflect`, as NumPy's `pad`). The usual CIFAR augmentation: [Lee et al. 2014](https://arxiv.org/abs/1409.5185), reflection in [Wide ResNet](https://arxiv.org/abs/1605.07146) |
 /// | `resized-crop[:MIN_SCALE]` | a part whose area is uniform in MIN_SCALE..1 (0.08) of the image and whose width ÷ height is log-uniform in 3/4..4/3, at a uniform place, enlarged to the image's size (bilinear). [Szegedy et al. 2014](https://arxiv.org/abs/1409.4842) as in torchvision's `RandomResizedCrop` |
 /// | `flip[:P]` | mirrored left to right with probability P (0.5), between 0 and 1 |
+/// | `auto-augment` | one of 25 pairs of operations, each pair equally often; every operation has its own probability and strength. [Cubuk et al. 2018](https://arxiv.org/abs/1805.09501), the policy for CIFAR, with torchvision's operations and strengths |
 /// | `rand-augment[:OPS[:MAGNITUDE]]` | OPS (2) operations, each uniform among 14, all of strength MAGNITUDE (9) of 30. [Cubuk et al. 2019](https://arxiv.org/abs/1909.13719) with torchvision's operations and strengths; pixels from outside are black |
 /// | `mixup[:ALPHA[:P]]` | with probability P (0.5) replaced by λ · image + (1 − λ) · another, λ from Beta(ALPHA, ALPHA) (0.8). [Zhang et al. 2017](https://arxiv.org/abs/1710.09412) |
 /// | `cutmix[:ALPHA[:P]]` | with probability P (0.5) a rectangle of area 1 − λ at a uniform centre replaced by that of another image, λ from Beta(ALPHA, ALPHA) (1). [Yun et al. 2019](https://arxiv.org/abs/1905.04899) |
@@ -60,9 +64,12 @@ use resized_crop::{Lines, ResizedCrop};
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Augment {
+    /// Copies of every image in a batch.
+    repeat: Option<u8>,
     frame: Option<Frame>,
     /// Probability of a mirror image.
     flip: Option<f32>,
+    auto: Option<AutoAugment>,
     colour: Option<RandAugment>,
     mix: Mix,
     cutout: Option<Cutout>,
@@ -77,6 +84,9 @@ enum Frame {
     Resized(ResizedCrop),
 }
 
+/// The first bit of the copy's number in a key, above those of any image's.
+const COPY: u32 = 56;
+
 /// What everything random in an image depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key {
@@ -84,11 +94,15 @@ pub(crate) struct Key {
     pub(crate) epoch: usize,
     /// Which image of the data set.
     pub(crate) index: usize,
+    /// Which of its copies in this epoch, from 0.
+    pub(crate) copy: u8,
 }
 
 impl Key {
     fn stream(&self, purpose: Purpose) -> Stream {
-        Stream::new(purpose, self.seed, self.epoch as u64, self.index as u64)
+        let copy = u64::from(self.copy) << COPY;
+        let image = self.index as u64 ^ copy;
+        Stream::new(purpose, self.seed, self.epoch as u64, image)
     }
 }
 
@@ -128,6 +142,12 @@ impl Augment {
         *self == Augment::default()
     }
 
+    /// How many times a batch has each of its images: 1 unless `repeat` is there. For
+    /// [`TrainSampler::repeat`](crate::TrainSampler::repeat).
+    pub fn repeat(&self) -> usize {
+        self.repeat.map_or(1, usize::from)
+    }
+
     /// Whether images may be mixed with others.
     pub(crate) fn mixes(&self) -> bool {
         !self.mix.is_none()
@@ -136,6 +156,9 @@ impl Augment {
     /// Moves the pixels of the image `key` and changes their colours.
     pub(crate) fn change(&self, key: Key, shape: ImageShape, pixels: &mut Pixels) {
         self.move_pixels(key, shape, pixels);
+        if let Some(auto) = self.auto {
+            auto.apply(&mut key.stream(Purpose::AutoAugment), shape, pixels);
+        }
         if let Some(colour) = self.colour {
             colour.apply(&mut key.stream(Purpose::RandAugment), shape, pixels);
         }

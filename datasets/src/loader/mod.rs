@@ -287,11 +287,16 @@ impl Job {
         let shape = self.samples.shape();
         let mut batch = self.empty_batch(indices.len(), shape)?;
         let images = batch.images.chunks_exact_mut(shape.len().max(1));
-        for (&index, image) in indices.iter().zip(images) {
+        let copies = self.epoch.copies(position);
+        for (place, (&index, image)) in indices.iter().zip(images).enumerate() {
             if self.stopped.load(Ordering::Relaxed) {
                 break; // Nobody will see this batch.
             }
-            let label = self.samples.make(index, scratch, image)?;
+            let label = self.samples.make(
+                (index, copies.get(place).copied().unwrap_or(0)),
+                scratch,
+                image,
+            )?;
             batch.labels.push(label.own);
             if let Some(mixed) = &mut batch.mixed {
                 mixed.labels.push(label.other);

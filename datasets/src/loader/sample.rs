@@ -45,26 +45,27 @@ impl Samples {
         self.epoch.is_some() && self.augment.mixes()
     }
 
-    /// Writes image `index` to `out`, which has the length of an image.
+    /// Writes a copy of image `index` to `out`, which has the length of an image.
     pub(super) fn make(
         &self,
-        index: usize,
+        (index, copy): (usize, u8),
         scratch: &mut Scratch,
         out: &mut [f32],
     ) -> Result<Label, DatasetError> {
         scratch.pixels.resize(self.shape());
-        let own = self.alone(index, &mut scratch.pixels, out)?;
+        let own = self.alone((index, copy), &mut scratch.pixels, out)?;
         let mut label = Label {
             own,
             other: own,
             weight: 1.0,
         };
-        let Some(key) = self.key(index) else {
+        let Some(key) = self.key(index, copy) else {
             return Ok(label);
         };
         if let Some(partner) = self.augment.partner(key, self.dataset.len()) {
             scratch.partner.resize(out.len(), 0.0);
-            label.other = self.alone(partner.index, &mut scratch.pixels, &mut scratch.partner)?;
+            let other = (partner.index, 0);
+            label.other = self.alone(other, &mut scratch.pixels, &mut scratch.partner)?;
             label.weight = partner.mix_into(self.shape(), out, &scratch.partner);
         }
         self.augment.remove(key, self.shape(), out);
@@ -74,12 +75,12 @@ impl Samples {
     /// Writes image `index` to `out` as it is before it is mixed; returns its label.
     fn alone(
         &self,
-        index: usize,
+        (index, copy): (usize, u8),
         pixels: &mut Pixels,
         out: &mut [f32],
     ) -> Result<i32, DatasetError> {
         let label = self.dataset.read(index, &mut pixels.image)?;
-        if let Some(key) = self.key(index) {
+        if let Some(key) = self.key(index, copy) {
             self.augment.change(key, self.shape(), pixels);
         }
         self.normalizer.convert(&pixels.image, out);
@@ -94,8 +95,9 @@ impl Samples {
             })
     }
 
-    fn key(&self, index: usize) -> Option<Key> {
+    fn key(&self, index: usize, copy: u8) -> Option<Key> {
         Some(Key {
+            copy,
             seed: self.seed,
             epoch: self.epoch?,
             index,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::Permissions;
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -67,27 +67,32 @@ pub fn save_with<M: Module>(
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
+    write(folder, path, views, about).map_err(failed)
+}
+
+/// Writes beside `path`, tensor by tensor, and renames, so that `path` is always a whole file.
+fn write(
+    folder: &Path,
+    path: &Path,
+    views: Vec<(&str, Stored<'_>)>,
+    about: HashMap<String, String>,
+) -> Result<(), String> {
+    let failed = |error: io::Error| error.to_string();
     let temporary = tempfile::Builder::new()
         .prefix(".weights-")
         // Readable as any other file, less the process's mask.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)
-        .map_err(|error| failed(error.to_string()))?;
-    // Tensor by tensor.
-    safetensors::serialize_to_file(views, Some(about), temporary.path())
-        .map_err(|error| failed(error.to_string()))?;
-    publish(temporary, path).map_err(|error| failed(error.to_string()))
-}
-
-/// Renames, so that `path` is always a whole file.
-fn publish(temporary: tempfile::NamedTempFile, path: &Path) -> io::Result<()> {
-    // The library has put a file of its own in the place of ours, for its owner alone.
-    let permissions = temporary.as_file().metadata()?.permissions();
-    let written = std::fs::File::open(temporary.path())?;
-    written.set_permissions(permissions)?;
-    written.sync_all()?;
-    temporary.persist(path)?;
-    Ok(())
+        .map_err(failed)?
+        .into_temp_path();
+    let permissions = fs::metadata(&temporary).map_err(failed)?.permissions();
+    // Puts a file of its own, which only its owner may read, in the place of this one.
+    safetensors::serialize_to_file(views, Some(about), &temporary)
+        .map_err(|error| error.to_string())?;
+    fs::set_permissions(&temporary, permissions).map_err(failed)?;
+    let written = File::open(&temporary).and_then(|file| file.sync_all());
+    written.map_err(failed)?;
+    temporary.persist(path).map_err(|error| failed(error.error))
 }
 
 /// The weights of `model` as a PyTorch state dict: f32 in PyTorch's layout by name, with running

@@ -37,14 +37,18 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
                 trained.step
             ));
         }
-        let evaluation = trained.evaluate(world)?;
+        let (evaluation, mut details) = trained.evaluate(world)?;
+        details.step = trained.step;
         if !world.is_main() {
             return Ok(0);
         }
+        let top5 = evaluation.top5;
+        let top5 = top5.map(|share| format!(", top-5 accuracy {:.2} %", 100.0 * share));
         say(&format!(
-            "loss {:.4}, accuracy {:.2} %, {} images",
+            "loss {:.4}, accuracy {:.2} %{}, {} images",
             evaluation.loss,
             100.0 * evaluation.accuracy,
+            top5.unwrap_or_default(),
             evaluation.samples
         ));
         if let Some(path) = &args.json {
@@ -52,6 +56,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
                 "checkpoint": trained.checkpoint,
                 "step": trained.step,
                 "evaluation": evaluation,
+                "details": details,
             });
             std::fs::write(path, format!("{json:#}\n")).map_err(|error| TrainError::Output {
                 path: path.clone(),

@@ -77,10 +77,10 @@ pub struct DataConfig {
     /// Default 1.
     #[schemars(extend("unit" = "threads"))]
     pub workers: usize,
-    /// Random changes to training images, joined by `+`: `shift[:PIXELS]`,
-    /// `crop[:PADDING[:reflect]]`, `flip[:P]`, `resized-crop[:MIN_SCALE]`,
-    /// `rand-augment[:OPS[:MAGNITUDE]]`, `cutout[:SIDE]`, `mixup[:ALPHA[:P]]`,
-    /// `cutmix[:ALPHA[:P]]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
+    /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,
+    /// `shift[:PIXELS]`, `crop[:PADDING[:reflect]]`, `resized-crop[:MIN_SCALE]`, `flip[:P]`,
+    /// `auto-augment`, `rand-augment[:OPS[:MAGNITUDE]]`, `mixup[:ALPHA[:P]]`,
+    /// `cutmix[:ALPHA[:P]]`, `cutout[:SIDE]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     #[schemars(with = "String")]
     pub augment: Augment,

@@ -80,11 +80,27 @@ const OPTIMIZERS: &[Choice<OptimizerConfig>] = &[
     }),
 ];
 
+/// The keys of the sections whose keys depend on their `name`, beside that, by name.
+fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 9] {
+    [
+        ("model", "cnn", fields::<CnnConfig>()),
+        ("model", "csc-cnn", fields::<CscCnnConfig>()),
+        ("model", "wide-resnet", fields::<WideResNetConfig>()),
+        ("model", "resnet", fields::<ResNetConfig>()),
+        ("model", "vit", fields::<VitConfig>()),
+        ("optimizer", "sgd", fields::<SgdConfig>()),
+        ("optimizer", "adam", fields::<AdamConfig>()),
+        ("optimizer", "adamw", fields::<AdamWConfig>()),
+        ("optimizer", "adadelta", fields::<AdadeltaConfig>()),
+    ]
+}
+
 /// Every section with the keys it can have.
 fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
-    let named = |keys: &[&[&'static str]]| {
+    let named = |section: &str| {
         let mut all = vec!["name"];
-        for key in keys.iter().copied().flatten() {
+        let of_section = variants().into_iter().filter(|(name, ..)| *name == section);
+        for key in of_section.flat_map(|(.., keys)| keys) {
             if !all.contains(key) {
                 all.push(key);
             }
@@ -92,26 +108,9 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
         all
     };
     vec![
-        (
-            "model",
-            named(&[
-                fields::<CnnConfig>(),
-                fields::<CscCnnConfig>(),
-                fields::<WideResNetConfig>(),
-                fields::<ResNetConfig>(),
-                fields::<VitConfig>(),
-            ]),
-        ),
+        ("model", named("model")),
         ("data", fields::<DataConfig>().to_vec()),
-        (
-            "optimizer",
-            named(&[
-                fields::<SgdConfig>(),
-                fields::<AdamConfig>(),
-                fields::<AdamWConfig>(),
-                fields::<AdadeltaConfig>(),
-            ]),
-        ),
+        ("optimizer", named("optimizer")),
         ("schedule", fields::<ScheduleConfig>().to_vec()),
         ("train", fields::<TrainConfig>().to_vec()),
         ("parallel", fields::<ParallelConfig>().to_vec()),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use schemars::schema_for;
 use serde_json::{Map, Value};
 
-use super::{Config, sections};
+use super::{Config, sections, variants};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -92,7 +92,7 @@ fn table(text: &mut String, keys: &[Key]) {
             key.name,
             key.kind,
             key.unit.as_deref().unwrap_or_default(),
-            key.description.replace('|', "\\|"),
+            beside_default(key).replace('|', "\\|"),
         );
     }
     for key in keys.iter().filter(|key| !key.values.is_empty()) {
@@ -100,6 +100,24 @@ fn table(text: &mut String, keys: &[Key]) {
         for (value, meaning) in &key.values {
             let _ = writeln!(text, "- `\"{value}\"`: {meaning}");
         }
+    }
+}
+
+/// The description without a last sentence that only repeats the default.
+fn beside_default(key: &Key) -> &str {
+    match key.description.rsplit_once(" Default ") {
+        Some((rest, value)) if key.default.is_some() && is_one_value(value) => rest,
+        _ => &key.description,
+    }
+}
+
+/// Whether `text` is a value and a full stop.
+fn is_one_value(text: &str) -> bool {
+    let value = text.strip_suffix('.').unwrap_or(text);
+    let quoted = value.strip_prefix('`').and_then(|v| v.strip_suffix('`'));
+    match quoted {
+        Some(inside) => !inside.contains('`'),
+        None => !value.contains([' ', '`']),
     }
 }
 
@@ -111,7 +129,7 @@ fn groups() -> Vec<Group> {
             continue;
         };
         let description = sentence(section, &description(object));
-        let Some(variants) = object.get("oneOf").and_then(Value::as_array) else {
+        let Some(alternatives) = object.get("oneOf").and_then(Value::as_array) else {
             groups.push(Group {
                 section,
                 variant: None,
@@ -121,8 +139,11 @@ fn groups() -> Vec<Group> {
             });
             continue;
         };
-        for (index, variant) in variants.iter().filter_map(Value::as_object).enumerate() {
+        for (index, variant) in alternatives.iter().filter_map(Value::as_object).enumerate() {
             let name = constant(variant.get("properties").and_then(|all| all.get("name")));
+            let known = variants().into_iter();
+            let own = known.filter(|(of, variant, _)| *of == section && *variant == name);
+            let order: Vec<&str> = own.flat_map(|(.., keys)| keys).copied().collect();
             groups.push(Group {
                 section,
                 introduction: (index == 0).then(|| description.clone()),

@@ -53,7 +53,8 @@ pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<
     let dataset = data::open(&config.data, config.train.seed)?.train;
     let seed = config.train.seed;
     let (global, micro) = (batching.global, batching.micro);
-    let sampler = TrainSampler::new(dataset.len(), global, micro, 0, 1, seed)?;
+    let sampler = TrainSampler::new(dataset.len(), global, micro, 0, 1, seed)?
+        .repeat(config.data.augment.repeat());
     let loader = Loader::new(dataset.clone())?
         .workers(config.data.workers)
         .augment(config.data.augment.clone(), seed);

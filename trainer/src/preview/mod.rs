@@ -65,7 +65,8 @@ pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, Previe
     let global = loaded.batching(1)?.global;
     data::prepare(&config.data)?;
     let dataset = data::open(&config.data, config.train.seed)?.train;
-    let sampler = TrainSampler::new(dataset.len(), global, global, 0, 1, config.train.seed)?;
+    let sampler = TrainSampler::new(dataset.len(), global, global, 0, 1, config.train.seed)?
+        .repeat(config.data.augment.repeat());
     let loader =
         Loader::new(dataset.clone())?.augment(config.data.augment.clone(), config.train.seed);
     let epoch = sampler.epoch(options.epoch.saturating_sub(1));

@@ -3,22 +3,23 @@
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
 use burn_dist::world::World;
-use datasets::{EvalSampler, Loader};
+use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
 
 use super::{Trained, WithTrained};
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::{Evaluation, evaluate_in_detail};
+use crate::evaluation_details::Details;
 use crate::run::{EVAL_BATCH, connect};
 use crate::{data, panics};
 
 impl Trained {
     /// Evaluates the model on the test images of its configuration. Every rank of `world` makes
-    /// this call; all get the result for the whole.
+    /// this call; all get the result for the whole, and rank 0 the details of the whole.
     ///
     /// # Errors
     /// If the data cannot be read, the checkpoint is of another model, or a rank fails.
-    pub fn evaluate(&self, world: &World) -> Result<Evaluation, TrainError> {
+    pub fn evaluate(&self, world: &World) -> Result<(Evaluation, Details), TrainError> {
         let group = connect(&self.config, world)?;
         panics::watch(&group);
         self.evaluate_in(world, &group).inspect_err(|error| {
@@ -29,7 +30,11 @@ impl Trained {
         })
     }
 
-    fn evaluate_in(&self, world: &World, group: &ProcessGroup) -> Result<Evaluation, TrainError> {
+    fn evaluate_in(
+        &self,
+        world: &World,
+        group: &ProcessGroup,
+    ) -> Result<(Evaluation, Details), TrainError> {
         let config = &self.config;
         let open = || data::open(&config.data, config.train.seed);
         // Files are downloaded once, and what is wrong with them is said once.
@@ -44,6 +49,7 @@ impl Trained {
         };
         let device = world.device();
         let evaluate = Evaluate {
+            dataset: test.as_ref(),
             loader: Loader::new(test.clone())?.workers(config.data.workers),
             sampler: EvalSampler::new(test.len(), EVAL_BATCH, world.rank(), world.size())?,
             device: &device,
@@ -54,6 +60,7 @@ impl Trained {
 }
 
 struct Evaluate<'a> {
+    dataset: &'a dyn Dataset,
     loader: Loader,
     sampler: EvalSampler,
     device: &'a Device,
@@ -61,9 +68,16 @@ struct Evaluate<'a> {
 }
 
 impl WithTrained for Evaluate<'_> {
-    type Output = Evaluation;
+    type Output = (Evaluation, Details);
 
-    fn call<M: ImageClassifier>(self, model: M) -> Result<Evaluation, TrainError> {
-        evaluate(&model, &self.loader, &self.sampler, self.device, self.group)
+    fn call<M: ImageClassifier>(self, model: M) -> Result<Self::Output, TrainError> {
+        evaluate_in_detail(
+            &model,
+            self.dataset,
+            &self.loader,
+            &self.sampler,
+            self.device,
+            self.group,
+        )
     }
 }

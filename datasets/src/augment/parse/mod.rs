@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::{FromStr, Split};
 
+use super::auto_augment::AutoAugment;
 use super::erase::{Cutout, Erase};
 use super::mix::Share;
 use super::place::Border;
@@ -15,11 +16,13 @@ use super::{Augment, Frame};
 pub use error::ParseAugmentError;
 
 /// The operations in the order in which they are done.
-const USAGE: [&str; 9] = [
+const USAGE: [&str; 11] = [
+    "repeat[:TIMES]",
     "shift[:PIXELS]",
     "crop[:PADDING[:zero|reflect]]",
     "resized-crop[:MIN_SCALE]",
     "flip[:P]",
+    "auto-augment",
     "rand-augment[:OPS[:MAGNITUDE]]",
     "mixup[:ALPHA[:P]]",
     "cutmix[:ALPHA[:P]]",
@@ -29,6 +32,8 @@ const USAGE: [&str; 9] = [
 
 /// Far beyond what is of use: the variance is 0 in effect, or the weights are 0 and 1.
 const ALPHAS: RangeInclusive<f32> = 0.001..=1000.0;
+/// With more, hardly any different images would be left in a batch.
+const MAX_REPEAT: u8 = 16;
 const PROBABILITIES: RangeInclusive<f32> = 0.0..=1.0;
 
 impl FromStr for Augment {
@@ -75,6 +80,11 @@ impl Augment {
             words,
         };
         match name {
+            "repeat" => {
+                let times = read.whole("TIMES", 3, 2..=MAX_REPEAT)?;
+                once(&mut self.repeat, times, usage)?;
+            }
+            "auto-augment" => once(&mut self.auto, AutoAugment, usage)?,
             "shift" => {
                 let pixels = read.whole("PIXELS", 2, 0..=u8::MAX)?;
                 self.see(Frame::Shift { pixels }, usage)?;
@@ -240,8 +250,10 @@ impl fmt::Display for Augment {
                       }| format!("rand-augment:{operations}:{magnitude}");
         let share = |name| move |Share { alpha, p }| format!("{name}:{alpha}:{p}");
         let parts = [
+            self.repeat.map(|times| format!("repeat:{times}")),
             self.frame.map(|frame| frame.to_string()),
             self.flip.map(|p| format!("flip:{p}")),
+            self.auto.map(|AutoAugment| "auto-augment".to_owned()),
             self.colour.map(colour),
             self.mix.mixup.map(share("mixup")),
             self.mix.cutmix.map(share("cutmix")),
@@ -297,6 +309,7 @@ mod tests {
             ("flip", "flip:0.5"),
             ("rand-augment", "rand-augment:2:9"),
             ("rand-augment:1", "rand-augment:1:9"),
+            ("repeat+auto-augment", "repeat:3+auto-augment"),
             ("mixup", "mixup:0.8:0.5"),
             ("cutmix", "cutmix:1:0.5"),
             ("mixup:0.2:0.9+cutmix:1.0:0.1", "mixup:0.2:0.9+cutmix:1:0.1"),
@@ -341,6 +354,8 @@ mod tests {
             ("erase:nan", &["\"nan\""]),
             ("resized-crop:0", &["MIN_SCALE"]),
             ("rand-augment:2:31", &["MAGNITUDE", "0 to 30"]),
+            ("repeat:1", &["TIMES", "2 to 16"]),
+            ("auto-augment:2", &["too many", "auto-augment"]),
             ("mixup:0", &["ALPHA"]),
             ("cutmix:inf", &["ALPHA"]),
             ("cutout:0", &["SIDE"]),
@@ -370,6 +385,8 @@ mod tests {
                 .prop_map(|(n, b)| format!("crop:{n}:{b}")),
             (0.0f32..1.2).prop_map(|p| format!("flip:{p}")),
             (0.0f32..1.2).prop_map(|p| format!("resized-crop:{p}")),
+            (0u8..20).prop_map(|n| format!("repeat:{n}")),
+            Just("auto-augment".to_owned()),
             (0u8..16, 0u8..32).prop_map(|(n, m)| format!("rand-augment:{n}:{m}")),
             (0.0f32..1100.0, 0.0f32..1.2).prop_map(|(a, p)| format!("mixup:{a}:{p}")),
             (0.0f32..2.0, 0.0f32..1.2).prop_map(|(a, p)| format!("cutmix:{a}:{p}")),

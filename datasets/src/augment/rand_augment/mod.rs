@@ -29,7 +29,7 @@ pub(super) const MAX_MAGNITUDE: u8 = 30;
 
 /// What is done to an image; the comments say how far at the greatest magnitude.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
+pub(super) enum Operation {
     /// Nothing.
     Identity,
     /// 0.3 columns per row, to either side; the top left corner stays.
@@ -58,6 +58,8 @@ enum Operation {
     AutoContrast,
     /// The histogram of each channel is levelled.
     Equalize,
+    /// All values are inverted; no operation of RandAugment, but one of AutoAugment.
+    Invert,
 }
 
 use Operation::*;
@@ -81,10 +83,10 @@ const OPERATIONS: [Operation; 14] = [
 
 impl Operation {
     /// Whether its strength has a direction, each taken with probability 1/2.
-    fn is_signed(self) -> bool {
+    pub(super) fn is_signed(self) -> bool {
         !matches!(
             self,
-            Identity | Posterize | Solarize | AutoContrast | Equalize
+            Identity | Posterize | Solarize | AutoContrast | Equalize | Invert
         )
     }
 }
@@ -106,7 +108,7 @@ impl RandAugment {
 }
 
 /// Changes the image by `operation`; a negative magnitude means the other direction.
-fn run(operation: Operation, magnitude: f32, shape: ImageShape, pixels: &mut Pixels) {
+pub(super) fn run(operation: Operation, magnitude: f32, shape: ImageShape, pixels: &mut Pixels) {
     let of = |greatest: f32| greatest / f32::from(MAX_MAGNITUDE) * magnitude;
     let translation = |length: usize| of(150.0 / 331.0 * length as f32).trunc();
     let plane = shape.height * shape.width;
@@ -129,6 +131,7 @@ fn run(operation: Operation, magnitude: f32, shape: ImageShape, pixels: &mut Pix
         Solarize => return levels::solarize(255.0 - of(255.0), image),
         AutoContrast => return levels::auto_contrast(plane, image),
         Equalize => return levels::equalize(plane, image),
+        Invert => return levels::solarize(0.0, image),
     };
     let mut sources = std::mem::take(&mut pixels.sources);
     affine.sources(shape, &mut sources);
