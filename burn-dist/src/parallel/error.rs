@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::bucket::BucketError;
+use crate::precision::{LossScaleError, Precision};
 
 /// A model could not be set up or trained on several ranks.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +92,17 @@ pub enum ParallelError {
         /// Name of the reparameterization.
         name: String,
     },
+    /// A parameter whose reparameterization leaves no room for a cast.
+    #[error(
+        "parameter `{path}` has a reparameterization ({name}), which mixed precision does not \
+         support; fold it with `materialize()` or train in f32"
+    )]
+    ReparameterizedInLowPrecision {
+        /// Path of the parameter.
+        path: String,
+        /// Name of the reparameterization.
+        name: String,
+    },
     /// Burn's clipping of single tensors was asked for.
     #[error(
         "the optimizer is configured to clip the gradient of each parameter by itself, which is \
@@ -107,6 +119,23 @@ pub enum ParallelError {
         /// What it may be.
         expected: &'static str,
     },
+    /// A precision that the device cannot compute in.
+    #[error(
+        "the device {device} does not support {precision}; choose another precision ({}) or \
+         another device",
+        precisions(supported)
+    )]
+    Precision {
+        /// The precision.
+        precision: Precision,
+        /// The device, as Burn calls it.
+        device: String,
+        /// What it supports instead.
+        supported: Vec<Precision>,
+    },
+    /// The loss scale cannot become small enough.
+    #[error(transparent)]
+    LossScale(#[from] LossScaleError),
     /// A model without trainable parameters.
     #[error(
         "the model has no parameter that requires gradients; create it on `device.autodiff()` \
@@ -150,6 +179,11 @@ pub enum ParallelError {
         /// The ranks that differ from rank 0.
         ranks: Vec<usize>,
     },
+}
+
+fn precisions(all: &[Precision]) -> String {
+    let names: Vec<&str> = all.iter().map(|p| p.name()).collect();
+    names.join(", ")
 }
 
 fn list(ranks: &[usize]) -> String {

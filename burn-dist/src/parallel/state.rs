@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
-use burn::tensor::{Bool, Device, ExecutionError, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, ExecutionError, FloatDType, Int, Tensor, TensorData};
 use serde_json::Value;
 
 use super::optimizer::OptimizerState;
 use super::replicas::AutodiffPlace;
-use super::{ParallelError, ParameterSpec};
+use super::{ParallelError, ParameterSpec, statistics};
 
 /// Name under which an optimizer's state is flattened.
 const ROOT: &str = "state";
@@ -30,6 +30,7 @@ pub struct StateShare {
     model: Vec<(String, Values)>,
     optimizer: Arc<dyn DynOptimizer>,
     states: Vec<(String, DynState)>,
+    scalars: BTreeMap<String, Value>,
 }
 
 /// Named values.
@@ -38,7 +39,8 @@ pub struct StateValues {
     /// `model/PATH`, and `optimizer/PATH/NAME` for each tensor that the optimizer keeps for the
     /// parameter at PATH.
     pub tensors: Vec<(String, TensorData)>,
-    /// The numbers that an optimizer keeps, under names like those of its tensors.
+    /// The numbers that an optimizer keeps, under names like those of its tensors, and
+    /// `loss_scale/NAME`.
     pub scalars: BTreeMap<String, Value>,
 }
 
@@ -58,12 +60,21 @@ pub trait StateSourceRead {
 }
 
 impl StateShare {
+    /// Adds numbers under a name of their own.
+    pub(super) fn add_scalars(&mut self, prefix: &str, scalars: Vec<(String, Value)>) {
+        let named = |(name, value)| (format!("{prefix}/{name}"), value);
+        self.scalars.extend(scalars.into_iter().map(named));
+    }
+
     /// Reads the values from the device.
     ///
     /// # Errors
     /// A tensor whose values the device does not give.
     pub fn read(self) -> Result<StateValues, ParallelError> {
-        let mut values = StateValues::default();
+        let mut values = StateValues {
+            scalars: self.scalars,
+            ..StateValues::default()
+        };
         for (path, read) in self.model {
             let data = read().map_err(|error| ParallelError::Read {
                 path: path.clone(),
@@ -84,6 +95,15 @@ impl StateShare {
         }
         Ok(values)
     }
+}
+
+/// The numbers that were saved under `prefix`.
+pub(super) fn scalars(source: &dyn StateSourceRead, prefix: &str) -> BTreeMap<String, Value> {
+    let named = |(name, value): (&String, &Value)| {
+        let name = name.strip_prefix(prefix)?.strip_prefix('/')?;
+        Some((name.to_owned(), value.clone()))
+    };
+    source.scalars().iter().filter_map(named).collect()
 }
 
 fn model_name(path: &str) -> String {
@@ -112,6 +132,7 @@ pub(super) fn share<M: Module>(
     let mine = |index: usize| owners.get(index) == Some(&rank);
     let mut take = Take {
         path: Vec::new(),
+        container: String::new(),
         mine: &mine,
         buffers: rank == 0,
         next: 0,
@@ -128,6 +149,7 @@ pub(super) fn share<M: Module>(
         model: take.taken,
         optimizer: optimizer.optimizer(),
         states,
+        scalars: BTreeMap::new(),
     }
 }
 
@@ -148,6 +170,8 @@ fn owners(parameters: &[ParameterSpec], size: usize) -> Vec<usize> {
 
 struct Take<'a> {
     path: Vec<String>,
+    /// Type of what holds the field that was entered last.
+    container: String,
     mine: &'a dyn Fn(usize) -> bool,
     buffers: bool,
     /// Index of the trainable parameter that is visited next.
@@ -162,7 +186,8 @@ impl Take<'_> {
 }
 
 impl ModuleVisitor for Take<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        container_type.clone_into(&mut self.container);
         self.path.push(name.to_owned());
     }
 
@@ -171,14 +196,19 @@ impl ModuleVisitor for Take<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let wanted = if param.is_require_grad() {
+        let trains = param.is_require_grad();
+        let wanted = if trains {
             self.next += 1;
             (self.mine)(self.next - 1)
         } else {
             self.buffers
         };
         if wanted {
-            let tensor = param.base().inner();
+            let mut tensor = param.base().inner();
+            if !trains && statistics::are_in(&self.container) {
+                // Whatever the precision, so that another one can continue.
+                tensor = tensor.cast(FloatDType::F32);
+            }
             self.push(Box::new(move || tensor.try_into_data()));
         }
     }
@@ -207,6 +237,7 @@ pub(super) fn restore_model<M: Module>(
     let unused = unused.iter().filter_map(|name| name.strip_prefix("model/"));
     let mut put = Put {
         path: Vec::new(),
+        container: String::new(),
         source,
         unused: unused.map(str::to_owned).collect(),
         outcome: Ok(()),
@@ -224,6 +255,8 @@ pub(super) fn restore_model<M: Module>(
 
 struct Put<'a> {
     path: Vec<String>,
+    /// Type of what holds the field that was entered last.
+    container: String,
     source: &'a dyn StateSourceRead,
     /// Paths in the source that the model has not asked for.
     unused: BTreeSet<String>,
@@ -263,7 +296,8 @@ impl Put<'_> {
 type TensorDescription = (Vec<usize>, burn::tensor::DType);
 
 impl ModuleMapper for Put<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        container_type.clone_into(&mut self.container);
         self.path.push(name.to_owned());
     }
 
@@ -272,7 +306,10 @@ impl ModuleMapper for Put<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let own = (param.lazy_shape().to_vec(), param.dtype());
+        let mut own = (param.lazy_shape().to_vec(), param.dtype());
+        if !param.is_require_grad() && statistics::are_in(&self.container) {
+            own.1 = burn::tensor::DType::F32;
+        }
         let Some(values) = self.values(&own) else {
             return param;
         };

@@ -3,5 +3,6 @@
 mod buffers;
 mod faults;
 mod models;
+mod precision;
 mod ranks;
 mod single;

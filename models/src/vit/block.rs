@@ -2,7 +2,7 @@
 //! input.
 
 use burn::module::Module;
-use burn::nn::{Dropout, DropoutConfig, LayerNorm, Linear};
+use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
@@ -12,6 +12,7 @@ use super::attention::Attention;
 use super::config::{layer_norm, linear};
 use super::drop_path::DropPath;
 use crate::flops::Tracer;
+use crate::LayerNorm;
 
 /// `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.
 #[derive(Module, Debug)]

@@ -10,6 +10,7 @@ mod embedded;
 mod error;
 mod model;
 pub mod reference;
+mod precision;
 mod section;
 mod sections;
 mod source;
@@ -28,6 +29,7 @@ pub use data::*;
 pub use embedded::{DEFAULT, EMBEDDED, Embedded};
 pub use error::ConfigError;
 pub use model::*;
+pub use precision::*;
 pub use sections::*;
 
 use error::Fault;
@@ -47,6 +49,8 @@ pub struct Config {
     pub schedule: ScheduleConfig,
     /// How long, in which portions, and on what.
     pub train: TrainConfig,
+    /// How half precision holds small gradients.
+    pub loss_scale: LossScaleConfig,
     /// How the ranks work together.
     pub parallel: ParallelConfig,
     /// What is written while training.
@@ -113,6 +117,7 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
         ("optimizer", named("optimizer")),
         ("schedule", fields::<ScheduleConfig>().to_vec()),
         ("train", fields::<TrainConfig>().to_vec()),
+        ("loss_scale", fields::<LossScaleConfig>().to_vec()),
         ("parallel", fields::<ParallelConfig>().to_vec()),
         ("log", fields::<LogConfig>().to_vec()),
         ("checkpoint", fields::<CheckpointConfig>().to_vec()),
@@ -216,6 +221,7 @@ impl Config {
             data: Section::take(root, "data")?.read()?,
             schedule: Section::take(root, "schedule")?.read()?,
             train: Section::take(root, "train")?.read()?,
+            loss_scale: Section::take(root, "loss_scale")?.read()?,
             parallel: Section::take(root, "parallel")?.read()?,
             log: Section::take(root, "log")?.read()?,
             checkpoint: Section::take(root, "checkpoint")?.read()?,

@@ -289,7 +289,8 @@ pub struct TrainConfig {
     /// other two are given, else 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accumulate: Option<usize>,
-    /// Number format of forward and backward: `f32`. Default `f32`.
+    /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their updates,
+    /// normalizations, the loss and evaluations are in `f32` always. Default `f32`.
     pub precision: Precision,
     /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]

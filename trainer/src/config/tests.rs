@@ -173,6 +173,11 @@ fn numbers_out_of_range_show_their_place() {
         ("data", "dir = \"x\"", "data.dir"),
         ("data", "augment = \"rotate\"", "rotate"),
         ("parallel", "bucket_mib = 0", "parallel.bucket_mib"),
+        ("loss_scale", "initial = 0.0", "loss_scale.initial"),
+        ("loss_scale", "floor = 1e9", "loss_scale.floor"),
+        ("loss_scale", "growth = 0.5", "loss_scale.growth"),
+        ("loss_scale", "backoff = 1.0", "loss_scale.backoff"),
+        ("loss_scale", "hysteresis = 0", "loss_scale.hysteresis"),
         (
             "parallel",
             "timeout_seconds = 0",
@@ -201,7 +206,6 @@ fn numbers_out_of_range_show_their_place() {
 #[test]
 fn what_is_not_built_yet_is_refused_and_its_default_accepted() {
     for (set, value) in [
-        ("train.precision", "bf16"),
         ("train.device", "cuda"),
         ("parallel.strategy", "zero-2"),
         ("parallel.compression", "f16"),

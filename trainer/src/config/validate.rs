@@ -2,9 +2,7 @@
 
 use super::Config;
 use super::error::Fault;
-use super::sections::{
-    Compression, DeviceName, OptimizerConfig, Precision, ScheduleName, StrategyName,
-};
+use super::sections::{Compression, DeviceName, OptimizerConfig, ScheduleName, StrategyName};
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
 /// Checks everything that does not depend on the world size.
@@ -15,6 +13,7 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     optimizer(&config.optimizer)?;
     schedule(config)?;
     stopping(config)?;
+    config.loss_scale.check()?;
 
     let train = &config.train;
     in_range("train.epochs", train.epochs, 1, 1_000_000)?;
@@ -67,8 +66,6 @@ fn unavailable(config: &Config) -> Result<(), Fault> {
             format!("`{key}` = {value} is not available in this version"),
         ))
     };
-    let precision = config.train.precision;
-    not_yet(precision == Precision::F32, "train.precision", &precision)?;
     let device = config.train.device;
     let available = matches!(device, DeviceName::Auto | DeviceName::Cpu);
     not_yet(available, "train.device", &device)?;

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use burn_dist::checkpoint::Source;
-use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
+use burn_dist::parallel::{self, BucketSizes, Parallel, ParallelOptions, Strategy};
 use models::{ImageClassifier, flops};
 
 use super::{Summary, Training, failed};
 use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
+use crate::config::Precision;
 use crate::console::Console;
 use crate::environment::Environment;
 use crate::error::TrainError;
@@ -199,5 +200,11 @@ fn parallel_options(session: &Session<'_>) -> ParallelOptions {
         accumulate: session.batching.accumulate,
         clip_norm: config.train.clip_norm,
         buckets: BucketSizes::from_mib(config.parallel.bucket_mib),
+        precision: match config.train.precision {
+            Precision::F32 => parallel::Precision::F32,
+            Precision::Bf16 => parallel::Precision::Bf16,
+            Precision::F16 => parallel::Precision::F16,
+        },
+        loss_scale: config.loss_scale.options(),
     }
 }
