@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ParallelError, ParallelOptions, Precision};
+use super::{ParallelError, ParallelOptions, ParameterGroup, Precision};
 use crate::ProcessGroup;
 use crate::bucket::{ParameterSpec, gradient_dtype};
 
@@ -40,6 +40,7 @@ impl Description {
     pub(super) fn of<M: Module>(
         model: &M,
         options: &ParallelOptions,
+        groups: &[ParameterGroup],
     ) -> Result<(Self, Vec<ParameterSpec>), ParallelError> {
         let mut lister = Lister {
             precision: options.precision,
@@ -50,7 +51,10 @@ impl Description {
             return Err(error);
         }
         let description = Self {
-            options: options.describe(),
+            options: match groups {
+                [] => options.describe(),
+                groups => format!("{}, groups {groups:?}", options.describe()),
+            },
             entries: lister.entries,
         };
         Ok((description, lister.parameters))

@@ -109,6 +109,17 @@ pub enum ParallelError {
          not supported; use ParallelOptions::clip_norm, the norm over all gradients"
     )]
     ClipsEachParameter,
+    /// A group of parameters that the model has none of.
+    #[error(
+        "no parameter of the model is in the group `{group}`; its parameters are {}",
+        paths.join(", ")
+    )]
+    EmptyGroup {
+        /// Name of the group.
+        group: String,
+        /// Some of the model's parameters.
+        paths: Vec<String>,
+    },
     /// An option without a meaning.
     #[error("{option} is {value}, it must be {expected}")]
     Option {

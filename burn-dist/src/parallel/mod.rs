@@ -22,6 +22,7 @@
 
 mod describe;
 mod error;
+mod groups;
 mod optimizer;
 mod options;
 mod replicas;
@@ -37,6 +38,7 @@ use burn::tensor::FloatDType;
 
 pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
 pub use error::ParallelError;
+pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, Strategy, UnknownStrategy};
 pub use replicas::Checksum;
@@ -114,12 +116,11 @@ impl<M: Module> Parallel<M> {
         group: &ProcessGroup,
     ) -> Result<Self, ParallelError> {
         let (optimizer, options) = (optimizer.into(), options.into());
-        let (description, parameters) =
+        let (description, parameters, optimizer) =
             tell_others(group, Self::prepare(&model, &optimizer, &options))?;
         description.agree(group)?;
         let (model, outcome) = replicas::broadcast(model, Which::All, group);
         tell_others(group, outcome)?;
-        let optimizer = OptimizerState::new(optimizer, parameters.len());
         let reducer = Arc::new(Reducer::new(group, parameters, options.buckets)?);
         let cast = options.precision.cast_to();
         let model = match cast {
@@ -145,17 +146,18 @@ impl<M: Module> Parallel<M> {
         model: &M,
         optimizer: &ParameterOptimizer,
         options: &ParallelOptions,
-    ) -> Result<(Description, Vec<ParameterSpec>), ParallelError> {
+    ) -> Result<(Description, Vec<ParameterSpec>, OptimizerState), ParallelError> {
         options.check()?;
         options.check_devices(&model.devices())?;
         if optimizer.clips_each_parameter {
             return Err(ParallelError::ClipsEachParameter);
         }
-        let (description, parameters) = Description::of(model, options)?;
+        let (description, parameters) = Description::of(model, options, &optimizer.groups)?;
         if parameters.is_empty() {
             return Err(ParallelError::NothingToTrain);
         }
-        Ok((description, parameters))
+        let optimizer = OptimizerState::new(optimizer, &parameters)?;
+        Ok((description, parameters, optimizer))
     }
 
     /// The model to compute a loss with, its gradient hooks attached. Take it anew for every

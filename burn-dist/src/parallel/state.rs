@@ -28,8 +28,7 @@ type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 /// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on.
 pub struct StateShare {
     model: Vec<(String, Values)>,
-    optimizer: Arc<dyn DynOptimizer>,
-    states: Vec<(String, DynState)>,
+    states: Vec<(String, Arc<dyn DynOptimizer>, DynState)>,
     scalars: BTreeMap<String, Value>,
 }
 
@@ -82,9 +81,9 @@ impl StateShare {
             })?;
             values.tensors.push((model_name(&path), data));
         }
-        for (path, state) in self.states {
+        for (path, optimizer, state) in self.states {
             let mut sink = StateSink::default();
-            self.optimizer.state_flatten(ROOT, &state, &mut sink);
+            optimizer.state_flatten(ROOT, &state, &mut sink);
             for (name, data) in sink.tensors {
                 values.tensors.push((optimizer_name(&path, &name), data));
             }
@@ -143,11 +142,13 @@ pub(super) fn share<M: Module>(
         .iter()
         .enumerate()
         .filter(|(index, _)| mine(*index))
-        .filter_map(|(index, parameter)| Some((parameter.path.clone(), optimizer.state(index)?)))
+        .filter_map(|(index, parameter)| {
+            let path = parameter.path.clone();
+            Some((path, optimizer.optimizer(index)?, optimizer.state(index)?))
+        })
         .collect();
     StateShare {
         model: take.taken,
-        optimizer: optimizer.optimizer(),
         states,
         scalars: BTreeMap::new(),
     }
@@ -382,7 +383,7 @@ pub(super) fn restore_optimizer(
         let rank = parameter.shape.len();
         // An optimizer leaves out what it does not know, so what it made of it is looked at.
         let rebuilt = catch_unwind(AssertUnwindSafe(|| {
-            let optimizer = optimizer.optimizer();
+            let optimizer = optimizer.optimizer(index)?;
             let rebuilt = optimizer.state_unflatten(rank, ROOT, &mut state, device)?;
             let mut sink = StateSink::default();
             optimizer.state_flatten(ROOT, &rebuilt, &mut sink);

@@ -2,6 +2,7 @@
 
 mod buffers;
 mod faults;
+mod groups;
 mod models;
 mod precision;
 mod ranks;

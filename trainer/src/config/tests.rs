@@ -222,6 +222,40 @@ fn what_is_not_built_yet_is_refused_and_its_default_accepted() {
 }
 
 #[test]
+fn groups_are_read_and_checked() {
+    let groups = "decay_norm_and_bias = false\n[[optimizer.groups]]\nmatch = \"head.*\"\n\
+                  lr_factor = 10\nweight_decay = 0.0\n[[optimizer.groups]]\nmatch = \"*.bias\"\n";
+    let text = format!("{GOOD}{groups}");
+    let config = load(&text, &[]).unwrap().config;
+    let found = config.optimizer.groups();
+    assert_eq!(found.len(), 2);
+    assert_eq!(
+        (found[0].lr_factor, found[0].weight_decay),
+        (10.0, Some(0.0))
+    );
+    assert_eq!((found[1].lr_factor, found[1].weight_decay), (1.0, None));
+    assert!(!config.optimizer.decay_norm_and_bias());
+    let again = load(&config.to_toml().unwrap(), &[]).unwrap().config;
+    assert_eq!(again, config);
+    for (group, part) in [
+        ("{match=\"\"}", "is empty"),
+        ("{match=\"a\", lr_factor=-1.0}", "zero or positive"),
+        ("{match=\"a\", weight_decay=-1.0}", "zero or positive"),
+        ("{match=\"a\", momentum=1.0}", "in [0, 1)"),
+        ("{lr_factor=1.0}", "missing field"),
+        ("{match=\"a\", lr=1.0}", "unknown field"),
+    ] {
+        let set = format!("optimizer.groups=[{group}]");
+        assert_error(GOOD, &[&set], &[part, "of --set"]);
+    }
+    let sets = [
+        "optimizer.name=adam",
+        "optimizer.groups=[{match=\"a\", momentum=0.5}]",
+    ];
+    assert_error(GOOD, &sets, &["only `sgd` has"]);
+}
+
+#[test]
 fn set_overrides_the_file() {
     let config = load(
         GOOD,

@@ -2,6 +2,7 @@
 
 use super::Config;
 use super::error::Fault;
+use super::groups;
 use super::sections::{Compression, DeviceName, OptimizerConfig, ScheduleName, StrategyName};
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
@@ -201,6 +202,7 @@ fn data(config: &Config) -> Result<(), Fault> {
 
 fn optimizer(optimizer: &OptimizerConfig) -> Result<(), Fault> {
     positive("optimizer.lr", optimizer.lr())?;
+    groups::check(optimizer)?;
     match optimizer {
         OptimizerConfig::Sgd(sgd) => {
             fraction("optimizer.momentum", sgd.momentum)?;
@@ -345,7 +347,7 @@ fn positive(key: &str, value: f64) -> Result<(), Fault> {
     )
 }
 
-fn not_negative(key: &str, value: f64) -> Result<(), Fault> {
+pub(super) fn not_negative(key: &str, value: f64) -> Result<(), Fault> {
     ensure(
         value >= 0.0 && (value as f32).is_finite(),
         key,
@@ -354,7 +356,7 @@ fn not_negative(key: &str, value: f64) -> Result<(), Fault> {
     )
 }
 
-fn fraction(key: &str, value: f64) -> Result<(), Fault> {
+pub(super) fn fraction(key: &str, value: f64) -> Result<(), Fault> {
     // As f32 too: 1 - 1e-12 would become 1.
     ensure(
         (0.0..1.0).contains(&value) && (value as f32) < 1.0,
