@@ -14,8 +14,8 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::checkpoint::{CheckpointError, Job, Manifest, Source, Writer, list, newest_good};
 use burn_dist::parallel::{
-    Checksum, LossScaleOptions, Parallel, ParallelError, ParallelOptions, ParameterOptimizer,
-    Precision, StepReport, Strategy,
+    Checksum, EmaOptions, LossScaleOptions, Parallel, ParallelError, ParallelOptions,
+    ParameterOptimizer, Precision, StepReport, Strategy,
 };
 use burn_dist::{GroupOptions, ProcessGroup};
 use serde_json::json;
@@ -155,12 +155,16 @@ fn half() -> ParallelOptions {
             growth_interval: 3,
             ..LossScaleOptions::default()
         },
+        ema: Some(EmaOptions {
+            decay: 0.99,
+            warmup: true,
+        }),
         ..ParallelOptions::default()
     }
 }
 
 #[test]
-fn half_precision_continues_with_its_loss_scale() {
+fn half_precision_and_averages_continue_bit_for_bit() {
     for size in [1, 2] {
         let folder = tempfile::tempdir().unwrap();
         let run = |group: &ProcessGroup, from: Option<&Path>, save: Option<u64>| {
@@ -183,7 +187,9 @@ fn half_precision_continues_with_its_loss_scale() {
                 .iter()
                 .map(|report| (report.loss_scale, report.skipped_steps))
                 .collect();
-            (training.verify_replicas().unwrap(), scales)
+            let average = training.valid_ema().unwrap().first.weight.val();
+            let average: Vec<f32> = average.into_data().try_to_vec().unwrap();
+            (training.verify_replicas().unwrap(), scales, average)
         };
         // In the middle of the first overflows, and between two growths.
         for step in [2, 13] {
@@ -191,7 +197,7 @@ fn half_precision_continues_with_its_loss_scale() {
             let path = newest_good(folder.path()).unwrap().0.unwrap().path;
             let resumed = on_ranks(size, |group| run(&group, Some(&path), None));
             assert_eq!(whole, resumed);
-            let (_, scales) = &whole[0];
+            let (_, scales, _) = &whole[0];
             assert!(scales.last().unwrap().1 > 2, "nothing was skipped");
             assert!(scales.windows(2).any(|pair| pair[0].0 != pair[1].0));
         }
@@ -212,6 +218,9 @@ fn another_precision_continues_too() {
     let mut f16 = Parallel::new(Net::new(8), adamw(), half(), &group).unwrap();
     f16.restore(&Source::open(&path(0)).unwrap()).unwrap();
     assert_eq!(f16.checksum().unwrap(), f32.checksum().unwrap());
+    // Without an average in the checkpoint it starts anew.
+    let weight = |model: Net| model.first.weight.val().into_data();
+    assert_eq!(weight(f16.valid_ema().unwrap()), weight(f16.valid()));
     let reports = train(&mut f16, 3..=4);
     assert_eq!(reports[0].loss_scale, Some(2f64.powi(20)));
     writer.submit(job(&f16, 4));

@@ -21,6 +21,7 @@
 //! ```
 
 mod describe;
+mod ema;
 mod error;
 mod groups;
 mod optimizer;
@@ -37,6 +38,7 @@ use burn::module::Module;
 use burn::tensor::FloatDType;
 
 pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
+pub use ema::EmaOptions;
 pub use error::ParallelError;
 pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
@@ -51,6 +53,7 @@ use crate::bucket::Reducer;
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
 use describe::Description;
+use ema::Ema;
 use optimizer::OptimizerState;
 use replicas::Which;
 
@@ -83,19 +86,21 @@ pub struct Parallel<M: Module> {
     options: ParallelOptions,
     /// In half precision alone.
     loss_scale: Option<LossScale>,
+    ema: Option<Ema>,
     /// Micro-batches of the current step that backward has seen.
     micro_batches: usize,
 }
 
-/// Gives `model` the parameters and buffers of a saved state; the optimizer's part of it is not
-/// read. For those who want to use a model, not to go on training it.
+/// Gives `model` the parameters and buffers of a saved state, or the averages of the parameters
+/// where the state has them; the optimizer's part of it is not read. For those who want to use a model, not to go on training it.
 ///
 /// # Errors
 ///
 /// What does not fit the model.
 pub fn load_model<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M, ParallelError> {
     let (model, outcome) = state::restore_model(model, source);
-    outcome.map(|()| model)
+    outcome?;
+    ema::load(model, source)
 }
 
 impl<M: Module> Parallel<M> {
@@ -121,6 +126,8 @@ impl<M: Module> Parallel<M> {
         description.agree(group)?;
         let (model, outcome) = replicas::broadcast(model, Which::All, group);
         tell_others(group, outcome)?;
+        let ema = options.ema.map(|ema| Ema::of(&model, ema)).transpose();
+        let ema = tell_others(group, ema)?;
         let reducer = Arc::new(Reducer::new(group, parameters, options.buckets)?);
         let cast = options.precision.cast_to();
         let model = match cast {
@@ -137,6 +144,7 @@ impl<M: Module> Parallel<M> {
             optimizer,
             options,
             loss_scale,
+            ema,
             micro_batches: 0,
         })
     }
@@ -172,6 +180,19 @@ impl<M: Module> Parallel<M> {
     /// weights, so evaluation computes in `f32`.
     pub fn valid(&self) -> M {
         self.plain(self.get().valid())
+    }
+
+    /// As [`valid`](Self::valid), with the averages of the parameters over the steps in their place,
+    /// if [`ParallelOptions::ema`] is set. Buffers, such as running statistics, are as they are.
+    pub fn valid_ema(&self) -> Option<M> {
+        let ema = self.ema.as_ref()?;
+        Some(ema.put_into(self.valid(), self.parameters()))
+    }
+
+    /// What is to be evaluated and exported: [`valid_ema`](Self::valid_ema) where averages are
+    /// kept, else [`valid`](Self::valid).
+    pub fn for_evaluation(&self) -> M {
+        self.valid_ema().unwrap_or_else(|| self.valid())
     }
 
     /// Ends the training and returns the model, trainable as it was given to [`new`](Self::new).
@@ -242,9 +263,20 @@ impl<M: Module> Parallel<M> {
     /// steps leave it as it is.
     pub fn state(&self) -> StateShare {
         let (rank, size) = (self.group.rank(), self.group.size());
-        let mut share = state::share(self.get(), self.parameters(), &self.optimizer, rank, size);
+        let ema = self.ema.as_ref();
+        let mut share = state::share(
+            self.get(),
+            self.parameters(),
+            &self.optimizer,
+            ema,
+            rank,
+            size,
+        );
         if let Some(loss_scale) = self.loss_scale.as_ref().filter(|_| rank == 0) {
             share.add_scalars(LOSS_SCALE, loss_scale.scalars());
+        }
+        if let Some(ema) = ema.filter(|_| rank == 0) {
+            share.add_scalars(ema::NAME, ema.scalars());
         }
         share
     }
@@ -253,7 +285,8 @@ impl<M: Module> Parallel<M> {
     /// number of ranks. Every rank makes this call, between two steps.
     ///
     /// The state may have been saved in another precision: parameters are `f32` in all of them. A
-    /// state without a loss scale starts at the initial one.
+    /// state without a loss scale starts at the initial one, and one without averages of the
+    /// parameters starts them at the parameters.
     ///
     /// # Errors
     ///
@@ -281,6 +314,12 @@ impl<M: Module> Parallel<M> {
                 })?;
         }
         let parameters = self.reducer.parameters();
+        if let Some(ema) = &mut self.ema
+            && !ema.restore(parameters, source)?
+            && let (Some(model), Some(options)) = (&self.model, self.options.ema)
+        {
+            *ema = Ema::of(model, options)?;
+        }
         state::restore_optimizer(parameters, &mut self.optimizer, source, &device.inner())
     }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use burn::tensor::{DType, Device};
 
-use super::ParallelError;
+use super::{EmaOptions, ParallelError};
 use crate::bucket::BucketSizes;
 use crate::precision::{LossScaleOptions, Precision};
 
@@ -74,6 +74,8 @@ pub struct ParallelOptions {
     pub precision: Precision,
     /// How the loss scale of [`Precision::F16`] changes; of no effect in the others.
     pub loss_scale: LossScaleOptions,
+    /// Whether an average of the parameters over the steps is kept.
+    pub ema: Option<EmaOptions>,
 }
 
 impl Default for ParallelOptions {
@@ -86,6 +88,7 @@ impl Default for ParallelOptions {
             buckets: BucketSizes::default(),
             precision: Precision::default(),
             loss_scale: LossScaleOptions::default(),
+            ema: None,
         }
     }
 }
@@ -102,6 +105,9 @@ impl From<Strategy> for ParallelOptions {
 impl ParallelOptions {
     pub(super) fn check(&self) -> Result<(), ParallelError> {
         check_accumulate(self.accumulate)?;
+        if let Some(ema) = &self.ema {
+            ema.check()?;
+        }
         self.loss_scale
             .check()
             .map_err(|(option, value, expected)| ParallelError::Option {
@@ -141,9 +147,13 @@ impl ParallelOptions {
     }
 
     fn describe_precision(&self) -> String {
-        match self.precision {
+        let precision = match self.precision {
             Precision::F16 => format!("f16 with {:?}", self.loss_scale),
             other => other.to_string(),
+        };
+        match self.ema {
+            Some(ema) => format!("{precision}, {ema:?}"),
+            None => precision,
         }
     }
 

@@ -12,6 +12,7 @@ use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
 use burn::tensor::{Bool, Device, ExecutionError, FloatDType, Int, Tensor, TensorData};
 use serde_json::Value;
 
+use super::ema::{self, Ema};
 use super::optimizer::OptimizerState;
 use super::replicas::AutodiffPlace;
 use super::{ParallelError, ParameterSpec, statistics};
@@ -29,6 +30,8 @@ type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 pub struct StateShare {
     model: Vec<(String, Values)>,
     states: Vec<(String, Arc<dyn DynOptimizer>, DynState)>,
+    /// Averages of parameters, with their shapes.
+    averages: Vec<(String, Vec<usize>, Arc<Vec<f32>>)>,
     scalars: BTreeMap<String, Value>,
 }
 
@@ -36,10 +39,10 @@ pub struct StateShare {
 #[derive(Debug, Default)]
 pub struct StateValues {
     /// `model/PATH`, and `optimizer/PATH/NAME` for each tensor that the optimizer keeps for the
-    /// parameter at PATH.
+    /// parameter at PATH; `ema/PATH` for its average.
     pub tensors: Vec<(String, TensorData)>,
     /// The numbers that an optimizer keeps, under names like those of its tensors, and
-    /// `loss_scale/NAME`.
+    /// `loss_scale/NAME` and `ema/updates`.
     pub scalars: BTreeMap<String, Value>,
 }
 
@@ -81,6 +84,10 @@ impl StateShare {
             })?;
             values.tensors.push((model_name(&path), data));
         }
+        for (path, shape, average) in self.averages {
+            let data = TensorData::new(average.to_vec(), shape);
+            values.tensors.push((ema::tensor_name(&path), data));
+        }
         for (path, optimizer, state) in self.states {
             let mut sink = StateSink::default();
             optimizer.state_flatten(ROOT, &state, &mut sink);
@@ -121,6 +128,7 @@ pub(super) fn share<M: Module>(
     model: &M,
     parameters: &[ParameterSpec],
     optimizer: &OptimizerState,
+    ema: Option<&Ema>,
     rank: usize,
     size: usize,
 ) -> StateShare {
@@ -138,6 +146,16 @@ pub(super) fn share<M: Module>(
         taken: Vec::new(),
     };
     model.visit(&mut take);
+    let average = |(index, parameter): (usize, &ParameterSpec)| {
+        let values = ema?.values(index)?;
+        Some((parameter.path.clone(), parameter.shape.clone(), values))
+    };
+    let averages = parameters
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| mine(*index))
+        .filter_map(average)
+        .collect();
     let states = parameters
         .iter()
         .enumerate()
@@ -150,6 +168,7 @@ pub(super) fn share<M: Module>(
     StateShare {
         model: take.taken,
         states,
+        averages,
         scalars: BTreeMap::new(),
     }
 }

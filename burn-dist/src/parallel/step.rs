@@ -143,6 +143,7 @@ impl<M: Module> Parallel<M> {
             model,
             &self.reducer,
             &mut self.optimizer,
+            self.ema.as_mut(),
             learning_rate,
             factor,
         );

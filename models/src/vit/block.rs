@@ -11,8 +11,8 @@ use super::VitConfig;
 use super::attention::Attention;
 use super::config::{layer_norm, linear};
 use super::drop_path::DropPath;
-use crate::flops::Tracer;
 use crate::LayerNorm;
+use crate::flops::Tracer;
 
 /// `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.
 #[derive(Module, Debug)]

@@ -1,5 +1,6 @@
 //! `[[optimizer.groups]]`: other optimizer settings for some of the parameters.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
@@ -8,7 +9,7 @@ use super::validate::{fraction, not_negative};
 
 /// `[[optimizer.groups]]`: what is different for the parameters whose path matches. The first group
 /// that matches a parameter counts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupConfig {
     /// Pattern for the whole path of a parameter: `*` stands for any characters, `?` for one.

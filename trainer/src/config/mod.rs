@@ -10,8 +10,8 @@ mod embedded;
 mod error;
 mod groups;
 mod model;
-pub mod reference;
 mod precision;
+pub mod reference;
 mod section;
 mod sections;
 mod source;
@@ -53,6 +53,8 @@ pub struct Config {
     pub train: TrainConfig,
     /// How half precision holds small gradients.
     pub loss_scale: LossScaleConfig,
+    /// An average of the parameters.
+    pub ema: EmaConfig,
     /// How the ranks work together.
     pub parallel: ParallelConfig,
     /// What is written while training.
@@ -120,6 +122,7 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
         ("schedule", fields::<ScheduleConfig>().to_vec()),
         ("train", fields::<TrainConfig>().to_vec()),
         ("loss_scale", fields::<LossScaleConfig>().to_vec()),
+        ("ema", fields::<EmaConfig>().to_vec()),
         ("parallel", fields::<ParallelConfig>().to_vec()),
         ("log", fields::<LogConfig>().to_vec()),
         ("checkpoint", fields::<CheckpointConfig>().to_vec()),
@@ -224,6 +227,7 @@ impl Config {
             schedule: Section::take(root, "schedule")?.read()?,
             train: Section::take(root, "train")?.read()?,
             loss_scale: Section::take(root, "loss_scale")?.read()?,
+            ema: Section::take(root, "ema")?.read()?,
             parallel: Section::take(root, "parallel")?.read()?,
             log: Section::take(root, "log")?.read()?,
             checkpoint: Section::take(root, "checkpoint")?.read()?,

@@ -94,7 +94,10 @@ pub struct SgdConfig {
     /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
     /// said. Default true.
     pub decay_norm_and_bias: bool,
-    /// Other settings for some of the parameters: see `[[optimizer.groups]]`. Default none.
+    /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
+    /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
+    /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or `momentum`.
+    /// The first that matches a parameter counts. Default none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupConfig>,
 }
@@ -128,7 +131,10 @@ pub struct AdamConfig {
     /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
     /// said. Default true.
     pub decay_norm_and_bias: bool,
-    /// Other settings for some of the parameters: see `[[optimizer.groups]]`. Default none.
+    /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
+    /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
+    /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or `momentum`.
+    /// The first that matches a parameter counts. Default none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupConfig>,
 }
@@ -162,7 +168,10 @@ pub struct AdamWConfig {
     /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
     /// said. Default true.
     pub decay_norm_and_bias: bool,
-    /// Other settings for some of the parameters: see `[[optimizer.groups]]`. Default none.
+    /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
+    /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
+    /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or `momentum`.
+    /// The first that matches a parameter counts. Default none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupConfig>,
 }
@@ -196,7 +205,10 @@ pub struct AdadeltaConfig {
     /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
     /// said. Default true.
     pub decay_norm_and_bias: bool,
-    /// Other settings for some of the parameters: see `[[optimizer.groups]]`. Default none.
+    /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
+    /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
+    /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or `momentum`.
+    /// The first that matches a parameter counts. Default none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupConfig>,
 }

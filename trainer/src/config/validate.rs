@@ -15,6 +15,7 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     schedule(config)?;
     stopping(config)?;
     config.loss_scale.check()?;
+    config.ema.check()?;
 
     let train = &config.train;
     in_range("train.epochs", train.epochs, 1, 1_000_000)?;
