@@ -15,6 +15,7 @@ pub mod element;
 pub mod group;
 pub mod launch;
 pub mod parallel;
+pub mod precision;
 mod reduce;
 pub mod rendezvous;
 pub mod transport;

@@ -11,9 +11,12 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::activation::relu;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::checkpoint::{CheckpointError, Job, Manifest, Source, Writer, list, newest_good};
-use burn_dist::parallel::{Checksum, Parallel, ParallelError, ParameterOptimizer, Strategy};
+use burn_dist::parallel::{
+    Checksum, EmaOptions, LossScaleOptions, Parallel, ParallelError, ParallelOptions,
+    ParameterOptimizer, Precision, StepReport, Strategy,
+};
 use burn_dist::{GroupOptions, ProcessGroup};
 use serde_json::json;
 
@@ -34,13 +37,14 @@ impl Net {
         }
     }
 
-    /// The loss on the inputs of one rank in one step.
-    fn loss(&self, rank: usize, step: u64) -> Tensor<1> {
+    /// The loss on the inputs of one rank in one step, computed in a type.
+    fn loss(&self, rank: usize, step: u64, dtype: FloatDType) -> Tensor<1> {
         let value = |i: usize| ((i * 7 + rank * 3 + step as usize * 5) % 11) as f32 / 11.0;
         let values: Vec<f32> = (0..4 * 6).map(value).collect();
         let x = Tensor::<1>::from_floats(values.as_slice(), &Device::flex().autodiff());
-        let x = relu(self.first.forward(x.reshape([4, 6])));
-        (self.second.forward(x) - 1.0).square().mean()
+        let x = relu(self.first.forward(x.reshape([4, 6]).cast(dtype)));
+        let x = self.second.forward(x).cast(FloatDType::F32);
+        (x - 1.0).square().mean()
     }
 }
 
@@ -56,13 +60,14 @@ fn momentum() -> ParameterOptimizer {
 
 type Training = Parallel<Net>;
 
-fn train(training: &mut Training, steps: std::ops::RangeInclusive<u64>) {
-    for step in steps {
+fn train(training: &mut Training, steps: std::ops::RangeInclusive<u64>) -> Vec<StepReport> {
+    let step = |step| {
         let rank = training.group().rank();
-        let loss = training.model().loss(rank, step);
+        let loss = training.model().loss(rank, step, training.compute_dtype());
         training.backward(loss).unwrap();
-        training.step(0.05).unwrap();
-    }
+        training.step(0.05).unwrap()
+    };
+    steps.map(step).collect()
 }
 
 fn job(training: &Training, step: u64) -> Job {
@@ -139,6 +144,92 @@ fn training_continues_bit_for_bit_from_any_checkpoint() {
             assert_eq!(names, 2, "nothing unfinished is left");
         }
     }
+}
+
+fn half() -> ParallelOptions {
+    ParallelOptions {
+        precision: Precision::F16,
+        // Overflows in the first steps, and grows soon after.
+        loss_scale: LossScaleOptions {
+            initial: 2f64.powi(20),
+            growth_interval: 3,
+            ..LossScaleOptions::default()
+        },
+        ema: Some(EmaOptions {
+            decay: 0.99,
+            warmup: true,
+        }),
+        ..ParallelOptions::default()
+    }
+}
+
+#[test]
+fn half_precision_and_averages_continue_bit_for_bit() {
+    for size in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |group: &ProcessGroup, from: Option<&Path>, save: Option<u64>| {
+            let mut training = Parallel::new(Net::new(8), adamw(), half(), group).unwrap();
+            let mut first = 1;
+            if let Some(path) = from {
+                let source = Source::open(path).unwrap();
+                training.restore(&source).unwrap();
+                first = source.manifest().step + 1;
+            }
+            if let Some(step) = save {
+                train(&mut training, first..=step);
+                let mut writer = Writer::start(folder.path(), group, TIMEOUT).unwrap();
+                writer.submit(job(&training, step));
+                first = step + 1;
+                writer.wait().unwrap().unwrap();
+            }
+            let reports = train(&mut training, first..=24);
+            let scales: Vec<_> = reports
+                .iter()
+                .map(|report| (report.loss_scale, report.skipped_steps))
+                .collect();
+            let average = training.valid_ema().unwrap().first.weight.val();
+            let average: Vec<f32> = average.into_data().try_to_vec().unwrap();
+            (training.verify_replicas().unwrap(), scales, average)
+        };
+        // In the middle of the first overflows, and between two growths.
+        for step in [2, 13] {
+            let whole = on_ranks(size, |group| run(&group, None, Some(step)));
+            let path = newest_good(folder.path()).unwrap().0.unwrap().path;
+            let resumed = on_ranks(size, |group| run(&group, Some(&path), None));
+            assert_eq!(whole, resumed);
+            let (_, scales, _) = &whole[0];
+            assert!(scales.last().unwrap().1 > 2, "nothing was skipped");
+            assert!(scales.windows(2).any(|pair| pair[0].0 != pair[1].0));
+        }
+    }
+}
+
+#[test]
+fn another_precision_continues_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::single();
+    let mut writer = Writer::start(folder.path(), &group, TIMEOUT).unwrap();
+    let mut f32 = Parallel::new(Net::new(8), adamw(), Strategy::Ddp, &group).unwrap();
+    train(&mut f32, 1..=2);
+    writer.submit(job(&f32, 2));
+    writer.wait().unwrap().unwrap();
+    let path = |index: usize| list(folder.path()).unwrap()[index].path.clone();
+
+    let mut f16 = Parallel::new(Net::new(8), adamw(), half(), &group).unwrap();
+    f16.restore(&Source::open(&path(0)).unwrap()).unwrap();
+    assert_eq!(f16.checksum().unwrap(), f32.checksum().unwrap());
+    // Without an average in the checkpoint it starts anew.
+    let weight = |model: Net| model.first.weight.val().into_data();
+    assert_eq!(weight(f16.valid_ema().unwrap()), weight(f16.valid()));
+    let reports = train(&mut f16, 3..=4);
+    assert_eq!(reports[0].loss_scale, Some(2f64.powi(20)));
+    writer.submit(job(&f16, 4));
+    writer.wait().unwrap().unwrap();
+
+    let source = Source::open(&path(1)).unwrap();
+    f32.restore(&source).unwrap();
+    assert_eq!(f16.checksum().unwrap(), f32.checksum().unwrap());
+    assert_eq!(train(&mut f32, 5..=5)[0].loss_scale, None);
 }
 
 #[test]

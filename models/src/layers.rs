@@ -1,8 +1,10 @@
-//! Layers as the reference implementations initialise them.
+//! Layers as the reference implementations initialise them, and what they compute in `f32` whatever
+//! the precision of the model is.
 
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Initializer, Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::activation::softmax;
+use burn::tensor::{Device, FloatDType, Tensor};
 
 /// How the weight of a convolution is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,21 @@ pub(crate) fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
 
 /// The mean over all positions: \[batch, channels, height, width\] to \[batch, channels\].
 pub(crate) fn global_mean(x: Tensor<4>) -> Tensor<2> {
-    x.mean_dim(3).mean_dim(2).flatten(1, 3)
+    in_f32(x, |x| x.mean_dim(3).mean_dim(2)).flatten(1, 3)
+}
+
+/// Applies `operation` in `f32`; the result has the type of `x`.
+pub(crate) fn in_f32<const D: usize>(
+    x: Tensor<D>,
+    operation: impl FnOnce(Tensor<D>) -> Tensor<D>,
+) -> Tensor<D> {
+    let dtype: FloatDType = x.dtype().into();
+    operation(x.cast(FloatDType::F32)).cast(dtype)
+}
+
+/// Softmax over dimension `dim`, in `f32`: in half precision its sums lose what matters.
+pub(crate) fn softmax_f32<const D: usize>(x: Tensor<D>, dim: usize) -> Tensor<D> {
+    in_f32(x, |x| softmax(x, dim))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub use classifier::ImageClassifier;
 pub use cnn::{Cnn, CnnConfig};
 pub use csc_cnn::{CscCnn, CscCnnConfig};
 pub use error::ModelError;
-pub use norm::BatchNorm2d;
+pub use norm::{BatchNorm2d, LayerNorm};
 pub use resnet::{ResNet, ResNetConfig, Stem};
 pub use vit::{Pooling, Vit, VitConfig};
 pub use wide_resnet::{PlainWideResNet, PlainWideResNetConfig, WideResNet, WideResNetConfig};

@@ -1,12 +1,17 @@
-//! Batch normalization whose running statistics are PyTorch's.
+//! Normalizations that compute in `f32` whatever the precision of the model is, and a batch
+//! normalization whose running statistics are PyTorch's.
 //!
-//! Burn's own keeps the biased variance of each batch; PyTorch keeps the unbiased one, so models
-//! that come from there, or go there, would be evaluated with other numbers.
+//! Burn's own batch normalization keeps the biased variance of each batch; PyTorch keeps the unbiased one, so models
+//! that come from there, or go there, would be evaluated with other numbers. And in mixed precision
+//! Burn's own layers compute in the low type.
 
 use burn::module::{Module, Param, RunningState};
 use burn::nn::Initializer;
-use burn::tensor::module::{batch_norm, batch_norm_train};
+use burn::tensor::module::{batch_norm, batch_norm_train, layer_norm};
 use burn::tensor::{Device, Tensor};
+use burn_dist::autograd::full_precision;
+
+use crate::layers::in_f32;
 
 const EPSILON: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
@@ -39,12 +44,17 @@ impl BatchNorm2d {
 
     /// Normalises `x`, \[batch, channels, height, width\]. On an autodiff device it uses and
     /// remembers the statistics of the batch; elsewhere it uses those it remembers.
+    /// Computes in `f32` and returns the type of `x`.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        if x.device().is_autodiff() {
-            self.train(x)
-        } else {
-            self.infer(x)
-        }
+        in_f32(x, |x| {
+            full_precision(|| {
+                if x.device().is_autodiff() {
+                    self.train(x)
+                } else {
+                    self.infer(x)
+                }
+            })
+        })
     }
 
     fn infer(&self, x: Tensor<4>) -> Tensor<4> {
@@ -79,9 +89,38 @@ impl BatchNorm2d {
     }
 }
 
+/// Layer normalization over the last dimension (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).
+/// The names are those of Burn's layer.
+#[derive(Module, Debug)]
+pub struct LayerNorm {
+    /// Scale of each feature, \[features\].
+    pub gamma: Param<Tensor<1>>,
+    /// Offset of each feature, \[features\].
+    pub beta: Param<Tensor<1>>,
+    epsilon: f64,
+}
+
+impl LayerNorm {
+    /// For `features` features: scale 1, offset 0.
+    pub fn new(features: usize, epsilon: f64, device: &Device) -> Self {
+        Self {
+            gamma: Initializer::Ones.init([features], device),
+            beta: Initializer::Zeros.init([features], device),
+            epsilon,
+        }
+    }
+
+    /// Normalises `x`, \[…, features\]. Computes in `f32` and returns the type of `x`.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let (gamma, beta) = full_precision(|| (self.gamma.val(), self.beta.val()));
+        in_f32(x, |x| layer_norm(x, gamma, Some(beta), self.epsilon))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::tensor::FloatDType;
 
     fn values(tensor: Tensor<1>) -> Vec<f32> {
         tensor.into_data().try_to_vec().unwrap()
@@ -102,6 +141,32 @@ mod tests {
             (variance[0] - (0.9 + 0.1 * 20.0 / 3.0)).abs() < 1e-5,
             "{variance:?}"
         );
+    }
+
+    #[test]
+    fn low_precision_is_normalised_in_f32() {
+        let device = Device::flex().autodiff();
+        // In f16 the squares would overflow, and in bf16 the mean would lose the differences.
+        let values = [1000.0f32, 1002.0, 1004.0, 1006.0];
+        let x = Tensor::<4>::from_floats([[[values]]], &device);
+        for dtype in [FloatDType::F16, FloatDType::F32] {
+            let batch = BatchNorm2d::new(1, &device);
+            let layer = LayerNorm::new(4, 1e-6, &device);
+            for out in [
+                batch.forward(x.clone().cast(dtype)),
+                layer.forward(x.clone().cast(dtype)),
+            ] {
+                assert_eq!(FloatDType::from(out.dtype()), dtype);
+                let out: Vec<f32> = out.into_data().convert::<f32>().try_to_vec().unwrap();
+                assert!((out[3] - 3.0 / 5f32.sqrt()).abs() < 1e-3, "{out:?}");
+            }
+            let variance = values_of(&batch);
+            assert!((variance - (0.9 + 0.1 * 20.0 / 3.0)).abs() < 1e-4);
+        }
+    }
+
+    fn values_of(norm: &BatchNorm2d) -> f32 {
+        values(norm.running_var.value_sync())[0]
     }
 
     #[test]

@@ -82,7 +82,10 @@ pub enum TrainError {
 impl TrainError {
     /// Whether all ranks see this at the same time, in the same words.
     pub fn is_same_on_all_ranks(&self) -> bool {
-        matches!(self, Self::Diverged { .. } | Self::Resume(_))
+        matches!(
+            self,
+            Self::Diverged { .. } | Self::Resume(_) | Self::Parallel(ParallelError::LossScale(_))
+        )
     }
 
     /// Whether this rank only reports that another one failed.

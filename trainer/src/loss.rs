@@ -1,7 +1,7 @@
 //! The training objective of a classifier: cross-entropy, with smoothed and with mixed labels.
 
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{FloatDType, Int, Tensor};
 
 use crate::batch::{Mix, Targets};
 
@@ -17,9 +17,10 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
 /// PyTorch's `label_smoothing` does it. A mixed image counts for both its classes by their weights
 /// (Zhang et al. 2018, <https://arxiv.org/abs/1710.09412>).
 ///
-/// `logits` is \[samples, classes\]; the result has one element.
+/// `logits` is \[samples, classes\], of any float type; the loss is computed in `f32`. The result
+/// has one element.
 pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<1> {
-    let log_probabilities = log_softmax(logits, 1);
+    let log_probabilities = log_softmax(logits.cast(FloatDType::F32), 1);
     let mut loss = surprise(&log_probabilities, targets.labels);
     if let Some(Mix { labels, weights }) = targets.mix {
         let other = surprise(&log_probabilities, labels);

@@ -52,6 +52,12 @@ pub struct TrainLine {
     /// Norm of the gradient before clipping, where it is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_norm: Option<f64>,
+    /// Factor of the loss that the step was computed with, in half precision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// Steps so far that were skipped because their gradients overflowed, in half precision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped_steps: Option<u64>,
 }
 
 /// Seconds that a step spends on each of its parts. Where a device computes asynchronously, its

@@ -65,6 +65,10 @@ pub struct Step {
     pub times: StepTimes,
     /// Norm of the gradient, if it was computed.
     pub gradient_norm: Option<f64>,
+    /// Factor of the loss, in half precision.
+    pub loss_scale: Option<f64>,
+    /// Steps that were skipped so far, in half precision.
+    pub skipped_steps: Option<u64>,
 }
 
 /// A step whose loss is on its way around the ranks.
@@ -227,6 +231,8 @@ impl Recorder {
                 .zip(self.work.peak_flops)
                 .map(|(flops, peak)| flops / peak),
             gradient_norm: step.gradient_norm,
+            loss_scale: step.loss_scale,
+            skipped_steps: step.skipped_steps,
         }
     }
 
@@ -317,6 +323,8 @@ mod tests {
                 ..StepTimes::default()
             },
             gradient_norm: None,
+            loss_scale: None,
+            skipped_steps: None,
         };
         let none = Wishes::default();
         assert_eq!(recorder.record(step(1), none).unwrap(), None);

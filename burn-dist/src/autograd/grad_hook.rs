@@ -18,10 +18,10 @@ use burn::backend::{
     backend_extension,
 };
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::{DType, FloatDType, Shape, Tensor};
 
-use super::anchor;
 use super::sink::{GradientSink, Use};
+use super::{anchor, full_precision};
 
 #[backend_extension(Flex, Autodiff)]
 pub(super) trait GradHookOp: Backend {
@@ -130,33 +130,50 @@ pub(super) fn apply<const D: usize>(
     ))
 }
 
-/// The hook on one parameter of a module.
+/// What is done with one parameter of a module when it is read.
 #[derive(Module, Debug)]
 pub(crate) struct GradHook {
+    /// Where its gradient goes, and its index there; frozen parameters have none.
     #[module(skip)]
-    sink: Arc<dyn GradientSink>,
+    hook: Option<(Arc<dyn GradientSink>, usize)>,
+    /// The type it is cast to.
     #[module(skip)]
-    index: usize,
+    cast: Option<FloatDType>,
 }
 
 impl Reparameterization for GradHook {
     const NAME: &'static str = "grad_hook";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        apply(base, &self.sink, self.index)
+        let hooked = match &self.hook {
+            Some((sink, index)) => apply(base, sink, *index),
+            None => base,
+        };
+        match self.cast {
+            Some(dtype) if !full_precision::is_in_force() => hooked.cast(dtype),
+            _ => hooked,
+        }
     }
 }
 
-/// Attaches a hook to every trainable parameter of a module, numbered in visit order.
+/// Attaches a hook to every trainable parameter of a module, numbered in visit order, and casts all
+/// its `f32` parameters, frozen ones too, where they are read.
+///
+/// Running statistics are visited like parameters, but read without a reparameterization.
 #[derive(Debug)]
 pub(crate) struct GradHooks {
     sink: Arc<dyn GradientSink>,
+    cast: Option<FloatDType>,
     next: usize,
 }
 
 impl GradHooks {
-    pub(crate) fn new(sink: Arc<dyn GradientSink>) -> Self {
-        Self { sink, next: 0 }
+    pub(crate) fn new(sink: Arc<dyn GradientSink>, cast: Option<FloatDType>) -> Self {
+        Self {
+            sink,
+            cast,
+            next: 0,
+        }
     }
 }
 
@@ -168,14 +185,13 @@ impl Reparameterizer for GradHooks {
         _path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<GradHook>) {
+        let cast = self.cast.filter(|_| param.dtype() == DType::F32);
         let hook = param.is_require_grad().then(|| {
             let index = self.next;
             self.next += 1;
-            GradHook {
-                sink: Arc::clone(&self.sink),
-                index,
-            }
+            (Arc::clone(&self.sink), index)
         });
-        (param, hook)
+        let wanted = hook.is_some() || cast.is_some();
+        (param, wanted.then_some(GradHook { hook, cast }))
     }
 }

@@ -9,13 +9,19 @@
 //!
 //! One file per operation: `boundary`, `grad_hook`. Each is a Burn backend extension, implemented
 //! for the plain backends (where it is the identity) and for `Autodiff` around them.
+//!
+//! A module of a model can have one reparameterization only, so the one that applies the hook also
+//! casts parameters for mixed precision: what a layer reads is `cast(hook(master))`, and the
+//! gradient that the hook hands over is that of the master.
 
 mod anchor;
 mod boundary;
+mod full_precision;
 mod grad_hook;
 mod sink;
 
 pub use boundary::boundary;
+pub use full_precision::full_precision;
 
 pub(crate) use anchor::forget as forget_anchor;
 pub(crate) use grad_hook::GradHooks;

@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ParallelError, ParallelOptions};
+use super::{ParallelError, ParallelOptions, ParameterGroup, Precision};
 use crate::ProcessGroup;
 use crate::bucket::{ParameterSpec, gradient_dtype};
 
@@ -40,14 +40,21 @@ impl Description {
     pub(super) fn of<M: Module>(
         model: &M,
         options: &ParallelOptions,
+        groups: &[ParameterGroup],
     ) -> Result<(Self, Vec<ParameterSpec>), ParallelError> {
-        let mut lister = Lister::default();
+        let mut lister = Lister {
+            precision: options.precision,
+            ..Lister::default()
+        };
         model.visit(&mut lister);
         if let Some(error) = lister.error {
             return Err(error);
         }
         let description = Self {
-            options: options.describe(),
+            options: match groups {
+                [] => options.describe(),
+                groups => format!("{}, groups {groups:?}", options.describe()),
+            },
             entries: lister.entries,
         };
         Ok((description, lister.parameters))
@@ -108,6 +115,7 @@ fn parse(rank: usize, bytes: &[u8]) -> Result<Description, ParallelError> {
 
 #[derive(Default)]
 struct Lister {
+    precision: Precision,
     path: Vec<String>,
     entries: Vec<Entry>,
     parameters: Vec<ParameterSpec>,
@@ -134,13 +142,13 @@ impl ModuleVisitor for Lister {
         // A reparameterization is visited right after the parameter it belongs to.
         if container_type == "Reparameterization"
             && let Some(entry) = self.entries.last()
-            && entry.trainable
         {
-            let path = entry.path.clone();
-            self.fail(ParallelError::Reparameterized {
-                path,
-                name: name.to_owned(),
-            });
+            let (path, name) = (entry.path.clone(), name.to_owned());
+            if entry.trainable {
+                self.fail(ParallelError::Reparameterized { path, name });
+            } else if self.precision != Precision::F32 {
+                self.fail(ParallelError::ReparameterizedInLowPrecision { path, name });
+            }
         }
         self.path.push(name.to_owned());
     }

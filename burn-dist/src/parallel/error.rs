@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::bucket::BucketError;
+use crate::precision::{LossScaleError, Precision};
 
 /// A model could not be set up or trained on several ranks.
 #[derive(Debug, thiserror::Error)]
@@ -91,12 +92,34 @@ pub enum ParallelError {
         /// Name of the reparameterization.
         name: String,
     },
+    /// A parameter whose reparameterization leaves no room for a cast.
+    #[error(
+        "parameter `{path}` has a reparameterization ({name}), which mixed precision does not \
+         support; fold it with `materialize()` or train in f32"
+    )]
+    ReparameterizedInLowPrecision {
+        /// Path of the parameter.
+        path: String,
+        /// Name of the reparameterization.
+        name: String,
+    },
     /// Burn's clipping of single tensors was asked for.
     #[error(
         "the optimizer is configured to clip the gradient of each parameter by itself, which is \
          not supported; use ParallelOptions::clip_norm, the norm over all gradients"
     )]
     ClipsEachParameter,
+    /// A group of parameters that the model has none of.
+    #[error(
+        "no parameter of the model is in the group `{group}`; its parameters are {}",
+        paths.join(", ")
+    )]
+    EmptyGroup {
+        /// Name of the group.
+        group: String,
+        /// Some of the model's parameters.
+        paths: Vec<String>,
+    },
     /// An option without a meaning.
     #[error("{option} is {value}, it must be {expected}")]
     Option {
@@ -107,6 +130,23 @@ pub enum ParallelError {
         /// What it may be.
         expected: &'static str,
     },
+    /// A precision that the device cannot compute in.
+    #[error(
+        "the device {device} does not support {precision}; choose another precision ({}) or \
+         another device",
+        precisions(supported)
+    )]
+    Precision {
+        /// The precision.
+        precision: Precision,
+        /// The device, as Burn calls it.
+        device: String,
+        /// What it supports instead.
+        supported: Vec<Precision>,
+    },
+    /// The loss scale cannot become small enough.
+    #[error(transparent)]
+    LossScale(#[from] LossScaleError),
     /// A model without trainable parameters.
     #[error(
         "the model has no parameter that requires gradients; create it on `device.autodiff()` \
@@ -150,6 +190,11 @@ pub enum ParallelError {
         /// The ranks that differ from rank 0.
         ranks: Vec<usize>,
     },
+}
+
+fn precisions(all: &[Precision]) -> String {
+    let names: Vec<&str> = all.iter().map(|p| p.name()).collect();
+    names.join(", ")
 }
 
 fn list(ranks: &[usize]) -> String {

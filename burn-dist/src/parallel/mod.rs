@@ -21,30 +21,39 @@
 //! ```
 
 mod describe;
+mod ema;
 mod error;
+mod groups;
 mod optimizer;
 mod options;
 mod replicas;
 mod state;
+mod statistics;
+mod step;
 mod update;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::FloatDType;
 
 pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
+pub use ema::EmaOptions;
 pub use error::ParallelError;
+pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, Strategy, UnknownStrategy};
 pub use replicas::Checksum;
 pub use state::{StateShare, StateSourceRead, StateValues};
+pub use step::StepReport;
 
 use crate::ProcessGroup;
-use crate::autograd::{GradHooks, forget_anchor};
+use crate::autograd::{GradHooks, forget_anchor, full_precision};
 use crate::bucket::Reducer;
+use crate::precision::LossScale;
+pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
 use describe::Description;
+use ema::Ema;
 use optimizer::OptimizerState;
 use replicas::Which;
 
@@ -60,6 +69,14 @@ use replicas::Which;
 /// **Buffers** (running statistics of BatchNorm, frozen parameters, integer tensors) are equal when
 /// training begins. From then on each rank's running statistics follow its own micro-batches; call
 /// [`sync_buffers`](Self::sync_buffers) before evaluation to go by those of rank 0.
+///
+/// **Precision**: with [`ParallelOptions::precision`] lower than `f32`, layers see `f32` parameters
+/// cast to that type, and their gradients come back in `f32`. The loop casts the inputs to
+/// [`compute_dtype`](Self::compute_dtype), and the model's output to `f32` before the loss. A layer
+/// that reads its parameters within [`full_precision`](crate::autograd::full_precision) sees them
+/// in `f32`; any other computes in the low type, Burn's own normalizations too. (Burn's `BatchNorm`
+/// then keeps its running statistics in that type while it trains.) In half precision the loss is
+/// scaled, and a step whose gradients overflow on any rank is skipped on all of them.
 pub struct Parallel<M: Module> {
     /// `None` only while a method replaces the model.
     model: Option<M>,
@@ -67,32 +84,23 @@ pub struct Parallel<M: Module> {
     reducer: Arc<Reducer>,
     optimizer: OptimizerState,
     options: ParallelOptions,
+    /// In half precision alone.
+    loss_scale: Option<LossScale>,
+    ema: Option<Ema>,
     /// Micro-batches of the current step that backward has seen.
     micro_batches: usize,
 }
 
-/// Gives `model` the parameters and buffers of a saved state; the optimizer's part of it is not
-/// read. For those who want to use a model, not to go on training it.
+/// Gives `model` the parameters and buffers of a saved state, or the averages of the parameters
+/// where the state has them; the optimizer's part of it is not read. For those who want to use a model, not to go on training it.
 ///
 /// # Errors
 ///
 /// What does not fit the model.
 pub fn load_model<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M, ParallelError> {
     let (model, outcome) = state::restore_model(model, source);
-    outcome.map(|()| model)
-}
-
-/// What a step did.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepReport {
-    /// Euclidean norm of all gradients together before clipping, if `clip_norm` is set.
-    pub gradient_norm: Option<f64>,
-    /// Whether the gradients were scaled down.
-    pub clipped: bool,
-    /// False if the norm was not finite: then parameters and optimizer are as they were.
-    pub applied: bool,
-    /// How long the step waited for gradients that were still on their way.
-    pub waited: Duration,
+    outcome?;
+    ema::load(model, source)
 }
 
 impl<M: Module> Parallel<M> {
@@ -113,20 +121,30 @@ impl<M: Module> Parallel<M> {
         group: &ProcessGroup,
     ) -> Result<Self, ParallelError> {
         let (optimizer, options) = (optimizer.into(), options.into());
-        let (description, parameters) =
+        let (description, parameters, optimizer) =
             tell_others(group, Self::prepare(&model, &optimizer, &options))?;
         description.agree(group)?;
         let (model, outcome) = replicas::broadcast(model, Which::All, group);
         tell_others(group, outcome)?;
-        let optimizer = OptimizerState::new(optimizer, parameters.len());
+        let ema = options.ema.map(|ema| Ema::of(&model, ema)).transpose();
+        let ema = tell_others(group, ema)?;
         let reducer = Arc::new(Reducer::new(group, parameters, options.buckets)?);
-        let model = model.apply_reparameterization(GradHooks::new(reducer.clone()));
+        let cast = options.precision.cast_to();
+        let model = match cast {
+            Some(dtype) => statistics::cast(model, dtype),
+            None => model,
+        };
+        let model = model.apply_reparameterization(GradHooks::new(reducer.clone(), cast));
+        let loss_scale =
+            (options.precision == Precision::F16).then(|| LossScale::new(options.loss_scale));
         Ok(Self {
             model: Some(model),
             group: group.clone(),
             reducer,
             optimizer,
             options,
+            loss_scale,
+            ema,
             micro_batches: 0,
         })
     }
@@ -136,16 +154,18 @@ impl<M: Module> Parallel<M> {
         model: &M,
         optimizer: &ParameterOptimizer,
         options: &ParallelOptions,
-    ) -> Result<(Description, Vec<ParameterSpec>), ParallelError> {
+    ) -> Result<(Description, Vec<ParameterSpec>, OptimizerState), ParallelError> {
         options.check()?;
+        options.check_devices(&model.devices())?;
         if optimizer.clips_each_parameter {
             return Err(ParallelError::ClipsEachParameter);
         }
-        let (description, parameters) = Description::of(model, options)?;
+        let (description, parameters) = Description::of(model, options, &optimizer.groups)?;
         if parameters.is_empty() {
             return Err(ParallelError::NothingToTrain);
         }
-        Ok((description, parameters))
+        let optimizer = OptimizerState::new(optimizer, &parameters)?;
+        Ok((description, parameters, optimizer))
     }
 
     /// The model to compute a loss with, its gradient hooks attached. Take it anew for every
@@ -156,102 +176,42 @@ impl<M: Module> Parallel<M> {
     }
 
     /// A plain copy for evaluation or export: without autodiff and without hooks, dropout off, the
-    /// same paths. It shares memory with the model until the next step.
+    /// same paths. It shares memory with the model until the next step. Parameters are the master
+    /// weights, so evaluation computes in `f32`.
     pub fn valid(&self) -> M {
-        self.get().valid().materialize()
+        self.plain(self.get().valid())
+    }
+
+    /// As [`valid`](Self::valid), with the averages of the parameters over the steps in their place,
+    /// if [`ParallelOptions::ema`] is set. Buffers, such as running statistics, are as they are.
+    pub fn valid_ema(&self) -> Option<M> {
+        let ema = self.ema.as_ref()?;
+        Some(ema.put_into(self.valid(), self.parameters()))
+    }
+
+    /// What is to be evaluated and exported: [`valid_ema`](Self::valid_ema) where averages are
+    /// kept, else [`valid`](Self::valid).
+    pub fn for_evaluation(&self) -> M {
+        self.valid_ema().unwrap_or_else(|| self.valid())
     }
 
     /// Ends the training and returns the model, trainable as it was given to [`new`](Self::new).
     pub fn into_model(self) -> M {
-        self.get().clone().materialize()
+        self.plain(self.get().clone())
     }
 
-    /// Computes the gradients of one micro-batch's `loss`, a mean over its samples.
-    ///
-    /// The loss counts for `1 / accumulate` of the step. In the last micro-batch of a step,
-    /// gradients travel while backward still runs; before that they stay on this rank.
-    ///
-    /// # Errors
-    ///
-    /// A loss without gradients, a call after the last micro-batch of a step, a gradient that does
-    /// not fit its parameter, or an error that another rank told of.
-    pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
-        forget_anchor();
-        if !loss.is_tracked() {
-            return Err(ParallelError::UntrackedLoss);
+    /// Takes off `model` what was put on it for training.
+    fn plain(&self, model: M) -> M {
+        let model = full_precision(|| model.materialize());
+        match self.options.precision.cast_to() {
+            Some(_) => statistics::cast(model, FloatDType::F32),
+            None => model,
         }
-        let accumulate = self.options.accumulate;
-        self.reducer
-            .begin_backward(self.micro_batches + 1 == accumulate)?;
-        let loss = if accumulate > 1 {
-            loss.div_scalar(accumulate as f64)
-        } else {
-            loss
-        };
-        drop(loss.backward());
-        self.reducer.end_backward()?;
-        self.micro_batches += 1;
-        Ok(())
     }
 
-    /// Waits for the gradients of all ranks, clips them if asked to, and updates the parameters.
-    ///
-    /// # Errors
-    ///
-    /// A call before the last micro-batch of the step, or a failed collective.
-    pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
-        let begin = Instant::now();
-        self.reducer.wait()?;
-        let waited = begin.elapsed();
-        let report = StepReport {
-            waited,
-            ..self.clip()?
-        };
-        if report.applied {
-            let factor = self
-                .options
-                .clip_norm
-                .zip(report.gradient_norm)
-                .filter(|_| report.clipped)
-                .map(|(limit, norm)| limit / (norm + 1e-6));
-            self.update(learning_rate, factor)?;
-        }
-        self.reducer.reset();
-        self.micro_batches = 0;
-        Ok(report)
-    }
-
-    fn clip(&self) -> Result<StepReport, ParallelError> {
-        let Some(limit) = self.options.clip_norm else {
-            return Ok(StepReport {
-                gradient_norm: None,
-                clipped: false,
-                applied: true,
-                waited: Duration::ZERO,
-            });
-        };
-        let norm = self.reducer.norm()?;
-        Ok(StepReport {
-            gradient_norm: Some(norm),
-            clipped: norm.is_finite() && norm > limit,
-            applied: norm.is_finite(),
-            waited: Duration::ZERO,
-        })
-    }
-
-    fn update(&mut self, learning_rate: f64, factor: Option<f64>) -> Result<(), ParallelError> {
-        let Some(model) = self.model.take() else {
-            return Ok(());
-        };
-        let (model, outcome) = update::parameters(
-            model,
-            &self.reducer,
-            &mut self.optimizer,
-            learning_rate,
-            factor,
-        );
-        self.model = Some(model);
-        tell_others(&self.group, outcome)
+    /// The type in which the model computes: inputs have to have it.
+    pub fn compute_dtype(&self) -> FloatDType {
+        self.options.precision.compute_dtype()
     }
 
     /// Replaces the buffers of every rank by those of rank 0, so that all ranks evaluate the same
@@ -303,11 +263,30 @@ impl<M: Module> Parallel<M> {
     /// steps leave it as it is.
     pub fn state(&self) -> StateShare {
         let (rank, size) = (self.group.rank(), self.group.size());
-        state::share(self.get(), self.parameters(), &self.optimizer, rank, size)
+        let ema = self.ema.as_ref();
+        let mut share = state::share(
+            self.get(),
+            self.parameters(),
+            &self.optimizer,
+            ema,
+            rank,
+            size,
+        );
+        if let Some(loss_scale) = self.loss_scale.as_ref().filter(|_| rank == 0) {
+            share.add_scalars(LOSS_SCALE, loss_scale.scalars());
+        }
+        if let Some(ema) = ema.filter(|_| rank == 0) {
+            share.add_scalars(ema::NAME, ema.scalars());
+        }
+        share
     }
 
     /// Continues from a state that [`state`](Self::state) gave, all shares together, with any
     /// number of ranks. Every rank makes this call, between two steps.
+    ///
+    /// The state may have been saved in another precision: parameters are `f32` in all of them. A
+    /// state without a loss scale starts at the initial one, and one without averages of the
+    /// parameters starts them at the parameters.
     ///
     /// # Errors
     ///
@@ -325,7 +304,22 @@ impl<M: Module> Parallel<M> {
         let (model, outcome) = state::restore_model(model, source);
         self.model = Some(model);
         outcome?;
+        if let Some(loss_scale) = &mut self.loss_scale {
+            let scalars = state::scalars(source, LOSS_SCALE);
+            loss_scale
+                .restore(scalars)
+                .map_err(|reason| ParallelError::Restore {
+                    path: LOSS_SCALE.to_owned(),
+                    reason,
+                })?;
+        }
         let parameters = self.reducer.parameters();
+        if let Some(ema) = &mut self.ema
+            && !ema.restore(parameters, source)?
+            && let (Some(model), Some(options)) = (&self.model, self.options.ema)
+        {
+            *ema = Ema::of(model, options)?;
+        }
         state::restore_optimizer(parameters, &mut self.optimizer, source, &device.inner())
     }
 
@@ -376,6 +370,9 @@ impl<M: Module> Parallel<M> {
             .expect("the model is only absent while `step` or `sync_buffers` replaces it")
     }
 }
+
+/// Under which the loss scale is saved.
+const LOSS_SCALE: &str = "loss_scale";
 
 /// Tells the other ranks of an error that only this one has seen; they would wait for it.
 fn tell_others<T>(

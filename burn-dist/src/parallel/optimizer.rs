@@ -12,11 +12,16 @@ use burn::optim::{
 };
 use burn::tensor::Tensor;
 
+use super::groups::{self, Choice, ParameterGroup};
+use super::{ParallelError, ParameterSpec};
+
 /// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
 /// any [`burn::optim::Optimizer`] through [`new`](Self::new).
 #[derive(Clone)]
 pub struct ParameterOptimizer {
-    optimizer: Arc<dyn DynOptimizer>,
+    pub(super) optimizer: Arc<dyn DynOptimizer>,
+    /// In the order in which they were added.
+    pub(super) groups: Vec<ParameterGroup>,
     /// Whether the configuration asks for Burn's clipping of single tensors.
     pub(super) clips_each_parameter: bool,
 }
@@ -26,8 +31,30 @@ impl ParameterOptimizer {
     pub fn new(optimizer: impl Optimizer) -> Self {
         Self {
             optimizer: Arc::new(optimizer),
+            groups: Vec::new(),
             clips_each_parameter: false,
         }
+    }
+
+    /// Steps the parameters of a group in its own way. A parameter that several groups select
+    /// belongs to the one that was added first.
+    ///
+    /// ```
+    /// # use burn::optim::AdamWConfig;
+    /// # use burn_dist::parallel::{ParameterGroup, ParameterOptimizer, is_norm_or_bias};
+    /// let adamw = AdamWConfig::new().with_weight_decay(0.05);
+    /// let no_decay = adamw.clone().with_weight_decay(0.0);
+    /// let optimizer = ParameterOptimizer::from(adamw).with_group(ParameterGroup::new(
+    ///     "norms and biases",
+    ///     is_norm_or_bias,
+    ///     no_decay,
+    /// ));
+    /// ```
+    #[must_use]
+    pub fn with_group(mut self, group: ParameterGroup) -> Self {
+        self.clips_each_parameter |= group.clips_each_parameter();
+        self.groups.push(group);
+        self
     }
 }
 
@@ -43,6 +70,7 @@ macro_rules! from_config {
             fn from(config: $config) -> Self {
                 Self {
                     optimizer: Arc::new(config.build()),
+                    groups: Vec::new(),
                     clips_each_parameter: config.init().has_gradient_clipping(),
                 }
             }
@@ -64,20 +92,25 @@ from_config!(
 
 /// An optimizer with the state of every parameter.
 pub(super) struct OptimizerState {
-    optimizer: Arc<dyn DynOptimizer>,
+    /// How each parameter is stepped.
+    choices: Vec<Choice>,
     states: Vec<Option<DynState>>,
 }
 
 impl OptimizerState {
-    pub(super) fn new(optimizer: ParameterOptimizer, parameters: usize) -> Self {
-        Self {
-            optimizer: optimizer.optimizer,
-            states: vec![None; parameters],
-        }
+    pub(super) fn new(
+        optimizer: &ParameterOptimizer,
+        parameters: &[ParameterSpec],
+    ) -> Result<Self, ParallelError> {
+        Ok(Self {
+            choices: groups::choose(optimizer, parameters)?,
+            states: vec![None; parameters.len()],
+        })
     }
 
-    pub(super) fn optimizer(&self) -> Arc<dyn DynOptimizer> {
-        self.optimizer.clone()
+    /// The optimizer of the parameter with this index.
+    pub(super) fn optimizer(&self, index: usize) -> Option<Arc<dyn DynOptimizer>> {
+        Some(self.choices.get(index)?.optimizer.clone())
     }
 
     /// The state of the parameter with this index, if it has one yet.
@@ -99,10 +132,13 @@ impl OptimizerState {
         value: Tensor<D>,
         gradient: Tensor<D>,
     ) -> Tensor<D> {
+        let Some(choice) = self.choices.get(index) else {
+            return value;
+        };
         let state = self.states.get_mut(index).and_then(Option::take);
-        let (value, state) = self.optimizer.step_dyn(
+        let (value, state) = choice.optimizer.step_dyn(
             D,
-            learning_rate,
+            learning_rate * choice.lr_factor,
             value.into_bridge(),
             gradient.into_bridge(),
             state,

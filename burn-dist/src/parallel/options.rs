@@ -3,8 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::ParallelError;
+use burn::tensor::{DType, Device};
+
+use super::{EmaOptions, ParallelError};
 use crate::bucket::BucketSizes;
+use crate::precision::{LossScaleOptions, Precision};
 
 /// What the ranks share and what each of them keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -67,16 +70,25 @@ pub struct ParallelOptions {
     pub clip_norm: Option<f64>,
     /// Sizes of the buckets in which gradients travel.
     pub buckets: BucketSizes,
+    /// The number format of forward and backward.
+    pub precision: Precision,
+    /// How the loss scale of [`Precision::F16`] changes; of no effect in the others.
+    pub loss_scale: LossScaleOptions,
+    /// Whether an average of the parameters over the steps is kept.
+    pub ema: Option<EmaOptions>,
 }
 
 impl Default for ParallelOptions {
-    /// DDP, no accumulation, no clipping, buckets of 25 MiB (the first 1 MiB).
+    /// DDP, no accumulation, no clipping, buckets of 25 MiB (the first 1 MiB), `f32`.
     fn default() -> Self {
         Self {
             strategy: Strategy::default(),
             accumulate: 1,
             clip_norm: None,
             buckets: BucketSizes::default(),
+            precision: Precision::default(),
+            loss_scale: LossScaleOptions::default(),
+            ema: None,
         }
     }
 }
@@ -93,6 +105,16 @@ impl From<Strategy> for ParallelOptions {
 impl ParallelOptions {
     pub(super) fn check(&self) -> Result<(), ParallelError> {
         check_accumulate(self.accumulate)?;
+        if let Some(ema) = &self.ema {
+            ema.check()?;
+        }
+        self.loss_scale
+            .check()
+            .map_err(|(option, value, expected)| ParallelError::Option {
+                option,
+                value: value.to_string(),
+                expected,
+            })?;
         match self.clip_norm {
             Some(norm) if norm.is_nan() || norm <= 0.0 => Err(ParallelError::Option {
                 option: "clip_norm",
@@ -103,16 +125,49 @@ impl ParallelOptions {
         }
     }
 
+    /// Whether all devices can compute in the precision that is wanted.
+    pub(super) fn check_devices(&self, devices: &[Device]) -> Result<(), ParallelError> {
+        let supports = |device: &Device, precision: Precision| {
+            device.supports_dtype(DType::from(precision.compute_dtype()))
+        };
+        match devices
+            .iter()
+            .find(|device| !supports(device, self.precision))
+        {
+            None => Ok(()),
+            Some(device) => Err(ParallelError::Precision {
+                precision: self.precision,
+                device: format!("{device:?}"),
+                supported: Precision::ALL
+                    .into_iter()
+                    .filter(|precision| supports(device, *precision))
+                    .collect(),
+            }),
+        }
+    }
+
+    fn describe_precision(&self) -> String {
+        let precision = match self.precision {
+            Precision::F16 => format!("f16 with {:?}", self.loss_scale),
+            other => other.to_string(),
+        };
+        match self.ema {
+            Some(ema) => format!("{precision}, {ema:?}"),
+            None => precision,
+        }
+    }
+
     /// The options in one line, to compare them between ranks.
     pub(super) fn describe(&self) -> String {
         format!(
-            "strategy {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes",
+            "strategy {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, {}",
             self.strategy,
             self.accumulate,
             self.clip_norm
                 .map_or_else(|| "off".to_owned(), |norm| norm.to_string()),
             self.buckets.first,
             self.buckets.others,
+            self.describe_precision(),
         )
     }
 }

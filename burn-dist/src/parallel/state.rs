@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
-use burn::tensor::{Bool, Device, ExecutionError, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, ExecutionError, FloatDType, Int, Tensor, TensorData};
 use serde_json::Value;
 
+use super::ema::{self, Ema};
 use super::optimizer::OptimizerState;
 use super::replicas::AutodiffPlace;
-use super::{ParallelError, ParameterSpec};
+use super::{ParallelError, ParameterSpec, statistics};
 
 /// Name under which an optimizer's state is flattened.
 const ROOT: &str = "state";
@@ -28,17 +29,20 @@ type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 /// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on.
 pub struct StateShare {
     model: Vec<(String, Values)>,
-    optimizer: Arc<dyn DynOptimizer>,
-    states: Vec<(String, DynState)>,
+    states: Vec<(String, Arc<dyn DynOptimizer>, DynState)>,
+    /// Averages of parameters, with their shapes.
+    averages: Vec<(String, Vec<usize>, Arc<Vec<f32>>)>,
+    scalars: BTreeMap<String, Value>,
 }
 
 /// Named values.
 #[derive(Debug, Default)]
 pub struct StateValues {
     /// `model/PATH`, and `optimizer/PATH/NAME` for each tensor that the optimizer keeps for the
-    /// parameter at PATH.
+    /// parameter at PATH; `ema/PATH` for its average.
     pub tensors: Vec<(String, TensorData)>,
-    /// The numbers that an optimizer keeps, under names like those of its tensors.
+    /// The numbers that an optimizer keeps, under names like those of its tensors, and
+    /// `loss_scale/NAME` and `ema/updates`.
     pub scalars: BTreeMap<String, Value>,
 }
 
@@ -58,12 +62,21 @@ pub trait StateSourceRead {
 }
 
 impl StateShare {
+    /// Adds numbers under a name of their own.
+    pub(super) fn add_scalars(&mut self, prefix: &str, scalars: Vec<(String, Value)>) {
+        let named = |(name, value)| (format!("{prefix}/{name}"), value);
+        self.scalars.extend(scalars.into_iter().map(named));
+    }
+
     /// Reads the values from the device.
     ///
     /// # Errors
     /// A tensor whose values the device does not give.
     pub fn read(self) -> Result<StateValues, ParallelError> {
-        let mut values = StateValues::default();
+        let mut values = StateValues {
+            scalars: self.scalars,
+            ..StateValues::default()
+        };
         for (path, read) in self.model {
             let data = read().map_err(|error| ParallelError::Read {
                 path: path.clone(),
@@ -71,9 +84,13 @@ impl StateShare {
             })?;
             values.tensors.push((model_name(&path), data));
         }
-        for (path, state) in self.states {
+        for (path, shape, average) in self.averages {
+            let data = TensorData::new(average.to_vec(), shape);
+            values.tensors.push((ema::tensor_name(&path), data));
+        }
+        for (path, optimizer, state) in self.states {
             let mut sink = StateSink::default();
-            self.optimizer.state_flatten(ROOT, &state, &mut sink);
+            optimizer.state_flatten(ROOT, &state, &mut sink);
             for (name, data) in sink.tensors {
                 values.tensors.push((optimizer_name(&path, &name), data));
             }
@@ -84,6 +101,15 @@ impl StateShare {
         }
         Ok(values)
     }
+}
+
+/// The numbers that were saved under `prefix`.
+pub(super) fn scalars(source: &dyn StateSourceRead, prefix: &str) -> BTreeMap<String, Value> {
+    let named = |(name, value): (&String, &Value)| {
+        let name = name.strip_prefix(prefix)?.strip_prefix('/')?;
+        Some((name.to_owned(), value.clone()))
+    };
+    source.scalars().iter().filter_map(named).collect()
 }
 
 fn model_name(path: &str) -> String {
@@ -102,6 +128,7 @@ pub(super) fn share<M: Module>(
     model: &M,
     parameters: &[ParameterSpec],
     optimizer: &OptimizerState,
+    ema: Option<&Ema>,
     rank: usize,
     size: usize,
 ) -> StateShare {
@@ -112,22 +139,37 @@ pub(super) fn share<M: Module>(
     let mine = |index: usize| owners.get(index) == Some(&rank);
     let mut take = Take {
         path: Vec::new(),
+        container: String::new(),
         mine: &mine,
         buffers: rank == 0,
         next: 0,
         taken: Vec::new(),
     };
     model.visit(&mut take);
+    let average = |(index, parameter): (usize, &ParameterSpec)| {
+        let values = ema?.values(index)?;
+        Some((parameter.path.clone(), parameter.shape.clone(), values))
+    };
+    let averages = parameters
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| mine(*index))
+        .filter_map(average)
+        .collect();
     let states = parameters
         .iter()
         .enumerate()
         .filter(|(index, _)| mine(*index))
-        .filter_map(|(index, parameter)| Some((parameter.path.clone(), optimizer.state(index)?)))
+        .filter_map(|(index, parameter)| {
+            let path = parameter.path.clone();
+            Some((path, optimizer.optimizer(index)?, optimizer.state(index)?))
+        })
         .collect();
     StateShare {
         model: take.taken,
-        optimizer: optimizer.optimizer(),
         states,
+        averages,
+        scalars: BTreeMap::new(),
     }
 }
 
@@ -148,6 +190,8 @@ fn owners(parameters: &[ParameterSpec], size: usize) -> Vec<usize> {
 
 struct Take<'a> {
     path: Vec<String>,
+    /// Type of what holds the field that was entered last.
+    container: String,
     mine: &'a dyn Fn(usize) -> bool,
     buffers: bool,
     /// Index of the trainable parameter that is visited next.
@@ -162,7 +206,8 @@ impl Take<'_> {
 }
 
 impl ModuleVisitor for Take<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        container_type.clone_into(&mut self.container);
         self.path.push(name.to_owned());
     }
 
@@ -171,14 +216,19 @@ impl ModuleVisitor for Take<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let wanted = if param.is_require_grad() {
+        let trains = param.is_require_grad();
+        let wanted = if trains {
             self.next += 1;
             (self.mine)(self.next - 1)
         } else {
             self.buffers
         };
         if wanted {
-            let tensor = param.base().inner();
+            let mut tensor = param.base().inner();
+            if !trains && statistics::are_in(&self.container) {
+                // Whatever the precision, so that another one can continue.
+                tensor = tensor.cast(FloatDType::F32);
+            }
             self.push(Box::new(move || tensor.try_into_data()));
         }
     }
@@ -207,6 +257,7 @@ pub(super) fn restore_model<M: Module>(
     let unused = unused.iter().filter_map(|name| name.strip_prefix("model/"));
     let mut put = Put {
         path: Vec::new(),
+        container: String::new(),
         source,
         unused: unused.map(str::to_owned).collect(),
         outcome: Ok(()),
@@ -224,6 +275,8 @@ pub(super) fn restore_model<M: Module>(
 
 struct Put<'a> {
     path: Vec<String>,
+    /// Type of what holds the field that was entered last.
+    container: String,
     source: &'a dyn StateSourceRead,
     /// Paths in the source that the model has not asked for.
     unused: BTreeSet<String>,
@@ -263,7 +316,8 @@ impl Put<'_> {
 type TensorDescription = (Vec<usize>, burn::tensor::DType);
 
 impl ModuleMapper for Put<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        container_type.clone_into(&mut self.container);
         self.path.push(name.to_owned());
     }
 
@@ -272,7 +326,10 @@ impl ModuleMapper for Put<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let own = (param.lazy_shape().to_vec(), param.dtype());
+        let mut own = (param.lazy_shape().to_vec(), param.dtype());
+        if !param.is_require_grad() && statistics::are_in(&self.container) {
+            own.1 = burn::tensor::DType::F32;
+        }
         let Some(values) = self.values(&own) else {
             return param;
         };
@@ -345,7 +402,7 @@ pub(super) fn restore_optimizer(
         let rank = parameter.shape.len();
         // An optimizer leaves out what it does not know, so what it made of it is looked at.
         let rebuilt = catch_unwind(AssertUnwindSafe(|| {
-            let optimizer = optimizer.optimizer();
+            let optimizer = optimizer.optimizer(index)?;
             let rebuilt = optimizer.state_unflatten(rank, ROOT, &mut state, device)?;
             let mut sink = StateSink::default();
             optimizer.state_flatten(ROOT, &rebuilt, &mut sink);

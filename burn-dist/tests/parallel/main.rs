@@ -1,7 +1,10 @@
 //! `Parallel` as its users see it: in one process, and on several ranks that are threads.
 
 mod buffers;
+mod ema;
 mod faults;
+mod groups;
 mod models;
+mod precision;
 mod ranks;
 mod single;

@@ -82,8 +82,8 @@ impl Normed {
 
 /// Fills every float tensor with values between -0.5 and 0.5, without Burn's generator: that one
 /// is shared by the whole process, and the ranks here are threads.
-struct Fill {
-    seed: u64,
+pub struct Fill {
+    pub seed: u64,
 }
 
 impl ModuleMapper for Fill {

@@ -3,10 +3,10 @@
 
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear};
-use burn::tensor::activation::softmax;
 use burn::tensor::{Device, Tensor};
 
 use super::config::linear;
+use crate::layers::softmax_f32;
 
 /// `proj(softmax(q kᵀ / √d) v)` for every head.
 #[derive(Module, Debug)]
@@ -40,7 +40,7 @@ impl Attention {
         let part = |index| qkv.clone().narrow(0, index, 1).squeeze_dim::<4>(0);
         // Scaling the queries costs less than scaling the larger product.
         let query = part(0) * (depth as f64).powf(-0.5);
-        let weights = softmax(query.matmul(part(1).transpose()), 3);
+        let weights = softmax_f32(query.matmul(part(1).transpose()), 3);
         let x = weights.matmul(part(2)).swap_dims(1, 2);
         let x = self.proj.forward(x.reshape([batch, tokens, dim]));
         self.proj_drop.forward(x)

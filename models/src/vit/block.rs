@@ -2,7 +2,7 @@
 //! input.
 
 use burn::module::Module;
-use burn::nn::{Dropout, DropoutConfig, LayerNorm, Linear};
+use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
@@ -11,6 +11,7 @@ use super::VitConfig;
 use super::attention::Attention;
 use super::config::{layer_norm, linear};
 use super::drop_path::DropPath;
+use crate::LayerNorm;
 use crate::flops::Tracer;
 
 /// `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.

@@ -3,13 +3,13 @@
 use burn::config::Config;
 use burn::module::Param;
 use burn::nn::conv::Conv2dConfig;
-use burn::nn::{DropoutConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{DropoutConfig, Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::block::Block;
 use super::{PatchEmbed, Vit};
-use crate::{ModelError, check};
+use crate::{LayerNorm, ModelError, check};
 
 const NAME: &str = "vit";
 /// timm's; Burn's and PyTorch's own default is 1e-5.
@@ -181,9 +181,7 @@ impl VitConfig {
 
 /// A layer normalization with timm's ε.
 pub(super) fn layer_norm(dim: usize, device: &Device) -> LayerNorm {
-    LayerNormConfig::new(dim)
-        .with_epsilon(NORM_EPSILON)
-        .init(device)
+    LayerNorm::new(dim, NORM_EPSILON, device)
 }
 
 /// A linear layer as timm initialises it in vision transformers. (Its normal distribution is cut

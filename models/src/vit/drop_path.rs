@@ -23,9 +23,9 @@ impl DropPath {
             return x;
         }
         let keep = 1.0 - self.rate;
-        let batch = x.dims()[0];
+        let (batch, dtype) = (x.dims()[0], x.dtype());
         let kept = Tensor::<3>::random([batch, 1, 1], Distribution::Bernoulli(keep), &device);
-        x * (kept * (1.0 / keep))
+        x * (kept * (1.0 / keep)).cast(dtype)
     }
 }
 

@@ -8,12 +8,13 @@ mod drop_path;
 
 use burn::module::{Module, Param};
 use burn::nn::conv::Conv2d;
-use burn::nn::{Dropout, LayerNorm, Linear};
+use burn::nn::{Dropout, Linear};
 use burn::tensor::Tensor;
 use burn_dist::autograd::boundary;
 
-use crate::ImageClassifier;
 use crate::flops::Tracer;
+use crate::layers::in_f32;
+use crate::{ImageClassifier, LayerNorm};
 use block::Block;
 pub use config::{Pooling, VitConfig};
 
@@ -71,7 +72,7 @@ impl Vit {
         let mut x: Tensor<2> = match &self.norm {
             // Only the class token goes on, so nothing else needs to be normalised.
             Some(norm) => norm.forward(x.narrow(1, 0, 1)).squeeze_dim(1),
-            None => x.mean_dim(1).squeeze_dim(1),
+            None => in_f32(x, |x| x.mean_dim(1)).squeeze_dim(1),
         };
         if let Some(norm) = &self.fc_norm {
             x = norm.forward(x);

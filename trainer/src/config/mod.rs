@@ -8,7 +8,9 @@ mod batching;
 mod data;
 mod embedded;
 mod error;
+mod groups;
 mod model;
+mod precision;
 pub mod reference;
 mod section;
 mod sections;
@@ -27,7 +29,9 @@ pub use batching::Batching;
 pub use data::*;
 pub use embedded::{DEFAULT, EMBEDDED, Embedded};
 pub use error::ConfigError;
+pub use groups::GroupConfig;
 pub use model::*;
+pub use precision::*;
 pub use sections::*;
 
 use error::Fault;
@@ -47,6 +51,10 @@ pub struct Config {
     pub schedule: ScheduleConfig,
     /// How long, in which portions, and on what.
     pub train: TrainConfig,
+    /// How half precision holds small gradients.
+    pub loss_scale: LossScaleConfig,
+    /// An average of the parameters.
+    pub ema: EmaConfig,
     /// How the ranks work together.
     pub parallel: ParallelConfig,
     /// What is written while training.
@@ -113,6 +121,8 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
         ("optimizer", named("optimizer")),
         ("schedule", fields::<ScheduleConfig>().to_vec()),
         ("train", fields::<TrainConfig>().to_vec()),
+        ("loss_scale", fields::<LossScaleConfig>().to_vec()),
+        ("ema", fields::<EmaConfig>().to_vec()),
         ("parallel", fields::<ParallelConfig>().to_vec()),
         ("log", fields::<LogConfig>().to_vec()),
         ("checkpoint", fields::<CheckpointConfig>().to_vec()),
@@ -216,6 +226,8 @@ impl Config {
             data: Section::take(root, "data")?.read()?,
             schedule: Section::take(root, "schedule")?.read()?,
             train: Section::take(root, "train")?.read()?,
+            loss_scale: Section::take(root, "loss_scale")?.read()?,
+            ema: Section::take(root, "ema")?.read()?,
             parallel: Section::take(root, "parallel")?.read()?,
             log: Section::take(root, "log")?.read()?,
             checkpoint: Section::take(root, "checkpoint")?.read()?,

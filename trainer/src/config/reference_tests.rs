@@ -34,6 +34,7 @@ fn legal(key: &Key) -> Vec<String> {
         (_, Some(default)) => vec![toml(default).trim_matches('"').to_owned()],
         ("validation" | "target_accuracy", None) => vec!["0.25".to_owned()],
         ("dim", None) => vec!["24".to_owned()],
+        ("groups", None) => vec!["[{match = \"*.bias\", lr_factor = 0.5}]".to_owned()],
         (_, None) => vec![
             match key.kind.as_str() {
                 "integer" => "1",

@@ -5,6 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::groups::GroupConfig;
 use super::section::names;
 
 /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
@@ -32,6 +33,49 @@ impl OptimizerConfig {
             Self::Adadelta(config) => config.lr,
         }
     }
+
+    /// Whether weight decay applies to norms and biases too.
+    pub fn decay_norm_and_bias(&self) -> bool {
+        match self {
+            Self::Sgd(config) => config.decay_norm_and_bias,
+            Self::Adam(config) => config.decay_norm_and_bias,
+            Self::AdamW(config) => config.decay_norm_and_bias,
+            Self::Adadelta(config) => config.decay_norm_and_bias,
+        }
+    }
+
+    /// Other settings for some of the parameters.
+    pub fn groups(&self) -> &[GroupConfig] {
+        match self {
+            Self::Sgd(config) => &config.groups,
+            Self::Adam(config) => &config.groups,
+            Self::AdamW(config) => &config.groups,
+            Self::Adadelta(config) => &config.groups,
+        }
+    }
+
+    /// The same with another weight decay.
+    pub fn with_weight_decay(mut self, decay: f64) -> Self {
+        match &mut self {
+            Self::Sgd(config) => config.weight_decay = decay,
+            Self::Adam(config) => config.weight_decay = decay,
+            Self::AdamW(config) => config.weight_decay = decay,
+            Self::Adadelta(config) => config.weight_decay = decay,
+        }
+        self
+    }
+
+    /// The settings of the parameters in `group`.
+    pub fn of_group(&self, group: &GroupConfig) -> Self {
+        let mut own = self.clone();
+        if let Some(decay) = group.weight_decay {
+            own = own.with_weight_decay(decay);
+        }
+        if let (Self::Sgd(config), Some(momentum)) = (&mut own, group.momentum) {
+            config.momentum = momentum;
+        }
+        own
+    }
 }
 
 /// `[optimizer] name = "sgd"`.
@@ -46,6 +90,16 @@ pub struct SgdConfig {
     pub nesterov: bool,
     /// Multiple of the parameter that is added to its gradient. Default 0.
     pub weight_decay: f64,
+    /// Whether weight decay takes from biases, the scales and offsets of normalizations, and the
+    /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
+    /// said. Default true.
+    pub decay_norm_and_bias: bool,
+    /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
+    /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
+    /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or `momentum`.
+    /// The first that matches a parameter counts. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupConfig>,
 }
 
 impl Default for SgdConfig {
@@ -55,6 +109,8 @@ impl Default for SgdConfig {
             momentum: 0.0,
             nesterov: false,
             weight_decay: 0.0,
+            decay_norm_and_bias: true,
+            groups: Vec::new(),
         }
     }
 }
@@ -71,6 +127,16 @@ pub struct AdamConfig {
     pub eps: f64,
     /// Multiple of the parameter that is added to its gradient. Default 0.
     pub weight_decay: f64,
+    /// Whether weight decay takes from biases, the scales and offsets of normalizations, and the
+    /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
+    /// said. Default true.
+    pub decay_norm_and_bias: bool,
+    /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
+    /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
+    /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or `momentum`.
+    /// The first that matches a parameter counts. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupConfig>,
 }
 
 impl Default for AdamConfig {
@@ -80,6 +146,8 @@ impl Default for AdamConfig {
             betas: [0.9, 0.999],
             eps: 1e-8,
             weight_decay: 0.0,
+            decay_norm_and_bias: true,
+            groups: Vec::new(),
         }
     }
 }
@@ -96,6 +164,16 @@ pub struct AdamWConfig {
     pub eps: f64,
     /// Share of each parameter, times `lr`, that a step takes away. Default 0.01.
     pub weight_decay: f64,
+    /// Whether weight decay takes from biases, the scales and offsets of normalizations, and the
+    /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
+    /// said. Default true.
+    pub decay_norm_and_bias: bool,
+    /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
+    /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
+    /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or `momentum`.
+    /// The first that matches a parameter counts. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupConfig>,
 }
 
 impl Default for AdamWConfig {
@@ -105,6 +183,8 @@ impl Default for AdamWConfig {
             betas: [0.9, 0.999],
             eps: 1e-8,
             weight_decay: 0.01,
+            decay_norm_and_bias: true,
+            groups: Vec::new(),
         }
     }
 }
@@ -121,6 +201,16 @@ pub struct AdadeltaConfig {
     pub eps: f64,
     /// Multiple of the parameter that is added to its gradient. Default 0.
     pub weight_decay: f64,
+    /// Whether weight decay takes from biases, the scales and offsets of normalizations, and the
+    /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
+    /// said. Default true.
+    pub decay_norm_and_bias: bool,
+    /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
+    /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
+    /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or `momentum`.
+    /// The first that matches a parameter counts. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupConfig>,
 }
 
 impl Default for AdadeltaConfig {
@@ -130,6 +220,8 @@ impl Default for AdadeltaConfig {
             rho: 0.9,
             eps: 1e-6,
             weight_decay: 0.0,
+            decay_norm_and_bias: true,
+            groups: Vec::new(),
         }
     }
 }
@@ -289,7 +381,8 @@ pub struct TrainConfig {
     /// other two are given, else 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accumulate: Option<usize>,
-    /// Number format of forward and backward: `f32`. Default `f32`.
+    /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their updates,
+    /// normalizations, the loss and evaluations are in `f32` always. Default `f32`.
     pub precision: Precision,
     /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -173,6 +173,12 @@ fn numbers_out_of_range_show_their_place() {
         ("data", "dir = \"x\"", "data.dir"),
         ("data", "augment = \"rotate\"", "rotate"),
         ("parallel", "bucket_mib = 0", "parallel.bucket_mib"),
+        ("ema", "decay = 1.0", "ema.decay"),
+        ("loss_scale", "initial = 0.0", "loss_scale.initial"),
+        ("loss_scale", "floor = 1e9", "loss_scale.floor"),
+        ("loss_scale", "growth = 0.5", "loss_scale.growth"),
+        ("loss_scale", "backoff = 1.0", "loss_scale.backoff"),
+        ("loss_scale", "hysteresis = 0", "loss_scale.hysteresis"),
         (
             "parallel",
             "timeout_seconds = 0",
@@ -201,7 +207,6 @@ fn numbers_out_of_range_show_their_place() {
 #[test]
 fn what_is_not_built_yet_is_refused_and_its_default_accepted() {
     for (set, value) in [
-        ("train.precision", "bf16"),
         ("train.device", "cuda"),
         ("parallel.strategy", "zero-2"),
         ("parallel.compression", "f16"),
@@ -215,6 +220,40 @@ fn what_is_not_built_yet_is_refused_and_its_default_accepted() {
     let off = "[checkpoint]\nevery_steps = 0\nevery_epochs = 0\nkeep = 3\n[early_stopping]\n\
                [schedule]\nname = \"constant\"\n[parallel]\nstrategy = \"ddp\"\n";
     assert!(load(&format!("{GOOD}{off}"), &[]).is_ok());
+}
+
+#[test]
+fn groups_are_read_and_checked() {
+    let groups = "decay_norm_and_bias = false\n[[optimizer.groups]]\nmatch = \"head.*\"\n\
+                  lr_factor = 10\nweight_decay = 0.0\n[[optimizer.groups]]\nmatch = \"*.bias\"\n";
+    let text = format!("{GOOD}{groups}");
+    let config = load(&text, &[]).unwrap().config;
+    let found = config.optimizer.groups();
+    assert_eq!(found.len(), 2);
+    assert_eq!(
+        (found[0].lr_factor, found[0].weight_decay),
+        (10.0, Some(0.0))
+    );
+    assert_eq!((found[1].lr_factor, found[1].weight_decay), (1.0, None));
+    assert!(!config.optimizer.decay_norm_and_bias());
+    let again = load(&config.to_toml().unwrap(), &[]).unwrap().config;
+    assert_eq!(again, config);
+    for (group, part) in [
+        ("{match=\"\"}", "is empty"),
+        ("{match=\"a\", lr_factor=-1.0}", "zero or positive"),
+        ("{match=\"a\", weight_decay=-1.0}", "zero or positive"),
+        ("{match=\"a\", momentum=1.0}", "in [0, 1)"),
+        ("{lr_factor=1.0}", "missing field"),
+        ("{match=\"a\", lr=1.0}", "unknown field"),
+    ] {
+        let set = format!("optimizer.groups=[{group}]");
+        assert_error(GOOD, &[&set], &[part, "of --set"]);
+    }
+    let sets = [
+        "optimizer.name=adam",
+        "optimizer.groups=[{match=\"a\", momentum=0.5}]",
+    ];
+    assert_error(GOOD, &sets, &["only `sgd` has"]);
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use super::Config;
 use super::error::Fault;
-use super::sections::{
-    Compression, DeviceName, OptimizerConfig, Precision, ScheduleName, StrategyName,
-};
+use super::groups;
+use super::sections::{Compression, DeviceName, OptimizerConfig, ScheduleName, StrategyName};
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
 /// Checks everything that does not depend on the world size.
@@ -15,6 +14,8 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     optimizer(&config.optimizer)?;
     schedule(config)?;
     stopping(config)?;
+    config.loss_scale.check()?;
+    config.ema.check()?;
 
     let train = &config.train;
     in_range("train.epochs", train.epochs, 1, 1_000_000)?;
@@ -67,8 +68,6 @@ fn unavailable(config: &Config) -> Result<(), Fault> {
             format!("`{key}` = {value} is not available in this version"),
         ))
     };
-    let precision = config.train.precision;
-    not_yet(precision == Precision::F32, "train.precision", &precision)?;
     let device = config.train.device;
     let available = matches!(device, DeviceName::Auto | DeviceName::Cpu);
     not_yet(available, "train.device", &device)?;
@@ -204,6 +203,7 @@ fn data(config: &Config) -> Result<(), Fault> {
 
 fn optimizer(optimizer: &OptimizerConfig) -> Result<(), Fault> {
     positive("optimizer.lr", optimizer.lr())?;
+    groups::check(optimizer)?;
     match optimizer {
         OptimizerConfig::Sgd(sgd) => {
             fraction("optimizer.momentum", sgd.momentum)?;
@@ -348,7 +348,7 @@ fn positive(key: &str, value: f64) -> Result<(), Fault> {
     )
 }
 
-fn not_negative(key: &str, value: f64) -> Result<(), Fault> {
+pub(super) fn not_negative(key: &str, value: f64) -> Result<(), Fault> {
     ensure(
         value >= 0.0 && (value as f32).is_finite(),
         key,
@@ -357,7 +357,7 @@ fn not_negative(key: &str, value: f64) -> Result<(), Fault> {
     )
 }
 
-fn fraction(key: &str, value: f64) -> Result<(), Fault> {
+pub(super) fn fraction(key: &str, value: f64) -> Result<(), Fault> {
     // As f32 too: 1 - 1e-12 would become 1.
     ensure(
         (0.0..1.0).contains(&value) && (value as f32) < 1.0,

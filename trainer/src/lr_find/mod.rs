@@ -6,7 +6,7 @@ mod plot;
 
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
-use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
+use burn_dist::parallel::{Parallel, ParallelOptions};
 use burn_dist::world::World;
 use datasets::{BatchIter, Loader, TrainSampler};
 use models::weights::PyTorchKeys;
@@ -17,6 +17,7 @@ use crate::config::{Batching, Config, Loaded};
 use crate::error::TrainError;
 use crate::loss::objective;
 use crate::model::{self, WithModel};
+use crate::train::parallel_options;
 use crate::{data, initial, optimizer, seed};
 
 pub use curve::{Curve, Point, Suggestion};
@@ -94,10 +95,9 @@ impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
         let model = initial::load(model, &self.config.model)?;
         let group = ProcessGroup::single();
         let options = ParallelOptions {
-            strategy: Strategy::Ddp,
-            accumulate: self.batching.accumulate,
-            clip_norm: self.config.train.clip_norm,
-            buckets: BucketSizes::from_mib(self.config.parallel.bucket_mib),
+            // Nothing is evaluated.
+            ema: None,
+            ..parallel_options(self.config, self.batching.accumulate)
         };
         let optimizer = optimizer::build(&self.config.optimizer);
         let mut parallel = Parallel::new(model, optimizer, options, &group)?;
@@ -109,7 +109,8 @@ impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
                 break;
             }
             curve.points().last().into_iter().for_each(&mut self.each);
-            if !parallel.step(lr)?.applied {
+            let report = parallel.step(lr)?;
+            if !report.applied && report.loss_scale.is_none() {
                 break;
             }
         }
@@ -129,6 +130,7 @@ impl<F> Run<'_, F> {
         let mut sum = 0.0;
         for _ in 0..self.batching.accumulate {
             let (images, targets) = to_tensors(self.data.next()?, self.device);
+            let images = images.cast(parallel.compute_dtype());
             let logits = parallel.model().forward(images);
             let loss = objective(logits, targets, train.label_smoothing);
             sum += f64::from(loss.clone().into_scalar::<f32>());

@@ -12,7 +12,7 @@ use burn_dist::parallel::Parallel;
 use models::ImageClassifier;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use setup::train;
+pub(crate) use setup::{parallel_options, train};
 pub use summary::{End, Summary};
 
 use crate::callback::{Action, Callback, CallbackError, EpochEnd};
@@ -151,7 +151,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let begin = Instant::now();
         let data = &self.session.data;
         let (evaluation, mut details) = evaluate_in_detail(
-            &self.parallel.valid(),
+            &self.parallel.for_evaluation(),
             data.splits.test.as_ref(),
             &data.eval_loader,
             &data.eval_sampler,

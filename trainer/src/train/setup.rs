@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use burn_dist::checkpoint::Source;
-use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
+use burn_dist::parallel::{self, BucketSizes, Parallel, ParallelOptions, Strategy};
 use models::{ImageClassifier, flops};
 
 use super::{Summary, Training, failed};
 use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
+use crate::config::{Config, Precision};
 use crate::console::Console;
 use crate::environment::Environment;
 use crate::error::TrainError;
@@ -34,7 +35,7 @@ pub(crate) fn train<M: ImageClassifier>(
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
-        parallel_options(session),
+        parallel_options(config, session.batching.accumulate),
         session.group,
     )?;
     let mut progress = match &start.checkpoint {
@@ -192,12 +193,19 @@ fn schedule(session: &Session<'_>, steps_per_epoch: u64) -> Schedule {
     )
 }
 
-fn parallel_options(session: &Session<'_>) -> ParallelOptions {
-    let config = session.config;
+/// How `config` wants a model trained, with this many micro-batches in a step.
+pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOptions {
     ParallelOptions {
         strategy: Strategy::Ddp,
-        accumulate: session.batching.accumulate,
+        accumulate,
         clip_norm: config.train.clip_norm,
         buckets: BucketSizes::from_mib(config.parallel.bucket_mib),
+        precision: match config.train.precision {
+            Precision::F32 => parallel::Precision::F32,
+            Precision::Bf16 => parallel::Precision::Bf16,
+            Precision::F16 => parallel::Precision::F16,
+        },
+        loss_scale: config.loss_scale.options(),
+        ema: config.ema.options(),
     }
 }

@@ -39,6 +39,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             let batch = batch?;
             times.data += watch.lap();
             let (images, targets) = to_tensors(batch, &device);
+            let images = images.cast(self.parallel.compute_dtype());
             let logits = self.parallel.model().forward(images);
             let loss = objective(logits, targets, config.train.label_smoothing);
             loss_sum += f64::from(loss.clone().into_scalar::<f32>());
@@ -51,7 +52,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         let report = self.parallel.step(lr)?;
         times.wait = report.waited.as_secs_f64();
         times.update = watch.lap() - times.wait;
-        if !report.applied {
+        // With a scaled loss it is the scale that was too large; the next one is smaller.
+        if !report.applied && report.loss_scale.is_none() {
             return Err(TrainError::Diverged {
                 what: format!("the norm of the gradient of step {number}"),
                 value: report.gradient_norm.unwrap_or(f64::NAN),
@@ -67,7 +69,9 @@ impl<M: ImageClassifier> Training<'_, M> {
             lr,
             elapsed: self.progress.train_seconds,
             times,
-            gradient_norm: report.gradient_norm,
+            gradient_norm: report.gradient_norm.filter(|norm| norm.is_finite()),
+            loss_scale: report.loss_scale,
+            skipped_steps: report.loss_scale.map(|_| report.skipped_steps),
         };
         let wishes = self.wishes();
         let line = self.recorder.record(step, wishes)?;

@@ -1,0 +1,332 @@
+//! An exponential moving average of the parameters, which often evaluates better than the
+//! parameters themselves (Polyak & Juditsky 1992, <https://doi.org/10.1137/0330046>).
+//!
+//! The average of a parameter is a flat vector on the host, so it can be cut like any other state
+//! that is spread over ranks.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{DType, Tensor, TensorData};
+use serde_json::Value;
+
+use super::replicas::AutodiffPlace;
+use super::{ParallelError, ParameterSpec, StateSourceRead, state};
+
+/// Under which the average is saved.
+pub(super) const NAME: &str = "ema";
+const UPDATES: &str = "updates";
+
+/// How parameters are averaged over the steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EmaOptions {
+    /// Share of the average that a step keeps, in [0, 1). With 0.9999 it is that of about the last
+    /// 10,000 steps.
+    pub decay: f64,
+    /// Whether the first steps keep less, so that the random parameters of the beginning are soon
+    /// forgotten: after `t` steps `min(decay, (1 + t) / (10 + t))`, as TensorFlow does it.
+    pub warmup: bool,
+}
+
+impl EmaOptions {
+    /// Share that is kept by the update after `updates` others.
+    fn decay_after(&self, updates: u64) -> f64 {
+        if !self.warmup {
+            return self.decay;
+        }
+        let updates = updates as f64;
+        self.decay.min((1.0 + updates) / (10.0 + updates))
+    }
+
+    pub(super) fn check(&self) -> Result<(), ParallelError> {
+        if (0.0..1.0).contains(&self.decay) {
+            return Ok(());
+        }
+        Err(ParallelError::Option {
+            option: "ema.decay",
+            value: self.decay.to_string(),
+            expected: "in [0, 1)",
+        })
+    }
+}
+
+/// The average of every trainable parameter.
+pub(super) struct Ema {
+    options: EmaOptions,
+    updates: u64,
+    /// By index in visit order. A snapshot shares them until they next change.
+    values: Vec<Arc<Vec<f32>>>,
+}
+
+impl Ema {
+    /// Starts at the parameters of `model`.
+    pub(super) fn of<M: Module>(model: &M, options: EmaOptions) -> Result<Self, ParallelError> {
+        let mut collect = Collect {
+            path: Vec::new(),
+            values: Vec::new(),
+            outcome: Ok(()),
+        };
+        model.visit(&mut collect);
+        collect.outcome?;
+        Ok(Self {
+            options,
+            updates: 0,
+            values: collect.values,
+        })
+    }
+
+    /// A step has changed the parameters; gives the weight of their new values.
+    pub(super) fn begin_update(&mut self) -> f32 {
+        let decay = self.options.decay_after(self.updates);
+        self.updates += 1;
+        (1.0 - decay) as f32
+    }
+
+    /// Takes in the new values of a parameter.
+    pub(super) fn update(&mut self, index: usize, values: &TensorData, weight: f32) {
+        let Some(average) = self.values.get_mut(index) else {
+            return;
+        };
+        // Copies only while a snapshot is being written.
+        let average = Arc::make_mut(average);
+        match values.as_slice::<f32>() {
+            Ok(values) => blend(average, values, weight),
+            Err(_) => {
+                let values: Vec<f32> = values.iter::<f32>().collect();
+                blend(average, &values, weight);
+            }
+        }
+    }
+
+    /// The average of the parameter with this index.
+    pub(super) fn values(&self, index: usize) -> Option<Arc<Vec<f32>>> {
+        self.values.get(index).cloned()
+    }
+
+    /// What has to be known beside the averages.
+    pub(super) fn scalars(&self) -> Vec<(String, Value)> {
+        vec![(UPDATES.to_owned(), self.updates.into())]
+    }
+
+    /// Continues from a state that has averages; false if it has none.
+    pub(super) fn restore(
+        &mut self,
+        parameters: &[ParameterSpec],
+        source: &dyn StateSourceRead,
+    ) -> Result<bool, ParallelError> {
+        let scalars = state::scalars(source, NAME);
+        let Some(updates) = scalars.get(UPDATES) else {
+            return Ok(false);
+        };
+        let failed = |path: &str, reason: String| ParallelError::Restore {
+            path: path.to_owned(),
+            reason,
+        };
+        self.updates = updates
+            .as_u64()
+            .ok_or_else(|| failed(NAME, format!("{updates} is no number of updates")))?;
+        let read = |parameter: &ParameterSpec| {
+            read(source, &parameter.path, &parameter.shape).map(Arc::new)
+        };
+        self.values = parameters.iter().map(read).collect::<Result<_, _>>()?;
+        Ok(true)
+    }
+
+    /// Replaces the parameters of `model` by their averages.
+    pub(super) fn put_into<M: Module>(&self, model: M, parameters: &[ParameterSpec]) -> M {
+        let indices = parameters.iter().enumerate();
+        model.map(&mut Put {
+            path: Vec::new(),
+            ema: self,
+            indices: indices
+                .map(|(index, parameter)| (parameter.path.as_str(), index))
+                .collect(),
+        })
+    }
+}
+
+/// Replaces what `source` has averages of by them.
+pub(super) fn load<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M, ParallelError> {
+    let mut load = Load {
+        path: Vec::new(),
+        source,
+        averaged: source.names().into_iter().collect(),
+        outcome: Ok(()),
+    };
+    let model = model.map(&mut load);
+    load.outcome.map(|()| model)
+}
+
+/// The values of an average, which must have this shape.
+fn read(
+    source: &dyn StateSourceRead,
+    path: &str,
+    expected: &[usize],
+) -> Result<Vec<f32>, ParallelError> {
+    let name = tensor_name(path);
+    let failed = |reason: String| ParallelError::Restore {
+        path: name.clone(),
+        reason,
+    };
+    let data = source.read(&name).map_err(failed)?;
+    let shape = data.shape().to_vec();
+    match data.try_into_vec::<f32>() {
+        Ok(values) if shape == expected => Ok(values),
+        _ => Err(failed(format!("it is not an f32 tensor of {expected:?}"))),
+    }
+}
+
+/// The name of a parameter's average in a saved state.
+pub(super) fn tensor_name(path: &str) -> String {
+    format!("{NAME}/{path}")
+}
+
+/// Moves an average towards `values` by `weight` of the distance. Works on any part of a parameter.
+fn blend(average: &mut [f32], values: &[f32], weight: f32) {
+    for (average, value) in average.iter_mut().zip(values) {
+        *average += (value - *average) * weight;
+    }
+}
+
+struct Collect {
+    path: Vec<String>,
+    values: Vec<Arc<Vec<f32>>>,
+    outcome: Result<(), ParallelError>,
+}
+
+impl ModuleVisitor for Collect {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_require_grad() || self.outcome.is_err() {
+            return;
+        }
+        match param.base().inner().cast(DType::F32).try_into_data() {
+            Ok(data) => self.values.push(Arc::new(data.iter::<f32>().collect())),
+            Err(error) => {
+                self.outcome = Err(ParallelError::Read {
+                    path: self.path.join("."),
+                    reason: error.to_string(),
+                });
+            }
+        }
+    }
+}
+
+struct Load<'a> {
+    path: Vec<String>,
+    source: &'a dyn StateSourceRead,
+    /// The names in the source.
+    averaged: HashSet<String>,
+    outcome: Result<(), ParallelError>,
+}
+
+impl ModuleMapper for Load<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let path = self.path.join(".");
+        if self.outcome.is_err() || !self.averaged.contains(&tensor_name(&path)) {
+            return param;
+        }
+        match read(self.source, &path, &param.lazy_shape().to_vec()) {
+            Ok(values) => param.map(|value| {
+                let place = AutodiffPlace::of(&value);
+                let data = TensorData::new(values, value.shape());
+                place.restore(Tensor::from_data(
+                    data,
+                    (&value.device().inner(), value.dtype()),
+                ))
+            }),
+            Err(error) => {
+                self.outcome = Err(error);
+                param
+            }
+        }
+    }
+}
+
+struct Put<'a> {
+    path: Vec<String>,
+    ema: &'a Ema,
+    indices: HashMap<&'a str, usize>,
+}
+
+impl ModuleMapper for Put<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let index = self.indices.get(self.path.join(".").as_str());
+        let Some(values) = index.and_then(|index| self.ema.values(*index)) else {
+            return param;
+        };
+        param.map(|value| {
+            let data = TensorData::new(values.to_vec(), value.shape());
+            Tensor::from_data(data, (&value.device(), value.dtype()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_updates_keep_less() {
+        let options = EmaOptions {
+            decay: 0.99,
+            warmup: true,
+        };
+        assert_eq!(options.decay_after(0), 0.1);
+        assert_eq!(options.decay_after(90), 0.91);
+        assert_eq!(options.decay_after(10_000), 0.99);
+        let plain = EmaOptions {
+            warmup: false,
+            ..options
+        };
+        assert_eq!(plain.decay_after(0), 0.99);
+    }
+
+    #[test]
+    fn an_average_that_never_forgets_or_is_negative_is_refused() {
+        for decay in [1.0, -0.1, f64::NAN] {
+            let options = EmaOptions {
+                decay,
+                warmup: true,
+            };
+            assert!(options.check().is_err());
+        }
+    }
+
+    #[test]
+    fn blending_is_the_same_in_parts() {
+        let values: Vec<f32> = (0..37u8).map(|i| f32::from(i).sin()).collect();
+        let mut whole = vec![0.5f32; 37];
+        let mut parts = whole.clone();
+        blend(&mut whole, &values, 0.3);
+        for (average, values) in parts.chunks_mut(10).zip(values.chunks(10)) {
+            blend(average, values, 0.3);
+        }
+        assert_eq!(whole, parts);
+        assert!((f64::from(whole[1]) - (0.35 + 0.3 * 1f64.sin())).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,245 @@
+//! Parameter groups: other optimizer settings for a part of the parameters, chosen by path and
+//! shape.
+//!
+//! A group is an optimizer of its own that takes the same kind of step, so no optimizer has to know
+//! of groups, and each of them is bit for bit the optimizer it is without groups.
+
+use std::fmt;
+use std::sync::Arc;
+
+use burn::optim::DynOptimizer;
+
+use super::{ParallelError, ParameterOptimizer, ParameterSpec};
+
+/// Paths that an error names at most.
+const PATHS_SHOWN: usize = 12;
+
+type Select = dyn Fn(&ParameterSpec) -> bool + Send + Sync;
+
+/// Parameters with an optimizer of their own; see [`ParameterOptimizer::with_group`].
+#[derive(Clone)]
+pub struct ParameterGroup {
+    name: String,
+    select: Arc<Select>,
+    optimizer: ParameterOptimizer,
+    lr_factor: f64,
+    may_be_empty: bool,
+}
+
+impl ParameterGroup {
+    /// The parameters that `select` says yes to, stepped by `optimizer`: the same as the others'
+    /// but for its settings. `name` is for error messages.
+    pub fn new(
+        name: impl Into<String>,
+        select: impl Fn(&ParameterSpec) -> bool + Send + Sync + 'static,
+        optimizer: impl Into<ParameterOptimizer>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            select: Arc::new(select),
+            optimizer: optimizer.into(),
+            lr_factor: 1.0,
+            may_be_empty: false,
+        }
+    }
+
+    /// Multiplies the learning rate of every step, for this group.
+    #[must_use]
+    pub fn with_lr_factor(mut self, factor: f64) -> Self {
+        self.lr_factor = factor;
+        self
+    }
+
+    /// Models without such a parameter are fine; else they are refused.
+    #[must_use]
+    pub fn or_empty(mut self) -> Self {
+        self.may_be_empty = true;
+        self
+    }
+
+    pub(super) fn clips_each_parameter(&self) -> bool {
+        self.optimizer.clips_each_parameter
+    }
+}
+
+impl fmt::Debug for ParameterGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (lr × {})", self.name, self.lr_factor)
+    }
+}
+
+/// Biases, the scales and offsets of normalizations, and the learned tokens and positions of
+/// transformers: what usually has no weight decay. These are parameters with one dimension, and
+/// those whose field is called `cls_token` or `pos_embed`.
+pub fn is_norm_or_bias(parameter: &ParameterSpec) -> bool {
+    let field = parameter.path.rsplit('.').next().unwrap_or_default();
+    parameter.shape.len() <= 1 || ["cls_token", "pos_embed"].contains(&field)
+}
+
+/// Whether a path matches a pattern, in which `*` stands for any characters (dots too), `?` for any
+/// one, and everything else for itself.
+pub fn path_matches(pattern: &str, path: &str) -> bool {
+    let (pattern, path): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), path.chars().collect());
+    let (mut at, mut place) = (0, 0);
+    // Where to go on when the last `*` has to stand for one character more.
+    let mut retry = None;
+    while let Some(character) = path.get(place) {
+        match pattern.get(at) {
+            Some('*') => {
+                retry = Some((at, place));
+                at += 1;
+            }
+            Some(expected) if *expected == '?' || expected == character => {
+                at += 1;
+                place += 1;
+            }
+            _ => {
+                let Some((star, from)) = retry else {
+                    return false;
+                };
+                retry = Some((star, from + 1));
+                at = star + 1;
+                place = from + 1;
+            }
+        }
+    }
+    pattern.iter().skip(at).all(|rest| *rest == '*')
+}
+
+/// How one parameter is stepped.
+#[derive(Clone)]
+pub(super) struct Choice {
+    pub(super) optimizer: Arc<dyn DynOptimizer>,
+    pub(super) lr_factor: f64,
+}
+
+/// The choice for each parameter: the first group that selects it, or none.
+pub(super) fn choose(
+    optimizer: &ParameterOptimizer,
+    parameters: &[ParameterSpec],
+) -> Result<Vec<Choice>, ParallelError> {
+    for group in &optimizer.groups {
+        if !group.may_be_empty && !parameters.iter().any(|spec| (group.select)(spec)) {
+            let paths = parameters.iter().map(|spec| spec.path.clone());
+            let mut paths: Vec<String> = paths.take(PATHS_SHOWN).collect();
+            if parameters.len() > PATHS_SHOWN {
+                paths.push("…".to_owned());
+            }
+            return Err(ParallelError::EmptyGroup {
+                group: group.name.clone(),
+                paths,
+            });
+        }
+    }
+    let choice = |spec: &ParameterSpec| {
+        let group = optimizer.groups.iter().find(|group| (group.select)(spec));
+        Choice {
+            optimizer: group
+                .map_or(&optimizer.optimizer, |group| &group.optimizer.optimizer)
+                .clone(),
+            lr_factor: group.map_or(1.0, |group| group.lr_factor),
+        }
+    };
+    Ok(parameters.iter().map(choice).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::optim::SgdConfig;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn spec(path: &str, shape: &[usize]) -> ParameterSpec {
+        ParameterSpec {
+            path: path.to_owned(),
+            shape: shape.to_vec(),
+            dtype: crate::DType::F32,
+        }
+    }
+
+    #[test]
+    fn patterns_match_whole_paths() {
+        for (pattern, path, matches) in [
+            ("head.*", "head.weight", true),
+            ("head.*", "overhead.weight", false),
+            ("*.bias", "blocks.0.mlp.fc1.bias", true),
+            ("*.bias", "blocks.0.bias.weight", false),
+            ("blocks.?.*", "blocks.3.attn", true),
+            ("blocks.?.*", "blocks.13.attn", false),
+            ("*attn*weight", "blocks.0.attn.qkv.weight", true),
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a**b", "ab", true),
+        ] {
+            assert_eq!(path_matches(pattern, path), matches, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn biases_norms_and_tokens_are_known_by_shape_and_name() {
+        assert!(is_norm_or_bias(&spec("fc.bias", &[10])));
+        assert!(is_norm_or_bias(&spec("bn.weight", &[10])));
+        assert!(is_norm_or_bias(&spec("vit.cls_token", &[1, 1, 8])));
+        assert!(!is_norm_or_bias(&spec("fc.weight", &[10, 4])));
+    }
+
+    #[test]
+    fn the_first_group_that_selects_a_parameter_takes_it() {
+        let group = |name: &'static str, factor| {
+            let select = move |spec: &ParameterSpec| path_matches(name, &spec.path);
+            ParameterGroup::new(name, select, SgdConfig::new()).with_lr_factor(factor)
+        };
+        let optimizer = ParameterOptimizer::from(SgdConfig::new())
+            .with_group(group("head.*", 0.1))
+            .with_group(group("*.bias", 0.5));
+        let parameters = [
+            spec("body.weight", &[2, 2]),
+            spec("body.bias", &[2]),
+            spec("head.bias", &[2]),
+        ];
+        let choices = choose(&optimizer, &parameters).unwrap();
+        let factors: Vec<f64> = choices.iter().map(|choice| choice.lr_factor).collect();
+        assert_eq!(factors, [1.0, 0.5, 0.1]);
+
+        let optimizer = optimizer.with_group(group("tail.*", 2.0));
+        let error = choose(&optimizer, &parameters).err().unwrap().to_string();
+        assert!(
+            error.contains("`tail.*`") && error.contains("body.bias"),
+            "{error}"
+        );
+        let many: Vec<_> = (0..99)
+            .map(|i| spec(&format!("head.{i}.bias"), &[1]))
+            .collect();
+        let error = choose(&optimizer, &many).err().unwrap().to_string();
+        assert!(error.len() < 400 && error.contains('…'), "{error}");
+        let optional =
+            ParameterOptimizer::from(SgdConfig::new()).with_group(group("x", 1.0).or_empty());
+        assert!(choose(&optional, &parameters).is_ok());
+    }
+
+    proptest! {
+        /// Against the definition, by recursion.
+        #[test]
+        fn patterns_mean_what_they_say(pattern in "[ab*?]{0,8}", path in "[ab]{0,10}") {
+            fn matches(pattern: &[u8], path: &[u8]) -> bool {
+                match (pattern.split_first(), path.split_first()) {
+                    (None, None) => true,
+                    (None, Some(_)) => false,
+                    (Some((b'*', rest)), None) => matches(rest, path),
+                    (Some((b'*', rest)), Some((_, after))) => {
+                        matches(rest, path) || matches(pattern, after)
+                    }
+                    (Some(_), None) => false,
+                    (Some((head, rest)), Some((first, after))) => {
+                        (*head == b'?' || head == first) && matches(rest, after)
+                    }
+                }
+            }
+            let expected = matches(pattern.as_bytes(), path.as_bytes());
+            prop_assert_eq!(path_matches(&pattern, &path), expected);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The running statistics of Burn's `BatchNorm` in mixed precision.
+//!
+//! The layer mixes them with statistics of its input, so they must have the input's type while the
+//! model trains in a low precision. Saved and evaluated they are `f32`. A layer that casts its
+//! input needs none of this.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{FloatDType, Tensor};
+
+/// Whether a module of this type keeps running statistics without looking at their type.
+pub(super) fn are_in(container: &str) -> bool {
+    container.strip_prefix("Struct:").unwrap_or(container) == "BatchNorm"
+}
+
+/// Casts the running statistics of `model`.
+pub(super) fn cast<M: Module>(model: M, dtype: FloatDType) -> M {
+    // The last update is kept apart from the value until it is next read; `valid` folds it in.
+    drop(model.valid());
+    model.map(&mut Cast {
+        dtype,
+        container: String::new(),
+    })
+}
+
+struct Cast {
+    dtype: FloatDType,
+    /// Type of what holds the field that was entered last.
+    container: String,
+}
+
+impl ModuleMapper for Cast {
+    fn enter_module(&mut self, _name: &str, container_type: &str) {
+        container_type.clone_into(&mut self.container);
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if param.is_require_grad() || !are_in(&self.container) {
+            return param;
+        }
+        param.map(|value| value.cast(self.dtype))
+    }
+}

@@ -1,0 +1,173 @@
+//! One step: backward for every micro-batch, then the update or the decision to skip it.
+
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::{Parallel, ParallelError, tell_others, update};
+use crate::autograd::forget_anchor;
+use crate::precision::LossScale;
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// Euclidean norm of all gradients together before clipping, if `clip_norm` is set or the loss
+    /// is scaled; of the gradients of the unscaled loss.
+    pub gradient_norm: Option<f64>,
+    /// Whether the gradients were scaled down.
+    pub clipped: bool,
+    /// False if the norm was not finite: then parameters and optimizer are as they were. With
+    /// a scaled loss that is normal and the next steps will go better; without, training diverged.
+    pub applied: bool,
+    /// How long the step waited for gradients that were still on their way.
+    pub waited: Duration,
+    /// The loss scale that the gradients were computed with, in half precision.
+    pub loss_scale: Option<f64>,
+    /// Steps skipped so far in this training, also before it was resumed.
+    pub skipped_steps: u64,
+}
+
+/// What the reduced gradients say of a step, and what they are multiplied with.
+struct Verdict {
+    norm: Option<f64>,
+    finite: bool,
+    clipped: bool,
+    factor: Option<f64>,
+}
+
+impl Verdict {
+    /// Of gradients that nobody wants to know the norm of.
+    const UNSEEN: Self = Self {
+        norm: None,
+        finite: true,
+        clipped: false,
+        factor: None,
+    };
+
+    /// `norm` is that of the gradients of the scaled loss. It is not finite if any element is not:
+    /// their squares do not overflow in `f64`.
+    fn of(norm: f64, scale: Option<f64>, limit: Option<f64>) -> Self {
+        let unscale = scale.map(|scale| 1.0 / scale);
+        let norm = norm * unscale.unwrap_or(1.0);
+        let clip = limit
+            .filter(|limit| norm.is_finite() && norm > *limit)
+            .map(|limit| limit / (norm + 1e-6));
+        Self {
+            norm: Some(norm),
+            finite: norm.is_finite(),
+            clipped: clip.is_some(),
+            factor: match (unscale, clip) {
+                (None, None) => None,
+                (unscale, clip) => Some(unscale.unwrap_or(1.0) * clip.unwrap_or(1.0)),
+            },
+        }
+    }
+}
+
+impl<M: Module> Parallel<M> {
+    /// Computes the gradients of one micro-batch's `loss`, a mean over its samples.
+    ///
+    /// The loss counts for `1 / accumulate` of the step. In the last micro-batch of a step,
+    /// gradients travel while backward still runs; before that they stay on this rank. In half
+    /// precision the loss is scaled here.
+    ///
+    /// # Errors
+    ///
+    /// A loss without gradients, a call after the last micro-batch of a step, a gradient that does
+    /// not fit its parameter, or an error that another rank told of.
+    pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
+        forget_anchor();
+        if !loss.is_tracked() {
+            return Err(ParallelError::UntrackedLoss);
+        }
+        let accumulate = self.options.accumulate;
+        self.reducer
+            .begin_backward(self.micro_batches + 1 == accumulate)?;
+        let mut loss = loss;
+        if accumulate > 1 {
+            loss = loss.div_scalar(accumulate as f64);
+        }
+        if let Some(loss_scale) = &self.loss_scale {
+            loss = loss.mul_scalar(loss_scale.scale());
+        }
+        drop(loss.backward());
+        self.reducer.end_backward()?;
+        self.micro_batches += 1;
+        Ok(())
+    }
+
+    /// Waits for the gradients of all ranks, clips them if asked to, and updates the parameters.
+    ///
+    /// Whether a step is skipped is decided by the reduced gradients, which are the same on all
+    /// ranks. A skipped step counts like any other for a schedule of the learning rate.
+    ///
+    /// # Errors
+    ///
+    /// A call before the last micro-batch of the step, a failed collective, or a loss scale that
+    /// has been at its floor for too many skipped steps.
+    pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
+        let begin = Instant::now();
+        self.reducer.wait()?;
+        let waited = begin.elapsed();
+        let scale = self.loss_scale.as_ref().map(LossScale::scale);
+        let limit = self.options.clip_norm;
+        let verdict = if scale.is_none() && limit.is_none() {
+            Verdict::UNSEEN
+        } else {
+            Verdict::of(self.reducer.norm()?, scale, limit)
+        };
+        if verdict.finite {
+            self.update(learning_rate, verdict.factor)?;
+        }
+        self.reducer.reset();
+        self.micro_batches = 0;
+        if let Some(loss_scale) = &mut self.loss_scale {
+            loss_scale.update(!verdict.finite)?;
+        }
+        Ok(StepReport {
+            gradient_norm: verdict.norm,
+            clipped: verdict.clipped,
+            applied: verdict.finite,
+            waited,
+            loss_scale: scale,
+            skipped_steps: self.loss_scale.as_ref().map_or(0, LossScale::skipped),
+        })
+    }
+
+    fn update(&mut self, learning_rate: f64, factor: Option<f64>) -> Result<(), ParallelError> {
+        let Some(model) = self.model.take() else {
+            return Ok(());
+        };
+        let (model, outcome) = update::parameters(
+            model,
+            &self.reducer,
+            &mut self.optimizer,
+            self.ema.as_mut(),
+            learning_rate,
+            factor,
+        );
+        self.model = Some(model);
+        tell_others(&self.group, outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_factor_unscales_and_clips() {
+        let verdict = Verdict::of(8.0, None, Some(16.0));
+        assert!(verdict.finite && !verdict.clipped && verdict.factor.is_none());
+        let verdict = Verdict::of(8.0, Some(4.0), Some(16.0));
+        assert_eq!((verdict.norm, verdict.factor), (Some(2.0), Some(0.25)));
+        let verdict = Verdict::of(8.0, Some(4.0), Some(1.0));
+        assert!(verdict.clipped);
+        assert_eq!(verdict.factor, Some(0.25 * (1.0 / (2.0 + 1e-6))));
+        for norm in [f64::INFINITY, f64::NAN] {
+            let verdict = Verdict::of(norm, Some(4.0), Some(1.0));
+            assert!(!verdict.finite && !verdict.clipped);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Runs in low precision, with parameter groups, with an average of the parameters: through the
+//! whole program.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Finished, Trial};
+use serde_json::Value;
+
+fn run(nproc: &str, settings: &[&str]) -> Finished {
+    let finished = Trial::tiny(&["--nproc", nproc], settings).run();
+    finished.assert_code(0).assert_nobody_left();
+    finished
+}
+
+fn accuracy(finished: &Finished) -> f64 {
+    finished.metrics("eval").last().unwrap()["accuracy"]
+        .as_f64()
+        .unwrap()
+}
+
+fn checksum(finished: &Finished) -> &str {
+    let at = finished.stdout.find("checksum ").unwrap();
+    &finished.stdout[at..at + 25]
+}
+
+#[test]
+fn low_precision_learns_like_f32_on_one_rank_and_on_two() {
+    let f32 = run("1", &["train.epochs=2"]);
+    for precision in ["bf16", "f16"] {
+        let setting = format!("train.precision={precision}");
+        for nproc in ["1", "2"] {
+            let low = run(nproc, &["train.epochs=2", &setting]);
+            let (first, expected) = (low.losses()[0], f32.losses()[0]);
+            assert!((first / expected - 1.0).abs() < 0.02, "{first} {expected}");
+            let (last, expected) = (accuracy(&low), accuracy(&f32));
+            assert!(last > expected - 0.05, "{precision}: {last} {expected}");
+            for step in low.metrics("train") {
+                assert_eq!(step["loss_scale"].is_number(), precision == "f16");
+                assert_eq!(step["skipped_steps"].is_number(), precision == "f16");
+            }
+        }
+    }
+}
+
+#[test]
+fn overflows_are_skipped_and_written_down() {
+    let scale = format!("loss_scale.initial={:?}", 2f64.powi(26));
+    let finished = run("2", &["train.precision=f16", &scale]);
+    let steps = finished.metrics("train");
+    let skipped = |step: &Value| step["skipped_steps"].as_u64().unwrap();
+    let last = steps.last().unwrap();
+    assert_eq!(skipped(&steps[0]), 1);
+    assert!((3..20).contains(&skipped(last)), "{last}");
+    assert!(steps[0]["gradient_norm"].is_null());
+    assert!(last["gradient_norm"].is_number());
+    assert!(last["loss_scale"].as_f64().unwrap() < 2f64.powi(26));
+}
+
+#[test]
+fn a_run_that_only_overflows_says_so() {
+    let settings = [
+        "train.precision=f16",
+        "loss_scale.initial=1e20",
+        "loss_scale.floor=1e20",
+    ];
+    let finished = Trial::tiny(&["--nproc", "2"], &settings).run();
+    finished
+        .assert_code(1)
+        .assert_stderr(&["10 steps in a row were not finite", "loss scale"])
+        .assert_nobody_left();
+}
+
+#[test]
+fn half_precision_and_averages_resume_bit_for_bit() {
+    let settings = [
+        "train.precision=f16",
+        "loss_scale.growth_interval=4",
+        "ema.decay=0.9",
+        "optimizer.weight_decay=0.1",
+        "optimizer.decay_norm_and_bias=false",
+        "checkpoint.every_steps=7",
+        "checkpoint.keep=9",
+    ];
+    let whole = run("2", &settings);
+    let from = whole.path("run/checkpoints/step-0000000007");
+    let again = Trial::tiny(
+        &["--nproc", "2", "--resume", from.to_str().unwrap()],
+        &settings,
+    )
+    .run();
+    again.assert_code(0);
+    assert_eq!(checksum(&again), checksum(&whole));
+    let evaluation = |finished: &Finished| finished.metrics("eval").last().unwrap()["loss"].clone();
+    assert_eq!(evaluation(&again), evaluation(&whole));
+    assert_eq!(again.losses(), whole.losses()[7..]);
+}
+
+#[test]
+fn groups_change_what_they_match() {
+    let plain = run("1", &["train.max_steps=3", "optimizer.weight_decay=0.5"]);
+    let sets: [&[&str]; 2] = [
+        &["optimizer.decay_norm_and_bias=false"],
+        &["optimizer.groups=[{match=\"fc2.*\", lr_factor=0.0}]"],
+    ];
+    for set in sets {
+        let mut settings = vec!["train.max_steps=3", "optimizer.weight_decay=0.5"];
+        settings.extend(set);
+        let other = run("1", &settings);
+        assert_eq!(other.losses()[0], plain.losses()[0]);
+        assert_ne!(checksum(&other), checksum(&plain));
+    }
+    let set = "optimizer.groups=[{match=\"head.*\"}]";
+    let finished = Trial::tiny(&["--nproc", "1"], &[set]).run();
+    finished
+        .assert_code(1)
+        .assert_stderr(&["`head.*`", "fc2.weight"]);
+}
+
+#[test]
+fn evaluations_go_by_the_average() {
+    let plain = run("1", &["train.max_steps=5"]);
+    let average = run("1", &["train.max_steps=5", "ema.decay=0.9"]);
+    assert_eq!(checksum(&average), checksum(&plain));
+    let loss = |finished: &Finished| finished.metrics("eval")[0]["loss"].as_f64().unwrap();
+    assert_ne!(loss(&average), loss(&plain));
+}
+
+#[test]
+fn mnist_is_learned_in_low_precision() {
+    let Ok(data) = std::env::var("BURN_DIST_DATA") else {
+        eprintln!("SKIPPED: BURN_DIST_DATA does not say where MNIST is");
+        return;
+    };
+    let folder = Path::new(&data).join("mnist");
+    let dir = format!("data.dir={}", folder.display());
+    let settings = [
+        "data.name=mnist",
+        &dir,
+        "data.train_samples=1920",
+        "data.test_samples=500",
+        "train.batch_size=32",
+    ];
+    let learn = |precision: &str| {
+        let precision = format!("train.precision={precision}");
+        let mut settings = settings.to_vec();
+        settings.push(&precision);
+        accuracy(&run("1", &settings))
+    };
+    let expected = learn("f32");
+    assert!(expected > 0.7, "{expected}");
+    for precision in ["bf16", "f16"] {
+        let found = learn(precision);
+        assert!(
+            (found - expected).abs() < 0.04,
+            "{precision}: {found} {expected}"
+        );
+    }
+}
