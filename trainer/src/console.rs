@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::dashboard::Dashboard;
 use crate::memory;
 
 /// Time between two plain progress lines.
@@ -21,6 +22,8 @@ pub struct Console {
     loss: Option<f64>,
     /// Accuracy of the last evaluation, from 0 to 1.
     accuracy: Option<f64>,
+    /// What is shown instead of lines and bars, if somebody wanted it.
+    screen: Option<Dashboard>,
 }
 
 impl Console {
@@ -32,19 +35,37 @@ impl Console {
             last_line: Instant::now(),
             loss: None,
             accuracy: None,
+            screen: None,
+        }
+    }
+
+    /// Shows everything on a full screen from now on, where there is a terminal.
+    pub fn open_dashboard(&mut self) {
+        if !self.main {
+            return;
+        }
+        match Dashboard::open() {
+            Ok(screen) => self.screen = Some(screen),
+            Err(error) => complain(&format!("warning: there is no dashboard: {error}")),
         }
     }
 
     /// Writes a line.
-    pub fn line(&self, text: &str) {
-        if self.main {
-            say(text);
+    pub fn line(&mut self, text: &str) {
+        match &mut self.screen {
+            Some(screen) => screen.line(text),
+            None if self.main => say(text),
+            None => {}
         }
     }
 
-    /// Starts the progress of an epoch of `steps` steps.
-    pub fn start_epoch(&mut self, epoch: u64, epochs: u64, steps: u64) {
+    /// Starts the progress of an epoch of `steps` steps, of which `done` were done before.
+    pub fn start_epoch(&mut self, epoch: u64, epochs: u64, steps: u64, done: u64) {
         self.last_line = Instant::now();
+        if let Some(screen) = &mut self.screen {
+            screen.start_epoch(epoch, epochs, steps, done);
+            return;
+        }
         if !self.main || !std::io::stderr().is_terminal() {
             return;
         }
@@ -60,13 +81,19 @@ impl Console {
     }
 
     /// Takes the loss of a step.
-    pub fn loss(&mut self, loss: f64) {
+    pub fn loss(&mut self, step: u64, loss: f64) {
         self.loss = Some(loss);
+        if let Some(screen) = &mut self.screen {
+            screen.loss(step, loss);
+        }
     }
 
     /// Takes the accuracy of an evaluation, from 0 to 1.
     pub fn accuracy(&mut self, accuracy: f64) {
         self.accuracy = Some(accuracy);
+        if let Some(screen) = &mut self.screen {
+            screen.accuracy(accuracy);
+        }
     }
 
     /// Shows that `done` of `steps` steps of the epoch are over.
@@ -74,7 +101,9 @@ impl Console {
         if !self.main {
             return;
         }
-        if let Some(bar) = &self.bar {
+        if let Some(screen) = &mut self.screen {
+            screen.step(done, images_per_second, memory::resident_mib());
+        } else if let Some(bar) = &self.bar {
             bar.set_message(self.numbers(images_per_second));
             bar.set_position(done);
         } else if self.last_line.elapsed() >= LINE_EVERY && done < steps {

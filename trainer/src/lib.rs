@@ -13,6 +13,7 @@ mod checkpointing;
 pub mod cli;
 pub mod config;
 pub mod console;
+mod dashboard;
 pub mod data;
 pub mod early_stopping;
 pub mod environment;

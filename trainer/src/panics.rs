@@ -20,6 +20,7 @@ pub fn watch(group: &ProcessGroup) {
 pub fn end_on_panic(rank: usize) {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
+        crate::dashboard::restore();
         default(info);
         let reason = format!("rank {rank} panicked: {info}");
         crate::console::complain(&format!("error: {reason}; this is a bug"));

@@ -33,6 +33,8 @@ pub(crate) struct Session<'a> {
     pub world: &'a World,
     pub group: &'a ProcessGroup,
     pub batching: Batching,
+    /// Whether there is to be a full screen.
+    pub dashboard: bool,
     /// The device without autodiff.
     pub device: Device,
     pub data: Input,
@@ -70,6 +72,7 @@ pub struct Trainer<'a> {
     run_dir: Option<PathBuf>,
     resume: Resume,
     callbacks: Vec<Box<dyn Callback>>,
+    dashboard: bool,
 }
 
 impl<'a> Trainer<'a> {
@@ -81,6 +84,7 @@ impl<'a> Trainer<'a> {
             run_dir: None,
             resume: Resume::Off,
             callbacks: Vec::new(),
+            dashboard: false,
         }
     }
 
@@ -99,6 +103,12 @@ impl<'a> Trainer<'a> {
     /// Adds a callback, called after those that were added before.
     pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
         self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Shows the run on a full screen, if this is the main rank and there is a terminal.
+    pub fn dashboard(mut self, wanted: bool) -> Self {
+        self.dashboard = wanted;
         self
     }
 
@@ -150,6 +160,7 @@ impl<'a> Trainer<'a> {
                 world,
                 group: &group,
                 batching,
+                dashboard: self.dashboard,
                 device: world.device(),
                 data: open_in_turn(&config, batching, world, &group)?,
             };

@@ -18,6 +18,7 @@ pub fn end_on_signals(speaks: bool) -> io::Result<()> {
             let Some(signal) = signals.forever().next() else {
                 return;
             };
+            crate::dashboard::restore();
             if speaks {
                 let name = if signal == SIGINT {
                     "SIGINT"

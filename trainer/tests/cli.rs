@@ -76,10 +76,7 @@ fn wrong_arguments_are_refused_before_anything_starts() {
             &["--nproc", "3", "--set", "train.batch_size=64"],
             "63 or 66",
         ),
-        (
-            &["--set", "train.precision=bf16"],
-            "not available in this version",
-        ),
+        (&["--set", "train.precision=bf17"], "did you mean `bf16`?"),
         (
             &["--set", "train.device=cuda"],
             "not available in this version",

@@ -32,6 +32,9 @@ pub struct TrainArgs {
     /// run of the same configuration), off, or the path of a checkpoint or run folder.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume, default_value = "off")]
     resume: Resume,
+    /// Shows the run on a full screen, where there is a terminal.
+    #[arg(long)]
+    dashboard: bool,
     /// Checks everything and says what would be done, without training.
     #[arg(long)]
     dry_run: bool,
@@ -76,7 +79,9 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         return Ok(0);
     }
     on_ranks(size, world, || {
-        let mut trainer = Trainer::new(&loaded, world).resume(args.resume);
+        let mut trainer = Trainer::new(&loaded, world)
+            .resume(args.resume)
+            .dashboard(args.dashboard);
         if let Some(folder) = args.run_dir {
             trainer = trainer.run_dir(folder);
         }

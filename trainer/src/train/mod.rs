@@ -182,8 +182,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(evaluation)
     }
 
-    fn tell_epoch(&self, evaluation: &Evaluation, time: Duration, images: f64) {
-        self.console.line(&format!(
+    fn tell_epoch(&mut self, evaluation: &Evaluation, time: Duration, images: f64) {
+        let line = format!(
             "epoch {}/{}: {}, train loss {:.4}, val loss {:.4}, val accuracy {:.2} %, {:.0} \
              images/s",
             self.progress.epoch,
@@ -193,7 +193,8 @@ impl<M: ImageClassifier> Training<'_, M> {
             evaluation.loss,
             100.0 * evaluation.accuracy,
             images / time.as_secs_f64(),
-        ));
+        );
+        self.console.line(&line);
     }
 
     /// Whether this is the best evaluation so far, and the configuration wants to keep it.
@@ -219,7 +220,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         self.recorder
             .start_epoch(done_before, self.progress.epoch_loss);
         self.console
-            .start_epoch(epoch, self.epochs(), self.steps_per_epoch);
+            .start_epoch(epoch, self.epochs(), self.steps_per_epoch, done_before);
         // Samplers count epochs from 0.
         let order = session.data.train_sampler.epoch(epoch as usize - 1);
         let order = order.from_step(done_before as usize);
@@ -248,7 +249,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let Some(line) = line else {
             return Ok(());
         };
-        self.console.loss(line.loss);
+        self.console.loss(line.step, line.loss);
         for callback in &mut self.callbacks {
             let action = callback.on_step(&line).map_err(failed)?;
             self.own_wishes = self.own_wishes.or(wish(action));

@@ -86,6 +86,9 @@ pub(crate) fn train<M: ImageClassifier>(
         progress,
         run_dir,
     };
+    if session.dashboard {
+        training.console.open_dashboard();
+    }
     training.introduce();
     training.tell_callbacks()?;
     let summary = training.run()?;

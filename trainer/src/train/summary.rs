@@ -74,7 +74,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         })
     }
 
-    pub(super) fn introduce(&self) {
+    pub(super) fn introduce(&mut self) {
         let session = self.session;
         let Batching {
             global,
@@ -108,7 +108,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         }
     }
 
-    pub(super) fn conclude(&self, summary: &Summary) {
+    pub(super) fn conclude(&mut self, summary: &Summary) {
         match &summary.end {
             End::Complete => {}
             End::Early(reason) => self.console.line(&format!("stopped early: {reason}")),
