@@ -8,7 +8,7 @@ use crate::console::say;
 pub fn run(name: Option<&str>) -> Result<i32, Failure> {
     let Some(name) = name else {
         for config in EMBEDDED {
-            say(&format!("{:<16} {}", config.name, config.summary()));
+            say(&format!("{:<24} {}", config.name, config.summary()));
         }
         return Ok(0);
     };
