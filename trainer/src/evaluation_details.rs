@@ -1,7 +1,9 @@
 //! `evaluation.json`: which classes a model takes for which, and what it says of a few images.
 
 use std::cmp::Reverse;
+use std::fs::Permissions;
 use std::io::Cursor;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use base64::Engine;
@@ -223,7 +225,10 @@ impl Details {
     pub fn write(&self, run_dir: &Path) -> Result<(), TrainError> {
         let path = run_dir.join(FILE);
         let write = || {
-            let file = tempfile::NamedTempFile::new_in(run_dir)?;
+            // Readable as any other file, less the process's mask.
+            let file = tempfile::Builder::new()
+                .permissions(Permissions::from_mode(0o666))
+                .tempfile_in(run_dir)?;
             serde_json::to_writer(std::io::BufWriter::new(&file), self)?;
             file.persist(&path)?;
             Ok(())
@@ -377,6 +382,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         details.write(folder.path()).unwrap();
         let text = std::fs::read(folder.path().join(FILE)).unwrap();
+        let file = std::fs::metadata(folder.path().join(FILE)).unwrap();
+        assert_ne!(file.permissions().mode() & 0o777, 0o600);
         assert_eq!(serde_json::from_slice::<Details>(&text).unwrap(), details);
         assert!(details.write(&folder.path().join("nowhere")).is_err());
     }

@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use common::{Finished, LIMIT, Trial};
@@ -26,6 +27,8 @@ const SETTINGS: &[&str] = &[
 /// A run in a folder that outlives its processes.
 struct Run {
     folder: TempDir,
+    /// The run folder, if it is not in that folder.
+    at: Option<PathBuf>,
     settings: Vec<String>,
 }
 
@@ -33,6 +36,7 @@ impl Run {
     fn new(settings: &[&str]) -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
+            at: None,
             settings: SETTINGS
                 .iter()
                 .chain(settings)
@@ -42,7 +46,8 @@ impl Run {
     }
 
     fn dir(&self) -> PathBuf {
-        self.folder.path().join("run")
+        let inside = || self.folder.path().join("run");
+        self.at.clone().unwrap_or_else(inside)
     }
 
     fn trial(&self, nproc: usize, more: &[&str]) -> Trial {
@@ -278,4 +283,54 @@ fn checkpoints_that_cannot_be_written_do_not_end_the_run() {
     let finished = run.finish(1, &[]);
     finished.assert_stderr(&["a checkpoint was not written, the run goes on"]);
     assert!(run.dir().join("checkpoints/step-0000000018").is_dir());
+}
+
+/// A small file system of its own; gone when dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// None where this process may not mount.
+    fn mount(size: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(folder.path())
+            .output();
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            eprintln!(
+                "SKIPPED: only root may mount the small file system of the test of full disks"
+            );
+            return None;
+        }
+        Some(Self(folder))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).output();
+    }
+}
+
+#[test]
+fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
+    let Some(disk) = SmallDisk::mount("1500k") else {
+        return;
+    };
+    let settings = ["checkpoint.keep=100", "log.tensorboard=false"];
+    let mut run = Run::new(&settings);
+    let whole = checksum(&run.finish(2, &[]));
+    run.at = Some(disk.0.path().join("run"));
+    let finished = run.finish(2, &[]);
+    finished.assert_stderr(&[
+        "a checkpoint was not written, the run goes on",
+        "No space left",
+    ]);
+    assert_eq!(checksum(&finished), whole);
+    let left = run.checkpoints();
+    assert!(!left.is_empty() && left.len() < 20, "{left:?}");
+    let unfinished = |path: &&PathBuf| path.to_string_lossy().contains(".writing-");
+    assert_eq!(left.iter().find(unfinished), None);
+    let evaluated = Trial::new(&["eval", "--last", run.dir().to_str().unwrap()]).run();
+    evaluated.assert_code(0);
 }

@@ -81,6 +81,26 @@ pub(super) fn remove_unfinished(folder: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
+/// Removes what this attempt began before `step` and could not finish: another rank may have
+/// written its share of it when rank 0 had given it up.
+pub(super) fn remove_failed(
+    folder: &Path,
+    attempt: &str,
+    step: u64,
+) -> Result<(), CheckpointError> {
+    let prefix = format!("{HIDDEN}{attempt}-");
+    for name in names(folder)? {
+        let begun = name
+            .strip_prefix(&prefix)
+            .and_then(|step| step.parse().ok());
+        if begun.is_some_and(|begun: u64| begun < step) {
+            let path = folder.join(name);
+            fs::remove_dir_all(&path).map_err(CheckpointError::io("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes all but the newest `keep` checkpoints and the one of step `best`.
 pub(super) fn prune(folder: &Path, keep: usize, best: Option<u64>) -> Result<(), CheckpointError> {
     let found = list(folder)?;

@@ -189,12 +189,14 @@ impl Desk {
             keep,
             best,
         } = job;
+        if self.rank == 0 {
+            folder::remove_failed(&self.folder, &self.attempt, step)?;
+        }
         let hidden = folder::hidden(&self.folder, &self.attempt, step);
         fs::create_dir_all(&hidden).map_err(CheckpointError::io("create", &hidden))?;
         let own = self.write_share(&hidden, state);
         if let Err(error) = &own {
-            // Rank 0 need not wait for what will not come. If this cannot be written either, it does.
-            let _ = fs::write(hidden.join(failed_name(self.rank)), error.to_string());
+            self.give_up(&hidden, error);
         }
         let own = own?;
         let path = folder::of_step(&self.folder, step);
@@ -208,6 +210,18 @@ impl Desk {
             path,
             time: begin.elapsed(),
         })
+    }
+
+    /// Takes away what is of no use: where the disk is full, the run needs the room.
+    fn give_up(&self, hidden: &Path, error: &CheckpointError) {
+        // What cannot be removed now is removed before the next checkpoint.
+        if self.rank == 0 {
+            let _ = fs::remove_dir_all(hidden);
+            return;
+        }
+        let _ = fs::remove_file(hidden.join(shard::file_name(self.rank, self.size)));
+        // Rank 0 need not wait for what will not come. If this cannot be written either, it does.
+        let _ = fs::write(hidden.join(failed_name(self.rank)), error.to_string());
     }
 
     fn write_share(&self, hidden: &Path, state: StateShare) -> Result<FileEntry, CheckpointError> {
