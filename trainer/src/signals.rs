@@ -1,33 +1,80 @@
-//! Ctrl-C and polite kills end a rank at once, whatever it computes or waits for.
+//! What signals do to a rank: Ctrl-C ends it at once, and polite requests (SIGTERM as `scancel` and
+//! preemption send it, SIGUSR1 as `--signal` asks Slurm for) end a training that leaves a
+//! checkpoint.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-/// From now on SIGINT and SIGTERM end this process with 128 + the signal's number. It says so if
-/// it `speaks`.
+/// Whether somebody asks for [`request`] often enough to be left to end by itself.
+static HEEDED: AtomicBool = AtomicBool::new(false);
+/// The signal that asked the training to end; 0 if none did.
+static REQUESTED: AtomicI32 = AtomicI32::new(0);
+
+/// From now on SIGINT ends this process with 128 + the signal's number, and so does SIGTERM while
+/// nothing is trained, or the second time. It says so if it `speaks`.
 ///
 /// # Errors
 /// If the system refuses the handlers or their thread.
-pub fn end_on_signals(speaks: bool) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+pub fn listen(speaks: bool) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
-            let Some(signal) = signals.forever().next() else {
-                return;
-            };
-            crate::dashboard::restore();
-            if speaks {
-                let name = if signal == SIGINT {
-                    "SIGINT"
-                } else {
-                    "SIGTERM"
-                };
-                crate::console::complain(&format!("stopped by {name}"));
+            for signal in signals.forever() {
+                let before = REQUESTED.load(Ordering::SeqCst);
+                let heeded = HEEDED.load(Ordering::SeqCst) && before != SIGTERM;
+                match signal {
+                    SIGUSR1 if before == SIGTERM => {}
+                    SIGUSR1 => REQUESTED.store(signal, Ordering::SeqCst),
+                    SIGTERM if heeded => REQUESTED.store(signal, Ordering::SeqCst),
+                    _ => end(signal, speaks),
+                }
             }
-            std::process::exit(128 + signal);
         })?;
     Ok(())
+}
+
+fn end(signal: i32, speaks: bool) -> ! {
+    crate::dashboard::restore();
+    if speaks {
+        crate::console::complain(&format!("stopped by {}", name(signal)));
+    }
+    std::process::exit(128 + signal);
+}
+
+/// Name of a signal that asked the training to end, if one did.
+pub fn request() -> Option<&'static str> {
+    match REQUESTED.load(Ordering::SeqCst) {
+        0 => None,
+        signal => Some(name(signal)),
+    }
+}
+
+fn name(signal: i32) -> &'static str {
+    match signal {
+        SIGINT => "SIGINT",
+        SIGUSR1 => "SIGUSR1",
+        _ => "SIGTERM",
+    }
+}
+
+/// While this is there, requests are heeded.
+#[derive(Debug)]
+pub struct Heed(());
+
+impl Heed {
+    /// From now on the caller looks for requests.
+    pub fn start() -> Self {
+        HEEDED.store(true, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Heed {
+    fn drop(&mut self) {
+        HEEDED.store(false, Ordering::SeqCst);
+    }
 }

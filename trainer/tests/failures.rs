@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Running, Trial};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A run of two ranks that would go on for hours, well into its training.
 fn endless(settings: &[&str]) -> Running {
@@ -32,20 +32,48 @@ fn a_killed_rank_ends_the_run_and_is_named() {
 }
 
 #[test]
-fn signals_end_the_run_at_once() {
-    for (signal, code, name) in [(Signal::INT, 130, "SIGINT"), (Signal::TERM, 143, "SIGTERM")] {
-        let running = endless(&[]);
-        let launcher = running.pid();
-        assert_eq!(running.processes().len(), 3);
-        let begin = Instant::now();
-        kill_process(launcher, signal).unwrap();
-        let finished = running.wait(Duration::from_secs(10));
-        let time = begin.elapsed();
-        assert!(time < Duration::from_secs(3), "{name}: {time:?}");
-        finished
-            .assert_code(code)
-            .assert_stderr(&[&format!("stopped by {name}")])
-            .assert_nobody_left();
+fn an_interrupt_ends_the_run_at_once() {
+    let running = endless(&[]);
+    let launcher = running.pid();
+    assert_eq!(running.processes().len(), 3);
+    let begin = Instant::now();
+    kill_process(launcher, Signal::INT).unwrap();
+    let finished = running.wait(Duration::from_secs(10));
+    let time = begin.elapsed();
+    assert!(time < Duration::from_secs(3), "{time:?}");
+    finished
+        .assert_code(130)
+        .assert_stderr(&["stopped by SIGINT"])
+        .assert_nobody_left();
+}
+
+#[test]
+fn a_polite_signal_ends_the_run_with_a_checkpoint() {
+    // To the launcher, as a batch system sends it; to one rank alone, as `srun` may; with and
+    // without checkpoints in the configuration.
+    let to_launcher: fn(&Running) -> Pid = Running::pid;
+    let to_rank: fn(&Running) -> Pid = |running| running.rank(1);
+    for (signal, target, settings) in [
+        (Signal::TERM, to_launcher, &[][..]),
+        (
+            Signal::USR1,
+            to_launcher,
+            &["checkpoint.every_steps=1000000"],
+        ),
+        (Signal::USR1, to_rank, &[]),
+        (Signal::TERM, to_rank, &[]),
+    ] {
+        let running = endless(settings);
+        kill_process(target(&running), signal).unwrap();
+        let finished = running.wait(Duration::from_secs(20));
+        finished.assert_code(75).assert_nobody_left();
+        let told = "start the run again with --resume auto";
+        assert!(finished.stdout.contains(told), "{}", finished.stdout);
+        let checkpoints = std::fs::read_dir(finished.path("run/checkpoints")).unwrap();
+        let names: Vec<_> = checkpoints
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names.len(), 1, "{names:?}");
     }
 }
 

@@ -45,7 +45,7 @@ pub fn on_ranks(
     panics::end_on_panic(world.rank());
     // Our launcher reports by itself what ended the run.
     let speaks = world.is_main() && world.launch() != Launch::Local;
-    signals::end_on_signals(speaks)
+    signals::listen(speaks)
         .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
     work()
 }

@@ -87,7 +87,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         }
         Ok(match trainer.run()?.end {
             End::Complete | End::Early(_) => 0,
-            End::Paused => STOPPED_EARLY,
+            End::Paused(_) => STOPPED_EARLY,
         })
     })
 }

@@ -68,7 +68,7 @@ impl<M: ImageClassifier> Training<'_, M> {
                 end = Some(End::Complete);
             }
         };
-        self.save_end()?;
+        self.save_end(&end)?;
         let summary = self.summary(end)?;
         for callback in &mut self.callbacks {
             callback.on_end(&summary).map_err(failed)?;
@@ -99,7 +99,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let time = begin.elapsed();
         self.share_work()?;
         if wishes.pause {
-            return Ok(Some(End::Paused));
+            return Ok(Some(self.paused()));
         }
         let evaluation = self.evaluate_epoch()?;
         let images = self.images(self.progress.steps - first_step);
@@ -135,13 +135,21 @@ impl<M: ImageClassifier> Training<'_, M> {
         if is_best || wishes.save || self.checkpoints.as_ref().is_some_and(due) {
             self.save()?;
         }
+        if wishes.pause && reason.is_none() && !self.is_complete() {
+            return Ok(Some(self.paused()));
+        }
         let asked = || "a callback asked for it".to_owned();
         Ok(reason.or(wishes.stop.then(asked)).map(End::Early))
     }
 
+    fn paused(&self) -> End {
+        let reason = self.reason_to_pause();
+        End::Paused(reason.unwrap_or("what another rank was told").to_owned())
+    }
+
     /// What any rank wants, now.
     fn agree(&mut self) -> Result<Wishes, TrainError> {
-        let mut wishes = std::mem::take(&mut self.own_wishes).encode();
+        let mut wishes = self.wishes().encode();
         self.session.group.all_reduce(&mut wishes, ReduceOp::Max)?;
         Ok(Wishes::decode(&wishes))
     }
@@ -275,7 +283,12 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     /// Saves the last state, and waits until everything is written.
-    fn save_end(&mut self) -> Result<(), TrainError> {
+    fn save_end(&mut self, end: &End) -> Result<(), TrainError> {
+        // Who is to be continued needs a checkpoint, even if nobody wanted any.
+        if matches!(end, End::Paused(_)) && self.checkpoints.is_none() {
+            let (session, folder) = (self.session, self.run_dir.as_deref());
+            self.checkpoints = setup::start_checkpoints(session, folder, self.before.steps)?;
+        }
         let steps = self.progress.steps;
         let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(steps);
         if self.checkpoints.as_ref().is_some_and(lacks) {

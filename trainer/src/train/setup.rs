@@ -21,6 +21,7 @@ use crate::progress::{Meta, Progress, Task};
 use crate::record::{Recorder, Wishes, Work};
 use crate::run::Session;
 use crate::schedule::Schedule;
+use crate::signals::Heed;
 use crate::tensorboard::{self, EventWriter};
 use crate::{optimizer, peak, resume, run_dir};
 
@@ -64,7 +65,10 @@ pub(crate) fn train<M: ImageClassifier>(
         .filter(|_| config.log.tensorboard)
         .map(|folder| EventWriter::open(&folder.join(tensorboard::FOLDER), progress.steps))
         .transpose()?;
-    let checkpoints = checkpoints(session, run_dir.as_deref(), progress.steps)?;
+    let checkpoints = match config.checkpoint.wanted() {
+        true => start_checkpoints(session, run_dir.as_deref(), progress.steps)?,
+        false => None,
+    };
     let mut training = Training {
         session,
         recorder: Recorder::new(
@@ -90,6 +94,7 @@ pub(crate) fn train<M: ImageClassifier>(
         training.console.open_dashboard();
     }
     training.introduce();
+    let _heed = Heed::start();
     training.tell_callbacks()?;
     let summary = training.run()?;
     training.conclude(&summary);
@@ -159,19 +164,16 @@ fn steps_per_epoch(session: &Session<'_>) -> u64 {
     limit.map_or(all, |limit| limit.min(all))
 }
 
-/// Every rank writes into the folder that rank 0 has chosen.
-fn checkpoints(
+/// Every rank writes into the folder that rank 0 has chosen; a trial run writes none.
+pub(super) fn start_checkpoints(
     session: &Session<'_>,
     run_dir: Option<&Path>,
     steps: u64,
 ) -> Result<Option<Checkpoints>, TrainError> {
-    let train = &session.config.train;
-    let config = &session.config.checkpoint;
-    // A run that leaves when its time is over has to leave something to continue from.
-    let wanted = config.wanted() || train.max_minutes.is_some();
-    if !wanted || train.fast_dev_run {
+    if session.config.train.fast_dev_run {
         return Ok(None);
     }
+    let config = &session.config.checkpoint;
     let own = run_dir.unwrap_or(Path::new(""));
     let own = std::path::absolute(own).unwrap_or(own.to_owned());
     let all = session.group.gather_bytes(own.as_os_str().as_bytes())?;

@@ -13,7 +13,7 @@ use crate::error::TrainError;
 use crate::loss::objective;
 use crate::metrics::StepTimes;
 use crate::record::{Step, Wishes};
-use crate::seed;
+use crate::{seed, signals};
 
 impl<M: ImageClassifier> Training<'_, M> {
     /// Trains on the next micro-batches; `elapsed` gives the seconds of training so far.
@@ -78,16 +78,22 @@ impl<M: ImageClassifier> Training<'_, M> {
         self.step_is_known(line)
     }
 
-    /// What this rank wants: its callbacks, and its clock.
-    fn wishes(&mut self) -> Wishes {
+    /// What this rank wants: its callbacks, its clock, and who sent it a signal.
+    pub(super) fn wishes(&mut self) -> Wishes {
         let overdue = Checkpoints::is_overdue;
-        let limit = self.session.config.train.max_minutes;
-        let clock = Wishes {
+        let outside = Wishes {
             save: self.checkpoints.as_ref().is_some_and(overdue),
             stop: false,
-            pause: limit.is_some_and(|limit| self.begin.elapsed().as_secs_f64() >= 60.0 * limit),
+            pause: self.reason_to_pause().is_some(),
         };
-        std::mem::take(&mut self.own_wishes).or(clock)
+        std::mem::take(&mut self.own_wishes).or(outside)
+    }
+
+    /// Why this rank wants to leave, if it does.
+    pub(super) fn reason_to_pause(&self) -> Option<&'static str> {
+        let limit = self.session.config.train.max_minutes;
+        let over = limit.is_some_and(|limit| self.begin.elapsed().as_secs_f64() >= 60.0 * limit);
+        signals::request().or(over.then_some("the time of train.max_minutes being over"))
     }
 }
 

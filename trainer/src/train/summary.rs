@@ -19,8 +19,9 @@ pub enum End {
     Complete,
     /// It had reached what it was to reach, or a callback wanted it to end: the reason.
     Early(String),
-    /// Its time was over. It left a checkpoint and wants to be continued.
-    Paused,
+    /// Its time was over, or a signal asked for it: the reason. It left a checkpoint and wants to
+    /// be continued.
+    Paused(String),
 }
 
 /// How a run went.
@@ -112,9 +113,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         match &summary.end {
             End::Complete => {}
             End::Early(reason) => self.console.line(&format!("stopped early: {reason}")),
-            End::Paused => self.console.line(&format!(
-                "stopped after step {}, as train.max_minutes says; start the run again with \
-                 --resume auto",
+            End::Paused(reason) => self.console.line(&format!(
+                "stopped after step {} because of {reason}; start the run again with --resume auto",
                 summary.steps
             )),
         }
