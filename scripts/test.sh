@@ -4,6 +4,7 @@
 #
 #   BURN_DIST_DATA          folder that holds mnist/ and cifar-100/ (real data); unset: those tests are skipped
 #   BURN_DIST_TENSORBOARD_PYTHON  a Python with the package tensorboard; installed for itself if not set
+#   BURN_DIST_CHROMIUM      the browser that looks at reports; chromium is installed where it may be, if not set
 #   BURN_DIST_PYTHON        a Python with torch, for the exchange of weights with it; unset: skipped
 #   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
@@ -56,6 +57,28 @@ install_tensorboard() {
   missing+=("the Python package tensorboard: could not be installed; set BURN_DIST_TENSORBOARD_PYTHON to a Python that has it")
 }
 install_tensorboard
+
+# A browser shows the reports of the trainer.
+chromium_ready() {
+  if [[ -n ${BURN_DIST_CHROMIUM:-} ]]; then [[ -x $BURN_DIST_CHROMIUM ]]; else
+    command -v chromium || command -v chromium-browser || command -v google-chrome
+  fi
+} >/dev/null 2>&1
+
+install_chromium() {
+  chromium_ready && return
+  if [[ -n ${BURN_DIST_CHROMIUM:-} || $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
+    missing+=("Chromium: needs root and apt-get here; install chromium by hand, or set BURN_DIST_CHROMIUM to it")
+    return
+  fi
+  say "installing chromium"
+  local apt=(timeout 400 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
+  export DEBIAN_FRONTEND=noninteractive
+  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends chromium fonts-dejavu-core; } \
+    </dev/null >&2 || say "apt-get failed"
+  chromium_ready || missing+=("Chromium: apt-get could not install chromium")
+}
+install_chromium
 
 if [[ -z ${BURN_DIST_DATA:-} ]]; then
   missing+=("real data: set BURN_DIST_DATA to a folder that holds mnist/*-ubyte.gz and cifar-100/cifar-100-binary.tar.gz")

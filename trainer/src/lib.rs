@@ -33,6 +33,7 @@ pub mod peak;
 pub mod preview;
 pub mod progress;
 mod record;
+pub mod report;
 pub mod resume;
 mod run;
 pub mod run_dir;

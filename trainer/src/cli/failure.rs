@@ -8,6 +8,7 @@ use crate::config::ConfigError;
 use crate::console::complain;
 use crate::error::TrainError;
 use crate::preview::PreviewError;
+use crate::report::ReportError;
 use crate::trained::FindError;
 use crate::{FAILED, USAGE};
 
@@ -26,6 +27,9 @@ pub enum Failure {
     /// There is no preview.
     #[error(transparent)]
     Preview(#[from] PreviewError),
+    /// There is no report.
+    #[error(transparent)]
+    Report(#[from] ReportError),
 }
 
 impl From<burn_dist::launch::LaunchError> for Failure {
@@ -50,7 +54,10 @@ impl Failure {
         match self {
             Self::Config(_) | Self::Usage(_) => USAGE,
             Self::Preview(PreviewError::Config(_)) => USAGE,
-            Self::Train(_) | Self::Preview(_) => FAILED,
+            Self::Report(
+                ReportError::NoRun(_) | ReportError::NoMetrics(_) | ReportError::TooMany(_),
+            ) => USAGE,
+            Self::Train(_) | Self::Preview(_) | Self::Report(_) => FAILED,
         }
     }
 }

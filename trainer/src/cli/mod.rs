@@ -11,6 +11,7 @@ mod lr_find;
 mod predict;
 mod preview;
 mod ranks;
+mod report;
 mod train;
 
 use std::process::ExitCode;
@@ -45,6 +46,8 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Names what images show.
     Predict(predict::PredictArgs),
+    /// Writes a page about a run, or one that compares several.
+    Report(report::ReportArgs),
     /// Writes a trained model into one safetensors file, for PyTorch or Burn.
     Export(export::ExportArgs),
     /// Tries learning rates from small to large and suggests one.
@@ -89,6 +92,7 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
         Command::Preview(args) => alone(preview::run(&args)),
         Command::Eval(args) => in_world(|world| eval::run(&args, world)),
         Command::Predict(args) => alone(predict::run(&args)),
+        Command::Report(args) => alone(report::run(&args)),
         Command::Export(args) => alone(export::run(&args)),
         Command::LrFind(args) => alone(lr_find::run(&args)),
         Command::Completions { shell } => alone(completions::run(shell, Cli::command())),

@@ -514,6 +514,8 @@ pub struct LogConfig {
     pub every_steps: u64,
     /// Whether event files for TensorBoard are written into the run folder too. Default true.
     pub tensorboard: bool,
+    /// Whether `report.html` is written into the run folder at the end. Default true.
+    pub report: bool,
     /// Peak rate of one device in 10¹² floating-point operations per second, to tell which share of
     /// it a run uses. Default: that of well-known GPUs, else unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -525,6 +527,7 @@ impl Default for LogConfig {
         Self {
             every_steps: 1,
             tensorboard: true,
+            report: true,
             peak_tflops: None,
         }
     }

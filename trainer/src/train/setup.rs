@@ -98,6 +98,7 @@ pub(crate) fn train<M: ImageClassifier>(
     training.tell_callbacks()?;
     let summary = training.run()?;
     training.conclude(&summary);
+    training.report();
     Ok(summary)
 }
 

@@ -8,9 +8,10 @@ use models::ImageClassifier;
 
 use super::Training;
 use crate::config::Batching;
-use crate::console::duration;
+use crate::console::{complain, duration};
 use crate::error::TrainError;
 use crate::evaluate::Evaluation;
+use crate::report;
 
 /// Why a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,5 +134,17 @@ impl<M: ImageClassifier> Training<'_, M> {
             summary.devices_per_node,
             summary.world_size,
         ));
+    }
+
+    /// Writes the report. The run is over and saved: a report that cannot be written is no failure.
+    pub(super) fn report(&mut self) {
+        let wanted = self.session.config.log.report;
+        let Some(folder) = self.run_dir.as_deref().filter(|_| wanted) else {
+            return;
+        };
+        match report::write(folder) {
+            Ok(file) => self.console.line(&format!("report {}", file.display())),
+            Err(error) => complain(&format!("warning: there is no report: {error}")),
+        }
     }
 }

@@ -1,0 +1,41 @@
+//! `trainer report`: a page about a run, or one that compares several.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::failure::Failure;
+use crate::console::say;
+use crate::report;
+
+/// Where a comparison goes that was given no file.
+const COMPARISON: &str = "compare.html";
+
+/// Arguments of `trainer report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Folders of runs; several are compared.
+    #[arg(required = true, value_name = "DIR")]
+    runs: Vec<PathBuf>,
+    /// The page: report.html in the folder of a single run, compare.html for several.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// Writes it and says where it lies.
+pub fn run(args: &ReportArgs) -> Result<i32, Failure> {
+    let out = match (args.runs.as_slice(), &args.out) {
+        ([run], None) => report::write(run)?,
+        ([run], Some(out)) => {
+            report::write_to(run, out)?;
+            out.clone()
+        }
+        (runs, out) => {
+            let out = out.clone().unwrap_or_else(|| COMPARISON.into());
+            report::compare(runs, &out)?;
+            out
+        }
+    };
+    say(&out.display().to_string());
+    Ok(0)
+}

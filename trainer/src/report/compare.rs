@@ -1,0 +1,312 @@
+//! The page that shows several runs beside each other.
+
+use std::collections::BTreeMap;
+
+use super::axis::number;
+use super::folder::Run;
+use super::html;
+use super::overview::{percent, plots};
+use super::plot::{self, COLOURS, Curve, Frame, Pen};
+use super::series::{Point, Series};
+
+/// Accuracies to which times are told, in ten thousandths.
+const LEVELS: &[u32] = &[
+    1000, 2000, 3000, 4000, 5000, 6000, 7000, 7500, 8000, 8500, 9000, 9300, 9500, 9700, 9800, 9900,
+    9950,
+];
+/// How many of them.
+const TOLD: usize = 5;
+
+/// The whole page.
+pub fn page(runs: &[Run]) -> String {
+    let names = names(runs);
+    let mut body = format!("<h1>{} runs</h1>\n", runs.len());
+    for (run, name) in runs.iter().zip(&names) {
+        for remark in &run.remarks {
+            let remark = format!("{name}: {remark}");
+            body += &format!("<p class=\"note\">{}</p>\n", html::shortened(&remark, 2000));
+        }
+    }
+    body += &html::section("Results", &boxed(&results(runs, &names)));
+    body += &html::section("Curves", &plots(&curves(runs, &names)));
+    body += &html::section("Time to accuracies", &boxed(&times(runs, &names)));
+    body += &html::section("Different settings", &boxed(&settings(runs, &names)));
+    html::page("Comparison of runs", &body)
+}
+
+/// Names of the folders, with numbers where they are the same.
+fn names(runs: &[Run]) -> Vec<String> {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let number = runs.iter().map(|run| {
+        let count = seen.entry(&run.name).or_default();
+        *count += 1;
+        match *count {
+            1 => run.name.clone(),
+            count => format!("{} ({count})", run.name),
+        }
+    });
+    number.collect()
+}
+
+fn boxed(table: &str) -> String {
+    match table.is_empty() {
+        true => String::new(),
+        false => format!("<div class=\"box\">{table}</div>\n"),
+    }
+}
+
+/// The name of a run with its colour in the plots.
+fn key(name: &str, index: usize) -> String {
+    format!(
+        "<span class=\"key c{}\">{}</span>",
+        index % COLOURS,
+        html::name(name)
+    )
+}
+
+fn results(runs: &[Run], names: &[String]) -> String {
+    let shown = |value: Option<f64>, text: fn(f64) -> String| value.map_or("–".to_owned(), text);
+    let row = |(index, (run, name)): (usize, (&Run, &String))| {
+        let metrics = &run.metrics;
+        let loss = metrics.loss.smooth().last().map(|point| point.1);
+        vec![
+            key(name, index),
+            shown(metrics.accuracy.max(), percent),
+            shown(metrics.accuracy.last(), percent),
+            shown(metrics.top5.last(), percent),
+            shown(metrics.eval_loss.last(), number),
+            shown(loss, number),
+            metrics.step.to_string(),
+            shown(metrics.elapsed, html::duration),
+            shown(metrics.throughput.mean(), number),
+        ]
+    };
+    let rows: Vec<_> = runs.iter().zip(names).enumerate().map(row).collect();
+    let head = [
+        "run",
+        "best accuracy",
+        "last accuracy",
+        "top-5",
+        "test loss",
+        "training loss",
+        "steps",
+        "time of training",
+        "images per second",
+    ];
+    html::table("", &head.map(str::to_owned), &rows)
+}
+
+fn curves(runs: &[Run], names: &[String]) -> String {
+    let all = |pen: Pen, points: &dyn Fn(&Run) -> Vec<Point>| -> Vec<Curve> {
+        let runs = runs.iter().zip(names).enumerate();
+        runs.map(|(index, (run, name))| Curve::new(name, index, pen, points(run)))
+            .collect()
+    };
+    let frame = |id, title, x, y| Frame {
+        id,
+        title,
+        x,
+        y,
+        ..Frame::default()
+    };
+    let logarithmic = |frame: Frame| Frame {
+        logarithmic: true,
+        ..frame
+    };
+    let zero = |frame: Frame| Frame {
+        zero: true,
+        ..frame
+    };
+    let smooth = |series: fn(&Run) -> &Series| move |run: &Run| series(run).smooth();
+    let means = |series: fn(&Run) -> &Series| move |run: &Run| series(run).means();
+    let (line, marks) = (Pen::Line, Pen::Marks);
+    [
+        plot::curves(
+            &logarithmic(frame("loss", "Training loss, smoothed", "step", "loss")),
+            &all(line, &smooth(|run| &run.metrics.loss)),
+        ),
+        plot::curves(
+            &logarithmic(frame("eval_loss", "Test loss", "step", "loss")),
+            &all(marks, &means(|run| &run.metrics.eval_loss)),
+        ),
+        plot::curves(
+            &frame("accuracy", "Accuracy", "step", "share of test images"),
+            &all(marks, &means(|run| &run.metrics.accuracy)),
+        ),
+        plot::curves(
+            &frame(
+                "accuracy_by_time",
+                "Accuracy over time",
+                "seconds of training",
+                "share of test images",
+            ),
+            &all(marks, &means(|run| &run.metrics.accuracy_by_time)),
+        ),
+        plot::curves(
+            &zero(frame("lr", "Learning rate", "step", "learning rate")),
+            &all(line, &|run| run.metrics.lr.extremes()),
+        ),
+        plot::curves(
+            &zero(frame(
+                "throughput",
+                "Throughput, smoothed",
+                "step",
+                "images per second",
+            )),
+            &all(line, &smooth(|run| &run.metrics.throughput)),
+        ),
+    ]
+    .concat()
+}
+
+/// Accuracies that all runs have reached: the last round ones, and the best.
+fn common_levels(runs: &[Run]) -> Vec<u32> {
+    let best: Option<Vec<u32>> = runs.iter().map(|run| run.metrics.best_reached()).collect();
+    let Some(best) = best.and_then(|best| best.into_iter().min()) else {
+        return Vec::new();
+    };
+    let reached: Vec<u32> = LEVELS
+        .iter()
+        .copied()
+        .filter(|level| *level < best)
+        .collect();
+    let mut levels = reached
+        .get(reached.len().saturating_sub(TOLD)..)
+        .unwrap_or_default()
+        .to_vec();
+    levels.push(best);
+    levels
+}
+
+fn times(runs: &[Run], names: &[String]) -> String {
+    let levels = common_levels(runs);
+    if levels.is_empty() {
+        return String::new();
+    }
+    let mut head = vec!["run".to_owned()];
+    head.extend(
+        levels
+            .iter()
+            .map(|level| percent(f64::from(*level) / 10_000.0)),
+    );
+    let row = |(index, (run, name)): (usize, (&Run, &String))| {
+        let mut row = vec![key(name, index)];
+        let seconds = levels.iter().map(|level| run.metrics.seconds_to(*level));
+        row.extend(seconds.map(|seconds| seconds.map_or("–".to_owned(), html::duration)));
+        row
+    };
+    let rows: Vec<_> = runs.iter().zip(names).enumerate().map(row).collect();
+    html::table("", &head, &rows)
+}
+
+/// Keys of the configurations that are not the same in all runs.
+fn settings(runs: &[Run], names: &[String]) -> String {
+    let flat: Vec<BTreeMap<String, String>> = runs.iter().map(flat_config).collect();
+    let mut keys: Vec<&String> = flat.iter().flat_map(BTreeMap::keys).collect();
+    keys.sort();
+    keys.dedup();
+    let differs = |key: &&String| {
+        let mut values = flat.iter().map(|config| config.get(*key));
+        let first = values.next().flatten();
+        values.any(|value| value != first)
+    };
+    let row = |key: &String| {
+        let mut row = vec![html::shortened(key, 100)];
+        let values = flat.iter().map(|config| config.get(key));
+        row.extend(
+            values.map(|value| value.map_or("–".to_owned(), |text| html::shortened(text, 200))),
+        );
+        row
+    };
+    let rows: Vec<_> = keys.into_iter().filter(differs).map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut head = vec!["key".to_owned()];
+    head.extend(
+        names
+            .iter()
+            .enumerate()
+            .map(|(index, name)| key(name, index)),
+    );
+    html::table("keys2", &head, &rows)
+}
+
+/// Dotted keys and their values as TOML; nothing if it cannot be read.
+fn flat_config(run: &Run) -> BTreeMap<String, String> {
+    let table = run
+        .config
+        .as_deref()
+        .and_then(|text| text.parse::<toml::Table>().ok());
+    let mut flat = BTreeMap::new();
+    flatten("", &table.unwrap_or_default(), &mut flat);
+    flat
+}
+
+fn flatten(prefix: &str, table: &toml::Table, flat: &mut BTreeMap<String, String>) {
+    for (key, value) in table {
+        let key = format!("{prefix}{key}");
+        match value {
+            // The parser limits how deep tables may lie in each other.
+            toml::Value::Table(table) => flatten(&format!("{key}."), table, flat),
+            value => {
+                flat.insert(key, value.to_string());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::Metrics;
+    use super::*;
+
+    fn run(config: &str, evals: &[(f64, f64)]) -> Run {
+        let lines: String = evals
+            .iter()
+            .map(|(accuracy, elapsed)| {
+                format!("{{\"kind\":\"eval\",\"accuracy\":{accuracy},\"elapsed\":{elapsed}}}\n")
+            })
+            .collect();
+        Run {
+            name: "run<".to_owned(),
+            metrics: Metrics::read(lines.as_bytes()).unwrap(),
+            config: Some(config.to_owned()),
+            environment: None,
+            details: None,
+            remarks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn differences_and_times_are_told() {
+        let runs = [
+            run("a = 1\n[b]\nc = 'x'\nd = 2", &[(0.91, 5.0), (0.9712, 65.0)]),
+            run("a = 1\n[b]\nc = 'y<'", &[(0.98, 7.0)]),
+        ];
+        assert_eq!(
+            common_levels(&runs),
+            [7500, 8000, 8500, 9000, 9300, 9500, 9700, 9712][2..]
+        );
+        let page = page(&runs);
+        let parts = [
+            "<td>b.c</td>",
+            "y&lt;",
+            "<td>b.d</td>",
+            "1 min 05 s",
+            "97.12 %",
+            "run&lt; (2)",
+        ];
+        for part in parts {
+            assert!(page.contains(part), "{part}");
+        }
+        assert!(!page.contains("<td>a</td>"));
+    }
+
+    #[test]
+    fn runs_without_evaluations_have_no_times() {
+        let runs = [run("", &[(0.9, 1.0)]), run("", &[])];
+        assert_eq!(times(&runs, &names(&runs)), "");
+        assert_eq!(settings(&runs, &names(&runs)), "");
+    }
+}

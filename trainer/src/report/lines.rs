@@ -1,0 +1,323 @@
+//! What a report takes from `metrics.jsonl`: read line by line into bounded memory, whatever the
+//! length of the run, and whatever a crash or an editor has done to the file.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Read};
+
+use serde::Deserialize;
+
+use super::series::{Series, is_drawable};
+
+/// Longest line that is read; one with the numbers of ten thousand ranks is shorter.
+const LINE: u64 = 1 << 20;
+/// Most ranks whose work is shown.
+const RANKS: usize = 1 << 16;
+/// Accuracies are told apart to this part of the whole.
+const STEPS_OF_ACCURACY: f64 = 10_000.0;
+
+/// Every field may be missing, and there may be others: older and newer versions write the file.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Line {
+    Train(TrainLine),
+    Eval(EvalLine),
+    Ranks(RanksLine),
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TrainLine {
+    step: f64,
+    epoch: f64,
+    loss: Option<f64>,
+    lr: Option<f64>,
+    images_per_second: Option<f64>,
+    elapsed: Option<f64>,
+    time: Option<Times>,
+    memory_mib: Option<f64>,
+    tflops: Option<f64>,
+    share_of_peak: Option<f64>,
+    gradient_norm: Option<f64>,
+    loss_scale: Option<f64>,
+    skipped_steps: Option<f64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Times {
+    data: f64,
+    forward: f64,
+    backward: f64,
+    wait: f64,
+    update: f64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct EvalLine {
+    step: f64,
+    epoch: f64,
+    loss: Option<f64>,
+    accuracy: Option<f64>,
+    top5: Option<f64>,
+    elapsed: Option<f64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RanksLine {
+    compute: Vec<f64>,
+    wait: Vec<f64>,
+}
+
+/// The curves of a run, over its steps.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    /// Training loss.
+    pub loss: Series,
+    /// Learning rate.
+    pub lr: Series,
+    /// Training images per second.
+    pub throughput: Series,
+    /// Seconds of a step: data, forward, backward, wait, update.
+    pub times: [Series; 5],
+    /// MiB.
+    pub memory: Series,
+    /// 10¹² operations per second.
+    pub tflops: Series,
+    /// Share of what the device could do.
+    pub share_of_peak: Series,
+    /// Norm of the gradient.
+    pub gradient_norm: Series,
+    /// Factor of the loss in mixed precision.
+    pub loss_scale: Series,
+    /// Steps that were left out, as last told.
+    pub skipped_steps: Option<f64>,
+    /// Loss on the test images.
+    pub eval_loss: Series,
+    /// Share of test images whose class was predicted.
+    pub accuracy: Series,
+    /// The same over the seconds of training.
+    pub accuracy_by_time: Series,
+    /// The same for the five likeliest classes.
+    pub top5: Series,
+    /// First seconds of training after which an accuracy was reached, in ten thousandths.
+    reached: BTreeMap<u32, f64>,
+    /// Seconds of own work of each rank, over all epochs.
+    pub compute: Vec<f64>,
+    /// Seconds of waiting for the others.
+    pub wait: Vec<f64>,
+    /// Last step.
+    pub step: f64,
+    /// Last epoch.
+    pub epoch: f64,
+    /// Seconds of training.
+    pub elapsed: Option<f64>,
+    /// Lines that are no measurement.
+    pub broken: u64,
+    /// The first of them, from 1.
+    pub first_broken: u64,
+}
+
+impl Metrics {
+    /// Reads a file. Lines that cannot be read are counted.
+    ///
+    /// # Errors
+    /// If the system cannot read it.
+    pub fn read(mut input: impl BufRead) -> io::Result<Self> {
+        let mut metrics = Self::default();
+        let mut line = Vec::new();
+        let mut number = 0u64;
+        loop {
+            line.clear();
+            if input.by_ref().take(LINE).read_until(b'\n', &mut line)? == 0 {
+                return Ok(metrics);
+            }
+            number += 1;
+            let cut = line.len() as u64 == LINE && line.last() != Some(&b'\n');
+            if cut {
+                input.skip_until(b'\n')?;
+            }
+            if !cut && line.trim_ascii().is_empty() {
+                continue;
+            }
+            match serde_json::from_slice(&line) {
+                Ok(line) if !cut => metrics.add(line),
+                _ => {
+                    metrics.broken += 1;
+                    if metrics.first_broken == 0 {
+                        metrics.first_broken = number;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether there is nothing to report.
+    pub fn is_empty(&self) -> bool {
+        let series = [
+            &self.loss,
+            &self.throughput,
+            &self.accuracy,
+            &self.eval_loss,
+        ];
+        series.iter().all(|series| series.is_empty())
+    }
+
+    /// Seconds of training after which this accuracy was reached first, if it was.
+    pub fn seconds_to(&self, ten_thousandths: u32) -> Option<f64> {
+        let later = self.reached.range(ten_thousandths..);
+        later.map(|(_, seconds)| *seconds).reduce(f64::min)
+    }
+
+    /// The best accuracy whose time is known, in ten thousandths.
+    pub fn best_reached(&self) -> Option<u32> {
+        self.reached.keys().next_back().copied()
+    }
+
+    fn add(&mut self, line: Line) {
+        match line {
+            Line::Train(line) => self.add_train(&line),
+            Line::Eval(line) => self.add_eval(&line),
+            Line::Ranks(line) => {
+                add_ranks(&mut self.compute, &line.compute);
+                add_ranks(&mut self.wait, &line.wait);
+            }
+            Line::Unknown => {}
+        }
+    }
+
+    fn at(&mut self, step: f64, epoch: f64, elapsed: Option<f64>) {
+        let last = |value: f64, new: f64| {
+            if is_drawable(new) {
+                value.max(new)
+            } else {
+                value
+            }
+        };
+        self.step = last(self.step, step);
+        self.epoch = last(self.epoch, epoch);
+        if let Some(seconds) = elapsed.filter(|seconds| is_drawable(*seconds)) {
+            self.elapsed = Some(self.elapsed.unwrap_or_default().max(seconds));
+        }
+    }
+
+    fn add_train(&mut self, line: &TrainLine) {
+        let step = line.step;
+        self.at(step, line.epoch, line.elapsed);
+        self.loss.push_some(step, line.loss);
+        self.lr.push_some(step, line.lr);
+        self.throughput.push_some(step, line.images_per_second);
+        self.memory.push_some(step, line.memory_mib);
+        self.tflops.push_some(step, line.tflops);
+        self.share_of_peak.push_some(step, line.share_of_peak);
+        self.gradient_norm.push_some(step, line.gradient_norm);
+        self.loss_scale.push_some(step, line.loss_scale);
+        self.skipped_steps = line.skipped_steps.or(self.skipped_steps);
+        if let Some(t) = &line.time {
+            let times = [t.data, t.forward, t.backward, t.wait, t.update];
+            // All or none, so that the areas have the same places.
+            if times.into_iter().all(is_drawable) {
+                for (series, seconds) in self.times.iter_mut().zip(times) {
+                    series.push(step, seconds);
+                }
+            }
+        }
+    }
+
+    fn add_eval(&mut self, line: &EvalLine) {
+        let step = line.step;
+        self.at(step, line.epoch, line.elapsed);
+        self.eval_loss.push_some(step, line.loss);
+        self.top5.push_some(step, line.top5);
+        self.accuracy.push_some(step, line.accuracy);
+        let Some(seconds) = line.elapsed.filter(|seconds| is_drawable(*seconds)) else {
+            return;
+        };
+        self.accuracy_by_time.push_some(seconds, line.accuracy);
+        if let Some(accuracy) = line.accuracy {
+            // The small number makes up for the rounding of the product; a cast saturates.
+            let level = (accuracy.min(1.0) * STEPS_OF_ACCURACY + 1e-6) as u32;
+            let first = self.reached.entry(level).or_insert(seconds);
+            *first = first.min(seconds);
+        }
+    }
+}
+
+fn add_ranks(sums: &mut Vec<f64>, seconds: &[f64]) {
+    let seconds = seconds.get(..RANKS).unwrap_or(seconds);
+    if sums.len() < seconds.len() {
+        sums.resize(seconds.len(), 0.0);
+    }
+    for (sum, seconds) in sums.iter_mut().zip(seconds) {
+        if is_drawable(*seconds) {
+            *sum += seconds;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn broken_lines_are_counted_and_the_others_read() {
+        let long = format!(
+            "{{\"kind\":\"train\",\"step\":9,\"x\":\"{}\"}}",
+            "x".repeat(2 << 20)
+        );
+        let text = format!(
+            "{}\n\n{}\nnonsense\n{long}\n{}\n{}\n{}",
+            r#"{"kind":"train","step":1,"loss":2.5,"elapsed":0.5,"new_field":[1]}"#,
+            r#"{"kind":"train","step":2,"loss":null,"lr":0.1}"#,
+            r#"{"kind":"eval","epoch":1,"step":2,"loss":1e999}"#,
+            r#"{"kind":"eval","epoch":1,"step":2,"accuracy":0.97,"elapsed":3.0}"#,
+            r#"{"kind":"train","step":3,"lo"#,
+        );
+        let metrics = Metrics::read(text.as_bytes()).unwrap();
+        assert_eq!((metrics.broken, metrics.first_broken), (4, 4));
+        assert_eq!(metrics.loss.extremes(), [(1.0, 2.5)]);
+        assert_eq!(metrics.lr.extremes(), [(2.0, 0.1)]);
+        assert_eq!(metrics.accuracy.last(), Some(0.97));
+        assert_eq!(metrics.step, 2.0);
+        assert_eq!(metrics.elapsed, Some(3.0));
+    }
+
+    #[test]
+    fn times_to_accuracies_are_the_first() {
+        let mut text = String::new();
+        for (accuracy, elapsed) in [(0.5, 1.0), (0.97, 2.0), (0.96, 3.0), (0.97, 4.0)] {
+            text +=
+                &format!("{{\"kind\":\"eval\",\"accuracy\":{accuracy},\"elapsed\":{elapsed}}}\n");
+        }
+        let metrics = Metrics::read(text.as_bytes()).unwrap();
+        let seconds = [5000, 5001, 9600, 9700, 9701].map(|level| metrics.seconds_to(level));
+        assert_eq!(seconds, [Some(1.0), Some(2.0), Some(2.0), Some(2.0), None]);
+        assert_eq!(metrics.best_reached(), Some(9700));
+    }
+
+    #[test]
+    fn ranks_are_summed_over_epochs() {
+        let line =
+            r#"{"kind":"ranks","epoch":1,"compute":[1.0,2.0],"wait":[0.5,0.0],"memory_mib":[1]}"#;
+        let text = format!("{line}\n{line}\n");
+        let metrics = Metrics::read(text.as_bytes()).unwrap();
+        assert_eq!(
+            (metrics.compute, metrics.wait),
+            (vec![2.0, 4.0], vec![1.0, 0.0])
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_is_fatal(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let lines = bytes.split(|byte| *byte == b'\n');
+            let lines = lines.filter(|line| !line.trim_ascii().is_empty()).count();
+            let metrics = Metrics::read(bytes.as_slice()).unwrap();
+            prop_assert_eq!(metrics.broken, lines as u64);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `report.html`: what happened in a run, as one file that needs nothing else to be read, and the
+//! same for several runs beside each other.
+
+mod axis;
+mod classes;
+mod compare;
+mod folder;
+mod html;
+mod lines;
+mod matrix;
+mod overview;
+mod plot;
+mod series;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use folder::Run;
+
+/// File in the run folder.
+pub const FILE: &str = "report.html";
+
+/// Most runs that are compared: more curves cannot be told apart.
+pub const MOST_RUNS: usize = 32;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// There is no such folder.
+    #[error("there is no run at {}: it is no folder. Name the folder of a run, such as runs/NAME", .0.display())]
+    NoRun(PathBuf),
+    /// The folder holds no measurements.
+    #[error(
+        "there are no metrics in {}: metrics.jsonl is missing or holds no step and no evaluation. \
+         Name the folder of a run that has begun to train",
+        .0.display()
+    )]
+    NoMetrics(PathBuf),
+    /// A file cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The report cannot be written.
+    #[error("cannot write {}: {error}. Choose another file with --out", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Too many runs for one picture.
+    #[error("{0} runs cannot be told apart in a plot; compare at most {MOST_RUNS}")]
+    TooMany(usize),
+}
+
+/// Writes the report of one run into its folder and gives the file. Files that are missing there
+/// are missing in the report; only metrics must be there. A report that is there is replaced.
+///
+/// # Errors
+/// If there is no such run, or the report cannot be written.
+pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
+    let file = run_dir.join(FILE);
+    write_to(run_dir, &file)?;
+    Ok(file)
+}
+
+/// Writes the report of one run into this file.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_to(run_dir: &Path, file: &Path) -> Result<(), ReportError> {
+    let run = Run::read(run_dir)?;
+    save(file, &overview::page(&run))
+}
+
+/// Writes a comparison of several runs into a file.
+///
+/// # Errors
+/// If one of them is no run, there are more than [`MOST_RUNS`], or the file cannot be written.
+pub fn compare(runs: &[PathBuf], out: &Path) -> Result<(), ReportError> {
+    if runs.len() > MOST_RUNS {
+        return Err(ReportError::TooMany(runs.len()));
+    }
+    let runs: Result<Vec<Run>, ReportError> = runs.iter().map(|run| Run::read(run)).collect();
+    save(out, &compare::page(&runs?))
+}
+
+/// Whole or not at all, and with the permissions of any other file.
+fn save(path: &Path, text: &str) -> Result<(), ReportError> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let save = || {
+        let mut builder = tempfile::Builder::new();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // The umask applies.
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        let mut file = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        file.write_all(text.as_bytes())?;
+        file.persist(path)?;
+        Ok(())
+    };
+    save().map_err(|error: io::Error| ReportError::Write {
+        path: path.to_owned(),
+        error,
+    })
+}

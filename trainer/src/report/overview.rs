@@ -1,0 +1,340 @@
+//! The page of one run.
+
+use std::fmt::Write;
+
+use super::axis::number;
+use super::classes;
+use super::folder::Run;
+use super::html;
+use super::lines::Metrics;
+use super::plot::{self, Curve, Frame, Pen};
+use super::series::Series;
+use crate::environment::Environment;
+
+/// Characters of the configuration and of other long texts that are shown.
+const TEXT: usize = 100_000;
+const VALUE: usize = 2000;
+
+/// Most bars of ranks; neighbours share one beyond.
+const RANK_BARS: usize = 128;
+
+/// Parts of a step, as [`Metrics::times`] holds them.
+const PARTS: [&str; 5] = ["data", "forward", "backward", "wait", "update"];
+/// Their colours, so that those of waiting stand out.
+const PART_COLOURS: [usize; 5] = [3, 0, 5, 1, 2];
+
+/// The whole page.
+pub fn page(run: &Run) -> String {
+    let mut body = format!("<h1>{}</h1>\n", html::name(&run.name));
+    body += &subtitle(run);
+    for remark in &run.remarks {
+        let _ = writeln!(
+            body,
+            "<p class=\"note\">{}</p>",
+            html::shortened(remark, VALUE)
+        );
+    }
+    body += &html::cards(&cards(run));
+    body += &html::section("Training", &plots(&training(&run.metrics)));
+    body += &html::section("Time and memory", &plots(&speed(&run.metrics)));
+    if let Some(details) = &run.details {
+        body += &classes::sections(details);
+    }
+    if let Some(environment) = &run.environment {
+        body += &html::section("Environment", &environment_table(environment));
+    }
+    if let Some(config) = &run.config {
+        let text = html::shortened(config.trim_end(), TEXT);
+        body += &html::section("Configuration", &format!("<pre>{text}</pre>\n"));
+    }
+    html::page(&format!("{} – training report", run.name), &body)
+}
+
+fn subtitle(run: &Run) -> String {
+    let Some(environment) = &run.environment else {
+        return String::new();
+    };
+    let ranks = match environment.world_size {
+        1 => "one rank".to_owned(),
+        ranks => format!("{ranks} ranks"),
+    };
+    format!(
+        "<p class=\"soft\">Started {} with {ranks}, device {}</p>\n",
+        html::name(&environment.started),
+        html::name(&environment.device)
+    )
+}
+
+/// A share as people say it.
+pub fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
+fn cards(run: &Run) -> Vec<(&'static str, String)> {
+    let metrics = &run.metrics;
+    let mut cards = Vec::new();
+    let mut card = |name, value: Option<String>| cards.extend(value.map(|value| (name, value)));
+    card("accuracy", metrics.accuracy.last().map(percent));
+    card("best accuracy", metrics.accuracy.max().map(percent));
+    card("top-5 accuracy", metrics.top5.last().map(percent));
+    card("test loss", metrics.eval_loss.last().map(number));
+    let last = metrics.loss.smooth().last().map(|(_, loss)| number(*loss));
+    card("training loss", last);
+    card("steps", Some(metrics.step.to_string()));
+    card("epochs", Some(metrics.epoch.to_string()));
+    card("time of training", metrics.elapsed.map(html::duration));
+    card("images per second", metrics.throughput.mean().map(number));
+    let parameters = run.environment.as_ref().map(|env| env.parameters);
+    let parameters = parameters.filter(|count| *count > 0);
+    card("parameters", parameters.map(grouped));
+    card(
+        "largest memory, MiB",
+        metrics.memory.max().map(|mib| format!("{mib:.0}")),
+    );
+    card("TFLOP/s", metrics.tflops.mean().map(number));
+    card(
+        "of the device's peak",
+        metrics.share_of_peak.mean().map(percent),
+    );
+    let skipped = metrics.skipped_steps.filter(|steps| *steps > 0.0);
+    card("steps skipped", skipped.map(number));
+    cards
+}
+
+/// With a thin space between thousands.
+fn grouped(count: usize) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Plots beside each other.
+pub fn plots(figures: &str) -> String {
+    match figures.is_empty() {
+        true => String::new(),
+        false => format!("<div class=\"plots\">\n{figures}</div>\n"),
+    }
+}
+
+/// A noisy curve with its trend.
+fn noisy(name: &str, colour: usize, series: &Series) -> [Curve; 2] {
+    let trend = match name {
+        "" => "trend".to_owned(),
+        name => format!("{name}, smoothed"),
+    };
+    let trend = if series.smooth() == series.means() {
+        name.to_owned()
+    } else {
+        trend
+    };
+    [
+        Curve::new(name, colour, Pen::Faint, series.extremes()),
+        Curve::new(&trend, colour, Pen::Line, series.smooth()),
+    ]
+}
+
+fn training(metrics: &Metrics) -> String {
+    let frame = |id, title, y| Frame {
+        id,
+        title,
+        x: "step",
+        y,
+        ..Frame::default()
+    };
+    let loss = Frame {
+        logarithmic: true,
+        ..frame("loss", "Loss", "loss")
+    };
+    let [thin, smooth] = noisy("training", 0, &metrics.loss);
+    let test = Curve::new("test", 1, Pen::Marks, metrics.eval_loss.means());
+    let mut figures = plot::curves(&loss, &[thin, smooth, test]);
+    figures += &plot::curves(
+        &frame("accuracy", "Accuracy", "share of test images"),
+        &[
+            Curve::new("accuracy", 0, Pen::Marks, metrics.accuracy.means()),
+            Curve::new("top-5", 2, Pen::Marks, metrics.top5.means()),
+        ],
+    );
+    let zero = |frame: Frame| Frame {
+        zero: true,
+        ..frame
+    };
+    let lr = Curve::new("learning rate", 3, Pen::Line, metrics.lr.extremes());
+    figures += &plot::curves(&zero(frame("lr", "Learning rate", "learning rate")), &[lr]);
+    let norm = Frame {
+        logarithmic: true,
+        ..frame("gradient_norm", "Gradient norm", "norm before clipping")
+    };
+    figures += &plot::curves(&norm, &noisy("norm", 5, &metrics.gradient_norm));
+    let scale = Frame {
+        logarithmic: true,
+        ..frame("loss_scale", "Loss scale", "factor")
+    };
+    let curve = Curve::new("loss scale", 6, Pen::Line, metrics.loss_scale.extremes());
+    figures + &plot::curves(&scale, &[curve])
+}
+
+fn speed(metrics: &Metrics) -> String {
+    let frame = |id, title, y| Frame {
+        id,
+        title,
+        x: "step",
+        y,
+        zero: true,
+        logarithmic: false,
+    };
+    let mut figures = plot::curves(
+        &frame("throughput", "Throughput", "images per second"),
+        &noisy("images per second", 2, &metrics.throughput),
+    );
+    let mut layers = Vec::new();
+    for ((series, part), colour) in metrics.times.iter().zip(PARTS).zip(PART_COLOURS) {
+        let milliseconds = series.means().into_iter().map(|(x, y)| (x, 1000.0 * y));
+        layers.push(Curve::new(part, colour, Pen::Line, milliseconds.collect()));
+    }
+    figures += &plot::stack(
+        &frame("step_time", "Time of a step, rank 0", "milliseconds"),
+        &layers,
+    );
+    let memory = Curve::new(
+        "largest of any rank",
+        4,
+        Pen::Line,
+        metrics.memory.extremes(),
+    );
+    figures += &plot::curves(&frame("memory", "Memory", "MiB"), &[memory]);
+    figures + &ranks(metrics)
+}
+
+/// Work and waiting of every rank.
+fn ranks(metrics: &Metrics) -> String {
+    let count = metrics.compute.len().max(metrics.wait.len());
+    let group = count.div_ceil(RANK_BARS).max(1);
+    let part = |name, colour, seconds: &[f64]| {
+        let groups = seconds.chunks(group).enumerate();
+        let means = groups.map(|(index, group)| {
+            let mean = group.iter().sum::<f64>() / group.len() as f64;
+            (index as f64, mean)
+        });
+        Curve::new(name, colour, Pen::Line, means.collect())
+    };
+    let x = if group == 1 {
+        "rank"
+    } else {
+        "group of neighbouring ranks"
+    };
+    let frame = Frame {
+        id: "ranks",
+        title: "Work of the ranks",
+        x,
+        y: "seconds, all epochs",
+        zero: true,
+        logarithmic: false,
+    };
+    let parts = [
+        part("own work", 0, &metrics.compute),
+        part("waiting for others", 1, &metrics.wait),
+    ];
+    plot::bars(&frame, &parts)
+}
+
+fn environment_table(environment: &Environment) -> String {
+    let mut hosts = environment.hosts.clone();
+    hosts.sort();
+    hosts.dedup();
+    let texts = [
+        ("started", environment.started.clone()),
+        ("command", environment.command.join(" ")),
+        ("version", environment.version.clone()),
+        ("device", environment.device.clone()),
+        ("hosts", hosts.join(", ")),
+    ];
+    let counts = [
+        ("ranks", environment.world_size),
+        ("nodes", environment.nodes),
+        ("threads of a rank", environment.threads),
+        ("parameters", environment.parameters),
+        ("training images", environment.train_samples),
+        ("test images", environment.test_samples),
+        ("classes", environment.class_names.len()),
+        ("steps of an epoch", environment.steps_per_epoch as usize),
+    ];
+    let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
+    let texts = texts.map(|(key, text)| vec![key.to_owned(), html::shortened(&text, VALUE)]);
+    let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+    let counts = counts.map(|(key, count)| vec![key.to_owned(), grouped(count)]);
+    let rows: Vec<Vec<String>> = texts.chain(counts).collect();
+    let table = html::table("keys2", &[], &rows);
+    format!("<div class=\"box\">{table}</div>\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(lines: &str) -> Run {
+        Run {
+            name: "<script>alert(1)</script>".to_owned(),
+            metrics: Metrics::read(lines.as_bytes()).unwrap(),
+            config: Some("name = \"</pre><script>\"".to_owned()),
+            environment: Some(Environment {
+                device: "<img src=x>".to_owned(),
+                command: vec!["<svg onload=alert(1)>".to_owned()],
+                ..Environment::default()
+            }),
+            details: None,
+            remarks: vec!["<b>".to_owned()],
+        }
+    }
+
+    #[test]
+    fn what_files_hold_is_text() {
+        let page = page(&run("{\"kind\":\"train\",\"step\":1,\"loss\":2.5}\n"));
+        assert_eq!(page.matches("<script>").count(), 1);
+        assert_eq!(page.matches("</pre>").count(), 1);
+        for markup in ["<img", "<svg onload", "note\"><b>"] {
+            assert!(!page.contains(markup), "{markup}");
+        }
+    }
+
+    #[test]
+    fn a_million_lines_make_a_small_page() {
+        let mut text = String::new();
+        for step in 0..100_000 {
+            let _ = writeln!(
+                text,
+                "{{\"kind\":\"train\",\"step\":{step},\"loss\":{},\"lr\":0.1,\"images_per_second\":9e2,\
+                 \"time\":{{\"forward\":0.1,\"wait\":0.{}}},\"memory_mib\":{step},\"gradient_norm\":{}}}",
+                2.0 / f64::from(1 + step),
+                1 + step % 7,
+                step % 100
+            );
+        }
+        // Ten times the same: the page depends on the number of lines no more.
+        let page = page(&run(&text.repeat(10)));
+        assert!(page.len() < 300_000, "{}", page.len());
+        for plot in [
+            "loss",
+            "lr",
+            "throughput",
+            "step_time",
+            "memory",
+            "gradient_norm",
+        ] {
+            assert!(page.contains(&format!("data-plot=\"{plot}\"")), "{plot}");
+        }
+        assert!(!page.contains("NaN") && !page.contains("inf "));
+    }
+
+    #[test]
+    fn thousands_are_told_apart() {
+        assert_eq!(grouped(1_199_882), "1\u{202f}199\u{202f}882");
+        assert_eq!(grouped(100), "100");
+    }
+}

@@ -1,0 +1,402 @@
+//! Plots of curves, as SVG inside the page. They need no script; `page.js` only adds the values
+//! under the pointer.
+
+use std::fmt::Write;
+
+use super::axis::{Axis, range};
+use super::html::escape;
+use super::series::{Point, is_drawable};
+
+const WIDTH: f64 = 560.0;
+const HEIGHT: f64 = 280.0;
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 10.0;
+const BOTTOM: f64 = 40.0;
+
+/// Colours that the page has; further curves use them again.
+pub const COLOURS: usize = 8;
+
+/// Values on a curve that are marked one by one.
+const MARKS: usize = 40;
+
+/// From this factor between its values on, an axis that may be logarithmic is so.
+const LOGARITHMIC: f64 = 30.0;
+
+/// How a curve is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pen {
+    /// Behind another curve, which shows the trend.
+    Faint,
+    /// A line.
+    Line,
+    /// A line with a mark at every value.
+    Marks,
+}
+
+/// Values that belong together.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// Its name, as text; a curve without a name is not in the legend.
+    pub name: String,
+    /// Number of its colour.
+    pub colour: usize,
+    /// How it is drawn.
+    pub pen: Pen,
+    /// Its values in the order of their places.
+    pub points: Vec<Point>,
+}
+
+impl Curve {
+    /// A curve.
+    pub fn new(name: &str, colour: usize, pen: Pen, points: Vec<Point>) -> Self {
+        let points = points.into_iter();
+        Self {
+            name: name.to_owned(),
+            colour: colour % COLOURS,
+            pen,
+            points: points
+                .filter(|(x, y)| is_drawable(*x) && is_drawable(*y))
+                .collect(),
+        }
+    }
+}
+
+/// What stands around the curves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Frame {
+    /// Name of the plot for programs.
+    pub id: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// What goes to the right.
+    pub x: &'static str,
+    /// What goes up.
+    pub y: &'static str,
+    /// The axis holds zero.
+    pub zero: bool,
+    /// The axis may be logarithmic.
+    pub logarithmic: bool,
+}
+
+/// Curves over each other. Nothing, if none has a value.
+pub fn curves(frame: &Frame, curves: &[Curve]) -> String {
+    let drawn = || curves.iter().filter(|curve| !curve.points.is_empty());
+    let points = || drawn().flat_map(|curve| &curve.points);
+    let (Some(xs), Some(ys)) = (range(points(), |p| p.0), range(points(), |p| p.1)) else {
+        return String::new();
+    };
+    let x = x_axis(xs);
+    let y = y_axis(frame, ys, drawn());
+    let mut svg = begin(frame, &x, &y);
+    for curve in drawn() {
+        let places: Vec<Point> = curve
+            .points
+            .iter()
+            .map(|(px, py)| (x.place(*px), y.place(*py)))
+            .collect();
+        let class = match curve.pen {
+            Pen::Faint => "faint",
+            Pen::Line | Pen::Marks => "line",
+        };
+        let _ = writeln!(
+            svg,
+            "<path class=\"{class} c{}\" data-name=\"{}\" d=\"{}\"/>",
+            curve.colour,
+            escape(&curve.name),
+            path(&places)
+        );
+        if places.len() == 1 || (curve.pen == Pen::Marks && places.len() <= MARKS) {
+            let _ = writeln!(
+                svg,
+                "<path class=\"dots c{}\" d=\"{}\"/>",
+                curve.colour,
+                dots(&places)
+            );
+        }
+    }
+    let names = drawn().map(|curve| (curve.name.as_str(), curve.colour));
+    figure(frame.title, names, &svg)
+}
+
+/// Areas on top of each other. All have the same places.
+pub fn stack(frame: &Frame, layers: &[Curve]) -> String {
+    let Some(first) = layers.first() else {
+        return String::new();
+    };
+    let count = layers.iter().map(|layer| layer.points.len()).min();
+    let count = count.unwrap_or_default();
+    let mut edges = vec![vec![0.0; count]];
+    for layer in layers {
+        let below = edges.last().cloned().unwrap_or_default();
+        let heights = layer.points.iter().map(|point| point.1.max(0.0));
+        edges.push(below.iter().zip(heights).map(|(a, b)| a + b).collect());
+    }
+    let top = edges.last().into_iter().flatten();
+    let highest = top.copied().fold(0.0, f64::max);
+    let Some(xs) = range(&first.points, |p| p.0).filter(|_| highest > 0.0) else {
+        return String::new();
+    };
+    let x = x_axis(xs);
+    let y = Axis::round(0.0, highest, HEIGHT - BOTTOM, TOP);
+    // A single value is drawn as wide as the plot.
+    let xs: Vec<f64> = match count {
+        1 => vec![LEFT, WIDTH - RIGHT],
+        _ => first.points.iter().map(|point| x.place(point.0)).collect(),
+    };
+    let edge = |heights: &[f64]| -> Vec<Point> {
+        let heights = heights.iter().cycle();
+        let places = xs.iter().zip(heights);
+        places.map(|(px, height)| (*px, y.place(*height))).collect()
+    };
+    let mut svg = begin(frame, &x, &y);
+    for (layer, pair) in layers.iter().zip(edges.windows(2)) {
+        let [below, above] = pair else { continue };
+        let mut outline = edge(above);
+        outline.extend(edge(below).into_iter().rev());
+        let _ = writeln!(
+            svg,
+            "<path class=\"area c{}\" data-name=\"{}\" d=\"{}Z\"/>",
+            layer.colour,
+            escape(&layer.name),
+            path(&outline)
+        );
+    }
+    let names = layers
+        .iter()
+        .map(|layer| (layer.name.as_str(), layer.colour));
+    figure(frame.title, names, &svg)
+}
+
+/// Bars of several parts on top of each other, one bar for each place from 0.
+pub fn bars(frame: &Frame, parts: &[Curve]) -> String {
+    let heights: Vec<f64> = totals(parts);
+    let highest = heights.iter().copied().fold(0.0, f64::max);
+    if heights.is_empty() || highest <= 0.0 {
+        return String::new();
+    }
+    let count = heights.len() as f64;
+    let x = Axis::tight(-0.5, count - 0.5, LEFT, WIDTH - RIGHT);
+    let y = Axis::round(0.0, highest, HEIGHT - BOTTOM, TOP);
+    let mut svg = begin(frame, &x, &y);
+    let width = ((WIDTH - LEFT - RIGHT) / count * 0.8).min(90.0);
+    let mut below = vec![0.0; heights.len()];
+    for part in parts {
+        let mut d = String::new();
+        for ((px, height), below) in part.points.iter().zip(&mut below) {
+            let (from, to) = (y.place(*below), y.place(*below + height.max(0.0)));
+            let _ = write!(
+                d,
+                "M{:.1} {from:.1}h{width:.1}V{to:.1}h{:.1}Z",
+                x.place(*px) - width / 2.0,
+                -width
+            );
+            *below += height.max(0.0);
+        }
+        let _ = writeln!(svg, "<path class=\"bar c{}\" d=\"{d}\"/>", part.colour);
+    }
+    let names = parts.iter().map(|part| (part.name.as_str(), part.colour));
+    figure(frame.title, names, &svg)
+}
+
+fn totals(parts: &[Curve]) -> Vec<f64> {
+    let count = parts.iter().map(|part| part.points.len()).min();
+    let height = |index: usize| {
+        let points = parts.iter().filter_map(|part| part.points.get(index));
+        points.map(|point| point.1.max(0.0)).sum()
+    };
+    (0..count.unwrap_or_default()).map(height).collect()
+}
+
+fn x_axis((low, high): (f64, f64)) -> Axis {
+    Axis::tight(low, high, LEFT, WIDTH - RIGHT)
+}
+
+fn y_axis<'a>(
+    frame: &Frame,
+    (low, high): (f64, f64),
+    curves: impl Iterator<Item = &'a Curve>,
+) -> Axis {
+    let (from, to) = (HEIGHT - BOTTOM, TOP);
+    // Single lucky steps do not stretch a logarithmic axis.
+    let trends = curves.filter(|curve| curve.pen != Pen::Faint);
+    let trend = range(trends.flat_map(|curve| &curve.points), |p| p.1);
+    let (lowest, highest) = trend.unwrap_or((low, high));
+    if frame.logarithmic && lowest > 0.0 && highest / lowest > LOGARITHMIC {
+        return Axis::logarithmic(low.max(lowest / 5.0), high, from, to);
+    }
+    let low = if frame.zero { low.min(0.0) } else { low };
+    let high = if frame.zero { high.max(0.0) } else { high };
+    Axis::round(low, high, from, to)
+}
+
+/// The opening tag, the grid and the names of values.
+fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
+    let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+    let mut svg = format!(
+        "<svg data-plot=\"{}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\" \
+         data-x=\"{}\" data-y=\"{}\" data-xname=\"{}\">\n",
+        frame.id,
+        frame.title,
+        x.attribute(),
+        y.attribute(),
+        frame.x
+    );
+    let mut grid = String::new();
+    let mut labels = String::new();
+    for (value, label) in y.ticks(5) {
+        let place = y.place(value);
+        let _ = write!(grid, "M{LEFT} {place:.1}H{right}");
+        let _ = write!(
+            labels,
+            "<text x=\"{}\" y=\"{:.1}\" class=\"end\">{label}</text>",
+            LEFT - 7.0,
+            place + 3.5
+        );
+    }
+    // Bars stand at whole numbers only.
+    let whole = |value: &f64| (value - value.round()).abs() < 1e-6 || frame.x.contains("second");
+    for (value, label) in x.ticks(6).into_iter().filter(|(value, _)| whole(value)) {
+        let place = x.place(value);
+        let _ = write!(grid, "M{place:.1} {bottom}v4");
+        let _ = write!(
+            labels,
+            "<text x=\"{place:.1}\" y=\"{:.1}\" class=\"middle\">{label}</text>",
+            bottom + 16.0
+        );
+    }
+    let middle = (TOP + bottom) / 2.0;
+    let _ = writeln!(
+        svg,
+        "<path class=\"grid\" d=\"{grid}\"/>\n{labels}\n\
+         <text x=\"{:.1}\" y=\"{:.1}\" class=\"middle axis\">{}</text>\
+         <text x=\"12\" y=\"{middle:.1}\" class=\"middle axis\" \
+         transform=\"rotate(-90 12 {middle:.1})\">{}</text>",
+        (LEFT + right) / 2.0,
+        HEIGHT - 6.0,
+        frame.x,
+        frame.y
+    );
+    svg
+}
+
+/// The drawing with its heading and legend. Curves of the same name share an entry.
+fn figure<'a>(title: &str, names: impl Iterator<Item = (&'a str, usize)>, svg: &str) -> String {
+    let mut legend = String::new();
+    let mut seen = Vec::new();
+    for (name, colour) in names {
+        if name.is_empty() || seen.contains(&(name, colour)) {
+            continue;
+        }
+        seen.push((name, colour));
+        let _ = write!(
+            legend,
+            "<span class=\"key c{colour}\">{}</span>",
+            escape(name)
+        );
+    }
+    format!(
+        "<figure><figcaption><b>{title}</b><span class=\"keys\">{legend}</span></figcaption>\n\
+         {svg}</svg></figure>\n"
+    )
+}
+
+fn path(places: &[Point]) -> String {
+    let mut d = String::with_capacity(14 * places.len());
+    for (index, (x, y)) in places.iter().enumerate() {
+        let command = if index == 0 { 'M' } else { 'L' };
+        let _ = write!(d, "{command}{x:.1} {y:.2}");
+    }
+    d
+}
+
+/// A small circle at every place.
+fn dots(places: &[Point]) -> String {
+    let mut d = String::new();
+    for (x, y) in places {
+        let _ = write!(d, "M{:.1} {y:.1}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0Z", x - 3.0);
+    }
+    d
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: Frame = Frame {
+        id: "loss",
+        title: "Loss",
+        x: "step",
+        y: "loss",
+        zero: false,
+        logarithmic: true,
+    };
+
+    fn ds(svg: &str) -> Vec<&str> {
+        let parts = svg.split(" d=\"").skip(1);
+        parts.map(|part| part.split('"').next().unwrap()).collect()
+    }
+
+    #[test]
+    fn every_point_lies_within_the_picture() {
+        let points = (1..200).map(|step| (f64::from(step), 3.0 / f64::from(step)));
+        let curve = Curve::new("<b>", 0, Pen::Marks, points.collect());
+        let svg = curves(&FRAME, &[curve]);
+        assert!(svg.contains("linear\"") && svg.contains("log\""), "{svg}");
+        assert!(!svg.contains("<b>\"") && svg.contains("data-name=\"&lt;b&gt;\""));
+        let d = ds(&svg)[1];
+        let places: Vec<&str> = d.split(['M', 'L']).skip(1).collect();
+        assert_eq!(places.len(), 199);
+        for place in places {
+            let (x, y) = place.split_once(' ').unwrap();
+            assert!((LEFT..=WIDTH - RIGHT).contains(&x.parse().unwrap()));
+            assert!((TOP..=HEIGHT - BOTTOM).contains(&y.parse().unwrap()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_drawn() {
+        let points = vec![
+            (1.0, f64::NAN),
+            (f64::INFINITY, 1.0),
+            (2.0, 1e300),
+            (3.0, 2.0),
+        ];
+        let svg = curves(&FRAME, &[Curve::new("a", 0, Pen::Line, points.clone())]);
+        assert!(
+            svg.contains("class=\"dots"),
+            "a single value is a dot: {svg}"
+        );
+        let frames = [
+            svg,
+            stack(&FRAME, &[Curve::new("a", 0, Pen::Line, points.clone())]),
+            bars(&FRAME, &[Curve::new("a", 0, Pen::Line, points)]),
+        ];
+        for svg in frames {
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+            assert!(svg.contains("</svg>"));
+        }
+        let nothing = [Curve::new("a", 0, Pen::Line, vec![(1.0, f64::NAN)])];
+        assert_eq!(curves(&FRAME, &nothing), "");
+        assert_eq!(stack(&FRAME, &nothing), "");
+        assert_eq!(bars(&FRAME, &nothing), "");
+        assert_eq!(stack(&FRAME, &[]), "");
+    }
+
+    #[test]
+    fn layers_lie_on_each_other() {
+        let layer =
+            |colour, height| Curve::new("x", colour, Pen::Line, vec![(1.0, height), (2.0, height)]);
+        let svg = stack(&FRAME, &[layer(0, 1.0), layer(1, 3.0)]);
+        let y = |height: f64| HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * height / 4.0;
+        let right = WIDTH - RIGHT;
+        let expected = format!(
+            "M{LEFT:.1} {:.2}L{right:.1} {:.2}L{right:.1} {:.2}L{LEFT:.1} {:.2}Z",
+            y(4.0),
+            y(4.0),
+            y(1.0),
+            y(1.0)
+        );
+        assert_eq!(ds(&svg)[2], expected);
+    }
+}
