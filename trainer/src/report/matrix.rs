@@ -7,7 +7,7 @@ use super::classes::class_name;
 use super::html;
 
 /// Most cells along a side; more classes share cells with their neighbours.
-const CELLS: usize = 200;
+const CELLS: usize = 150;
 /// Up to here every row has its name.
 const NAMED: usize = 120;
 /// Up to here every cell shows its count.
@@ -125,7 +125,7 @@ impl<'a> Matrix<'a> {
     fn named(&self, margin: f64, side: f64) -> String {
         let class = if side < 12.0 { "small" } else { "" };
         let drop = if side < 12.0 { 2.6 } else { 4.0 };
-        let fitting = if side < 12.0 { 24 } else { 16 };
+        let fitting = if side < 12.0 { 20 } else { 16 };
         let mut labels = String::new();
         for index in 0..self.rows.len() {
             let full = class_name(self.names, index);
@@ -256,7 +256,7 @@ mod tests {
             (1, "90"),
             (10, "&lt;9&gt;"),
             (100, "&lt;99&gt;"),
-            (2000, "10 classes to a cell"),
+            (2000, "14 classes to a cell"),
         ] {
             let rows = square(count);
             let names: Vec<String> = (0..count).map(|class| format!("<{class}>")).collect();

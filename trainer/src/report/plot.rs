@@ -115,8 +115,7 @@ pub fn curves(frame: &Frame, curves: &[Curve]) -> String {
             );
         }
     }
-    let names = drawn().map(|curve| (curve.name.as_str(), curve.colour));
-    figure(frame.title, names, &svg)
+    figure(frame.title, drawn(), &svg)
 }
 
 /// Areas on top of each other. All have the same places.
@@ -162,10 +161,7 @@ pub fn stack(frame: &Frame, layers: &[Curve]) -> String {
             path(&outline)
         );
     }
-    let names = layers
-        .iter()
-        .map(|layer| (layer.name.as_str(), layer.colour));
-    figure(frame.title, names, &svg)
+    figure(frame.title, layers, &svg)
 }
 
 /// Bars of several parts on top of each other, one bar for each place from 0.
@@ -195,8 +191,7 @@ pub fn bars(frame: &Frame, parts: &[Curve]) -> String {
         }
         let _ = writeln!(svg, "<path class=\"bar c{}\" d=\"{d}\"/>", part.colour);
     }
-    let names = parts.iter().map(|part| (part.name.as_str(), part.colour));
-    figure(frame.title, names, &svg)
+    figure(frame.title, parts, &svg)
 }
 
 fn totals(parts: &[Curve]) -> Vec<f64> {
@@ -280,19 +275,16 @@ fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
     svg
 }
 
-/// The drawing with its heading and legend. Curves of the same name share an entry.
-fn figure<'a>(title: &str, names: impl Iterator<Item = (&'a str, usize)>, svg: &str) -> String {
+/// The drawing with its heading and legend.
+fn figure<'a>(title: &str, curves: impl IntoIterator<Item = &'a Curve>, svg: &str) -> String {
     let mut legend = String::new();
-    let mut seen = Vec::new();
-    for (name, colour) in names {
-        if name.is_empty() || seen.contains(&(name, colour)) {
-            continue;
-        }
-        seen.push((name, colour));
+    for curve in curves.into_iter().filter(|curve| !curve.name.is_empty()) {
+        let thin = if curve.pen == Pen::Faint { " thin" } else { "" };
         let _ = write!(
             legend,
-            "<span class=\"key c{colour}\">{}</span>",
-            escape(name)
+            "<span class=\"key c{}{thin}\">{}</span>",
+            curve.colour,
+            escape(&curve.name)
         );
     }
     format!(
