@@ -57,7 +57,8 @@ impl Browser {
                 .flat_map(|folder| names.map(|name| folder.join(name)))
                 .find(|file| file.is_file())
         };
-        let named = std::env::var_os("BURN_DIST_CHROMIUM").map(PathBuf::from);
+        let named = std::env::var_os("BURN_DIST_CHROMIUM").filter(|name| !name.is_empty());
+        let named = named.map(PathBuf::from);
         let Some(program) = named.or_else(on_path) else {
             eprintln!(
                 "SKIPPED: install chromium, or set BURN_DIST_CHROMIUM to it, to see reports in a \

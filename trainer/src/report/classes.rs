@@ -66,7 +66,12 @@ pub fn sections(details: &Details) -> String {
         tables += &worst(&classes);
     }
     if let Some(matrix) = &matrix {
-        plots += &matrix.figure();
+        let place = if matrix.is_small() {
+            &mut tables
+        } else {
+            &mut plots
+        };
+        *place += &matrix.figure();
         tables += &mistakes(matrix, &details.class_names);
     }
     if !tables.is_empty() {

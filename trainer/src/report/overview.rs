@@ -191,11 +191,15 @@ fn speed(metrics: &Metrics) -> String {
     );
     let mut layers = Vec::new();
     for ((series, part), colour) in metrics.times.iter().zip(PARTS).zip(PART_COLOURS) {
-        let milliseconds = series.means().into_iter().map(|(x, y)| (x, 1000.0 * y));
+        let milliseconds = series.smooth().into_iter().map(|(x, y)| (x, 1000.0 * y));
         layers.push(Curve::new(part, colour, Pen::Line, milliseconds.collect()));
     }
     figures += &plot::stack(
-        &frame("step_time", "Time of a step, rank 0", "milliseconds"),
+        &frame(
+            "step_time",
+            "Time of a step on rank 0, smoothed",
+            "milliseconds",
+        ),
         &layers,
     );
     let memory = Curve::new(

@@ -9,7 +9,7 @@ use super::series::{Point, is_drawable};
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 280.0;
-const LEFT: f64 = 58.0;
+const LEFT: f64 = 64.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 40.0;
@@ -239,7 +239,7 @@ fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
     );
     let mut grid = String::new();
     let mut labels = String::new();
-    for (value, label) in y.ticks(5) {
+    for (value, label) in y.ticks(5, 0.0) {
         let place = y.place(value);
         let _ = write!(grid, "M{LEFT} {place:.1}H{right}");
         let _ = write!(
@@ -249,9 +249,9 @@ fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
             place + 3.5
         );
     }
-    // Bars stand at whole numbers only.
-    let whole = |value: &f64| (value - value.round()).abs() < 1e-6 || frame.x.contains("second");
-    for (value, label) in x.ticks(6).into_iter().filter(|(value, _)| whole(value)) {
+    // Steps and ranks are whole numbers.
+    let apart = if frame.x.contains("second") { 0.0 } else { 1.0 };
+    for (value, label) in x.ticks(6, apart) {
         let place = x.place(value);
         let _ = write!(grid, "M{place:.1} {bottom}v4");
         let _ = write!(
@@ -265,8 +265,8 @@ fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
         svg,
         "<path class=\"grid\" d=\"{grid}\"/>\n{labels}\n\
          <text x=\"{:.1}\" y=\"{:.1}\" class=\"middle axis\">{}</text>\
-         <text x=\"12\" y=\"{middle:.1}\" class=\"middle axis\" \
-         transform=\"rotate(-90 12 {middle:.1})\">{}</text>",
+         <text x=\"9\" y=\"{middle:.1}\" class=\"middle axis\" \
+         transform=\"rotate(-90 9 {middle:.1})\">{}</text>",
         (LEFT + right) / 2.0,
         HEIGHT - 6.0,
         frame.x,
