@@ -4,15 +4,17 @@
 mod common;
 
 use std::fmt::Write;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Cursor;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::{Finished, Trial};
 use image::{ImageFormat, Rgb, RgbImage};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 const WIDTH: u32 = 1240;
@@ -55,7 +57,8 @@ impl Browser {
                 .flat_map(|folder| names.map(|name| folder.join(name)))
                 .find(|file| file.is_file())
         };
-        let named = std::env::var_os("BURN_DIST_CHROMIUM").map(PathBuf::from);
+        let named = std::env::var_os("BURN_DIST_CHROMIUM").filter(|name| !name.is_empty());
+        let named = named.map(PathBuf::from);
         let Some(program) = named.or_else(on_path) else {
             eprintln!(
                 "SKIPPED: install chromium, or set BURN_DIST_CHROMIUM to it, to see reports in a \
@@ -67,8 +70,10 @@ impl Browser {
         Some(Self { program, folder })
     }
 
-    /// Opens a page under a hard time limit and gives what is printed.
+    /// Opens a page under a hard time limit and gives what is printed. Nothing of the browser
+    /// remains: it has processes that live a little longer than the first one.
     fn open(&self, page: &Path, args: &[String]) -> String {
+        let [printed, complaints] = ["stdout", "stderr"].map(|name| self.folder.path().join(name));
         let mut command = Command::new("timeout");
         command
             .args(["-k", "5", "90"])
@@ -83,10 +88,18 @@ impl Browser {
             .arg("--host-resolver-rules=MAP * ~NOTFOUND")
             .arg(format!("--user-data-dir={}", self.folder.path().display()))
             .args(args)
-            .arg(format!("file://{}", page.display()));
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
+            .arg(format!("file://{}", page.display()))
+            .env("HOME", self.folder.path())
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(File::create(&printed).unwrap())
+            .stderr(File::create(&complaints).unwrap());
+        let mut child = command.spawn().unwrap();
+        let status = child.wait().unwrap();
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        let complaints = fs::read_to_string(complaints).unwrap();
+        assert!(status.success(), "{status}: {complaints}");
+        fs::read_to_string(printed).unwrap()
     }
 
     fn measure(&self, page: &Path) -> Layout {

@@ -14,7 +14,7 @@ use crate::evaluation_details::{Details, Prediction};
 /// Most images that are shown, and most characters of one and of all.
 const IMAGES: usize = 64;
 const IMAGE_LENGTH: usize = 270_000;
-const IMAGES_LENGTH: usize = 900_000;
+const IMAGES_LENGTH: usize = 700_000;
 /// Most bars of the accuracies.
 const BARS: usize = 400;
 /// Most bars with names.
@@ -66,11 +66,16 @@ pub fn sections(details: &Details) -> String {
         tables += &worst(&classes);
     }
     if let Some(matrix) = &matrix {
-        plots += &matrix.figure();
+        let place = if matrix.is_small() {
+            &mut tables
+        } else {
+            &mut plots
+        };
+        *place += &matrix.figure();
         tables += &mistakes(matrix, &details.class_names);
     }
     if !tables.is_empty() {
-        let _ = write!(plots, "<div class=\"plots\">{tables}</div>\n");
+        let _ = writeln!(plots, "<div class=\"plots\">{tables}</div>");
     }
     let heading = format!("Classes after step {}", details.step);
     let pictures = pictures(&details.predictions, &details.class_names);

@@ -7,11 +7,15 @@ use super::classes::class_name;
 use super::html;
 
 /// Most cells along a side; more classes share cells with their neighbours.
-const CELLS: usize = 200;
+const CELLS: usize = 150;
 /// Up to here every row has its name.
 const NAMED: usize = 120;
 /// Up to here every cell shows its count.
 const COUNTED: usize = 20;
+/// Most characters of a name beside it, and the side of cells from which on letters are of the usual
+/// size.
+const LONGEST: usize = 18;
+const LETTERS: f64 = 12.0;
 /// Degrees of colour.
 const LEVELS: usize = 12;
 /// Side of the whole picture.
@@ -54,7 +58,7 @@ impl<'a> Matrix<'a> {
         let count = cells.len();
         let named = count <= NAMED && group == 1;
         let side = (SIDE / count as f64).min(48.0);
-        let margin = if named { 110.0 } else { 34.0 };
+        let margin = if named { self.room(side) } else { 34.0 };
         let full = side * count as f64;
         let size = margin + full + 4.0;
         let mut svg = format!(
@@ -78,12 +82,13 @@ impl<'a> Matrix<'a> {
             true => self.named(margin, side),
             false => numbers(self.rows.len(), margin, full),
         };
+        let class = if self.is_small() { "" } else { "wide" };
         let shared = match group {
             1 => String::new(),
             group => format!(", {group} classes to a cell"),
         };
         format!(
-            "<figure class=\"wide\"><figcaption><b>Confusion matrix</b><span class=\"keys\">\
+            "<figure class=\"{class}\"><figcaption><b>Confusion matrix</b><span class=\"keys\">\
              rows: what it is; columns: what it was taken for; shade: share of the row, mistakes \
              enhanced{shared}</span></figcaption>\n{svg}</svg></figure>\n"
         )
@@ -122,15 +127,44 @@ impl<'a> Matrix<'a> {
         )
     }
 
+    /// Whether the picture is small enough to stand beside something else.
+    pub fn is_small(&self) -> bool {
+        self.rows.len() <= COUNTED
+    }
+
+    /// Characters of the longest name that is written.
+    fn longest(&self) -> usize {
+        let lengths =
+            (0..self.rows.len()).map(|class| class_name(self.names, class).chars().count());
+        lengths.max().unwrap_or_default().min(LONGEST)
+    }
+
+    /// Room for the names at both sides.
+    fn room(&self, side: f64) -> f64 {
+        let letter = if side < LETTERS { 5.3 } else { 7.0 };
+        14.0 + letter * self.longest() as f64
+    }
+
     fn named(&self, margin: f64, side: f64) -> String {
-        let class = if side < 12.0 { "small" } else { "" };
-        let drop = if side < 12.0 { 2.6 } else { 4.0 };
-        let fitting = if side < 12.0 { 24 } else { 16 };
+        let class = if side < LETTERS { "small" } else { "" };
+        let drop = if side < LETTERS { 2.6 } else { 4.0 };
+        let level = side >= LETTERS && self.longest() <= 2;
         let mut labels = String::new();
         for index in 0..self.rows.len() {
             let full = class_name(self.names, index);
-            let name = html::shortened(&full, fitting);
+            let name = html::shortened(&full, LONGEST - 1);
             let middle = margin + side * (index as f64 + 0.5);
+            if level {
+                let _ = writeln!(
+                    labels,
+                    "<text x=\"{:.1}\" y=\"{:.1}\" class=\"end\">{name}</text>\
+                     <text x=\"{middle:.1}\" y=\"{:.1}\" class=\"middle\">{name}</text>",
+                    margin - 6.0,
+                    middle + drop,
+                    margin - 6.0
+                );
+                continue;
+            }
             let _ = writeln!(
                 labels,
                 "<text x=\"{:.1}\" y=\"{:.1}\" class=\"end {class}\">{name}</text>\
@@ -256,7 +290,7 @@ mod tests {
             (1, "90"),
             (10, "&lt;9&gt;"),
             (100, "&lt;99&gt;"),
-            (2000, "10 classes to a cell"),
+            (2000, "14 classes to a cell"),
         ] {
             let rows = square(count);
             let names: Vec<String> = (0..count).map(|class| format!("<{class}>")).collect();

@@ -122,20 +122,16 @@ pub fn plots(figures: &str) -> String {
     }
 }
 
-/// A noisy curve with its trend.
-fn noisy(name: &str, colour: usize, series: &Series) -> [Curve; 2] {
-    let trend = match name {
-        "" => "trend".to_owned(),
-        name => format!("{name}, smoothed"),
-    };
-    let trend = if series.smooth() == series.means() {
-        name.to_owned()
-    } else {
-        trend
-    };
-    [
-        Curve::new(name, colour, Pen::Faint, series.extremes()),
-        Curve::new(&trend, colour, Pen::Line, series.smooth()),
+/// A noisy curve and its trend; the curve alone, where it is too short to have one.
+fn noisy(name: &str, colour: usize, series: &Series) -> Vec<Curve> {
+    let (values, trend) = (series.extremes(), series.smooth());
+    if values == trend {
+        return vec![Curve::new(name, colour, Pen::Line, values)];
+    }
+    let smoothed = format!("{name}, smoothed");
+    vec![
+        Curve::new(name, colour, Pen::Faint, values),
+        Curve::new(&smoothed, colour, Pen::Line, trend),
     ]
 }
 
@@ -151,9 +147,9 @@ fn training(metrics: &Metrics) -> String {
         logarithmic: true,
         ..frame("loss", "Loss", "loss")
     };
-    let [thin, smooth] = noisy("training", 0, &metrics.loss);
-    let test = Curve::new("test", 1, Pen::Marks, metrics.eval_loss.means());
-    let mut figures = plot::curves(&loss, &[thin, smooth, test]);
+    let mut losses = noisy("training", 0, &metrics.loss);
+    losses.push(Curve::new("test", 1, Pen::Marks, metrics.eval_loss.means()));
+    let mut figures = plot::curves(&loss, &losses);
     figures += &plot::curves(
         &frame("accuracy", "Accuracy", "share of test images"),
         &[
@@ -195,11 +191,15 @@ fn speed(metrics: &Metrics) -> String {
     );
     let mut layers = Vec::new();
     for ((series, part), colour) in metrics.times.iter().zip(PARTS).zip(PART_COLOURS) {
-        let milliseconds = series.means().into_iter().map(|(x, y)| (x, 1000.0 * y));
+        let milliseconds = series.smooth().into_iter().map(|(x, y)| (x, 1000.0 * y));
         layers.push(Curve::new(part, colour, Pen::Line, milliseconds.collect()));
     }
     figures += &plot::stack(
-        &frame("step_time", "Time of a step, rank 0", "milliseconds"),
+        &frame(
+            "step_time",
+            "Time of a step on rank 0, smoothed",
+            "milliseconds",
+        ),
         &layers,
     );
     let memory = Curve::new(

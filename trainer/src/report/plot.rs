@@ -9,7 +9,7 @@ use super::series::{Point, is_drawable};
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 280.0;
-const LEFT: f64 = 58.0;
+const LEFT: f64 = 64.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 40.0;
@@ -115,8 +115,7 @@ pub fn curves(frame: &Frame, curves: &[Curve]) -> String {
             );
         }
     }
-    let names = drawn().map(|curve| (curve.name.as_str(), curve.colour));
-    figure(frame.title, names, &svg)
+    figure(frame.title, drawn(), &svg)
 }
 
 /// Areas on top of each other. All have the same places.
@@ -162,10 +161,7 @@ pub fn stack(frame: &Frame, layers: &[Curve]) -> String {
             path(&outline)
         );
     }
-    let names = layers
-        .iter()
-        .map(|layer| (layer.name.as_str(), layer.colour));
-    figure(frame.title, names, &svg)
+    figure(frame.title, layers, &svg)
 }
 
 /// Bars of several parts on top of each other, one bar for each place from 0.
@@ -195,8 +191,7 @@ pub fn bars(frame: &Frame, parts: &[Curve]) -> String {
         }
         let _ = writeln!(svg, "<path class=\"bar c{}\" d=\"{d}\"/>", part.colour);
     }
-    let names = parts.iter().map(|part| (part.name.as_str(), part.colour));
-    figure(frame.title, names, &svg)
+    figure(frame.title, parts, &svg)
 }
 
 fn totals(parts: &[Curve]) -> Vec<f64> {
@@ -244,7 +239,7 @@ fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
     );
     let mut grid = String::new();
     let mut labels = String::new();
-    for (value, label) in y.ticks(5) {
+    for (value, label) in y.ticks(5, 0.0) {
         let place = y.place(value);
         let _ = write!(grid, "M{LEFT} {place:.1}H{right}");
         let _ = write!(
@@ -254,9 +249,9 @@ fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
             place + 3.5
         );
     }
-    // Bars stand at whole numbers only.
-    let whole = |value: &f64| (value - value.round()).abs() < 1e-6 || frame.x.contains("second");
-    for (value, label) in x.ticks(6).into_iter().filter(|(value, _)| whole(value)) {
+    // Steps and ranks are whole numbers.
+    let apart = if frame.x.contains("second") { 0.0 } else { 1.0 };
+    for (value, label) in x.ticks(6, apart) {
         let place = x.place(value);
         let _ = write!(grid, "M{place:.1} {bottom}v4");
         let _ = write!(
@@ -270,8 +265,8 @@ fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
         svg,
         "<path class=\"grid\" d=\"{grid}\"/>\n{labels}\n\
          <text x=\"{:.1}\" y=\"{:.1}\" class=\"middle axis\">{}</text>\
-         <text x=\"12\" y=\"{middle:.1}\" class=\"middle axis\" \
-         transform=\"rotate(-90 12 {middle:.1})\">{}</text>",
+         <text x=\"9\" y=\"{middle:.1}\" class=\"middle axis\" \
+         transform=\"rotate(-90 9 {middle:.1})\">{}</text>",
         (LEFT + right) / 2.0,
         HEIGHT - 6.0,
         frame.x,
@@ -280,19 +275,16 @@ fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
     svg
 }
 
-/// The drawing with its heading and legend. Curves of the same name share an entry.
-fn figure<'a>(title: &str, names: impl Iterator<Item = (&'a str, usize)>, svg: &str) -> String {
+/// The drawing with its heading and legend.
+fn figure<'a>(title: &str, curves: impl IntoIterator<Item = &'a Curve>, svg: &str) -> String {
     let mut legend = String::new();
-    let mut seen = Vec::new();
-    for (name, colour) in names {
-        if name.is_empty() || seen.contains(&(name, colour)) {
-            continue;
-        }
-        seen.push((name, colour));
+    for curve in curves.into_iter().filter(|curve| !curve.name.is_empty()) {
+        let thin = if curve.pen == Pen::Faint { " thin" } else { "" };
         let _ = write!(
             legend,
-            "<span class=\"key c{colour}\">{}</span>",
-            escape(name)
+            "<span class=\"key c{}{thin}\">{}</span>",
+            curve.colour,
+            escape(&curve.name)
         );
     }
     format!(

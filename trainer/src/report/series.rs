@@ -58,9 +58,9 @@ pub struct Series {
     buckets: Vec<Bucket>,
     /// Values that a full bucket holds.
     width: u64,
+    first: Option<Point>,
     last: Option<Point>,
-    /// Smallest and largest value.
-    range: (f64, f64),
+    max: f64,
 }
 
 impl Default for Series {
@@ -68,8 +68,9 @@ impl Default for Series {
         Self {
             buckets: Vec::new(),
             width: 1,
+            first: None,
             last: None,
-            range: (f64::INFINITY, f64::NEG_INFINITY),
+            max: f64::NEG_INFINITY,
         }
     }
 }
@@ -80,8 +81,9 @@ impl Series {
         if !is_drawable(x) || !is_drawable(y) {
             return;
         }
+        self.first = self.first.or(Some((x, y)));
         self.last = Some((x, y));
-        self.range = (self.range.0.min(y), self.range.1.max(y));
+        self.max = self.max.max(y);
         let new = Bucket::of((x, y));
         match self.buckets.last_mut() {
             Some(bucket) if bucket.count < self.width => *bucket = bucket.merged(new),
@@ -116,14 +118,9 @@ impl Series {
         self.last.map(|(_, y)| y)
     }
 
-    /// The smallest value.
-    pub fn min(&self) -> Option<f64> {
-        (!self.is_empty()).then_some(self.range.0)
-    }
-
     /// The largest value.
     pub fn max(&self) -> Option<f64> {
-        (!self.is_empty()).then_some(self.range.1)
+        (!self.is_empty()).then_some(self.max)
     }
 
     /// Mean of all values.
@@ -132,9 +129,16 @@ impl Series {
         all.map(|all| all.mean().1)
     }
 
-    /// Smallest and largest value of every bucket in their order: no peak is lost.
+    /// Smallest and largest value of every bucket in their order, from the first value to the last:
+    /// no peak is lost.
     pub fn extremes(&self) -> Vec<Point> {
-        let mut points = Vec::with_capacity(2 * self.buckets.len());
+        let mut points = Vec::with_capacity(2 * self.buckets.len() + 2);
+        let begins_later = |first: &Point| {
+            self.buckets
+                .first()
+                .is_some_and(|b| b.min.0.min(b.max.0) > first.0)
+        };
+        points.extend(self.first.filter(begins_later));
         for bucket in &self.buckets {
             let (min, max) = (bucket.min, bucket.max);
             let (first, second) = if min.0 <= max.0 {
@@ -147,6 +151,8 @@ impl Series {
                 points.push(second);
             }
         }
+        let ends_earlier = |last: &Point| points.last().is_some_and(|end| end.0 < last.0);
+        points.extend(self.last.filter(ends_earlier));
         points
     }
 
@@ -191,10 +197,10 @@ mod tests {
         }
         assert!(series.buckets.len() <= BUCKETS);
         let points = series.extremes();
-        assert!(points.len() <= 2 * BUCKETS);
+        assert!(points.len() <= 2 * BUCKETS + 2);
         assert!(points.contains(&(777_777.0, 57.0)));
         assert!(points.is_sorted_by(|a, b| a.0 < b.0));
-        assert!(points[0].0 < 10.0 && points[points.len() - 1].0 > f64::from(count) - 11.0);
+        assert!(points[0].0 == 0.0 && points[points.len() - 1].0 == f64::from(count - 1));
         assert!((series.mean().unwrap() - 4.500_05).abs() < 1e-9);
         assert_eq!(series.last(), Some(9.0));
         let smooth = series.smooth();
@@ -212,7 +218,7 @@ mod tests {
         assert_eq!(series.extremes(), points);
         assert_eq!(series.means(), points);
         assert_eq!(series.smooth(), points);
-        assert_eq!((series.min(), series.max()), (Some(1.0), Some(3.0)));
+        assert_eq!((series.last(), series.max()), (Some(2.0), Some(3.0)));
     }
 
     #[test]
@@ -237,7 +243,7 @@ mod tests {
             let low = values.iter().copied().fold(f64::INFINITY, f64::min);
             let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             prop_assert!(drawn.contains(&low) && drawn.contains(&high));
-            prop_assert!(drawn.len() <= 2 * BUCKETS);
+            prop_assert!(drawn.len() <= 2 * BUCKETS + 2);
             let mean = values.iter().sum::<f64>() / values.len() as f64;
             prop_assert!((series.mean().unwrap() - mean).abs() < 1e-6);
         }
