@@ -45,10 +45,11 @@ install_tensorboard() {
   local venv=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/tensorboard-venv
   export BURN_DIST_TENSORBOARD_PYTHON=$venv/bin/python
   tensorboard_ready "$BURN_DIST_TENSORBOARD_PYTHON" && return
-  if ! python3 -m venv --help >/dev/null 2>&1 && [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
+  if ! python3 -c 'import ensurepip' >/dev/null 2>&1 && [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
     say "installing python3-venv"
-    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -q -o DPkg::Lock::Timeout=60 install -y --no-install-recommends \
-      python3-venv </dev/null >&2 || say "apt-get failed"
+    local apt=(timeout 300 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
+    export DEBIAN_FRONTEND=noninteractive
+    { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends python3-venv; } </dev/null >&2 || say "apt-get failed"
   fi
   say "installing the Python package tensorboard into $venv"
   { python3 -m venv --clear "$venv" && timeout 300 "$venv/bin/pip" install --quiet tensorboard; } </dev/null >&2 || say "pip failed"

@@ -14,7 +14,7 @@ use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
 use crate::config::{Config, Precision};
 use crate::console::Console;
-use crate::environment::Environment;
+use crate::environment::{Environment, device_name};
 use crate::error::TrainError;
 use crate::metrics::MetricsFile;
 use crate::progress::{Meta, Progress, Task};
@@ -125,7 +125,7 @@ fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Work {
     let shape = session.data.splits.train.shape();
     let forward = model.flops([shape.channels, shape.height, shape.width]);
     let config = session.config;
-    let device = format!("{:?}", session.device);
+    let device = device_name(&session.device);
     let known = || peak::peak_tflops(&device, config.train.precision);
     let peak = config.log.peak_tflops.or_else(known);
     Work {
