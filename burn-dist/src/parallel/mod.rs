@@ -73,7 +73,7 @@ use replicas::Which;
 /// **Precision**: with [`ParallelOptions::precision`] lower than `f32`, layers see `f32` parameters
 /// cast to that type, and their gradients come back in `f32`. The loop casts the inputs to
 /// [`compute_dtype`](Self::compute_dtype), and the model's output to `f32` before the loss. A layer
-/// that reads its parameters within [`full_precision`](crate::autograd::full_precision) sees them
+/// that reads its parameters within [`full_precision`] sees them
 /// in `f32`; any other computes in the low type, Burn's own normalizations too. (Burn's `BatchNorm`
 /// then keeps its running statistics in that type while it trains.) In half precision the loss is
 /// scaled, and a step whose gradients overflow on any rank is skipped on all of them.
