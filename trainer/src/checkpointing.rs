@@ -93,12 +93,16 @@ impl Checkpoints {
         std::mem::take(&mut self.news)
     }
 
-    /// Waits until everything is written; what there is to tell of it.
-    pub fn finish(mut self) -> Vec<String> {
+    /// Waits until everything is written; what there is to tell of it. A collective call.
+    ///
+    /// # Errors
+    /// If a rank failed.
+    pub fn finish(mut self, group: &ProcessGroup) -> Result<Vec<String>, ParallelError> {
         while let Some(result) = self.writer.wait() {
             self.note(Some(result));
         }
-        self.news
+        self.writer.close(group)?;
+        Ok(self.news)
     }
 
     /// A checkpoint that cannot be written does not end the run: the ones before it are still good.

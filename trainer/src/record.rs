@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use burn_dist::{Buffer, Handle, ProcessGroup, ReduceOp};
 
+use crate::console::complain;
 use crate::error::TrainError;
 use crate::memory;
 use crate::metrics::{Metric, MetricsFile, StepTimes, TrainLine};
@@ -273,8 +274,11 @@ impl Recorder {
         if let Some(file) = &mut self.metrics {
             file.write(metric)?;
         }
-        if let Some(events) = &mut self.events {
-            events.write(metric)?;
+        let written = self.events.as_mut().map(|events| events.write(metric));
+        if let Some(Err(error)) = written {
+            // The same numbers stand in the file above: the run is worth more than the picture.
+            complain(&format!("warning: no more events for TensorBoard: {error}"));
+            self.events = None;
         }
         Ok(())
     }

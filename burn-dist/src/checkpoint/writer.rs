@@ -49,6 +49,9 @@ pub struct Writer {
     thread: Option<JoinHandle<()>>,
     /// Jobs without a result.
     pending: usize,
+    folder: PathBuf,
+    /// Mark of what this writer has begun.
+    attempt: String,
 }
 
 impl Writer {
@@ -107,6 +110,8 @@ impl Writer {
             results,
             thread: Some(thread),
             pending: 0,
+            folder: folder.to_owned(),
+            attempt: attempt.to_owned(),
         })
     }
 
@@ -154,6 +159,29 @@ impl Writer {
         }
     }
 
+    /// Ends the thread, and removes what could not be finished. A collective call, when every rank
+    /// has waited for its results.
+    ///
+    /// # Errors
+    /// If a rank failed.
+    pub fn close(mut self, group: &ProcessGroup) -> Result<(), crate::parallel::ParallelError> {
+        self.end();
+        group.barrier()?;
+        if group.rank() == 0 {
+            // What stays is removed when the run goes on.
+            let _ = folder::remove_failed(&self.folder, &self.attempt, u64::MAX);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // What it has begun it finishes; a panic was reported as its absence.
+            let _ = thread.join();
+        }
+    }
+
     fn gone(&mut self) -> Option<Result<Written, CheckpointError>> {
         self.pending = 0;
         Some(Err(CheckpointError::Gone))
@@ -162,11 +190,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            // What it has begun it finishes; a panic was reported as its absence.
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 

@@ -17,7 +17,7 @@ pub use summary::{End, Summary};
 
 use crate::callback::{Action, Callback, CallbackError, EpochEnd};
 use crate::checkpointing::Checkpoints;
-use crate::console::{Console, duration};
+use crate::console::{Console, complain, duration};
 use crate::early_stopping::{is_better, monitored};
 use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate_in_detail};
@@ -174,8 +174,9 @@ impl<M: ImageClassifier> Training<'_, M> {
             });
         }
         (details.epoch, details.step) = (progress.epoch, progress.steps);
-        if let Some(folder) = &self.run_dir {
-            details.write(folder)?;
+        if let Some(Err(error)) = self.run_dir.as_deref().map(|folder| details.write(folder)) {
+            // Only for people to look at: the run is worth more.
+            complain(&format!("warning: {error}"));
         }
         self.recorder.write(&Metric::Eval(EvalLine {
             epoch: progress.epoch,
@@ -294,9 +295,10 @@ impl<M: ImageClassifier> Training<'_, M> {
         if self.checkpoints.as_ref().is_some_and(lacks) {
             self.save()?;
         }
-        let news = self.checkpoints.take().map(Checkpoints::finish);
-        for news in news.into_iter().flatten() {
-            self.console.line(&news);
+        if let Some(checkpoints) = self.checkpoints.take() {
+            for news in checkpoints.finish(self.session.group)? {
+                self.console.line(&news);
+            }
         }
         Ok(())
     }
