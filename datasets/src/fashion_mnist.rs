@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use crate::delegate::delegate_dataset;
 use crate::download::{Downloader, Form, RemoteFile};
 use crate::idx_set::{IdxSet, Published};
-use crate::{Dataset, DatasetError, ImageShape, Normalization, Split};
+use crate::{DatasetError, Split};
 
 pub(crate) const PUBLISHED: Published = Published {
     name: "Fashion-MNIST",
@@ -110,25 +111,4 @@ impl FashionMnist {
     }
 }
 
-impl Dataset for FashionMnist {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn shape(&self) -> ImageShape {
-        self.0.shape()
-    }
-
-    fn class_names(&self) -> &[String] {
-        self.0.class_names()
-    }
-
-    /// Statistics of the training images.
-    fn normalization(&self) -> Normalization {
-        self.0.normalization()
-    }
-
-    fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
-        self.0.read(index, image)
-    }
-}
+delegate_dataset!(FashionMnist);

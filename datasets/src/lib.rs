@@ -39,6 +39,7 @@
 
 mod augment;
 mod cifar;
+mod delegate;
 mod digits;
 mod download;
 mod error;

@@ -75,10 +75,10 @@ impl Dataset for Picked {
     }
 
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
-        let len = self.indices.len();
-        let index = self.indices.get(index).copied();
-        self.dataset
-            .read(index.ok_or(DatasetError::Index { index: len, len })?, image)
+        let len = self.len();
+        let picked = self.indices.get(index);
+        let picked = picked.ok_or(DatasetError::Index { index, len })?;
+        self.dataset.read(*picked, image)
     }
 }
 
@@ -236,42 +236,11 @@ fn dir(config: &DataConfig) -> PathBuf {
 /// The first `samples` of a data set; all of it if there are no more, or no number is given.
 fn first(dataset: impl Dataset + 'static, samples: Option<usize>) -> Arc<dyn Dataset> {
     match samples {
-        Some(len) if len < dataset.len() => Arc::new(First { dataset, len }),
+        Some(samples) if samples < dataset.len() => Arc::new(Picked {
+            dataset: Arc::new(dataset),
+            indices: (0..samples).collect(),
+        }),
         _ => Arc::new(dataset),
-    }
-}
-
-/// The beginning of a data set.
-struct First<D> {
-    dataset: D,
-    len: usize,
-}
-
-impl<D: Dataset> Dataset for First<D> {
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn shape(&self) -> ImageShape {
-        self.dataset.shape()
-    }
-
-    fn class_names(&self) -> &[String] {
-        self.dataset.class_names()
-    }
-
-    fn normalization(&self) -> Normalization {
-        self.dataset.normalization()
-    }
-
-    fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
-        if index >= self.len {
-            return Err(DatasetError::Index {
-                index,
-                len: self.len,
-            });
-        }
-        self.dataset.read(index, image)
     }
 }
 

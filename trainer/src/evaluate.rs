@@ -29,27 +29,13 @@ pub struct Evaluation {
     pub samples: u64,
 }
 
-/// Evaluates `model`, which must not record gradients. Every rank takes its own part of the
-/// samples; all get the result for the whole.
+/// Evaluates `model`, which must not record gradients, and counts which classes are taken for
+/// which; `dataset` is that of the loader. Every rank takes its own part of the samples; all get
+/// the result for the whole, and rank 0 sample predictions too.
 ///
 /// # Errors
 /// If a sample cannot be read or a rank fails.
 pub fn evaluate<M: ImageClassifier>(
-    model: &M,
-    loader: &Loader,
-    sampler: &EvalSampler,
-    device: &Device,
-    group: &ProcessGroup,
-) -> Result<Evaluation, TrainError> {
-    pass(model, loader, sampler, device, group, None)
-}
-
-/// The same, and which classes are taken for which; `dataset` is that of the loader. Rank 0 gets
-/// the details of the whole, the others those of their part.
-///
-/// # Errors
-/// As [`evaluate`].
-pub fn evaluate_in_detail<M: ImageClassifier>(
     model: &M,
     dataset: &dyn Dataset,
     loader: &Loader,
@@ -57,24 +43,11 @@ pub fn evaluate_in_detail<M: ImageClassifier>(
     device: &Device,
     group: &ProcessGroup,
 ) -> Result<(Evaluation, Details), TrainError> {
-    let mut tally = Tally::new(dataset.class_names().len());
-    let evaluation = pass(model, loader, sampler, device, group, Some(&mut tally))?;
-    let details = tally.gather(dataset, &evaluation, group)?;
-    Ok((evaluation, details))
-}
-
-fn pass<M: ImageClassifier>(
-    model: &M,
-    loader: &Loader,
-    sampler: &EvalSampler,
-    device: &Device,
-    group: &ProcessGroup,
-    mut tally: Option<&mut Tally>,
-) -> Result<Evaluation, TrainError> {
+    let classes = dataset.class_names().len();
+    let mut tally = Tally::new(classes);
     // Sums in double precision and counts in integers: nothing depends on who summed what.
     let mut loss = [0f64];
     let mut counts = [0i64; 3];
-    let mut classes = 0;
     for batch in loader.iter(sampler.epoch()) {
         let batch = batch?;
         let expected = batch.labels.clone();
@@ -83,7 +56,6 @@ fn pass<M: ImageClassifier>(
         let logits = model.forward(images);
         let predicted: Vec<i64> = logits.clone().argmax(1).into_data().iter().collect();
         let scores = rows(&logits);
-        classes = scores.width;
         let losses = cross_entropy(logits, targets.labels).into_data();
         loss[0] += losses.iter::<f64>().sum::<f64>();
         for (i, (&predicted, &expected)) in predicted.iter().zip(&expected).enumerate() {
@@ -92,25 +64,24 @@ fn pass<M: ImageClassifier>(
             };
             counts[0] += i64::from(predicted == i64::from(expected));
             counts[1] += i64::from(is_among_top(scores.row(i), label));
-            if let (Some(tally), Some(index)) = (tally.as_deref_mut(), indices.get(i)) {
+            if let Some(index) = indices.get(i) {
                 tally.see(*index, label, predicted, scores.row(i));
             }
         }
         counts[2] += expected.len() as i64;
     }
-    // A rank may have no sample to see the number of classes by.
-    let mut most = [classes as i64];
     group.all_reduce(&mut loss, ReduceOp::Sum)?;
     group.all_reduce(&mut counts, ReduceOp::Sum)?;
-    group.all_reduce(&mut most, ReduceOp::Max)?;
     let [correct, top, samples] = counts;
     let share = |value: f64| value / (samples.max(1) as f64);
-    Ok(Evaluation {
+    let evaluation = Evaluation {
         loss: share(loss[0]),
         accuracy: share(correct as f64),
-        top5: (most[0] > TOP as i64).then(|| share(top as f64)),
+        top5: (classes > TOP).then(|| share(top as f64)),
         samples: samples.unsigned_abs(),
-    })
+    };
+    let details = tally.gather(dataset, &evaluation, group)?;
+    Ok((evaluation, details))
 }
 
 /// Logits on the host.

@@ -1,6 +1,5 @@
 //! `evaluation.json`: which classes a model takes for which, and what it says of a few images.
 
-use std::cmp::Reverse;
 use std::fs::Permissions;
 use std::io::Cursor;
 use std::os::unix::fs::PermissionsExt;
@@ -91,7 +90,6 @@ pub struct Guess {
 struct Candidate {
     index: usize,
     label: usize,
-    mistaken: bool,
     top: Vec<Guess>,
 }
 
@@ -140,14 +138,12 @@ impl Tally {
         }
         self.samples[label] += 1;
         self.correct[label] += i64::from(predicted == label);
-        let mistaken = predicted != label;
-        if index >= FIRST && !mistaken {
+        if index >= FIRST && predicted == label {
             return;
         }
         let candidate = Candidate {
             index,
             label,
-            mistaken,
             top: likeliest(scores),
         };
         if index < FIRST {
@@ -255,13 +251,13 @@ fn likeliest(scores: &[f32]) -> Vec<Guess> {
     let weight = |score: f32| f64::from(score - highest).exp();
     let sum: f64 = scores.iter().map(|score| weight(*score)).sum();
     let mut classes: Vec<usize> = (0..scores.len()).collect();
-    let key = |class: &usize| (Reverse(Score(scores[*class])), *class);
-    let kept = CLASSES.min(classes.len());
-    if kept < classes.len() {
-        classes.select_nth_unstable_by_key(kept, key);
-        classes.truncate(kept);
+    // The higher score first, of equal ones the first class.
+    let order = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+    if CLASSES < classes.len() {
+        classes.select_nth_unstable_by(CLASSES, order);
+        classes.truncate(CLASSES);
     }
-    classes.sort_by_key(key);
+    classes.sort_by(order);
     classes
         .into_iter()
         .map(|class| Guess {
@@ -269,24 +265,6 @@ fn likeliest(scores: &[f32]) -> Vec<Guess> {
             probability: weight(scores[class]) / sum,
         })
         .collect()
-}
-
-/// A number that can be sorted by.
-#[derive(PartialEq)]
-struct Score(f32);
-
-impl Eq for Score {}
-
-impl PartialOrd for Score {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Score {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
 }
 
 fn draw(dataset: &dyn Dataset, candidate: Candidate) -> Result<Prediction, TrainError> {

@@ -40,7 +40,7 @@ pub struct TrainLine {
     pub elapsed: f64,
     /// Where rank 0 spent the time of a step.
     pub time: StepTimes,
-    /// Largest memory in use on any rank, in MiB: resident on the CPU, of the device on a GPU.
+    /// Resident memory of rank 0 in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<f64>,
     /// Arithmetic of forward and backward, all ranks together, in 10¹² operations per second.
@@ -137,7 +137,7 @@ pub struct RanksLine {
     pub compute: Vec<f64>,
     /// Seconds of waiting for the others.
     pub wait: Vec<f64>,
-    /// Memory in use, in MiB.
+    /// Resident memory in MiB.
     pub memory_mib: Vec<f64>,
 }
 

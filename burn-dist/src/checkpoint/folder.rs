@@ -70,15 +70,9 @@ pub(super) fn hidden(folder: &Path, attempt: &str, step: u64) -> PathBuf {
     folder.join(format!("{HIDDEN}{attempt}-{step:010}"))
 }
 
-/// Removes what earlier attempts left unfinished.
+/// Removes all that earlier attempts left unfinished.
 pub(super) fn remove_unfinished(folder: &Path) -> Result<(), CheckpointError> {
-    for name in names(folder)? {
-        if name.starts_with(HIDDEN) {
-            let path = folder.join(name);
-            fs::remove_dir_all(&path).map_err(CheckpointError::io("remove", &path))?;
-        }
-    }
-    Ok(())
+    remove_hidden(folder, |_| true)
 }
 
 /// Removes what this attempt began before `step` and could not finish: another rank may have
@@ -88,12 +82,17 @@ pub(super) fn remove_failed(
     attempt: &str,
     step: u64,
 ) -> Result<(), CheckpointError> {
-    let prefix = format!("{HIDDEN}{attempt}-");
+    let begun = |name: &str| name.strip_prefix(attempt)?.strip_prefix('-')?.parse().ok();
+    remove_hidden(folder, |name| {
+        begun(name).is_some_and(|begun: u64| begun < step)
+    })
+}
+
+/// Removes the folders that are being written and whose name, without what marks them as such, is
+/// one that is `meant`.
+fn remove_hidden(folder: &Path, meant: impl Fn(&str) -> bool) -> Result<(), CheckpointError> {
     for name in names(folder)? {
-        let begun = name
-            .strip_prefix(&prefix)
-            .and_then(|step| step.parse().ok());
-        if begun.is_some_and(|begun: u64| begun < step) {
+        if name.strip_prefix(HIDDEN).is_some_and(&meant) {
             let path = folder.join(name);
             fs::remove_dir_all(&path).map_err(CheckpointError::io("remove", &path))?;
         }

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use super::{Cifar, Label, MAX_NAMES, MAX_RECORDS, MIRRORS, Published, locate};
+use crate::delegate::delegate_dataset;
 use crate::download::{Downloader, Form, RemoteFile};
 use crate::unpack::{Contents, Member};
-use crate::{Dataset, DatasetError, ImageShape, Normalization, Split};
+use crate::{DatasetError, Split};
 
 const PUBLISHED: Published = Published {
     name: "CIFAR-10",
@@ -139,25 +140,4 @@ impl Cifar10 {
     }
 }
 
-impl Dataset for Cifar10 {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn shape(&self) -> ImageShape {
-        self.0.shape()
-    }
-
-    fn class_names(&self) -> &[String] {
-        self.0.class_names()
-    }
-
-    /// Statistics of the training images.
-    fn normalization(&self) -> Normalization {
-        self.0.normalization()
-    }
-
-    fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
-        self.0.read(index, image)
-    }
-}
+delegate_dataset!(Cifar10);

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use super::{Cifar, Label, MAX_NAMES, MAX_RECORDS, MIRRORS, Published, locate};
+use crate::delegate::delegate_dataset;
 use crate::download::{Downloader, Form, RemoteFile};
 use crate::unpack::{Contents, Member};
-use crate::{Dataset, DatasetError, ImageShape, Normalization, Split};
+use crate::{DatasetError, Split};
 
 const PUBLISHED: Published = Published {
     name: "CIFAR-100",
@@ -150,25 +151,4 @@ impl Cifar100 {
     }
 }
 
-impl Dataset for Cifar100 {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn shape(&self) -> ImageShape {
-        self.0.shape()
-    }
-
-    fn class_names(&self) -> &[String] {
-        self.0.class_names()
-    }
-
-    /// Statistics of the training images.
-    fn normalization(&self) -> Normalization {
-        self.0.normalization()
-    }
-
-    fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
-        self.0.read(index, image)
-    }
-}
+delegate_dataset!(Cifar100);

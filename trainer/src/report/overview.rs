@@ -88,7 +88,7 @@ fn cards(run: &Run) -> Vec<(&'static str, String)> {
     let parameters = parameters.filter(|count| *count > 0);
     card("parameters", parameters.map(grouped));
     card(
-        "largest memory, MiB",
+        "largest memory of rank 0, MiB",
         metrics.memory.max().map(|mib| format!("{mib:.0}")),
     );
     card("TFLOP/s", metrics.tflops.mean().map(number));
@@ -202,12 +202,7 @@ fn speed(metrics: &Metrics) -> String {
         ),
         &layers,
     );
-    let memory = Curve::new(
-        "largest of any rank",
-        4,
-        Pen::Line,
-        metrics.memory.extremes(),
-    );
+    let memory = Curve::new("rank 0", 4, Pen::Line, metrics.memory.extremes());
     figures += &plot::curves(&frame("memory", "Memory", "MiB"), &[memory]);
     figures + &ranks(metrics)
 }

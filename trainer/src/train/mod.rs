@@ -20,7 +20,7 @@ use crate::checkpointing::Checkpoints;
 use crate::console::{Console, complain, duration};
 use crate::early_stopping::{is_better, monitored};
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, evaluate_in_detail};
+use crate::evaluate::{Evaluation, evaluate};
 use crate::memory;
 use crate::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::progress::{Meta, Progress};
@@ -158,7 +158,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         self.parallel.sync_buffers()?;
         let begin = Instant::now();
         let data = &self.session.data;
-        let (evaluation, mut details) = evaluate_in_detail(
+        let (evaluation, mut details) = evaluate(
             &self.parallel.for_evaluation(),
             data.splits.test.as_ref(),
             &data.eval_loader,

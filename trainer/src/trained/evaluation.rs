@@ -8,7 +8,7 @@ use models::ImageClassifier;
 
 use super::{Trained, WithTrained};
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, evaluate_in_detail};
+use crate::evaluate::{Evaluation, evaluate};
 use crate::evaluation_details::Details;
 use crate::run::{EVAL_BATCH, connect};
 use crate::{data, panics};
@@ -71,7 +71,7 @@ impl WithTrained for Evaluate<'_> {
     type Output = (Evaluation, Details);
 
     fn call<M: ImageClassifier>(self, model: M) -> Result<Self::Output, TrainError> {
-        evaluate_in_detail(
+        evaluate(
             &model,
             self.dataset,
             &self.loader,
