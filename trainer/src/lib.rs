@@ -20,6 +20,7 @@ pub mod environment;
 mod error;
 pub mod evaluate;
 pub mod evaluation_details;
+mod group;
 mod initial;
 mod limits;
 mod loss;

@@ -1,9 +1,12 @@
 //! The training objective of a classifier: cross-entropy, with smoothed and with mixed labels.
 
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
+use burn_dist::parallel::Parallel;
+use datasets::Batch;
+use models::ImageClassifier;
 
-use crate::batch::{Mix, Targets};
+use crate::batch::{Mix, Targets, to_tensors};
 
 /// Cross-entropy of every sample: `-log softmax(logits)[label]`.
 ///
@@ -40,6 +43,18 @@ fn surprise(log_probabilities: &Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> 
         .clone()
         .gather(1, labels.unsqueeze_dim::<2>(1));
     picked.squeeze_dim::<1>(1).neg()
+}
+
+/// The loss of a micro-batch: forward in the number format of `parallel`, the rest in f32.
+pub fn of_batch<M: ImageClassifier>(
+    parallel: &Parallel<M>,
+    batch: Batch,
+    device: &Device,
+    smoothing: f64,
+) -> Tensor<1> {
+    let (images, targets) = to_tensors(batch, device);
+    let images = images.cast(parallel.compute_dtype());
+    objective(parallel.model().forward(images), targets, smoothing)
 }
 
 #[cfg(test)]

@@ -3,23 +3,22 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use burn::tensor::Device;
-use burn_dist::group::{GroupOptions, ProcessGroup, TransportKind};
+use burn_dist::ProcessGroup;
 use burn_dist::world::World;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
 use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError};
 
 use crate::callback::Callback;
-use crate::config::{Batching, Config, Loaded, TransportName};
+use crate::config::{Batching, Config, Loaded};
 use crate::data::{self, Splits};
 use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{initial, limits, model, panics, seed};
+use crate::{group, initial, limits, model, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
 pub(crate) const EVAL_BATCH: usize = 128;
@@ -148,47 +147,28 @@ impl<'a> Trainer<'a> {
         let mut config = loaded.config.clone();
         limits::apply(&mut config);
         let batching = loaded.batching(world.size())?;
-        let group = connect(&config, world)?;
-        panics::watch(&group);
-        let prepare = || {
+        group::with_group(&config, world, |group| {
             let run_dir = self.run_dir.as_deref();
-            let start = Start::find(&self.resume, run_dir, &loaded.name, &group)?;
+            let start = Start::find(&self.resume, run_dir, &loaded.name, group)?;
             let session = Session {
                 config: &config,
                 name: &loaded.name,
                 start,
                 world,
-                group: &group,
+                group,
                 batching,
                 dashboard: self.dashboard,
                 device: world.device(),
-                data: open_in_turn(&config, batching, world, &group)?,
+                data: group::in_turn(world, group, || {
+                    data::prepare(&config.data)?;
+                    open(&config, batching, world)
+                })?,
             };
             let device = session.device.clone().autodiff();
             device.seed(seed::of_parameters(config.train.seed));
             then(&session, &device, self.callbacks)
-        };
-        prepare().inspect_err(|error| {
-            // Who failed because another rank did has nothing to tell.
-            if !error.is_of_another_rank() {
-                group.abort(&error.to_string());
-            }
         })
     }
-}
-
-pub(crate) fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
-    let timeout = Duration::from_secs(config.parallel.timeout_seconds);
-    let options = GroupOptions {
-        transport: match config.parallel.transport {
-            TransportName::Auto => TransportKind::Auto,
-            TransportName::Shm => TransportKind::Shm,
-            TransportName::Tcp => TransportKind::Tcp,
-        },
-        timeout,
-        ..GroupOptions::default()
-    };
-    Ok(ProcessGroup::connect_with(world, options)?)
 }
 
 /// Trains the model that is built.
@@ -208,25 +188,6 @@ impl WithModel for Train<'_> {
             false => model,
         };
         train::train(session, model, self.callbacks)
-    }
-}
-
-/// One rank of each node gets the data and opens it before the others do: files are downloaded
-/// once, and what is wrong with them is said once.
-fn open_in_turn(
-    config: &Config,
-    batching: Batching,
-    world: &World,
-    group: &ProcessGroup,
-) -> Result<Input, TrainError> {
-    if world.local_rank() == 0 {
-        data::prepare(&config.data)?;
-        let input = open(config, batching, world)?;
-        group.barrier()?;
-        Ok(input)
-    } else {
-        group.barrier()?;
-        open(config, batching, world)
     }
 }
 

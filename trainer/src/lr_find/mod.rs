@@ -12,13 +12,11 @@ use datasets::{BatchIter, Loader, TrainSampler};
 use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError};
 
-use crate::batch::to_tensors;
 use crate::config::{Batching, Config, Loaded};
 use crate::error::TrainError;
-use crate::loss::objective;
 use crate::model::{self, WithModel};
 use crate::train::parallel_options;
-use crate::{data, initial, optimizer, seed};
+use crate::{data, initial, loss, optimizer, seed};
 
 pub use curve::{Curve, Point, Suggestion};
 pub use plot::svg;
@@ -129,10 +127,8 @@ impl<F> Run<'_, F> {
         self.device.seed(seed::of_step(train.seed, 0, index + 1));
         let mut sum = 0.0;
         for _ in 0..self.batching.accumulate {
-            let (images, targets) = to_tensors(self.data.next()?, self.device);
-            let images = images.cast(parallel.compute_dtype());
-            let logits = parallel.model().forward(images);
-            let loss = objective(logits, targets, train.label_smoothing);
+            let batch = self.data.next()?;
+            let loss = loss::of_batch(parallel, batch, self.device, train.label_smoothing);
             sum += f64::from(loss.clone().into_scalar::<f32>());
             parallel.backward(loss)?;
         }

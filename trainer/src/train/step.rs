@@ -6,14 +6,12 @@ use datasets::BatchIter;
 use models::ImageClassifier;
 
 use super::Training;
-use crate::batch::to_tensors;
 use crate::checkpointing::Checkpoints;
 use crate::config::Batching;
 use crate::error::TrainError;
-use crate::loss::objective;
 use crate::metrics::StepTimes;
 use crate::record::{Step, Wishes};
-use crate::{seed, signals};
+use crate::{loss, seed, signals};
 
 impl<M: ImageClassifier> Training<'_, M> {
     /// Trains on the next micro-batches; `elapsed` gives the seconds of training so far.
@@ -38,10 +36,8 @@ impl<M: ImageClassifier> Training<'_, M> {
             };
             let batch = batch?;
             times.data += watch.lap();
-            let (images, targets) = to_tensors(batch, &device);
-            let images = images.cast(self.parallel.compute_dtype());
-            let logits = self.parallel.model().forward(images);
-            let loss = objective(logits, targets, config.train.label_smoothing);
+            let smoothing = config.train.label_smoothing;
+            let loss = loss::of_batch(&self.parallel, batch, &device, smoothing);
             loss_sum += f64::from(loss.clone().into_scalar::<f32>());
             times.forward += watch.lap();
             self.parallel.backward(loss)?;

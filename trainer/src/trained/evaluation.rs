@@ -10,8 +10,8 @@ use super::{Trained, WithTrained};
 use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::evaluation_details::Details;
-use crate::run::{EVAL_BATCH, connect};
-use crate::{data, panics};
+use crate::run::EVAL_BATCH;
+use crate::{data, group};
 
 impl Trained {
     /// Evaluates the model on the test images of its configuration. Every rank of `world` makes
@@ -20,14 +20,7 @@ impl Trained {
     /// # Errors
     /// If the data cannot be read, the checkpoint is of another model, or a rank fails.
     pub fn evaluate(&self, world: &World) -> Result<(Evaluation, Details), TrainError> {
-        let group = connect(&self.config, world)?;
-        panics::watch(&group);
-        self.evaluate_in(world, &group).inspect_err(|error| {
-            // Who failed because another rank did has nothing to tell.
-            if !error.is_of_another_rank() {
-                group.abort(&error.to_string());
-            }
-        })
+        group::with_group(&self.config, world, |group| self.evaluate_in(world, group))
     }
 
     fn evaluate_in(
@@ -36,17 +29,10 @@ impl Trained {
         group: &ProcessGroup,
     ) -> Result<(Evaluation, Details), TrainError> {
         let config = &self.config;
-        let open = || data::open(&config.data, config.train.seed);
-        // Files are downloaded once, and what is wrong with them is said once.
-        let test = if world.local_rank() == 0 {
+        let test = group::in_turn(world, group, || {
             data::prepare(&config.data)?;
-            let splits = open()?;
-            group.barrier()?;
-            splits.test
-        } else {
-            group.barrier()?;
-            open()?.test
-        };
+            Ok(data::open(&config.data, config.train.seed)?.test)
+        })?;
         let device = world.device();
         let evaluate = Evaluate {
             dataset: test.as_ref(),

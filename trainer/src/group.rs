@@ -1,0 +1,58 @@
+//! The ranks that do something together: how they connect, learn of each other's errors, and take
+//! turns.
+
+use std::time::Duration;
+
+use burn_dist::group::{GroupOptions, ProcessGroup, TransportKind};
+use burn_dist::world::World;
+
+use crate::config::{Config, TransportName};
+use crate::error::TrainError;
+use crate::panics;
+
+/// Does `work` as one rank of `world`; the others are told if it fails or panics.
+pub(crate) fn with_group<T>(
+    config: &Config,
+    world: &World,
+    work: impl FnOnce(&ProcessGroup) -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    let group = connect(config, world)?;
+    panics::watch(&group);
+    work(&group).inspect_err(|error| {
+        // Who failed because another rank did has nothing to tell.
+        if !error.is_of_another_rank() {
+            group.abort(&error.to_string());
+        }
+    })
+}
+
+fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
+    let timeout = Duration::from_secs(config.parallel.timeout_seconds);
+    let options = GroupOptions {
+        transport: match config.parallel.transport {
+            TransportName::Auto => TransportKind::Auto,
+            TransportName::Shm => TransportKind::Shm,
+            TransportName::Tcp => TransportKind::Tcp,
+        },
+        timeout,
+        ..GroupOptions::default()
+    };
+    Ok(ProcessGroup::connect_with(world, options)?)
+}
+
+/// Opens what all ranks need, one rank of each node before the others: files are downloaded once,
+/// and what is wrong with them is said once.
+pub(crate) fn in_turn<T>(
+    world: &World,
+    group: &ProcessGroup,
+    open: impl FnOnce() -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    if world.local_rank() == 0 {
+        let opened = open()?;
+        group.barrier()?;
+        Ok(opened)
+    } else {
+        group.barrier()?;
+        open()
+    }
+}
