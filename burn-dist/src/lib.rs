@@ -3,7 +3,7 @@
 //!
 //! Modules depend on those above them in this list, never on those below.
 
-// Shared memory is the one place that cannot do without, and allows it for itself.
+// Shared memory and MPI are the places that cannot do without, and allow it for themselves.
 #![deny(unsafe_code)]
 
 pub mod autograd;
@@ -14,6 +14,9 @@ pub mod collective;
 pub mod element;
 pub mod group;
 pub mod launch;
+#[cfg(feature = "mpi")]
+#[allow(unsafe_code)]
+pub mod mpi;
 pub mod parallel;
 pub mod precision;
 mod reduce;
@@ -26,4 +29,4 @@ mod error;
 pub use buffer::Buffer;
 pub use element::{DType, Element, ReduceOp};
 pub use error::{CollectiveError, Error};
-pub use group::{GroupOptions, Handle, ProcessGroup, TransportKind, shard};
+pub use group::{Algorithm, GroupOptions, Handle, ProcessGroup, TransportKind, shard};

@@ -4,13 +4,16 @@
 //! launch has a file of its own under [`launch`](crate::launch) that turns its variables into a
 //! `World`.
 
+mod error;
 mod secret;
 
+pub use error::WorldError;
 pub use secret::{MAX_SECRET_BYTES, MIN_SECRET_BYTES, Secret, SecretError};
 
-use crate::launch::torchrun;
-use std::net::SocketAddr;
+use crate::launch;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Largest world size: a limit on what a wrong number can make us allocate.
 pub const MAX_WORLD_SIZE: usize = 1 << 16;
@@ -25,105 +28,6 @@ pub(crate) const LAUNCH: &str = "BURN_DIST_LAUNCH";
 /// How variables are looked up: the process's environment, or a map in tests.
 pub type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Why the environment does not describe a world.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WorldError {
-    /// A variable holds something else than a number.
-    #[error("{name} must be a whole number, not `{value}`")]
-    NotANumber {
-        /// The variable.
-        name: &'static str,
-        /// What it holds.
-        value: String,
-    },
-    /// One variable makes another necessary.
-    #[error("{because} is set but {name} is not: set {name} ({meaning}) for every rank")]
-    Missing {
-        /// The variable that is missing.
-        name: &'static str,
-        /// The variable that asks for it.
-        because: &'static str,
-        /// What it says.
-        meaning: &'static str,
-    },
-    /// A world needs a rank.
-    #[error("world size 0: WORLD_SIZE must be at least 1")]
-    EmptyWorld,
-    /// Beyond every sensible size.
-    #[error("world size {size} is more than the {MAX_WORLD_SIZE} that are possible")]
-    WorldTooLarge {
-        /// What was asked for.
-        size: usize,
-    },
-    /// Ranks count from 0.
-    #[error("rank {rank} does not exist in a world of size {size}: ranks are 0 to {last}", last = size - 1)]
-    RankOutOfRange {
-        /// The rank.
-        rank: usize,
-        /// The world size.
-        size: usize,
-    },
-    /// Local ranks count from 0 on each node.
-    #[error(
-        "local rank {local_rank} does not exist on a node with {local_size} ranks: \
-         local ranks are 0 to {last}",
-        last = local_size - 1
-    )]
-    LocalRankOutOfRange {
-        /// The local rank.
-        local_rank: usize,
-        /// Ranks on this node.
-        local_size: usize,
-    },
-    /// A node has at least one rank and at most all of them.
-    #[error("LOCAL_WORLD_SIZE is {local_size}, but must be between 1 and the world size {size}")]
-    LocalSizeOutOfRange {
-        /// Ranks on this node.
-        local_size: usize,
-        /// The world size.
-        size: usize,
-    },
-    /// Nodes count from 0.
-    #[error("node {node} does not exist among {nodes} nodes: nodes are 0 to {last}", last = nodes - 1)]
-    NodeOutOfRange {
-        /// The node.
-        node: usize,
-        /// How many there are.
-        nodes: usize,
-    },
-    /// No port, or one that nobody can listen on.
-    #[error("MASTER_PORT must be a port from 1 to 65535, not `{value}`")]
-    BadPort {
-        /// What it holds.
-        value: String,
-    },
-    /// Ranks without a secret could be joined by anybody.
-    #[error(
-        "a run with {size} ranks needs a secret that only they know. Set the same for all ranks, \
-         for example {SECRET}=\"$(openssl rand -hex 16)\" before they are started, or name a file \
-         that only you can read in {SECRET_FILE}"
-    )]
-    NoSecret {
-        /// The world size.
-        size: usize,
-    },
-    /// The secret does not serve.
-    #[error("{name} does not hold a secret: {source}")]
-    BadSecret {
-        /// The variable.
-        name: &'static str,
-        /// What is wrong.
-        source: SecretError,
-    },
-    /// A kind of launch that is not known.
-    #[error("{LAUNCH} must be `single`, `local` or `torchrun`, not `{value}`")]
-    UnknownLaunch {
-        /// What it holds.
-        value: String,
-    },
-}
-
 /// How this process was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -132,6 +36,10 @@ pub enum Launch {
     Single,
     /// By [`LocalLauncher`](crate::launch::LocalLauncher), which also hosts the store.
     Local,
+    /// By `mpirun`, or another launcher that speaks PMI or PMIx; rank 0 hosts the store.
+    Mpi,
+    /// By Slurm's `srun`; rank 0 hosts the store.
+    Slurm,
     /// By `torchrun` or whatever else sets its variables; rank 0 hosts the store.
     Torchrun,
 }
@@ -141,6 +49,8 @@ impl std::fmt::Display for Launch {
         f.write_str(match self {
             Self::Single => "single",
             Self::Local => "local",
+            Self::Mpi => "mpi",
+            Self::Slurm => "slurm",
             Self::Torchrun => "torchrun",
         })
     }
@@ -153,15 +63,38 @@ pub struct Master {
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// Ports that rank 0 takes in this order where the first is in use by somebody else; the
+    /// other ranks look for it at all of them.
+    pub fallback: Vec<u16>,
+}
+
+impl Master {
+    /// One host and port.
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self {
+            host: host.into(),
+            port,
+            fallback: Vec::new(),
+        }
+    }
+
+    /// All ports at which the store may be, the likeliest first.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
+        std::iter::once(self.port).chain(self.fallback.iter().copied())
+    }
 }
 
 impl std::fmt::Display for Master {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
+            write!(f, "[{}]:{}", self.host, self.port)?;
         } else {
-            write!(f, "{}:{}", self.host, self.port)
+            write!(f, "{}:{}", self.host, self.port)?;
         }
+        for port in &self.fallback {
+            write!(f, "|{port}")?;
+        }
+        Ok(())
     }
 }
 
@@ -178,6 +111,19 @@ pub struct World {
     pub(crate) secret: Option<Secret>,
     /// Why this world was decided on, for [`World::describe`].
     pub(crate) reason: String,
+    pub(crate) link: Link,
+}
+
+/// What a launch leaves open for the group that is connected later.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Link {
+    /// Where rank 0 hosts the store, if the ranks agreed on that already.
+    pub listener: Option<Arc<TcpListener>>,
+    /// For [`World::advice`].
+    pub advice: Option<String>,
+    /// Keeps MPI running.
+    #[cfg(feature = "mpi")]
+    pub mpi: Option<Arc<crate::mpi::Session>>,
 }
 
 /// Where a rank sits: its place on its node and the node's among the others.
@@ -208,42 +154,39 @@ impl World {
             launch: Launch::Single,
             master: None,
             secret: None,
-            reason: "neither RANK, LOCAL_RANK nor WORLD_SIZE is set".into(),
+            reason: "no launcher has set any variables".into(),
+            link: Link::default(),
         }
     }
 
-    /// Reads the world from this process's environment.
+    /// Reads the world from this process's environment, in this order: `BURN_DIST_LAUNCH`, the
+    /// variables of MPI's launchers, of Slurm's `srun`, of `torchrun`; with none of them this
+    /// process is the only rank. [`World::describe`] says what was decided.
+    ///
+    /// Where MPI started the ranks and the feature `mpi` is on, this starts MPI and is a collective
+    /// operation; call it on the main thread, and keep the world or its group until the end.
     ///
     /// # Errors
     /// If the variables contradict each other or one is missing; see [`WorldError`].
     pub fn from_env() -> Result<Self, WorldError> {
         // What is no UTF-8 is reported by whoever parses it, so it must not count as unset.
-        Self::from_vars(&|name| {
+        let world = Self::from_vars(&|name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-        })
+        })?;
+        #[cfg(feature = "mpi")]
+        if world.launch == Launch::Mpi {
+            return crate::mpi::join(world);
+        }
+        Ok(world)
     }
 
-    /// Reads the world from the variables that `vars` gives, as [`World::from_env`] does.
+    /// Reads the world from the variables that `vars` gives, as [`World::from_env`] does, but
+    /// leaves MPI alone: of ranks that MPI started this is only what their launcher says.
     ///
     /// # Errors
     /// As for [`World::from_env`].
     pub fn from_vars(vars: Vars) -> Result<Self, WorldError> {
-        let world = match vars(LAUNCH).as_deref() {
-            Some("single") => Self {
-                reason: format!("{LAUNCH}=single"),
-                ..Self::single()
-            },
-            Some("local") => torchrun::world(vars, Launch::Local)?,
-            Some("torchrun") => torchrun::world(vars, Launch::Torchrun)?,
-            Some(other) => {
-                return Err(WorldError::UnknownLaunch {
-                    value: other.into(),
-                });
-            }
-            None if torchrun::detected(vars) => torchrun::world(vars, Launch::Torchrun)?,
-            None => Self::single(),
-        };
-        Ok(world)
+        launch::decide(vars)
     }
 
     /// The world of rank `rank` of `size` ranks on this machine whose store listens at `store`:
@@ -267,12 +210,10 @@ impl World {
                 nodes: 1,
             },
             launch: Launch::Local,
-            master: Some(Master {
-                host: store.ip().to_string(),
-                port: store.port(),
-            }),
+            master: Some(Master::new(store.ip().to_string(), store.port())),
             secret: Some(secret),
             reason: "given by the program".into(),
+            link: Link::default(),
         };
         world.checked()
     }
@@ -329,12 +270,18 @@ impl World {
 
     /// Whether this rank hosts the store: rank 0, unless the local launcher does it.
     pub fn hosts_store(&self) -> bool {
-        self.rank == 0 && self.size > 1 && self.launch == Launch::Torchrun
+        let elsewhere = matches!(self.launch, Launch::Single | Launch::Local);
+        self.rank == 0 && self.size > 1 && !elsewhere
     }
 
     /// The device this rank computes on.
     pub fn device(&self) -> burn::tensor::Device {
         burn::tensor::Device::flex()
+    }
+
+    /// Who started this process and how that was found out, in a few words.
+    pub fn launched_by(&self) -> String {
+        format!("{} ({})", self.launch, self.reason)
     }
 
     /// One line that says what was decided and why.
@@ -355,6 +302,21 @@ impl World {
              launch {} ({}){store}",
             self.rank, self.size, self.launch, self.reason
         )
+    }
+
+    /// What the user should know of this world and probably does not: that ranks were asked for which
+    /// nobody started.
+    pub fn advice(&self) -> Option<&str> {
+        self.link.advice.as_deref()
+    }
+
+    /// Which accelerator of those that this process sees is this rank's, out of `visible`.
+    ///
+    /// Launchers show a process either all devices of its node, of which each rank takes the next
+    /// one, or only its own, so that there is nothing to choose; both come out right here, as does
+    /// sharing where there are more ranks than devices.
+    pub fn device_index(&self, visible: usize) -> Option<usize> {
+        self.topology.local_rank.checked_rem(visible)
     }
 
     /// Replaces what the environment said of nodes by what the ranks found out together.
@@ -436,7 +398,7 @@ mod tests {
         assert_eq!(
             world.describe(),
             "rank 0 of 1, local rank 0 of 1, node 0 of 1; launch single \
-             (neither RANK, LOCAL_RANK nor WORLD_SIZE is set)"
+             (no launcher has set any variables)"
         );
     }
 

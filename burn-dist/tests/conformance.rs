@@ -40,6 +40,7 @@ fn options(kind: TransportKind, timeout: Duration) -> GroupOptions {
         first_timeout: timeout,
         timeout,
         flight_recorder: None,
+        ..GroupOptions::default()
     }
 }
 

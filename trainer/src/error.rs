@@ -29,6 +29,21 @@ pub enum TrainError {
     /// The data cannot be divided as the configuration asks.
     #[error(transparent)]
     Sampler(#[from] datasets::SamplerError),
+    /// The ranks were not given the same configuration.
+    #[error(
+        "rank {rank} has another configuration than rank 0: {key} is {theirs} there and {ours} on \
+         rank 0. Give all ranks the same file and the same --set"
+    )]
+    ConfigDiffers {
+        /// The first rank that differs.
+        rank: usize,
+        /// The first key that differs.
+        key: String,
+        /// Its value on rank 0.
+        ours: String,
+        /// Its value on that rank.
+        theirs: String,
+    },
     /// A number that must be finite is not.
     #[error("{what} is {value}: training diverged. Lower optimizer.lr or set train.clip_norm")]
     Diverged {
@@ -84,7 +99,10 @@ impl TrainError {
     pub fn is_same_on_all_ranks(&self) -> bool {
         matches!(
             self,
-            Self::Diverged { .. } | Self::Resume(_) | Self::Parallel(ParallelError::LossScale(_))
+            Self::Diverged { .. }
+                | Self::ConfigDiffers { .. }
+                | Self::Resume(_)
+                | Self::Parallel(ParallelError::LossScale(_))
         )
     }
 

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use burn_dist::group::{GroupOptions, ProcessGroup, TransportKind};
+use burn_dist::group::{Algorithm, GroupOptions, ProcessGroup, TransportKind};
 use burn_dist::world::World;
 
-use crate::config::{Config, TransportName};
+use crate::config::{AlgorithmName, Config, TransportName};
 use crate::error::TrainError;
-use crate::panics;
+use crate::{panics, same_config};
 
 /// Does `work` as one rank of `world`; the others are told if it fails or panics.
 pub(crate) fn with_group<T>(
@@ -18,7 +18,9 @@ pub(crate) fn with_group<T>(
 ) -> Result<T, TrainError> {
     let group = connect(config, world)?;
     panics::watch(&group);
-    work(&group).inspect_err(|error| {
+    let checked = same_config::check(config, &group);
+    let worked = checked.and_then(|()| work(&group));
+    worked.inspect_err(|error| {
         // Who failed because another rank did has nothing to tell.
         if !error.is_of_another_rank() {
             group.abort(&error.to_string());
@@ -33,6 +35,11 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
             TransportName::Auto => TransportKind::Auto,
             TransportName::Shm => TransportKind::Shm,
             TransportName::Tcp => TransportKind::Tcp,
+            TransportName::Mpi => TransportKind::Mpi,
+        },
+        algorithm: match config.parallel.algorithm {
+            AlgorithmName::Auto => Algorithm::Auto,
+            AlgorithmName::Mpi => Algorithm::Mpi,
         },
         timeout,
         ..GroupOptions::default()

@@ -38,6 +38,7 @@ pub mod report;
 pub mod resume;
 mod run;
 pub mod run_dir;
+mod same_config;
 pub mod schedule;
 mod seed;
 mod signals;

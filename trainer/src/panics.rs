@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use burn_dist::ProcessGroup;
+use burn_dist::launch::abort_all;
 
 /// How long the group may take to tell the other ranks.
 const ABORT_TIME: Duration = Duration::from_secs(2);
@@ -25,6 +26,7 @@ pub fn end_on_panic(rank: usize) {
         let reason = format!("rank {rank} panicked: {info}");
         crate::console::complain(&format!("error: {reason}; this is a bug"));
         abort(reason);
+        abort_all(crate::FAILED);
         std::process::exit(crate::FAILED);
     }));
 }

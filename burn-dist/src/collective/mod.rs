@@ -97,7 +97,7 @@ pub(crate) fn run(
     watch: &Watch,
 ) -> Result<(), Failure> {
     let Some(shared) = transport.shared() else {
-        announce(transport, at, what, watch)?;
+        enter(transport, at, what, watch)?;
         return streamed(transport, at, what, memory.bytes(), watch);
     };
     let words = what.encode();
@@ -145,10 +145,7 @@ pub(crate) fn gather_bytes(
     payload: &[u8],
     watch: &Watch,
 ) -> Result<Vec<Vec<u8>>, Failure> {
-    match transport.shared() {
-        Some(shared) => shared.enter(what.encode(), watch)?,
-        None => announce(transport, at, what, watch)?,
-    }
+    enter(transport, at, what, watch)?;
     let mut lengths = vec![0u64; at.size];
     lengths[at.rank] = payload.len() as u64;
     let word = |rank| rank * 8..rank * 8 + 8;
@@ -227,6 +224,19 @@ fn streamed(
     }
 }
 
+/// Makes sure that the ranks enter the same collective.
+pub(crate) fn enter(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    what: &Descriptor,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    match transport.shared() {
+        Some(shared) => Ok(shared.enter(what.encode(), watch)?),
+        None => announce(transport, at, what, watch),
+    }
+}
+
 /// Tells the next rank what this one enters, and checks what the previous one enters.
 fn announce(
     transport: &mut dyn Transport,
@@ -238,7 +248,7 @@ fn announce(
     let mut theirs = [0; Descriptor::BYTES];
     let (mut sent, mut received) = (0, 0);
     let (next, previous) = (at.next(), at.previous());
-    while sent < mine.len() || received < theirs.len() {
+    while sent < mine.len() || received < theirs.len() || !transport.is_drained()? {
         let before = sent + received;
         if sent < mine.len() {
             sent += transport.try_send(next, &mine[sent..])?;

@@ -185,7 +185,7 @@ fn run(
         let sent = outgoing.go_on(transport, at, data)?;
         let received = incoming.go_on(transport, at, data, (dtype, op))?;
         outgoing.ready += received.usable;
-        if outgoing.is_done() && incoming.is_done() {
+        if outgoing.is_done() && incoming.is_done() && transport.is_drained()? {
             return Ok(());
         }
         if sent + received.bytes > 0 {
@@ -195,8 +195,7 @@ fn run(
             send_to: outgoing.is_ready().then_some(at.next()),
             recv_from: (!incoming.is_done()).then_some(at.previous()),
         };
-        // Nothing to send and everything received, yet not done, can't be: what is sent is what
-        // was there or was received.
+        // With nothing to send and everything received, what was sent is still on its way.
         let peer = interest.recv_from.or(interest.send_to).unwrap_or(at.next());
         let limit = watch.slice(peer).map_err(|interrupt| Failure::Waiting {
             rank: peer,

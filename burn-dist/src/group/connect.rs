@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::engine::{Engine, Link, Place};
-use super::{GroupOptions, TransportKind};
+use super::{Algorithm, GroupOptions, TransportKind, program};
 use crate::error::Error;
+#[cfg(feature = "mpi")]
+use crate::mpi::{Collectives, Communicator, Streams};
 use crate::rendezvous::{RendezvousError, Store};
 use crate::transport::shm::Offer;
 use crate::transport::tcp::Listener;
@@ -16,6 +18,9 @@ use crate::world::World;
 pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Error> {
     let store = Arc::new(Store::connect(world, options.connect_timeout)?);
     // Whatever goes wrong here goes wrong for all: a rank that gives up says so.
+    if options.same_program {
+        program::check(world, &store)?;
+    }
     let connected = choose(world, &options, &store);
     let (transport, nodes) = connected.inspect_err(|error| store.abort(&error.to_string()))?;
     let (rank, size) = (world.rank(), world.size());
@@ -25,7 +30,12 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
         nodes,
         transport: transport.name(),
     };
+    #[cfg(feature = "mpi")]
+    let collectives =
+        native(world, &options).inspect_err(|error| store.abort(&error.to_string()))?;
     let link = Link {
+        #[cfg(feature = "mpi")]
+        collectives,
         store,
         transport,
         first_timeout: options.first_timeout.max(options.timeout),
@@ -46,7 +56,8 @@ fn choose(
     distinct.sort();
     distinct.dedup();
     let nodes = distinct.len();
-    match options.transport {
+    match preferred(world, options, nodes) {
+        TransportKind::Mpi => Ok((messages(world)?, nodes)),
         TransportKind::Tcp => Ok((tcp(world, options, store)?, nodes)),
         TransportKind::Shm if nodes > 1 => {
             let stranger = hosts.iter().position(|host| *host != hosts[world.rank()]);
@@ -68,6 +79,74 @@ fn choose(
                 Ok((tcp(world, options, store)?, nodes))
             }
         },
+    }
+}
+
+/// MPI has the better network between nodes, where it runs, and its own collectives ask for it.
+fn preferred(world: &World, options: &GroupOptions, nodes: usize) -> TransportKind {
+    let is_auto = options.transport == TransportKind::Auto;
+    if options.algorithm == Algorithm::Mpi && is_auto {
+        return TransportKind::Mpi;
+    }
+    match is_auto && nodes > 1 && has_mpi(world) {
+        true => TransportKind::Mpi,
+        false => options.transport,
+    }
+}
+
+#[cfg(feature = "mpi")]
+fn has_mpi(world: &World) -> bool {
+    world.link.mpi.is_some()
+}
+
+#[cfg(not(feature = "mpi"))]
+fn has_mpi(_: &World) -> bool {
+    false
+}
+
+#[cfg(feature = "mpi")]
+fn messages(world: &World) -> Result<Box<dyn Transport>, Error> {
+    let streams = Streams::new(communicator(world)?, world.rank(), world.size())?;
+    Ok(Box::new(streams))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn messages(_: &World) -> Result<Box<dyn Transport>, Error> {
+    Err(no_mpi("this program was built without the feature `mpi`").into())
+}
+
+/// MPI's own collectives, if they are asked for.
+#[cfg(feature = "mpi")]
+fn native(world: &World, options: &GroupOptions) -> Result<Option<Collectives>, Error> {
+    Ok(match options.algorithm {
+        Algorithm::Mpi => Some(Collectives::new(communicator(world)?)),
+        Algorithm::Auto => None,
+    })
+}
+
+/// A communicator of all ranks, for one purpose.
+#[cfg(feature = "mpi")]
+fn communicator(world: &World) -> Result<Communicator, Error> {
+    let Some(session) = &world.link.mpi else {
+        return Err(
+            no_mpi("MPI has not started these ranks: start them with mpirun or srun").into(),
+        );
+    };
+    session.duplicate().map_err(|error| {
+        TransportError::Setup {
+            transport: "mpi",
+            action: "duplicating the communicator".into(),
+            source: error.into(),
+        }
+        .into()
+    })
+}
+
+fn no_mpi(reason: &str) -> TransportError {
+    TransportError::Setup {
+        transport: "mpi",
+        action: "looking for MPI".into(),
+        source: std::io::Error::other(reason),
     }
 }
 

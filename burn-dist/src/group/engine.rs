@@ -52,6 +52,9 @@ pub(super) struct Link {
     pub flight_recorder: Option<PathBuf>,
     /// The store itself, where this process hosts it for ranks of its own.
     pub server: Option<Arc<StoreServer>>,
+    /// MPI's own collectives, where they are asked for.
+    #[cfg(feature = "mpi")]
+    pub collectives: Option<crate::mpi::Collectives>,
 }
 
 pub(super) struct Engine {
@@ -155,6 +158,11 @@ impl Engine {
             let (root, size) = (call.root, self.place.size);
             return Err(CollectiveError::NoSuchRoot { root, size }.into());
         }
+        #[cfg(feature = "mpi")]
+        let target = match self.run_by_mpi(call, target)? {
+            Some(target) => target,
+            None => return Ok(()),
+        };
         let Some(shared) = self.link.as_mut().map(|link| link.transport.shared()) else {
             return Ok(self.fuse.check()?);
         };
@@ -186,6 +194,47 @@ impl Engine {
         self.perform(what, |transport, at, watch| {
             collective::run(transport, at, &what, memory, watch)
         })
+    }
+
+    /// Runs it by MPI's own collectives, or gives the target back.
+    #[cfg(feature = "mpi")]
+    fn run_by_mpi<'t>(
+        &mut self,
+        call: Call,
+        target: Target<'t>,
+    ) -> Result<Option<Target<'t>>, Error> {
+        let Some(mut native) = self.link.as_mut().and_then(|link| link.collectives.take()) else {
+            return Ok(Some(target));
+        };
+        let (dtype, bytes) = match &target {
+            Target::Slice(dtype, bytes) => (*dtype, bytes.len()),
+            Target::Buffer(buffer) => (buffer.dtype(), buffer.bytes().len()),
+        };
+        let what = Descriptor {
+            op: call.op,
+            root: call.root as u16,
+            ..self.describe(call.kind, dtype, bytes / dtype.size())
+        };
+        let done = if crate::mpi::Collectives::can(&what) {
+            let native = &mut native;
+            self.perform(what, |transport, at, watch| {
+                collective::enter(transport, at, &what, watch)?;
+                match target {
+                    Target::Buffer(buffer) if !buffer.is_registered() => {
+                        native.run(&what, buffer, watch)
+                    }
+                    Target::Buffer(buffer) => native.run_on_slice(&what, buffer.bytes_mut(), watch),
+                    Target::Slice(_, bytes) => native.run_on_slice(&what, bytes, watch),
+                }
+            })
+            .map(|()| None)
+        } else {
+            Ok(Some(target))
+        };
+        if let Some(link) = &mut self.link {
+            link.collectives = Some(native);
+        }
+        done
     }
 
     pub fn bucket(&mut self, dtype: DType, len: usize) -> Result<Buffer, Error> {
@@ -267,6 +316,8 @@ impl Engine {
                 self.recorder
                     .dump(self.place.rank, link.flight_recorder.as_deref());
                 self.fuse.blow(&error.to_string());
+                #[cfg(feature = "mpi")]
+                crate::mpi::failure::note();
                 Err(error.into())
             }
         }

@@ -7,6 +7,7 @@
 mod connect;
 mod engine;
 mod handle;
+mod program;
 mod queue;
 mod recorder;
 mod threads;
@@ -29,13 +30,15 @@ use queue::Queue;
 /// Which transport a group uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportKind {
-    /// Shared memory when all ranks are on one host, else TCP.
+    /// Shared memory when all ranks are on one host, else MPI where it started them, else TCP.
     #[default]
     Auto,
     /// Shared memory; an error when the ranks are not on one host.
     Shm,
     /// TCP, also within a host.
     Tcp,
+    /// MPI's messages; only in a world that MPI started (feature `mpi`).
+    Mpi,
 }
 
 impl std::str::FromStr for TransportKind {
@@ -46,11 +49,34 @@ impl std::str::FromStr for TransportKind {
             "auto" => Ok(Self::Auto),
             "shm" => Ok(Self::Shm),
             "tcp" => Ok(Self::Tcp),
+            "mpi" => Ok(Self::Mpi),
             other => Err(format!(
-                "there is no transport {other:?}: use auto, shm or tcp"
+                "there is no transport {other:?}: use auto, shm, tcp or mpi"
             )),
         }
     }
+}
+
+impl std::str::FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "mpi" => Ok(Self::Mpi),
+            other => Err(format!("there is no algorithm {other:?}: use auto or mpi")),
+        }
+    }
+}
+
+/// Who computes what a collective computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Ours: rings, and direct reduction where the ranks share memory.
+    #[default]
+    Auto,
+    /// MPI's own collectives; only in a world that MPI started (feature `mpi`).
+    Mpi,
 }
 
 /// How a group is connected and how long it is patient.
@@ -58,6 +84,10 @@ impl std::str::FromStr for TransportKind {
 pub struct GroupOptions {
     /// Which transport.
     pub transport: TransportKind,
+    /// Which algorithms.
+    pub algorithm: Algorithm,
+    /// Whether ranks that run different executables are refused.
+    pub same_program: bool,
     /// How long the ranks may take to find each other.
     pub connect_timeout: Duration,
     /// How long the first collective may take: some ranks load data, or compile kernels.
@@ -72,6 +102,8 @@ impl Default for GroupOptions {
     fn default() -> Self {
         Self {
             transport: TransportKind::Auto,
+            algorithm: Algorithm::Auto,
+            same_program: true,
             connect_timeout: Duration::from_secs(120),
             first_timeout: Duration::from_secs(600),
             timeout: Duration::from_secs(300),

@@ -1,14 +1,13 @@
 //! The variables of `torchrun`, which many other launchers set too: RANK, LOCAL_RANK, WORLD_SIZE,
 //! LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GROUP_RANK or NODE_RANK.
 
-use crate::world::{Launch, Master, Topology, Vars, World, WorldError, secret_from};
+use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port, required};
+use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
 
-const RANK: &str = "RANK";
+pub(super) const RANK: &str = "RANK";
 const LOCAL_RANK: &str = "LOCAL_RANK";
-const WORLD_SIZE: &str = "WORLD_SIZE";
+pub(super) const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
-const MASTER_ADDR: &str = "MASTER_ADDR";
-const MASTER_PORT: &str = "MASTER_PORT";
 const GROUP_RANK: &str = "GROUP_RANK";
 const NODE_RANK: &str = "NODE_RANK";
 
@@ -18,6 +17,12 @@ pub(crate) fn detected(vars: Vars) -> bool {
     [RANK, WORLD_SIZE, LOCAL_RANK]
         .iter()
         .any(|name| vars(name).is_some())
+}
+
+/// Whether torchrun itself set them, which does so for the processes it has started, and not a script
+/// for whatever it starts.
+pub(super) fn is_parent(vars: Vars) -> bool {
+    vars("TORCHELASTIC_RUN_ID").is_some() && detected(vars)
 }
 
 /// Reads the variables. `launch` says who set them.
@@ -45,6 +50,7 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
         master: None,
         secret: secret_from(vars)?,
         reason,
+        link: Link::default(),
     };
     let world = world.checked()?;
     if size == 1 {
@@ -65,12 +71,8 @@ fn master(vars: Vars) -> Result<Master, WorldError> {
     let host = vars(MASTER_ADDR)
         .filter(|host| !host.is_empty())
         .ok_or(missing(MASTER_ADDR, "name or address of rank 0's host"))?;
-    let value =
-        vars(MASTER_PORT).ok_or(missing(MASTER_PORT, "a free port on that host, say 29500"))?;
-    match value.parse() {
-        Ok(port) if port > 0 => Ok(Master { host, port }),
-        _ => Err(WorldError::BadPort { value }),
-    }
+    let port = port(vars)?.ok_or(missing(MASTER_PORT, "a free port on that host, say 29500"))?;
+    Ok(Master::new(host, port))
 }
 
 /// Where the rank sits, and a remark on what that was taken from.
@@ -116,29 +118,6 @@ fn topology(
         nodes,
     };
     Ok((topology, reason.into()))
-}
-
-fn required(
-    vars: Vars,
-    name: &'static str,
-    because: &'static str,
-    meaning: &'static str,
-) -> Result<usize, WorldError> {
-    optional(vars, name)?.ok_or(WorldError::Missing {
-        name,
-        because,
-        meaning,
-    })
-}
-
-fn optional(vars: Vars, name: &'static str) -> Result<Option<usize>, WorldError> {
-    let Some(value) = vars(name) else {
-        return Ok(None);
-    };
-    match value.trim().parse() {
-        Ok(number) => Ok(Some(number)),
-        Err(_) => Err(WorldError::NotANumber { name, value }),
-    }
 }
 
 #[cfg(test)]

@@ -11,15 +11,39 @@ use std::time::{Duration, Instant};
 /// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
+/// How long our store may not show itself at any of its ports after what listens at one of them has
+/// refused this rank.
+const STRANGER: Duration = Duration::from_secs(5);
+
 /// Starts the store on rank 0, at the address that the others were told.
 pub(super) fn host(
     world: &World,
     master: &Master,
     secret: &Secret,
 ) -> Result<StoreServer, RendezvousError> {
-    let addresses = resolve(master)?;
+    let system = RendezvousError::system("can't start the store");
+    if let Some(listener) = &world.link.listener {
+        let listener = listener.try_clone().map_err(&system)?;
+        return StoreServer::on(listener, world.size(), secret.clone());
+    }
+    let mut in_use = None;
+    for port in master.ports() {
+        match host_at(world, master, port, secret) {
+            Err(error @ RendezvousError::PortInUse { .. }) => in_use = in_use.or(Some(error)),
+            other => return other,
+        }
+    }
+    Err(in_use.unwrap_or(RendezvousError::NoStore { size: world.size() }))
+}
+
+fn host_at(
+    world: &World,
+    master: &Master,
+    port: u16,
+    secret: &Secret,
+) -> Result<StoreServer, RendezvousError> {
     let mut failure = None;
-    for address in addresses {
+    for address in resolve(master, port)? {
         if address.ip().is_loopback() && world.nodes() > 1 {
             let master = master.clone();
             failure = Some(RendezvousError::Loopback { master, address });
@@ -39,8 +63,8 @@ pub(super) fn host(
     Err(failure.unwrap_or(RendezvousError::NoStore { size: world.size() }))
 }
 
-fn resolve(master: &Master) -> Result<Vec<SocketAddr>, RendezvousError> {
-    let addresses = (master.host.as_str(), master.port).to_socket_addrs();
+fn resolve(master: &Master, port: u16) -> Result<Vec<SocketAddr>, RendezvousError> {
+    let addresses = (master.host.as_str(), port).to_socket_addrs();
     match addresses.map(Vec::from_iter) {
         Ok(addresses) if !addresses.is_empty() => Ok(addresses),
         Ok(_) => Err(RendezvousError::Resolve {
@@ -85,19 +109,34 @@ impl<'a> Attempt<'a> {
         timeout: Duration,
     ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
         let mut pause = Duration::from_millis(10);
+        let mut refused: Option<(Instant, RendezvousError)> = None;
         loop {
             let mut last = None;
-            let addresses = resolve(master);
+            let addresses = resolve(master, master.port);
             for address in addresses.as_deref().unwrap_or_default() {
-                match self.attempt(*address) {
-                    Ok(stream) => return Ok((stream, *address)),
-                    Err(Failure::Final(error)) => return Err(error),
-                    Err(later) => last = Some(later),
+                for port in master.ports() {
+                    let address = SocketAddr::new(address.ip(), port);
+                    match self.attempt(address) {
+                        Ok(stream) => return Ok((stream, address)),
+                        // Where there are other ports this one may be another run's.
+                        Err(Failure::Final(error)) if !master.fallback.is_empty() => {
+                            refused.get_or_insert((Instant::now(), error));
+                        }
+                        Err(Failure::Final(error)) => return Err(error),
+                        Err(later) => last = Some(later),
+                    }
                 }
+            }
+            match refused.take() {
+                Some((since, error)) if since.elapsed() > STRANGER => return Err(error),
+                other => refused = other,
             }
             if Instant::now() + pause >= self.deadline {
                 addresses?;
-                return Err(self.gave_up(last, master, timeout));
+                return Err(match refused {
+                    Some((_, error)) => error,
+                    None => self.gave_up(last, master, timeout),
+                });
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);

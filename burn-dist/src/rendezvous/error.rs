@@ -104,11 +104,21 @@ pub enum RendezvousError {
     /// The store belongs to another run, or this rank was given another secret.
     #[error(
         "the store at {address} has another secret: all ranks of a run need the same \
-         BURN_DIST_SECRET, and two runs on one host need different MASTER_PORTs"
+         BURN_DIST_SECRET, and two runs on one host need different MASTER_PORTs. Under Slurm, where \
+         the secret is derived from a key in the home folder, all nodes must share that folder"
     )]
     WrongSecret {
         /// The store.
         address: SocketAddr,
+    },
+    /// A rank runs another build.
+    #[error(
+        "rank {rank} runs another program than rank 0: the executable files differ. Install the same \
+         build on all nodes, or set the group's `same_program` to false if that is meant to be"
+    )]
+    ProgramDiffers {
+        /// The first rank that differs.
+        rank: usize,
     },
     /// Ranks disagree on how many they are.
     #[error(

@@ -63,6 +63,14 @@ impl StoreServer {
             ErrorKind::AddrInUse => RendezvousError::PortInUse { address },
             _ => RendezvousError::Listen { address, source },
         })?;
+        Self::on(listener, size, secret)
+    }
+
+    /// Starts a store for `size` ranks that listens on `listener`.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn on(listener: TcpListener, size: usize, secret: Secret) -> Result<Self, RendezvousError> {
         let system = RendezvousError::system("can't start the store");
         let address = listener.local_addr().map_err(&system)?;
         listener.set_nonblocking(true).map_err(&system)?;

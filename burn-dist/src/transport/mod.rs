@@ -48,6 +48,15 @@ pub trait Transport: Send {
     /// When waiting itself fails.
     fn wait(&mut self, interest: Interest, limit: Duration) -> Result<(), TransportError>;
 
+    /// Whether what was sent is on its way without further calls. A collective ends when it is: the
+    /// caller may compute for long before the next one.
+    ///
+    /// # Errors
+    /// When the stream is broken.
+    fn is_drained(&mut self) -> Result<bool, TransportError> {
+        Ok(true)
+    }
+
     /// The memory that all ranks of the group have mapped, where there is such a thing.
     fn shared(&mut self) -> Option<&mut shm::SharedMemory> {
         None

@@ -121,6 +121,13 @@ impl Secret {
         Ok((text, secret))
     }
 
+    /// A secret for one purpose, from which neither this one nor those for other purposes follow.
+    pub(crate) fn derive(&self, purpose: &[u8]) -> Self {
+        Self {
+            key: *blake3::keyed_hash(&self.key, purpose).as_bytes(),
+        }
+    }
+
     /// The key, for keyed hashes.
     pub(crate) fn key(&self) -> &[u8; 32] {
         &self.key

@@ -194,7 +194,7 @@ pub fn on_ranks<R: Send + 'static>(
             connect_timeout: Duration::from_secs(30),
             first_timeout: Duration::from_secs(30),
             timeout: Duration::from_secs(30),
-            flight_recorder: None,
+            ..GroupOptions::default()
         };
         let groups = ProcessGroup::in_process(size, &options).unwrap();
         let results = thread::scope(|scope| {

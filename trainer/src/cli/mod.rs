@@ -16,12 +16,13 @@ mod train;
 
 use std::process::ExitCode;
 
+use burn_dist::launch::abort_all;
 use burn_dist::world::World;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::FAILED;
 use crate::config::reference;
 use crate::console::say;
+use crate::{FAILED, STOPPED_EARLY, allocator};
 use failure::Failure;
 
 /// Trains image models on one device or many.
@@ -77,6 +78,9 @@ pub fn main() -> ExitCode {
         failure::report(&world, &failure);
         failure.exit_code()
     });
+    if code != 0 && code != STOPPED_EARLY {
+        abort_all(code);
+    }
     ExitCode::from(u8::try_from(code).unwrap_or(FAILED as u8))
 }
 
@@ -103,6 +107,8 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
 
 /// Does what is done by several ranks, as the one that the environment says.
 fn in_world(command: impl FnOnce(&World) -> Result<i32, Failure>) -> (World, Result<i32, Failure>) {
+    // Before MPI is started, which this would end: the program starts itself once more.
+    allocator::keep_freed_memory();
     match World::from_env() {
         Ok(world) => {
             let outcome = command(&world);

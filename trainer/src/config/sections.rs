@@ -450,13 +450,26 @@ names! {
 names! {
     /// `[parallel] transport`: how bytes move between ranks.
     TransportName {
-        /// Shared memory where all ranks are on one host, else TCP.
+        /// Shared memory where all ranks are on one host, else MPI where it started them, else TCP.
         #[default]
         Auto = "auto",
         /// Shared memory; one host only.
         Shm = "shm",
         /// TCP.
         Tcp = "tcp",
+        /// MPI's messages, where MPI started the ranks.
+        Mpi = "mpi",
+    }
+}
+
+names! {
+    /// `[parallel] algorithm`: who computes what the ranks compute together.
+    AlgorithmName {
+        /// This program: rings, and direct reduction where the ranks share memory.
+        #[default]
+        Auto = "auto",
+        /// MPI's own collectives, where MPI started the ranks.
+        Mpi = "mpi",
     }
 }
 
@@ -479,8 +492,12 @@ names! {
 pub struct ParallelConfig {
     /// What each rank holds: `ddp`. Default `ddp`.
     pub strategy: StrategyName,
-    /// How bytes move between ranks: `auto`, `shm`, `tcp`. Default `auto`.
+    /// How bytes move between ranks: `auto` (shared memory on one host, else `mpi` where MPI started
+    /// the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
     pub transport: TransportName,
+    /// Who reduces gradients: `auto` (this program), or `mpi` (MPI's own collectives, where MPI
+    /// started the ranks). Default `auto`.
+    pub algorithm: AlgorithmName,
     /// Gradients that travel together, in MiB; the first bucket has at most 1 MiB so that
     /// communication starts early. Default 25.
     #[schemars(extend("unit" = "MiB"))]
@@ -498,6 +515,7 @@ impl Default for ParallelConfig {
         Self {
             strategy: StrategyName::Ddp,
             transport: TransportName::Auto,
+            algorithm: AlgorithmName::Auto,
             bucket_mib: 25,
             compression: Compression::None,
             timeout_seconds: 300,

@@ -94,7 +94,15 @@ impl<M: ImageClassifier> Training<'_, M> {
         ));
         let ranks = match size {
             1 => "1 rank".to_owned(),
-            _ => format!("{size} ranks over {}", group.transport()),
+            _ => format!(
+                "{size} ranks on {}, started by {}, over {}",
+                match group.nodes() {
+                    1 => "1 node".to_owned(),
+                    nodes => format!("{nodes} nodes"),
+                },
+                session.world.launched_by(),
+                group.transport()
+            ),
         };
         self.console.line(&format!(
             "{ranks}, global batch {global} = {micro} × {accumulate} accumulated × {size}, {} \

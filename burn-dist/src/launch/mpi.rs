@@ -1,0 +1,118 @@
+//! What the launchers of MPI programs tell a process before MPI itself runs: `mpirun` of Open MPI and
+//! of MPICH and its relatives, and `srun --mpi=pmi2` or `--mpi=pmix`.
+//!
+//! A launcher and a library that do not fit each other give as many worlds of one rank as there are
+//! processes, so what is announced here is compared with what MPI says later.
+
+use super::slurm;
+use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port};
+use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
+
+/// Which variables a launcher sets.
+struct Dialect {
+    launcher: &'static str,
+    rank: &'static str,
+    size: &'static str,
+    local_rank: &'static str,
+    local_size: &'static str,
+}
+
+/// The nearest launcher first: under `mpirun` inside a Slurm job Slurm's variables are there too.
+const DIALECTS: [Dialect; 3] = [
+    Dialect {
+        launcher: "Open MPI's mpirun",
+        rank: "OMPI_COMM_WORLD_RANK",
+        size: "OMPI_COMM_WORLD_SIZE",
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+    },
+    Dialect {
+        launcher: "a PMI launcher (MPICH's mpirun, srun --mpi=pmi2)",
+        rank: "PMI_RANK",
+        size: "PMI_SIZE",
+        local_rank: "MPI_LOCALRANKID",
+        local_size: "MPI_LOCALNRANKS",
+    },
+    // PMIx tells the size only to its library. Slurm knows it.
+    Dialect {
+        launcher: "a PMIx launcher (srun --mpi=pmix)",
+        rank: "PMIX_RANK",
+        size: slurm::STEP_NUM_TASKS,
+        local_rank: slurm::LOCALID,
+        local_size: "MPI_LOCALNRANKS",
+    },
+];
+
+/// What a launcher announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Announced {
+    pub launcher: &'static str,
+    /// The variable that gives the rank.
+    pub variable: &'static str,
+    pub rank: usize,
+    pub size: usize,
+    local: Option<(usize, usize)>,
+}
+
+/// What a launcher of MPI programs announced, if one started this process.
+pub(super) fn announced(vars: Vars) -> Result<Option<Announced>, WorldError> {
+    for dialect in &DIALECTS {
+        let (Some(rank), Some(size)) =
+            (optional(vars, dialect.rank)?, optional(vars, dialect.size)?)
+        else {
+            continue;
+        };
+        let local_rank = optional(vars, dialect.local_rank)?;
+        let local_size = optional(vars, dialect.local_size)?;
+        return Ok(Some(Announced {
+            launcher: dialect.launcher,
+            variable: dialect.rank,
+            rank,
+            size,
+            local: local_rank.zip(local_size),
+        }));
+    }
+    Ok(None)
+}
+
+impl Announced {
+    /// The world as announced; MPI is asked later. Without MPI the ranks meet where the variables
+    /// say.
+    pub fn world(&self, vars: Vars) -> Result<World, WorldError> {
+        let Self { rank, size, .. } = *self;
+        let (local_rank, local_size) = self.local.unwrap_or((rank, size));
+        // Only a guess where the nodes have different sizes; the group asks the ranks later.
+        let nodes = size.div_ceil(local_size.max(1)).max(1);
+        let mut world = World {
+            rank,
+            size,
+            topology: Topology {
+                local_rank,
+                local_size,
+                node: (rank / local_size.max(1)).min(nodes - 1),
+                nodes,
+            },
+            launch: Launch::Mpi,
+            master: None,
+            secret: secret_from(vars)?,
+            reason: format!("{} is set by {}", self.variable, self.launcher),
+            link: Link::default(),
+        };
+        if cfg!(feature = "mpi") {
+            return Ok(world);
+        }
+        let host = vars(MASTER_ADDR).filter(|host| !host.is_empty());
+        let (Some(host), Some(port), Some(_)) = (host, port(vars)?, &world.secret) else {
+            return Err(WorldError::NoMpi {
+                launcher: self.launcher.into(),
+                size,
+            });
+        };
+        world.reason = format!(
+            "{}, without MPI: {MASTER_ADDR} and {MASTER_PORT}",
+            world.reason
+        );
+        world.master = Some(Master::new(host, port));
+        world.checked()
+    }
+}

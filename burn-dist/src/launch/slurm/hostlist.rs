@@ -1,0 +1,221 @@
+//! Slurm's short form of lists of hosts, such as `gpu[1-3,07],login`, written out.
+//!
+//! The form is described in `scontrol(1)` under `show hostnames`: names separated by commas; numbers
+//! and ranges of numbers in brackets, where leading zeros count; several brackets in one name.
+
+/// Most hosts that a list is written out to: a limit on what a text can make us allocate.
+pub const MOST_HOSTS: usize = 1 << 16;
+
+/// Most characters of one name in the list, with its brackets: likewise a limit.
+const LONGEST_NAME: usize = 4096;
+
+/// Most digits of a number in brackets.
+const MOST_DIGITS: usize = 20;
+
+/// Why a text is no list of hosts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostlistError {
+    /// A bracket that is not closed, or not opened.
+    #[error("a bracket has no counterpart in `{0}`")]
+    Bracket(String),
+    /// What stands in brackets is neither a number nor a range.
+    #[error("`{part}` in `{list}` is neither a number nor a range such as 1-4")]
+    Range {
+        /// What stands there.
+        part: String,
+        /// The whole list.
+        list: String,
+    },
+    /// No host, or a name that is empty.
+    #[error("a name is missing in `{0}`")]
+    Empty(String),
+    /// Longer than the name of a host can be.
+    #[error("a name in the list has {0} characters, which is no name of a host")]
+    TooLong(usize),
+    /// More hosts than anybody has.
+    #[error("`{0}` stands for more than {MOST_HOSTS} hosts")]
+    TooMany(String),
+}
+
+/// The hosts that `list` stands for, in its order.
+///
+/// # Errors
+/// If it is not written as Slurm writes it, or stands for more than [`MOST_HOSTS`].
+pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
+    let mut hosts = Vec::new();
+    for name in split_outside_brackets(list)? {
+        expand_name(name, list, &mut hosts)?;
+    }
+    Ok(hosts)
+}
+
+/// The names between commas that are not in brackets.
+fn split_outside_brackets(list: &str) -> Result<Vec<&str>, HostlistError> {
+    let unbalanced = || HostlistError::Bracket(list.to_owned());
+    let (mut names, mut start, mut open) = (Vec::new(), 0, false);
+    for (at, byte) in list.bytes().enumerate() {
+        match byte {
+            b'[' if open => return Err(unbalanced()),
+            b']' if !open => return Err(unbalanced()),
+            b'[' => open = true,
+            b']' => open = false,
+            b',' if !open => {
+                names.push(list.get(start..at).unwrap_or_default());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if open {
+        return Err(unbalanced());
+    }
+    names.push(list.get(start..).unwrap_or_default());
+    Ok(names)
+}
+
+/// Appends all hosts that one name stands for; the last bracket changes fastest.
+fn expand_name(name: &str, list: &str, hosts: &mut Vec<String>) -> Result<(), HostlistError> {
+    if name.len() > LONGEST_NAME {
+        return Err(HostlistError::TooLong(name.len()));
+    }
+    let mut made = vec![String::new()];
+    let mut rest = name;
+    while let Some((before, after)) = rest.split_once('[') {
+        let (ranges, behind) = after
+            .split_once(']')
+            .ok_or_else(|| HostlistError::Bracket(list.to_owned()))?;
+        let numbers = numbers(ranges, list)?;
+        if made.len().saturating_mul(numbers.len()) + hosts.len() > MOST_HOSTS {
+            return Err(HostlistError::TooMany(list.to_owned()));
+        }
+        made = made
+            .iter()
+            .flat_map(|host| {
+                numbers
+                    .iter()
+                    .map(move |number| format!("{host}{before}{number}"))
+            })
+            .collect();
+        rest = behind;
+    }
+    for host in &mut made {
+        host.push_str(rest);
+        if host.is_empty() {
+            return Err(HostlistError::Empty(list.to_owned()));
+        }
+    }
+    if made.len() + hosts.len() > MOST_HOSTS {
+        return Err(HostlistError::TooMany(list.to_owned()));
+    }
+    hosts.append(&mut made);
+    Ok(())
+}
+
+/// The numbers between two brackets, with their leading zeros.
+fn numbers(ranges: &str, list: &str) -> Result<Vec<String>, HostlistError> {
+    let mut numbers = Vec::new();
+    for range in ranges.split(',') {
+        let wrong = || HostlistError::Range {
+            part: range.to_owned(),
+            list: list.to_owned(),
+        };
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let read = |text: &str| {
+            let digits = (1..=MOST_DIGITS).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_digit());
+            digits.then(|| text.parse::<u64>().ok()).flatten()
+        };
+        let (low, high) = (
+            read(first).ok_or_else(wrong)?,
+            read(last).ok_or_else(wrong)?,
+        );
+        if low > high {
+            return Err(wrong());
+        }
+        if (high - low) as usize >= MOST_HOSTS - numbers.len().min(MOST_HOSTS - 1) {
+            return Err(HostlistError::TooMany(list.to_owned()));
+        }
+        let width = first.len();
+        numbers.extend((low..=high).map(|number| format!("{number:0width$}")));
+    }
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[track_caller]
+    fn assert_expands(list: &str, hosts: &[&str]) {
+        assert_eq!(expand(list).unwrap(), hosts, "{list}");
+    }
+
+    #[test]
+    fn lists_are_written_out_as_slurm_does() {
+        assert_expands("node1", &["node1"]);
+        assert_expands("node[1-2,07]", &["node1", "node2", "node07"]);
+        assert_expands("a[1-2]b[01-02]", &["a1b01", "a1b02", "a2b01", "a2b02"]);
+        assert_expands("x,y[3-4]", &["x", "y3", "y4"]);
+        assert_expands(
+            "n[098-101]-ib",
+            &["n098-ib", "n099-ib", "n100-ib", "n101-ib"],
+        );
+        assert_expands("a[1],b[2],c", &["a1", "b2", "c"]);
+        assert_expands("rack-1.host[5]", &["rack-1.host5"]);
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        for list in ["a[1-2", "a1-2]", "a[1[2]]"] {
+            assert_eq!(expand(list), Err(HostlistError::Bracket(list.into())));
+        }
+        for list in [
+            "a[2-1]",
+            "a[]",
+            "a[x]",
+            "a[1-]",
+            "a[-1]",
+            "a[1--2]",
+            "a[99999999999999999999]",
+        ] {
+            assert!(
+                matches!(expand(list), Err(HostlistError::Range { .. })),
+                "{list}"
+            );
+        }
+        for list in ["", ",a", "a,", "a,,b"] {
+            assert_eq!(expand(list), Err(HostlistError::Empty(list.into())));
+        }
+        let long = format!("a{}", "b".repeat(LONGEST_NAME));
+        assert_eq!(expand(&long), Err(HostlistError::TooLong(long.len())));
+        let zeros = format!("a[{}1-9]", "0".repeat(MOST_DIGITS));
+        assert!(matches!(expand(&zeros), Err(HostlistError::Range { .. })));
+        for list in [
+            "a[0-99999999]",
+            "a[0-255]b[0-255]c[0-255]",
+            "a[0-65535],b",
+            "a[1-40000,1-40000]",
+        ] {
+            assert_eq!(expand(list), Err(HostlistError::TooMany(list.into())));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_does_harm(text in "[a-c0-9\\[\\],-]{0,40}") {
+            if let Ok(hosts) = expand(&text) {
+                prop_assert!(hosts.len() <= MOST_HOSTS);
+                prop_assert!(hosts.iter().all(|host| !host.is_empty()));
+            }
+        }
+
+        #[test]
+        fn ranges_give_every_number_once(low in 0u64..500, more in 0u64..300, width in 1usize..6) {
+            let list = format!("n[{low:0width$}-{}]", low + more);
+            let expected: Vec<String> =
+                (low..=low + more).map(|number| format!("n{number:0width$}")).collect();
+            prop_assert_eq!(expand(&list).unwrap(), expected);
+        }
+    }
+}

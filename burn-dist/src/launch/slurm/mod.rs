@@ -1,0 +1,222 @@
+//! What Slurm's `srun` tells the tasks it starts, and how they find each other by it alone.
+//!
+//! The variables are described in `srun(1)` under OUTPUT ENVIRONMENT VARIABLES. Rank 0's host is the
+//! first of SLURM_STEP_NODELIST; the port and, with the key of the user, the secret are derived from
+//! the numbers of job and step, so that nothing has to be exchanged. MASTER_ADDR, MASTER_PORT and
+//! BURN_DIST_SECRET overrule what is derived.
+
+mod hostlist;
+mod tasks;
+
+pub use hostlist::{HostlistError, MOST_HOSTS, expand};
+
+use std::fmt;
+
+use super::user_key;
+use super::variables::{MASTER_ADDR, optional, port, required};
+use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
+
+const JOB_ID: &str = "SLURM_JOB_ID";
+const STEP_ID: &str = "SLURM_STEP_ID";
+const PROCID: &str = "SLURM_PROCID";
+const NTASKS: &str = "SLURM_NTASKS";
+const NODEID: &str = "SLURM_NODEID";
+const STEP_NUM_NODES: &str = "SLURM_STEP_NUM_NODES";
+const STEP_NODELIST: &str = "SLURM_STEP_NODELIST";
+const STEP_TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
+const RESTART_COUNT: &str = "SLURM_RESTART_COUNT";
+const HET_SIZE: &str = "SLURM_HET_SIZE";
+pub(super) const STEP_NUM_TASKS: &str = "SLURM_STEP_NUM_TASKS";
+pub(super) const LOCALID: &str = "SLURM_LOCALID";
+
+/// Ports of the store: below those that Linux gives to outgoing connections.
+const FIRST_PORT: u16 = 16_384;
+const NUMBER_OF_PORTS: u16 = 16_384;
+/// Ports that are tried: the first may belong to another program or job.
+const TRIED_PORTS: usize = 4;
+
+/// One task of a job step, as far as its variables tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    job: usize,
+    step: String,
+    restarts: usize,
+    pub rank: usize,
+    pub size: usize,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slurm step {}.{}", self.job, self.step)?;
+        match self.restarts {
+            0 => Ok(()),
+            count => write!(f, ", restart {count}"),
+        }
+    }
+}
+
+/// The world of a task of `srun`, which must have started this process.
+pub(super) fn world(vars: Vars) -> Result<World, WorldError> {
+    Step::read(vars)?
+        .ok_or(WorldError::Missing {
+            name: STEP_ID,
+            because: crate::world::LAUNCH,
+            meaning: "the number of the job step, as srun does",
+        })?
+        .world(vars)
+}
+
+/// Job and number of tasks, where this process is a batch script or was started by one without
+/// `srun`, in a job of several tasks.
+pub(super) fn tasks_of_batch_script(vars: Vars) -> Option<(String, usize)> {
+    let job = vars(JOB_ID)?;
+    let tasks = vars(NTASKS)?.trim().parse().ok()?;
+    (tasks > 1 && vars(STEP_ID).is_none()).then_some((job, tasks))
+}
+
+impl Step {
+    /// Reads the variables; nothing if `srun` has not set them. A batch script itself has a
+    /// SLURM_PROCID, but no step.
+    pub fn read(vars: Vars) -> Result<Option<Self>, WorldError> {
+        let Some(step) = vars(STEP_ID) else {
+            return Ok(None);
+        };
+        let rank = required(
+            vars,
+            PROCID,
+            STEP_ID,
+            "this task's number, from 0, as srun does",
+        )?;
+        let size = match optional(vars, STEP_NUM_TASKS)? {
+            Some(size) => size,
+            None => required(vars, NTASKS, STEP_ID, "the number of tasks, as srun does")?,
+        };
+        Ok(Some(Self {
+            job: required(vars, JOB_ID, STEP_ID, "the number of the job, as srun does")?,
+            step,
+            restarts: optional(vars, RESTART_COUNT)?.unwrap_or(0),
+            rank,
+            size,
+        }))
+    }
+
+    /// The world of this task.
+    pub fn world(&self, vars: Vars) -> Result<World, WorldError> {
+        let Self { rank, size, .. } = *self;
+        if size == 0 {
+            return Err(WorldError::EmptyWorld);
+        }
+        if optional(vars, HET_SIZE)?.is_some_and(|components| components > 1) {
+            return Err(WorldError::Contradiction {
+                one: format!("{self} belongs to a heterogeneous job"),
+                other: "its components number their tasks each for themselves".into(),
+                advice: "start the ranks with MPI (feature `mpi`, srun --mpi=pmix), or set the \
+                         variables of torchrun"
+                    .into(),
+            });
+        }
+        let world = World {
+            rank,
+            size,
+            topology: self.topology(vars)?,
+            launch: Launch::Slurm,
+            master: None,
+            secret: None,
+            reason: self.to_string(),
+            link: Link::default(),
+        };
+        if size == 1 {
+            return world.checked();
+        }
+        let world = World {
+            master: Some(self.master(vars)?),
+            secret: Some(match secret_from(vars)? {
+                Some(secret) => secret,
+                None => user_key::load(vars)
+                    .map_err(|source| WorldError::Key { source })?
+                    .derive(self.to_string().as_bytes()),
+            }),
+            ..world
+        };
+        world.checked()
+    }
+
+    /// Never computed from the rank: `-N2 -n4` may put three tasks on one node and one on the other.
+    fn topology(&self, vars: Vars) -> Result<Topology, WorldError> {
+        let local_rank = required(vars, LOCALID, STEP_ID, "its number on its node, from 0")?;
+        let node = required(vars, NODEID, STEP_ID, "the number of its node, from 0")?;
+        let per_node = vars(STEP_TASKS_PER_NODE).ok_or(WorldError::Missing {
+            name: STEP_TASKS_PER_NODE,
+            because: STEP_ID,
+            meaning: "the numbers of tasks on each node",
+        })?;
+        let tasks = tasks::expand(&per_node).ok_or(WorldError::TasksPerNode {
+            name: STEP_TASKS_PER_NODE,
+            value: per_node.clone(),
+        })?;
+        let nodes = optional(vars, STEP_NUM_NODES)?.unwrap_or(tasks.len());
+        let all: usize = tasks.iter().sum();
+        if tasks.len() != nodes || all != self.size {
+            return Err(WorldError::Contradiction {
+                one: format!(
+                    "{STEP_TASKS_PER_NODE}={per_node} is {all} tasks on {} nodes",
+                    tasks.len()
+                ),
+                other: format!("{self} has {} tasks on {nodes} nodes", self.size),
+                advice: "don't set Slurm's variables by hand".into(),
+            });
+        }
+        let local_size = *tasks
+            .get(node)
+            .ok_or(WorldError::NodeOutOfRange { node, nodes })?;
+        Ok(Topology {
+            local_rank,
+            local_size,
+            node,
+            nodes,
+        })
+    }
+
+    fn master(&self, vars: Vars) -> Result<Master, WorldError> {
+        let host = match vars(MASTER_ADDR).filter(|host| !host.is_empty()) {
+            Some(host) => host,
+            None => first_host(vars)?,
+        };
+        if let Some(port) = port(vars)? {
+            return Ok(Master::new(host, port));
+        }
+        let mut ports = self.ports();
+        let port = ports.next().unwrap_or(FIRST_PORT);
+        Ok(Master {
+            host,
+            port,
+            fallback: ports.collect(),
+        })
+    }
+
+    /// Ports that all tasks of this step derive alike, and those of other steps most likely not.
+    fn ports(&self) -> impl Iterator<Item = u16> {
+        let hash = *blake3::hash(self.to_string().as_bytes()).as_bytes();
+        (0..TRIED_PORTS).map(move |at| {
+            let word = u16::from_le_bytes([hash[2 * at], hash[2 * at + 1]]);
+            FIRST_PORT + word % NUMBER_OF_PORTS
+        })
+    }
+}
+
+fn first_host(vars: Vars) -> Result<String, WorldError> {
+    let list = vars(STEP_NODELIST).ok_or(WorldError::Missing {
+        name: STEP_NODELIST,
+        because: STEP_ID,
+        meaning: "the names of the nodes",
+    })?;
+    let hosts = expand(&list).map_err(|source| WorldError::Hosts {
+        name: STEP_NODELIST,
+        source,
+    })?;
+    // The expander gives at least one host or an error.
+    Ok(hosts.into_iter().next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Worlds out of Slurm's variables, alone and among those of other launchers.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// What `srun -N2 -n4` sets for task 3, which it may place alone on the second node.
+const GOOD: [(&str, &str); 11] = [
+    ("SLURM_JOB_ID", "2"),
+    ("SLURM_STEP_ID", "0"),
+    ("SLURM_PROCID", "3"),
+    ("SLURM_NTASKS", "4"),
+    ("SLURM_LOCALID", "0"),
+    ("SLURM_NODEID", "1"),
+    ("SLURM_STEP_NUM_TASKS", "4"),
+    ("SLURM_STEP_NUM_NODES", "2"),
+    ("SLURM_STEP_NODELIST", "node[1-2]"),
+    ("SLURM_STEP_TASKS_PER_NODE", "3,1"),
+    ("BURN_DIST_SECRET", "0123456789abcdef"),
+];
+
+/// `GOOD` with changes; an empty change takes the variable away.
+fn parse(changes: &[(&'static str, &'static str)]) -> Result<World, WorldError> {
+    let mut map = BTreeMap::from(GOOD);
+    for (name, value) in changes {
+        match value.is_empty() {
+            true => map.remove(name),
+            false => map.insert(name, value),
+        };
+    }
+    World::from_vars(&|name| map.get(name).map(|value| value.to_string()))
+}
+
+#[test]
+fn a_task_knows_its_place() {
+    let world = parse(&[]).unwrap();
+    assert_eq!(world.launch(), Launch::Slurm);
+    assert_eq!((world.rank(), world.size()), (3, 4));
+    assert_eq!((world.local_rank(), world.local_size()), (0, 1));
+    assert_eq!((world.node(), world.nodes()), (1, 2));
+    assert!(!world.hosts_store());
+    let first = parse(&[("SLURM_PROCID", "0"), ("SLURM_NODEID", "0")]).unwrap();
+    assert!(first.hosts_store());
+    assert_eq!(first.local_size(), 3);
+    let text = first.describe();
+    assert!(text.contains("launch slurm (Slurm step 2.0)"), "{text}");
+}
+
+#[test]
+fn all_tasks_agree_on_the_store_and_other_steps_on_another() {
+    fn master(changes: &[(&'static str, &'static str)]) -> Master {
+        parse(changes).unwrap().master().unwrap().clone()
+    }
+    let mine = master(&[]);
+    assert_eq!(mine.host, "node1");
+    assert_eq!(mine.ports().count(), TRIED_PORTS);
+    assert!(mine.ports().all(|port| (16_384..32_768).contains(&port)));
+    assert_eq!(
+        mine,
+        master(&[("SLURM_PROCID", "0"), ("SLURM_NODEID", "0")])
+    );
+    for other in [
+        ("SLURM_JOB_ID", "3"),
+        ("SLURM_STEP_ID", "1"),
+        ("SLURM_RESTART_COUNT", "1"),
+    ] {
+        assert_ne!(mine, master(&[other]), "{other:?}");
+    }
+    let given = master(&[("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "4000")]);
+    assert_eq!(given, Master::new("10.0.0.1", 4000));
+}
+
+#[test]
+fn the_secret_comes_from_the_users_key() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().to_str().unwrap();
+    let world = |job: &'static str| {
+        let mut map = BTreeMap::from(GOOD);
+        map.remove("BURN_DIST_SECRET");
+        map.insert("SLURM_JOB_ID", job);
+        let find = |name: &str| match name {
+            "HOME" => Some(path.to_owned()),
+            _ => map.get(name).map(|value| value.to_string()),
+        };
+        World::from_vars(&find).unwrap()
+    };
+    let key = |job| {
+        let world = world(job);
+        *world.secret().unwrap().key()
+    };
+    assert_eq!(key("2"), key("2"));
+    assert_ne!(key("2"), key("3"));
+    let nobody = parse(&[("BURN_DIST_SECRET", "")]).unwrap_err().to_string();
+    assert!(
+        nobody.contains("HOME") && nobody.contains("BURN_DIST_SECRET="),
+        "{nobody}"
+    );
+}
+
+#[test]
+fn one_task_is_alone_and_may_start_ranks_itself() {
+    let world = parse(&[
+        ("SLURM_PROCID", "0"),
+        ("SLURM_STEP_NUM_TASKS", "1"),
+        ("SLURM_STEP_TASKS_PER_NODE", "1"),
+    ]);
+    let world = world.unwrap();
+    assert_eq!((world.launch(), world.size()), (Launch::Single, 1));
+    assert!(world.describe().contains("Slurm step 2.0 has one task"));
+}
+
+#[test]
+fn a_batch_script_is_told_of_srun() {
+    let world = parse(&[("SLURM_STEP_ID", ""), ("SLURM_PROCID", "0")]).unwrap();
+    assert_eq!(world.launch(), Launch::Single);
+    let advice = world.advice();
+    assert!(
+        advice.is_some_and(|advice| advice.contains("srun")),
+        "{advice:?}"
+    );
+}
+
+#[test]
+fn each_mistake_has_its_error() {
+    type Check = fn(&WorldError) -> bool;
+    let cases: [(&[(&'static str, &'static str)], Check); 9] = [
+        (&[("SLURM_STEP_NODELIST", "node[1-")], |e| {
+            matches!(e, WorldError::Hosts { .. })
+        }),
+        (&[("SLURM_STEP_TASKS_PER_NODE", "2(x")], |e| {
+            matches!(e, WorldError::TasksPerNode { .. })
+        }),
+        (&[("SLURM_STEP_TASKS_PER_NODE", "2,1")], |e| {
+            matches!(e, WorldError::Contradiction { .. })
+        }),
+        (&[("SLURM_STEP_NUM_NODES", "3")], |e| {
+            matches!(e, WorldError::Contradiction { .. })
+        }),
+        (&[("SLURM_LOCALID", "1")], |e| {
+            matches!(e, WorldError::LocalRankOutOfRange { .. })
+        }),
+        (&[("SLURM_NODEID", "2")], |e| {
+            matches!(e, WorldError::NodeOutOfRange { .. })
+        }),
+        (&[("SLURM_PROCID", "4")], |e| {
+            matches!(e, WorldError::RankOutOfRange { .. })
+        }),
+        (&[("SLURM_PROCID", "")], |e| {
+            matches!(
+                e,
+                WorldError::Missing {
+                    name: "SLURM_PROCID",
+                    ..
+                }
+            )
+        }),
+        (&[("SLURM_HET_SIZE", "2")], |e| {
+            matches!(e, WorldError::Contradiction { .. })
+        }),
+    ];
+    for (changes, check) in cases {
+        let error = parse(changes).unwrap_err();
+        assert!(check(&error), "{changes:?}: {error:?}");
+    }
+}
+
+/// Variables of `srun --mpi=pmi2` for the same task.
+const PMI: [(&str, &str); 2] = [("PMI_RANK", "3"), ("PMI_SIZE", "4")];
+
+#[test]
+fn a_program_without_mpi_needs_none_under_srun() {
+    let world = parse(&PMI).unwrap();
+    let expected = match cfg!(feature = "mpi") {
+        true => Launch::Mpi,
+        false => Launch::Slurm,
+    };
+    assert_eq!(
+        (world.launch(), world.rank(), world.size()),
+        (expected, 3, 4)
+    );
+}
+
+#[test]
+fn mpirun_inside_a_job_is_believed_and_slurm_is_not() {
+    // As seen on the second node of two: a daemon of mpirun is Slurm's only task there.
+    let inside = [
+        ("SLURM_PROCID", "0"),
+        ("SLURM_STEP_NUM_TASKS", "1"),
+        ("SLURM_STEP_TASKS_PER_NODE", "1"),
+        ("SLURM_STEP_NUM_NODES", "1"),
+        ("OMPI_COMM_WORLD_RANK", "3"),
+        ("OMPI_COMM_WORLD_SIZE", "4"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+    ];
+    match parse(&inside) {
+        Ok(world) if cfg!(feature = "mpi") => {
+            assert_eq!(
+                (world.launch(), world.rank(), world.size()),
+                (Launch::Mpi, 3, 4)
+            );
+        }
+        Err(WorldError::NoMpi { size: 4, .. }) if !cfg!(feature = "mpi") => {}
+        other => panic!("{other:?}"),
+    }
+    // Without MPI the ranks can still be told where to meet.
+    let meeting = [
+        &inside[..],
+        &[("MASTER_ADDR", "node1"), ("MASTER_PORT", "4000")],
+    ]
+    .concat();
+    let world = parse(&meeting).unwrap();
+    assert_eq!(
+        (world.launch(), world.rank(), world.size()),
+        (Launch::Mpi, 3, 4)
+    );
+}
+
+#[test]
+fn as_many_worlds_as_tasks_are_refused() {
+    let singletons = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
+    let error = parse(&singletons).unwrap_err().to_string();
+    assert!(error.contains("every task would train alone"), "{error}");
+}
+
+#[test]
+fn torchrun_under_srun_is_the_nearest_launcher() {
+    let torchrun = [
+        ("RANK", "5"),
+        ("LOCAL_RANK", "1"),
+        ("WORLD_SIZE", "8"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "node1"),
+        ("MASTER_PORT", "29500"),
+        ("TORCHELASTIC_RUN_ID", "none"),
+    ];
+    let world = parse(&torchrun).unwrap();
+    assert_eq!(
+        (world.launch(), world.rank(), world.size()),
+        (Launch::Torchrun, 5, 8)
+    );
+    // Without torchrun's own mark somebody exported them, and they contradict Slurm.
+    let error = parse(&torchrun[..6]).unwrap_err().to_string();
+    assert!(
+        error.contains("rank 5 of 8") && error.contains("rank 3 of 4"),
+        "{error}"
+    );
+    let same = [("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")];
+    assert_eq!(parse(&same).unwrap().launch(), Launch::Slurm);
+}

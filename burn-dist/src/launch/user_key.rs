@@ -1,0 +1,167 @@
+//! A key that a user's processes on all nodes share and other users can't read: a random file in
+//! the home folder, made at first use. Under Slurm the secrets of runs are derived from it.
+//!
+//! It protects a run from other users of the nodes and of the network: who cannot read the file can
+//! neither join nor take part. It does not protect from root, from other processes of the same
+//! user, or from who can read the home folder on its way over the network (NFS without
+//! encryption); and it encrypts nothing.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::world::{Secret, SecretError, Vars};
+
+/// How long a network file system may take to show a file that another node has just made.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Nobody knows where it should be.
+    #[error(
+        "neither XDG_CONFIG_HOME nor HOME is set, so there is no place for the key of the user"
+    )]
+    NoHome,
+    /// It is not readable, or readable by others.
+    #[error("the key of the user: {0}")]
+    Secret(#[from] SecretError),
+    /// Somebody else made it.
+    #[error("the key {} belongs to user {owner}, not to you: remove it", path.display())]
+    Owner {
+        /// Where it is.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// It can't be made.
+    #[error("the key {} could not be made: {source}", path.display())]
+    Make {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The key of the user whose variables these are; made if there is none.
+pub(super) fn load(vars: Vars) -> Result<Secret, KeyError> {
+    let folder = folder(vars).ok_or(KeyError::NoHome)?;
+    let path = folder.join("key");
+    if !path.exists() {
+        make(&folder, &path).map_err(|source| KeyError::Make {
+            path: path.clone(),
+            source,
+        })?;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let secret = loop {
+        match Secret::from_file(&path) {
+            Err(SecretError::Read { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => break other?,
+        }
+    };
+    let owner = fs::metadata(&path).map(|meta| meta.uid());
+    match owner {
+        Ok(owner) if owner != rustix::process::geteuid().as_raw() => {
+            Err(KeyError::Owner { path, owner })
+        }
+        _ => Ok(secret),
+    }
+}
+
+fn folder(vars: Vars) -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        vars(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+    Some(config.join("burn-dist"))
+}
+
+/// Many ranks may do this at once, on several nodes: each writes a file of its own, and the first
+/// whose link succeeds has made the key. A link is atomic on network file systems too.
+fn make(folder: &Path, path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let (text, _) = Secret::generate().map_err(io::Error::other)?;
+    let (name, _) = Secret::generate().map_err(io::Error::other)?;
+    let own = folder.join(format!(".key-{}", name.get(..16).unwrap_or(&name)));
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&own)?;
+    let made = file
+        .write_all(format!("{text}\n").as_bytes())
+        .and_then(|()| file.sync_all())
+        .and_then(|()| match fs::hard_link(&own, path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            // File systems without links: there the last one wins, and ranks that read another
+            // key are refused at the store.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => fs::rename(&own, path),
+            other => other,
+        });
+    let _ = fs::remove_file(&own);
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn load_in(home: &Path) -> Result<Secret, KeyError> {
+        load(&|name| (name == "HOME").then(|| home.display().to_string()))
+    }
+
+    #[test]
+    fn ranks_that_start_at_once_get_one_key() {
+        let home = tempfile::tempdir().unwrap();
+        let keys: Vec<[u8; 32]> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| *load_in(home.path()).unwrap().key()))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert!(keys.windows(2).all(|pair| pair[0] == pair[1]));
+        let folder = home.path().join(".config/burn-dist");
+        let names: Vec<_> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["key"]);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&folder.join("key"))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        load_in(home.path()).unwrap();
+        let path = home.path().join(".config/burn-dist/key");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let error = load_in(home.path()).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+    }
+
+    #[test]
+    fn a_home_that_can_not_be_written_is_named() {
+        let error = load(&|name| (name == "HOME").then(|| "/proc/nowhere".into())).unwrap_err();
+        assert!(matches!(error, KeyError::Make { .. }), "{error}");
+        assert!(matches!(load(&|_| None), Err(KeyError::NoHome)));
+    }
+}

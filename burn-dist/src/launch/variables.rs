@@ -1,0 +1,44 @@
+//! Numbers in environment variables, and the variables that every kind of launch understands.
+
+use crate::world::{Vars, WorldError};
+
+/// Host of rank 0, as PyTorch calls it.
+pub(super) const MASTER_ADDR: &str = "MASTER_ADDR";
+/// Port of the store.
+pub(super) const MASTER_PORT: &str = "MASTER_PORT";
+
+/// The number in `name`, which must be there because another variable is.
+pub(super) fn required(
+    vars: Vars,
+    name: &'static str,
+    because: &'static str,
+    meaning: &'static str,
+) -> Result<usize, WorldError> {
+    optional(vars, name)?.ok_or(WorldError::Missing {
+        name,
+        because,
+        meaning,
+    })
+}
+
+/// The number in `name`, if it is set.
+pub(super) fn optional(vars: Vars, name: &'static str) -> Result<Option<usize>, WorldError> {
+    let Some(value) = vars(name) else {
+        return Ok(None);
+    };
+    match value.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(WorldError::NotANumber { name, value }),
+    }
+}
+
+/// The port in MASTER_PORT, if it is set.
+pub(super) fn port(vars: Vars) -> Result<Option<u16>, WorldError> {
+    let Some(value) = vars(MASTER_PORT) else {
+        return Ok(None);
+    };
+    match value.parse() {
+        Ok(port) if port > 0 => Ok(Some(port)),
+        _ => Err(WorldError::BadPort { value }),
+    }
+}

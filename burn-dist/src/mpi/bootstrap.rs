@@ -1,0 +1,224 @@
+//! From ranks that MPI has started to a world: who sits where, where rank 0 hosts the store, and the
+//! run's secret, which rank 0 makes and MPI hands out.
+//!
+//! The secret travels as openly as everything that MPI sends: it keeps strangers on the nodes and
+//! on the network from joining, not who can read the traffic between them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::*;
+
+use super::session::{Session, failed, library};
+use crate::world::{Launch, Link, Master, Secret, Topology, World, WorldError};
+
+/// Characters of a host name that are compared and looked up; longer ones there are none.
+const NAME: usize = 256;
+
+/// Bytes in which rank 0 tells the others what it has prepared.
+const NOTICE: usize = 512;
+
+/// Turns what a launcher announced into a world, with MPI's help. All ranks call it.
+pub(crate) fn join(announced: World) -> Result<World, WorldError> {
+    let session = Session::start()?;
+    check_size(&announced, &session)?;
+    let (rank, size) = (session.rank(), session.size());
+    let all = SimpleCommunicator::world();
+    let topology = topology(&all);
+    let world = World {
+        rank,
+        size,
+        topology,
+        launch: Launch::Mpi,
+        master: None,
+        secret: None,
+        reason: format!("{}; {}", library(), announced.reason),
+        link: Link {
+            mpi: Some(session),
+            ..Link::default()
+        },
+    };
+    if size == 1 {
+        return world.checked();
+    }
+    let other_node = name_on_another_node(&all, topology);
+    let prepared = (rank == 0).then(|| Prepared::new(other_node.as_deref()));
+    let notice = match &prepared {
+        Some(prepared) => Notice::from(prepared),
+        None => Notice::empty(),
+    };
+    let (address, secret) = notice.handed_out(&all)?;
+    let listener = prepared
+        .and_then(Result::ok)
+        .map(|prepared| Arc::new(prepared.listener));
+    let world = World {
+        master: Some(Master::new(address.ip().to_string(), address.port())),
+        secret: Some(secret),
+        link: Link {
+            listener,
+            ..world.link
+        },
+        ..world
+    };
+    world.checked()
+}
+
+/// A launcher that does not fit the library gives every process a world of its own.
+fn check_size(announced: &World, session: &Session) -> Result<(), WorldError> {
+    let (said, found) = (announced.size(), session.size());
+    // Size 1 is announced where nothing is known of the launcher.
+    if said == found || said == 1 {
+        return Ok(());
+    }
+    let library = library();
+    let advice = match library.contains("Open MPI") {
+        true => {
+            "the launcher does not fit the library: with Open MPI use srun --mpi=pmix or its own \
+             mpirun"
+        }
+        false => {
+            "the launcher does not fit the library: with MPICH and its relatives use srun \
+             --mpi=pmi2 or their own mpirun"
+        }
+    };
+    Err(WorldError::Contradiction {
+        one: format!("{} ({said} ranks)", announced.reason),
+        other: format!("{library} sees {found}"),
+        advice: format!("{advice}; every process would train alone"),
+    })
+}
+
+/// Who shares memory with whom, and which nodes there are, numbered by their first ranks.
+fn topology(all: &SimpleCommunicator) -> Topology {
+    let node = all.split_shared(all.rank());
+    let mut leader = [all.rank() as u64];
+    node.process_at_rank(0).broadcast_into(&mut leader[..]);
+    let mut leaders = vec![0u64; all.size() as usize];
+    all.all_gather_into(&leader[..], &mut leaders[..]);
+    leaders.sort_unstable();
+    leaders.dedup();
+    Topology {
+        local_rank: node.rank() as usize,
+        local_size: node.size() as usize,
+        node: leaders.binary_search(&leader[0]).unwrap_or_default(),
+        nodes: leaders.len(),
+    }
+}
+
+/// Name of a host that is not rank 0's, where there is one.
+fn name_on_another_node(all: &SimpleCommunicator, topology: Topology) -> Option<String> {
+    let mut mine = [0u8; NAME];
+    let name = rustix::system::uname();
+    let bytes = name.nodename().to_bytes();
+    let length = bytes.len().min(NAME);
+    mine[..length].copy_from_slice(&bytes[..length]);
+    // Every rank's, although one would do: which one, only rank 0 could tell.
+    let node = [topology.node as u64];
+    let mut nodes = vec![0u64; all.size() as usize];
+    all.all_gather_into(&node[..], &mut nodes[..]);
+    let stranger = nodes.iter().position(|other| *other != nodes[0])?;
+    all.process_at_rank(stranger as i32)
+        .broadcast_into(&mut mine[..]);
+    let end = mine.iter().position(|byte| *byte == 0).unwrap_or(NAME);
+    Some(String::from_utf8_lossy(&mine[..end]).into_owned())
+}
+
+/// What rank 0 prepares for the others.
+struct Prepared {
+    listener: TcpListener,
+    address: SocketAddr,
+    text: String,
+}
+
+impl Prepared {
+    fn new(other_node: Option<&str>) -> Result<Self, String> {
+        let ip = match other_node {
+            None => Ipv4Addr::LOCALHOST.into(),
+            Some(name) => own_address_towards(name)?,
+        };
+        let listener = TcpListener::bind((ip, 0))
+            .map_err(|error| format!("rank 0 can't listen at {ip}: {error}"))?;
+        let address = listener.local_addr().map_err(|error| error.to_string())?;
+        let (text, _) = Secret::generate().map_err(|error| error.to_string())?;
+        Ok(Self {
+            listener,
+            address,
+            text,
+        })
+    }
+}
+
+/// The address by which this host is reached from another: that of the interface towards it.
+fn own_address_towards(other: &str) -> Result<IpAddr, String> {
+    if let Some(host) = std::env::var("MASTER_ADDR")
+        .ok()
+        .filter(|host| !host.is_empty())
+    {
+        let found = (host.as_str(), 0).to_socket_addrs().ok();
+        let address = found.and_then(|mut addresses| addresses.next());
+        return address.map(|address| address.ip()).ok_or(format!(
+            "MASTER_ADDR={host} has no address on rank 0's host"
+        ));
+    }
+    let of_other = (other, 9).to_socket_addrs().into_iter().flatten();
+    for address in of_other.filter(|address| !address.ip().is_loopback()) {
+        let any: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        // Connecting a datagram socket sends nothing; it only chooses the way.
+        let own = UdpSocket::bind(any)
+            .and_then(|socket| socket.connect(address).and_then(|()| socket.local_addr()));
+        if let Ok(own) = own {
+            return Ok(own.ip());
+        }
+    }
+    Err(format!(
+        "rank 0's host knows no way to the host {other}: set MASTER_ADDR to the address of rank 0's \
+         host on the network between the nodes"
+    ))
+}
+
+/// A fixed number of bytes, so that one broadcast does: how it went, and address and secret, or
+/// what went wrong.
+struct Notice([u8; NOTICE]);
+
+impl From<&Result<Prepared, String>> for Notice {
+    fn from(prepared: &Result<Prepared, String>) -> Self {
+        let (code, text) = match prepared {
+            Ok(prepared) => (1, format!("{} {}", prepared.address, prepared.text)),
+            Err(reason) => (2, reason.clone()),
+        };
+        let mut notice = Self::empty();
+        let length = text.len().min(NOTICE - 3);
+        notice.0[0] = code;
+        notice.0[1..3].copy_from_slice(&(length as u16).to_le_bytes());
+        notice.0[3..3 + length].copy_from_slice(&text.as_bytes()[..length]);
+        notice
+    }
+}
+
+impl Notice {
+    fn empty() -> Self {
+        Self([0; NOTICE])
+    }
+
+    /// Rank 0's notice, on every rank.
+    fn handed_out(mut self, all: &SimpleCommunicator) -> Result<(SocketAddr, Secret), WorldError> {
+        all.process_at_rank(0).broadcast_into(&mut self.0[..]);
+        let length = usize::from(u16::from_le_bytes([self.0[1], self.0[2]])).min(NOTICE - 3);
+        let text = String::from_utf8_lossy(&self.0[3..3 + length]);
+        let parsed = text.split_once(' ').and_then(|(address, secret)| {
+            Some((address.parse().ok()?, Secret::from_text(secret).ok()?))
+        });
+        match (self.0[0], parsed) {
+            (1, Some(parsed)) => Ok(parsed),
+            (2, _) => Err(failed("preparing the store", text.into_owned())),
+            _ => Err(failed(
+                "preparing the store",
+                "rank 0 sent something unreadable".into(),
+            )),
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The algorithm `mpi`: the library's own non-blocking collectives, for those whose network knows
+//! them in hardware, and for comparison with ours.
+//!
+//! MPI takes no buffer back from an operation that never ends, and with a dead peer none does. So
+//! what an operation works on belongs to it: buffers move in and out, slices are copied, and after
+//! a time-out the memory is left to the library for good.
+
+use std::ffi::{c_int, c_void};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mpi::ffi;
+
+use super::call::check;
+use super::request::Request;
+use super::session::{Communicator, failure};
+use crate::buffer::Buffer;
+use crate::collective::{Descriptor, Failure, Kind};
+use crate::element::{DType, ReduceOp};
+use crate::reduce;
+use crate::shard;
+use crate::transport::{TransportError, Watch};
+
+const NAME: &str = "mpi";
+/// Buffers that are kept for the next operations of the same lengths.
+const SPARES: usize = 8;
+/// As for streams: keep the processor, then give it away, then sleep.
+const SPIN: Duration = Duration::from_micros(20);
+const YIELD: Duration = Duration::from_micros(500);
+const NAP: Duration = Duration::from_micros(50);
+
+/// MPI's collectives on a communicator of their own.
+#[derive(Debug)]
+pub(crate) struct Collectives {
+    communicator: Communicator,
+    spares: Vec<Buffer>,
+}
+
+/// What an operation reads and writes, and the counts it was given.
+struct Working {
+    from: Buffer,
+    to: Buffer,
+    counts: Vec<c_int>,
+    starts: Vec<c_int>,
+}
+
+impl Collectives {
+    /// On a communicator of its own.
+    pub fn new(communicator: Communicator) -> Self {
+        Self {
+            communicator,
+            spares: Vec::new(),
+        }
+    }
+
+    /// Whether MPI can do it: lengths there are C integers.
+    pub fn can(what: &Descriptor) -> bool {
+        let bytes = what.len.saturating_mul(what.dtype.size() as u64);
+        let moves_data = matches!(
+            what.kind,
+            Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather | Kind::Broadcast
+        );
+        moves_data && bytes <= c_int::MAX as u64
+    }
+
+    /// Runs it on a copy of `data`.
+    pub fn run_on_slice(
+        &mut self,
+        what: &Descriptor,
+        data: &mut [u8],
+        watch: &Watch,
+    ) -> Result<(), Failure> {
+        let mut buffer = self.spare(what.dtype, what.len as usize);
+        buffer.bytes_mut().copy_from_slice(data);
+        self.run(what, &mut buffer, watch)?;
+        data.copy_from_slice(buffer.bytes());
+        self.keep(buffer);
+        Ok(())
+    }
+
+    /// Runs it on `data`, which is empty after a failure.
+    pub fn run(
+        &mut self,
+        what: &Descriptor,
+        data: &mut Buffer,
+        watch: &Watch,
+    ) -> Result<(), Failure> {
+        if what.op.is_some()
+            && let Some(sums) = reduce::widen(what.dtype, data.bytes())
+        {
+            // Sums of halves are taken in f32.
+            let mut wide = Buffer::from_slice(&sums);
+            let what_wide = Descriptor {
+                dtype: DType::F32,
+                ..*what
+            };
+            self.run(&what_wide, &mut wide, watch)?;
+            reduce::narrow(
+                what.dtype,
+                bytemuck::cast_slice(wide.bytes()),
+                data.bytes_mut(),
+            );
+            return Ok(());
+        }
+        let working = Working {
+            from: std::mem::replace(data, Buffer::zeroed(what.dtype, 0)),
+            to: self.spare(what.dtype, what.len as usize),
+            counts: Vec::new(),
+            starts: Vec::new(),
+        };
+        let Working { from, mut to, .. } = self.complete(what, working, watch)?;
+        if what.op == Some(ReduceOp::Mean) {
+            reduce::divide(what.dtype, to.bytes_mut(), self.communicator.session.size());
+        }
+        if what.kind == Kind::Broadcast {
+            *data = from;
+            self.keep(to);
+        } else {
+            *data = to;
+            self.keep(from);
+        }
+        Ok(())
+    }
+
+    fn complete(
+        &mut self,
+        what: &Descriptor,
+        mut working: Working,
+        watch: &Watch,
+    ) -> Result<Working, Failure> {
+        let mut request = Request::none();
+        let started = self.start(what, &mut working, &mut request);
+        let ended = started.and_then(|()| self.wait(&mut request, watch));
+        match ended {
+            Ok(()) => Ok(working),
+            Err(error) => {
+                // The library may still write to it.
+                std::mem::forget(working);
+                failure::note();
+                Err(error)
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        what: &Descriptor,
+        working: &mut Working,
+        request: &mut Request,
+    ) -> Result<(), Failure> {
+        let session = &self.communicator.session;
+        let (rank, size) = (session.rank(), session.size());
+        let len = what.len as usize;
+        let Working {
+            from,
+            to,
+            counts,
+            starts,
+        } = working;
+        let (element, bytes) = (what.dtype.size(), len * what.dtype.size());
+        let ranges = (0..size).map(|rank| shard(len, size, rank));
+        let mine = shard(len, size, rank);
+        let (raw, request) = (self.communicator.raw(), request.as_mut_ptr());
+        let (source, target) = (from.bytes_mut().as_mut_ptr(), to.bytes_mut().as_mut_ptr());
+        let operation = operation(what.op.unwrap_or(ReduceOp::Sum));
+        // SAFETY: both buffers have `bytes` bytes, the counts and starts are those of shards that
+        // tile them, and all four live until the request is done or for ever (see `complete`).
+        let (call, code) = unsafe {
+            match what.kind {
+                Kind::AllReduce => (
+                    "MPI_Iallreduce",
+                    ffi::MPI_Iallreduce(
+                        source.cast::<c_void>(),
+                        target.cast::<c_void>(),
+                        len as c_int,
+                        datatype(what.dtype),
+                        operation,
+                        raw,
+                        request,
+                    ),
+                ),
+                Kind::ReduceScatter => {
+                    counts.extend(ranges.map(|range| range.len() as c_int));
+                    (
+                        "MPI_Ireduce_scatter",
+                        ffi::MPI_Ireduce_scatter(
+                            source.cast::<c_void>(),
+                            target.add(mine.start * element).cast::<c_void>(),
+                            counts.as_ptr(),
+                            datatype(what.dtype),
+                            operation,
+                            raw,
+                            request,
+                        ),
+                    )
+                }
+                Kind::AllGather => {
+                    for range in ranges {
+                        counts.push((range.len() * element) as c_int);
+                        starts.push((range.start * element) as c_int);
+                    }
+                    (
+                        "MPI_Iallgatherv",
+                        ffi::MPI_Iallgatherv(
+                            source.add(mine.start * element).cast::<c_void>(),
+                            (mine.len() * element) as c_int,
+                            ffi::RSMPI_UINT8_T,
+                            target.cast::<c_void>(),
+                            counts.as_ptr(),
+                            starts.as_ptr(),
+                            ffi::RSMPI_UINT8_T,
+                            raw,
+                            request,
+                        ),
+                    )
+                }
+                _ => (
+                    "MPI_Ibcast",
+                    ffi::MPI_Ibcast(
+                        source.cast::<c_void>(),
+                        bytes as c_int,
+                        ffi::RSMPI_UINT8_T,
+                        c_int::from(what.root),
+                        raw,
+                        request,
+                    ),
+                ),
+            }
+        };
+        check(call, code).map_err(|error| {
+            Failure::Transport(TransportError::Setup {
+                transport: NAME,
+                action: "starting a collective".into(),
+                source: error.into(),
+            })
+        })
+    }
+
+    fn wait(&self, request: &mut Request, watch: &Watch) -> Result<(), Failure> {
+        let session = &self.communicator.session;
+        // The ring's neighbour stands for all: which rank is late, the store finds out.
+        let rank = (session.rank() + session.size() - 1) % session.size();
+        let start = Instant::now();
+        loop {
+            let tested = request.test().map_err(|error| {
+                Failure::Transport(TransportError::Stream {
+                    peer: rank,
+                    transport: NAME,
+                    action: "a collective",
+                    source: error.into(),
+                })
+            })?;
+            if tested.is_some() {
+                return Ok(());
+            }
+            match start.elapsed() {
+                waited if waited < SPIN => std::hint::spin_loop(),
+                waited if waited < YIELD => thread::yield_now(),
+                _ => {
+                    let limit = watch
+                        .slice(rank)
+                        .map_err(|interrupt| Failure::Waiting { rank, interrupt })?;
+                    thread::sleep(limit.min(NAP));
+                }
+            }
+        }
+    }
+
+    fn spare(&mut self, dtype: DType, len: usize) -> Buffer {
+        let fits = |spare: &Buffer| spare.dtype() == dtype && spare.len() == len;
+        match self.spares.iter().position(fits) {
+            Some(at) => self.spares.swap_remove(at),
+            None => Buffer::zeroed(dtype, len),
+        }
+    }
+
+    fn keep(&mut self, buffer: Buffer) {
+        if self.spares.len() == SPARES {
+            self.spares.remove(0);
+        }
+        self.spares.push(buffer);
+    }
+}
+
+fn datatype(dtype: DType) -> ffi::MPI_Datatype {
+    // SAFETY: reads constants of the library.
+    unsafe {
+        match dtype {
+            DType::F32 => ffi::RSMPI_FLOAT,
+            DType::F64 => ffi::RSMPI_DOUBLE,
+            DType::I32 => ffi::RSMPI_INT32_T,
+            DType::I64 => ffi::RSMPI_INT64_T,
+            // Halves are never reduced as such, and moved as bytes.
+            DType::U8 | DType::F16 | DType::BF16 => ffi::RSMPI_UINT8_T,
+        }
+    }
+}
+
+fn operation(op: ReduceOp) -> ffi::MPI_Op {
+    // SAFETY: reads constants of the library.
+    unsafe {
+        match op {
+            ReduceOp::Sum | ReduceOp::Mean => ffi::RSMPI_SUM,
+            ReduceOp::Min => ffi::RSMPI_MIN,
+            ReduceOp::Max => ffi::RSMPI_MAX,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! MPI from its start to its end, once per process.
+
+use std::ffi::c_int;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use mpi::Threading;
+use mpi::ffi;
+
+use super::call::{MpiError, check};
+use crate::world::WorldError;
+
+/// How long the ranks may take to start MPI together.
+const START_LIMIT: Duration = Duration::from_secs(180);
+
+/// MPI runs as long as this lives. It can be started once in the life of a process.
+#[derive(Debug)]
+pub struct Session {
+    rank: usize,
+    size: usize,
+    /// Whether the program had started MPI itself, and will end it.
+    foreign: bool,
+}
+
+enum State {
+    Fresh,
+    Running(Weak<Session>),
+    Over,
+}
+
+static STATE: Mutex<State> = Mutex::new(State::Fresh);
+
+impl Session {
+    /// Starts MPI, or joins in where it runs. All ranks call it.
+    ///
+    /// # Errors
+    /// If MPI was ended before, or gives too little support for threads.
+    pub(super) fn start() -> Result<Arc<Self>, WorldError> {
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = || {
+            failed(
+                "its start",
+                "it was ended before, and starts once only".into(),
+            )
+        };
+        match &*state {
+            State::Running(session) => return session.upgrade().ok_or_else(over),
+            State::Over => return Err(over()),
+            State::Fresh => {}
+        }
+        let _guard = Guard::new("starting MPI");
+        let (foreign, threading) = match mpi::initialize_with_threading(Threading::Multiple) {
+            Some((universe, threading)) => {
+                // Ended by `drop` below, and only when that can't hang.
+                std::mem::forget(universe);
+                (false, threading)
+            }
+            None => (true, mpi::environment::threading_support()),
+        };
+        if threading < Threading::Serialized {
+            let reason =
+                format!("threads are supported as {threading:?} only, Serialized is needed");
+            return Err(failed("its start", reason));
+        }
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: MPI runs, so its world exists; the pointers are those of two integers here.
+        let told = unsafe {
+            let world = ffi::RSMPI_COMM_WORLD;
+            // Errors come back as values instead of ending the process.
+            check(
+                "MPI_Comm_set_errhandler",
+                ffi::MPI_Comm_set_errhandler(world, ffi::RSMPI_ERRORS_RETURN),
+            )
+            .and_then(|()| check("MPI_Comm_rank", ffi::MPI_Comm_rank(world, &mut rank)))
+            .and_then(|()| check("MPI_Comm_size", ffi::MPI_Comm_size(world, &mut size)))
+        };
+        told.map_err(|error| failed("its start", error.to_string()))?;
+        let session = Arc::new(Self {
+            rank: usize::try_from(rank).unwrap_or_default(),
+            size: usize::try_from(size).unwrap_or_default(),
+            foreign,
+        });
+        *state = State::Running(Arc::downgrade(&session));
+        Ok(session)
+    }
+
+    /// This process's rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// A communicator of all ranks for one purpose, whose messages meet no others. All ranks call
+    /// it.
+    pub(crate) fn duplicate(self: &Arc<Self>) -> Result<Communicator, MpiError> {
+        let _guard = Guard::new("MPI_Comm_dup");
+        // SAFETY: MPI runs as long as the session; the handle is written before it is read.
+        let raw = unsafe {
+            let mut raw = ffi::RSMPI_COMM_NULL;
+            check(
+                "MPI_Comm_dup",
+                ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut raw),
+            )?;
+            check(
+                "MPI_Comm_set_errhandler",
+                ffi::MPI_Comm_set_errhandler(raw, ffi::RSMPI_ERRORS_RETURN),
+            )?;
+            raw
+        };
+        Ok(Communicator {
+            raw,
+            session: self.clone(),
+        })
+    }
+}
+
+impl Drop for Session {
+    /// Ends MPI, unless something went wrong: `MPI_Finalize` waits for all ranks, and a rank that
+    /// failed will never come. Launchers take a process that leaves without it for a failure, which
+    /// it is.
+    fn drop(&mut self) {
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = State::Over;
+        if self.foreign || std::thread::panicking() || failure::happened() {
+            return;
+        }
+        let _guard = Guard::new("MPI_Finalize");
+        // SAFETY: started by us, not yet ended, and nothing of it is used after the session.
+        unsafe {
+            ffi::MPI_Finalize();
+        }
+    }
+}
+
+/// A communicator of ours.
+#[derive(Debug)]
+pub(crate) struct Communicator {
+    raw: ffi::MPI_Comm,
+    pub(super) session: Arc<Session>,
+}
+
+// SAFETY: a handle is an index or a pointer into the library, which takes calls from any thread
+// (`Threading::Multiple`) or from one at a time (`Serialized`), and a communicator is only used by
+// the one thread that holds the group's engine.
+unsafe impl Send for Communicator {}
+
+impl Communicator {
+    /// The handle, for calls.
+    pub(super) fn raw(&self) -> ffi::MPI_Comm {
+        self.raw
+    }
+}
+
+/// Remembers that this process failed, so that it does not wait for others at the end.
+pub(crate) mod failure {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    static HAPPENED: AtomicBool = AtomicBool::new(false);
+
+    /// From now on the end of MPI is not waited for.
+    pub fn note() {
+        HAPPENED.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn happened() -> bool {
+        HAPPENED.load(Ordering::SeqCst)
+    }
+}
+
+/// Ends the process when a call that can't be given a time-out takes too long. Nothing else
+/// would: these calls wait for all ranks, and one of them may have died.
+struct Guard {
+    done: Option<Sender<()>>,
+}
+
+impl Guard {
+    fn new(what: &'static str) -> Self {
+        let (done, waiting) = mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().name("mpi-guard".into());
+        let spawned = thread.spawn(move || {
+            if waiting.recv_timeout(START_LIMIT) == Err(RecvTimeoutError::Timeout) {
+                eprintln!(
+                    "error: {what} took more than {} s: has a rank died, or does the launcher not \
+                     fit the MPI library?",
+                    START_LIMIT.as_secs()
+                );
+                std::process::exit(1);
+            }
+        });
+        Self {
+            done: spawned.is_ok().then_some(done),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.done.take();
+    }
+}
+
+/// Ends all ranks at once with `code`, where MPI runs; returns where it does not.
+///
+/// For the end of a process that can't go on: a panic, for which unwinding would end in an
+/// `MPI_Finalize` that waits for ever.
+pub fn abort(code: i32) {
+    failure::note();
+    // The lock may be held by whoever panicked.
+    let running = match STATE.try_lock() {
+        Ok(state) => matches!(&*state, State::Running(_)),
+        Err(_) => mpi::environment::is_initialized() && !mpi::environment::is_finalized(),
+    };
+    if running {
+        // SAFETY: MPI runs; this is the last thing that this process does.
+        unsafe {
+            ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code as c_int);
+        }
+    }
+}
+
+/// What the MPI library calls itself, as `Open MPI v4.1.4`.
+pub fn library() -> String {
+    let text = mpi::environment::library_version().unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let name = line.split(',').next().unwrap_or_default().trim();
+    match name.strip_prefix("MPICH Version:") {
+        Some(version) => format!("MPICH {}", version.trim()),
+        None => name.trim_end_matches('\0').to_owned(),
+    }
+}
+
+pub(super) fn failed(action: &'static str, reason: String) -> WorldError {
+    WorldError::Mpi { action, reason }
+}
