@@ -11,8 +11,9 @@ pub use error::WorldError;
 pub use secret::{MAX_SECRET_BYTES, MIN_SECRET_BYTES, Secret, SecretError};
 
 use crate::launch;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
+#[cfg(feature = "mpi")]
 use std::sync::Arc;
 
 /// Largest world size: a limit on what a wrong number can make us allocate.
@@ -117,13 +118,21 @@ pub struct World {
 /// What a launch leaves open for the group that is connected later.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Link {
-    /// Where rank 0 hosts the store, if the ranks agreed on that already.
-    pub listener: Option<Arc<TcpListener>>,
     /// For [`World::advice`].
     pub advice: Option<String>,
     /// Keeps MPI running.
     #[cfg(feature = "mpi")]
     pub mpi: Option<Arc<crate::mpi::Session>>,
+}
+
+impl Link {
+    /// Whether address and secret come from MPI.
+    fn meets_by_itself(&self) -> bool {
+        #[cfg(feature = "mpi")]
+        return self.mpi.is_some();
+        #[cfg(not(feature = "mpi"))]
+        false
+    }
 }
 
 /// Where a rank sits: its place on its node and the node's among the others.
@@ -357,7 +366,8 @@ impl World {
                 nodes: nodes.max(1),
             });
         }
-        if size > 1 && self.secret.is_none() {
+        // Over MPI the secret is handed out when a group is connected.
+        if size > 1 && self.secret.is_none() && !self.link.meets_by_itself() {
             return Err(WorldError::NoSecret { size });
         }
         Ok(self)

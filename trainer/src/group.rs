@@ -17,7 +17,7 @@ pub(crate) fn with_group<T>(
     work: impl FnOnce(&ProcessGroup) -> Result<T, TrainError>,
 ) -> Result<T, TrainError> {
     let group = connect(config, world)?;
-    panics::watch(&group);
+    let _watched = panics::watch(&group);
     let checked = same_config::check(config, &group);
     let worked = checked.and_then(|()| work(&group));
     worked.inspect_err(|error| {

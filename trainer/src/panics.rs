@@ -12,9 +12,21 @@ const ABORT_TIME: Duration = Duration::from_secs(2);
 
 static GROUP: Mutex<Option<ProcessGroup>> = Mutex::new(None);
 
-/// Names the group that a panic aborts.
-pub fn watch(group: &ProcessGroup) {
+/// A panic aborts `group` as long as what is returned lives.
+pub fn watch(group: &ProcessGroup) -> Watched {
     *GROUP.lock().unwrap_or_else(PoisonError::into_inner) = Some(group.clone());
+    Watched(())
+}
+
+/// See [`watch`].
+#[must_use]
+#[derive(Debug)]
+pub struct Watched(());
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        GROUP.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
 }
 
 /// From now on a panic on any thread ends this process, which is rank `rank`, with exit code 1.
@@ -68,7 +80,7 @@ mod tests {
         let world = World::from_env().unwrap();
         let group = ProcessGroup::connect(&world).unwrap();
         if world.is_main() {
-            watch(&group);
+            let _watched = watch(&group);
             end_on_panic(world.rank());
             panic!("on purpose");
         }

@@ -5,12 +5,13 @@
 //! on the network from joining, not who can read the traffic between them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
-use std::sync::Arc;
 
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 
-use super::session::{Session, failed, library};
+use super::call::MpiError;
+use super::session::{Guard, Session, library};
+use crate::rendezvous::Meeting;
 use crate::world::{Launch, Link, Master, Secret, Topology, World, WorldError};
 
 /// Characters of a host name that are compared and looked up; longer ones there are none.
@@ -32,36 +33,34 @@ pub(crate) fn join(announced: World) -> Result<World, WorldError> {
         topology,
         launch: Launch::Mpi,
         master: None,
-        secret: None,
+        secret: announced.secret.clone(),
         reason: format!("{}; {}", library(), announced.reason),
         link: Link {
             mpi: Some(session),
             ..Link::default()
         },
     };
-    if size == 1 {
-        return world.checked();
-    }
-    let other_node = name_on_another_node(&all, topology);
-    let prepared = (rank == 0).then(|| Prepared::new(other_node.as_deref()));
+    world.checked()
+}
+
+/// Where the ranks meet: on rank 0 the socket on which the store listens, for all its address and
+/// the secret. All ranks call it.
+pub(crate) fn meet(world: &World) -> Result<Meeting, MpiError> {
+    let _guard = Guard::new("the exchange of addresses over MPI");
+    let all = SimpleCommunicator::world();
+    let other_node = name_on_another_node(&all, world.node());
+    let prepared = (world.is_main()).then(|| Prepared::new(other_node.as_deref()));
     let notice = match &prepared {
         Some(prepared) => Notice::from(prepared),
         None => Notice::empty(),
     };
     let (address, secret) = notice.handed_out(&all)?;
-    let listener = prepared
-        .and_then(Result::ok)
-        .map(|prepared| Arc::new(prepared.listener));
-    let world = World {
-        master: Some(Master::new(address.ip().to_string(), address.port())),
-        secret: Some(secret),
-        link: Link {
-            listener,
-            ..world.link
-        },
-        ..world
-    };
-    world.checked()
+    let listener = prepared.and_then(Result::ok);
+    Ok(Meeting {
+        master: Master::new(address.ip().to_string(), address.port()),
+        secret,
+        listener: listener.map(|prepared| prepared.listener),
+    })
 }
 
 /// A launcher that does not fit the library gives every process a world of its own.
@@ -107,14 +106,14 @@ fn topology(all: &SimpleCommunicator) -> Topology {
 }
 
 /// Name of a host that is not rank 0's, where there is one.
-fn name_on_another_node(all: &SimpleCommunicator, topology: Topology) -> Option<String> {
+fn name_on_another_node(all: &SimpleCommunicator, node: usize) -> Option<String> {
     let mut mine = [0u8; NAME];
     let name = rustix::system::uname();
     let bytes = name.nodename().to_bytes();
     let length = bytes.len().min(NAME);
     mine[..length].copy_from_slice(&bytes[..length]);
     // Every rank's, although one would do: which one, only rank 0 could tell.
-    let node = [topology.node as u64];
+    let node = [node as u64];
     let mut nodes = vec![0u64; all.size() as usize];
     all.all_gather_into(&node[..], &mut nodes[..]);
     let stranger = nodes.iter().position(|other| *other != nodes[0])?;
@@ -205,20 +204,21 @@ impl Notice {
     }
 
     /// Rank 0's notice, on every rank.
-    fn handed_out(mut self, all: &SimpleCommunicator) -> Result<(SocketAddr, Secret), WorldError> {
+    fn handed_out(mut self, all: &SimpleCommunicator) -> Result<(SocketAddr, Secret), MpiError> {
         all.process_at_rank(0).broadcast_into(&mut self.0[..]);
         let length = usize::from(u16::from_le_bytes([self.0[1], self.0[2]])).min(NOTICE - 3);
         let text = String::from_utf8_lossy(&self.0[3..3 + length]);
         let parsed = text.split_once(' ').and_then(|(address, secret)| {
             Some((address.parse().ok()?, Secret::from_text(secret).ok()?))
         });
-        match (self.0[0], parsed) {
-            (1, Some(parsed)) => Ok(parsed),
-            (2, _) => Err(failed("preparing the store", text.into_owned())),
-            _ => Err(failed(
-                "preparing the store",
-                "rank 0 sent something unreadable".into(),
-            )),
-        }
+        let message = match (self.0[0], parsed) {
+            (1, Some(parsed)) => return Ok(parsed),
+            (2, _) => text.into_owned(),
+            _ => "rank 0 sent something unreadable".into(),
+        };
+        Err(MpiError {
+            call: "preparing the store",
+            message,
+        })
     }
 }

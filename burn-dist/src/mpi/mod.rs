@@ -11,7 +11,7 @@ mod request;
 mod session;
 mod streams;
 
-pub(crate) use bootstrap::join;
+pub(crate) use bootstrap::{join, meet};
 pub(crate) use collectives::Collectives;
 pub(crate) use session::{Communicator, abort, failure};
 pub use session::{Session, library};

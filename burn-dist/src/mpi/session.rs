@@ -58,9 +58,8 @@ impl Session {
             }
             None => (true, mpi::environment::threading_support()),
         };
-        if threading < Threading::Serialized {
-            let reason =
-                format!("threads are supported as {threading:?} only, Serialized is needed");
+        if threading < Threading::Multiple {
+            let reason = format!("threads are supported as {threading:?} only, Multiple is needed");
             return Err(failed("its start", reason));
         }
         let (mut rank, mut size) = (0, 0);
@@ -145,8 +144,7 @@ pub(crate) struct Communicator {
 }
 
 // SAFETY: a handle is an index or a pointer into the library, which takes calls from any thread
-// (`Threading::Multiple`) or from one at a time (`Serialized`), and a communicator is only used by
-// the one thread that holds the group's engine.
+// (`Threading::Multiple`).
 unsafe impl Send for Communicator {}
 
 impl Communicator {
@@ -174,12 +172,12 @@ pub(crate) mod failure {
 
 /// Ends the process when a call that can't be given a time-out takes too long. Nothing else
 /// would: these calls wait for all ranks, and one of them may have died.
-struct Guard {
+pub(super) struct Guard {
     done: Option<Sender<()>>,
 }
 
 impl Guard {
-    fn new(what: &'static str) -> Self {
+    pub(super) fn new(what: &'static str) -> Self {
         let (done, waiting) = mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("mpi-guard".into());
         let spawned = thread.spawn(move || {
@@ -234,6 +232,6 @@ pub fn library() -> String {
     }
 }
 
-pub(super) fn failed(action: &'static str, reason: String) -> WorldError {
+fn failed(action: &'static str, reason: String) -> WorldError {
     WorldError::Mpi { action, reason }
 }

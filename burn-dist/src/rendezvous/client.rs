@@ -1,6 +1,6 @@
 //! A rank's end of the control connection.
 
-use super::connect::{Attempt, host};
+use super::connect::{Attempt, Meeting, host};
 use super::error::RendezvousError;
 use super::fault::{Fault, FaultBoard};
 use super::net::configure;
@@ -85,13 +85,12 @@ impl Store {
         if size == 1 {
             return Self::alone(timeout);
         }
-        let (Some(master), Some(secret)) = (world.master(), world.secret()) else {
-            return Err(RendezvousError::NoStore { size });
-        };
+        let mut meeting = Meeting::of(world)?;
         let server = match world.hosts_store() {
-            true => Some(host(world, master, secret)?),
+            true => Some(host(world, &mut meeting)?),
             false => None,
         };
+        let Meeting { master, secret, .. } = &meeting;
         let (stream, address) = match &server {
             Some(server) => Attempt::new(world, secret, deadline).once(server.address())?,
             None => Attempt::new(world, secret, deadline).retry(master, timeout)?,

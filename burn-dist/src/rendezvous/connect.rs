@@ -5,7 +5,7 @@ use super::error::RendezvousError;
 use super::protocol::{self, Message};
 use super::server::{StoreServer, encode_context};
 use crate::world::{Master, Secret, World};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Longest pause between two attempts to connect.
@@ -15,15 +15,40 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// refused this rank.
 const STRANGER: Duration = Duration::from_secs(5);
 
+/// Where the ranks of a run meet.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    pub master: Master,
+    pub secret: Secret,
+    /// Where the store is to listen, on rank 0, if it has been decided already.
+    pub listener: Option<TcpListener>,
+}
+
+impl Meeting {
+    /// As the world says, or agreed on over MPI. All ranks call it.
+    pub(super) fn of(world: &World) -> Result<Self, RendezvousError> {
+        #[cfg(feature = "mpi")]
+        if world.link.mpi.is_some() {
+            return crate::mpi::meet(world).map_err(|error| RendezvousError::Mpi {
+                reason: error.to_string(),
+            });
+        }
+        match (world.master(), world.secret()) {
+            (Some(master), Some(secret)) => Ok(Self {
+                master: master.clone(),
+                secret: secret.clone(),
+                listener: None,
+            }),
+            _ => Err(RendezvousError::NoStore { size: world.size() }),
+        }
+    }
+}
+
 /// Starts the store on rank 0, at the address that the others were told.
-pub(super) fn host(
-    world: &World,
-    master: &Master,
-    secret: &Secret,
-) -> Result<StoreServer, RendezvousError> {
-    let system = RendezvousError::system("can't start the store");
-    if let Some(listener) = &world.link.listener {
-        let listener = listener.try_clone().map_err(&system)?;
+pub(super) fn host(world: &World, meeting: &mut Meeting) -> Result<StoreServer, RendezvousError> {
+    let listener = meeting.listener.take();
+    let Meeting { master, secret, .. } = &*meeting;
+    if let Some(listener) = listener {
         return StoreServer::on(listener, world.size(), secret.clone());
     }
     let mut in_use = None;

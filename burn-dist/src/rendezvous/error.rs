@@ -17,6 +17,12 @@ pub enum RendezvousError {
         /// The world size.
         size: usize,
     },
+    /// MPI could not tell the ranks where to meet.
+    #[error("the ranks could not agree over MPI on where to meet: {reason}")]
+    Mpi {
+        /// What went wrong.
+        reason: String,
+    },
     /// The store's host name has no address.
     #[error("can't find the address of {master}: {source}. Check MASTER_ADDR")]
     Resolve {

@@ -17,6 +17,8 @@ mod server;
 
 pub use crate::world::Secret;
 pub use client::Store;
+#[cfg(feature = "mpi")]
+pub(crate) use connect::Meeting;
 pub use error::RendezvousError;
 pub use fault::{Fault, FaultBoard};
 pub use protocol::{MAX_PAYLOAD, MAX_TAG};

@@ -1,64 +1,72 @@
 //! One suite for every transport and every kind of memory: what a collective computes must be what
 //! a plain loop over all ranks' elements computes, and what goes wrong must be named.
+//!
+//! It does not know where the ranks are: a [`Cluster`] runs a piece of work as every rank.
 
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use burn_dist::{
-    Buffer, DType, Element, GroupOptions, ProcessGroup, ReduceOp, TransportKind, shard,
-};
+use burn_dist::{Buffer, DType, Element, ProcessGroup, ReduceOp, shard};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-const SIZES: std::ops::RangeInclusive<usize> = 1..=5;
+const SIZES: [usize; 5] = [1, 2, 3, 4, 5];
+const PATIENT: Duration = Duration::from_secs(30);
 const CASES: u32 = 40;
-const LIMIT: Duration = Duration::from_secs(240);
 
-/// Ends the whole test program when a case hangs: a hang is what these tests are there to find.
-fn within_limit(test: impl FnOnce() + Send + 'static) {
-    let (done, waiting) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        test();
-        let _ = done.send(());
-    });
-    if waiting.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
-        eprintln!("a collective hung for {LIMIT:?}");
-        std::process::abort();
-    }
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
+/// Results of all ranks, which may have to travel between processes.
+pub trait Outcome: Send + Sized {
+    fn to_bytes(&self) -> Vec<u8>;
+    fn from_bytes(bytes: &[u8]) -> Self;
 }
 
-fn options(kind: TransportKind, timeout: Duration) -> GroupOptions {
-    GroupOptions {
-        transport: kind,
-        connect_timeout: Duration::from_secs(30),
-        first_timeout: timeout,
-        timeout,
-        flight_recorder: None,
-        ..GroupOptions::default()
+impl Outcome for () {
+    fn to_bytes(&self) -> Vec<u8> {
+        Vec::new()
+    }
+    fn from_bytes(_: &[u8]) -> Self {}
+}
+
+impl Outcome for String {
+    fn to_bytes(&self) -> Vec<u8> {
+        self.as_bytes().to_vec()
+    }
+    fn from_bytes(bytes: &[u8]) -> Self {
+        String::from_utf8_lossy(bytes).into_owned()
     }
 }
 
-fn groups(kind: TransportKind, size: usize) -> Vec<ProcessGroup> {
-    ProcessGroup::in_process(size, &options(kind, Duration::from_secs(30))).unwrap()
+impl Outcome for Vec<u32> {
+    fn to_bytes(&self) -> Vec<u8> {
+        bytemuck::cast_slice(self).to_vec()
+    }
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytemuck::pod_collect_to_vec(bytes)
+    }
 }
 
-/// Runs `work` as every rank at once and gives the results in rank order.
-fn on_all<R: Send>(groups: &[ProcessGroup], work: impl Fn(&ProcessGroup) -> R + Sync) -> Vec<R> {
-    let work = &work;
-    thread::scope(|scope| {
-        let spawn = |group| scope.spawn(move || work(group));
-        let threads: Vec<_> = groups.iter().map(spawn).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    })
+/// Ranks that the suite runs on.
+pub trait Cluster {
+    /// World sizes that there can be.
+    fn sizes(&self) -> Vec<usize>;
+
+    /// Connects `size` ranks whose collectives time out after `timeout`.
+    fn connect(&self, size: usize, timeout: Duration) -> impl Ranks;
+}
+
+/// Connected ranks.
+pub trait Ranks {
+    /// Runs `work` as every rank at once and gives the results in rank order.
+    fn on_all<R: Outcome>(&self, work: impl Fn(&ProcessGroup) -> R + Sync) -> Vec<R>;
+}
+
+/// Those of the sizes that there can be.
+fn sizes<const N: usize>(cluster: &impl Cluster, wanted: [usize; N]) -> Vec<usize> {
+    let mut sizes = cluster.sizes();
+    sizes.retain(|size| wanted.contains(size));
+    sizes
 }
 
 /// Element types whose sums and means a test can foretell exactly.
@@ -207,60 +215,65 @@ fn perform<T: Tested>(group: &ProcessGroup, case: &Case) -> Vec<T> {
     handle.wait().unwrap().as_slice::<T>().unwrap().to_vec()
 }
 
-fn check<T: Tested>(groups: &[ProcessGroup], case: &Case) {
-    let size = groups.len();
+/// Performs a case as one rank and compares what it sees with what a plain loop computes.
+fn verify<T: Tested>(group: &ProcessGroup, case: &Case) {
+    let (rank, size) = (group.rank(), group.size());
     let inputs: Vec<Vec<T>> = (0..size)
         .map(|rank| input(rank, case.len, case.salt))
         .collect();
     let at = |i: usize| inputs.iter().map(|input| input[i]).collect::<Vec<_>>();
     let reduced: Vec<T> = (0..case.len).map(|i| T::reduce(&at(i), case.op)).collect();
-    let results = on_all(groups, |group| perform::<T>(group, case));
-    for (rank, result) in results.iter().enumerate() {
-        let mine = shard(case.len, size, rank);
-        let right = match case.collective {
-            Collective::AllReduce => *result == reduced,
-            Collective::ReduceScatter => result[mine.clone()] == reduced[mine],
-            Collective::AllGather => inputs.iter().enumerate().all(|(from, input)| {
-                let owned = shard(case.len, size, from);
-                result[owned.clone()] == input[owned]
-            }),
-            Collective::Broadcast => *result == inputs[case.root % size],
-        };
-        assert!(right, "rank {rank} of {size} has a wrong result: {case:?}");
-    }
+    let result = perform::<T>(group, case);
+    let mine = shard(case.len, size, rank);
+    let right = match case.collective {
+        Collective::AllReduce => result == reduced,
+        Collective::ReduceScatter => result[mine.clone()] == reduced[mine],
+        Collective::AllGather => inputs.iter().enumerate().all(|(from, input)| {
+            let owned = shard(case.len, size, from);
+            result[owned.clone()] == input[owned]
+        }),
+        Collective::Broadcast => result == inputs[case.root % size],
+    };
+    assert!(right, "rank {rank} of {size} has a wrong result: {case:?}");
 }
 
-fn agrees_with_the_sequential_reference(kind: TransportKind) {
-    for size in SIZES {
-        let groups = groups(kind, size);
+pub fn agrees_with_the_sequential_reference(cluster: &impl Cluster) {
+    for size in sizes(cluster, SIZES) {
+        let ranks = cluster.connect(size, PATIENT);
+        // Every process must draw the same cases, and none may go on to simpler ones alone.
         let config = Config {
             cases: CASES,
             failure_persistence: None,
+            max_shrink_iters: 0,
             ..Config::default()
         };
-        let result = TestRunner::new(config).run(&case(), |case| {
-            match case.dtype {
-                DType::F32 => check::<f32>(&groups, &case),
-                DType::F64 => check::<f64>(&groups, &case),
-                DType::F16 => check::<f16>(&groups, &case),
-                DType::BF16 => check::<bf16>(&groups, &case),
-                DType::I32 => check::<i32>(&groups, &case),
-                DType::I64 => check::<i64>(&groups, &case),
-                DType::U8 => check::<u8>(&groups, &case),
-            }
+        let mut runner = TestRunner::new_with_rng(
+            config,
+            TestRng::from_seed(RngAlgorithm::ChaCha, &[size as u8; 32]),
+        );
+        let result = runner.run(&case(), |case| {
+            ranks.on_all(|group| match case.dtype {
+                DType::F32 => verify::<f32>(group, &case),
+                DType::F64 => verify::<f64>(group, &case),
+                DType::F16 => verify::<f16>(group, &case),
+                DType::BF16 => verify::<bf16>(group, &case),
+                DType::I32 => verify::<i32>(group, &case),
+                DType::I64 => verify::<i64>(group, &case),
+                DType::U8 => verify::<u8>(group, &case),
+            });
             Ok(())
         });
         if let Err(failure) = result {
-            panic!("{kind:?} with {size} ranks: {failure}");
+            panic!("{size} ranks: {failure}");
         }
     }
 }
 
 /// Sums of arbitrary floats depend on the order: every rank must see the same bits, and twice the
 /// same.
-fn all_ranks_see_the_same_bits(kind: TransportKind) {
-    for size in [2, 3, 4] {
-        let groups = groups(kind, size);
+pub fn all_ranks_see_the_same_bits(cluster: &impl Cluster) {
+    for size in sizes(cluster, [2, 3, 4]) {
+        let ranks = cluster.connect(size, PATIENT);
         for (len, registered) in [(1000, false), (50_001, false), (50_001, true)] {
             let work = |group: &ProcessGroup| {
                 let mut buffer = match registered {
@@ -281,7 +294,7 @@ fn all_ranks_see_the_same_bits(kind: TransportKind) {
                     .map(|x| x.to_bits());
                 bits.collect::<Vec<_>>()
             };
-            let (first, second) = (on_all(&groups, work), on_all(&groups, work));
+            let (first, second) = (ranks.on_all(work), ranks.on_all(work));
             assert!(first.iter().chain(&second).all(|bits| *bits == first[0]));
         }
     }
@@ -289,45 +302,45 @@ fn all_ranks_see_the_same_bits(kind: TransportKind) {
 
 /// Collectives complete in the order of their start, whatever is waited for first, and blocking
 /// calls take their turn behind them.
-fn asynchronous_collectives_keep_their_order(kind: TransportKind) {
-    on_all(&groups(kind, 3), |group| {
-        let start = |value: f32| {
-            group.start_all_reduce(Buffer::from_slice(&vec![value; 10_000]), ReduceOp::Sum)
-        };
-        let handles: Vec<_> = (0..20).map(|i| start(i as f32)).collect();
-        let mut last = [1i64; 3];
-        group.all_reduce(&mut last, ReduceOp::Sum).unwrap();
-        assert_eq!(last, [3; 3]);
-        for (i, handle) in handles.into_iter().enumerate().rev() {
-            let buffer = handle.wait().unwrap();
-            assert!(
-                buffer
-                    .as_slice::<f32>()
-                    .unwrap()
-                    .iter()
-                    .all(|x| *x == 3.0 * i as f32)
-            );
-        }
-        group.start_barrier().wait().unwrap();
-        group.barrier().unwrap();
-    });
+pub fn asynchronous_collectives_keep_their_order(cluster: &impl Cluster) {
+    for size in sizes(cluster, [3]) {
+        cluster.connect(size, PATIENT).on_all(|group| {
+            let start = |value: f32| {
+                group.start_all_reduce(Buffer::from_slice(&vec![value; 10_000]), ReduceOp::Sum)
+            };
+            let handles: Vec<_> = (0..20).map(|i| start(i as f32)).collect();
+            let mut last = [1i64; 3];
+            group.all_reduce(&mut last, ReduceOp::Sum).unwrap();
+            assert_eq!(last, [3; 3]);
+            for (i, handle) in handles.into_iter().enumerate().rev() {
+                let buffer = handle.wait().unwrap();
+                assert!(
+                    buffer
+                        .as_slice::<f32>()
+                        .unwrap()
+                        .iter()
+                        .all(|x| *x == 3.0 * i as f32)
+                );
+            }
+            group.start_barrier().wait().unwrap();
+            group.barrier().unwrap();
+        });
+    }
 }
 
-fn bytes_of_different_lengths_are_gathered(kind: TransportKind) {
-    for size in SIZES {
+pub fn bytes_of_different_lengths_are_gathered(cluster: &impl Cluster) {
+    for size in sizes(cluster, SIZES) {
         let payload = |rank: usize| vec![rank as u8; rank * 1000];
         let expected: Vec<_> = (0..size).map(payload).collect();
-        let gather = |group: &ProcessGroup| group.gather_bytes(&payload(group.rank())).unwrap();
-        assert!(
-            on_all(&groups(kind, size), gather)
-                .iter()
-                .all(|result| *result == expected)
-        );
+        cluster.connect(size, PATIENT).on_all(|group| {
+            let gathered = group.gather_bytes(&payload(group.rank())).unwrap();
+            assert_eq!(gathered, expected);
+        });
     }
 }
 
 /// Ranks that call different things get an error that names both, and the group is unusable then.
-fn disagreement_is_an_error_on_all_ranks(kind: TransportKind) {
+pub fn disagreement_is_an_error_on_all_ranks(cluster: &impl Cluster) {
     type Odd = fn(&ProcessGroup) -> Result<(), burn_dist::Error>;
     let odd: [(&str, Odd); 5] = [
         ("other length", |group| {
@@ -346,8 +359,11 @@ fn disagreement_is_an_error_on_all_ranks(kind: TransportKind) {
             group.broadcast(&mut [0f32; 10], 0)
         }),
     ];
-    for (name, odd) in odd {
-        let errors = on_all(&groups(kind, 3), |group| {
+    let all = sizes(cluster, [3])
+        .into_iter()
+        .flat_map(|size| odd.map(|odd| (size, odd)));
+    for (size, (name, odd)) in all {
+        let errors = cluster.connect(size, PATIENT).on_all(|group| {
             group.barrier().unwrap();
             let result = match group.rank() {
                 1 => odd(group),
@@ -365,73 +381,71 @@ fn disagreement_is_an_error_on_all_ranks(kind: TransportKind) {
     }
 }
 
-fn an_absent_rank_is_named_after_the_time_out(kind: TransportKind) {
-    let options = options(kind, Duration::from_secs(1));
-    let groups = ProcessGroup::in_process(3, &options).unwrap();
-    let errors = on_all(&groups, |group| {
-        group.barrier().unwrap();
-        if group.rank() == 1 {
-            thread::sleep(Duration::from_secs(4));
-            return String::new();
-        }
-        group
-            .all_reduce(&mut [0f32; 100], ReduceOp::Sum)
-            .unwrap_err()
-            .to_string()
-    });
-    let named = |error: &String| error.contains("rank 1 has only come to #1");
-    assert!(errors.iter().any(named), "{errors:?}");
-}
-
-fn an_abort_reaches_the_others_with_its_reason(kind: TransportKind) {
-    let errors = on_all(&groups(kind, 3), |group| {
-        group.barrier().unwrap();
-        if group.rank() == 2 {
-            group.abort("the disk is full");
-            return String::new();
-        }
-        group
-            .all_reduce(&mut [0f32; 100], ReduceOp::Sum)
-            .unwrap_err()
-            .to_string()
-    });
-    for error in &errors[..2] {
-        assert!(
-            error.contains("rank 2") && error.contains("the disk is full"),
-            "{error}"
-        );
+pub fn an_absent_rank_is_named_after_the_time_out(cluster: &impl Cluster) {
+    for size in sizes(cluster, [3]) {
+        let errors = cluster
+            .connect(size, Duration::from_secs(1))
+            .on_all(|group| {
+                group.barrier().unwrap();
+                if group.rank() == 1 {
+                    thread::sleep(Duration::from_secs(4));
+                    return String::new();
+                }
+                group
+                    .all_reduce(&mut [0f32; 100], ReduceOp::Sum)
+                    .unwrap_err()
+                    .to_string()
+            });
+        let named = |error: &String| error.contains("rank 1 has only come to #1");
+        assert!(errors.iter().any(named), "{errors:?}");
     }
 }
 
-fn wrong_arguments_leave_the_group_usable(kind: TransportKind) {
-    on_all(&groups(kind, 2), |group| {
-        assert!(group.all_reduce(&mut [1i32], ReduceOp::Mean).is_err());
-        assert!(group.broadcast(&mut [1i32], 2).is_err());
-        group.barrier().unwrap();
-    });
+pub fn an_abort_reaches_the_others_with_its_reason(cluster: &impl Cluster) {
+    for size in sizes(cluster, [3]) {
+        let errors = cluster.connect(size, PATIENT).on_all(|group| {
+            group.barrier().unwrap();
+            if group.rank() == 2 {
+                group.abort("the disk is full");
+                return String::new();
+            }
+            group
+                .all_reduce(&mut [0f32; 100], ReduceOp::Sum)
+                .unwrap_err()
+                .to_string()
+        });
+        for error in &errors[..2] {
+            assert!(
+                error.contains("rank 2") && error.contains("the disk is full"),
+                "{error}"
+            );
+        }
+    }
 }
 
-macro_rules! conformance {
-    ($($test:ident),* $(,)?) => {
-        mod shm {
-            $(#[test] fn $test() {
-                super::within_limit(|| super::$test(super::TransportKind::Shm));
-            })*
-        }
-        mod tcp {
-            $(#[test] fn $test() {
-                super::within_limit(|| super::$test(super::TransportKind::Tcp));
-            })*
-        }
+pub fn wrong_arguments_leave_the_group_usable(cluster: &impl Cluster) {
+    for size in sizes(cluster, [2, 3]) {
+        cluster.connect(size, PATIENT).on_all(|group| {
+            assert!(group.all_reduce(&mut [1i32], ReduceOp::Mean).is_err());
+            assert!(group.broadcast(&mut [1i32], size).is_err());
+            group.barrier().unwrap();
+        });
+    }
+}
+
+/// Gives the names of all tests of the suite to the macro `$then`.
+#[macro_export]
+macro_rules! for_each_test {
+    ($then:ident) => {
+        $then!(
+            agrees_with_the_sequential_reference,
+            all_ranks_see_the_same_bits,
+            asynchronous_collectives_keep_their_order,
+            bytes_of_different_lengths_are_gathered,
+            disagreement_is_an_error_on_all_ranks,
+            an_absent_rank_is_named_after_the_time_out,
+            an_abort_reaches_the_others_with_its_reason,
+            wrong_arguments_leave_the_group_usable,
+        );
     };
 }
-conformance!(
-    agrees_with_the_sequential_reference,
-    all_ranks_see_the_same_bits,
-    asynchronous_collectives_keep_their_order,
-    bytes_of_different_lengths_are_gathered,
-    disagreement_is_an_error_on_all_ranks,
-    an_absent_rank_is_named_after_the_time_out,
-    an_abort_reaches_the_others_with_its_reason,
-    wrong_arguments_leave_the_group_usable,
-);

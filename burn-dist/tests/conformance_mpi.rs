@@ -1,0 +1,149 @@
+//! The suite on MPI: its transport and its own collectives, with ranks that are processes.
+//!
+//! Started by hand or by `cargo test`, this program starts itself under `mpirun` (or what
+//! BURN_DIST_MPIRUN names) with 2 to 5 ranks. As one of those ranks it runs the suite.
+
+#[path = "conformance/suite.rs"]
+#[macro_use]
+mod suite;
+
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use burn_dist::group::Algorithm;
+use burn_dist::launch::abort_all;
+use burn_dist::world::{Launch, World};
+use burn_dist::{GroupOptions, ProcessGroup, TransportKind};
+use suite::{Cluster, Outcome, Ranks};
+
+/// What rank 0 prints when all ranks have passed everything.
+const PASSED: &str = "  all passed";
+
+/// For all ranks of one size together.
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn main() -> ExitCode {
+    let world = World::from_env().unwrap();
+    match world.launch() {
+        Launch::Mpi => be_a_rank(&world),
+        _ => start_all(),
+    }
+}
+
+/// Runs all sizes; prints what a test harness prints.
+fn start_all() -> ExitCode {
+    let program = std::env::current_exe().unwrap();
+    let mpirun = std::env::var("BURN_DIST_MPIRUN").unwrap_or_else(|_| "mpirun".into());
+    let mut failed = 0;
+    for size in 2..=5 {
+        let start = Instant::now();
+        let mut command = Command::new("timeout");
+        command
+            .args(["-k", "5", &LIMIT.as_secs().to_string(), &mpirun])
+            .args(["-n", &size.to_string()])
+            .arg(&program)
+            .stdin(Stdio::null())
+            // Open MPI refuses root and more ranks than processors unless it is told otherwise.
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+            .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+            .env("OMPI_MCA_mpi_yield_when_idle", "1");
+        let output = command.stderr(Stdio::inherit()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        print!("{text}");
+        // Not by the exit status: groups were broken on purpose, after which a process does not
+        // wait for the others in MPI's own end, and launchers take that for a failure.
+        let passed = text.lines().any(|line| line == PASSED);
+        let verdict = if passed { "ok" } else { "FAILED" };
+        failed += usize::from(!passed);
+        println!(
+            "test mpi_with_{size}_ranks ... {verdict} ({:.1?})",
+            start.elapsed()
+        );
+    }
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "test result: {verdict}. {} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out",
+        4 - failed
+    );
+    ExitCode::from(u8::from(failed > 0))
+}
+
+fn be_a_rank(world: &World) -> ExitCode {
+    // A rank that panics must not leave the others waiting in MPI.
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        default(info);
+        abort_all(101);
+    }));
+    let control = ProcessGroup::connect(world).unwrap();
+    let clusters = [
+        ("messages", Algorithm::Auto),
+        ("collectives", Algorithm::Mpi),
+    ];
+    for (name, algorithm) in clusters {
+        let cluster = Mpi {
+            world,
+            control: &control,
+            algorithm,
+        };
+        macro_rules! run {
+            ($($test:ident),* $(,)?) => {$(
+                suite::$test(&cluster);
+                control.barrier().unwrap();
+                if world.is_main() {
+                    println!("  {name}: {} with {} ranks", stringify!($test), world.size());
+                }
+            )*};
+        }
+        for_each_test!(run);
+    }
+    if world.is_main() {
+        println!("{PASSED}");
+    }
+    ExitCode::SUCCESS
+}
+
+/// This process's rank among those that MPI started.
+struct Mpi<'a> {
+    world: &'a World,
+    /// Works when the group under test is broken on purpose.
+    control: &'a ProcessGroup,
+    algorithm: Algorithm,
+}
+
+impl Cluster for Mpi<'_> {
+    fn sizes(&self) -> Vec<usize> {
+        vec![self.world.size()]
+    }
+
+    fn connect(&self, _size: usize, timeout: Duration) -> impl Ranks {
+        let options = GroupOptions {
+            transport: TransportKind::Mpi,
+            algorithm: self.algorithm,
+            connect_timeout: Duration::from_secs(30),
+            first_timeout: timeout,
+            timeout,
+            ..GroupOptions::default()
+        };
+        let group = ProcessGroup::connect_with(self.world, options).unwrap();
+        assert_eq!(group.transport(), "mpi");
+        Rank {
+            group,
+            control: self.control,
+        }
+    }
+}
+
+struct Rank<'a> {
+    group: ProcessGroup,
+    control: &'a ProcessGroup,
+}
+
+impl Ranks for Rank<'_> {
+    fn on_all<R: Outcome>(&self, work: impl Fn(&ProcessGroup) -> R + Sync) -> Vec<R> {
+        let mine = work(&self.group);
+        let all = self.control.gather_bytes(&mine.to_bytes()).unwrap();
+        all.iter().map(|bytes| R::from_bytes(bytes)).collect()
+    }
+}
