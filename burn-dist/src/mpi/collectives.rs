@@ -53,16 +53,17 @@ impl Collectives {
         }
     }
 
-    /// Whether MPI can do it: lengths there are C integers, and sums of bytes that overflow wrap
-    /// around in some libraries and stop at 255 in others (Open MPI 4.1 with AVX).
+    /// Whether MPI can do it: lengths there are C integers, and bytes are reduced differently by
+    /// different libraries. Sums stop at 255 in Open MPI 4.1 with AVX instead of wrapping around;
+    /// MPICH 4.0 takes bytes for signed ones when it compares them.
     pub fn can(what: &Descriptor) -> bool {
         let bytes = what.len.saturating_mul(what.dtype.size() as u64);
         let moves_data = matches!(
             what.kind,
             Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather | Kind::Broadcast
         );
-        let adds_bytes = what.dtype == DType::U8 && what.op == Some(ReduceOp::Sum);
-        moves_data && !adds_bytes && bytes <= c_int::MAX as u64
+        let reduces_bytes = what.dtype == DType::U8 && what.op.is_some();
+        moves_data && !reduces_bytes && bytes <= c_int::MAX as u64
     }
 
     /// Runs it on a copy of `data`.
