@@ -112,8 +112,17 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
+        let mut state = self.shared.lock();
+        state.closed = true;
+        // Said good-bye here rather than on the progress thread, which the end of the process may
+        // overtake.
+        let idle = match state.jobs.is_empty() {
+            true => state.engine.take(),
+            false => None,
+        };
+        drop(state);
         self.shared.queued.notify_all();
+        drop(idle);
     }
 }
 
