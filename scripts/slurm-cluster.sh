@@ -7,7 +7,8 @@
 #   slurm-cluster.sh start [nodes]    starts it with that many nodes, 4 unless said
 #   slurm-cluster.sh exec COMMAND...  runs a command where srun, sbatch and scontrol reach the cluster
 #   slurm-cluster.sh on NODE COMMAND  runs a command on a node, as if logged in there
-#   slurm-cluster.sh kill-node NODE   kills every process of a node at once, as a power cut would
+#   slurm-cluster.sh kill-node NODE   kills every process of a node at once, as a power cut would;
+#                                     `start-node NODE` starts it again
 #   slurm-cluster.sh cut NODE         cuts a node's cable; `mend NODE` plugs it in again
 #   slurm-cluster.sh status           says whether it runs
 #   slurm-cluster.sh stop             ends it and removes everything
@@ -221,6 +222,7 @@ case $command in
   exec) as_root; inside ctl "$@" ;;
   on) as_root; inside "$@" ;;
   kill-node) as_root; kill_all "${1:?which node}" ;;
+  start-node) as_root; start_host "$1" slurmd -D -N "${1:?which node}" -f "$state/slurm.conf" ;;
   cut) as_root; in_network ctl ip link set "to-${1:?which node}" down ;;
   mend) as_root; in_network ctl ip link set "to-${1:?which node}" up ;;
   status)

@@ -118,6 +118,8 @@ pub struct World {
 /// What a launch leaves open for the group that is connected later.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Link {
+    /// Which accelerators the launcher lets this process see: in its words, and how many.
+    pub devices: Option<(String, usize)>,
     /// For [`World::advice`].
     pub advice: Option<String>,
     /// Keeps MPI running.
@@ -195,7 +197,9 @@ impl World {
     /// # Errors
     /// As for [`World::from_env`].
     pub fn from_vars(vars: Vars) -> Result<Self, WorldError> {
-        launch::decide(vars)
+        let mut world = launch::decide(vars)?;
+        world.link.devices = launch::visible(vars);
+        Ok(world)
     }
 
     /// The world of rank `rank` of `size` ranks on this machine whose store listens at `store`:
@@ -306,9 +310,16 @@ impl World {
             Some(master) => format!("; store at {master}"),
             None => String::new(),
         };
+        let device = match &self.link.devices {
+            Some((words, count)) => match self.device_index(*count) {
+                Some(index) => format!("; device {index} of {words}"),
+                None => format!("; no device, {words}"),
+            },
+            None => String::new(),
+        };
         format!(
             "rank {} of {}, local rank {local_rank} of {local_size}, node {node} of {nodes}; \
-             launch {} ({}){store}",
+             launch {} ({}){store}{device}",
             self.rank, self.size, self.launch, self.reason
         )
     }

@@ -2,6 +2,7 @@
 //! [`World`](crate::world::World) or starts the ranks itself.
 
 mod decide;
+mod devices;
 pub mod local;
 mod mpi;
 pub mod slurm;
@@ -10,6 +11,7 @@ mod user_key;
 mod variables;
 
 pub(crate) use decide::decide;
+pub(crate) use devices::visible;
 pub use local::{LaunchError, LaunchOutcome, LocalLauncher, RankExit, RankFailure};
 pub use slurm::HostlistError;
 pub use user_key::KeyError;

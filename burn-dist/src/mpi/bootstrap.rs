@@ -37,7 +37,7 @@ pub(crate) fn join(announced: World) -> Result<World, WorldError> {
         reason: format!("{}; {}", library(), announced.reason),
         link: Link {
             mpi: Some(session),
-            ..Link::default()
+            ..announced.link
         },
     };
     world.checked()

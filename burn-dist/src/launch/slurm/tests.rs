@@ -98,6 +98,23 @@ fn the_secret_comes_from_the_users_key() {
 }
 
 #[test]
+fn tasks_take_a_device_each_however_many_they_are_shown() {
+    // The second task of a node with two devices.
+    let second = [
+        ("SLURM_PROCID", "1"),
+        ("SLURM_LOCALID", "1"),
+        ("SLURM_NODEID", "0"),
+    ];
+    let device = |shown: &'static str| {
+        let world = parse(&[&second[..], &[("CUDA_VISIBLE_DEVICES", shown)]].concat());
+        world.unwrap().describe()
+    };
+    assert!(device("0,1").ends_with("device 1 of CUDA_VISIBLE_DEVICES=0,1"));
+    assert!(device("1").ends_with("device 0 of CUDA_VISIBLE_DEVICES=1"));
+    assert!(device("-1").ends_with("no device, CUDA_VISIBLE_DEVICES=-1"));
+}
+
+#[test]
 fn one_task_is_alone_and_may_start_ranks_itself() {
     let world = parse(&[
         ("SLURM_PROCID", "0"),

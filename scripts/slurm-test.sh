@@ -1,0 +1,502 @@
+#!/usr/bin/env bash
+# Trains under a real Slurm: every way to start the ranks, every way to end them, and what goes wrong.
+# Starts a cluster of four nodes on this machine (scripts/slurm-cluster.sh) and stops it at the end.
+#
+#   slurm-test.sh FOLDER   tests the programs in FOLDER: trainer-plain, and where they are there
+#                          trainer-openmpi and trainer-mpich (scripts/mpi.sh build makes them)
+#
+#   BURN_DIST_DATA   folder with mnist/; without it generated digits are trained instead
+#   ONLY             runs only the tests whose names match this pattern
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+folder=$(realpath "${1:?the folder with the programs}")
+cluster=scripts/slurm-cluster.sh
+work=$(mktemp -d)
+# A key of its own for the secrets of the runs.
+export XDG_CONFIG_HOME=$work/config
+# Root starts MPI programs here.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# More ranks than processors: who waits must not hold one.
+export OMPI_MCA_mpi_yield_when_idle=1
+passed=0 failed=0 skipped=0 started=
+
+finish() {
+  [[ -z $started ]] || "$cluster" stop || true
+  pkill -KILL -f -- "--run-dir $work/" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+in_cluster() { "$cluster" exec "$@"; }
+
+# --- what is trained --------------------------------------------------------------------------------
+
+common=(--set log.report=false --set log.tensorboard=false --set data.workers=1)
+if [[ -n ${BURN_DIST_DATA:-} && -d $BURN_DIST_DATA/mnist ]]; then
+  config=(--config mnist-cnn.toml --set "data.dir=$BURN_DIST_DATA/mnist" "${common[@]}")
+else
+  echo 'SKIPPED: real MNIST: BURN_DIST_DATA names no folder with mnist/; digits are trained instead'
+  config=(--config digits.toml "${common[@]}")
+fi
+short=("${config[@]}" --set train.limit_batches=6 --set train.epochs=1)
+# Long enough to be stopped in its middle.
+long=(--config digits.toml "${common[@]}" --set data.test_samples=96 --set train.batch_size=48
+  --set train.limit_batches=150 --set train.epochs=1)
+
+# --- tools ------------------------------------------------------------------------------------------
+
+# Runs a command with a run folder of that name; its output goes to NAME.log, its exit code to NAME.rc.
+run() {
+  local name=$1 code=0
+  shift
+  timeout -k 5 120 "$cluster" exec "$@" --run-dir "$work/$name" >"$work/$name.log" 2>&1 </dev/null || code=$?
+  echo "$code" >"$work/$name.rc"
+}
+
+code() { cat "$work/$1.rc"; }
+losses() { sed -n '/"kind":"train"/s/.*"loss":\([^,]*\).*/\1/p' "$work/$1/metrics.jsonl" 2>/dev/null; }
+checksum() { sed -n 's/.*checksum \([0-9a-f]*\)$/\1/p' "$work/$1.log" | tail -n 1; }
+says() { grep -aqE -- "$2" "$work/$1.log" || { echo "not in the output: $2"; return 1; }; }
+is() { [[ $1 == "$2" ]] || { echo "expected: $2"; echo "found:    $1"; return 1; }; }
+
+# Ranks that have written N lines of metrics are in the middle of training.
+wait_for_steps() {
+  local name=$1 steps=$2 limit=$((SECONDS + 60))
+  until [[ $(losses "$name" | wc -l) -ge $steps ]]; do
+    ((SECONDS < limit)) || { echo "no $steps steps within 60 s"; return 1; }
+    sleep 0.05
+  done
+}
+
+pid_of_rank() {
+  local pid
+  for pid in $(pgrep -f -- "--run-dir $work/$1"); do
+    if [[ $(readlink "/proc/$pid/exe") == "$folder"/* ]] &&
+      tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "SLURM_PROCID=$2"; then
+      echo "$pid"
+      return
+    fi
+  done
+  return 1
+}
+
+# Nothing of a run may live on.
+no_orphans() {
+  local limit=$((SECONDS + 20))
+  while pgrep -f -- "--run-dir $work/$1" >/dev/null; do
+    ((SECONDS < limit)) || { echo "left behind:"; pgrep -af -- "--run-dir $work/$1"; return 1; }
+    sleep 0.1
+  done
+}
+
+job_state() { in_cluster scontrol -o show job "$1" | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p'; }
+wait_for_job() {
+  local job=$1 wanted=$2 limit=$((SECONDS + ${3:-60}))
+  until [[ $(job_state "$job") == "$wanted" ]]; do
+    ((SECONDS < limit)) || { echo "job $job is $(job_state "$job"), not $wanted"; return 1; }
+    sleep 0.1
+  done
+}
+
+submit() {
+  local name=$1 script=$2
+  shift 2
+  local options=()
+  while [[ $1 != -- ]]; do options+=("$1"); shift; done
+  shift
+  TRAINER=$folder/trainer-plain RUN_DIR=$work/$name in_cluster sbatch --parsable --nodes=2 \
+    --ntasks-per-node=2 --gpus-per-node=2 --cpus-per-task=1 --output="$work/$name.log" \
+    "${options[@]}" "configs/slurm/$script.sbatch" "$@"
+}
+
+# Runs a test: a function of that name, whose output is shown if it fails.
+check() {
+  local name=$1 start=$SECONDS
+  [[ $name == ${ONLY:-*} ]] || return 0
+  # In a subshell of its own, where the first command that fails ends it.
+  if (set -e; "$name") >"$work/output" 2>&1; then
+    echo "ok      $name ($((SECONDS - start)) s)"
+    passed=$((passed + 1))
+  else
+    echo "FAILED  $name ($((SECONDS - start)) s)"
+    sed 's/^/    /' "$work/output"
+    for log in "$work"/*.log; do
+      [[ $log -nt $work/begin ]] || continue
+      echo "    --- $(basename "$log")"
+      tail -n 15 "$log" | cut -c1-300 | sed 's/^/    /'
+    done
+    failed=$((failed + 1))
+  fi
+  touch "$work/begin"
+}
+
+# With a build that may be missing.
+check_with() {
+  local library=$1
+  shift
+  local name
+  for name in "$@"; do
+    if [[ -x $folder/trainer-$library ]]; then
+      check "$name"
+    elif [[ $name == ${ONLY:-*} ]]; then
+      echo "SKIPPED: $name: $folder holds no trainer-$library"
+      skipped=$((skipped + 1))
+    fi
+  done
+}
+
+# --- the same training, however the ranks are started ------------------------------------------------
+
+four_nodes() {
+  run plain srun --kill-on-bad-exit=1 -N4 -n4 "$folder/trainer-plain" "${short[@]}"
+  is "$(code plain)" 0
+  says plain '4 ranks on 4 nodes, started by slurm \(Slurm step [0-9]+\.0\), over tcp'
+  is "$(losses plain | wc -l)" 6
+}
+
+# Like `four_nodes`, to the last bit.
+same_as_plain() {
+  is "$(code "$1")" 0
+  is "$(losses "$1")" "$(losses plain)"
+  is "$(checksum "$1")" "$(checksum plain)"
+  no_orphans "$1"
+}
+
+three_and_one() {
+  run uneven srun --kill-on-bad-exit=1 -N2 -n4 "$folder/trainer-plain" "${short[@]}"
+  says uneven '4 ranks on 2 nodes, started by slurm'
+  same_as_plain uneven
+}
+
+two_and_two() {
+  run even srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}"
+  same_as_plain even
+}
+
+plain_build_with_pmix() {
+  run plain_pmix srun --mpi=pmix -N2 -n4 "$folder/trainer-plain" "${short[@]}"
+  says plain_pmix 'started by slurm'
+  same_as_plain plain_pmix
+}
+
+openmpi_by_pmix() {
+  run pmix srun --kill-on-bad-exit=1 --mpi=pmix -N4 -n4 "$folder/trainer-openmpi" "${short[@]}"
+  says pmix '4 ranks on 4 nodes, started by mpi \(Open MPI .*, over mpi'
+  same_as_plain pmix
+  run pmix31 srun --kill-on-bad-exit=1 --mpi=pmix -N2 -n4 "$folder/trainer-openmpi" "${short[@]}"
+  says pmix31 '4 ranks on 2 nodes'
+  same_as_plain pmix31
+}
+
+openmpi_build_without_mpi() {
+  run without srun --mpi=none -N4 -n4 "$folder/trainer-openmpi" "${short[@]}"
+  says without 'started by slurm'
+  same_as_plain without
+}
+
+openmpi_by_mpirun_in_a_job() {
+  run mpirun_in salloc -Q -N2 -n4 mpirun -n 4 "$folder/trainer-openmpi" "${short[@]}"
+  says mpirun_in '4 ranks on 2 nodes, started by mpi \(Open MPI'
+  same_as_plain mpirun_in
+}
+
+openmpi_by_mpirun_outside() {
+  run mpirun_out mpirun --oversubscribe -n 4 "$folder/trainer-openmpi" "${short[@]}" \
+    --set parallel.transport=mpi
+  says mpirun_out '4 ranks on 1 node, started by mpi'
+  same_as_plain mpirun_out
+}
+
+# MPI's own reductions add in another order.
+close_to_plain() {
+  is "$(code "$1")" 0
+  paste <(losses "$1") <(losses plain) | awk '
+    { difference = $1 - $2; if (difference < 0) difference = -difference }
+    difference > 1e-5 * $2 { print "loss", $1, "instead of", $2; wrong = 1 }
+    END { if (NR != 6) { print NR, "losses"; wrong = 1 } exit wrong }'
+}
+
+collectives_of_openmpi() {
+  run own srun --mpi=pmix -N2 -n4 "$folder/trainer-openmpi" "${short[@]}" --set parallel.algorithm=mpi
+  close_to_plain own
+}
+
+mpich_by_pmi2() {
+  run pmi2 srun --kill-on-bad-exit=1 --mpi=pmi2 -N4 -n4 "$folder/trainer-mpich" "${short[@]}"
+  says pmi2 '4 ranks on 4 nodes, started by mpi \(MPICH .*, over mpi'
+  same_as_plain pmi2
+  run pmi2_31 srun --kill-on-bad-exit=1 --mpi=pmi2 -N2 -n4 "$folder/trainer-mpich" "${short[@]}"
+  same_as_plain pmi2_31
+}
+
+mpich_by_mpirun_in_a_job() {
+  run hydra salloc -Q -N2 -n4 mpirun.mpich -n 4 "$folder/trainer-mpich" "${short[@]}"
+  says hydra '4 ranks on 2 nodes, started by mpi \(MPICH'
+  same_as_plain hydra
+}
+
+mpich_by_mpirun_outside() {
+  run hydra_out mpirun.mpich -n 4 "$folder/trainer-mpich" "${short[@]}" --set parallel.transport=mpi
+  same_as_plain hydra_out
+}
+
+collectives_of_mpich() {
+  run own_mpich srun --mpi=pmi2 -N2 -n4 "$folder/trainer-mpich" "${short[@]}" --set parallel.algorithm=mpi
+  close_to_plain own_mpich
+}
+
+# --- what is wrong is named ------------------------------------------------------------------------------
+
+wrong_pmi_for_mpich() {
+  run wrong_mpich srun --mpi=pmix -N2 -n4 "$folder/trainer-mpich" "${short[@]}"
+  is "$(code wrong_mpich)" 2
+  says wrong_mpich 'MPICH .* sees 1: .*--mpi=pmi2'
+}
+
+wrong_pmi_for_openmpi() {
+  run wrong_openmpi srun --mpi=pmi2 -N2 -n4 "$folder/trainer-openmpi" "${short[@]}"
+  [[ $(code wrong_openmpi) != 0 ]]
+  says wrong_openmpi '--mpi=pmix'
+  [[ ! -e $work/wrong_openmpi ]]
+}
+
+mpirun_of_a_build_without_mpi() {
+  run no_mpi mpirun --oversubscribe -n 2 "$folder/trainer-plain" "${short[@]}"
+  is "$(code no_mpi)" 2
+  says no_mpi 'built without *MPI.*--features mpi'
+}
+
+missing_library() {
+  sed 's/libmpi\.so\.40/libmpx.so.40/g' "$folder/trainer-openmpi" >"$work/trainer-unlinked"
+  chmod +x "$work/trainer-unlinked"
+  run unlinked srun --mpi=pmix -n2 "$work/trainer-unlinked" "${short[@]}"
+  is "$(code unlinked)" 127
+  says unlinked 'error while loading shared libraries: libmpx.so.40'
+}
+
+wrong_nodelist() {
+  run list srun -N2 -n2 env 'SLURM_STEP_NODELIST=node[1-' "$folder/trainer-plain" "${short[@]}"
+  is "$(code list)" 2
+  says list 'SLURM_STEP_NODELIST is not a list of hosts'
+  run nowhere srun --kill-on-bad-exit=1 -N2 -n2 env SLURM_STEP_NODELIST=nowhere "$folder/trainer-plain" "${short[@]}"
+  is "$(code nowhere)" 1
+  says nowhere "can't find the address of nowhere"
+}
+
+# Each task of `srun` runs the script with its number.
+task_script() {
+  printf '#!/bin/bash\n%s\n' "$1" >"$work/task.sh"
+  chmod +x "$work/task.sh"
+}
+
+other_program_on_a_node() {
+  cp "$folder/trainer-plain" "$work/trainer-other"
+  echo >>"$work/trainer-other"
+  # shellcheck disable=SC2016
+  task_script 'if [ "$SLURM_PROCID" = 2 ]; then shift; exec "$0.other" "$@"; fi; exec "$@"'
+  cp "$work/trainer-other" "$work/task.sh.other"
+  run other srun --kill-on-bad-exit=1 -N3 -n3 "$work/task.sh" "$folder/trainer-plain" "${short[@]}"
+  is "$(code other)" 1
+  says other 'rank 2 runs another program than rank 0'
+}
+
+other_configuration_on_a_rank() {
+  # shellcheck disable=SC2016
+  task_script 'if [ "$SLURM_PROCID" = 1 ]; then exec "$@" --set optimizer.lr=0.5; fi; exec "$@"'
+  run config srun --kill-on-bad-exit=1 -N2 -n2 "$work/task.sh" "$folder/trainer-plain" "${short[@]}"
+  is "$(code config)" 1
+  says config 'rank 1 has another configuration than rank 0: optimizer.lr is 0.5 there'
+}
+
+batch_script_without_srun() {
+  run forgotten salloc -Q -N2 -n4 "$folder/trainer-plain" "${short[@]}"
+  is "$(code forgotten)" 0
+  says forgotten 'warning: Slurm job [0-9]+ has 4 tasks, .* put srun before'
+}
+
+devices_of_a_task() {
+  # All devices for every task, then one for each.
+  run all srun -N2 --ntasks-per-node=2 --gpus-per-node=2 env RUST_LOG=burn_dist=debug \
+    "$folder/trainer-plain" "${short[@]}"
+  says all 'rank 3 of 4.*device 1 of CUDA_VISIBLE_DEVICES=0,1'
+  run each srun -N2 --ntasks-per-node=2 --gpus-per-task=1 env RUST_LOG=burn_dist=debug \
+    "$folder/trainer-plain" "${short[@]}"
+  says each 'rank 3 of 4.*device 0 of CUDA_VISIBLE_DEVICES=[01]'
+}
+
+# --- stopped and continued --------------------------------------------------------------------------------
+
+uninterrupted() {
+  submit whole several-nodes -- "${long[@]}" >"$work/job"
+  wait_for_job "$(cat "$work/job")" COMPLETED 90
+  says whole 'checksum'
+}
+
+continued_like_uninterrupted() {
+  says "$1" 'continues from'
+  is "$(checksum "$1")" "$(checksum whole)"
+  is "$(losses "$1")" "$(losses whole)"
+}
+
+requeued_by_hand() {
+  local job
+  job=$(submit requeue several-nodes -- "${long[@]}")
+  wait_for_steps requeue 20
+  in_cluster scontrol requeue "$job"
+  wait_for_job "$job" COMPLETED 90
+  says requeue 'stopped after step .* because of SIGTERM'
+  says requeue 'restart 1'
+  continued_like_uninterrupted requeue
+}
+
+cancelled_and_submitted_again() {
+  local job
+  job=$(submit cancel one-node --nodes=1 --ntasks-per-node=4 -- "${long[@]}")
+  wait_for_steps cancel 20
+  in_cluster scancel "$job"
+  wait_for_job "$job" CANCELLED
+  no_orphans cancel
+  says cancel 'step .* saved in'
+  job=$(submit cancel one-node --nodes=1 --ntasks-per-node=4 -- "${long[@]}")
+  wait_for_job "$job" COMPLETED 90
+  says cancel 'continues from'
+  is "$(losses cancel | wc -l)" "$(losses whole | wc -l)"
+}
+
+preempted_by_a_higher_partition() {
+  local job
+  job=$(submit preempt preemptible --nodes=4 --exclusive -- "${long[@]}")
+  wait_for_steps preempt 20
+  in_cluster srun -Q -p urgent -N4 --exclusive sleep 1
+  wait_for_job "$job" COMPLETED 90
+  says preempt 'stopped after step .* because of SIGTERM'
+  says preempt 'restart 1'
+  says preempt 'continues from'
+  is "$(losses preempt | wc -l)" 150
+}
+
+warned_before_the_time_limit() {
+  local job
+  # Slurm's limits are whole minutes; the signal comes 55 seconds before the end.
+  job=$(submit limit several-nodes --time=1 --signal=USR1@55 -- "${long[@]}" --set train.epochs=3)
+  wait_for_steps limit 5
+  wait_for_job "$job" PENDING 40
+  says limit 'stopped after step .* because of SIGUSR1'
+  in_cluster scancel "$job"
+  wait_for_job "$job" CANCELLED
+  no_orphans limit
+}
+
+# --- ranks, nodes and links that fail ------------------------------------------------------------------------
+
+# Starts a long run in the background and waits until it trains.
+start_run() {
+  local name=$1
+  shift
+  run "$name" srun "$@" "${long[@]}" --set parallel.timeout_seconds=20 &
+  wait_for_steps "$name" 10
+}
+
+killed_rank() {
+  start_run kill -N2 -n4 "$folder/trainer-plain"
+  kill -KILL "$(pid_of_rank kill 2)"
+  local begin=$SECONDS
+  wait
+  ((SECONDS - begin <= 5)) || { echo "took $((SECONDS - begin)) s"; return 1; }
+  [[ $(code kill) != 0 ]]
+  says kill 'error: .*rank 2'
+  no_orphans kill
+}
+
+killed_rank_of_openmpi() {
+  start_run kill_mpi --mpi=pmix -N2 -n4 "$folder/trainer-openmpi"
+  kill -KILL "$(pid_of_rank kill_mpi 2)"
+  local begin=$SECONDS
+  wait
+  ((SECONDS - begin <= 10)) || { echo "took $((SECONDS - begin)) s"; return 1; }
+  [[ $(code kill_mpi) != 0 ]]
+  no_orphans kill_mpi
+}
+
+link_cut_for_eight_seconds() {
+  start_run blink -N4 -n4 "$folder/trainer-plain"
+  "$cluster" cut node3
+  sleep 8
+  "$cluster" mend node3
+  wait
+  is "$(code blink)" 0
+  is "$(losses blink)" "$(losses whole)"
+}
+
+link_cut_for_good() {
+  start_run gone -N4 -n4 "$folder/trainer-plain"
+  "$cluster" cut node3
+  local begin=$SECONDS
+  # The ranks on the other nodes, and then the one that is cut off.
+  local rank
+  for rank in 0 1 3 2; do
+    while pid_of_rank gone "$rank" >/dev/null; do
+      ((SECONDS - begin <= 60)) || { echo "rank $rank lives on after 60 s"; "$cluster" mend node3; return 1; }
+      sleep 0.2
+    done
+  done
+  echo "all ranks ended after $((SECONDS - begin)) s"
+  "$cluster" mend node3
+  wait
+  [[ $(code gone) != 0 ]]
+  says gone 'error.*rank 2'
+  no_orphans gone
+}
+
+killed_node() {
+  start_run node -N4 -n4 "$folder/trainer-plain"
+  "$cluster" kill-node node2
+  local begin=$SECONDS rank
+  for rank in 0 2 3; do
+    while pid_of_rank node "$rank" >/dev/null; do
+      ((SECONDS - begin <= 40)) || { echo "rank $rank lives on after 40 s"; return 1; }
+      sleep 0.2
+    done
+  done
+  echo "all ranks ended after $((SECONDS - begin)) s"
+  says node 'error.*rank 1'
+  pkill -TERM -f -- "--run-dir $work/node" || true
+  wait
+  no_orphans node
+  "$cluster" start-node node2
+}
+
+# --- all of them --------------------------------------------------------------------------------------------
+
+"$cluster" start 4
+started=yes
+touch "$work/begin"
+check four_nodes
+check three_and_one
+check two_and_two
+check plain_build_with_pmix
+check_with openmpi openmpi_by_pmix openmpi_build_without_mpi openmpi_by_mpirun_in_a_job \
+  openmpi_by_mpirun_outside collectives_of_openmpi
+check_with mpich mpich_by_pmi2 mpich_by_mpirun_in_a_job mpich_by_mpirun_outside collectives_of_mpich
+check_with mpich wrong_pmi_for_mpich
+check_with openmpi wrong_pmi_for_openmpi missing_library mpirun_of_a_build_without_mpi
+check wrong_nodelist
+check other_program_on_a_node
+check other_configuration_on_a_rank
+check batch_script_without_srun
+check devices_of_a_task
+check uninterrupted
+check requeued_by_hand
+check cancelled_and_submitted_again
+check preempted_by_a_higher_partition
+check warned_before_the_time_limit
+check killed_rank
+check_with openmpi killed_rank_of_openmpi
+check link_cut_for_eight_seconds
+check link_cut_for_good
+check killed_node
+
+echo "slurm-test.sh: $passed passed, $failed failed, $skipped skipped"
+[[ $failed -eq 0 ]]
