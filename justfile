@@ -11,6 +11,15 @@ test:
 kill-resume *arguments:
     scripts/kill-resume.sh {{arguments}}
 
+# Trains under a real Slurm of four nodes on this machine, with and without MPI. Needs root.
+slurm:
+    scripts/slurm-cluster.sh install
+    cargo build --release
+    mkdir -p target/slurm
+    cp -f "${CARGO_TARGET_DIR:-target}/release/trainer" target/slurm/trainer-plain
+    for library in $(scripts/mpi.sh list); do scripts/mpi.sh build "$library" target/slurm; done
+    scripts/slurm-test.sh target/slurm
+
 lint:
     cargo fmt --all --check
     cargo clippy --release --workspace --all-targets -- -D warnings

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Installs what the tests need where it may, runs every test of the workspace, and names what could
-# not be installed and which tests were skipped for it.
+# not be installed and which tests were skipped for it. Without arguments it also builds with MPI, runs
+# the conformance suite on that, and trains on a Slurm cluster that it starts on this machine.
 #
 #   BURN_DIST_DATA          folder that holds mnist/ and cifar-100/ (real data); unset: those tests are skipped
 #   BURN_DIST_TENSORBOARD_PYTHON  a Python with the package tensorboard; installed for itself if not set
 #   BURN_DIST_CHROMIUM      the browser that looks at reports; chromium is installed where it may be, if not set
 #   BURN_DIST_PYTHON        a Python with torch, for the exchange of weights with it; unset: skipped
 #   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
+#   SKIP_CLUSTER=1          leaves Slurm and MPI out
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
 #   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
 set -euo pipefail
@@ -81,6 +83,28 @@ install_chromium() {
 }
 install_chromium
 
+# Slurm, both MPI libraries, and the right to make network namespaces.
+cluster_ready() {
+  local program
+  for program in slurmctld slurmd munged srun ip mpicc.openmpi mpicc.mpich; do
+    command -v "$program" || return 1
+  done
+  ldconfig -p | grep -q 'libclang' || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*'
+} >/dev/null 2>&1
+
+install_cluster() {
+  if [[ $(id -u) -ne 0 ]] || ! unshare --net --mount --uts true 2>/dev/null; then
+    missing+=("Slurm and MPI: a test cluster needs root and network namespaces")
+    return 1
+  fi
+  cluster_ready && return
+  say "installing Slurm, Open MPI and MPICH"
+  scripts/slurm-cluster.sh install || say "apt-get failed"
+  cluster_ready && return
+  missing+=("Slurm and MPI: could not be installed (scripts/slurm-cluster.sh install)")
+  return 1
+}
+
 if [[ -z ${BURN_DIST_DATA:-} ]]; then
   missing+=("real data: set BURN_DIST_DATA to a folder that holds mnist/*-ubyte.gz and cifar-100/cifar-100-binary.tar.gz")
 else
@@ -120,6 +144,30 @@ BURN_DIST_TEST_MARK="$mark" cargo test --release --no-fail-fast \
   "${what[@]}" -- --show-output </dev/null 2>&1 |
   tee "$log" | awk "$without_output_of_passing_tests" || status=$?
 
+# Everything again with MPI, and on a cluster.
+test_cluster() {
+  local programs name begin=$SECONDS
+  programs=$(mktemp -d)
+  # The lints of what only these builds contain.
+  cargo build --release --workspace &&
+    cp "${CARGO_TARGET_DIR:-target}/release/trainer" "$programs/trainer-plain" &&
+    MPICC=mpicc.openmpi cargo clippy --release --workspace --all-targets --features trainer/mpi -- -D warnings &&
+    for name in openmpi mpich; do
+      scripts/mpi.sh build "$name" "$programs" && scripts/mpi.sh test "$name" "$programs" || return 1
+    done &&
+    timeout --verbose -k 30 900 scripts/slurm-test.sh "$programs"
+  local code=$?
+  rm -rf "$programs"
+  say "Slurm and MPI took $((SECONDS - begin)) s"
+  return "$code"
+}
+
+if [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && install_cluster; then
+  BURN_DIST_TEST_MARK="$mark" test_cluster </dev/null 2>&1 | tee -a "$log" || status=1
+elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} == 1 ]]; then
+  missing+=("Slurm and MPI: SKIP_CLUSTER=1")
+fi
+
 left_processes='' left_shm=''
 for _ in {1..20}; do
   left_processes=$(marked_processes)
@@ -132,6 +180,7 @@ done
 
 awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
      END { printf "test.sh: %d passed, %d failed, %d ignored\n", passed, failed, ignored }' "$log" >&2
+grep -a '^slurm-test.sh: ' "$log" >&2 || true
 
 mapfile -t skipped < <(grep -ao 'SKIPPED: .*' "$log" | sort -u)
 if [[ ${#missing[@]} -gt 0 || ${#skipped[@]} -gt 0 ]]; then
