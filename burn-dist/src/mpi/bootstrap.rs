@@ -12,7 +12,7 @@ use mpi::traits::*;
 use super::call::MpiError;
 use super::session::{Guard, Session, library};
 use crate::rendezvous::Meeting;
-use crate::world::{Launch, Link, Master, Secret, Topology, World, WorldError};
+use crate::world::{LAUNCH, Launch, Link, Master, Secret, Topology, World, WorldError};
 
 /// Characters of a host name that are compared and looked up; longer ones there are none.
 const NAME: usize = 256;
@@ -22,6 +22,7 @@ const NOTICE: usize = 512;
 
 /// Turns what a launcher announced into a world, with MPI's help. All ranks call it.
 pub(crate) fn join(announced: World) -> Result<World, WorldError> {
+    check_launcher()?;
     let session = Session::start()?;
     check_size(&announced, &session)?;
     let (rank, size) = (session.rank(), session.size());
@@ -60,6 +61,24 @@ pub(crate) fn meet(world: &World) -> Result<Meeting, MpiError> {
         master: Master::new(address.ip().to_string(), address.port()),
         secret,
         listener: listener.map(|prepared| prepared.listener),
+    })
+}
+
+/// Open MPI ends a process that finds no way to its launcher from within, with a page of advice that is
+/// not about this cluster. What can be known before is said before.
+fn check_launcher() -> Result<(), WorldError> {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let only_pmi = is_set("PMI_RANK") && !is_set("PMIX_RANK") && !is_set("OMPI_COMM_WORLD_RANK");
+    let library = library();
+    if !only_pmi || !library.contains("Open MPI") || is_set(LAUNCH) {
+        return Ok(());
+    }
+    Err(WorldError::Contradiction {
+        one: "the launcher speaks PMI-1 or PMI-2 (PMI_RANK is set)".into(),
+        other: format!("{library} usually speaks PMIx alone"),
+        advice: format!(
+            "use srun --mpi=pmix or its own mpirun; if yours was built for PMI-2, set {LAUNCH}=mpi"
+        ),
     })
 }
 
