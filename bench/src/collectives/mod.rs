@@ -8,6 +8,7 @@ mod protocol;
 
 use std::path::PathBuf;
 
+use burn_dist::{Algorithm, GroupOptions, TransportKind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
@@ -27,6 +28,10 @@ pub enum Transport {
     Shm,
     /// TCP over the loopback interface.
     Tcp,
+    /// MPI's messages under our ring (needs the feature `mpi`, and mpirun).
+    Mpi,
+    /// MPI's own all-reduce, as our library calls it (needs the same).
+    MpiCollectives,
 }
 
 impl Transport {
@@ -34,15 +39,28 @@ impl Transport {
         match self {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Mpi => "mpi",
+            Self::MpiCollectives => "mpi-collectives",
         }
     }
-}
 
-impl From<Transport> for burn_dist::TransportKind {
-    fn from(transport: Transport) -> Self {
-        match transport {
-            Transport::Shm => Self::Shm,
-            Transport::Tcp => Self::Tcp,
+    /// Whether MPI must start the ranks.
+    fn needs_mpi(self) -> bool {
+        matches!(self, Self::Mpi | Self::MpiCollectives)
+    }
+
+    /// How a group that uses it is connected.
+    fn options(self) -> GroupOptions {
+        let (transport, algorithm) = match self {
+            Self::Shm => (TransportKind::Shm, Algorithm::Auto),
+            Self::Tcp => (TransportKind::Tcp, Algorithm::Auto),
+            Self::Mpi => (TransportKind::Mpi, Algorithm::Auto),
+            Self::MpiCollectives => (TransportKind::Mpi, Algorithm::Mpi),
+        };
+        GroupOptions {
+            transport,
+            algorithm,
+            ..GroupOptions::default()
         }
     }
 }
@@ -113,7 +131,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 struct Row {
     ranks: usize,
     bytes: Size,
-    /// `shm`, `tcp` or `mpi`.
+    /// As for `--transport`; `mpi-program` is the C program.
     transport: &'static str,
     /// `registered`: a bucket of the group, reduced on the caller's thread; `registered, by handle`:
     /// the same through the progress thread; `private`: a slice of the caller's own.
@@ -219,7 +237,7 @@ impl Case {
         for transport in transports {
             all.extend(Call::ALL.map(|call| Series::new(transport.name(), call.name())));
         }
-        let mut theirs = Series::new("mpi", "private");
+        let mut theirs = Series::new("mpi-program", "private");
         let mut ping_pong = Vec::new();
         for _ in 0..self.rounds {
             ping_pong.push(ping_pong_ns());

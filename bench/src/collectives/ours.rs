@@ -1,6 +1,8 @@
 //! Our side of the comparison: starts ranks of this same program and collects what they measured.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use burn_dist::launch::LocalLauncher;
 
@@ -43,15 +45,46 @@ impl Ours {
             transport.name().to_owned(),
             "--out".to_owned(),
         ]);
-        let mut args: Vec<std::ffi::OsString> = args.into_iter().map(Into::into).collect();
+        let mut args: Vec<OsString> = args.into_iter().map(Into::into).collect();
         args.push(out.clone().into());
+        match transport.needs_mpi() {
+            true => self.run_by_mpi(ranks, &args)?,
+            false => self.run(ranks, args)?,
+        }
+        crate::report::read(&out)
+    }
+
+    fn run(&self, ranks: usize, args: Vec<OsString>) -> Result<(), BenchError> {
         let outcome = LocalLauncher::new(ranks)
             .program(&self.program)
             .args(args)
             .run()?;
-        if !outcome.is_success() {
-            return Err(BenchError::Ranks(outcome.to_string()));
+        match outcome.is_success() {
+            true => Ok(()),
+            false => Err(BenchError::Ranks(outcome.to_string())),
         }
-        crate::report::read(&out)
+    }
+
+    /// With the environment in which Open MPI takes root and more ranks than processors; other
+    /// libraries do not look at it.
+    fn run_by_mpi(&self, ranks: usize, args: &[OsString]) -> Result<(), BenchError> {
+        let status = Command::new("mpirun")
+            .arg("-n")
+            .arg(ranks.to_string())
+            .arg(&self.program)
+            .args(args)
+            .stdin(Stdio::null())
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+            .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+            .env("OMPI_MCA_hwloc_base_binding_policy", "none")
+            .status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(BenchError::Ranks(format!("mpirun ended with {status}"))),
+            Err(error) => Err(BenchError::Ranks(format!(
+                "mpirun can't be started: {error}"
+            ))),
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use burn_dist::world::World;
-use burn_dist::{Buffer, DType, GroupOptions, ProcessGroup, ReduceOp};
+use burn_dist::{Buffer, DType, ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{Measurement, Protocol, WARM_UP, is_sum, rewrite};
@@ -46,11 +46,7 @@ pub struct Measured {
 /// When the ranks do not find each other, a collective fails, or the result cannot be written.
 pub fn run(args: &RankArgs) -> Result<(), BenchError> {
     let world = World::from_env()?;
-    let options = GroupOptions {
-        transport: args.transport.into(),
-        ..GroupOptions::default()
-    };
-    let group = ProcessGroup::connect_with(&world, options)?;
+    let group = ProcessGroup::connect_with(&world, args.transport.options())?;
     let mut all = Vec::new();
     for call in Call::ALL {
         let measurement = match call {

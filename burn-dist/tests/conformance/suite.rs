@@ -17,6 +17,10 @@ const PATIENT: Duration = Duration::from_secs(30);
 const CASES: u32 = 40;
 
 /// Results of all ranks, which may have to travel between processes.
+#[allow(
+    dead_code,
+    reason = "threads hand their results over without turning them into bytes"
+)]
 pub trait Outcome: Send + Sized {
     fn to_bytes(&self) -> Vec<u8>;
     fn from_bytes(bytes: &[u8]) -> Self;
