@@ -1,7 +1,7 @@
 //! Who am I: rank, world size and node of this process, and how it reaches the others.
 //!
 //! A [`World`] is only read from the environment here; nothing is connected yet. Each kind of
-//! launch has a file of its own under [`launch`](crate::launch) that turns its variables into a
+//! launch has a file of its own under [`launch`] that turns its variables into a
 //! `World`.
 
 mod error;
