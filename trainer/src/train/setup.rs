@@ -9,7 +9,7 @@ use burn_dist::checkpoint::Source;
 use burn_dist::parallel::{self, BucketSizes, Parallel, ParallelOptions, Strategy};
 use models::{ImageClassifier, flops};
 
-use super::{Summary, Training, failed};
+use super::{End, Summary, Training, failed};
 use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
 use crate::config::{Config, Precision};
@@ -99,6 +99,11 @@ pub(crate) fn train<M: ImageClassifier>(
     let summary = training.run()?;
     training.conclude(&summary);
     training.report();
+    if let End::Paused(_) = summary.end {
+        // A launcher may take the first exit code other than 0 for a failure and kill the rest: the
+        // main rank has to be done with its files by then.
+        session.group.barrier()?;
+    }
     Ok(summary)
 }
 
