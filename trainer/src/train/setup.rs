@@ -202,10 +202,11 @@ fn schedule(session: &Session<'_>, steps_per_epoch: u64) -> Schedule {
 /// How `config` wants a model trained, with this many micro-batches in a step.
 pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOptions {
     ParallelOptions {
-        strategy: Strategy::Ddp,
+        strategy: config.parallel.strategy.0,
         accumulate,
         clip_norm: config.train.clip_norm,
         buckets: BucketSizes::from_mib(config.parallel.bucket_mib),
+        prefetch: config.parallel.prefetch,
         precision: match config.train.precision {
             Precision::F32 => parallel::Precision::F32,
             Precision::Bf16 => parallel::Precision::Bf16,
