@@ -300,7 +300,11 @@ impl Reducer {
     }
 
     /// Where the reduced gradient of what this rank owns of a parameter lies.
-    fn reduced<'s>(&self, state: &'s State, parameter: usize) -> Option<(&'s Buffer, Range<usize>)> {
+    fn reduced<'s>(
+        &self,
+        state: &'s State,
+        parameter: usize,
+    ) -> Option<(&'s Buffer, Range<usize>)> {
         let (index, slot) = self.place(parameter)?;
         let owned = self.owned.get(parameter)?;
         let start = slot.elements.start;

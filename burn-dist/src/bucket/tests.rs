@@ -167,6 +167,7 @@ fn integers_are_no_gradients() {
         shape: vec![LEN],
         dtype: DType::I32,
     }];
-    let error = Reducer::new(&ProcessGroup::single(), parameters, SMALL, Gradients::Whole).unwrap_err();
+    let error =
+        Reducer::new(&ProcessGroup::single(), parameters, SMALL, Gradients::Whole).unwrap_err();
     assert!(error.to_string().starts_with("parameter `table` holds i32"));
 }

@@ -52,7 +52,9 @@ pub(super) fn write(
         reason,
     };
     let parts = values.parts.iter();
-    let part_names: Vec<String> = parts.map(|part| part_name(&part.name, part.start)).collect();
+    let part_names: Vec<String> = parts
+        .map(|part| part_name(&part.name, part.start))
+        .collect();
     let parts = values.parts.iter().map(|part| &part.data);
     let whole = values.tensors.iter().map(|(name, data)| (name, data));
     let mut tensors = Vec::with_capacity(values.tensors.len() + values.parts.len());

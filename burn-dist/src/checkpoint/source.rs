@@ -125,11 +125,16 @@ fn place(
         parts: Vec::new(),
     });
     match entry {
-        Place::Parts { shape: known, parts } if known == shape => {
+        Place::Parts {
+            shape: known,
+            parts,
+        } if known == shape => {
             parts.push(part);
             Ok(())
         }
-        _ => Err(format!("`{whole}` is in another file as well, with another shape")),
+        _ => Err(format!(
+            "`{whole}` is in another file as well, with another shape"
+        )),
     }
 }
 
@@ -143,7 +148,9 @@ impl Place {
         let mut end = 0;
         for part in parts {
             if part.elements.start != end {
-                return Err(format!("elements of `{name}` from {end} on are missing or double"));
+                return Err(format!(
+                    "elements of `{name}` from {end} on are missing or double"
+                ));
             }
             end = part.elements.end;
         }
@@ -151,7 +158,9 @@ impl Place {
         if len == Some(end) {
             return Ok(());
         }
-        Err(format!("`{name}` has {end} elements, its shape is {shape:?}"))
+        Err(format!(
+            "`{name}` has {end} elements, its shape is {shape:?}"
+        ))
     }
 }
 

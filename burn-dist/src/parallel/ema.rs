@@ -133,7 +133,6 @@ impl Ema {
         self.values = all.map(read).collect::<Result<_, _>>()?;
         Ok(true)
     }
-
 }
 
 /// Replaces the parameters of `model` by their averages, which are `values` by index.

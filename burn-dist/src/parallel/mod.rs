@@ -53,8 +53,8 @@ use crate::ProcessGroup;
 use crate::autograd::{GradHooks, ParameterSource, forget_anchor, full_precision};
 use crate::bucket::Reducer;
 use crate::precision::LossScale;
-use crate::zero::{Store, gather_values};
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
+use crate::zero::{Store, gather_values};
 use describe::Description;
 use ema::Ema;
 use optimizer::OptimizerState;
@@ -178,7 +178,12 @@ impl<M: Module> Parallel<M> {
             return Err(ParallelError::NothingToTrain);
         }
         let strategy = options.strategy;
-        let on_host = || model.devices().iter().all(|d| d.clone().inner() == Device::flex());
+        let on_host = || {
+            model
+                .devices()
+                .iter()
+                .all(|d| d.clone().inner() == Device::flex())
+        };
         let optimizer =
             OptimizerState::new(optimizer, &parameters, strategy.shards() || on_host())?;
         if strategy.shards() {

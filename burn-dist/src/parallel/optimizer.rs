@@ -1,8 +1,8 @@
 //! Burn's optimizers, one parameter at a time and chosen at run time.
 //!
 //! Burn's own module optimizer keeps its state by parameter id, and ids differ between ranks. Here
-//! the state lies by index in visit order, and the arithmetic is Burn's, bit for bit, also where a
-//! fused loop over host memory takes the place of Burn's operations on tensors.
+//! the state lies by index in visit order. Where parameters are in host memory, AdamW, Adam and SGD
+//! are a fused loop over it, with Burn's arithmetic; everything else is stepped by Burn.
 
 use std::fmt;
 use std::sync::Arc;

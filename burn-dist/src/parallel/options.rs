@@ -225,7 +225,10 @@ mod tests {
         }
         let error = "dpp".parse::<Strategy>().unwrap_err();
         let error = error.to_string();
-        assert_eq!(error, "unknown strategy `dpp`; known: ddp, zero-1, zero-2, zero-3");
+        assert_eq!(
+            error,
+            "unknown strategy `dpp`; known: ddp, zero-1, zero-2, zero-3"
+        );
     }
 
     #[test]

@@ -243,7 +243,10 @@ impl Cut<'_> {
         };
         let data = data.map_err(|error| unreadable(error.to_string()))?;
         let owned = self.owned.get(self.pieces.len()).cloned().unwrap_or(0..0);
-        match data.as_slice::<f32>().map(|values| values.get(owned.clone())) {
+        match data
+            .as_slice::<f32>()
+            .map(|values| values.get(owned.clone()))
+        {
             Ok(Some(values)) => Ok(values.to_vec()),
             _ => {
                 let values: Vec<f32> = data.iter::<f32>().collect();

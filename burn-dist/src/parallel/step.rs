@@ -140,9 +140,8 @@ impl<M: Module> Parallel<M> {
     fn update(&mut self, learning_rate: f64, factor: Option<f64>) -> Result<(), ParallelError> {
         let sharded = self.options.strategy.shards();
         let ema = self.ema.as_mut();
-        let stepper = |optimizer, ema| {
-            Stepper::new(&self.reducer, optimizer, ema, learning_rate, factor)
-        };
+        let stepper =
+            |optimizer, ema| Stepper::new(&self.reducer, optimizer, ema, learning_rate, factor);
         let outcome = if let Some(store) = &self.store {
             sharded::store(store, stepper(&mut self.optimizer, ema))
         } else {

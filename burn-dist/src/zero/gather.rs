@@ -86,7 +86,10 @@ fn finish(
     let buffer = handle.wait()?;
     let values = buffer.as_slice::<f32>()?;
     for slot in reducer.layouts().get(bucket).map_or(&[][..], |b| &b.slots) {
-        take(slot.parameter, values.get(slot.elements.clone()).unwrap_or_default());
+        take(
+            slot.parameter,
+            values.get(slot.elements.clone()).unwrap_or_default(),
+        );
     }
     Ok(())
 }
@@ -115,7 +118,10 @@ pub(crate) fn gather_values(
 }
 
 fn copy_piece(pieces: &[Arc<Vec<f32>>], parameter: usize, own: &mut [f32]) {
-    if let Some(piece) = pieces.get(parameter).filter(|piece| piece.len() == own.len()) {
+    if let Some(piece) = pieces
+        .get(parameter)
+        .filter(|piece| piece.len() == own.len())
+    {
         own.copy_from_slice(piece);
     }
 }
@@ -206,8 +212,10 @@ impl Store {
         let mut state = self.lock();
         self.ensure(&mut state, bucket)?;
         self.look_ahead(&mut state, bucket)?;
-        let Some(Gathered { content, .. }) =
-            state.gathered.iter_mut().find(|entry| entry.bucket == bucket)
+        let Some(Gathered { content, .. }) = state
+            .gathered
+            .iter_mut()
+            .find(|entry| entry.bucket == bucket)
         else {
             return Ok(Vec::new());
         };
@@ -229,7 +237,10 @@ impl Store {
 
     /// Starts a bucket if it is not there, and makes it the one read last.
     fn ensure(&self, state: &mut State, bucket: usize) -> Result<(), Error> {
-        let at = state.gathered.iter().position(|entry| entry.bucket == bucket);
+        let at = state
+            .gathered
+            .iter()
+            .position(|entry| entry.bucket == bucket);
         let entry = match at.and_then(|at| state.gathered.remove(at)) {
             Some(entry) => entry,
             None => {

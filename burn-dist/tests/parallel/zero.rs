@@ -40,11 +40,7 @@ struct Outcome {
 }
 
 /// Trains on this rank's rows and checks that all ranks have the same parameters.
-fn train(
-    group: &ProcessGroup,
-    optimizer: ParameterOptimizer,
-    options: ParallelOptions,
-) -> Outcome {
+fn train(group: &ProcessGroup, optimizer: ParameterOptimizer, options: ParallelOptions) -> Outcome {
     let model = Net::new(1 + group.rank() as u64);
     let accumulate = options.accumulate;
     let mut parallel = Parallel::new(model, optimizer, options, group).unwrap();
@@ -155,7 +151,12 @@ fn three_and_four_ranks_that_accumulate_and_clip_follow_closely() {
     for size in [3, 4] {
         assert_follows(size, sgd, change, Follow::Closely);
         // AdamW turns the noise of a gradient near zero into a step.
-        assert_follows(size, adamw, |options| options.clip_norm = Some(0.2), Follow::Closely);
+        assert_follows(
+            size,
+            adamw,
+            |options| options.clip_norm = Some(0.2),
+            Follow::Closely,
+        );
     }
 }
 
@@ -177,7 +178,9 @@ fn overflows_skip_the_step_on_all_ranks() {
                 let inputs = (inputs * factor).cast(parallel.compute_dtype());
                 let out = parallel.model().forward(inputs);
                 let out = out.cast(burn::tensor::FloatDType::F32);
-                parallel.backward((out - targets).square().mean() * 1e-3).unwrap();
+                parallel
+                    .backward((out - targets).square().mean() * 1e-3)
+                    .unwrap();
                 let applied = parallel.step(0.1).unwrap().applied;
                 (applied, values(&parallel.valid()))
             };
@@ -214,7 +217,10 @@ fn the_model_comes_back_whole_and_trainable() {
     for strategy in STAGES {
         let ranks = on_ranks(2, TransportKind::Auto, move |group| {
             let mut parallel = Parallel::new(Net::new(1), sgd(), strategy, &group).unwrap();
-            assert_eq!(Module::num_params(parallel.model()), Net::new(1).num_params());
+            assert_eq!(
+                Module::num_params(parallel.model()),
+                Net::new(1).num_params()
+            );
             let loss = parallel.model().loss(batch(0, 0..4));
             parallel.backward(loss).unwrap();
             parallel.step(0.1).unwrap();

@@ -477,14 +477,18 @@ names! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ParallelConfig {
-    /// What each rank holds: `ddp`. Default `ddp`.
+    /// What each rank holds: everything (`ddp`), or its shard of the optimizer's state (`zero-1`),
+    /// of the gradients too (`zero-2`), and of the parameters too (`zero-3`). Default `ddp`.
     pub strategy: StrategyName,
     /// How bytes move between ranks: `auto`, `shm`, `tcp`. Default `auto`.
     pub transport: TransportName,
-    /// Gradients that travel together, in MiB; the first bucket has at most 1 MiB so that
-    /// communication starts early. Default 25.
+    /// Gradients, and sharded parameters, that travel together, in MiB; the first bucket has at
+    /// most 1 MiB so that communication starts early. Default 25.
     #[schemars(extend("unit" = "MiB"))]
     pub bucket_mib: usize,
+    /// Buckets of parameters that `zero-3` gathers ahead of their use. Default 1.
+    #[schemars(extend("unit" = "buckets"))]
+    pub prefetch: usize,
     /// Number format in which gradients travel: `none`. Default `none`.
     pub compression: Compression,
     /// Seconds that one rank waits for the others in a collective before the run fails. The
@@ -499,6 +503,7 @@ impl Default for ParallelConfig {
             strategy: StrategyName::Ddp,
             transport: TransportName::Auto,
             bucket_mib: 25,
+            prefetch: 1,
             compression: Compression::None,
             timeout_seconds: 300,
         }
