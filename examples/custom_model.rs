@@ -107,13 +107,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let world = World::from_env()?;
     let group = ProcessGroup::connect(&world)?;
-    let device = world.device().autodiff();
+    // Burn's linear layers make a view of their weights where the input has more than two dimensions,
+    // and keep it for backward. With checkpointing they let it be made, and the weights be gathered,
+    // again.
+    let device = world.device().autodiff().gradient_checkpointing();
     let baseline = peak_mib().unwrap_or(0);
     let options = ParallelOptions {
         strategy,
         buckets: BucketSizes::from_mib(argument(6, 8)?),
         ..ParallelOptions::default()
     };
+    device.seed(1);
     let model = Model::new(width, depth, &device);
     let mut parallel = Parallel::new(model, AdamWConfig::new(), options, &group)?;
     if world.is_main() {
