@@ -23,6 +23,7 @@
 mod describe;
 mod ema;
 mod error;
+mod estimate;
 mod groups;
 mod optimizer;
 mod options;
@@ -41,6 +42,7 @@ use burn::tensor::{Device, FloatDType};
 pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
 pub use ema::EmaOptions;
 pub use error::ParallelError;
+pub use estimate::MemoryEstimate;
 pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, Strategy, UnknownStrategy};

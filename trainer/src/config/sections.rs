@@ -394,6 +394,9 @@ pub struct TrainConfig {
     pub seed: u64,
     /// What computes: `auto` or `cpu`. Default `auto`.
     pub device: DeviceName,
+    /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
+    /// and takes time; always so with `zero-3`. Default false.
+    pub recompute: bool,
     /// Minutes after which this process saves a checkpoint and ends with exit code 75, to be
     /// started again with `--resume auto`. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -424,6 +427,7 @@ impl Default for TrainConfig {
             label_smoothing: 0.0,
             seed: 1,
             device: DeviceName::Auto,
+            recompute: false,
             max_minutes: None,
             limit_batches: None,
             overfit_batches: None,
