@@ -201,12 +201,15 @@ impl ModuleMapper for PutBack<'_> {
     }
 }
 
+/// What this rank owns of every parameter, in visit order.
+pub(super) type Pieces = Vec<Arc<Vec<f32>>>;
+
 /// Takes what this rank owns of every trainable parameter out of a model.
 pub(super) fn pieces_of<M: Module>(
     model: M,
     owned: &[Range<usize>],
     leave: Leave,
-) -> (M, Result<Vec<Arc<Vec<f32>>>, ParallelError>) {
+) -> (M, Result<Pieces, ParallelError>) {
     let mut cut = Cut {
         path: Vec::new(),
         owned,
@@ -231,7 +234,7 @@ struct Cut<'a> {
     path: Vec<String>,
     owned: &'a [Range<usize>],
     leave: Leave,
-    pieces: Vec<Arc<Vec<f32>>>,
+    pieces: Pieces,
     outcome: Result<(), ParallelError>,
 }
 
