@@ -23,6 +23,7 @@ mod reduce;
 pub mod rendezvous;
 pub mod transport;
 pub mod world;
+mod zero;
 
 mod error;
 

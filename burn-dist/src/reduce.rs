@@ -239,7 +239,7 @@ pub(crate) fn narrow(dtype: DType, sums: &[f32], data: &mut [u8]) {
 
 /// Runs `body`, which must be inlined, compiled for the widest vectors of this processor.
 #[inline(always)]
-fn vectorised(body: impl FnOnce()) {
+pub(crate) fn vectorised(body: impl FnOnce()) {
     pulp::Arch::new().dispatch(body);
 }
 

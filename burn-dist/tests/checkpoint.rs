@@ -392,3 +392,131 @@ fn a_rank_that_writes_nothing_does_not_hold_up_the_run() {
     assert!(error.contains("rank 1 did not write"), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// Trains up to step `until` on `size` ranks, from a checkpoint if there is one, and writes one at
+/// the end. All ranks see the same data, so that the world size does not matter. Gives the loss of
+/// the last step and the checksum.
+fn leg(
+    folder: &Path,
+    from: Option<u64>,
+    until: u64,
+    size: usize,
+    (strategy, optimizer): (Strategy, fn() -> ParameterOptimizer),
+) -> (f32, Checksum) {
+    let legs = on_ranks(size, |group| {
+        let options = ParallelOptions {
+            strategy,
+            ema: Some(EmaOptions {
+                decay: 0.5,
+                warmup: false,
+            }),
+            // Borders of shards lie within parameters.
+            buckets: burn_dist::parallel::BucketSizes {
+                first: 100,
+                others: 100,
+            },
+            ..ParallelOptions::default()
+        };
+        let mut training = Parallel::new(Net::new(8), optimizer(), options, &group).unwrap();
+        if let Some(from) = from {
+            let found = list(folder).unwrap();
+            let found = found.iter().find(|found| found.step == from).unwrap();
+            training
+                .restore(&Source::open(&found.path).unwrap())
+                .unwrap();
+        }
+        let mut writer = Writer::start(folder, &group, TIMEOUT).unwrap();
+        let mut last = 0.0;
+        for step in from.unwrap_or(0) + 1..=until {
+            let loss = training.model().loss(0, step, FloatDType::F32);
+            last = loss.clone().into_scalar::<f32>();
+            training.backward(loss).unwrap();
+            training.step(0.05).unwrap();
+        }
+        assert!(writer.submit(job(&training, until)).is_none());
+        writer.wait().unwrap().unwrap();
+        let ema = training.valid_ema().unwrap();
+        let sum: f32 = ema.first.weight.val().sum().into_scalar();
+        (last + sum, training.verify_replicas().unwrap())
+    });
+    legs[0]
+}
+
+#[test]
+fn any_number_of_ranks_continues_any_strategy() {
+    use Strategy::{Ddp, Zero1, Zero2, Zero3};
+    let optimizers: [fn() -> ParameterOptimizer; 3] =
+        [adamw, momentum, || burn::optim::LionConfig::new().into()];
+    for optimizer in optimizers {
+        let folder = tempfile::tempdir().unwrap();
+        Net::save_first(folder.path(), optimizer);
+        let whole = leg(folder.path(), Some(0), 12, 1, (Ddp, optimizer));
+        let mut resharded = whole;
+        let legs = [
+            (4, Zero3),
+            (2, Zero3),
+            (3, Zero2),
+            (1, Zero1),
+            (4, Zero1),
+            (3, Ddp),
+            (2, Zero3),
+            (1, Ddp),
+            (3, Zero3),
+            (2, Zero2),
+            (4, Zero3),
+            (2, Ddp),
+        ];
+        for (from, (size, strategy)) in (0..).zip(legs) {
+            resharded = leg(
+                folder.path(),
+                Some(from),
+                from + 1,
+                size,
+                (strategy, optimizer),
+            );
+        }
+        let difference = (whole.0 - resharded.0).abs();
+        assert!(
+            difference <= 1e-6 * whole.0.abs(),
+            "{whole:?} {resharded:?}"
+        );
+    }
+}
+
+impl Net {
+    /// A checkpoint of an untrained model, for several trainings to begin with.
+    fn save_first(folder: &Path, optimizer: fn() -> ParameterOptimizer) {
+        leg(folder, None, 0, 1, (Strategy::Ddp, optimizer));
+    }
+}
+
+#[test]
+fn a_part_that_is_missing_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    leg(folder.path(), None, 2, 2, (Strategy::Zero3, adamw));
+    let path = list(folder.path()).unwrap()[0].path.clone();
+    let source = Source::open(&path).unwrap();
+    let parts = &source.manifest().files[1].parts;
+    assert!(!parts.is_empty(), "rank 1 has parts");
+    assert!(source.manifest().files.iter().all(|file| {
+        // Nobody wrote the whole.
+        file.bytes * 3
+            < source
+                .manifest()
+                .files
+                .iter()
+                .map(|file| file.bytes)
+                .sum::<u64>()
+                * 2
+    }));
+    // A manifest without the second file: what was in it is missing.
+    let text = fs::read_to_string(path.join("manifest.json")).unwrap();
+    let mut manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
+    manifest["files"].as_array_mut().unwrap().pop();
+    let text = serde_json::to_vec(&manifest).unwrap();
+    fs::write(path.join("manifest.json"), &text).unwrap();
+    let line = format!("{}  manifest.json\n", blake3::hash(&text).to_hex());
+    fs::write(path.join("manifest.blake3"), line).unwrap();
+    let error = Source::open(&path).unwrap_err().to_string();
+    assert!(error.contains("elements"), "{error}");
+}

@@ -12,7 +12,7 @@ use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError};
 
 use crate::callback::Callback;
-use crate::config::{Batching, Config, Loaded};
+use crate::config::{Batching, Config, Loaded, StrategyName};
 use crate::data::{self, Splits};
 use crate::error::TrainError;
 use crate::model::WithModel;
@@ -164,10 +164,22 @@ impl<'a> Trainer<'a> {
                     open(&config, batching, world)
                 })?,
             };
-            let device = session.device.clone().autodiff();
+            let device = training_device(&session);
             device.seed(seed::of_parameters(config.train.seed));
             then(&session, &device, self.callbacks)
         })
+    }
+}
+
+/// The device with autodiff as the configuration wants it. Where parameters are gathered, they and
+/// what is made of them must not be kept for backward.
+pub(crate) fn training_device(session: &Session<'_>) -> Device {
+    let device = session.device.clone().autodiff();
+    let config = session.config;
+    if config.train.recompute || config.parallel.strategy == StrategyName::Zero3 {
+        device.gradient_checkpointing()
+    } else {
+        device
     }
 }
 

@@ -20,7 +20,8 @@ use burn::backend::{
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{DType, FloatDType, Shape, Tensor};
 
-use super::sink::{GradientSink, Use};
+use super::gather;
+use super::sink::{GradientSink, ParameterSource, Use};
 use super::{anchor, full_precision};
 
 #[backend_extension(Flex, Autodiff)]
@@ -65,7 +66,7 @@ where
 }
 
 #[derive(Debug)]
-struct GradHookBackward;
+pub(super) struct GradHookBackward;
 
 impl<B: Backend> Backward<B, 2> for GradHookBackward
 where
@@ -139,15 +140,19 @@ pub(crate) struct GradHook {
     /// The type it is cast to.
     #[module(skip)]
     cast: Option<FloatDType>,
+    /// Where its values are, if not in the module.
+    #[module(skip)]
+    source: Option<Arc<dyn ParameterSource>>,
 }
 
 impl Reparameterization for GradHook {
     const NAME: &'static str = "grad_hook";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let hooked = match &self.hook {
-            Some((sink, index)) => apply(base, sink, *index),
-            None => base,
+        let hooked = match (&self.hook, &self.source) {
+            (Some((sink, index)), None) => apply(base, sink, *index),
+            (Some((sink, index)), Some(source)) => gather::apply(base, sink, source, *index),
+            (None, _) => base,
         };
         match self.cast {
             Some(dtype) if !full_precision::is_in_force() => hooked.cast(dtype),
@@ -164,14 +169,21 @@ impl Reparameterization for GradHook {
 pub(crate) struct GradHooks {
     sink: Arc<dyn GradientSink>,
     cast: Option<FloatDType>,
+    source: Option<Arc<dyn ParameterSource>>,
     next: usize,
 }
 
 impl GradHooks {
-    pub(crate) fn new(sink: Arc<dyn GradientSink>, cast: Option<FloatDType>) -> Self {
+    /// `source` gives the values of the trainable parameters, where the module has none.
+    pub(crate) fn new(
+        sink: Arc<dyn GradientSink>,
+        cast: Option<FloatDType>,
+        source: Option<Arc<dyn ParameterSource>>,
+    ) -> Self {
         Self {
             sink,
             cast,
+            source,
             next: 0,
         }
     }
@@ -192,6 +204,7 @@ impl Reparameterizer for GradHooks {
             (Arc::clone(&self.sink), index)
         });
         let wanted = hook.is_some() || cast.is_some();
-        (param, wanted.then_some(GradHook { hook, cast }))
+        let source = self.source.clone();
+        (param, wanted.then_some(GradHook { hook, cast, source }))
     }
 }

@@ -7,7 +7,8 @@
 //! by [`boundary`]. The hook then lies one level above the block's input and fires as soon as the
 //! block's own gradients are done.
 //!
-//! One file per operation: `boundary`, `grad_hook`. Each is a Burn backend extension, implemented
+//! One file per operation: `boundary`, `grad_hook`, and `gather`, a hook on a parameter that lives
+//! elsewhere and is fetched when it is read. Each is a Burn backend extension, implemented
 //! for the plain backends (where it is the identity) and for `Autodiff` around them.
 //!
 //! A module of a model can have one reparameterization only, so the one that applies the hook also
@@ -17,6 +18,7 @@
 mod anchor;
 mod boundary;
 mod full_precision;
+mod gather;
 mod grad_hook;
 mod sink;
 
@@ -25,7 +27,7 @@ pub use full_precision::full_precision;
 
 pub(crate) use anchor::forget as forget_anchor;
 pub(crate) use grad_hook::GradHooks;
-pub(crate) use sink::GradientSink;
+pub(crate) use sink::{GradientSink, ParameterSource};
 
 #[cfg(test)]
 mod tests;

@@ -29,6 +29,13 @@ pub(crate) trait GradientSink: fmt::Debug + Send + Sync {
     fn panicked(&self, parameter: usize, reason: &str);
 }
 
+/// Gives the values of parameters that are not in the model itself.
+pub(crate) trait ParameterSource: fmt::Debug + Send + Sync {
+    /// All values of a parameter, flat; of another length if they cannot be had, which is then
+    /// known to the source.
+    fn whole(&self, parameter: usize) -> Vec<f32>;
+}
+
 /// One use of a parameter in a graph, alive as long as the operation that recorded it.
 ///
 /// Counting uses by lifetime keeps the count right when a forward pass is never followed by

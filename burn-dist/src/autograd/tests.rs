@@ -108,7 +108,7 @@ fn hooked(model: &Blocks, sink: &Arc<Recorder>) -> Blocks {
     forget_anchor();
     model
         .clone()
-        .apply_reparameterization(GradHooks::new(sink.clone(), None))
+        .apply_reparameterization(GradHooks::new(sink.clone(), None, None))
 }
 
 /// Gradients of the parameters in visit order, as bytes.

@@ -2,12 +2,15 @@
 //!
 //! Gradients become ready roughly in the reverse of the order in which the model declares its
 //! parameters, so buckets are filled in that order. The first one is small: communication begins
-//! early. At the end of a bucket stands one element per parameter in it, the *mark*, which is not
-//! zero after the reduction if any rank had a gradient for that parameter.
+//! early.
+//!
+//! The same buckets are what sharding cuts: rank `r` owns the [`shard`](crate::shard) of every
+//! bucket that a reduce-scatter leaves with it. A parameter that lies across a border has one piece
+//! on each side.
 
 use std::ops::Range;
 
-use crate::DType;
+use crate::{DType, shard};
 
 /// Offsets are multiples of this many bytes, so that kernels can use whole vectors.
 const ALIGNMENT: usize = 64;
@@ -65,20 +68,25 @@ pub(crate) struct Slot {
     pub parameter: usize,
     /// Its elements.
     pub elements: Range<usize>,
-    /// Its mark.
-    pub mark: usize,
 }
 
 /// The content of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BucketLayout {
     pub dtype: DType,
-    /// Elements, padding and marks included.
+    /// Elements, padding included.
     pub len: usize,
     pub slots: Vec<Slot>,
 }
 
 impl BucketLayout {
+    /// A bucket of nothing.
+    pub(crate) const EMPTY: Self = Self {
+        dtype: DType::F32,
+        len: 0,
+        slots: Vec::new(),
+    };
+
     fn open(dtype: DType) -> Self {
         Self {
             dtype,
@@ -94,21 +102,35 @@ impl BucketLayout {
         self.slots.push(Slot {
             parameter,
             elements: start..start + len,
-            mark: 0,
         });
     }
 
     fn bytes(&self) -> usize {
         self.len * self.dtype.size()
     }
+}
 
-    fn close(mut self) -> Self {
-        for slot in &mut self.slots {
-            slot.mark = self.len;
-            self.len += 1;
+/// The elements of each parameter that a rank owns, in the parameter's own count: what lies in its
+/// shard of the bucket. One range, since both are contiguous; often an empty one.
+pub(crate) fn owned(
+    layouts: &[BucketLayout],
+    parameters: usize,
+    size: usize,
+    rank: usize,
+) -> Vec<Range<usize>> {
+    let mut owned = vec![0..0; parameters];
+    for layout in layouts {
+        let shard = shard(layout.len, size, rank);
+        for slot in &layout.slots {
+            let start = slot.elements.start;
+            let begin = slot.elements.start.max(shard.start);
+            let end = slot.elements.end.min(shard.end);
+            if begin < end {
+                owned[slot.parameter] = begin - start..end - start;
+            }
         }
-        self
     }
+    owned
 }
 
 /// Buckets for `parameters`, in the order in which they are expected to be full. Element types do
@@ -132,10 +154,10 @@ pub(crate) fn plan(parameters: &[ParameterSpec], sizes: BucketSizes) -> Vec<Buck
             sizes.others
         };
         if bucket.bytes() >= limit {
-            closed.push(open.remove(position).close());
+            closed.push(open.remove(position));
         }
     }
-    closed.extend(open.into_iter().map(BucketLayout::close));
+    closed.extend(open);
     closed
 }
 
@@ -196,7 +218,7 @@ mod tests {
                     prop_assert_eq!(bucket.dtype, parameter.dtype);
                     prop_assert_eq!(slot.elements.len(), parameter.num_elements());
                     prop_assert_eq!(slot.elements.start * bucket.dtype.size() % ALIGNMENT, 0);
-                    for place in slot.elements.clone().chain([slot.mark]) {
+                    for place in slot.elements.clone() {
                         used[place] += 1;
                     }
                 }
@@ -207,6 +229,31 @@ mod tests {
                 prop_assert!(before == 0 || before < first.max(others));
             }
             prop_assert!(seen.iter().all(|count| *count == 1));
+        }
+
+        #[test]
+        fn every_element_has_one_owner(
+            lens in prop::collection::vec(0usize..500, 0..20),
+            limit in 0usize..4000,
+            size in 1usize..6,
+        ) {
+            let parameters: Vec<_> = lens.iter().map(|len| spec(DType::F32, *len)).collect();
+            let buckets = plan(&parameters, BucketSizes { first: limit, others: limit });
+            let mut owners: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
+            let mut total = 0;
+            for rank in 0..size {
+                let mut mine = 0;
+                for (parameter, range) in owned(&buckets, lens.len(), size, rank).iter().enumerate() {
+                    owners[parameter][range.clone()].iter_mut().for_each(|count| *count += 1);
+                    mine += range.len();
+                }
+                // Nobody has more than its part of every bucket.
+                let fair: usize = buckets.iter().map(|b| b.len.div_ceil(size)).sum();
+                prop_assert!(mine <= fair);
+                total += mine;
+            }
+            prop_assert_eq!(total, lens.iter().sum::<usize>());
+            prop_assert!(owners.iter().flatten().all(|count| *count == 1));
         }
     }
 }

@@ -13,7 +13,8 @@ mod storage;
 pub use error::BucketError;
 pub use layout::{BucketSizes, ParameterSpec};
 
-pub(crate) use reducer::Reducer;
+pub(crate) use layout::BucketLayout;
+pub(crate) use reducer::{Gradients, Reducer};
 pub(crate) use storage::gradient_dtype;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Collects gradients into buckets during backward and starts each bucket's all-reduce when it is
-//! full.
+//! Collects gradients into buckets during backward and starts each bucket's reduction when it is
+//! full: an all-reduce, or a reduce-scatter where every rank needs its own shard alone.
 //!
 //! A bucket is full when none of its parameters has a use left in the graph. Buckets start in
 //! their layout's order on every rank, whatever order the hooks fire in, because ranks must issue
@@ -8,24 +8,42 @@
 
 use std::fmt;
 use std::mem;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{Shape, Tensor, TensorData};
 
 use super::error::BucketError;
-use super::layout::{BucketLayout, BucketSizes, ParameterSpec, Slot, plan};
+use super::layout::{BucketLayout, BucketSizes, ParameterSpec, Slot, owned, plan};
 use super::storage::{self, Arrival};
 use crate::autograd::GradientSink;
-use crate::{Buffer, Handle, ProcessGroup, ReduceOp};
+use crate::{Buffer, Handle, ProcessGroup, ReduceOp, shard};
+
+/// Buckets on their way at a time, where their memory is given back on arrival.
+const IN_FLIGHT: usize = 2;
+
+/// What a rank keeps of the gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gradients {
+    /// All of them, reduced.
+    Whole,
+    /// The memory of all of them; only the shard is reduced.
+    Scattered,
+    /// Its shard. Every backward sends all buckets, and their memory is free on arrival.
+    Sharded,
+}
 
 /// Gradients of one model on their way to the mean over all ranks.
 pub(crate) struct Reducer {
     group: ProcessGroup,
     parameters: Vec<ParameterSpec>,
     layouts: Vec<BucketLayout>,
+    keep: Gradients,
     /// Per parameter, its bucket and its slot there.
     places: Vec<(usize, usize)>,
+    /// Per parameter, the elements that this rank has reduced.
+    owned: Vec<Range<usize>>,
     /// Per parameter, its uses in graphs that are alive.
     uses: Vec<AtomicUsize>,
     state: Mutex<State>,
@@ -34,8 +52,11 @@ pub(crate) struct Reducer {
 struct State {
     phase: Phase,
     buckets: Vec<Bucket>,
-    /// Per parameter, whether this step has put a gradient into its place.
+    /// Per parameter, whether a gradient lies in its place.
     present: Vec<bool>,
+    /// Per parameter, whether any backward of this step had a gradient; after the last one, on any
+    /// rank.
+    marks: Vec<u8>,
     /// Per parameter, whether nothing more is expected in this backward.
     complete: Vec<bool>,
     /// The bucket to start next.
@@ -49,8 +70,11 @@ enum Phase {
     Waiting,
     /// Backward runs; gradients stay on this rank.
     Accumulating,
-    /// The last backward of the step runs; full buckets are sent.
-    Sending,
+    /// Full buckets are sent.
+    Sending {
+        /// Whether this is the last backward of the step.
+        last: bool,
+    },
     /// All buckets have been sent.
     Sent,
     /// All buckets hold the mean over ranks.
@@ -61,9 +85,18 @@ struct Bucket {
     memory: Memory,
     /// Parameters that are not complete.
     missing: usize,
+    /// Sum of this rank's shards over the backward passes of the step, where nothing else is kept.
+    shard: Option<Shard>,
+}
+
+struct Shard {
+    buffer: Buffer,
+    arrival: Arrival,
 }
 
 enum Memory {
+    /// Not needed at the moment.
+    None,
     Here(Buffer),
     Travelling(Handle),
     Lost,
@@ -83,6 +116,7 @@ impl Reducer {
         group: &ProcessGroup,
         parameters: Vec<ParameterSpec>,
         sizes: BucketSizes,
+        keep: Gradients,
     ) -> Result<Self, BucketError> {
         if let Some(parameter) = parameters.iter().find(|p| !p.dtype.is_float()) {
             return Err(BucketError::NotFloat {
@@ -97,11 +131,26 @@ impl Reducer {
             for (slot, Slot { parameter, .. }) in layout.slots.iter().enumerate() {
                 places[*parameter] = (bucket, slot);
             }
+            let memory = match keep {
+                Gradients::Whole => Memory::Here(group.bucket(layout.dtype, layout.len)?),
+                // Memory that all ranks have mapped would count as often as there are ranks.
+                Gradients::Scattered => Memory::Here(Buffer::zeroed(layout.dtype, layout.len)),
+                Gradients::Sharded => Memory::None,
+            };
+            let own = shard(layout.len, group.size(), group.rank()).len();
             buckets.push(Bucket {
-                memory: Memory::Here(group.bucket(layout.dtype, layout.len)?),
+                memory,
                 missing: layout.slots.len(),
+                shard: (keep == Gradients::Sharded).then(|| Shard {
+                    buffer: Buffer::zeroed(layout.dtype, own),
+                    arrival: Arrival::First,
+                }),
             });
         }
+        let owned = match keep {
+            Gradients::Whole => parameters.iter().map(|p| 0..p.num_elements()).collect(),
+            _ => owned(&layouts, parameters.len(), group.size(), group.rank()),
+        };
         Ok(Self {
             group: group.clone(),
             uses: parameters.iter().map(|_| AtomicUsize::new(0)).collect(),
@@ -109,14 +158,27 @@ impl Reducer {
                 phase: Phase::Waiting,
                 buckets,
                 present: vec![false; parameters.len()],
+                marks: vec![0; parameters.len()],
                 complete: vec![false; parameters.len()],
                 next: 0,
                 health: Health::Good,
             }),
             parameters,
             layouts,
+            keep,
             places,
+            owned,
         })
+    }
+
+    /// The buckets, in the order in which they are sent.
+    pub(crate) fn layouts(&self) -> &[BucketLayout] {
+        &self.layouts
+    }
+
+    /// Per parameter, the elements of which this rank has the reduced gradient.
+    pub(crate) fn owned(&self) -> &[Range<usize>] {
+        &self.owned
     }
 
     /// The trainable parameters in visit order.
@@ -130,7 +192,7 @@ impl Reducer {
         self.check(&mut state)?;
         match state.phase {
             Phase::Waiting => {}
-            Phase::Accumulating | Phase::Sending => {
+            Phase::Accumulating | Phase::Sending { .. } => {
                 return Err(BucketError::Order(
                     "backward was called while backward runs",
                 ));
@@ -141,11 +203,11 @@ impl Reducer {
                 ));
             }
         }
-        if !last {
+        if !last && self.keep != Gradients::Sharded {
             state.phase = Phase::Accumulating;
             return Ok(());
         }
-        state.phase = Phase::Sending;
+        state.phase = Phase::Sending { last };
         state.next = 0;
         state.complete.fill(false);
         for (bucket, layout) in state.buckets.iter_mut().zip(&self.layouts) {
@@ -164,14 +226,15 @@ impl Reducer {
     pub(crate) fn end_backward(&self) -> Result<(), BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
-        if state.phase == Phase::Sending {
-            for parameter in 0..self.parameters.len() {
-                self.complete(&mut state, parameter)?;
+        state.phase = match state.phase {
+            Phase::Sending { last } => {
+                for parameter in 0..self.parameters.len() {
+                    self.complete(&mut state, parameter)?;
+                }
+                if last { Phase::Sent } else { Phase::Waiting }
             }
-            state.phase = Phase::Sent;
-        } else {
-            state.phase = Phase::Waiting;
-        }
+            _ => Phase::Waiting,
+        };
         Ok(())
     }
 
@@ -184,37 +247,108 @@ impl Reducer {
                 "step was called before backward had run for every micro-batch",
             ));
         }
-        for bucket in &mut state.buckets {
-            let outcome = match mem::replace(&mut bucket.memory, Memory::Lost) {
-                Memory::Travelling(handle) => handle.wait(),
-                Memory::Here(buffer) => Ok(buffer),
-                Memory::Lost => continue,
-            };
-            match outcome {
-                Ok(buffer) => bucket.memory = Memory::Here(buffer),
-                Err(error) => {
-                    state.health = Health::Failed(error.to_string());
-                    return Err(error.into());
-                }
-            }
+        let received = (0..self.layouts.len())
+            .try_for_each(|index| self.receive_bucket(&mut state, index))
+            .and_then(|()| {
+                let marks = &mut state.marks;
+                Ok(self.group.all_reduce::<u8>(marks, ReduceOp::Max)?)
+            });
+        if let Err(error) = received {
+            state.health = Health::Failed(error.to_string());
+            return Err(error);
         }
         state.phase = Phase::Reduced;
         Ok(())
     }
 
-    /// Euclidean norm of all reduced gradients together; the same bits on every rank.
+    /// Euclidean norm of all reduced gradients together; the same bits on every rank. A collective
+    /// call.
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
         let state = self.lock();
         let mut sum = 0.0;
-        for (bucket, layout) in state.buckets.iter().zip(&self.layouts) {
-            let Memory::Here(buffer) = &bucket.memory else {
-                continue;
-            };
+        for layout in &self.layouts {
             for slot in &layout.slots {
-                sum += storage::sum_of_squares(buffer, &slot.elements)?;
+                if let Some((buffer, place)) = self.reduced(&state, slot.parameter) {
+                    sum += storage::sum_of_squares(buffer, &place)?;
+                }
             }
         }
+        if self.keep != Gradients::Whole {
+            let mut sums = [sum];
+            self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
+            [sum] = sums;
+        }
         Ok(sum.sqrt())
+    }
+
+    /// Hands the reduced gradient of the elements that this rank owns of a parameter to `then`, as
+    /// `f32`; not if no rank had one.
+    pub(crate) fn with_owned(
+        &self,
+        parameter: usize,
+        then: impl FnOnce(&[f32]),
+    ) -> Result<(), BucketError> {
+        let state = self.lock();
+        if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
+            return Ok(());
+        }
+        if let Some((buffer, place)) = self.reduced(&state, parameter) {
+            let values = buffer.as_slice::<f32>().map_err(crate::Error::from)?;
+            then(values.get(place).unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// Where the reduced gradient of what this rank owns of a parameter lies.
+    fn reduced<'s>(
+        &self,
+        state: &'s State,
+        parameter: usize,
+    ) -> Option<(&'s Buffer, Range<usize>)> {
+        let (index, slot) = self.place(parameter)?;
+        let owned = self.owned.get(parameter)?;
+        let start = slot.elements.start;
+        let place = start + owned.start..start + owned.end;
+        let bucket = state.buckets.get(index)?;
+        match (&bucket.shard, &bucket.memory) {
+            (Some(_), _) if place.is_empty() => None,
+            (Some(own), _) => {
+                let shift = self.shard_of(index).start;
+                Some((&own.buffer, place.start - shift..place.end - shift))
+            }
+            (None, Memory::Here(buffer)) => Some((buffer, place)),
+            _ => None,
+        }
+    }
+
+    /// The elements of a bucket that this rank owns.
+    fn shard_of(&self, bucket: usize) -> Range<usize> {
+        let len = self.layouts.get(bucket).map_or(0, |layout| layout.len);
+        shard(len, self.group.size(), self.group.rank())
+    }
+
+    /// Waits for a bucket that is on its way, and takes its shard out if nothing else is kept.
+    fn receive_bucket(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
+        let Some(bucket) = state.buckets.get_mut(index) else {
+            return Ok(());
+        };
+        let buffer = match mem::replace(&mut bucket.memory, Memory::Lost) {
+            Memory::Travelling(handle) => handle.wait()?,
+            other => {
+                bucket.memory = other;
+                return Ok(());
+            }
+        };
+        bucket.memory = match &mut bucket.shard {
+            None => Memory::Here(buffer),
+            Some(own) => {
+                let part = self.shard_of(index);
+                storage::take_shard(&mut own.buffer, &buffer, &part, own.arrival)?;
+                own.arrival = Arrival::Further;
+                Memory::None
+            }
+        };
+        Ok(())
     }
 
     /// The reduced gradient of a parameter times `factor`, or `None` if no rank had one.
@@ -231,7 +365,7 @@ impl Reducer {
         let Memory::Here(buffer) = &state.buckets[bucket].memory else {
             return Ok(None);
         };
-        if !storage::is_marked(buffer, slot.mark)? {
+        if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
             return Ok(None);
         }
         Ok(storage::read(buffer, &slot.elements, shape, factor)?)
@@ -242,12 +376,22 @@ impl Reducer {
         let mut state = self.lock();
         state.phase = Phase::Waiting;
         state.present.fill(false);
+        state.marks.fill(0);
+        for own in state.buckets.iter_mut().filter_map(|b| b.shard.as_mut()) {
+            own.arrival = Arrival::First;
+        }
     }
 
     /// Number of buckets that the running backward has sent.
     #[cfg(test)]
     pub(super) fn sent(&self) -> usize {
         self.lock().next
+    }
+
+    /// The bucket of a parameter, and its elements there.
+    pub(crate) fn place_of(&self, parameter: usize) -> Option<(usize, Range<usize>)> {
+        let (bucket, slot) = self.place(parameter)?;
+        Some((bucket, slot.elements.clone()))
     }
 
     fn place(&self, parameter: usize) -> Option<(usize, &Slot)> {
@@ -297,7 +441,18 @@ impl Reducer {
         } else {
             Arrival::First
         };
-        let Memory::Here(buffer) = &mut state.buckets[index].memory else {
+        if let Some(mark) = state.marks.get_mut(parameter) {
+            *mark = 1;
+        }
+        if !state.complete[parameter] {
+            // It may still be on its way from the backward before.
+            self.receive_bucket(state, index)?;
+        }
+        let bucket = &mut state.buckets[index];
+        if matches!(bucket.memory, Memory::None) && !state.complete[parameter] {
+            bucket.memory = self.new_memory(index);
+        }
+        let Memory::Here(buffer) = &mut bucket.memory else {
             return Err(BucketError::Late {
                 path: spec.path.clone(),
             });
@@ -311,7 +466,7 @@ impl Reducer {
                 found: format!("{:?}", gradient.dtype()),
             });
         }
-        if last_use && state.phase == Phase::Sending {
+        if last_use && matches!(state.phase, Phase::Sending { .. }) {
             self.complete(state, parameter)?;
         }
         Ok(())
@@ -329,22 +484,55 @@ impl Reducer {
         while let Some(bucket) = state.buckets.get_mut(state.next)
             && bucket.missing == 0
         {
-            let layout = &self.layouts[state.next];
-            if let Memory::Here(mut buffer) = mem::replace(&mut bucket.memory, Memory::Lost) {
-                for slot in &layout.slots {
-                    let present = state.present[slot.parameter];
-                    if !present {
-                        storage::clear(&mut buffer, &slot.elements)?;
-                    }
-                    storage::set_mark(&mut buffer, slot.mark, present)?;
-                }
-                bucket.memory = if self.group.size() > 1 {
-                    Memory::Travelling(self.group.start_all_reduce(buffer, ReduceOp::Mean))
-                } else {
-                    Memory::Here(buffer)
-                };
-            }
+            self.send(state, state.next)?;
             state.next += 1;
+        }
+        Ok(())
+    }
+
+    fn new_memory(&self, bucket: usize) -> Memory {
+        self.layouts.get(bucket).map_or(Memory::Lost, |layout| {
+            Memory::Here(Buffer::zeroed(layout.dtype, layout.len))
+        })
+    }
+
+    /// Sends a bucket; what is missing in it is zero.
+    fn send(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
+        self.receive_bucket(state, index)?;
+        let Some(bucket) = state.buckets.get_mut(index) else {
+            return Ok(());
+        };
+        let mut buffer = match mem::replace(&mut bucket.memory, Memory::Lost) {
+            Memory::Here(buffer) => buffer,
+            Memory::None => match self.new_memory(index) {
+                Memory::Here(buffer) => buffer,
+                _ => return Ok(()),
+            },
+            other => {
+                bucket.memory = other;
+                return Ok(());
+            }
+        };
+        for slot in &self.layouts[index].slots {
+            if !state.present[slot.parameter] {
+                storage::clear(&mut buffer, &slot.elements)?;
+            }
+        }
+        bucket.memory = match self.keep {
+            Gradients::Whole if self.group.size() == 1 => Memory::Here(buffer),
+            Gradients::Whole => {
+                Memory::Travelling(self.group.start_all_reduce(buffer, ReduceOp::Mean))
+            }
+            _ => Memory::Travelling(self.group.start_reduce_scatter(buffer, ReduceOp::Mean)),
+        };
+        if self.keep == Gradients::Sharded {
+            // The next backward of the step begins with empty places.
+            for slot in &self.layouts[index].slots {
+                state.present[slot.parameter] = false;
+            }
+            for earlier in 0..(index + 1).saturating_sub(IN_FLIGHT) {
+                self.receive_bucket(state, earlier)?;
+            }
         }
         Ok(())
     }
@@ -370,7 +558,10 @@ impl GradientSink for Reducer {
     }
 
     fn is_collecting(&self) -> bool {
-        matches!(self.lock().phase, Phase::Accumulating | Phase::Sending)
+        matches!(
+            self.lock().phase,
+            Phase::Accumulating | Phase::Sending { .. }
+        )
     }
 
     fn collect(&self, parameter: usize, gradient: Tensor<1>) {

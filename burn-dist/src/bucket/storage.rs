@@ -12,7 +12,6 @@ trait Float: Element + burn::tensor::Element {
     fn plus(self, other: Self) -> Self;
     fn times(self, factor: f64) -> Self;
     fn widen(self) -> f64;
-    fn narrow(value: f64) -> Self;
 }
 
 macro_rules! native_float {
@@ -27,9 +26,6 @@ macro_rules! native_float {
             }
             fn widen(self) -> f64 {
                 f64::from(self)
-            }
-            fn narrow(value: f64) -> Self {
-                value as Self
             }
         })*
     };
@@ -48,9 +44,6 @@ macro_rules! half_float {
             }
             fn widen(self) -> f64 {
                 f64::from(self.to_f32())
-            }
-            fn narrow(value: f64) -> Self {
-                Self::from_f32(value as f32)
             }
         })*
     };
@@ -148,23 +141,6 @@ pub(super) fn clear(buffer: &mut Buffer, place: &Range<usize>) -> Result<(), Err
     })
 }
 
-/// Sets a parameter's mark: whether this rank has a gradient for it.
-pub(super) fn set_mark(buffer: &mut Buffer, mark: usize, present: bool) -> Result<(), Error> {
-    with_type!(buffer.dtype(), T => {
-        if let Some(mark) = buffer.as_mut_slice::<T>()?.get_mut(mark) {
-            *mark = T::narrow(f64::from(u8::from(present)));
-        }
-        Ok(())
-    })
-}
-
-/// Whether any rank set the mark.
-pub(super) fn is_marked(buffer: &Buffer, mark: usize) -> Result<bool, Error> {
-    with_type!(buffer.dtype(), T => {
-        Ok(buffer.as_slice::<T>()?.get(mark).is_some_and(|mark| mark.widen() != 0.0))
-    })
-}
-
 /// Sum of the squares of a place, in `f64` and in an order that depends on the length alone.
 pub(super) fn sum_of_squares(buffer: &Buffer, place: &Range<usize>) -> Result<f64, Error> {
     with_type!(buffer.dtype(), T => {
@@ -209,5 +185,30 @@ pub(super) fn read(
             Some(factor) => values.iter().map(|value| value.times(factor)).collect(),
         };
         Ok(Some(TensorData::new(copy, shape.clone())))
+    })
+}
+
+/// Adds, or copies in, the part of a reduced bucket that this rank owns.
+pub(super) fn take_shard(
+    shard: &mut Buffer,
+    bucket: &Buffer,
+    part: &Range<usize>,
+    arrival: Arrival,
+) -> Result<(), Error> {
+    with_type!(shard.dtype(), T => {
+        let source = bucket.as_slice::<T>()?.get(part.clone()).unwrap_or_default();
+        let target = shard.as_mut_slice::<T>()?;
+        match arrival {
+            Arrival::First => {
+                let len = target.len().min(source.len());
+                target[..len].copy_from_slice(&source[..len]);
+            }
+            Arrival::Further => {
+                for (sum, part) in target.iter_mut().zip(source) {
+                    *sum = sum.plus(*part);
+                }
+            }
+        }
+        Ok(())
     })
 }

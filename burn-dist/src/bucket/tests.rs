@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Shape, Tensor, TensorData};
 
 use super::layout::{BucketSizes, ParameterSpec};
-use super::reducer::Reducer;
+use super::reducer::{Gradients, Reducer};
 use crate::autograd::GradientSink;
 use crate::{DType, ProcessGroup};
 
@@ -21,7 +21,7 @@ fn reducer_of(dtypes: &[DType]) -> Reducer {
         dtype: *dtype,
     };
     let parameters = dtypes.iter().enumerate().map(spec).collect();
-    Reducer::new(&ProcessGroup::single(), parameters, SMALL).unwrap()
+    Reducer::new(&ProcessGroup::single(), parameters, SMALL, Gradients::Whole).unwrap()
 }
 
 fn reducer(parameters: usize) -> Reducer {
@@ -167,6 +167,7 @@ fn integers_are_no_gradients() {
         shape: vec![LEN],
         dtype: DType::I32,
     }];
-    let error = Reducer::new(&ProcessGroup::single(), parameters, SMALL).unwrap_err();
+    let error =
+        Reducer::new(&ProcessGroup::single(), parameters, SMALL, Gradients::Whole).unwrap_err();
     assert!(error.to_string().starts_with("parameter `table` holds i32"));
 }

@@ -45,6 +45,10 @@ pub struct FileEntry {
     pub blake3: String,
     /// The numbers that the optimizer keeps for the parameters in this file.
     pub scalars: BTreeMap<String, Value>,
+    /// The tensors of which this file has a part, with their shapes. The part lies in the file
+    /// under `NAME#START`, flat, where `START` is its first element.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<String, Vec<usize>>,
 }
 
 impl Manifest {

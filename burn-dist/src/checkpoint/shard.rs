@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use safetensors::tensor::{Metadata, View};
 
 use super::CheckpointError;
 use super::manifest::{FileEntry, checksum};
-use crate::parallel::StateValues;
+use crate::parallel::{StateValues, reshaped};
 
 /// Longest header that is read; safetensors' own limit.
 const MAX_HEADER: u64 = 100_000_000;
@@ -50,8 +51,14 @@ pub(super) fn write(
         path: path.clone(),
         reason,
     };
-    let mut tensors = Vec::with_capacity(values.tensors.len());
-    for (name, data) in &values.tensors {
+    let parts = values.parts.iter();
+    let part_names: Vec<String> = parts
+        .map(|part| part_name(&part.name, part.start))
+        .collect();
+    let parts = values.parts.iter().map(|part| &part.data);
+    let whole = values.tensors.iter().map(|(name, data)| (name, data));
+    let mut tensors = Vec::with_capacity(values.tensors.len() + values.parts.len());
+    for (name, data) in whole.chain(part_names.iter().zip(parts)) {
         let dtype = TYPES.iter().find(|(dtype, _)| *dtype == data.dtype());
         let Some((_, dtype)) = dtype else {
             return Err(encode(format!("`{name}` has the type {:?}", data.dtype())));
@@ -75,7 +82,17 @@ pub(super) fn write(
         name,
         bytes,
         scalars: values.scalars,
+        parts: values
+            .parts
+            .into_iter()
+            .map(|part| (part.name, part.shape))
+            .collect(),
     })
+}
+
+/// The name of a part of a tensor that begins with element `start`.
+fn part_name(name: &str, start: usize) -> String {
+    format!("{name}#{start}")
 }
 
 /// A tensor as safetensors wants to see it.
@@ -149,7 +166,23 @@ impl Shard {
         self.metadata.offset_keys()
     }
 
+    /// The shape of a tensor.
+    pub(super) fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        Some(self.metadata.info(name)?.shape.clone())
+    }
+
     pub(super) fn read(&self, name: &str) -> Result<TensorData, CheckpointError> {
+        let shape = self.shape(name).unwrap_or_default();
+        let elements = 0..shape.iter().product();
+        Ok(reshaped(self.read_part(name, elements)?, shape))
+    }
+
+    /// Some elements of a tensor, flat.
+    pub(super) fn read_part(
+        &self,
+        name: &str,
+        elements: Range<usize>,
+    ) -> Result<TensorData, CheckpointError> {
         let damaged = |reason: String| CheckpointError::damaged(&self.path, reason);
         let info = self
             .metadata
@@ -161,12 +194,21 @@ impl Shard {
         };
         // The header was checked against the file's length, so this is at most as much.
         let (begin, end) = info.data_offsets;
-        let mut bytes = vec![0; end - begin];
+        let width = dtype.size();
+        let span = elements
+            .start
+            .checked_mul(width)
+            .zip(elements.end.checked_mul(width))
+            .filter(|(from, to)| from <= to && *to <= end - begin);
+        let Some((from, to)) = span else {
+            return Err(damaged(format!("`{name}` has no elements {elements:?}")));
+        };
+        let mut bytes = vec![0; to - from];
         self.file
-            .read_exact_at(&mut bytes, self.start + begin as u64)
+            .read_exact_at(&mut bytes, self.start + (begin + from) as u64)
             .map_err(CheckpointError::io("read", &self.path))?;
         let bytes = burn::tensor::Bytes::from_bytes_vec(bytes);
-        TensorData::try_from_bytes(bytes, info.shape.clone(), *dtype)
+        TensorData::try_from_bytes(bytes, [elements.len()], *dtype)
             .map_err(|error| damaged(format!("`{name}`: {error}")))
     }
 }

@@ -1,24 +1,47 @@
-//! A checkpoint that is read: all ranks' files, tensor by tensor.
+//! A checkpoint that is read: all ranks' files, as if they were one, tensor by tensor or in parts.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use burn::tensor::TensorData;
+use burn::tensor::{DType, TensorData};
 use serde_json::Value;
 
 use super::shard::Shard;
 use super::{CheckpointError, Manifest};
-use crate::parallel::StateSourceRead;
+use crate::parallel::{StateSourceRead, reshaped};
 
-/// An open checkpoint. Tensors are read one at a time, so no rank ever holds more than it wants.
+/// An open checkpoint. Tensors are read one at a time, or of each the part that is wanted, so no
+/// rank ever holds more than it wants.
 #[derive(Debug)]
 pub struct Source {
     folder: PathBuf,
     manifest: Manifest,
     shards: Vec<Shard>,
-    /// Which shard has a tensor.
-    places: HashMap<String, usize>,
+    /// Where each tensor is.
+    places: HashMap<String, Place>,
     scalars: BTreeMap<String, Value>,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// In this file.
+    Whole(usize),
+    /// In several files.
+    Parts {
+        shape: Vec<usize>,
+        /// In the order of their elements, without gaps.
+        parts: Vec<Part>,
+    },
+}
+
+#[derive(Debug)]
+struct Part {
+    /// Elements of the tensor.
+    elements: Range<usize>,
+    /// Its name in its file.
+    name: String,
+    file: usize,
 }
 
 impl Source {
@@ -32,17 +55,20 @@ impl Source {
         let mut shards = Vec::new();
         let mut places = HashMap::new();
         let mut scalars = BTreeMap::new();
-        for file in &manifest.files {
-            let shard = Shard::open(folder.join(&file.name))?;
+        for (file, entry) in manifest.files.iter().enumerate() {
+            let path = folder.join(&entry.name);
+            let shard = Shard::open(path.clone())?;
             for name in shard.names() {
-                if places.insert(name.clone(), shards.len()).is_some() {
-                    let path = folder.join(&file.name);
-                    let reason = format!("another file has `{name}` too");
-                    return Err(CheckpointError::damaged(&path, reason));
-                }
+                place(&mut places, file, name, &shard, &entry.parts)
+                    .map_err(|reason| CheckpointError::damaged(&path, reason))?;
             }
             shards.push(shard);
-            scalars.extend(file.scalars.clone());
+            scalars.extend(entry.scalars.clone());
+        }
+        for (name, place) in &mut places {
+            place.check(name).map_err(|reason| {
+                CheckpointError::damaged(&folder.join(super::manifest::FILE), reason)
+            })?;
         }
         Ok(Self {
             folder: folder.to_owned(),
@@ -57,6 +83,85 @@ impl Source {
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
+
+    fn place(&self, name: &str) -> Result<&Place, String> {
+        let missing = || format!("{} has no `{name}`", self.folder.display());
+        self.places.get(name).ok_or_else(missing)
+    }
+
+    fn shard(&self, file: usize) -> Result<&Shard, String> {
+        let missing = || format!("{} has no file {file}", self.folder.display());
+        self.shards.get(file).ok_or_else(missing)
+    }
+}
+
+/// Notes where a tensor of a file, or a part of one, is.
+fn place(
+    places: &mut HashMap<String, Place>,
+    file: usize,
+    name: String,
+    shard: &Shard,
+    parts: &BTreeMap<String, Vec<usize>>,
+) -> Result<(), String> {
+    let part = name.rsplit_once('#').and_then(|(whole, start)| {
+        let shape = parts.get(whole)?;
+        Some((whole.to_owned(), start.parse::<usize>().ok()?, shape))
+    });
+    let Some((whole, start, shape)) = part else {
+        return match places.insert(name.clone(), Place::Whole(file)) {
+            Some(_) => Err(format!("another file has `{name}` too")),
+            None => Ok(()),
+        };
+    };
+    let len = shard.shape(&name).unwrap_or_default().iter().product();
+    let end = start.checked_add(len);
+    let part = Part {
+        elements: start..end.ok_or_else(|| format!("`{name}` begins too late"))?,
+        name,
+        file,
+    };
+    let entry = places.entry(whole.clone()).or_insert_with(|| Place::Parts {
+        shape: shape.clone(),
+        parts: Vec::new(),
+    });
+    match entry {
+        Place::Parts {
+            shape: known,
+            parts,
+        } if known == shape => {
+            parts.push(part);
+            Ok(())
+        }
+        _ => Err(format!(
+            "`{whole}` is in another file as well, with another shape"
+        )),
+    }
+}
+
+impl Place {
+    /// Whether the parts of a tensor are all there; puts them in order.
+    fn check(&mut self, name: &str) -> Result<(), String> {
+        let Self::Parts { shape, parts } = self else {
+            return Ok(());
+        };
+        parts.sort_by_key(|part| part.elements.start);
+        let mut end = 0;
+        for part in parts {
+            if part.elements.start != end {
+                return Err(format!(
+                    "elements of `{name}` from {end} on are missing or double"
+                ));
+            }
+            end = part.elements.end;
+        }
+        let len = shape.iter().try_fold(1usize, |len, n| len.checked_mul(*n));
+        if len == Some(end) {
+            return Ok(());
+        }
+        Err(format!(
+            "`{name}` has {end} elements, its shape is {shape:?}"
+        ))
+    }
 }
 
 impl StateSourceRead for Source {
@@ -66,15 +171,59 @@ impl StateSourceRead for Source {
         names
     }
 
-    fn read(&self, name: &str) -> Result<TensorData, String> {
-        let shard = self
-            .places
-            .get(name)
-            .and_then(|place| self.shards.get(*place));
-        match shard {
-            Some(shard) => shard.read(name).map_err(|error| error.to_string()),
-            None => Err(format!("{} has no `{name}`", self.folder.display())),
+    fn shape(&self, name: &str) -> Result<Vec<usize>, String> {
+        match self.place(name)? {
+            Place::Parts { shape, .. } => Ok(shape.clone()),
+            Place::Whole(file) => {
+                let shape = self.shard(*file)?.shape(name);
+                shape.ok_or_else(|| format!("its file has no `{name}`"))
+            }
         }
+    }
+
+    fn read(&self, name: &str) -> Result<TensorData, String> {
+        match self.place(name)? {
+            Place::Whole(file) => {
+                let data = self.shard(*file)?.read(name);
+                data.map_err(|error| error.to_string())
+            }
+            Place::Parts { shape, .. } => {
+                let len = shape.iter().product();
+                Ok(reshaped(self.read_part(name, 0..len)?, shape.clone()))
+            }
+        }
+    }
+
+    fn read_part(&self, name: &str, elements: Range<usize>) -> Result<TensorData, String> {
+        let parts = match self.place(name)? {
+            Place::Whole(file) => {
+                let data = self.shard(*file)?.read_part(name, elements);
+                return data.map_err(|error| error.to_string());
+            }
+            Place::Parts { parts, .. } => parts,
+        };
+        let mut bytes = Vec::new();
+        let (mut dtype, mut len) = (DType::F32, 0);
+        for part in parts {
+            let from = elements.start.max(part.elements.start);
+            let to = elements.end.min(part.elements.end);
+            if from >= to {
+                continue;
+            }
+            let own = from - part.elements.start..to - part.elements.start;
+            let data = self.shard(part.file)?.read_part(&part.name, own);
+            let data = data.map_err(|error| error.to_string())?;
+            if len > 0 && data.dtype() != dtype {
+                return Err(format!("the parts of `{name}` are of different types"));
+            }
+            dtype = data.dtype();
+            len += to - from;
+            bytes.extend_from_slice(data.as_bytes());
+        }
+        if len != elements.len() {
+            return Err(format!("`{name}` has no elements {elements:?}"));
+        }
+        TensorData::try_from_bytes_vec(bytes, [len], dtype).map_err(|error| error.to_string())
     }
 
     fn scalars(&self) -> &BTreeMap<String, Value> {

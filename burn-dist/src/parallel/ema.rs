@@ -5,10 +5,11 @@
 //! that is spread over ranks.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Tensor, TensorData};
 use serde_json::Value;
 
 use super::replicas::AutodiffPlace;
@@ -55,25 +56,24 @@ impl EmaOptions {
 pub(super) struct Ema {
     options: EmaOptions,
     updates: u64,
-    /// By index in visit order. A snapshot shares them until they next change.
+    /// By index in visit order, of each parameter what this rank owns. A snapshot shares them until
+    /// they next change.
     values: Vec<Arc<Vec<f32>>>,
 }
 
 impl Ema {
-    /// Starts at the parameters of `model`.
-    pub(super) fn of<M: Module>(model: &M, options: EmaOptions) -> Result<Self, ParallelError> {
-        let mut collect = Collect {
-            path: Vec::new(),
-            values: Vec::new(),
-            outcome: Ok(()),
-        };
-        model.visit(&mut collect);
-        collect.outcome?;
-        Ok(Self {
+    /// Starts at the `values` that this rank owns of every parameter.
+    pub(super) fn new(options: EmaOptions, values: Vec<Arc<Vec<f32>>>) -> Self {
+        Self {
             options,
             updates: 0,
-            values: collect.values,
-        })
+            values,
+        }
+    }
+
+    /// Starts anew.
+    pub(super) fn start_at(&mut self, values: Vec<Arc<Vec<f32>>>) {
+        *self = Self::new(self.options, values);
     }
 
     /// A step has changed the parameters; gives the weight of their new values.
@@ -83,20 +83,17 @@ impl Ema {
         (1.0 - decay) as f32
     }
 
-    /// Takes in the new values of a parameter.
-    pub(super) fn update(&mut self, index: usize, values: &TensorData, weight: f32) {
-        let Some(average) = self.values.get_mut(index) else {
-            return;
-        };
-        // Copies only while a snapshot is being written.
-        let average = Arc::make_mut(average);
-        match values.as_slice::<f32>() {
-            Ok(values) => blend(average, values, weight),
-            Err(_) => {
-                let values: Vec<f32> = values.iter::<f32>().collect();
-                blend(average, &values, weight);
-            }
+    /// Takes in the new values of what this rank owns of a parameter.
+    pub(super) fn update(&mut self, index: usize, values: &[f32], weight: f32) {
+        if let Some(average) = self.values.get_mut(index) {
+            // Copies only while a snapshot is being written.
+            blend(Arc::make_mut(average).as_mut_slice(), values, weight);
         }
+    }
+
+    /// The averages of what this rank owns of every parameter.
+    pub(super) fn all(&self) -> &[Arc<Vec<f32>>] {
+        &self.values
     }
 
     /// The average of the parameter with this index.
@@ -113,6 +110,7 @@ impl Ema {
     pub(super) fn restore(
         &mut self,
         parameters: &[ParameterSpec],
+        owned: &[Range<usize>],
         source: &dyn StateSourceRead,
     ) -> Result<bool, ParallelError> {
         let scalars = state::scalars(source, NAME);
@@ -126,24 +124,28 @@ impl Ema {
         self.updates = updates
             .as_u64()
             .ok_or_else(|| failed(NAME, format!("{updates} is no number of updates")))?;
-        let read = |parameter: &ParameterSpec| {
-            read(source, &parameter.path, &parameter.shape).map(Arc::new)
+        let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
+            let name = tensor_name(&parameter.path);
+            let values = state::read_owned(source, &name, parameter, owned);
+            values.map(Arc::new).map_err(|reason| failed(&name, reason))
         };
-        self.values = parameters.iter().map(read).collect::<Result<_, _>>()?;
+        let all = parameters.iter().zip(owned);
+        self.values = all.map(read).collect::<Result<_, _>>()?;
         Ok(true)
     }
+}
 
-    /// Replaces the parameters of `model` by their averages.
-    pub(super) fn put_into<M: Module>(&self, model: M, parameters: &[ParameterSpec]) -> M {
-        let indices = parameters.iter().enumerate();
-        model.map(&mut Put {
-            path: Vec::new(),
-            ema: self,
-            indices: indices
-                .map(|(index, parameter)| (parameter.path.as_str(), index))
-                .collect(),
-        })
-    }
+/// Replaces the parameters of `model` by their averages, which are `values` by index.
+pub(super) fn put_into<M: Module>(
+    model: M,
+    parameters: &[ParameterSpec],
+    values: Vec<Vec<f32>>,
+) -> M {
+    let paths = parameters.iter().map(|parameter| parameter.path.as_str());
+    model.map(&mut Put {
+        path: Vec::new(),
+        averages: paths.zip(values).collect(),
+    })
 }
 
 /// Replaces what `source` has averages of by them.
@@ -189,37 +191,6 @@ fn blend(average: &mut [f32], values: &[f32], weight: f32) {
     }
 }
 
-struct Collect {
-    path: Vec<String>,
-    values: Vec<Arc<Vec<f32>>>,
-    outcome: Result<(), ParallelError>,
-}
-
-impl ModuleVisitor for Collect {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() || self.outcome.is_err() {
-            return;
-        }
-        match param.base().inner().cast(DType::F32).try_into_data() {
-            Ok(data) => self.values.push(Arc::new(data.iter::<f32>().collect())),
-            Err(error) => {
-                self.outcome = Err(ParallelError::Read {
-                    path: self.path.join("."),
-                    reason: error.to_string(),
-                });
-            }
-        }
-    }
-}
-
 struct Load<'a> {
     path: Vec<String>,
     source: &'a dyn StateSourceRead,
@@ -261,8 +232,7 @@ impl ModuleMapper for Load<'_> {
 
 struct Put<'a> {
     path: Vec<String>,
-    ema: &'a Ema,
-    indices: HashMap<&'a str, usize>,
+    averages: HashMap<&'a str, Vec<f32>>,
 }
 
 impl ModuleMapper for Put<'_> {
@@ -275,12 +245,13 @@ impl ModuleMapper for Put<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let index = self.indices.get(self.path.join(".").as_str());
-        let Some(values) = index.and_then(|index| self.ema.values(*index)) else {
+        let values = self.averages.remove(self.path.join(".").as_str());
+        let shape = param.lazy_shape();
+        let Some(values) = values.filter(|values| values.len() == shape.num_elements()) else {
             return param;
         };
         param.map(|value| {
-            let data = TensorData::new(values.to_vec(), value.shape());
+            let data = TensorData::new(values, shape);
             Tensor::from_data(data, (&value.device(), value.dtype()))
         })
     }

@@ -109,6 +109,31 @@ pub enum ParallelError {
          not supported; use ParallelOptions::clip_norm, the norm over all gradients"
     )]
     ClipsEachParameter,
+    /// A parameter that cannot be sharded.
+    #[error(
+        "parameter `{path}` holds {dtype}, and {strategy} shards f32 parameters alone; use ddp, or \
+         f32 parameters (for less memory in forward and backward see `precision`)"
+    )]
+    NotSharded {
+        /// Path of the parameter.
+        path: String,
+        /// Its element type.
+        dtype: crate::DType,
+        /// The strategy.
+        strategy: super::Strategy,
+    },
+    /// An optimizer that has to see all of a parameter.
+    #[error(
+        "the optimizer of parameter `{path}` works on whole tensors (or was not declared \
+         element-wise), and {strategy} gives it parts of them; use ddp, or an element-wise \
+         optimizer such as AdamW or SGD"
+    )]
+    WholeTensors {
+        /// Path of the first such parameter.
+        path: String,
+        /// The strategy.
+        strategy: super::Strategy,
+    },
     /// A group of parameters that the model has none of.
     #[error(
         "no parameter of the model is in the group `{group}`; its parameters are {}",

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use burn::optim::DynOptimizer;
 
 use super::{ParallelError, ParameterOptimizer, ParameterSpec};
+use crate::zero::Fused;
 
 /// Paths that an error names at most.
 const PATHS_SHOWN: usize = 12;
@@ -111,6 +112,9 @@ pub fn path_matches(pattern: &str, path: &str) -> bool {
 #[derive(Clone)]
 pub(super) struct Choice {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
+    /// The same, where host memory can be stepped in one pass.
+    pub(super) fused: Option<Fused>,
+    pub(super) element_wise: bool,
     pub(super) lr_factor: f64,
 }
 
@@ -134,10 +138,11 @@ pub(super) fn choose(
     }
     let choice = |spec: &ParameterSpec| {
         let group = optimizer.groups.iter().find(|group| (group.select)(spec));
+        let optimizer = group.map_or(optimizer, |group| &group.optimizer);
         Choice {
-            optimizer: group
-                .map_or(&optimizer.optimizer, |group| &group.optimizer.optimizer)
-                .clone(),
+            optimizer: optimizer.optimizer.clone(),
+            fused: optimizer.fused,
+            element_wise: optimizer.element_wise,
             lr_factor: group.map_or(1.0, |group| group.lr_factor),
         }
     };

@@ -23,10 +23,12 @@
 mod describe;
 mod ema;
 mod error;
+mod estimate;
 mod groups;
 mod optimizer;
 mod options;
 mod replicas;
+mod sharded;
 mod state;
 mod statistics;
 mod step;
@@ -35,27 +37,31 @@ mod update;
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::tensor::FloatDType;
+use burn::tensor::{Device, FloatDType};
 
 pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
 pub use ema::EmaOptions;
 pub use error::ParallelError;
+pub use estimate::MemoryEstimate;
 pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, Strategy, UnknownStrategy};
 pub use replicas::Checksum;
-pub use state::{StateShare, StateSourceRead, StateValues};
+pub(crate) use state::reshaped;
+pub use state::{StatePart, StateShare, StateSourceRead, StateValues};
 pub use step::StepReport;
 
 use crate::ProcessGroup;
-use crate::autograd::{GradHooks, forget_anchor, full_precision};
+use crate::autograd::{GradHooks, ParameterSource, forget_anchor, full_precision};
 use crate::bucket::Reducer;
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
+use crate::zero::{Store, gather_values};
 use describe::Description;
 use ema::Ema;
 use optimizer::OptimizerState;
 use replicas::Which;
+use sharded::{Leave, pieces_of};
 
 /// A model that all ranks of a group train together.
 ///
@@ -82,6 +88,8 @@ pub struct Parallel<M: Module> {
     model: Option<M>,
     group: ProcessGroup,
     reducer: Arc<Reducer>,
+    /// The parameters, where every rank keeps its shard of them; the model has placeholders then.
+    store: Option<Arc<Store>>,
     optimizer: OptimizerState,
     options: ParallelOptions,
     /// In half precision alone.
@@ -98,7 +106,7 @@ pub struct Parallel<M: Module> {
 ///
 /// What does not fit the model.
 pub fn load_model<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M, ParallelError> {
-    let (model, outcome) = state::restore_model(model, source);
+    let (model, outcome) = state::restore_model(model, source, false);
     outcome?;
     ema::load(model, source)
 }
@@ -126,21 +134,28 @@ impl<M: Module> Parallel<M> {
         description.agree(group)?;
         let (model, outcome) = replicas::broadcast(model, Which::All, group);
         tell_others(group, outcome)?;
-        let ema = options.ema.map(|ema| Ema::of(&model, ema)).transpose();
+        let keep = options.strategy.gradients();
+        let reducer = Reducer::new(group, parameters, options.buckets, keep)?;
+        let reducer = Arc::new(reducer);
+        let (model, ema) = Self::start_ema(model, &options, &reducer);
         let ema = tell_others(group, ema)?;
-        let reducer = Arc::new(Reducer::new(group, parameters, options.buckets)?);
+        let (model, store) = Self::shard(model, &options, group, &reducer);
+        let store = tell_others(group, store)?;
         let cast = options.precision.cast_to();
         let model = match cast {
             Some(dtype) => statistics::cast(model, dtype),
             None => model,
         };
-        let model = model.apply_reparameterization(GradHooks::new(reducer.clone(), cast));
+        let source = store.clone().map(|store| store as Arc<dyn ParameterSource>);
+        let hooks = GradHooks::new(reducer.clone(), cast, source);
+        let model = model.apply_reparameterization(hooks);
         let loss_scale =
             (options.precision == Precision::F16).then(|| LossScale::new(options.loss_scale));
         Ok(Self {
             model: Some(model),
             group: group.clone(),
             reducer,
+            store,
             optimizer,
             options,
             loss_scale,
@@ -164,8 +179,58 @@ impl<M: Module> Parallel<M> {
         if parameters.is_empty() {
             return Err(ParallelError::NothingToTrain);
         }
-        let optimizer = OptimizerState::new(optimizer, &parameters)?;
+        let strategy = options.strategy;
+        let on_host = || {
+            model
+                .devices()
+                .iter()
+                .all(|d| d.clone().inner() == Device::flex())
+        };
+        let optimizer =
+            OptimizerState::new(optimizer, &parameters, strategy.shards() || on_host())?;
+        if strategy.shards() {
+            if let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32) {
+                return Err(ParallelError::NotSharded {
+                    path: spec.path.clone(),
+                    dtype: spec.dtype,
+                    strategy,
+                });
+            }
+            if let Some(spec) = optimizer.first_whole().and_then(|i| parameters.get(i)) {
+                return Err(ParallelError::WholeTensors {
+                    path: spec.path.clone(),
+                    strategy,
+                });
+            }
+        }
         Ok((description, parameters, optimizer))
+    }
+
+    fn start_ema(
+        model: M,
+        options: &ParallelOptions,
+        reducer: &Reducer,
+    ) -> (M, Result<Option<Ema>, ParallelError>) {
+        let Some(options) = options.ema else {
+            return (model, Ok(None));
+        };
+        let (model, pieces) = pieces_of(model, reducer.owned(), Leave::Values);
+        (model, pieces.map(|pieces| Some(Ema::new(options, pieces))))
+    }
+
+    /// Takes the parameters out of the model, if the strategy wants them as shards.
+    fn shard(
+        model: M,
+        options: &ParallelOptions,
+        group: &ProcessGroup,
+        reducer: &Arc<Reducer>,
+    ) -> (M, Result<Option<Arc<Store>>, ParallelError>) {
+        if options.strategy != Strategy::Zero3 {
+            return (model, Ok(None));
+        }
+        let (model, pieces) = pieces_of(model, reducer.owned(), Leave::Placeholders);
+        let store = |pieces| Arc::new(Store::new(group, reducer.clone(), options.prefetch, pieces));
+        (model, pieces.map(|pieces| Some(store(pieces))))
     }
 
     /// The model to compute a loss with, its gradient hooks attached. Take it anew for every
@@ -178,15 +243,25 @@ impl<M: Module> Parallel<M> {
     /// A plain copy for evaluation or export: without autodiff and without hooks, dropout off, the
     /// same paths. It shares memory with the model until the next step. Parameters are the master
     /// weights, so evaluation computes in `f32`.
+    ///
+    /// Under [`Strategy::Zero3`] a collective call that makes the model whole on every rank, as
+    /// long as the copy lives; if it fails, the next step or collective reports it.
     pub fn valid(&self) -> M {
         self.plain(self.get().valid())
     }
 
     /// As [`valid`](Self::valid), with the averages of the parameters over the steps in their place,
     /// if [`ParallelOptions::ema`] is set. Buffers, such as running statistics, are as they are.
+    /// A collective call under ZeRO.
     pub fn valid_ema(&self) -> Option<M> {
         let ema = self.ema.as_ref()?;
-        Some(ema.put_into(self.valid(), self.parameters()))
+        let whole = match self.options.strategy.shards() {
+            // What fails here fails in the next collective again, and is reported there.
+            true => gather_values(&self.group, &self.reducer, ema.all()).unwrap_or_default(),
+            false => ema.all().iter().map(|values| values.to_vec()).collect(),
+        };
+        let plain = self.valid();
+        Some(ema::put_into(plain, self.parameters(), whole))
     }
 
     /// What is to be evaluated and exported: [`valid_ema`](Self::valid_ema) where averages are
@@ -203,6 +278,9 @@ impl<M: Module> Parallel<M> {
     /// Takes off `model` what was put on it for training.
     fn plain(&self, model: M) -> M {
         let model = full_precision(|| model.materialize());
+        if let Some(store) = &self.store {
+            store.release();
+        }
         match self.options.precision.cast_to() {
             Some(_) => statistics::cast(model, FloatDType::F32),
             None => model,
@@ -230,13 +308,17 @@ impl<M: Module> Parallel<M> {
         tell_others(&self.group, outcome)
     }
 
-    /// A checksum of this rank's trainable parameters.
+    /// A checksum of the trainable parameters as this rank has them. A collective call under
+    /// [`Strategy::Zero3`].
     ///
     /// # Errors
     ///
     /// A parameter whose values the device does not give.
     pub fn checksum(&self) -> Result<Checksum, ParallelError> {
-        replicas::checksum(self.get())
+        match &self.store {
+            Some(store) => replicas::checksum_of(store, self.parameters().len()),
+            None => replicas::checksum(self.get()),
+        }
     }
 
     /// Compares the checksums of all ranks, which is cheap, and returns the common one.
@@ -264,14 +346,14 @@ impl<M: Module> Parallel<M> {
     pub fn state(&self) -> StateShare {
         let (rank, size) = (self.group.rank(), self.group.size());
         let ema = self.ema.as_ref();
-        let mut share = state::share(
-            self.get(),
-            self.parameters(),
-            &self.optimizer,
+        let whole = state::Whole {
+            parameters: self.parameters(),
+            optimizer: &self.optimizer,
             ema,
-            rank,
-            size,
-        );
+            owned: self.options.strategy.shards().then(|| self.reducer.owned()),
+            pieces: self.store.as_ref().map(|store| store.pieces()),
+        };
+        let mut share = state::share(self.get(), &whole, rank, size);
         if let Some(loss_scale) = self.loss_scale.as_ref().filter(|_| rank == 0) {
             share.add_scalars(LOSS_SCALE, loss_scale.scalars());
         }
@@ -301,9 +383,14 @@ impl<M: Module> Parallel<M> {
             return Ok(());
         };
         let device = model.devices().into_iter().next().unwrap_or_default();
-        let (model, outcome) = state::restore_model(model, source);
+        let (model, outcome) = state::restore_model(model, source, self.store.is_some());
         self.model = Some(model);
         outcome?;
+        let (parameters, owned) = (self.reducer.parameters(), self.reducer.owned());
+        if let Some(store) = &self.store {
+            let pieces = state::restore_pieces(parameters, owned, source)?;
+            store.update(|own| own.clone_from_slice(&pieces));
+        }
         if let Some(loss_scale) = &mut self.loss_scale {
             let scalars = state::scalars(source, LOSS_SCALE);
             loss_scale
@@ -313,14 +400,26 @@ impl<M: Module> Parallel<M> {
                     reason,
                 })?;
         }
-        let parameters = self.reducer.parameters();
         if let Some(ema) = &mut self.ema
-            && !ema.restore(parameters, source)?
-            && let (Some(model), Some(options)) = (&self.model, self.options.ema)
+            && !ema.restore(parameters, owned, source)?
         {
-            *ema = Ema::of(model, options)?;
+            let values = match (&self.store, self.model.take()) {
+                (Some(store), model) => {
+                    self.model = model;
+                    store.pieces()
+                }
+                (None, Some(model)) => {
+                    let (model, pieces) = pieces_of(model, owned, Leave::Values);
+                    self.model = Some(model);
+                    pieces?
+                }
+                (None, None) => Vec::new(),
+            };
+            ema.start_at(values);
         }
-        state::restore_optimizer(parameters, &mut self.optimizer, source, &device.inner())
+        let flat = self.options.strategy.shards();
+        let (optimizer, device) = (&mut self.optimizer, device.inner());
+        state::restore_optimizer(parameters, owned, optimizer, source, &device, flat)
     }
 
     /// Changes the number of micro-batches of the steps that follow. Every rank makes this call.

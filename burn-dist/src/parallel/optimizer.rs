@@ -1,7 +1,8 @@
 //! Burn's optimizers, one parameter at a time and chosen at run time.
 //!
 //! Burn's own module optimizer keeps its state by parameter id, and ids differ between ranks. Here
-//! the state lies by index in visit order, and the arithmetic is Burn's, bit for bit.
+//! the state lies by index in visit order. Where parameters are in host memory, AdamW, Adam and SGD
+//! are a fused loop over it, with Burn's arithmetic; everything else is stepped by Burn.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +11,11 @@ use burn::optim::{
     AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, DynOptimizer, DynState,
     LambConfig, LionConfig, MuonConfig, Optimizer, RmsPropConfig, SgdConfig,
 };
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::groups::{self, Choice, ParameterGroup};
 use super::{ParallelError, ParameterSpec};
+use crate::zero::{Fused, FusedState};
 
 /// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
 /// any [`burn::optim::Optimizer`] through [`new`](Self::new).
@@ -24,6 +26,9 @@ pub struct ParameterOptimizer {
     pub(super) groups: Vec<ParameterGroup>,
     /// Whether the configuration asks for Burn's clipping of single tensors.
     pub(super) clips_each_parameter: bool,
+    /// Whether it can step any part of a parameter by itself.
+    pub(super) element_wise: bool,
+    pub(super) fused: Option<Fused>,
 }
 
 impl ParameterOptimizer {
@@ -33,7 +38,18 @@ impl ParameterOptimizer {
             optimizer: Arc::new(optimizer),
             groups: Vec::new(),
             clips_each_parameter: false,
+            element_wise: false,
+            fused: None,
         }
+    }
+
+    /// Declares that every element is stepped by its own value, gradient and state alone, so that
+    /// the optimizer can be given parts of a parameter, as sharding does. Burn's configurations
+    /// are known.
+    #[must_use]
+    pub fn element_wise(mut self) -> Self {
+        self.element_wise = true;
+        self
     }
 
     /// Steps the parameters of a group in its own way. A parameter that several groups select
@@ -65,60 +81,84 @@ impl fmt::Debug for ParameterOptimizer {
 }
 
 macro_rules! from_config {
-    ($($config:ty),* $(,)?) => {
+    ($($config:ty, $element_wise:literal, $fused:expr;)*) => {
         $(impl From<$config> for ParameterOptimizer {
             fn from(config: $config) -> Self {
+                let fused: fn(&$config) -> Option<Fused> = $fused;
                 Self {
                     optimizer: Arc::new(config.build()),
                     groups: Vec::new(),
                     clips_each_parameter: config.init().has_gradient_clipping(),
+                    element_wise: $element_wise,
+                    fused: fused(&config),
                 }
             }
         })*
     };
 }
 from_config!(
-    AdaGradConfig,
-    AdafactorConfig,
-    AdamConfig,
-    AdamWConfig,
-    AdanConfig,
-    LambConfig,
-    LionConfig,
-    MuonConfig,
-    RmsPropConfig,
-    SgdConfig,
+    AdaGradConfig, true, |_| None;
+    AdafactorConfig, false, |_| None;
+    AdamConfig, true, |config| Fused::adam(config);
+    AdamWConfig, true, |config| Fused::adamw(config);
+    AdanConfig, true, |_| None;
+    LambConfig, false, |_| None;
+    LionConfig, true, |_| None;
+    MuonConfig, false, |_| None;
+    RmsPropConfig, true, |_| None;
+    SgdConfig, true, |config| Fused::sgd(config);
 );
+
+/// What an optimizer keeps for the elements of a parameter that this rank owns.
+#[derive(Clone)]
+pub(super) enum Kept {
+    /// Of the parameter's shape, or flat if it is a part.
+    Burn(DynState),
+    Fused(FusedState),
+}
 
 /// An optimizer with the state of every parameter.
 pub(super) struct OptimizerState {
     /// How each parameter is stepped.
     choices: Vec<Choice>,
-    states: Vec<Option<DynState>>,
+    states: Vec<Option<Kept>>,
 }
 
 impl OptimizerState {
+    /// `on_host`: whether parameters are stepped in host memory.
     pub(super) fn new(
         optimizer: &ParameterOptimizer,
         parameters: &[ParameterSpec],
+        on_host: bool,
     ) -> Result<Self, ParallelError> {
+        let mut choices = groups::choose(optimizer, parameters)?;
+        for (choice, parameter) in choices.iter_mut().zip(parameters) {
+            choice.fused = choice
+                .fused
+                .filter(|_| on_host && parameter.dtype == crate::DType::F32);
+        }
         Ok(Self {
-            choices: groups::choose(optimizer, parameters)?,
+            choices,
             states: vec![None; parameters.len()],
         })
     }
 
-    /// The optimizer of the parameter with this index.
-    pub(super) fn optimizer(&self, index: usize) -> Option<Arc<dyn DynOptimizer>> {
-        Some(self.choices.get(index)?.optimizer.clone())
+    /// How the parameter with this index is stepped.
+    pub(super) fn choice(&self, index: usize) -> Option<&Choice> {
+        self.choices.get(index)
+    }
+
+    /// The first parameter whose optimizer has to see all of it.
+    pub(super) fn first_whole(&self) -> Option<usize> {
+        self.choices.iter().position(|choice| !choice.element_wise)
     }
 
     /// The state of the parameter with this index, if it has one yet.
-    pub(super) fn state(&self, index: usize) -> Option<DynState> {
+    pub(super) fn state(&self, index: usize) -> Option<Kept> {
         self.states.get(index).cloned().flatten()
     }
 
-    pub(super) fn set_state(&mut self, index: usize, state: Option<DynState>) {
+    pub(super) fn set_state(&mut self, index: usize, state: Option<Kept>) {
         if let Some(place) = self.states.get_mut(index) {
             *place = state;
         }
@@ -135,7 +175,10 @@ impl OptimizerState {
         let Some(choice) = self.choices.get(index) else {
             return value;
         };
-        let state = self.states.get_mut(index).and_then(Option::take);
+        let state = match self.states.get_mut(index).and_then(Option::take) {
+            Some(Kept::Burn(state)) => Some(state),
+            _ => None,
+        };
         let (value, state) = choice.optimizer.step_dyn(
             D,
             learning_rate * choice.lr_factor,
@@ -143,9 +186,51 @@ impl OptimizerState {
             gradient.into_bridge(),
             state,
         );
-        if let Some(place) = self.states.get_mut(index) {
-            *place = state;
-        }
+        self.set_state(index, state.map(Kept::Burn));
         Tensor::from_bridge(value)
+    }
+
+    /// Whether the parameter with this index is stepped in host memory, in one pass.
+    pub(super) fn is_fused(&self, index: usize) -> bool {
+        self.choices.get(index).is_some_and(|c| c.fused.is_some())
+    }
+
+    /// Steps the `values` that this rank owns of the parameter with this index, in host memory, by
+    /// the gradients times `factor`.
+    pub(super) fn step_host(
+        &mut self,
+        index: usize,
+        learning_rate: f64,
+        values: &mut [f32],
+        gradients: &[f32],
+        factor: Option<f64>,
+    ) {
+        let (Some(choice), Some(state)) = (self.choices.get(index), self.states.get_mut(index))
+        else {
+            return;
+        };
+        let factor = factor.map(|factor| factor as f32);
+        if let Some(fused) = &choice.fused {
+            let mut own = match state.take() {
+                Some(Kept::Fused(state)) => Some(state),
+                _ => None,
+            };
+            let rate = learning_rate * choice.lr_factor;
+            fused.step(rate, values, gradients, factor, &mut own);
+            *state = own.map(Kept::Fused);
+            return;
+        }
+        let flat = |values: Vec<f32>| {
+            let shape = [values.len()];
+            Tensor::<1>::from_data(TensorData::new(values, shape), &Device::flex())
+        };
+        let scaled = gradients.iter().map(|g| g * factor.unwrap_or(1.0));
+        let (gradient, value) = (flat(scaled.collect()), flat(values.to_vec()));
+        let stepped = self.step(index, learning_rate, value, gradient).into_data();
+        if let Ok(stepped) = stepped.as_slice::<f32>()
+            && stepped.len() == values.len()
+        {
+            values.copy_from_slice(stepped);
+        }
     }
 }

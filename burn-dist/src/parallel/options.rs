@@ -6,7 +6,7 @@ use std::str::FromStr;
 use burn::tensor::{DType, Device};
 
 use super::{EmaOptions, ParallelError};
-use crate::bucket::BucketSizes;
+use crate::bucket::{BucketSizes, Gradients};
 use crate::precision::{LossScaleOptions, Precision};
 
 /// What the ranks share and what each of them keeps.
@@ -17,16 +17,43 @@ pub enum Strategy {
     /// state, gradients are averaged.
     #[default]
     Ddp,
+    /// ZeRO stage 1: every rank holds the whole model and all gradients, and its shard of the
+    /// optimizer's state. With `f32` and AdamW 8 + 8/N bytes per parameter on N ranks.
+    Zero1,
+    /// ZeRO stage 2: as stage 1, but of the gradients every rank keeps its shard: 4 + 12/N bytes.
+    /// Every micro-batch communicates.
+    Zero2,
+    /// ZeRO stage 3: as stage 2, but of the parameters, too, every rank keeps its shard: 16/N
+    /// bytes. They are gathered when a layer reads them, in forward and again in backward, so all
+    /// ranks have to read the same parameters in the same order.
+    Zero3,
 }
 
 impl Strategy {
     /// All strategies.
-    pub const ALL: [Self; 1] = [Self::Ddp];
+    pub const ALL: [Self; 4] = [Self::Ddp, Self::Zero1, Self::Zero2, Self::Zero3];
 
     /// The name used in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ddp => "ddp",
+            Self::Zero1 => "zero-1",
+            Self::Zero2 => "zero-2",
+            Self::Zero3 => "zero-3",
+        }
+    }
+
+    /// Whether the optimizer's state is sharded.
+    pub const fn shards(self) -> bool {
+        !matches!(self, Self::Ddp)
+    }
+
+    /// What each rank keeps of the gradients.
+    pub(super) const fn gradients(self) -> Gradients {
+        match self {
+            Self::Ddp => Gradients::Whole,
+            Self::Zero1 => Gradients::Scattered,
+            Self::Zero2 | Self::Zero3 => Gradients::Sharded,
         }
     }
 }
@@ -68,8 +95,10 @@ pub struct ParallelOptions {
     /// Largest Euclidean norm of all gradients together; larger ones are scaled down to it.
     /// Infinity measures the norm and never clips.
     pub clip_norm: Option<f64>,
-    /// Sizes of the buckets in which gradients travel.
+    /// Sizes of the buckets in which gradients travel, and parameters where they are sharded.
     pub buckets: BucketSizes,
+    /// Buckets of parameters that are gathered ahead of use in [`Strategy::Zero3`].
+    pub prefetch: usize,
     /// The number format of forward and backward.
     pub precision: Precision,
     /// How the loss scale of [`Precision::F16`] changes; of no effect in the others.
@@ -86,6 +115,7 @@ impl Default for ParallelOptions {
             accumulate: 1,
             clip_norm: None,
             buckets: BucketSizes::default(),
+            prefetch: 1,
             precision: Precision::default(),
             loss_scale: LossScaleOptions::default(),
             ema: None,
@@ -160,13 +190,14 @@ impl ParallelOptions {
     /// The options in one line, to compare them between ranks.
     pub(super) fn describe(&self) -> String {
         format!(
-            "strategy {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, {}",
+            "strategy {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, prefetch {}, {}",
             self.strategy,
             self.accumulate,
             self.clip_norm
                 .map_or_else(|| "off".to_owned(), |norm| norm.to_string()),
             self.buckets.first,
             self.buckets.others,
+            self.prefetch,
             self.describe_precision(),
         )
     }
@@ -189,9 +220,15 @@ mod tests {
 
     #[test]
     fn strategies_are_known_by_name() {
-        assert_eq!("ddp".parse(), Ok(Strategy::Ddp));
+        for strategy in Strategy::ALL {
+            assert_eq!(strategy.to_string().parse(), Ok(strategy));
+        }
         let error = "dpp".parse::<Strategy>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown strategy `dpp`; known: ddp");
+        let error = error.to_string();
+        assert_eq!(
+            error,
+            "unknown strategy `dpp`; known: ddp, zero-1, zero-2, zero-3"
+        );
     }
 
     #[test]

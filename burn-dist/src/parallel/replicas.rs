@@ -6,6 +6,7 @@ use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Ten
 
 use super::ParallelError;
 use crate::ProcessGroup;
+use crate::zero::Store;
 
 /// Which tensors of a model are broadcast.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,16 @@ pub(super) fn checksum<M: Module>(model: &M) -> Result<Checksum, ParallelError> 
     Ok(Checksum(*hash.hasher.finalize().as_bytes()))
 }
 
+/// The same of parameters that are read one by one, in visit order. A collective call.
+pub(super) fn checksum_of(store: &Store, parameters: usize) -> Result<Checksum, ParallelError> {
+    let mut hasher = blake3::Hasher::new();
+    for parameter in 0..parameters {
+        hasher.update(bytemuck::cast_slice(&store.read(parameter)?));
+    }
+    store.release();
+    Ok(Checksum(*hasher.finalize().as_bytes()))
+}
+
 /// A 256-bit checksum of a model's trainable parameters. Equal bits give equal checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Checksum(pub [u8; 32]);
@@ -64,6 +75,7 @@ impl std::fmt::Debug for Checksum {
 }
 
 /// A parameter's place in autodiff, taken before its value is replaced on the plain device.
+#[derive(Clone)]
 pub(super) struct AutodiffPlace {
     requires_grad: bool,
     checkpointing: Option<GradientCheckpointingStrategy>,

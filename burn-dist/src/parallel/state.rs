@@ -4,6 +4,7 @@
 //! and runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use burn::tensor::{Bool, Device, ExecutionError, FloatDType, Int, Tensor, Tensor
 use serde_json::Value;
 
 use super::ema::{self, Ema};
-use super::optimizer::OptimizerState;
+use super::groups::Choice;
+use super::optimizer::{Kept, OptimizerState};
 use super::replicas::AutodiffPlace;
 use super::{ParallelError, ParameterSpec, statistics};
 
@@ -23,16 +25,24 @@ const ROOT: &str = "state";
 /// Reads one tensor's values; moves to another thread before it does.
 type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 
-/// This rank's share of the state of a training, as it was at one step: every tensor is in the
+/// This rank's share of the state of a training, as it was at one step: every element is in the
 /// share of one rank.
 ///
 /// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on.
 pub struct StateShare {
     model: Vec<(String, Values)>,
-    states: Vec<(String, Arc<dyn DynOptimizer>, DynState)>,
-    /// Averages of parameters, with their shapes.
-    averages: Vec<(String, Vec<usize>, Arc<Vec<f32>>)>,
+    states: Vec<(Place, Arc<dyn DynOptimizer>, DynState)>,
+    /// Values in host memory, with the names of their tensors.
+    parts: Vec<(String, Place, Arc<Vec<f32>>)>,
     scalars: BTreeMap<String, Value>,
+}
+
+/// The elements of a parameter that something belongs to.
+#[derive(Clone)]
+struct Place {
+    path: String,
+    shape: Vec<usize>,
+    elements: Range<usize>,
 }
 
 /// Named values.
@@ -41,9 +51,49 @@ pub struct StateValues {
     /// `model/PATH`, and `optimizer/PATH/NAME` for each tensor that the optimizer keeps for the
     /// parameter at PATH; `ema/PATH` for its average.
     pub tensors: Vec<(String, TensorData)>,
+    /// Parts of such tensors, of which the rest is in other shares.
+    pub parts: Vec<StatePart>,
     /// The numbers that an optimizer keeps, under names like those of its tensors, and
     /// `loss_scale/NAME` and `ema/updates`.
     pub scalars: BTreeMap<String, Value>,
+}
+
+/// A part of a tensor.
+#[derive(Debug)]
+pub struct StatePart {
+    /// Name of the tensor.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The first of its elements that is in this part.
+    pub start: usize,
+    /// The values, flat.
+    pub data: TensorData,
+}
+
+impl StateValues {
+    fn push(&mut self, name: String, place: &Place, data: TensorData) {
+        let (shape, start) = (place.shape.clone(), place.elements.start);
+        if data.num_elements() == shape.iter().product::<usize>() {
+            self.tensors.push((name, reshaped(data, shape)));
+        } else {
+            self.parts.push(StatePart {
+                name,
+                shape,
+                start,
+                data,
+            });
+        }
+    }
+}
+
+/// The same elements under another shape, which must have as many.
+pub(crate) fn reshaped(data: TensorData, shape: Vec<usize>) -> TensorData {
+    if data.num_elements() != shape.iter().product::<usize>() {
+        return data;
+    }
+    let (bytes, _, dtype) = data.into_parts();
+    TensorData::from_bytes(bytes, shape, dtype)
 }
 
 /// Where the state of a training is read from.
@@ -57,8 +107,44 @@ pub trait StateSourceRead {
     /// Why they cannot be read, for people.
     fn read(&self, name: &str) -> Result<TensorData, String>;
 
+    /// The shape of a tensor.
+    ///
+    /// # Errors
+    /// Why it is not known, for people.
+    fn shape(&self, name: &str) -> Result<Vec<usize>, String>;
+
+    /// Some elements of a tensor, flat, in the order in which they are stored.
+    ///
+    /// # Errors
+    /// Why they cannot be read, for people.
+    fn read_part(&self, name: &str, elements: Range<usize>) -> Result<TensorData, String>;
+
     /// All numbers.
     fn scalars(&self) -> &BTreeMap<String, Value>;
+}
+
+/// What this rank owns of a tensor that is as large as `parameter`.
+pub(super) fn read_owned(
+    source: &dyn StateSourceRead,
+    name: &str,
+    parameter: &ParameterSpec,
+    owned: &Range<usize>,
+) -> Result<Vec<f32>, String> {
+    let shape = source.shape(name)?;
+    if shape != parameter.shape {
+        return Err(format!(
+            "the model has {:?}, the checkpoint {shape:?}",
+            parameter.shape
+        ));
+    }
+    if owned.is_empty() {
+        return Ok(Vec::new());
+    }
+    let data = source.read_part(name, owned.clone())?;
+    match data.try_into_vec::<f32>() {
+        Ok(values) if values.len() == owned.len() => Ok(values),
+        _ => Err("it is not f32".to_owned()),
+    }
 }
 
 impl StateShare {
@@ -84,19 +170,20 @@ impl StateShare {
             })?;
             values.tensors.push((model_name(&path), data));
         }
-        for (path, shape, average) in self.averages {
-            let data = TensorData::new(average.to_vec(), shape);
-            values.tensors.push((ema::tensor_name(&path), data));
+        for (name, place, part) in self.parts {
+            let data = TensorData::new(part.to_vec(), [part.len()]);
+            values.push(name, &place, data);
         }
-        for (path, optimizer, state) in self.states {
+        for (place, optimizer, state) in self.states {
             let mut sink = StateSink::default();
             optimizer.state_flatten(ROOT, &state, &mut sink);
             for (name, data) in sink.tensors {
-                values.tensors.push((optimizer_name(&path, &name), data));
+                values.push(optimizer_name(&place.path, &name), &place, data);
             }
             for (name, scalar) in sink.scalars {
                 let value = serde_json::to_value(scalar).unwrap_or_default();
-                values.scalars.insert(optimizer_name(&path, &name), value);
+                let name = optimizer_name(&place.path, &name);
+                values.scalars.insert(name, value);
             }
         }
         Ok(values)
@@ -122,21 +209,31 @@ fn optimizer_name(path: &str, name: &str) -> String {
     format!("optimizer/{path}/{}", leaf.trim_start_matches('.'))
 }
 
-/// Takes the share of `rank` among `size` ranks: whole parameters with their optimizer state,
-/// divided by size; buffers go to rank 0, whose values count.
+/// What a training consists of, apart from its model.
+pub(super) struct Whole<'a> {
+    pub(super) parameters: &'a [ParameterSpec],
+    pub(super) optimizer: &'a OptimizerState,
+    pub(super) ema: Option<&'a Ema>,
+    /// What this rank owns of every parameter, if state is sharded.
+    pub(super) owned: Option<&'a [Range<usize>]>,
+    /// Their values, if they are not in the model.
+    pub(super) pieces: Option<Vec<Arc<Vec<f32>>>>,
+}
+
+/// Takes the share of `rank` among `size` ranks. What all ranks have is divided by whole
+/// parameters; of what is sharded every rank has its shard. Buffers go to rank 0, whose values
+/// count.
 pub(super) fn share<M: Module>(
     model: &M,
-    parameters: &[ParameterSpec],
-    optimizer: &OptimizerState,
-    ema: Option<&Ema>,
+    whole: &Whole<'_>,
     rank: usize,
     size: usize,
 ) -> StateShare {
     // Running statistics keep the last update apart from their value until they are next read.
     // `valid` folds it in, in the state that the model shares with its copy.
     drop(model.valid());
-    let owners = owners(parameters, size);
-    let mine = |index: usize| owners.get(index) == Some(&rank);
+    let owners = owners(whole.parameters, size);
+    let mine = |index: usize| whole.pieces.is_none() && owners.get(index) == Some(&rank);
     let mut take = Take {
         path: Vec::new(),
         container: String::new(),
@@ -146,30 +243,63 @@ pub(super) fn share<M: Module>(
         taken: Vec::new(),
     };
     model.visit(&mut take);
-    let average = |(index, parameter): (usize, &ParameterSpec)| {
-        let values = ema?.values(index)?;
-        Some((parameter.path.clone(), parameter.shape.clone(), values))
-    };
-    let averages = parameters
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| mine(*index))
-        .filter_map(average)
-        .collect();
-    let states = parameters
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| mine(*index))
-        .filter_map(|(index, parameter)| {
-            let path = parameter.path.clone();
-            Some((path, optimizer.optimizer(index)?, optimizer.state(index)?))
-        })
-        .collect();
-    StateShare {
+    let mut share = StateShare {
         model: take.taken,
-        states,
-        averages,
+        states: Vec::new(),
+        parts: Vec::new(),
         scalars: BTreeMap::new(),
+    };
+    for (index, parameter) in whole.parameters.iter().enumerate() {
+        let elements = match whole.owned {
+            Some(owned) => owned.get(index).cloned().unwrap_or(0..0),
+            None if owners.get(index) == Some(&rank) => 0..parameter.num_elements(),
+            None => 0..0,
+        };
+        // An empty parameter is the business of rank 0.
+        if !elements.is_empty() || (parameter.num_elements() == 0 && rank == 0) {
+            share.push(index, parameter, elements, whole);
+        }
+    }
+    share
+}
+
+impl StateShare {
+    fn push(
+        &mut self,
+        index: usize,
+        parameter: &ParameterSpec,
+        elements: Range<usize>,
+        whole: &Whole<'_>,
+    ) {
+        let place = Place {
+            path: parameter.path.clone(),
+            shape: parameter.shape.clone(),
+            elements,
+        };
+        let path = &parameter.path;
+        if let Some(piece) = whole.pieces.as_ref().and_then(|all| all.get(index)) {
+            let name = model_name(path);
+            self.parts.push((name, place.clone(), piece.clone()));
+        }
+        if let Some(average) = whole.ema.and_then(|ema| ema.values(index)) {
+            let name = ema::tensor_name(path);
+            self.parts.push((name, place.clone(), average));
+        }
+        match (whole.optimizer.state(index), whole.optimizer.choice(index)) {
+            (Some(Kept::Burn(state)), Some(choice)) => {
+                self.states.push((place, choice.optimizer.clone(), state));
+            }
+            (Some(Kept::Fused(state)), _) => {
+                for (name, values) in state.tensors() {
+                    let name = optimizer_name(path, name);
+                    self.parts.push((name, place.clone(), values));
+                }
+                for (name, value) in state.scalars() {
+                    self.scalars.insert(optimizer_name(path, name), value);
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -248,10 +378,12 @@ impl ModuleVisitor for Take<'_> {
     }
 }
 
-/// Replaces all tensors of `model` by those of `source`.
+/// Replaces all tensors of `model` by those of `source`, but leaves trainable parameters alone if
+/// they are `elsewhere`.
 pub(super) fn restore_model<M: Module>(
     model: M,
     source: &dyn StateSourceRead,
+    elsewhere: bool,
 ) -> (M, Result<(), ParallelError>) {
     let unused = source.names();
     let unused = unused.iter().filter_map(|name| name.strip_prefix("model/"));
@@ -259,6 +391,7 @@ pub(super) fn restore_model<M: Module>(
         path: Vec::new(),
         container: String::new(),
         source,
+        elsewhere,
         unused: unused.map(str::to_owned).collect(),
         outcome: Ok(()),
     };
@@ -278,6 +411,7 @@ struct Put<'a> {
     /// Type of what holds the field that was entered last.
     container: String,
     source: &'a dyn StateSourceRead,
+    elsewhere: bool,
     /// Paths in the source that the model has not asked for.
     unused: BTreeSet<String>,
     outcome: Result<(), ParallelError>,
@@ -326,6 +460,10 @@ impl ModuleMapper for Put<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.elsewhere && param.is_require_grad() {
+            self.unused.remove(&self.path.join("."));
+            return param;
+        }
         let mut own = (param.lazy_shape().to_vec(), param.dtype());
         if !param.is_require_grad() && statistics::are_in(&self.container) {
             own.1 = burn::tensor::DType::F32;
@@ -360,49 +498,143 @@ impl ModuleMapper for Put<'_> {
     }
 }
 
-/// Rebuilds the optimizer's state of every parameter from `source`; a parameter of which it has
-/// nothing starts without.
+/// What this rank owns of the parameters themselves.
+pub(super) fn restore_pieces(
+    parameters: &[ParameterSpec],
+    owned: &[Range<usize>],
+    source: &dyn StateSourceRead,
+) -> Result<Vec<Arc<Vec<f32>>>, ParallelError> {
+    let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
+        let values = read_owned(source, &model_name(&parameter.path), parameter, owned);
+        values
+            .map(Arc::new)
+            .map_err(|reason| ParallelError::Restore {
+                path: parameter.path.clone(),
+                reason,
+            })
+    };
+    parameters.iter().zip(owned).map(read).collect()
+}
+
+/// Rebuilds the state that the optimizer has of what this rank owns from `source`; a parameter of
+/// which it has nothing starts without. Burn's optimizers see parameters `flat`, or in their shape.
 pub(super) fn restore_optimizer(
     parameters: &[ParameterSpec],
+    owned: &[Range<usize>],
     optimizer: &mut OptimizerState,
     source: &dyn StateSourceRead,
     device: &Device,
+    flat: bool,
 ) -> Result<(), ParallelError> {
     let names = source.names();
-    for (index, parameter) in parameters.iter().enumerate() {
-        let prefix = optimizer_name(&parameter.path, "");
+    for (index, (parameter, owned)) in parameters.iter().zip(owned).enumerate() {
         let failed = |reason: String| ParallelError::Restore {
             path: parameter.path.clone(),
             reason,
         };
-        let leaf = |name: &str| {
-            let leaf = name.strip_prefix(&prefix)?;
-            Some(format!("{ROOT}.{leaf}"))
-        };
-        let mut scalars = BTreeMap::new();
-        for (name, value) in source.scalars() {
-            if let Some(leaf) = leaf(name) {
-                let value = serde_json::from_value(value.clone())
-                    .map_err(|error| failed(format!("`{name}` is no number: {error}")))?;
-                scalars.insert(leaf, value);
-            }
-        }
-        let mut wanted: BTreeSet<String> = scalars.keys().cloned().collect();
-        let mut state = StateSource::new(scalars);
-        for name in &names {
-            if let Some(leaf) = leaf(name) {
-                state.insert_tensor(leaf.clone(), source.read(name).map_err(failed)?);
-                wanted.insert(leaf);
-            }
-        }
-        if wanted.is_empty() {
+        if owned.is_empty() && parameter.num_elements() > 0 {
             optimizer.set_state(index, None);
             continue;
         }
-        let rank = parameter.shape.len();
+        let saved = Saved::of(parameter, &names, source, flat);
+        let state = match optimizer.choice(index) {
+            Some(choice) if !saved.is_empty() => Some(saved.restore(choice, owned, device)),
+            _ => None,
+        };
+        optimizer.set_state(index, state.transpose().map_err(failed)?);
+    }
+    Ok(())
+}
+
+/// What a source has of the optimizer's state of one parameter.
+struct Saved<'a> {
+    parameter: &'a ParameterSpec,
+    source: &'a dyn StateSourceRead,
+    flat: bool,
+    /// The optimizer's name of each tensor, and its name in the source.
+    tensors: Vec<(&'a str, &'a str)>,
+    scalars: BTreeMap<String, Value>,
+}
+
+impl<'a> Saved<'a> {
+    fn of(
+        parameter: &'a ParameterSpec,
+        names: &'a [String],
+        source: &'a dyn StateSourceRead,
+        flat: bool,
+    ) -> Self {
+        let prefix = optimizer_name(&parameter.path, "");
+        let leaf = |name: &'a str| Some((name.strip_prefix(&prefix)?, name));
+        let scalar = |(name, value): (&String, &Value)| {
+            Some((name.strip_prefix(&prefix)?.to_owned(), value.clone()))
+        };
+        Self {
+            parameter,
+            source,
+            flat,
+            tensors: names.iter().filter_map(|name| leaf(name)).collect(),
+            scalars: source.scalars().iter().filter_map(scalar).collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tensors.is_empty() && self.scalars.is_empty()
+    }
+
+    fn restore(
+        &self,
+        choice: &Choice,
+        owned: &Range<usize>,
+        device: &Device,
+    ) -> Result<Kept, String> {
+        match &choice.fused {
+            Some(fused) => {
+                let mut tensors = BTreeMap::new();
+                for (leaf, name) in &self.tensors {
+                    let values = read_owned(self.source, name, self.parameter, owned)?;
+                    tensors.insert((*leaf).to_owned(), values);
+                }
+                fused
+                    .restore(tensors, &self.scalars)
+                    .map(Kept::Fused)
+                    .ok_or_else(another_optimizer)
+            }
+            None => self.rebuild(choice, owned, device).map(Kept::Burn),
+        }
+    }
+
+    /// Lets Burn's optimizer build its state.
+    fn rebuild(
+        &self,
+        choice: &Choice,
+        owned: &Range<usize>,
+        device: &Device,
+    ) -> Result<DynState, String> {
+        let under_root = |leaf: &str| format!("{ROOT}.{leaf}");
+        let mut wanted = BTreeSet::new();
+        let mut scalars = BTreeMap::new();
+        for (leaf, value) in &self.scalars {
+            let value = serde_json::from_value(value.clone())
+                .map_err(|error| format!("`{leaf}` is no number: {error}"))?;
+            scalars.insert(under_root(leaf), value);
+            wanted.insert(under_root(leaf));
+        }
+        let mut state = StateSource::new(scalars);
+        for (leaf, name) in &self.tensors {
+            let data = match self.flat {
+                true => self.source.read_part(name, owned.clone())?,
+                false => self.source.read(name)?,
+            };
+            state.insert_tensor(under_root(leaf), data);
+            wanted.insert(under_root(leaf));
+        }
+        let rank = match self.flat {
+            true => 1,
+            false => self.parameter.shape.len(),
+        };
         // An optimizer leaves out what it does not know, so what it made of it is looked at.
         let rebuilt = catch_unwind(AssertUnwindSafe(|| {
-            let optimizer = optimizer.optimizer(index)?;
+            let optimizer = &choice.optimizer;
             let rebuilt = optimizer.state_unflatten(rank, ROOT, &mut state, device)?;
             let mut sink = StateSink::default();
             optimizer.state_flatten(ROOT, &rebuilt, &mut sink);
@@ -410,12 +642,12 @@ pub(super) fn restore_optimizer(
             let scalars = sink.scalars.into_iter().map(|(name, _)| name);
             (tensors.chain(scalars).collect::<BTreeSet<_>>() == wanted).then_some(rebuilt)
         }));
-        let rebuilt = rebuilt.ok().flatten().ok_or_else(|| {
-            failed("the checkpoint's optimizer state is that of another optimizer".to_owned())
-        })?;
-        optimizer.set_state(index, Some(rebuilt));
+        rebuilt.ok().flatten().ok_or_else(another_optimizer)
     }
-    Ok(())
+}
+
+fn another_optimizer() -> String {
+    "the checkpoint's optimizer state is that of another optimizer".to_owned()
 }
 
 #[cfg(test)]

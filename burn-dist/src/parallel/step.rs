@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::tensor::Tensor;
 
+use super::sharded::{self, Stepper};
 use super::{Parallel, ParallelError, tell_others, update};
 use crate::autograd::forget_anchor;
 use crate::precision::LossScale;
@@ -92,6 +93,7 @@ impl<M: Module> Parallel<M> {
             loss = loss.mul_scalar(loss_scale.scale());
         }
         drop(loss.backward());
+        self.check_store()?;
         self.reducer.end_backward()?;
         self.micro_batches += 1;
         Ok(())
@@ -136,19 +138,35 @@ impl<M: Module> Parallel<M> {
     }
 
     fn update(&mut self, learning_rate: f64, factor: Option<f64>) -> Result<(), ParallelError> {
-        let Some(model) = self.model.take() else {
-            return Ok(());
+        let sharded = self.options.strategy.shards();
+        let ema = self.ema.as_mut();
+        let stepper =
+            |optimizer, ema| Stepper::new(&self.reducer, optimizer, ema, learning_rate, factor);
+        let outcome = if let Some(store) = &self.store {
+            sharded::store(store, stepper(&mut self.optimizer, ema))
+        } else {
+            let Some(model) = self.model.take() else {
+                return Ok(());
+            };
+            let (model, outcome) = if sharded {
+                let stepper = stepper(&mut self.optimizer, ema);
+                sharded::whole_model(model, &self.group, &self.reducer, stepper)
+            } else {
+                let optimizer = &mut self.optimizer;
+                update::parameters(model, &self.reducer, optimizer, ema, learning_rate, factor)
+            };
+            self.model = Some(model);
+            outcome
         };
-        let (model, outcome) = update::parameters(
-            model,
-            &self.reducer,
-            &mut self.optimizer,
-            self.ema.as_mut(),
-            learning_rate,
-            factor,
-        );
-        self.model = Some(model);
         tell_others(&self.group, outcome)
+    }
+
+    /// Fails if a parameter could not be gathered when a layer read it.
+    pub(super) fn check_store(&self) -> Result<(), ParallelError> {
+        match &self.store {
+            Some(store) => Ok(store.failure()?),
+            None => Ok(()),
+        }
     }
 }
 

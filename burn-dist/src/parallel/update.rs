@@ -1,4 +1,4 @@
-//! The optimizer's step over all parameters of a model.
+//! The optimizer's step over all parameters of a model, where every rank steps all of them.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Shape, Tensor, TensorData};
@@ -63,6 +63,37 @@ impl Update<'_> {
 }
 
 impl Update<'_> {
+    /// Steps a parameter in host memory, where it is.
+    fn step_host<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
+        let (shape, device, dtype) = (value.shape(), value.device(), value.dtype());
+        // The value has no other owner, so on the CPU this copies nothing.
+        let stepped = value.try_into_data().map_err(|error| error.to_string());
+        let stepped = stepped.and_then(|mut data| {
+            let values = data.as_mut_slice::<f32>().map_err(|e| format!("{e:?}"))?;
+            let (optimizer, rate, factor) = (&mut *self.optimizer, self.learning_rate, self.factor);
+            let outcome = self.reducer.with_owned(index, |gradients| {
+                optimizer.step_host(index, rate, values, gradients, factor);
+            });
+            if let (Err(error), Ok(())) = (outcome, &self.outcome) {
+                self.outcome = Err(error.into());
+            }
+            Ok(data)
+        });
+        match stepped {
+            Ok(data) => Tensor::from_data(data, (&device, dtype)),
+            Err(reason) => {
+                self.outcome = Err(self.unreadable(index, reason));
+                Tensor::zeros(shape, (&device, dtype))
+            }
+        }
+    }
+
+    fn unreadable(&self, index: usize, reason: String) -> ParallelError {
+        let spec = self.reducer.parameters().get(index);
+        let path = spec.map_or_else(String::new, |spec| spec.path.clone());
+        ParallelError::Read { path, reason }
+    }
+
     /// Takes a parameter's new value into the average, and gives it back.
     fn average<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
         let Some((ema, weight)) = &mut self.ema else {
@@ -72,15 +103,17 @@ impl Update<'_> {
         // The value has no other owner, so on the CPU this copies nothing.
         match value.try_into_data() {
             Ok(data) => {
-                ema.update(index, &data, *weight);
+                match data.as_slice::<f32>() {
+                    Ok(values) => ema.update(index, values, *weight),
+                    Err(_) => {
+                        let values: Vec<f32> = data.iter::<f32>().collect();
+                        ema.update(index, &values, *weight);
+                    }
+                }
                 Tensor::from_data(data, (&device, dtype))
             }
             Err(error) => {
-                let spec = self.reducer.parameters().get(index);
-                self.outcome = Err(ParallelError::Read {
-                    path: spec.map_or_else(String::new, |spec| spec.path.clone()),
-                    reason: error.to_string(),
-                });
+                self.outcome = Err(self.unreadable(index, error.to_string()));
                 Tensor::zeros(shape, (&device, dtype))
             }
         }
@@ -94,6 +127,13 @@ impl ModuleMapper for Update<'_> {
         }
         let index = self.next;
         self.next += 1;
+        if self.optimizer.is_fused(index) && self.outcome.is_ok() {
+            return param.map(|value| {
+                let place = AutodiffPlace::of(&value);
+                let value = self.step_host(index, value.inner());
+                place.restore(self.average(index, value))
+            });
+        }
         let gradient = self.gradient(index, &param.lazy_shape());
         if gradient.is_none() && self.ema.is_none() {
             return param;

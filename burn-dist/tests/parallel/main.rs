@@ -8,3 +8,4 @@ mod models;
 mod precision;
 mod ranks;
 mod single;
+mod zero;

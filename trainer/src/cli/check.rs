@@ -6,7 +6,9 @@ use clap::Args;
 use super::args::ConfigArgs;
 use super::failure::Failure;
 use super::ranks::world_size;
-use crate::config::Loaded;
+use burn_dist::parallel::{MemoryEstimate, Strategy};
+
+use crate::config::{Config, Loaded, OptimizerConfig};
 use crate::console::say;
 use crate::data;
 use crate::run::plan;
@@ -45,9 +47,49 @@ pub fn say_resolved(loaded: &Loaded, size: usize) -> Result<(), Failure> {
     }
     let plan = plan(loaded, size)?;
     say(&format!("# {} parameters", plan.parameters));
+    say_memory(config, plan.parameters as u64, size);
     say(&format!(
         "# {} training and {} test images, {} steps per epoch",
         plan.train_samples, plan.test_samples, plan.steps_per_epoch
     ));
     Ok(())
+}
+
+/// What parameters, gradients and optimizer state take on each rank, and what fits beside the
+/// other ranks if all of them are on this host.
+fn say_memory(config: &Config, parameters: u64, size: usize) {
+    let moments = match &config.optimizer {
+        OptimizerConfig::Sgd(sgd) if sgd.momentum > 0.0 => 1,
+        OptimizerConfig::Sgd(_) => 0,
+        _ => 2,
+    };
+    let room = available_bytes().map(|bytes| bytes / size.max(1) as u64);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    say("# MiB on each rank, without activations: parameters + gradients + optimizer");
+    for strategy in Strategy::ALL {
+        let own = MemoryEstimate::new(strategy, parameters, moments, size);
+        let fits = match room {
+            Some(room) if own.total() <= room => format!(", fits into {:.0}", mib(room)),
+            Some(room) => format!(", does NOT fit into {:.0}", mib(room)),
+            None => String::new(),
+        };
+        say(&format!(
+            "#   {:<6} {:.1} + {:.1} + {:.1} = {:.1}{fits}",
+            strategy.name(),
+            mib(own.parameters),
+            mib(own.gradients),
+            mib(own.optimizer),
+            mib(own.total()),
+        ));
+    }
+}
+
+/// Memory that this host has to give, where the system says.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
 }

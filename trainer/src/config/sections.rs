@@ -394,6 +394,9 @@ pub struct TrainConfig {
     pub seed: u64,
     /// What computes: `auto` or `cpu`. Default `auto`.
     pub device: DeviceName,
+    /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
+    /// and takes time; always so with `zero-3`. Default false.
+    pub recompute: bool,
     /// Minutes after which this process saves a checkpoint and ends with exit code 75, to be
     /// started again with `--resume auto`. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -424,6 +427,7 @@ impl Default for TrainConfig {
             label_smoothing: 0.0,
             seed: 1,
             device: DeviceName::Auto,
+            recompute: false,
             max_minutes: None,
             limit_batches: None,
             overfit_batches: None,
@@ -490,7 +494,8 @@ names! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ParallelConfig {
-    /// What each rank holds: `ddp`. Default `ddp`.
+    /// What each rank holds: everything (`ddp`), or its shard of the optimizer's state (`zero-1`),
+    /// of the gradients too (`zero-2`), and of the parameters too (`zero-3`). Default `ddp`.
     pub strategy: StrategyName,
     /// How bytes move between ranks: `auto` (shared memory on one host, else `mpi` where MPI started
     /// the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
@@ -498,10 +503,13 @@ pub struct ParallelConfig {
     /// Who reduces gradients: `auto` (this program), or `mpi` (MPI's own collectives, where MPI
     /// started the ranks). Default `auto`.
     pub algorithm: AlgorithmName,
-    /// Gradients that travel together, in MiB; the first bucket has at most 1 MiB so that
-    /// communication starts early. Default 25.
+    /// Gradients, and sharded parameters, that travel together, in MiB; the first bucket has at
+    /// most 1 MiB so that communication starts early. Default 25.
     #[schemars(extend("unit" = "MiB"))]
     pub bucket_mib: usize,
+    /// Buckets of parameters that `zero-3` gathers ahead of their use. Default 1.
+    #[schemars(extend("unit" = "buckets"))]
+    pub prefetch: usize,
     /// Number format in which gradients travel: `none`. Default `none`.
     pub compression: Compression,
     /// Seconds that one rank waits for the others in a collective before the run fails. The
@@ -517,6 +525,7 @@ impl Default for ParallelConfig {
             transport: TransportName::Auto,
             algorithm: AlgorithmName::Auto,
             bucket_mib: 25,
+            prefetch: 1,
             compression: Compression::None,
             timeout_seconds: 300,
         }

@@ -3,7 +3,7 @@
 use super::Config;
 use super::error::Fault;
 use super::groups;
-use super::sections::{Compression, DeviceName, OptimizerConfig, ScheduleName, StrategyName};
+use super::sections::{Compression, DeviceName, OptimizerConfig, ScheduleName};
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
 /// Checks everything that does not depend on the world size.
@@ -43,6 +43,7 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     }
     let parallel = &config.parallel;
     in_range("parallel.bucket_mib", parallel.bucket_mib as u64, 1, 4096)?;
+    in_range("parallel.prefetch", parallel.prefetch as u64, 0, 64)?;
     in_range(
         "parallel.timeout_seconds",
         parallel.timeout_seconds,
@@ -71,12 +72,6 @@ fn unavailable(config: &Config) -> Result<(), Fault> {
     let device = config.train.device;
     let available = matches!(device, DeviceName::Auto | DeviceName::Cpu);
     not_yet(available, "train.device", &device)?;
-    let strategy = config.parallel.strategy;
-    not_yet(
-        strategy == StrategyName::Ddp,
-        "parallel.strategy",
-        &strategy,
-    )?;
     let compression = config.parallel.compression;
     let available = compression == Compression::None;
     not_yet(available, "parallel.compression", &compression)?;

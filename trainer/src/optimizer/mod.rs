@@ -69,7 +69,9 @@ fn plain(config: &OptimizerConfig) -> ParameterOptimizer {
             .with_epsilon(adamw.eps as f32)
             .with_weight_decay(adamw.weight_decay as f32)
             .into(),
-        OptimizerConfig::Adadelta(adadelta) => ParameterOptimizer::new(Adadelta::new(adadelta)),
+        OptimizerConfig::Adadelta(adadelta) => {
+            ParameterOptimizer::new(Adadelta::new(adadelta)).element_wise()
+        }
     }
 }
 

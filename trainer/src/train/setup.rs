@@ -12,7 +12,7 @@ use models::{ImageClassifier, flops};
 use super::{End, Summary, Training, failed};
 use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
-use crate::config::{Config, Precision};
+use crate::config::{Config, Precision, StrategyName};
 use crate::console::Console;
 use crate::environment::{Environment, device_name};
 use crate::error::TrainError;
@@ -207,10 +207,16 @@ fn schedule(session: &Session<'_>, steps_per_epoch: u64) -> Schedule {
 /// How `config` wants a model trained, with this many micro-batches in a step.
 pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOptions {
     ParallelOptions {
-        strategy: Strategy::Ddp,
+        strategy: match config.parallel.strategy {
+            StrategyName::Ddp => Strategy::Ddp,
+            StrategyName::Zero1 => Strategy::Zero1,
+            StrategyName::Zero2 => Strategy::Zero2,
+            StrategyName::Zero3 => Strategy::Zero3,
+        },
         accumulate,
         clip_norm: config.train.clip_norm,
         buckets: BucketSizes::from_mib(config.parallel.bucket_mib),
+        prefetch: config.parallel.prefetch,
         precision: match config.train.precision {
             Precision::F32 => parallel::Precision::F32,
             Precision::Bf16 => parallel::Precision::Bf16,

@@ -11,6 +11,7 @@ use crate::config::Batching;
 use crate::error::TrainError;
 use crate::metrics::StepTimes;
 use crate::record::{Step, Wishes};
+use crate::run::training_device;
 use crate::{loss, seed, signals};
 
 impl<M: ImageClassifier> Training<'_, M> {
@@ -22,7 +23,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     ) -> Result<(), TrainError> {
         let session = self.session;
         let config = session.config;
-        let device = session.device.clone().autodiff();
+        let device = training_device(session);
         let number = self.progress.steps + 1;
         let rank = session.world.rank();
         device.seed(seed::of_step(config.train.seed, rank, number));

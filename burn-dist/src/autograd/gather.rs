@@ -1,0 +1,157 @@
+//! `gather`: reads a parameter that lives elsewhere, as a shard on every rank.
+//!
+//! The module holds a placeholder: one element that pretends to have the parameter's shape. What
+//! comes out of the operation is the whole parameter. It is memory bound in Burn's terms: operations
+//! that need it again in backward do not keep it but let it be gathered once more, so a layer's
+//! weights are there only while the layer computes. Its gradient goes to the sink, as with
+//! `grad_hook`.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
+use burn::backend::autodiff::checkpoint::state::BackwardStates;
+use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy};
+use burn::backend::autodiff::ops::{Backward, OpsKind};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{
+    Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
+    backend_extension,
+};
+use burn::tensor::{Shape, Tensor, TensorData};
+
+use super::anchor;
+use super::grad_hook::GradHookBackward;
+use super::sink::{GradientSink, ParameterSource, Use};
+
+/// What the operation has to know of its parameter.
+#[derive(Clone, Debug)]
+pub(super) struct Fetch {
+    parameter: usize,
+    source: Arc<dyn ParameterSource>,
+}
+
+#[backend_extension(Flex, Autodiff)]
+pub(super) trait GatherOp: Backend {
+    /// The whole parameter that `placeholder` stands for; `anchor` only places the operation in
+    /// the graph.
+    fn gather(
+        placeholder: FloatTensor<Self>,
+        anchor: FloatTensor<Self>,
+        fetch: Fetch,
+        usage: Arc<Use>,
+    ) -> FloatTensor<Self>;
+}
+
+impl GatherOp for Flex {
+    fn gather(
+        placeholder: FloatTensor<Self>,
+        _anchor: FloatTensor<Self>,
+        fetch: Fetch,
+        _usage: Arc<Use>,
+    ) -> FloatTensor<Self> {
+        whole::<Self>(placeholder, &fetch)
+    }
+}
+
+fn whole<B: Backend>(placeholder: FloatTensor<B>, fetch: &Fetch) -> FloatTensor<B>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let shape = placeholder.shape();
+    let values = fetch.source.whole(fetch.parameter);
+    if values.len() != shape.num_elements() {
+        // The source remembers why, and the step will report it.
+        return placeholder;
+    }
+    let flat = Shape::new([values.len()]);
+    let device = placeholder.device();
+    let flat = B::float_from_data(TensorData::new(values, flat), &device);
+    B::float_reshape(flat, shape)
+}
+
+/// Gathers the parameter again when backward needs it.
+#[derive(Debug)]
+struct GatherRetro<B> {
+    placeholder: NodeId,
+    anchor: Option<NodeId>,
+    fetch: Fetch,
+    backend: PhantomData<fn() -> B>,
+}
+
+impl<B: Backend> RetroForward for GatherRetro<B>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    fn forward(&self, states: &mut BackwardStates, out: NodeId) {
+        let placeholder = states.get_state::<FloatTensor<B>>(&self.placeholder);
+        // Burn counts every tracked parent of a recomputed node: the anchor has to be taken too.
+        if let Some(anchor) = &self.anchor {
+            drop(states.get_state::<FloatTensor<B>>(anchor));
+        }
+        states.save(out, whole::<B>(placeholder, &self.fetch));
+    }
+}
+
+impl<B: GatherOp, C: CheckpointStrategy> GatherOp for Autodiff<B, C>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    fn gather(
+        placeholder: FloatTensor<Self>,
+        anchor: FloatTensor<Self>,
+        fetch: Fetch,
+        usage: Arc<Use>,
+    ) -> FloatTensor<Self> {
+        // One tensor may be both; it is then one parent.
+        let anchored = anchor.is_tracked() && anchor.id() != placeholder.id();
+        let retro = GatherRetro::<B> {
+            placeholder: placeholder.id(),
+            anchor: anchored.then(|| anchor.id()),
+            fetch: fetch.clone(),
+            backend: PhantomData,
+        };
+        let parents = match anchored {
+            true => vec![&placeholder, &anchor],
+            false => vec![&placeholder],
+        };
+        // Whatever the strategy of the device: weights are never kept for backward.
+        let nodes = [placeholder.node(), anchor.node()];
+        let prepared = Backward::<B, 2>::prepare::<BalancedCheckpointing>(GradHookBackward, nodes)
+            .memory_bound()
+            .retro_forward(retro)
+            .parents::<B, _>(parents)
+            .stateful();
+        let value = whole::<B>(placeholder.into_primitive(), &fetch);
+        match prepared {
+            OpsKind::Tracked(prep) => prep.finish(usage, value),
+            OpsKind::UnTracked(prep) => prep.finish(value),
+        }
+    }
+}
+
+/// The parameter with this index, which `placeholder` stands for.
+pub(super) fn apply<const D: usize>(
+    placeholder: Tensor<D>,
+    sink: &Arc<dyn GradientSink>,
+    source: &Arc<dyn ParameterSource>,
+    index: usize,
+) -> Tensor<D> {
+    let fetch = Fetch {
+        parameter: index,
+        source: Arc::clone(source),
+    };
+    let usage = Arc::new(Use::new(sink, index));
+    let anchor = match placeholder.is_tracked() {
+        true => anchor::for_hook(&placeholder),
+        false => None,
+    };
+    let anchor = anchor.unwrap_or_else(|| placeholder.clone().into_dispatch());
+    Tensor::from_dispatch(Dispatch::gather(
+        placeholder.into_dispatch(),
+        anchor,
+        fetch,
+        usage,
+    ))
+}

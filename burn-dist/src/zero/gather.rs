@@ -1,0 +1,303 @@
+//! Makes wholes of shards: values bucket by bucket, one bucket on its way while the next is filled,
+//! and parameters that live as shards (stage 3), gathered when they are read.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::autograd::ParameterSource;
+use crate::bucket::{BucketLayout, Reducer};
+use crate::{Buffer, DType, Error, Handle, ProcessGroup};
+
+/// Gathers one bucket after the other.
+pub(crate) struct Gatherer<'a> {
+    group: &'a ProcessGroup,
+    reducer: &'a Reducer,
+    under_way: VecDeque<(usize, Handle)>,
+}
+
+impl<'a> Gatherer<'a> {
+    pub(crate) fn new(group: &'a ProcessGroup, reducer: &'a Reducer) -> Self {
+        Self {
+            group,
+            reducer,
+            under_way: VecDeque::new(),
+        }
+    }
+
+    /// Starts gathering a bucket, of which `fill` writes what this rank owns of each parameter.
+    pub(crate) fn start(
+        &mut self,
+        bucket: usize,
+        fill: impl FnMut(usize, &mut [f32]),
+    ) -> Result<(), Error> {
+        let handle = start(self.group, self.reducer, bucket, fill)?;
+        self.under_way.push_back((bucket, handle));
+        Ok(())
+    }
+
+    /// Hands over, parameter by parameter, all buckets but the `left` newest ones.
+    pub(crate) fn take(
+        &mut self,
+        left: usize,
+        mut take: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        while self.under_way.len() > left {
+            finish(self.reducer, self.under_way.pop_front(), &mut take)?;
+        }
+        Ok(())
+    }
+}
+
+fn start(
+    group: &ProcessGroup,
+    reducer: &Reducer,
+    bucket: usize,
+    mut fill: impl FnMut(usize, &mut [f32]),
+) -> Result<Handle, Error> {
+    let empty = BucketLayout::EMPTY;
+    let layout = reducer.layouts().get(bucket).unwrap_or(&empty);
+    let mut buffer = Buffer::zeroed(DType::F32, layout.len);
+    let values = buffer.as_mut_slice::<f32>()?;
+    for slot in &layout.slots {
+        let place = own_place(reducer, slot.parameter, slot.elements.start);
+        if let Some(own) = values.get_mut(place).filter(|own| !own.is_empty()) {
+            fill(slot.parameter, own);
+        }
+    }
+    Ok(group.start_all_gather(buffer))
+}
+
+/// Where in its bucket lies what this rank owns of a parameter that begins at `start`.
+fn own_place(reducer: &Reducer, parameter: usize, start: usize) -> Range<usize> {
+    let owned = reducer.owned().get(parameter).cloned().unwrap_or(0..0);
+    start + owned.start..start + owned.end
+}
+
+fn finish(
+    reducer: &Reducer,
+    bucket: Option<(usize, Handle)>,
+    mut take: impl FnMut(usize, &[f32]),
+) -> Result<(), Error> {
+    let Some((bucket, handle)) = bucket else {
+        return Ok(());
+    };
+    let buffer = handle.wait()?;
+    let values = buffer.as_slice::<f32>()?;
+    for slot in reducer.layouts().get(bucket).map_or(&[][..], |b| &b.slots) {
+        take(
+            slot.parameter,
+            values.get(slot.elements.clone()).unwrap_or_default(),
+        );
+    }
+    Ok(())
+}
+
+/// The whole values of every parameter, of which this rank has the `pieces` that it owns. A
+/// collective call.
+pub(crate) fn gather_values(
+    group: &ProcessGroup,
+    reducer: &Reducer,
+    pieces: &[Arc<Vec<f32>>],
+) -> Result<Vec<Vec<f32>>, Error> {
+    let mut whole = vec![Vec::new(); reducer.parameters().len()];
+    let mut take = |parameter: usize, values: &[f32]| {
+        if let Some(place) = whole.get_mut(parameter) {
+            *place = values.to_vec();
+        }
+    };
+    let fill = |parameter: usize, own: &mut [f32]| copy_piece(pieces, parameter, own);
+    let mut gatherer = Gatherer::new(group, reducer);
+    for bucket in 0..reducer.layouts().len() {
+        gatherer.start(bucket, fill)?;
+        gatherer.take(1, &mut take)?;
+    }
+    gatherer.take(0, &mut take)?;
+    Ok(whole)
+}
+
+fn copy_piece(pieces: &[Arc<Vec<f32>>], parameter: usize, own: &mut [f32]) {
+    if let Some(piece) = pieces
+        .get(parameter)
+        .filter(|piece| piece.len() == own.len())
+    {
+        own.copy_from_slice(piece);
+    }
+}
+
+/// The parameters of a model that live as shards, and the buckets of them that are gathered at the
+/// moment.
+///
+/// A forward pass reads the buckets from the last to the first, backward the other way round. So
+/// whoever reads a bucket makes the next ones in that direction start, and those that were read
+/// longest ago are given up.
+pub(crate) struct Store {
+    group: ProcessGroup,
+    reducer: Arc<Reducer>,
+    prefetch: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// By parameter: the elements that this rank owns. A snapshot shares them until they change.
+    pieces: Vec<Arc<Vec<f32>>>,
+    /// Gathered buckets and those on their way; the one that was read last is at the back.
+    gathered: VecDeque<Gathered>,
+    last: Option<usize>,
+    backwards: bool,
+    failure: Option<Error>,
+}
+
+struct Gathered {
+    bucket: usize,
+    content: Content,
+}
+
+enum Content {
+    Coming(Handle),
+    Here(Buffer),
+}
+
+impl Store {
+    /// Takes over the `pieces` that this rank owns of every parameter.
+    pub(crate) fn new(
+        group: &ProcessGroup,
+        reducer: Arc<Reducer>,
+        prefetch: usize,
+        pieces: Vec<Arc<Vec<f32>>>,
+    ) -> Self {
+        Self {
+            group: group.clone(),
+            reducer,
+            prefetch,
+            state: Mutex::new(State {
+                pieces,
+                gathered: VecDeque::new(),
+                last: None,
+                backwards: false,
+                failure: None,
+            }),
+        }
+    }
+
+    /// What this rank owns.
+    pub(crate) fn pieces(&self) -> Vec<Arc<Vec<f32>>> {
+        self.lock().pieces.clone()
+    }
+
+    /// Changes what this rank owns; what was gathered before is given up.
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut [Arc<Vec<f32>>]) -> R) -> R {
+        let mut state = self.lock();
+        state.gathered.clear();
+        state.last = None;
+        change(&mut state.pieces)
+    }
+
+    /// Gives up what is gathered.
+    pub(crate) fn release(&self) {
+        self.update(|_| ());
+    }
+
+    /// An error while a parameter was read, where none could be returned.
+    pub(crate) fn failure(&self) -> Result<(), Error> {
+        self.lock().failure.take().map_or(Ok(()), Err)
+    }
+
+    /// The whole of a parameter. Every rank reads the same parameters in the same order.
+    pub(crate) fn read(&self, parameter: usize) -> Result<Vec<f32>, Error> {
+        let Some((bucket, place)) = self.reducer.place_of(parameter) else {
+            return Ok(Vec::new());
+        };
+        let mut state = self.lock();
+        self.ensure(&mut state, bucket)?;
+        self.look_ahead(&mut state, bucket)?;
+        let Some(Gathered { content, .. }) = state
+            .gathered
+            .iter_mut()
+            .find(|entry| entry.bucket == bucket)
+        else {
+            return Ok(Vec::new());
+        };
+        // Waits only now, when the next ones are under way.
+        if let Content::Coming(_) = content {
+            let coming = std::mem::replace(content, Content::Here(Buffer::zeroed(DType::F32, 0)));
+            if let Content::Coming(handle) = coming {
+                *content = Content::Here(handle.wait()?);
+            }
+        }
+        match content {
+            Content::Here(buffer) => {
+                let values = buffer.as_slice::<f32>()?;
+                Ok(values.get(place).unwrap_or_default().to_vec())
+            }
+            Content::Coming(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Starts a bucket if it is not there, and makes it the one read last.
+    fn ensure(&self, state: &mut State, bucket: usize) -> Result<(), Error> {
+        let at = state
+            .gathered
+            .iter()
+            .position(|entry| entry.bucket == bucket);
+        let entry = match at.and_then(|at| state.gathered.remove(at)) {
+            Some(entry) => entry,
+            None => {
+                let pieces = &state.pieces;
+                let fill = |parameter: usize, own: &mut [f32]| copy_piece(pieces, parameter, own);
+                Gathered {
+                    bucket,
+                    content: Content::Coming(start(&self.group, &self.reducer, bucket, fill)?),
+                }
+            }
+        };
+        state.gathered.push_back(entry);
+        Ok(())
+    }
+
+    fn look_ahead(&self, state: &mut State, bucket: usize) -> Result<(), Error> {
+        let buckets = self.reducer.layouts().len();
+        state.backwards = match state.last {
+            Some(last) if last != bucket => bucket < last,
+            Some(_) if bucket > 0 && bucket + 1 < buckets => state.backwards,
+            _ => bucket > 0,
+        };
+        state.last = Some(bucket);
+        for distance in 1..=self.prefetch {
+            let next = match state.backwards {
+                true => bucket.checked_sub(distance),
+                false => Some(bucket + distance).filter(|next| *next < buckets),
+            };
+            let there = |next| state.gathered.iter().any(|entry| entry.bucket == next);
+            if let Some(next) = next.filter(|next| !there(*next)) {
+                self.ensure(state, next)?;
+            }
+        }
+        // A block may lie in two buckets, so the one before is kept as well.
+        while state.gathered.len() > self.prefetch + 2 {
+            state.gathered.pop_front();
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ParameterSource for Store {
+    fn whole(&self, parameter: usize) -> Vec<f32> {
+        self.read(parameter).unwrap_or_else(|error| {
+            let mut state = self.lock();
+            state.failure.get_or_insert(error);
+            Vec::new()
+        })
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({} parameters)", self.reducer.parameters().len())
+    }
+}

@@ -1,0 +1,239 @@
+//! The stages of ZeRO against plain data parallelism.
+
+use burn::module::Module;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdamWConfig, LambConfig, LionConfig, SgdConfig};
+use burn_dist::parallel::{
+    BucketSizes, EmaOptions, Parallel, ParallelError, ParallelOptions, ParameterGroup,
+    ParameterOptimizer, Precision, StepReport, Strategy, is_norm_or_bias,
+};
+use burn_dist::{ProcessGroup, TransportKind};
+
+use crate::models::{Net, Values, assert_close, batch, on_ranks, scalar, values};
+
+const STEPS: u64 = 12;
+const STAGES: [Strategy; 3] = [Strategy::Zero1, Strategy::Zero2, Strategy::Zero3];
+
+fn sgd() -> ParameterOptimizer {
+    let momentum = MomentumConfig::new().with_nesterov(true);
+    SgdConfig::new().with_momentum(Some(momentum)).into()
+}
+
+/// With a group that crosses the borders of shards.
+fn adamw() -> ParameterOptimizer {
+    let adamw = AdamWConfig::new().with_weight_decay(0.1);
+    let plain = adamw.clone().with_weight_decay(0.0);
+    let spared = ParameterGroup::new("norms and biases", is_norm_or_bias, plain);
+    ParameterOptimizer::from(adamw).with_group(spared.with_lr_factor(0.5))
+}
+
+/// One that has no fused step.
+fn lion() -> ParameterOptimizer {
+    LionConfig::new().into()
+}
+
+struct Outcome {
+    losses: Vec<f32>,
+    model: Net,
+    averages: Option<Values>,
+    reports: Vec<StepReport>,
+}
+
+/// Trains on this rank's rows and checks that all ranks have the same parameters.
+fn train(group: &ProcessGroup, optimizer: ParameterOptimizer, options: ParallelOptions) -> Outcome {
+    let model = Net::new(1 + group.rank() as u64);
+    let accumulate = options.accumulate;
+    let mut parallel = Parallel::new(model, optimizer, options, group).unwrap();
+    let (mut losses, mut reports) = (Vec::new(), Vec::new());
+    for step in 0..STEPS {
+        for micro_batch in 0..accumulate {
+            let start = (group.rank() * accumulate + micro_batch) * 3;
+            let loss = parallel.model().loss(batch(step, start..start + 3));
+            losses.push(scalar(&loss));
+            parallel.backward(loss).unwrap();
+        }
+        reports.push(parallel.step(0.02).unwrap());
+    }
+    parallel.verify_replicas().unwrap();
+    Outcome {
+        losses,
+        averages: parallel.valid_ema().as_ref().map(values),
+        model: parallel.valid(),
+        reports,
+    }
+}
+
+fn with(strategy: Strategy, change: impl Fn(&mut ParallelOptions)) -> ParallelOptions {
+    let mut options = ParallelOptions {
+        strategy,
+        // Some parameters share a bucket, some buckets have one alone.
+        buckets: BucketSizes {
+            first: 200,
+            others: 300,
+        },
+        ..ParallelOptions::default()
+    };
+    change(&mut options);
+    options
+}
+
+/// How the stages must follow plain data parallelism.
+#[derive(Clone, Copy, PartialEq)]
+enum Follow {
+    BitForBit,
+    Closely,
+}
+
+fn assert_follows(
+    size: usize,
+    optimizer: fn() -> ParameterOptimizer,
+    change: fn(&mut ParallelOptions),
+    follow: Follow,
+) {
+    let run = move |strategy| {
+        on_ranks(size, TransportKind::Auto, move |group| {
+            train(&group, optimizer(), with(strategy, change))
+        })
+    };
+    let expected = run(Strategy::Ddp);
+    for strategy in STAGES {
+        for (own, expected) in run(strategy).iter().zip(&expected) {
+            if follow == Follow::BitForBit {
+                assert_eq!(own.losses, expected.losses, "{strategy}");
+                assert_eq!(values(&own.model), values(&expected.model), "{strategy}");
+                assert_eq!(own.averages, expected.averages, "{strategy}");
+            }
+            for (loss, expected) in own.losses.iter().zip(&expected.losses) {
+                let difference = (loss / expected - 1.0).abs();
+                assert!(difference <= 1e-5, "{strategy}: {loss} {expected}");
+            }
+            assert_close(&own.model, &expected.model, 1e-5);
+            assert_eq!(own.averages.is_some(), expected.averages.is_some());
+            for (own, expected) in own.reports.iter().zip(&expected.reports) {
+                let applied = |report: &StepReport| (report.applied, report.clipped);
+                assert_eq!(applied(own), applied(expected));
+                let norms = own.gradient_norm.zip(expected.gradient_norm);
+                assert!(norms.is_none_or(|(a, b)| (a / b - 1.0).abs() < 1e-5));
+            }
+        }
+    }
+}
+
+#[test]
+fn two_ranks_follow_bit_for_bit() {
+    for optimizer in [adamw, sgd, lion] {
+        assert_follows(2, optimizer, |_| (), Follow::BitForBit);
+    }
+}
+
+#[test]
+fn two_ranks_keep_the_same_averages() {
+    let ema = |options: &mut ParallelOptions| {
+        options.ema = Some(EmaOptions {
+            decay: 0.8,
+            warmup: true,
+        });
+    };
+    assert_follows(2, adamw, ema, Follow::BitForBit);
+}
+
+#[test]
+fn a_single_rank_follows_bit_for_bit() {
+    assert_follows(1, adamw, |_| (), Follow::BitForBit);
+}
+
+#[test]
+fn three_and_four_ranks_that_accumulate_and_clip_follow_closely() {
+    let change = |options: &mut ParallelOptions| {
+        options.accumulate = 2;
+        options.clip_norm = Some(0.2);
+    };
+    for size in [3, 4] {
+        assert_follows(size, sgd, change, Follow::Closely);
+        // AdamW turns the noise of a gradient near zero into a step.
+        assert_follows(
+            size,
+            adamw,
+            |options| options.clip_norm = Some(0.2),
+            Follow::Closely,
+        );
+    }
+}
+
+#[test]
+fn nothing_or_much_may_be_gathered_ahead() {
+    assert_follows(2, adamw, |options| options.prefetch = 0, Follow::BitForBit);
+    assert_follows(2, adamw, |options| options.prefetch = 5, Follow::BitForBit);
+}
+
+#[test]
+fn overflows_skip_the_step_on_all_ranks() {
+    for strategy in STAGES {
+        let ranks = on_ranks(2, TransportKind::Auto, move |group| {
+            let options = with(strategy, |options| options.precision = Precision::F16);
+            let mut parallel = Parallel::new(Net::new(1), adamw(), options, &group).unwrap();
+            let mut step = |overflows: bool| {
+                let (inputs, targets) = batch(1, 0..4);
+                let factor = if overflows { f32::INFINITY } else { 1.0 };
+                let inputs = (inputs * factor).cast(parallel.compute_dtype());
+                let out = parallel.model().forward(inputs);
+                let out = out.cast(burn::tensor::FloatDType::F32);
+                parallel
+                    .backward((out - targets).square().mean() * 1e-3)
+                    .unwrap();
+                let applied = parallel.step(0.1).unwrap().applied;
+                (applied, values(&parallel.valid()))
+            };
+            // Only one rank sees the overflow.
+            (step(false), step(group.rank() == 1), step(false))
+        });
+        for (first, second, third) in &ranks {
+            assert!(first.0 && !second.0 && third.0, "{strategy}");
+            assert_eq!(first.1, second.1, "{strategy}");
+            assert_ne!(second.1, third.1, "{strategy}");
+            assert_eq!(third.1, ranks[0].2.1, "{strategy}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_sharded_is_refused() {
+    let group = ProcessGroup::single();
+    for strategy in STAGES {
+        let refused = Parallel::new(Net::new(1), LambConfig::new(), strategy, &group);
+        match refused.err() {
+            Some(error @ ParallelError::WholeTensors { .. }) => {
+                let message = error.to_string();
+                assert!(message.contains("blocks.0.weight"), "{message}");
+                assert!(message.contains(strategy.name()), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_model_comes_back_whole_and_trainable() {
+    for strategy in STAGES {
+        let ranks = on_ranks(2, TransportKind::Auto, move |group| {
+            let mut parallel = Parallel::new(Net::new(1), sgd(), strategy, &group).unwrap();
+            assert_eq!(
+                Module::num_params(parallel.model()),
+                Net::new(1).num_params()
+            );
+            let loss = parallel.model().loss(batch(0, 0..4));
+            parallel.backward(loss).unwrap();
+            parallel.step(0.1).unwrap();
+            let plain = values(&parallel.valid());
+            let model = parallel.into_model();
+            assert_eq!(values(&model), plain);
+            let single = ProcessGroup::single();
+            let mut again = Parallel::new(model, sgd(), Strategy::Ddp, &single).unwrap();
+            let loss = again.model().loss(batch(1, 0..4));
+            again.backward(loss).unwrap();
+            again.step(0.1).unwrap();
+            plain != values(&again.valid())
+        });
+        assert_eq!(ranks, [true, true]);
+    }
+}
