@@ -1,0 +1,98 @@
+//! The table of vector functions of an instruction set. It is chosen once; each entry is a wrapper
+//! that enables the instruction set for the generic code which becomes part of it.
+
+use crate::isa::Isa;
+use crate::vector::tile::Block;
+use crate::vector::winograd::Strip;
+
+/// Calls the macro `$callback` with all vector functions: module, name, arguments.
+macro_rules! functions {
+    ($callback:ident $($first:tt)*) => {
+        $callback! { $($first)*
+            tile::block(block: &Block);
+            transpose::transpose(
+                rows: usize, columns: usize, from: *const f32, from_step: usize, to: *mut f32,
+                to_step: usize,
+            );
+            accumulate::accumulate(count: usize, from: *const f32, to: *mut f32);
+            winograd::winograd_input(strip: &Strip, image: *const f32, planes: *mut f32);
+            winograd::winograd_output(strip: &Strip, planes: *const f32, image: *mut f32);
+            winograd::winograd_gradient(strip: &Strip, image: *const f32, planes: *mut f32);
+            winograd::winograd_weight(
+                taps: *const f32, step: usize, flip: bool, planes: *mut f32, plane: usize,
+                panel: usize, panel_step: usize,
+            );
+            winograd::winograd_weight_gradient(
+                planes: *const f32, plane: usize, lanes: usize, taps: *mut f32, step: usize,
+            );
+        }
+    };
+}
+
+macro_rules! table {
+    ($($module:ident::$name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+        /// The vector functions of one instruction set. All of them need that set; their other
+        /// conditions stand at the functions of the same names in [`crate::vector`].
+        pub(crate) struct Table {
+            /// The instruction set.
+            pub isa: Isa,
+            /// Numbers per vector.
+            pub lanes: usize,
+            $(pub $name: unsafe fn($($type),*),)*
+        }
+    };
+}
+
+macro_rules! instances {
+    (
+        $instance:ident, $isa:ident, $vector:ty, #[$attribute:meta]
+        $($module:ident::$name:ident($($argument:ident: $type:ty),* $(,)?);)*
+    ) => {
+        mod $instance {
+            use super::*;
+
+            pub(super) static TABLE: Table = Table {
+                isa: Isa::$isa,
+                lanes: <$vector as crate::simd::Simd>::LANES,
+                $($name,)*
+            };
+
+            $(
+                #[$attribute]
+                unsafe fn $name($($argument: $type),*) {
+                    // SAFETY: the caller vouches for the instruction set and the arguments.
+                    unsafe { crate::vector::$module::$name::<$vector>($($argument),*) }
+                }
+            )*
+        }
+    };
+}
+
+functions!(table);
+
+functions!(instances portable, Portable, crate::simd::portable::Portable, #[inline(never)]);
+
+#[cfg(target_arch = "x86_64")]
+functions!(instances avx2, Avx2, crate::simd::avx2::Avx2, #[target_feature(enable = "avx2,fma")]);
+
+#[cfg(target_arch = "x86_64")]
+functions!(
+    instances avx512, Avx512, crate::simd::avx512::Avx512,
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+);
+
+#[cfg(target_arch = "aarch64")]
+functions!(instances neon, Neon, crate::simd::neon::Neon, #[target_feature(enable = "neon")]);
+
+/// The table of an instruction set that this processor has.
+pub(crate) fn table(isa: Isa) -> &'static Table {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &avx512::TABLE,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2::TABLE,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon::TABLE,
+        _ => &portable::TABLE,
+    }
+}
