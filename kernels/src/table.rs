@@ -2,6 +2,8 @@
 //! that enables the instruction set for the generic code which becomes part of it.
 
 use crate::isa::Isa;
+use crate::vector::batch_norm::{Channels, Factors};
+use crate::vector::max_pool::Windows;
 use crate::vector::tile::Block;
 use crate::vector::winograd::Strip;
 
@@ -15,6 +17,48 @@ macro_rules! functions {
                 to_step: usize,
             );
             accumulate::accumulate(count: usize, from: *const f32, to: *mut f32);
+            columns::add_bias(
+                rows: usize, columns: usize, values: *mut f32, bias: *const f32,
+                residual: *const f32, relu: bool,
+            );
+            columns::column_sums(
+                rows: usize, columns: usize, values: *const f32, sums: *mut f32,
+            );
+            columns::relu_gradient(count: usize, y: *const f32, d: *mut f32);
+            gelu::gelu(count: usize, x: *const f32, y: *mut f32);
+            gelu::gelu_gradient(count: usize, x: *const f32, dy: *const f32, dx: *mut f32);
+            softmax::softmax(
+                rows: usize, columns: usize, step: usize, scale: f32, values: *mut f32,
+                logs: *mut f32,
+            );
+            softmax::softmax_gradient(
+                rows: usize, columns: usize, step: usize, scale: f32, p: *const f32, d: *mut f32,
+            );
+            layer_norm::layer_norm(
+                rows: usize, columns: usize, epsilon: f32, x: *const f32, weight: *const f32,
+                bias: *const f32, y: *mut f32,
+            );
+            layer_norm::layer_norm_gradient(
+                rows: usize, columns: usize, epsilon: f32, x: *const f32, weight: *const f32,
+                dy: *const f32, dx: *mut f32, sums: *mut f32,
+            );
+            batch_norm::batch_norm_sums(
+                rows: usize, channels: usize, x: *const f32, pivot: *const f32, sums: *mut f32,
+            );
+            batch_norm::batch_norm_apply(
+                rows: usize, channels: &Channels, x: *const f32, y: *mut f32,
+            );
+            batch_norm::batch_norm_gradient_sums(
+                rows: usize, channels: &Channels, x: *const f32, dy: *const f32, sums: *mut f32,
+            );
+            batch_norm::batch_norm_gradient(
+                rows: usize, channels: &Channels, factors: &Factors, x: *const f32,
+                dy: *const f32, more: *const f32, dx: *mut f32,
+            );
+            max_pool::max_pool(windows: &Windows, x: *const f32, y: *mut f32);
+            max_pool::max_pool_gradient(
+                windows: &Windows, x: *const f32, y: *const f32, dy: *const f32, dx: *mut f32,
+            );
             winograd::winograd_input(strip: &Strip, image: *const f32, planes: *mut f32);
             winograd::winograd_output(strip: &Strip, planes: *const f32, image: *mut f32);
             winograd::winograd_gradient(strip: &Strip, image: *const f32, planes: *mut f32);
