@@ -8,6 +8,7 @@
 
 mod attention;
 mod batch_norm;
+mod bf16;
 mod conv;
 mod cross_entropy;
 mod elementwise;

@@ -34,6 +34,11 @@ impl Shared {
         Self(slice.as_mut_ptr())
     }
 
+    /// The address of an input; nothing may be written through it.
+    pub(crate) fn read_only(slice: &[f32]) -> Self {
+        Self(slice.as_ptr().cast_mut())
+    }
+
     /// The address of element `offset`.
     ///
     /// # Safety
