@@ -35,6 +35,7 @@ impl Shared {
     }
 
     /// The address of an input; nothing may be written through it.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn read_only(slice: &[f32]) -> Self {
         Self(slice.as_ptr().cast_mut())
     }
