@@ -42,42 +42,29 @@ pub struct BatchNormGradients<'a> {
     pub bias: &'a mut [f32],
 }
 
-/// `y = x · scale + shift`
-struct Affine {
-    scale: Vec<f32>,
-    shift: Vec<f32>,
-}
-
 impl BatchNorm {
-    fn affine(
+    /// The factors `weight / √(variance + epsilon)`, after the lengths have been checked.
+    fn scale(
         &self,
         [weight, bias]: [&[f32]; 2],
         moments: &Moments<'_>,
-    ) -> Result<Affine, KernelError> {
+    ) -> Result<Vec<f32>, KernelError> {
         let channels = self.shape.columns;
         length(OP, "weight", weight.len(), channels)?;
         length(OP, "bias", bias.len(), channels)?;
         length(OP, "mean", moments.mean.len(), channels)?;
         length(OP, "variance", moments.variance.len(), channels)?;
-        let scale: Vec<_> = weight
-            .iter()
-            .zip(moments.variance)
-            .map(|(weight, variance)| weight / (variance + self.epsilon).sqrt())
-            .collect();
-        let shift = bias
-            .iter()
-            .zip(moments.mean.iter().zip(&scale))
-            .map(|(bias, (mean, scale))| bias - mean * scale)
-            .collect();
-        Ok(Affine { scale, shift })
+        let pairs = weight.iter().zip(moments.variance);
+        let scale = pairs.map(|(weight, variance)| weight / (variance + self.epsilon).sqrt());
+        Ok(scale.collect())
     }
 
-    fn channels(&self, affine: &Affine, mean: &[f32]) -> Channels {
+    fn channels(&self, scale: &[f32], bias: &[f32], moments: &Moments<'_>) -> Channels {
         Channels {
             count: self.shape.columns,
-            scale: affine.scale.as_ptr(),
-            shift: affine.shift.as_ptr(),
-            mean: mean.as_ptr(),
+            scale: scale.as_ptr(),
+            bias: bias.as_ptr(),
+            mean: moments.mean.as_ptr(),
             relu: self.relu,
         }
     }
@@ -144,10 +131,10 @@ impl Kernels {
         let elements = norm.shape.elements(OP)?;
         length(OP, "input", input.len(), elements)?;
         length(OP, "output", output.len(), elements)?;
-        let affine = norm.affine(parameters, moments)?;
+        let scale = norm.scale(parameters, moments)?;
         let output = Shared::new(output);
         self.row_pieces(norm.shape, |start, rows| {
-            let channels = norm.channels(&affine, moments.mean);
+            let channels = norm.channels(&scale, parameters[1], moments);
             // SAFETY: pieces are whole rows that do not overlap.
             unsafe {
                 let x = input.as_ptr().add(start);
@@ -186,10 +173,10 @@ impl Kernels {
         length(OP, "input gradient", result.input.len(), elements)?;
         length(OP, "weight gradient", result.weight.len(), count)?;
         length(OP, "bias gradient", result.bias.len(), count)?;
-        let affine = norm.affine(parameters, moments)?;
+        let scale = norm.scale(parameters, moments)?;
         let mut both = self.workspace.take(2 * count);
         self.sum_parts(norm.shape.rows, both.slice(), |start, rows, sums| {
-            let channels = norm.channels(&affine, moments.mean);
+            let channels = norm.channels(&scale, parameters[1], moments);
             let size = rows_per_piece(count);
             for index in 0..rows.div_ceil(size) {
                 let range = piece(index, size, rows);
@@ -208,7 +195,7 @@ impl Kernels {
             result.weight[channel] = along[channel] * reciprocal;
             result.bias[channel] = plain[channel];
             if moments.of_batch {
-                let share = -affine.scale[channel] / norm.shape.rows as f32;
+                let share = -scale[channel] / norm.shape.rows as f32;
                 centred[channel] = share * along[channel] * reciprocal * reciprocal;
                 constant[channel] = share * plain[channel];
             }
@@ -218,9 +205,9 @@ impl Kernels {
         each(norm.shape.rows.div_ceil(size), |index| {
             let range = piece(index, size, norm.shape.rows);
             let start = range.start * count;
-            let channels = norm.channels(&affine, moments.mean);
+            let channels = norm.channels(&scale, parameters[1], moments);
             let factors = Factors {
-                gradient: affine.scale.as_ptr(),
+                gradient: scale.as_ptr(),
                 centred: centred.as_ptr(),
                 constant: constant.as_ptr(),
             };

@@ -76,9 +76,8 @@ impl Kernels {
                     rows,
                     columns,
                     epsilon,
-                    input.as_ptr().add(start),
                     weight.as_ptr(),
-                    gradient.as_ptr().add(start),
+                    [input, gradient].map(|slice| slice.as_ptr().add(start)),
                     target.at(start),
                     sums,
                 );

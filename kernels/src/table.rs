@@ -39,8 +39,8 @@ macro_rules! functions {
                 bias: *const f32, y: *mut f32,
             );
             layer_norm::layer_norm_gradient(
-                rows: usize, columns: usize, epsilon: f32, x: *const f32, weight: *const f32,
-                dy: *const f32, dx: *mut f32, sums: *mut f32,
+                rows: usize, columns: usize, epsilon: f32, weight: *const f32,
+                inputs: [*const f32; 2], dx: *mut f32, sums: *mut f32,
             );
             batch_norm::batch_norm_sums(
                 rows: usize, channels: usize, x: *const f32, pivot: *const f32, sums: *mut f32,

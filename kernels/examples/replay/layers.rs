@@ -28,7 +28,7 @@ impl Parameter {
     }
 
     pub fn uniform(length: usize, fan_in: usize) -> Self {
-        Self::new(random(length, (3.0 / fan_in as f32).sqrt()))
+        Self::new(random(length, (1.0 / fan_in as f32).sqrt()))
     }
 
     pub fn step(&mut self) {

@@ -1,6 +1,8 @@
 //! The blocked product around the micro-kernel: the right matrix is packed once, the left one in
 //! blocks that stay in the second-level cache.
 
+use std::ops::Range;
+
 use super::vector::{COLUMNS, ROWS, pack_adjacent, pack_apart, tile};
 use crate::matmul::Matmul;
 use crate::parallel::{Shared, each, piece};
@@ -13,6 +15,12 @@ const BLOCK: usize = 240;
 /// Blocks at least, where the product is large enough.
 const BLOCKS: usize = 8;
 
+/// Steps of the depth that are packed for all panels of a block before the next ones: their rows
+/// stay in the first-level cache. Whole vectors of bf16.
+const CHUNK: usize = 64;
+/// Panels of the right matrix that are packed at a time.
+const PANELS: usize = 4;
+
 /// A matrix of which panels are packed.
 struct Source {
     start: Shared,
@@ -23,29 +31,37 @@ struct Source {
 }
 
 impl Source {
-    /// Packs lanes from `first` on, the steps `from` to `from + depth`.
+    /// Packs the lanes `lanes` into panels of `width`, `panel` words apart, over the steps `steps`.
     ///
     /// # Safety
     ///
-    /// The processor has AVX-512 BF16; lanes and steps exist; `to` has room for the panel.
+    /// The processor has AVX-512 BF16; lanes and steps exist; `to` has room for the panels.
     unsafe fn pack(
         &self,
-        first: usize,
-        size: (usize, usize),
-        from: usize,
-        depth: usize,
+        lanes: Range<usize>,
+        width: usize,
+        steps: Range<usize>,
         to: *mut u32,
+        panel: usize,
     ) {
-        // SAFETY: as the caller says; one of the two distances is 1.
-        unsafe {
-            let start = self
-                .start
-                .at(first * self.lane + from * self.step)
-                .cast_const();
-            if self.lane == 1 {
-                pack_adjacent(size, depth, start, self.step, to);
-            } else {
-                pack_apart(size, depth, start, self.lane, to);
+        for start in (0..steps.len()).step_by(CHUNK) {
+            let depth = CHUNK.min(steps.len() - start);
+            for (index, first) in lanes.clone().step_by(width).enumerate() {
+                let size = (width.min(lanes.end - first), width);
+                // SAFETY: as the caller says; one of the two distances is 1.
+                unsafe {
+                    let step = steps.start + start;
+                    let from = self
+                        .start
+                        .at(first * self.lane + step * self.step)
+                        .cast_const();
+                    let to = to.add(index * panel + start / 2 * width);
+                    if self.lane == 1 {
+                        pack_adjacent(size, depth, from, self.step, to);
+                    } else {
+                        pack_apart(size, depth, from, self.lane, to);
+                    }
+                }
             }
         }
     }
@@ -78,20 +94,18 @@ pub(super) fn multiply(
     let part = DEPTH.min(depth.next_multiple_of(2)) / 2 * COLUMNS;
     let mut packed = workspace.take(parts * panels * part);
     let words = Shared::new(packed.slice());
-    each(parts * panels, |index| {
-        let first = index % panels * COLUMNS;
-        let range = piece(index / panels, DEPTH, depth);
-        let size = (COLUMNS.min(columns - first), COLUMNS);
-        // SAFETY: every index has a panel of its own.
+    let batches = panels.div_ceil(PANELS);
+    each(parts * batches, |index| {
+        let some = piece(index % batches, PANELS, panels);
+        let steps = piece(index / batches, DEPTH, depth);
+        let lanes = some.start * COLUMNS..columns.min(some.end * COLUMNS);
+        // SAFETY: every index has panels of its own.
         unsafe {
-            right.pack(
-                first,
-                size,
-                range.start,
-                range.len(),
-                words.at(index * part).cast(),
-            )
-        };
+            let to = words
+                .at((index / batches * panels + some.start) * part)
+                .cast();
+            right.pack(lanes, COLUMNS, steps, to, part);
+        }
     });
 
     let block = rows
@@ -111,15 +125,8 @@ pub(super) fn multiply(
         for part_index in 0..parts {
             let steps = piece(part_index, DEPTH, depth);
             let pairs = steps.len().div_ceil(2);
-            for index in 0..tiles {
-                let first = range.start + index * ROWS;
-                let size = (ROWS.min(range.end - first), ROWS);
-                // SAFETY: the scratch memory has room for all tiles of the block.
-                unsafe {
-                    let to = lefts.add(index * ROWS * pairs);
-                    left.pack(first, size, steps.start, steps.len(), to);
-                }
-            }
+            // SAFETY: the scratch memory has room for all tiles of the block.
+            unsafe { left.pack(range.clone(), ROWS, steps, lefts, ROWS * pairs) };
             for panel in columns_of.clone() {
                 let column = panel * COLUMNS;
                 for index in 0..tiles {

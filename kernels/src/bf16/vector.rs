@@ -33,6 +33,10 @@ pub(super) unsafe fn pack_adjacent(
     step: usize,
     to: *mut u32,
 ) {
+    // Word by word the lower half and the upper half of a register.
+    let order: [u16; 32] = std::array::from_fn(|index| (index / 2 + 16 * (index % 2)) as u16);
+    // SAFETY: the array has 64 bytes.
+    let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
     for pair in 0..depth.div_ceil(2) {
         for lane in (0..width).step_by(16) {
             let used = mask(lanes.saturating_sub(lane));
@@ -42,9 +46,8 @@ pub(super) unsafe fn pack_adjacent(
                 let low = _mm512_maskz_loadu_ps(used, at);
                 let more = if 2 * pair + 1 < depth { used } else { 0 };
                 let high = _mm512_maskz_loadu_ps(more, at.wrapping_add(step));
-                let low = _mm512_cvtepu16_epi32(words(_mm512_cvtneps_pbh(low)));
-                let high = _mm512_cvtepu16_epi32(words(_mm512_cvtneps_pbh(high)));
-                let both = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
+                let both = wide_words(_mm512_cvtne2ps_pbh(high, low));
+                let both = _mm512_permutexvar_epi16(order, both);
                 let to = to.add(pair * width + lane);
                 _mm512_mask_storeu_epi32(to.cast(), mask(width - lane), both);
             }
@@ -100,11 +103,6 @@ pub(super) unsafe fn pack_apart(
             }
         }
     }
-}
-
-fn words(value: __m256bh) -> __m256i {
-    // SAFETY: both are 32 bytes without invalid patterns.
-    unsafe { std::mem::transmute(value) }
 }
 
 fn wide_words(value: __m512bh) -> __m512i {

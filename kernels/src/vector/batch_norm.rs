@@ -3,14 +3,16 @@
 
 use crate::simd::{Simd, load_up_to, store_up_to};
 
-/// What forward and backward know of the channels, one element for each: `y = x · scale + shift`.
+/// What forward and backward know of the channels, one element for each:
+/// `y = (x − mean) · scale + bias`. Folding the mean into the bias would cost digits where it is
+/// large.
 pub(crate) struct Channels {
     /// Number of channels.
     pub count: usize,
     /// Factor.
     pub scale: *const f32,
     /// Summand.
-    pub shift: *const f32,
+    pub bias: *const f32,
     /// Mean.
     pub mean: *const f32,
     /// Whether ReLU follows.
@@ -100,7 +102,7 @@ unsafe fn add<V: Simd>(
     }
 }
 
-/// `y = x · scale + shift`, then ReLU if asked for.
+/// `y = (x − mean) · scale + bias`, then ReLU if asked for.
 ///
 /// # Safety
 ///
@@ -117,9 +119,10 @@ pub(crate) unsafe fn batch_norm_apply<V: Simd>(
             // SAFETY: as the caller says.
             unsafe {
                 let (left, place) = (channels.count - channel, row * channels.count + channel);
-                let mut value = load_up_to::<V>(x.add(place), left).fma(
+                let mean = load_up_to(channels.mean.add(channel), left);
+                let mut value = load_up_to::<V>(x.add(place), left).sub(mean).fma(
                     load_up_to(channels.scale.add(channel), left),
-                    load_up_to(channels.shift.add(channel), left),
+                    load_up_to(channels.bias.add(channel), left),
                 );
                 if channels.relu {
                     // In this order what is not a number stays so.
@@ -133,12 +136,12 @@ pub(crate) unsafe fn batch_norm_apply<V: Simd>(
 
 /// The gradient after the normalisation: zero where ReLU has cut.
 #[inline(always)]
-unsafe fn before_relu<V: Simd>(relu: bool, x: V, scale: V, shift: V, gradient: V) -> V {
+unsafe fn before_relu<V: Simd>(relu: bool, centred: V, scale: V, bias: V, gradient: V) -> V {
     // SAFETY: the caller vouches for the instruction set.
     unsafe {
         if relu {
             // The same expression as in the forward pass, so that the same values are cut.
-            x.fma(scale, shift).gt(V::zero(), gradient, V::zero())
+            centred.fma(scale, bias).gt(V::zero(), gradient, V::zero())
         } else {
             gradient
         }
@@ -172,32 +175,32 @@ pub(crate) unsafe fn batch_norm_gradient_sums<V: Simd>(
                     let channel = first + index * V::LANES;
                     *known = [
                         V::load(channels.scale.add(channel)),
-                        V::load(channels.shift.add(channel)),
+                        V::load(channels.bias.add(channel)),
                         V::load(channels.mean.add(channel)),
                     ];
                 }
                 for row in 0..rows {
-                    for (index, &[scale, shift, mean]) in known.iter().enumerate() {
+                    for (index, &[scale, bias, mean]) in known.iter().enumerate() {
                         let place = row * count + first + index * V::LANES;
-                        let value = V::load(x.add(place));
+                        let centred = V::load(x.add(place)).sub(mean);
                         let gradient = V::load(dy.add(place));
-                        let d = before_relu(channels.relu, value, scale, shift, gradient);
+                        let d = before_relu(channels.relu, centred, scale, bias, gradient);
                         sum[0][index] = sum[0][index].add(d);
-                        sum[1][index] = d.fma(value.sub(mean), sum[1][index]);
+                        sum[1][index] = d.fma(centred, sum[1][index]);
                     }
                 }
             } else {
                 let left = count - first;
                 let scale = load_up_to::<V>(channels.scale.add(first), left);
-                let shift = load_up_to::<V>(channels.shift.add(first), left);
+                let bias = load_up_to::<V>(channels.bias.add(first), left);
                 let mean = load_up_to::<V>(channels.mean.add(first), left);
                 for row in 0..rows {
                     let place = row * count + first;
-                    let value = load_up_to::<V>(x.add(place), left);
+                    let centred = load_up_to::<V>(x.add(place), left).sub(mean);
                     let gradient = load_up_to::<V>(dy.add(place), left);
-                    let d = before_relu(channels.relu, value, scale, shift, gradient);
+                    let d = before_relu(channels.relu, centred, scale, bias, gradient);
                     sum[0][0] = sum[0][0].add(d);
-                    sum[1][0] = d.fma(value.sub(mean), sum[1][0]);
+                    sum[1][0] = d.fma(centred, sum[1][0]);
                 }
             }
             add(count, first, width, &sum, sums);
@@ -226,12 +229,12 @@ pub(crate) unsafe fn batch_norm_gradient<V: Simd>(
             // SAFETY: as the caller says.
             unsafe {
                 let (left, place) = (channels.count - channel, row * channels.count + channel);
-                let value = load_up_to::<V>(x.add(place), left);
+                let mean = load_up_to(channels.mean.add(channel), left);
+                let centred = load_up_to::<V>(x.add(place), left).sub(mean);
                 let scale = load_up_to(channels.scale.add(channel), left);
-                let shift = load_up_to(channels.shift.add(channel), left);
+                let bias = load_up_to(channels.bias.add(channel), left);
                 let gradient = load_up_to(dy.add(place), left);
-                let d = before_relu(channels.relu, value, scale, shift, gradient);
-                let centred = value.sub(load_up_to(channels.mean.add(channel), left));
+                let d = before_relu(channels.relu, centred, scale, bias, gradient);
                 let sum = centred.fma(
                     load_up_to(factors.centred.add(channel), left),
                     load_up_to(factors.constant.add(channel), left),

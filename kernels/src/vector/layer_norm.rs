@@ -80,9 +80,8 @@ pub(crate) unsafe fn layer_norm_gradient<V: Simd>(
     rows: usize,
     columns: usize,
     epsilon: f32,
-    x: *const f32,
     weight: *const f32,
-    dy: *const f32,
+    [x, dy]: [*const f32; 2],
     dx: *mut f32,
     sums: *mut f32,
 ) {

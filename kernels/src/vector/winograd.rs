@@ -3,6 +3,11 @@
 //!
 //! `Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A`. The 36 products of a tile lie in 36 planes.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "rows and columns of small matrices read best by their indices"
+)]
+
 use crate::simd::{Simd, load_up_to, store_up_to};
 
 /// A strip of tiles that lie side by side in an image (NHWC, one image).
@@ -142,37 +147,60 @@ unsafe fn weight_transposed<V: Simd>(u: [V; 6]) -> [V; 3] {
 #[inline(always)]
 pub(crate) unsafe fn winograd_input<V: Simd>(strip: &Strip, image: *const f32, planes: *mut f32) {
     for tile in 0..strip.tiles {
-        let mut places = [None; 36];
-        for (index, place) in places.iter_mut().enumerate() {
-            *place = strip.place(tile, index / 6, index % 6);
+        // Pixels outside of the image are read from a vector of zeros, at the same place for all
+        // channels: no branch stays in the loop over the channels.
+        let mut from = [ZEROS.as_ptr(); 36];
+        let mut mask = [0; 36];
+        for (index, (from, mask)) in from.iter_mut().zip(&mut mask).enumerate() {
+            if let Some(place) = strip.place(tile, index / 6, index % 6) {
+                (*from, *mask) = (image.wrapping_add(place), usize::MAX);
+            }
         }
-        let inside = places.iter().all(Option::is_some);
-        for channel in (0..strip.channels).step_by(V::LANES) {
-            let count = strip.channels - channel;
-            // SAFETY: as the caller says; places outside of the image are not read.
-            unsafe {
-                let planes = planes.add(tile * strip.step + channel);
-                let mut half = [[V::zero(); 6]; 6];
-                for x in 0..6 {
-                    let mut column = [V::zero(); 6];
-                    for y in 0..6 {
-                        if inside && count >= V::LANES {
-                            let place = places[y * 6 + x].unwrap_unchecked();
-                            column[y] = V::load(image.add(place + channel));
-                        } else if let Some(place) = places[y * 6 + x] {
-                            column[y] = load_up_to(image.add(place + channel), count);
-                        }
-                    }
-                    let column = input(column);
-                    for y in 0..6 {
-                        half[y][x] = column[y];
-                    }
+        let whole = strip.channels - strip.channels % V::LANES;
+        // SAFETY: as the caller says; a vector fits into the zeros.
+        unsafe {
+            let planes = planes.add(tile * strip.step);
+            for channel in (0..whole).step_by(V::LANES) {
+                let mut pixels = [V::zero(); 36];
+                for (index, pixel) in pixels.iter_mut().enumerate() {
+                    *pixel = V::load(from[index].add(channel & mask[index]));
                 }
-                for (y, row) in half.into_iter().enumerate() {
-                    for (x, value) in input(row).into_iter().enumerate() {
-                        value.store(planes.add((y * 6 + x) * strip.plane));
-                    }
+                input_tile(pixels, strip.plane, planes.add(channel));
+            }
+            if whole < strip.channels {
+                let mut pixels = [V::zero(); 36];
+                for (index, pixel) in pixels.iter_mut().enumerate() {
+                    let from = from[index].add(whole & mask[index]);
+                    *pixel = V::load_part(from, strip.channels - whole);
                 }
+                input_tile(pixels, strip.plane, planes.add(whole));
+            }
+        }
+    }
+}
+
+/// What is read outside of the image.
+static ZEROS: [f32; 16] = [0.0; 16];
+
+/// Transforms one vector of channels of one tile.
+#[inline(always)]
+unsafe fn input_tile<V: Simd>(pixels: [V; 36], plane: usize, planes: *mut f32) {
+    // SAFETY: the caller vouches for the planes and the instruction set.
+    unsafe {
+        let mut half = [[V::zero(); 6]; 6];
+        for x in 0..6 {
+            let mut column = [V::zero(); 6];
+            for (y, value) in column.iter_mut().enumerate() {
+                *value = pixels[y * 6 + x];
+            }
+            let column = input(column);
+            for y in 0..6 {
+                half[y][x] = column[y];
+            }
+        }
+        for (y, row) in half.into_iter().enumerate() {
+            for (x, value) in input(row).into_iter().enumerate() {
+                value.store(planes.add((y * 6 + x) * plane));
             }
         }
     }
