@@ -96,6 +96,8 @@ struct Buffer {
 
 // SAFETY: a buffer owns its memory, which has no tie to a thread.
 unsafe impl Send for Buffer {}
+// SAFETY: through a shared reference the memory cannot be reached.
+unsafe impl Sync for Buffer {}
 
 impl Buffer {
     fn new(length: usize) -> Self {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::vector::{COLUMNS, ROWS, pack_adjacent, pack_apart, tile};
 use crate::matmul::Matmul;
 use crate::parallel::{Shared, each, piece};
-use crate::workspace::Workspace;
+use crate::workspace::{Lease, Workspace};
 
 /// Depth of a block; even.
 const DEPTH: usize = 768;
@@ -15,11 +15,8 @@ const BLOCK: usize = 240;
 /// Blocks at least, where the product is large enough.
 const BLOCKS: usize = 8;
 
-/// Steps of the depth that are packed for all panels of a block before the next ones: their rows
-/// stay in the first-level cache. Whole vectors of bf16.
+/// Steps of the depth that are packed at a time.
 const CHUNK: usize = 64;
-/// Panels of the right matrix that are packed at a time.
-const PANELS: usize = 4;
 
 /// A matrix of which panels are packed.
 struct Source {
@@ -44,25 +41,68 @@ impl Source {
         to: *mut u32,
         panel: usize,
     ) {
-        for start in (0..steps.len()).step_by(CHUNK) {
-            let depth = CHUNK.min(steps.len() - start);
+        // SAFETY: as the caller says; one of the two distances is 1.
+        unsafe {
+            let from = |lane: usize| self.start.at(lane * self.lane + steps.start * self.step);
+            if self.lane == 1 {
+                let size = (lanes.len(), width);
+                let from = from(lanes.start).cast_const();
+                return pack_adjacent(size, steps.len(), from, self.step, to, panel);
+            }
             for (index, first) in lanes.clone().step_by(width).enumerate() {
                 let size = (width.min(lanes.end - first), width);
-                // SAFETY: as the caller says; one of the two distances is 1.
-                unsafe {
-                    let step = steps.start + start;
-                    let from = self
-                        .start
-                        .at(first * self.lane + step * self.step)
-                        .cast_const();
-                    let to = to.add(index * panel + start / 2 * width);
-                    if self.lane == 1 {
-                        pack_adjacent(size, depth, from, self.step, to);
-                    } else {
-                        pack_apart(size, depth, from, self.lane, to);
-                    }
-                }
+                let (from, to) = (from(first).cast_const(), to.add(index * panel));
+                pack_apart(size, steps.len(), from, self.lane, to);
             }
+        }
+    }
+
+    /// Packs the whole matrix: \[part of the depth\]\[panel\]\[pair\]\[lane\].
+    fn pack_all<'a>(
+        &self,
+        workspace: &'a Workspace,
+        lanes: usize,
+        width: usize,
+        depth: usize,
+    ) -> Packed<'a> {
+        let panels = lanes.div_ceil(width);
+        let panel = DEPTH.min(depth.next_multiple_of(2)) / 2 * width;
+        let mut memory = workspace.take(depth.div_ceil(DEPTH) * panels * panel);
+        let words = Shared::new(memory.slice());
+        each(depth.div_ceil(CHUNK), |index| {
+            let steps = piece(index, CHUNK, depth);
+            let part = steps.start / DEPTH * panels * panel;
+            let start = part + steps.start % DEPTH / 2 * width;
+            // SAFETY: every index fills pairs of its own, in all panels.
+            unsafe { self.pack(0..lanes, width, steps, words.at(start).cast(), panel) };
+        });
+        Packed {
+            words,
+            panel,
+            panels,
+            _memory: memory,
+        }
+    }
+}
+
+/// A packed matrix.
+struct Packed<'a> {
+    words: Shared,
+    /// Words per panel of a part of the depth.
+    panel: usize,
+    panels: usize,
+    _memory: Lease<'a>,
+}
+
+impl Packed<'_> {
+    /// A panel of a part of the depth.
+    fn panel(&self, part: usize, index: usize) -> *const u32 {
+        // SAFETY: there are so many parts and panels.
+        unsafe {
+            self.words
+                .at((part * self.panels + index) * self.panel)
+                .cast_const()
+                .cast()
         }
     }
 }
@@ -89,24 +129,10 @@ pub(super) fn multiply(
     let left = source(left, shape.left_transposed, rows);
     let right = source(right, !shape.right_transposed, columns);
     let parts = depth.div_ceil(DEPTH);
-    // Words of all panels of one part of the depth.
     let panels = columns.div_ceil(COLUMNS);
-    let part = DEPTH.min(depth.next_multiple_of(2)) / 2 * COLUMNS;
-    let mut packed = workspace.take(parts * panels * part);
-    let words = Shared::new(packed.slice());
-    let batches = panels.div_ceil(PANELS);
-    each(parts * batches, |index| {
-        let some = piece(index % batches, PANELS, panels);
-        let steps = piece(index / batches, DEPTH, depth);
-        let lanes = some.start * COLUMNS..columns.min(some.end * COLUMNS);
-        // SAFETY: every index has panels of its own.
-        unsafe {
-            let to = words
-                .at((index / batches * panels + some.start) * part)
-                .cast();
-            right.pack(lanes, COLUMNS, steps, to, part);
-        }
-    });
+    let packed = right.pack_all(workspace, columns, COLUMNS, depth);
+    // Its rows are read from end to end only if all of it is packed at once.
+    let all_left = (left.lane == 1).then(|| left.pack_all(workspace, rows, ROWS, depth));
 
     let block = rows
         .div_ceil(BLOCKS)
@@ -121,12 +147,18 @@ pub(super) fn multiply(
         let columns_of = piece(index % groups, wide, panels);
         let tiles = range.len().div_ceil(ROWS);
         let mut scratch = workspace.take(tiles * ROWS * DEPTH.min(depth.next_multiple_of(2)) / 2);
-        let lefts: *mut u32 = scratch.pointer().cast();
-        for part_index in 0..parts {
-            let steps = piece(part_index, DEPTH, depth);
+        let block: *mut u32 = scratch.pointer().cast();
+        for part in 0..parts {
+            let steps = piece(part, DEPTH, depth);
             let pairs = steps.len().div_ceil(2);
-            // SAFETY: the scratch memory has room for all tiles of the block.
-            unsafe { left.pack(range.clone(), ROWS, steps, lefts, ROWS * pairs) };
+            let (lefts, step) = match &all_left {
+                Some(all) => (all.panel(part, range.start / ROWS), all.panel),
+                None => {
+                    // SAFETY: the scratch memory has room for all tiles of the block.
+                    unsafe { left.pack(range.clone(), ROWS, steps, block, ROWS * pairs) };
+                    (block.cast_const(), ROWS * pairs)
+                }
+            };
             for panel in columns_of.clone() {
                 let column = panel * COLUMNS;
                 for index in 0..tiles {
@@ -134,15 +166,14 @@ pub(super) fn multiply(
                     // SAFETY: both panels have been packed; this block of the product belongs to
                     // this index alone.
                     unsafe {
-                        let b = words.at((part_index * panels + panel) * part).cast_const();
                         tile(
                             pairs,
-                            lefts.add(index * ROWS * pairs),
-                            b.cast(),
+                            lefts.add(index * step),
+                            packed.panel(part, panel),
                             (ROWS.min(range.end - row), COLUMNS.min(columns - column)),
                             target.at(row * columns + column),
                             columns,
-                            part_index > 0,
+                            part > 0,
                         );
                     }
                 }

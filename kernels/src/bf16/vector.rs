@@ -19,12 +19,15 @@ fn mask(count: usize) -> u16 {
     }
 }
 
-/// Packs `width` lanes that are adjacent in memory; steps of the depth are `step` apart.
+/// Packs `lanes` lanes that are adjacent in memory into panels of `width`, `panel` words apart; steps
+/// of the depth are `step` apart.
+///
+/// Rows are read from end to end, as they lie in memory.
 ///
 /// # Safety
 ///
-/// The processor has AVX-512 and its BF16; `from` has `depth` steps of `lanes` ≤ `width` elements;
-/// `to` has room for the panel.
+/// The processor has AVX-512 and its BF16; `from` has `depth` steps of `lanes` elements; `to` has
+/// room for the panels.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn pack_adjacent(
     (lanes, width): (usize, usize),
@@ -32,24 +35,29 @@ pub(super) unsafe fn pack_adjacent(
     from: *const f32,
     step: usize,
     to: *mut u32,
+    panel: usize,
 ) {
     // Word by word the lower half and the upper half of a register.
     let order: [u16; 32] = std::array::from_fn(|index| (index / 2 + 16 * (index % 2)) as u16);
     // SAFETY: the array has 64 bytes.
     let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
     for pair in 0..depth.div_ceil(2) {
-        for lane in (0..width).step_by(16) {
-            let used = mask(lanes.saturating_sub(lane));
-            // SAFETY: masked lanes are not touched; the second step is read only where it exists.
-            unsafe {
-                let at = from.wrapping_add(2 * pair * step + lane);
-                let low = _mm512_maskz_loadu_ps(used, at);
-                let more = if 2 * pair + 1 < depth { used } else { 0 };
-                let high = _mm512_maskz_loadu_ps(more, at.wrapping_add(step));
-                let both = wide_words(_mm512_cvtne2ps_pbh(high, low));
-                let both = _mm512_permutexvar_epi16(order, both);
-                let to = to.add(pair * width + lane);
-                _mm512_mask_storeu_epi32(to.cast(), mask(width - lane), both);
+        let both_exist = 2 * pair + 1 < depth;
+        for (index, first) in (0..lanes).step_by(width).enumerate() {
+            for lane in (0..width).step_by(16) {
+                let used = mask(lanes.saturating_sub(first + lane));
+                // SAFETY: masked lanes are not touched; the second step is read only where it
+                // exists.
+                unsafe {
+                    let at = from.wrapping_add(2 * pair * step + first + lane);
+                    let low = _mm512_maskz_loadu_ps(used, at);
+                    let more = if both_exist { used } else { 0 };
+                    let high = _mm512_maskz_loadu_ps(more, at.wrapping_add(step));
+                    let words = wide_words(_mm512_cvtne2ps_pbh(high, low));
+                    let words = _mm512_permutexvar_epi16(order, words);
+                    let to = to.add(index * panel + pair * width + lane);
+                    _mm512_mask_storeu_epi32(to.cast(), mask(width - lane), words);
+                }
             }
         }
     }
