@@ -73,18 +73,30 @@ fn peak(isa: kernels::Isa) -> f64 {
         let factor = _mm512_set1_ps(0.999);
         let mut sums = [factor; CHAINS];
         for _ in 0..ROUNDS {
-            sums = sums.map(|sum| _mm512_fmadd_ps(sum, factor, factor));
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, factor, factor);
+            }
         }
-        sums.into_iter().map(|sum| _mm512_reduce_add_ps(sum)).sum()
+        let mut total = 0.0;
+        for sum in sums {
+            total += _mm512_reduce_add_ps(sum);
+        }
+        total
     }
     #[target_feature(enable = "avx2,fma")]
     fn narrow() -> f32 {
         let factor = _mm256_set1_ps(0.999);
         let mut sums = [factor; CHAINS];
         for _ in 0..ROUNDS {
-            sums = sums.map(|sum| _mm256_fmadd_ps(sum, factor, factor));
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, factor, factor);
+            }
         }
-        sums.into_iter().map(|sum| _mm256_cvtss_f32(sum)).sum()
+        let mut total = 0.0;
+        for sum in sums {
+            total += _mm256_cvtss_f32(sum);
+        }
+        total
     }
     let operations = |lanes: usize| (2 * lanes * CHAINS * ROUNDS) as f64;
     let best = |run: fn() -> f32| {

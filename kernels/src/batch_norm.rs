@@ -59,6 +59,17 @@ impl BatchNorm {
         Ok(scale.collect())
     }
 
+    /// Calls `run` with first element and number of rows of all pieces, the last ones first: those
+    /// are what the pass over all rows before has left in the cache.
+    fn last_first(&self, run: impl Fn(usize, usize) + Sync + Send) {
+        let size = rows_per_piece(self.shape.columns);
+        let count = self.shape.rows.div_ceil(size);
+        each(count, |index| {
+            let range = piece(count - 1 - index, size, self.shape.rows);
+            run(range.start * self.shape.columns, range.len());
+        });
+    }
+
     fn channels(&self, scale: &[f32], bias: &[f32], moments: &Moments<'_>) -> Channels {
         Channels {
             count: self.shape.columns,
@@ -133,7 +144,7 @@ impl Kernels {
         length(OP, "output", output.len(), elements)?;
         let scale = norm.scale(parameters, moments)?;
         let output = Shared::new(output);
-        self.row_pieces(norm.shape, |start, rows| {
+        norm.last_first(|start, rows| {
             let channels = norm.channels(&scale, parameters[1], moments);
             // SAFETY: pieces are whole rows that do not overlap.
             unsafe {
@@ -201,10 +212,7 @@ impl Kernels {
             }
         }
         let target = Shared::new(result.input);
-        let size = rows_per_piece(count);
-        each(norm.shape.rows.div_ceil(size), |index| {
-            let range = piece(index, size, norm.shape.rows);
-            let start = range.start * count;
+        norm.last_first(|start, rows| {
             let channels = norm.channels(&scale, parameters[1], moments);
             let factors = Factors {
                 gradient: scale.as_ptr(),
@@ -215,7 +223,7 @@ impl Kernels {
             // SAFETY: pieces are whole rows that do not overlap.
             unsafe {
                 (self.table.batch_norm_gradient)(
-                    range.len(),
+                    rows,
                     &channels,
                     &factors,
                     input.as_ptr().add(start),

@@ -133,7 +133,9 @@ impl Kernels {
             // SAFETY: every index has images of its own.
             unsafe {
                 let result = target.slice(index * image..(index + 1) * image);
-                result.fill(0.0);
+                if !windows.partition() {
+                    result.fill(0.0);
+                }
                 let x = input.as_ptr().add(index * image);
                 let y = output.as_ptr().add(index * out);
                 let dy = gradient.as_ptr().add(index * out);

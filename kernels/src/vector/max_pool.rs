@@ -19,6 +19,16 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
+    /// Whether every pixel lies in exactly one window.
+    pub(crate) fn partition(&self) -> bool {
+        let whole = |axis: usize| {
+            self.kernel[axis] == self.stride[axis]
+                && self.padding[axis] == 0
+                && self.size[axis].is_multiple_of(self.kernel[axis])
+        };
+        whole(0) && whole(1)
+    }
+
     /// First and last (exclusive) pixel of a window along an axis that lie in the image.
     #[inline(always)]
     fn span(&self, axis: usize, index: usize) -> (usize, usize) {
@@ -66,7 +76,8 @@ pub(crate) unsafe fn max_pool<V: Simd>(windows: &Windows, x: *const f32, y: *mut
     }
 }
 
-/// Adds each window's gradient to the first of its pixels that has the largest value.
+/// Adds each window's gradient to the first of its pixels that has the largest value. Where the
+/// windows are a partition, `dx` is overwritten instead.
 ///
 /// # Safety
 ///
@@ -80,6 +91,7 @@ pub(crate) unsafe fn max_pool_gradient<V: Simd>(
     dx: *mut f32,
 ) {
     let channels = windows.channels;
+    let overwrite = windows.partition();
     for row in 0..windows.out[0] {
         let (top, bottom) = windows.span(0, row);
         for column in 0..windows.out[1] {
@@ -95,8 +107,10 @@ pub(crate) unsafe fn max_pool_gradient<V: Simd>(
                         for j in left..right {
                             let place = (i * windows.size[1] + j) * channels + channel;
                             let value = load_up_to::<V>(x.add(place), count);
-                            let sum = load_up_to::<V>(dx.add(place), count);
-                            let sum = sum.add(value.eq(best, rest, V::zero()));
+                            let mut sum = value.eq(best, rest, V::zero());
+                            if !overwrite {
+                                sum = sum.add(load_up_to(dx.add(place), count));
+                            }
                             store_up_to(sum, dx.add(place), count);
                             rest = value.eq(best, V::zero(), rest);
                         }
