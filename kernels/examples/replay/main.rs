@@ -23,6 +23,18 @@ trait Model {
     fn step(&mut self, kernels: &Kernels) -> Result<f32, KernelError>;
 }
 
+/// Processor time of this process in seconds, which other processes disturb less than the clock on
+/// the wall; 0 where unknown.
+fn cpu_seconds() -> f64 {
+    #[cfg(target_os = "linux")]
+    {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+    }
+    #[cfg(not(target_os = "linux"))]
+    0.0
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().unwrap_or_else(|| "wrn".to_owned());
@@ -46,21 +58,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = model.step(&kernels)?;
     let mut last = first;
     let mut times = Vec::new();
-    let start = Instant::now();
+    let (start, cpu) = (Instant::now(), cpu_seconds());
     while times.len() < 5 || start.elapsed().as_secs_f64() < limit {
         let start = Instant::now();
         last = model.step(&kernels)?;
         times.push(start.elapsed().as_secs_f64());
     }
+    let cpu = (cpu_seconds() - cpu) / times.len() as f64;
     times.sort_by(f64::total_cmp);
     let median = times[times.len() / 2];
     println!(
-        "{name} {} {threads} threads: median {:.2} ms = {:.0} img/s, best {:.0} img/s; loss {first:.3} \
+        "{name} {} {threads} threads: median {:.2} ms = {:.0} img/s, best {:.0} img/s, \
+         {:.1} ms of processor time; loss {first:.3} \
          → {last:.3}",
         kernels.isa().name(),
         median * 1e3,
         BATCH as f64 / median,
         BATCH as f64 / times[0],
+        cpu * 1e3,
     );
     Ok(())
 }
