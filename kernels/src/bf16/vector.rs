@@ -7,6 +7,8 @@ use std::arch::x86_64::*;
 
 /// Rows of a micro-tile.
 pub(super) const ROWS: usize = 12;
+/// Steps of the depth that are fetched ahead while packing: rows come from memory, not a cache.
+const AHEAD: usize = 8;
 /// Columns of a micro-tile.
 pub(super) const COLUMNS: usize = 32;
 
@@ -50,6 +52,10 @@ pub(super) unsafe fn pack_adjacent(
                 // exists.
                 unsafe {
                     let at = from.wrapping_add(2 * pair * step + first + lane);
+                    // A prefetch may go beyond the matrix.
+                    let ahead = at.wrapping_add(AHEAD * step).cast();
+                    _mm_prefetch::<_MM_HINT_T0>(ahead);
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(4 * step));
                     let low = _mm512_maskz_loadu_ps(used, at);
                     let more = if both_exist { used } else { 0 };
                     let high = _mm512_maskz_loadu_ps(more, at.wrapping_add(step));
