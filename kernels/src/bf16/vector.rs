@@ -95,6 +95,10 @@ pub(super) unsafe fn pack_apart(
                     let mut value = _mm512_setzero_si512();
                     if lane + row < lanes {
                         let at = from.wrapping_add((lane + row) * step + 2 * pair);
+                        // The same place in the next panel, which may lie beyond the matrix.
+                        let next = at.wrapping_add(width * step).cast();
+                        _mm_prefetch::<_MM_HINT_T0>(next);
+                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64));
                         let low = _mm512_maskz_loadu_ps(first, at);
                         let high = _mm512_maskz_loadu_ps(second, at.wrapping_add(16));
                         value = wide_words(_mm512_cvtne2ps_pbh(high, low));
