@@ -1,0 +1,279 @@
+//! Layers with their parameters, gradients and plain SGD.
+
+use kernels::{
+    BatchNorm, BatchNormGradients, Conv2d, ConvMethod, KernelError, Kernels, Matmul, Moments, Rows,
+};
+use rayon::prelude::*;
+
+const RATE: f32 = 0.02;
+
+/// Uniform numbers in ±`bound`.
+pub fn random(length: usize, bound: f32) -> Vec<f32> {
+    let mut source = fastrand::Rng::with_seed(length as u64);
+    (0..length)
+        .map(|_| (source.f32() * 2.0 - 1.0) * bound)
+        .collect()
+}
+
+/// A parameter and its gradient.
+pub struct Parameter {
+    pub value: Vec<f32>,
+    pub gradient: Vec<f32>,
+}
+
+impl Parameter {
+    pub fn new(value: Vec<f32>) -> Self {
+        let gradient = vec![0.0; value.len()];
+        Self { value, gradient }
+    }
+
+    pub fn uniform(length: usize, fan_in: usize) -> Self {
+        Self::new(random(length, (1.0 / fan_in as f32).sqrt()))
+    }
+
+    pub fn step(&mut self) {
+        let gradients = self.gradient.par_chunks(1 << 15);
+        self.value
+            .par_chunks_mut(1 << 15)
+            .zip(gradients)
+            .for_each(|(values, gradients)| {
+                for (value, gradient) in values.iter_mut().zip(gradients) {
+                    *value -= RATE * gradient;
+                }
+            });
+    }
+}
+
+/// A convolution without bias.
+pub struct Conv {
+    pub shape: Conv2d,
+    pub weight: Parameter,
+}
+
+impl Conv {
+    pub fn new(
+        size: usize,
+        channels: [usize; 2],
+        kernel: usize,
+        stride: usize,
+        padding: usize,
+    ) -> Self {
+        let [in_channels, out_channels] = channels;
+        let fan_in = in_channels * kernel * kernel;
+        Self {
+            shape: Conv2d {
+                batch: crate::BATCH,
+                height: size,
+                width: size,
+                in_channels,
+                out_channels,
+                kernel: [kernel; 2],
+                stride: [stride; 2],
+                padding: [padding; 2],
+            },
+            weight: Parameter::uniform(out_channels * fan_in, fan_in),
+        }
+    }
+
+    pub fn forward(&self, kernels: &Kernels, x: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
+        kernels.conv2d(&self.shape, ConvMethod::Auto, x, &self.weight.value, y)
+    }
+
+    /// Also updates the weight.
+    pub fn backward(
+        &mut self,
+        kernels: &Kernels,
+        x: &[f32],
+        dy: &[f32],
+        dx: Option<&mut [f32]>,
+    ) -> Result<(), KernelError> {
+        let (shape, auto) = (&self.shape, ConvMethod::Auto);
+        kernels.conv2d_weight_gradient(shape, auto, x, dy, &mut self.weight.gradient)?;
+        if let Some(dx) = dx {
+            kernels.conv2d_input_gradient(shape, auto, dy, &self.weight.value, dx)?;
+        }
+        self.weight.step();
+        Ok(())
+    }
+}
+
+/// Batch normalisation with ReLU.
+pub struct Norm {
+    norm: BatchNorm,
+    weight: Parameter,
+    bias: Parameter,
+    mean: Vec<f32>,
+    variance: Vec<f32>,
+}
+
+impl Norm {
+    pub fn new(size: usize, channels: usize) -> Self {
+        Self {
+            norm: BatchNorm {
+                shape: Rows {
+                    rows: crate::BATCH * size * size,
+                    columns: channels,
+                },
+                epsilon: 1e-5,
+                relu: true,
+            },
+            weight: Parameter::new(vec![1.0; channels]),
+            bias: Parameter::new(vec![0.0; channels]),
+            mean: vec![0.0; channels],
+            variance: vec![0.0; channels],
+        }
+    }
+
+    pub fn forward(
+        &mut self,
+        kernels: &Kernels,
+        x: &[f32],
+        y: &mut [f32],
+    ) -> Result<(), KernelError> {
+        kernels.batch_norm_moments(self.norm.shape, x, &mut self.mean, &mut self.variance)?;
+        let moments = Moments {
+            mean: &self.mean,
+            variance: &self.variance,
+            of_batch: true,
+        };
+        kernels.batch_norm(
+            &self.norm,
+            x,
+            [&self.weight.value, &self.bias.value],
+            &moments,
+            y,
+        )
+    }
+
+    pub fn backward(
+        &mut self,
+        kernels: &Kernels,
+        x: &[f32],
+        dy: &[f32],
+        more: Option<&[f32]>,
+        dx: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let moments = Moments {
+            mean: &self.mean,
+            variance: &self.variance,
+            of_batch: true,
+        };
+        let result = BatchNormGradients {
+            input: dx,
+            weight: &mut self.weight.gradient,
+            bias: &mut self.bias.gradient,
+        };
+        let parameters = [&self.weight.value[..], &self.bias.value[..]];
+        kernels.batch_norm_gradient(&self.norm, x, parameters, &moments, dy, more, result)?;
+        self.weight.step();
+        self.bias.step();
+        Ok(())
+    }
+}
+
+/// A linear layer with bias, weight \[in, out\].
+pub struct Linear {
+    pub rows: usize,
+    pub inputs: usize,
+    pub outputs: usize,
+    pub bf16: bool,
+    weight: Parameter,
+    bias: Parameter,
+}
+
+impl Linear {
+    pub fn new(rows: usize, inputs: usize, outputs: usize) -> Self {
+        Self {
+            rows,
+            inputs,
+            outputs,
+            bf16: false,
+            weight: Parameter::uniform(inputs * outputs, inputs),
+            bias: Parameter::new(vec![0.0; outputs]),
+        }
+    }
+
+    fn multiply(
+        &self,
+        kernels: &Kernels,
+        [rows, columns, depth]: [usize; 3],
+        (left, left_transposed): (&[f32], bool),
+        (right, right_transposed): (&[f32], bool),
+        product: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let shape = Matmul {
+            rows,
+            columns,
+            depth,
+            left_transposed,
+            right_transposed,
+        };
+        if self.bf16 {
+            kernels.matmul_bf16(&shape, left, right, product)
+        } else {
+            kernels.matmul(&shape, left, right, product)
+        }
+    }
+
+    pub fn forward(
+        &self,
+        kernels: &Kernels,
+        x: &[f32],
+        residual: Option<&[f32]>,
+        relu: bool,
+        y: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let size = [self.rows, self.outputs, self.inputs];
+        self.multiply(kernels, size, (x, false), (&self.weight.value, false), y)?;
+        let shape = Rows {
+            rows: self.rows,
+            columns: self.outputs,
+        };
+        kernels.add_bias(shape, y, &self.bias.value, residual, relu)
+    }
+
+    /// Also updates the parameters.
+    pub fn backward(
+        &mut self,
+        kernels: &Kernels,
+        x: &[f32],
+        dy: &[f32],
+        dx: Option<&mut [f32]>,
+    ) -> Result<(), KernelError> {
+        if let Some(dx) = dx {
+            let size = [self.rows, self.inputs, self.outputs];
+            self.multiply(kernels, size, (dy, false), (&self.weight.value, true), dx)?;
+        }
+        let mut gradient = std::mem::take(&mut self.weight.gradient);
+        let size = [self.inputs, self.outputs, self.rows];
+        self.multiply(kernels, size, (x, true), (dy, false), &mut gradient)?;
+        self.weight.gradient = gradient;
+        let shape = Rows {
+            rows: self.rows,
+            columns: self.outputs,
+        };
+        kernels.bias_gradient(shape, dy, &mut self.bias.gradient)?;
+        self.weight.step();
+        self.bias.step();
+        Ok(())
+    }
+}
+
+/// Mean cross-entropy against fixed classes, and its gradient.
+pub fn loss(
+    kernels: &Kernels,
+    logits: &[f32],
+    classes: usize,
+    gradient: &mut [f32],
+) -> Result<f32, KernelError> {
+    let rows = logits.len() / classes;
+    let targets: Vec<_> = (0..rows).map(|row| (row % classes) as u32).collect();
+    let mut losses = vec![0.0; rows];
+    let shape = Rows {
+        rows,
+        columns: classes,
+    };
+    kernels.cross_entropy(shape, 0.0, logits, &targets, &mut losses, gradient)?;
+    gradient.iter_mut().for_each(|value| *value /= rows as f32);
+    Ok(losses.iter().sum::<f32>() / rows as f32)
+}

@@ -1,0 +1,93 @@
+//! Matrix products of numbers rounded to bf16, summed in f32: twice the speed of f32 where the
+//! processor has dot products of bf16 pairs, the same results (up to the order of sums) elsewhere.
+
+#[cfg(target_arch = "x86_64")]
+mod dot;
+#[cfg(target_arch = "x86_64")]
+mod vector;
+
+use crate::error::KernelError;
+use crate::kernels::Kernels;
+use crate::matmul::{Matmul, product};
+use crate::parallel::Shared;
+
+/// The nearest bf16, ties to even, as f32.
+fn round(value: f32) -> f32 {
+    if value.is_nan() {
+        return value;
+    }
+    let bits = value.to_bits();
+    let even = (bits >> 16) & 1;
+    f32::from_bits(bits.wrapping_add(0x7fff + even) & 0xffff_0000)
+}
+
+impl Kernels {
+    /// `product = left · right` with both rounded to bf16 and sums in f32.
+    ///
+    /// # Errors
+    ///
+    /// A size of zero, slices of other lengths than the shape says.
+    pub fn matmul_bf16(
+        &self,
+        shape: &Matmul,
+        left: &[f32],
+        right: &[f32],
+        product: &mut [f32],
+    ) -> Result<(), KernelError> {
+        shape.check(left, right, product)?;
+        #[cfg(target_arch = "x86_64")]
+        if self.has_bf16() {
+            dot::multiply(&self.workspace, shape, left, right, product);
+            return Ok(());
+        }
+        self.rounded(shape, left, right, product);
+        Ok(())
+    }
+
+    /// Whether products of bf16 are faster than those of f32: the processor has AVX-512 BF16 and no
+    /// other instruction set was asked for.
+    pub fn has_bf16(&self) -> bool {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        return self.isa() == crate::isa::Isa::Avx512 && is_x86_feature_detected!("avx512bf16");
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        false
+    }
+
+    fn rounded(&self, shape: &Matmul, left: &[f32], right: &[f32], result: &mut [f32]) {
+        let mut rounded_left = self.workspace.take(left.len());
+        let mut rounded_right = self.workspace.take(right.len());
+        for (from, to) in [(left, rounded_left.slice()), (right, rounded_right.slice())] {
+            let target = Shared::new(to);
+            self.pieces(from.len(), |start, count| {
+                // SAFETY: pieces do not overlap and lie within both slices.
+                let to = unsafe { target.slice(start..start + count) };
+                for (to, &from) in to.iter_mut().zip(&from[start..start + count]) {
+                    *to = round(from);
+                }
+            });
+        }
+        product(
+            [shape.rows, shape.columns, shape.depth],
+            (rounded_left.slice(), shape.left_transposed),
+            (rounded_right.slice(), shape.right_transposed),
+            result,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::round;
+
+    #[test]
+    fn rounds_to_the_nearest_and_ties_to_even() {
+        let ulp = 2f32.powi(-7);
+        assert_eq!(round(1.0 + 0.49 * ulp), 1.0);
+        assert_eq!(round(1.0 + 0.51 * ulp), 1.0 + ulp);
+        assert_eq!(round(1.0 + 0.5 * ulp), 1.0);
+        assert_eq!(round(1.0 + 1.5 * ulp), 1.0 + 2.0 * ulp);
+        assert_eq!(round(-3.0), -3.0);
+        assert_eq!(round(f32::INFINITY), f32::INFINITY);
+        assert!(round(f32::NAN).is_nan());
+    }
+}

@@ -1,0 +1,184 @@
+//! Packing into bf16 pairs, and the micro-kernel, on AVX-512 BF16.
+//!
+//! A panel is \[pairs of depth\]\[width\] words; a word holds the bf16 of two neighbouring steps of
+//! the depth, zero where the depth or the matrix ends.
+
+use std::arch::x86_64::*;
+
+/// Rows of a micro-tile.
+pub(super) const ROWS: usize = 12;
+/// Steps of the depth that are fetched ahead while packing: rows come from memory, not a cache.
+const AHEAD: usize = 8;
+/// Columns of a micro-tile.
+pub(super) const COLUMNS: usize = 32;
+
+/// A mask of the first `count` lanes.
+fn mask(count: usize) -> u16 {
+    if count >= 16 {
+        u16::MAX
+    } else {
+        (1 << count) - 1
+    }
+}
+
+/// Packs `lanes` lanes that are adjacent in memory into panels of `width`, `panel` words apart; steps
+/// of the depth are `step` apart.
+///
+/// Rows are read from end to end, as they lie in memory.
+///
+/// # Safety
+///
+/// The processor has AVX-512 and its BF16; `from` has `depth` steps of `lanes` elements; `to` has
+/// room for the panels.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+pub(super) unsafe fn pack_adjacent(
+    (lanes, width): (usize, usize),
+    depth: usize,
+    from: *const f32,
+    step: usize,
+    to: *mut u32,
+    panel: usize,
+) {
+    // Word by word the lower half and the upper half of a register.
+    let order: [u16; 32] = std::array::from_fn(|index| (index / 2 + 16 * (index % 2)) as u16);
+    // SAFETY: the array has 64 bytes.
+    let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
+    for pair in 0..depth.div_ceil(2) {
+        let both_exist = 2 * pair + 1 < depth;
+        for (index, first) in (0..lanes).step_by(width).enumerate() {
+            for lane in (0..width).step_by(16) {
+                let used = mask(lanes.saturating_sub(first + lane));
+                // SAFETY: masked lanes are not touched; the second step is read only where it
+                // exists.
+                unsafe {
+                    let at = from.wrapping_add(2 * pair * step + first + lane);
+                    // A prefetch may go beyond the matrix.
+                    let ahead = at.wrapping_add(AHEAD * step).cast();
+                    _mm_prefetch::<_MM_HINT_T0>(ahead);
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(4 * step));
+                    let low = _mm512_maskz_loadu_ps(used, at);
+                    let more = if both_exist { used } else { 0 };
+                    let high = _mm512_maskz_loadu_ps(more, at.wrapping_add(step));
+                    let words = wide_words(_mm512_cvtne2ps_pbh(high, low));
+                    let words = _mm512_permutexvar_epi16(order, words);
+                    let to = to.add(index * panel + pair * width + lane);
+                    _mm512_mask_storeu_epi32(to.cast(), mask(width - lane), words);
+                }
+            }
+        }
+    }
+}
+
+/// Packs `width` lanes that are `step` apart; steps of the depth are adjacent.
+///
+/// # Safety
+///
+/// The processor has AVX-512 and its BF16; `from` has `lanes` ≤ `width` rows of `depth` elements;
+/// `to` has room for the panel.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+pub(super) unsafe fn pack_apart(
+    (lanes, width): (usize, usize),
+    depth: usize,
+    from: *const f32,
+    step: usize,
+    to: *mut u32,
+) {
+    let pairs = depth.div_ceil(2);
+    let mut square = [0u32; 256];
+    for lane in (0..width).step_by(16) {
+        for pair in (0..pairs).step_by(16) {
+            let left = depth - 2 * pair;
+            let (first, second) = (mask(left), mask(left.saturating_sub(16)));
+            // SAFETY: masked elements are not touched; `square` has sixteen rows of sixteen.
+            unsafe {
+                for (row, words) in square.chunks_exact_mut(16).enumerate() {
+                    let mut value = _mm512_setzero_si512();
+                    if lane + row < lanes {
+                        let at = from.wrapping_add((lane + row) * step + 2 * pair);
+                        // The same place in the next panel, which may lie beyond the matrix.
+                        let next = at.wrapping_add(width * step).cast();
+                        _mm_prefetch::<_MM_HINT_T0>(next);
+                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64));
+                        let low = _mm512_maskz_loadu_ps(first, at);
+                        let high = _mm512_maskz_loadu_ps(second, at.wrapping_add(16));
+                        value = wide_words(_mm512_cvtne2ps_pbh(high, low));
+                    }
+                    _mm512_storeu_si512(words.as_mut_ptr().cast(), value);
+                }
+                let mut turned = [0u32; 256];
+                <crate::simd::avx512::Avx512 as crate::simd::Simd>::transpose(
+                    square.as_ptr().cast(),
+                    16,
+                    turned.as_mut_ptr().cast(),
+                    16,
+                );
+                let used = mask(width - lane);
+                for (row, words) in turned.chunks_exact(16).take(pairs - pair).enumerate() {
+                    let value = _mm512_loadu_si512(words.as_ptr().cast());
+                    let to = to.add((pair + row) * width + lane);
+                    _mm512_mask_storeu_epi32(to.cast(), used, value);
+                }
+            }
+        }
+    }
+}
+
+fn wide_words(value: __m512bh) -> __m512i {
+    // SAFETY: both are 64 bytes without invalid patterns.
+    unsafe { std::mem::transmute(value) }
+}
+
+fn pairs(value: __m512i) -> __m512bh {
+    // SAFETY: both are 64 bytes without invalid patterns.
+    unsafe { std::mem::transmute(value) }
+}
+
+/// `c (+)= a · b` for a micro-tile of which `rows` × `columns` exist.
+///
+/// # Safety
+///
+/// The processor has AVX-512 and its BF16; `a` and `b` are panels of `depth` pairs; `c` has the
+/// rows, `step` apart.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+pub(super) unsafe fn tile(
+    depth: usize,
+    a: *const u32,
+    b: *const u32,
+    (rows, columns): (usize, usize),
+    c: *mut f32,
+    step: usize,
+    add: bool,
+) {
+    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
+    let (mut a, mut b) = (a, b);
+    for _ in 0..depth {
+        // SAFETY: the panels have `depth` pairs of rows and columns.
+        unsafe {
+            let columns = [
+                pairs(_mm512_loadu_si512(b.cast())),
+                pairs(_mm512_loadu_si512(b.add(16).cast())),
+            ];
+            for (row, sum) in sums.iter_mut().enumerate() {
+                let value = pairs(_mm512_set1_epi32(*a.add(row) as i32));
+                sum[0] = _mm512_dpbf16_ps(sum[0], value, columns[0]);
+                sum[1] = _mm512_dpbf16_ps(sum[1], value, columns[1]);
+            }
+        }
+        a = a.wrapping_add(ROWS);
+        b = b.wrapping_add(COLUMNS);
+    }
+    let used = [mask(columns), mask(columns.saturating_sub(16))];
+    for (row, sum) in sums.iter().enumerate() {
+        if row >= rows {
+            break;
+        }
+        for (half, &sum) in sum.iter().enumerate() {
+            let to = c.wrapping_add(row * step + 16 * half);
+            // SAFETY: masked columns are not touched.
+            unsafe {
+                let before = _mm512_maskz_loadu_ps(if add { used[half] } else { 0 }, to);
+                _mm512_mask_storeu_ps(to, used[half], _mm512_add_ps(before, sum));
+            }
+        }
+    }
+}

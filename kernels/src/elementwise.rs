@@ -1,0 +1,176 @@
+//! Operations on single elements and on rows that share a bias.
+
+use crate::error::{KernelError, length, volume};
+use crate::kernels::Kernels;
+use crate::parallel::{Shared, each, piece, rows_per_part, rows_per_piece};
+
+/// Shape of a matrix \[rows, columns\]; all dimensions but the last count as rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rows {
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub columns: usize,
+}
+
+impl Rows {
+    pub(crate) fn elements(self, op: &'static str) -> Result<usize, KernelError> {
+        volume(op, &[("rows", self.rows), ("columns", self.columns)])
+    }
+}
+
+impl Kernels {
+    /// `output = input · Φ(input)`, GELU with the exact normal distribution.
+    ///
+    /// # Errors
+    ///
+    /// Slices of different lengths.
+    pub fn gelu(&self, input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {
+        length("gelu", "output", output.len(), input.len())?;
+        let target = Shared::new(output);
+        self.pieces(input.len(), |start, count| {
+            // SAFETY: pieces do not overlap and lie within both slices.
+            unsafe { (self.table.gelu)(count, input.as_ptr().add(start), target.at(start)) };
+        });
+        Ok(())
+    }
+
+    /// The gradient of [`Kernels::gelu`] with respect to its input.
+    ///
+    /// # Errors
+    ///
+    /// Slices of different lengths.
+    pub fn gelu_gradient(
+        &self,
+        input: &[f32],
+        gradient: &[f32],
+        input_gradient: &mut [f32],
+    ) -> Result<(), KernelError> {
+        length("gelu", "gradient", gradient.len(), input.len())?;
+        length("gelu", "input_gradient", input_gradient.len(), input.len())?;
+        let target = Shared::new(input_gradient);
+        self.pieces(input.len(), |start, count| {
+            let (x, dy) = (input[start..].as_ptr(), gradient[start..].as_ptr());
+            // SAFETY: pieces do not overlap and lie within all slices.
+            unsafe { (self.table.gelu_gradient)(count, x, dy, target.at(start)) };
+        });
+        Ok(())
+    }
+
+    /// `values += bias` in every row, `+= residual` if there is one, then ReLU if asked for.
+    ///
+    /// # Errors
+    ///
+    /// A size of zero, slices of other lengths than the shape says.
+    pub fn add_bias(
+        &self,
+        shape: Rows,
+        values: &mut [f32],
+        bias: &[f32],
+        residual: Option<&[f32]>,
+        relu: bool,
+    ) -> Result<(), KernelError> {
+        const OP: &str = "bias";
+        let elements = shape.elements(OP)?;
+        length(OP, "values", values.len(), elements)?;
+        length(OP, "bias", bias.len(), shape.columns)?;
+        if let Some(residual) = residual {
+            length(OP, "residual", residual.len(), elements)?;
+        }
+        let values = Shared::new(values);
+        self.row_pieces(shape, |start, rows| {
+            let residual = residual.map_or(std::ptr::null(), |residual| residual[start..].as_ptr());
+            let columns = shape.columns;
+            // SAFETY: pieces are whole rows that do not overlap.
+            unsafe {
+                let values = values.at(start);
+                (self.table.add_bias)(rows, columns, values, bias.as_ptr(), residual, relu);
+            }
+        });
+        Ok(())
+    }
+
+    /// The gradient of a bias: the sums of the columns of `gradient`.
+    ///
+    /// # Errors
+    ///
+    /// A size of zero, slices of other lengths than the shape says.
+    pub fn bias_gradient(
+        &self,
+        shape: Rows,
+        gradient: &[f32],
+        bias_gradient: &mut [f32],
+    ) -> Result<(), KernelError> {
+        const OP: &str = "bias";
+        length(OP, "gradient", gradient.len(), shape.elements(OP)?)?;
+        length(OP, "bias_gradient", bias_gradient.len(), shape.columns)?;
+        let columns = shape.columns;
+        self.sum_parts(shape.rows, bias_gradient, |start, rows, sums| {
+            let values = gradient[start * columns..].as_ptr();
+            // SAFETY: the rows lie within the gradient; `sums` belongs to this part alone.
+            unsafe { (self.table.column_sums)(rows, columns, values, sums) };
+        });
+        Ok(())
+    }
+
+    /// Sets `gradient` to zero where `output`, what ReLU gave, is not positive.
+    ///
+    /// # Errors
+    ///
+    /// Slices of different lengths.
+    pub fn relu_gradient(&self, output: &[f32], gradient: &mut [f32]) -> Result<(), KernelError> {
+        length("relu", "gradient", gradient.len(), output.len())?;
+        let target = Shared::new(gradient);
+        self.pieces(output.len(), |start, count| {
+            let output = output[start..].as_ptr();
+            // SAFETY: pieces do not overlap and lie within both slices.
+            unsafe { (self.table.relu_gradient)(count, output, target.at(start)) };
+        });
+        Ok(())
+    }
+
+    /// Calls `run` with start and length of pieces of `count` elements.
+    pub(crate) fn pieces(&self, count: usize, run: impl Fn(usize, usize) + Sync + Send) {
+        let size = rows_per_piece(1);
+        each(count.div_ceil(size), |index| {
+            let range = piece(index, size, count);
+            run(range.start, range.len());
+        });
+    }
+
+    /// Calls `run` with first element and number of rows of pieces of a matrix.
+    pub(crate) fn row_pieces(&self, shape: Rows, run: impl Fn(usize, usize) + Sync + Send) {
+        let size = rows_per_piece(shape.columns);
+        each(shape.rows.div_ceil(size), |index| {
+            let range = piece(index, size, shape.rows);
+            run(range.start * shape.columns, range.len());
+        });
+    }
+
+    /// Sums over rows in a fixed number of parts: calls `run` with first row, number of rows and
+    /// the address of sums that are zero at first, and writes the sums of all parts to `result`.
+    pub(crate) fn sum_parts(
+        &self,
+        rows: usize,
+        result: &mut [f32],
+        run: impl Fn(usize, usize, *mut f32) + Sync + Send,
+    ) {
+        let size = rows_per_part(rows);
+        let parts = rows.div_ceil(size);
+        // Whole cache lines for each part, or the threads would share them.
+        let step = result.len().next_multiple_of(16);
+        let mut partial = self.workspace.zeros(parts * step);
+        let target = Shared::new(partial.slice());
+        each(parts, |index| {
+            let range = piece(index, size, rows);
+            // SAFETY: each part has sums of its own.
+            run(range.start, range.len(), unsafe { target.at(index * step) });
+        });
+        result.fill(0.0);
+        for sums in partial.slice().chunks_exact(step) {
+            for (sum, more) in result.iter_mut().zip(sums) {
+                *sum += more;
+            }
+        }
+    }
+}

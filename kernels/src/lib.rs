@@ -1,0 +1,35 @@
+//! Training kernels for the CPU, forward and backward, over plain slices of f32.
+//!
+//! Everything starts at [`Kernels`], which holds the functions of one instruction set and the
+//! scratch memory. Images are NHWC (channels last), weights of convolutions
+//! `[out, in, height, width]` as in Burn and PyTorch. Work is spread over the rayon pool that a call
+//! runs in; how it is divided depends on the shape alone, so that results are the same bits for any
+//! number of threads (they differ between instruction sets, by rounding).
+
+mod attention;
+mod batch_norm;
+mod bf16;
+mod conv;
+mod cross_entropy;
+mod elementwise;
+mod error;
+mod isa;
+mod kernels;
+mod layer_norm;
+mod matmul;
+mod max_pool;
+mod parallel;
+mod simd;
+mod table;
+mod vector;
+mod workspace;
+
+pub use attention::Attention;
+pub use batch_norm::{BatchNorm, BatchNormGradients, Moments};
+pub use conv::{Conv2d, ConvMethod};
+pub use elementwise::Rows;
+pub use error::KernelError;
+pub use isa::{ISA_VARIABLE, Isa};
+pub use kernels::Kernels;
+pub use matmul::Matmul;
+pub use max_pool::MaxPool2d;

@@ -1,0 +1,14 @@
+//! The vector code, generic over [`crate::simd::Simd`]. It works on addresses that the safe
+//! functions outside of this module have checked, and is only called through [`crate::table`].
+
+pub(crate) mod accumulate;
+pub(crate) mod batch_norm;
+pub(crate) mod columns;
+pub(crate) mod gelu;
+pub(crate) mod layer_norm;
+pub(crate) mod math;
+pub(crate) mod max_pool;
+pub(crate) mod softmax;
+pub(crate) mod tile;
+pub(crate) mod transpose;
+pub(crate) mod winograd;

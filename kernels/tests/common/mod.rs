@@ -1,0 +1,69 @@
+//! What all tests of kernels share: random numbers, the instruction sets of this machine, and the
+//! comparison with references in f64.
+#![allow(dead_code, reason = "every test uses another part")]
+
+use kernels::{Isa, Kernels};
+
+/// The kernels of every instruction set of this machine.
+pub fn every_isa() -> Vec<Kernels> {
+    let missing: Vec<_> = Isa::ALL
+        .into_iter()
+        .filter(|isa| !isa.is_available())
+        .collect();
+    if !missing.is_empty() {
+        eprintln!("SKIPPED: this machine lacks {missing:?}");
+    }
+    let all = Isa::available().into_iter().map(Kernels::with_isa);
+    all.collect::<Result<_, _>>()
+        .expect("the sets are available")
+}
+
+/// Uniform numbers in ±1.
+pub fn random(length: usize, seed: u64) -> Vec<f32> {
+    let mut source = fastrand::Rng::with_seed(seed);
+    (0..length).map(|_| source.f32() * 2.0 - 1.0).collect()
+}
+
+pub fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}
+
+/// The largest deviation from the reference, over the largest value of the reference.
+pub fn error(found: &[f32], reference: &[f64]) -> f64 {
+    assert_eq!(found.len(), reference.len());
+    let largest = reference
+        .iter()
+        .fold(1e-30, |largest: f64, value| largest.max(value.abs()));
+    let pairs = found.iter().zip(reference);
+    let off = pairs.map(|(&found, reference)| {
+        assert!(found.is_finite(), "not finite");
+        (f64::from(found) - reference).abs()
+    });
+    off.fold(0.0, f64::max) / largest
+}
+
+#[track_caller]
+pub fn assert_close(found: &[f32], reference: &[f64], tolerance: f64, what: &str) {
+    let error = error(found, reference);
+    assert!(
+        error <= tolerance,
+        "{what}: error {error:.2e} above {tolerance:.0e}"
+    );
+}
+
+/// Runs `compute` in pools of one, two and three threads and asserts the same bits.
+#[track_caller]
+pub fn assert_same_bits(what: &str, compute: impl Fn() -> Vec<f32> + Sync) {
+    let run = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.expect("a pool of threads").install(&compute)
+    };
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let one = bits(run(1));
+    for threads in [2, 3] {
+        assert!(
+            one == bits(run(threads)),
+            "{what}: other bits with {threads} threads"
+        );
+    }
+}

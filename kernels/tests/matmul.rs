@@ -1,0 +1,137 @@
+//! Matrix products against references in f64, on all instruction sets.
+
+mod common;
+
+use common::{assert_close, assert_same_bits, every_isa, random};
+use kernels::{Kernels, Matmul};
+use proptest::prelude::*;
+
+/// The nearest bf16, ties to even.
+fn bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+}
+
+fn reference(shape: &Matmul, left: &[f32], right: &[f32], round: impl Fn(f32) -> f32) -> Vec<f64> {
+    let Matmul {
+        rows,
+        columns,
+        depth,
+        ..
+    } = *shape;
+    let mut product = vec![0.0; rows * columns];
+    for i in 0..rows {
+        for k in 0..depth {
+            let a = left[if shape.left_transposed {
+                k * rows + i
+            } else {
+                i * depth + k
+            }];
+            for j in 0..columns {
+                let b = right[if shape.right_transposed {
+                    j * depth + k
+                } else {
+                    k * columns + j
+                }];
+                product[i * columns + j] += f64::from(round(a)) * f64::from(round(b));
+            }
+        }
+    }
+    product
+}
+
+fn check(kernels: &[Kernels], shape: &Matmul) {
+    let left = random(shape.rows * shape.depth, 1);
+    let right = random(shape.depth * shape.columns, 2);
+    let exact = reference(shape, &left, &right, |value| value);
+    let rounded = reference(shape, &left, &right, bf16);
+    for kernels in kernels {
+        let what = |part: &str| format!("{part} {} {shape:?}", kernels.isa().name());
+        let mut product = vec![f32::NAN; shape.rows * shape.columns];
+        kernels.matmul(shape, &left, &right, &mut product).unwrap();
+        assert_close(&product, &exact, 1e-5, &what("f32"));
+        product.fill(f32::NAN);
+        kernels
+            .matmul_bf16(shape, &left, &right, &mut product)
+            .unwrap();
+        assert_close(&product, &rounded, 1e-5, &what("bf16"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn any_shape(
+        rows in 1usize..90, columns in 1usize..90, depth in 1usize..120, left_transposed: bool,
+        right_transposed: bool,
+    ) {
+        let shape = Matmul { rows, columns, depth, left_transposed, right_transposed };
+        check(&every_isa(), &shape);
+    }
+}
+
+#[test]
+fn many_blocks_in_every_direction() {
+    let kernels = every_isa();
+    for (left_transposed, right_transposed) in [(false, false), (false, true), (true, false)] {
+        let shape = |rows, columns, depth| Matmul {
+            rows,
+            columns,
+            depth,
+            left_transposed,
+            right_transposed,
+        };
+        check(&kernels, &shape(500, 70, 33));
+        check(&kernels, &shape(50, 300, 1700));
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    for kernels in every_isa() {
+        for (left_transposed, right_transposed) in [(false, false), (false, true), (true, false)] {
+            let (rows, columns, depth) = (391, 260, 1100);
+            let shape = Matmul {
+                rows,
+                columns,
+                depth,
+                left_transposed,
+                right_transposed,
+            };
+            let (left, right) = (random(rows * depth, 1), random(depth * columns, 2));
+            assert_same_bits(&format!("{shape:?}"), || {
+                let (mut f32, mut bf16) = (vec![0.0; rows * columns], vec![0.0; rows * columns]);
+                kernels.matmul(&shape, &left, &right, &mut f32).unwrap();
+                kernels
+                    .matmul_bf16(&shape, &left, &right, &mut bf16)
+                    .unwrap();
+                [f32, bf16].concat()
+            });
+        }
+    }
+}
+
+#[test]
+fn wrong_lengths_are_errors() {
+    let kernels = Kernels::new().unwrap();
+    let shape = Matmul {
+        rows: 2,
+        columns: 3,
+        depth: 4,
+        left_transposed: false,
+        right_transposed: false,
+    };
+    let error = kernels
+        .matmul(&shape, &[0.0; 7], &[0.0; 12], &mut [0.0; 6])
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "matmul: `left` has 7 elements, the shape needs 8"
+    );
+    assert!(
+        kernels
+            .matmul_bf16(&shape, &[0.0; 8], &[0.0; 12], &mut [0.0; 5])
+            .is_err()
+    );
+}
