@@ -82,7 +82,7 @@ fn wrong_arguments_are_refused_before_anything_starts() {
             "not available in this version",
         ),
         (
-            &["--set", "parallel.strategy=zero-2"],
+            &["--set", "parallel.compression=bf16"],
             "not available in this version",
         ),
         (&["--set", "model.name=cmm"], "unknown model `cmm`"),
