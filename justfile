@@ -33,3 +33,4 @@ bench:
     cargo run --release -p bench -- training
     cargo run --release -p bench -- loader
     cargo run --release -p bench -- checkpoint
+    cargo run --release -p bench -- sharding

@@ -7,6 +7,7 @@ mod loader;
 mod machine;
 mod regime;
 mod report;
+mod sharding;
 mod size;
 mod stats;
 mod table;
@@ -32,6 +33,7 @@ enum Command {
     #[command(hide = true, name = collectives::rank::RANK_COMMAND)]
     CollectivesRank(collectives::rank::RankArgs),
     Loader(loader::LoaderArgs),
+    Sharding(sharding::ShardingArgs),
     Training(training::TrainingArgs),
     /// The bare loop of `training`, started by it.
     #[command(hide = true, name = training::bare::COMMAND)]
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Collectives(args) => collectives::run(&args),
         Command::CollectivesRank(args) => collectives::rank::run(&args),
         Command::Loader(args) => loader::run(&args),
+        Command::Sharding(args) => sharding::run(&args),
         Command::Training(args) => training::run(&args),
         Command::TrainingBare(args) => training::bare::run(&args),
         Command::TrainingTrained(args) => training::trained::run(&args),

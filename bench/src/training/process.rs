@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use clap::ValueEnum;
 
+use super::trained::Taken;
 use super::workload::Workload;
 use super::{Loop, Setting, WARM_UP, bare, trained};
 use crate::error::BenchError;
@@ -67,6 +68,38 @@ impl Processes {
         steps: usize,
         more: &[String],
     ) -> Result<f64, BenchError> {
+        let seconds = self.seconds(setting, steps, more)?;
+        let batch = match setting.by {
+            Loop::Bare => self.batch,
+            Loop::Trainer => self.batch * setting.ranks,
+        };
+        Ok((seconds.len() * batch) as f64 / seconds.iter().sum::<f64>())
+    }
+
+    /// Seconds of each of `steps` steps after the first few, and what memory each rank of the
+    /// trainer's loop took.
+    ///
+    /// # Errors
+    /// As [`images_per_second`](Self::images_per_second).
+    pub fn seconds_and_memory(
+        &self,
+        setting: Setting,
+        steps: usize,
+        more: &[String],
+    ) -> Result<(Vec<f64>, Vec<Taken>), BenchError> {
+        let folder = self.folder.path();
+        let memory = ["--memory".to_owned(), folder.display().to_string()];
+        let seconds = self.seconds(setting, steps, &[&memory[..], more].concat())?;
+        let taken = (0..setting.ranks).map(|rank| report::read(&Taken::file(folder, rank)));
+        Ok((seconds, taken.collect::<Result<_, _>>()?))
+    }
+
+    fn seconds(
+        &self,
+        setting: Setting,
+        steps: usize,
+        more: &[String],
+    ) -> Result<Vec<f64>, BenchError> {
         let out = self.folder.path().join("seconds.json");
         let (name, batch) = match setting.by {
             Loop::Bare => (bare::COMMAND, self.batch),
@@ -85,9 +118,8 @@ impl Processes {
             command.args(more);
         }
         finish(&mut command)?;
-        let seconds: Vec<f64> = report::read(&out)?;
-        let counted = seconds.get(WARM_UP..).unwrap_or_default();
-        Ok((counted.len() * batch) as f64 / counted.iter().sum::<f64>())
+        let mut seconds: Vec<f64> = report::read(&out)?;
+        Ok(seconds.split_off(WARM_UP.min(seconds.len())))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use burn_dist::launch::LocalLauncher;
 use burn_dist::world::{Launch, World};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use trainer::{Trainer, metrics};
 
 use super::workload::{Optimizer, Sizes, Workload};
@@ -41,6 +41,9 @@ pub struct TrainedArgs {
     /// File for the seconds of each step, as a JSON list.
     #[arg(long)]
     out: PathBuf,
+    /// Folder in which every rank leaves what memory it took.
+    #[arg(long)]
+    memory: Option<PathBuf>,
     /// Folder of the run; the first process makes it.
     #[arg(long)]
     run_dir: Option<PathBuf>,
@@ -82,8 +85,53 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
         test: args.ranks,
     };
     let loaded = args.model.config_with(sizes, args.optimizer, &args.set)?;
+    let before = Memory::now();
     Trainer::new(&loaded, world).run_dir(run_dir).run()?;
+    if let (Some(folder), Some(before), Some(after)) = (&args.memory, before, Memory::now()) {
+        let taken = Taken {
+            start_mib: before.resident,
+            peak_mib: after.peak,
+        };
+        report::write(&Taken::file(folder, world.rank()), &taken)?;
+    }
     Ok(())
+}
+
+/// Memory that one rank took, in MiB.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Taken {
+    /// Resident before anything was done.
+    pub start_mib: f64,
+    /// The most that was resident.
+    pub peak_mib: f64,
+}
+
+impl Taken {
+    /// Where a rank leaves it.
+    pub fn file(folder: &Path, rank: usize) -> PathBuf {
+        folder.join(format!("memory-{rank}.json"))
+    }
+}
+
+/// What the system says of this process's memory, in MiB.
+struct Memory {
+    resident: f64,
+    peak: f64,
+}
+
+impl Memory {
+    fn now() -> Option<Self> {
+        let text = std::fs::read_to_string("/proc/self/status").ok()?;
+        let mib = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+            Some(kib / 1024.0)
+        };
+        Some(Self {
+            resident: mib("VmRSS:")?,
+            peak: mib("VmHWM:")?,
+        })
+    }
 }
 
 /// What is needed of a line of the metrics.

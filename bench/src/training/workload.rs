@@ -15,6 +15,8 @@ pub enum Workload {
     Wrn16x4,
     /// ViT-Tiny with 5.4 million parameters, 32×32 colour images in patches of 4, 100 classes.
     VitTiny,
+    /// ViT-Base with 85 million parameters (width 768, depth 12, 12 heads), the same images.
+    VitBase,
 }
 
 /// What updates the parameters.
@@ -56,6 +58,9 @@ impl Workload {
             Self::Cnn => "CNN with 1,199,882 parameters, 28 x 28 grey images, dropout on",
             Self::Wrn16x4 => "WRN-16-4, 32 x 32 colour images, 100 classes",
             Self::VitTiny => "ViT-Tiny, 32 x 32 colour images in patches of 4, 100 classes",
+            Self::VitBase => {
+                "ViT of width 768 and depth 12, 32 x 32 colour images in patches of 4, 100 classes"
+            }
         }
     }
 
@@ -82,6 +87,7 @@ impl Workload {
             Self::Cnn => ("name = \"cnn\"", "name = \"digits\""),
             Self::Wrn16x4 => ("name = \"wide-resnet\"\npreset = \"wrn-16-4\"", colour),
             Self::VitTiny => ("name = \"vit\"\npreset = \"tiny\"", colour),
+            Self::VitBase => ("name = \"vit\"\npreset = \"base\"", colour),
         };
         let Sizes { batch, train, test } = sizes;
         let optimizer = match optimizer {

@@ -1,0 +1,169 @@
+//! `bench sharding`: what each strategy takes of memory and time.
+
+use std::path::PathBuf;
+
+use burn_dist::parallel::{MemoryEstimate, Strategy};
+use serde::Serialize;
+
+use crate::error::BenchError;
+use crate::report::Report;
+use crate::stats;
+use crate::table::{Table, number};
+use crate::training::process::Processes;
+use crate::training::workload::Workload;
+use crate::training::{Loop, Setting};
+
+const MIB: f64 = 1048576.0;
+
+/// Memory of each rank, and seconds of a step, under each strategy.
+#[derive(Debug, clap::Args)]
+pub struct ShardingArgs {
+    /// What is trained, with AdamW in f32.
+    #[arg(long, default_value = "vit-tiny")]
+    model: Workload,
+    /// World sizes, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "2", value_parser = clap::value_parser!(u8).range(1..=64))]
+    ranks: Vec<u8>,
+    /// Steps that are counted.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    steps: u16,
+    /// Rounds in which all strategies take turns.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Images per rank and step.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    batch: u16,
+    /// Parameters of the model, from which the formula's bytes are computed: `trainer --dry-run` says
+    /// how many there are.
+    #[arg(long)]
+    parameters: Option<u64>,
+    /// Further settings of the trainer's configuration.
+    #[arg(long)]
+    set: Vec<String>,
+    /// File for the results instead of a new one in results/.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// One strategy with one world size.
+#[derive(Debug, Serialize)]
+struct Row {
+    ranks: usize,
+    strategy: &'static str,
+    /// Of each round: the most that a rank had resident, and how much of it came after the start.
+    peak_mib: Vec<f64>,
+    above_start_mib: Vec<f64>,
+    /// Parameters, gradients and optimizer state by the formula.
+    formula_mib: Option<f64>,
+    /// Median of each round.
+    step_seconds: Vec<f64>,
+    /// Median over the rounds of the time of a step, as a multiple of that of `ddp`.
+    times_ddp: Option<f64>,
+}
+
+/// Runs the sub-command.
+///
+/// # Errors
+/// When a training process fails or the results cannot be written.
+pub fn run(args: &ShardingArgs) -> Result<(), BenchError> {
+    let processes = Processes::new(args.model, args.batch.into())?;
+    let mut rows = Vec::new();
+    for &ranks in &args.ranks {
+        rows.extend(measure(args, &processes, ranks.into())?);
+    }
+    print!("{}", table(&rows));
+    let mut rules = vec![
+        format!(
+            "{}; {} images per rank and step; AdamW in f32; one thread per rank",
+            args.model.describe(),
+            args.batch
+        ),
+        format!("{} steps counted; all strategies in turns; medians", args.steps),
+        "memory: the rank with the highest peak of resident memory, of which what was resident before \
+         the run is taken off"
+            .to_owned(),
+        "formula: parameters, gradients and optimizer state alone".to_owned(),
+    ];
+    rules.extend(args.set.iter().map(|set| format!("--set {set}")));
+    let world = args.ranks.iter().map(|&ranks| ranks.into()).collect();
+    let path = Report::new("sharding", world, rules, rows).write(args.json.as_deref())?;
+    eprintln!("results in {}", path.display());
+    Ok(())
+}
+
+fn measure(
+    args: &ShardingArgs,
+    processes: &Processes,
+    ranks: usize,
+) -> Result<Vec<Row>, BenchError> {
+    let mut rows = Strategy::ALL.map(|strategy| Row {
+        ranks,
+        strategy: strategy.name(),
+        peak_mib: Vec::new(),
+        above_start_mib: Vec::new(),
+        formula_mib: args.parameters.map(|parameters| {
+            MemoryEstimate::new(strategy, parameters, 2, ranks).total() as f64 / MIB
+        }),
+        step_seconds: Vec::new(),
+        times_ddp: None,
+    });
+    let setting = Setting {
+        by: Loop::Trainer,
+        ranks,
+        threads: 1,
+    };
+    for round in 1..=args.rounds {
+        eprintln!("{ranks} ranks, round {round} of {}", args.rounds);
+        for row in &mut rows {
+            let mut more = vec!["--optimizer".to_owned(), "adamw".to_owned()];
+            let strategy = format!("parallel.strategy={}", row.strategy);
+            for set in std::iter::once(&strategy).chain(&args.set) {
+                more.extend(["--set".to_owned(), set.clone()]);
+            }
+            let (seconds, taken) =
+                processes.seconds_and_memory(setting, args.steps.into(), &more)?;
+            row.step_seconds.extend(stats::median(&seconds));
+            let most = taken
+                .iter()
+                .max_by(|a, b| a.peak_mib.total_cmp(&b.peak_mib));
+            row.peak_mib.extend(most.map(|taken| taken.peak_mib));
+            row.above_start_mib
+                .extend(most.map(|taken| taken.peak_mib - taken.start_mib));
+        }
+    }
+    let ddp = rows[0].step_seconds.clone();
+    for row in &mut rows {
+        let ratios: Vec<f64> = row
+            .step_seconds
+            .iter()
+            .zip(&ddp)
+            .map(|(own, ddp)| own / ddp)
+            .collect();
+        row.times_ddp = stats::median(&ratios);
+    }
+    Ok(rows.into())
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new([
+        "ranks",
+        "strategy",
+        "peak MiB",
+        "above start",
+        "formula",
+        "s per step",
+        "x ddp",
+    ]);
+    for row in rows {
+        table.row([
+            row.ranks.to_string(),
+            row.strategy.to_owned(),
+            number(stats::median(&row.peak_mib)),
+            number(stats::median(&row.above_start_mib)),
+            number(row.formula_mib),
+            number(stats::median(&row.step_seconds)),
+            number(row.times_ddp),
+        ]);
+    }
+    table
+}
