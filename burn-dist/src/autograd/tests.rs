@@ -9,7 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::{GradHooks, GradientSink, boundary, forget_anchor, grad_hook};
+use super::{GradHooks, GradientSink, ParameterSource, boundary, forget_anchor, grad_hook};
 
 const WIDTH: usize = 6;
 
@@ -281,4 +281,71 @@ fn a_panic_while_collecting_stays_inside() {
     let reasons = sink.reasons.lock().unwrap();
     assert_eq!(reasons.len(), 8);
     assert!(reasons[0].ends_with("collecting fails"), "{}", reasons[0]);
+}
+
+/// Holds the values of a model elsewhere, and writes down who reads which.
+#[derive(Debug)]
+struct Elsewhere {
+    values: Vec<Vec<f32>>,
+    reads: Mutex<Vec<usize>>,
+}
+
+impl Elsewhere {
+    fn of(model: &Blocks) -> Arc<Self> {
+        struct Collect(Vec<Vec<f32>>);
+        impl ModuleVisitor for Collect {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0.push(param.val().into_data().to_vec().unwrap());
+            }
+        }
+        let mut collect = Collect(Vec::new());
+        model.visit(&mut collect);
+        Arc::new(Self {
+            values: collect.0,
+            reads: Mutex::default(),
+        })
+    }
+
+    fn take_reads(&self) -> Vec<usize> {
+        std::mem::take(&mut self.reads.lock().unwrap())
+    }
+}
+
+impl ParameterSource for Elsewhere {
+    fn whole(&self, parameter: usize) -> Vec<f32> {
+        self.reads.lock().unwrap().push(parameter);
+        self.values[parameter].clone()
+    }
+}
+
+#[test]
+fn parameters_from_elsewhere_are_fetched_again_in_backward_and_not_kept() {
+    let plain = Blocks::new(&device());
+    let source = Elsewhere::of(&plain);
+    let sink = Recorder::new(true);
+    forget_anchor();
+    // Other values, which nobody may use.
+    let model = Blocks::new(&device()).apply_reparameterization(GradHooks::new(
+        sink.clone(),
+        None,
+        Some(source.clone()),
+    ));
+    let loss = model.forward(input()).square().mean();
+    let expected_loss = plain.forward(input()).square().mean();
+    assert_eq!(
+        loss.clone().into_data().as_bytes(),
+        expected_loss.clone().into_data().as_bytes()
+    );
+    // Weight and bias of the stem and the three blocks, in the order of the forward pass.
+    assert_eq!(source.take_reads(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    let expected = gradients(&plain, expected_loss);
+    drop(loss.backward());
+    // The gradient of a block's input needs its weight; that of the stem's input nobody needs, and
+    // biases are in no gradient.
+    assert_eq!(source.take_reads(), [6, 4, 2]);
+    let collected = sink.collected.lock().unwrap();
+    assert_eq!(collected.len(), expected.len());
+    for (index, gradient) in collected.iter() {
+        assert_eq!(expected[*index].as_deref(), Some(gradient.as_bytes()));
+    }
 }

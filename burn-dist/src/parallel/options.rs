@@ -26,6 +26,10 @@ pub enum Strategy {
     /// ZeRO stage 3: as stage 2, but of the parameters, too, every rank keeps its shard: 16/N
     /// bytes. They are gathered when a layer reads them, in forward and again in backward, so all
     /// ranks have to read the same parameters in the same order.
+    ///
+    /// Make the model on `device.autodiff().gradient_checkpointing()`: otherwise Burn's linear
+    /// layers, where their input has more than two dimensions, keep a view of their weights for
+    /// backward, and with it the weights.
     Zero3,
 }
 
