@@ -295,7 +295,7 @@ impl Elsewhere {
         struct Collect(Vec<Vec<f32>>);
         impl ModuleVisitor for Collect {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.0.push(param.val().into_data().to_vec().unwrap());
+                self.0.push(param.val().into_data().try_to_vec().unwrap());
             }
         }
         let mut collect = Collect(Vec::new());
