@@ -271,12 +271,12 @@ impl World {
         self.launch
     }
 
-    /// Where the store listens; `None` for a single rank.
+    /// Where the store listens; `None` for a single rank, and where MPI tells when a group is connected.
     pub fn master(&self) -> Option<&Master> {
         self.master.as_ref()
     }
 
-    /// The run's secret; `None` for a single rank.
+    /// The run's secret; `None` for a single rank, and where MPI hands one out when a group is connected.
     pub fn secret(&self) -> Option<&Secret> {
         self.secret.as_ref()
     }

@@ -21,6 +21,9 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     if options.same_program {
         program::check(world, &store)?;
     }
+    if options.algorithm == Algorithm::Mpi && !has_mpi(world) {
+        return Err(no_mpi("the algorithm \"mpi\" is for ranks that MPI has started").into());
+    }
     let connected = choose(world, &options, &store);
     let (transport, nodes) = connected.inspect_err(|error| store.abort(&error.to_string()))?;
     let (rank, size) = (world.rank(), world.size());

@@ -57,18 +57,6 @@ impl std::str::FromStr for TransportKind {
     }
 }
 
-impl std::str::FromStr for Algorithm {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "auto" => Ok(Self::Auto),
-            "mpi" => Ok(Self::Mpi),
-            other => Err(format!("there is no algorithm {other:?}: use auto or mpi")),
-        }
-    }
-}
-
 /// Who computes what a collective computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {

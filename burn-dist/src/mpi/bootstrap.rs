@@ -131,7 +131,6 @@ fn name_on_another_node(all: &SimpleCommunicator, node: usize) -> Option<String>
     let bytes = name.nodename().to_bytes();
     let length = bytes.len().min(NAME);
     mine[..length].copy_from_slice(&bytes[..length]);
-    // Every rank's, although one would do: which one, only rank 0 could tell.
     let node = [node as u64];
     let mut nodes = vec![0u64; all.size() as usize];
     all.all_gather_into(&node[..], &mut nodes[..]);

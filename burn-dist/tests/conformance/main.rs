@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use burn_dist::{GroupOptions, ProcessGroup, TransportKind};
+use burn_dist::{Algorithm, GroupOptions, ProcessGroup, TransportKind};
 use suite::{Cluster, Outcome, Ranks};
 
 const LIMIT: Duration = Duration::from_secs(240);
@@ -79,3 +79,23 @@ macro_rules! conformance {
     };
 }
 for_each_test!(conformance);
+
+#[test]
+fn mpi_is_refused_where_it_has_not_started_the_ranks() {
+    let wanted = [
+        (TransportKind::Mpi, Algorithm::Auto),
+        (TransportKind::Auto, Algorithm::Mpi),
+        (TransportKind::Tcp, Algorithm::Mpi),
+    ];
+    for (transport, algorithm) in wanted {
+        let options = GroupOptions {
+            transport,
+            algorithm,
+            ..GroupOptions::default()
+        };
+        let error = ProcessGroup::in_process(2, &options)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("looking for MPI"), "{error}");
+    }
+}
