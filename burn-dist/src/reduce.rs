@@ -1,6 +1,6 @@
 //! Element-wise reductions over host memory, in vector code chosen at run time.
 //!
-//! Everything adds in rank order (or in the order of the calls), so a result does not depend on
+//! Everything adds in the order of the parts (or of the calls), so a result does not depend on
 //! who computes it. Sums of half-precision types accumulate in `f32` and are rounded once.
 
 use half::{bf16, f16};
@@ -146,7 +146,7 @@ macro_rules! with_op {
     }};
 }
 
-/// Reduces equally long `parts`, one per rank and in rank order, and writes the result over all of
+/// Reduces equally long `parts`, one per rank and in the order given, and writes the result over all of
 /// them.
 pub(crate) fn all(dtype: DType, op: ReduceOp, parts: &mut [&mut [u8]]) {
     let ranks = parts.len();
@@ -160,7 +160,7 @@ pub(crate) fn all(dtype: DType, op: ReduceOp, parts: &mut [&mut [u8]]) {
     }))
 }
 
-/// Reduces equally long `parts`, one per rank and in rank order, into `out`.
+/// Reduces equally long `parts`, one per rank and in the order given, into `out`.
 pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) {
     let ranks = parts.len();
     with_type!(dtype, T => with_op!(op, T, ranks, (combine, finish) => {
@@ -170,7 +170,7 @@ pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) 
     }))
 }
 
-/// `sum = sum ∘ part`, element by element. Half-precision sums must be widened by the caller
+/// `sum = part ∘ sum`, element by element: what arrived comes before what this rank adds. Half-precision sums must be widened by the caller
 /// first (see [`widen`]), or each call rounds. A mean is a sum until [`divide`].
 pub(crate) fn accumulate(dtype: DType, op: ReduceOp, sum: &mut [u8], part: &[u8]) {
     let op = if op == ReduceOp::Mean {
@@ -183,7 +183,7 @@ pub(crate) fn accumulate(dtype: DType, op: ReduceOp, sum: &mut [u8], part: &[u8]
         let part: &[T] = bytemuck::cast_slice(part);
         vectorised(#[inline(always)] || {
             for (s, p) in sum.iter_mut().zip(part) {
-                *s = T::narrow(combine(s.widen(), p.widen()));
+                *s = T::narrow(combine(p.widen(), s.widen()));
             }
         });
     }))

@@ -117,6 +117,10 @@ impl Cluster for Mpi<'_> {
         vec![self.world.size()]
     }
 
+    fn adds_like_the_ring(&self) -> bool {
+        self.algorithm != Algorithm::Mpi
+    }
+
     fn connect(&self, _size: usize, timeout: Duration) -> impl Ranks {
         let options = GroupOptions {
             transport: TransportKind::Mpi,

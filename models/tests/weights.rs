@@ -1,13 +1,13 @@
 //! Files of weights: what belongs together is loaded, everything else is named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use models::weights::{KeyMap, Load, PyTorchKeys, WeightsError, load, save, state_dict};
+use models::weights::{KeyMap, Load, PyTorchKeys, WeightsError, load, save, save_from, state_dict};
 use models::*;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
@@ -139,6 +139,43 @@ fn a_saved_file_is_as_pytorch_wants_it() {
     assert_eq!(mode & 0o400, 0o400);
     assert_ne!(mode & 0o777, 0o600, "only its owner may read it");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn values_from_elsewhere_are_asked_for_by_path_and_shape() {
+    let (model, other) = (csc(), csc());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.safetensors");
+    let native = state_dict(&other, &KeyMap::native()).unwrap();
+    let read = |path: &str, shape: &[usize]| {
+        let data = &native[path];
+        assert_eq!(data.shape().to_vec(), shape);
+        Ok(data.to_vec().unwrap())
+    };
+    save_from(&model, &path, &model.key_map(), HashMap::new(), read).unwrap();
+    let loaded = load(model, &path, &other.key_map()).unwrap();
+    assert_eq!(state(&loaded), state(&other));
+}
+
+#[test]
+fn values_that_cannot_be_read_leave_no_file() {
+    let model = csc();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let keys = model.key_map();
+    let failing = |at: &str, shape: &[usize]| match at {
+        "fc.bias" => Err("the disk is gone".to_owned()),
+        _ => Ok(vec![0.0; shape.iter().product()]),
+    };
+    let error = save_from(&model, &path, &keys, HashMap::new(), failing).unwrap_err();
+    assert!(
+        error.to_string().contains("`fc.bias`: the disk is gone"),
+        "{error}"
+    );
+    let short = |_: &str, _: &[usize]| Ok(vec![0.0; 3]);
+    let error = save_from(&model, &path, &keys, HashMap::new(), short).unwrap_err();
+    assert!(error.to_string().contains("has 3 elements"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]

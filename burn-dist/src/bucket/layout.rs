@@ -4,7 +4,7 @@
 //! parameters, so buckets are filled in that order. The first one is small: communication begins
 //! early.
 //!
-//! The same buckets are what sharding cuts: rank `r` owns the [`shard`](crate::shard) of every
+//! The same buckets are what sharding cuts: rank `r` owns the [`shard`](crate::shard()) of every
 //! bucket that a reduce-scatter leaves with it. A parameter that lies across a border has one piece
 //! on each side.
 

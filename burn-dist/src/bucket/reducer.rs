@@ -42,8 +42,10 @@ pub(crate) struct Reducer {
     keep: Gradients,
     /// Per parameter, its bucket and its slot there.
     places: Vec<(usize, usize)>,
-    /// Per parameter, the elements that this rank has reduced.
+    /// Per parameter, the elements of which this rank has the reduced gradient.
     owned: Vec<Range<usize>>,
+    /// Per parameter, the elements that lie in this rank's shards.
+    shards: Vec<Range<usize>>,
     /// Per parameter, its uses in graphs that are alive.
     uses: Vec<AtomicUsize>,
     state: Mutex<State>,
@@ -147,9 +149,10 @@ impl Reducer {
                 }),
             });
         }
+        let shards = owned(&layouts, parameters.len(), group.size(), group.rank());
         let owned = match keep {
             Gradients::Whole => parameters.iter().map(|p| 0..p.num_elements()).collect(),
-            _ => owned(&layouts, parameters.len(), group.size(), group.rank()),
+            _ => shards.clone(),
         };
         Ok(Self {
             group: group.clone(),
@@ -168,6 +171,7 @@ impl Reducer {
             keep,
             places,
             owned,
+            shards,
         })
     }
 
@@ -261,24 +265,21 @@ impl Reducer {
         Ok(())
     }
 
-    /// Euclidean norm of all reduced gradients together; the same bits on every rank. A collective
-    /// call.
+    /// Euclidean norm of all reduced gradients together; the same bits on every rank, and whatever
+    /// the ranks keep of the gradients. A collective call.
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
         let state = self.lock();
         let mut sum = 0.0;
-        for layout in &self.layouts {
-            for slot in &layout.slots {
-                if let Some((buffer, place)) = self.reduced(&state, slot.parameter) {
-                    sum += storage::sum_of_squares(buffer, &place)?;
-                }
+        for slot in self.layouts.iter().flat_map(|layout| &layout.slots) {
+            // Of its shards alone, where it has more: sums of the same parts have the same bits.
+            let mine = self.shards.get(slot.parameter);
+            if let Some((buffer, place)) = self.reduced(&state, slot.parameter, mine) {
+                sum += storage::sum_of_squares(buffer, &place)?;
             }
         }
-        if self.keep != Gradients::Whole {
-            let mut sums = [sum];
-            self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
-            [sum] = sums;
-        }
-        Ok(sum.sqrt())
+        let mut sums = [sum];
+        self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
+        Ok(sums[0].sqrt())
     }
 
     /// Hands the reduced gradient of the elements that this rank owns of a parameter to `then`, as
@@ -292,23 +293,23 @@ impl Reducer {
         if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
             return Ok(());
         }
-        if let Some((buffer, place)) = self.reduced(&state, parameter) {
+        if let Some((buffer, place)) = self.reduced(&state, parameter, self.owned.get(parameter)) {
             let values = buffer.as_slice::<f32>().map_err(crate::Error::from)?;
             then(values.get(place).unwrap_or_default());
         }
         Ok(())
     }
 
-    /// Where the reduced gradient of what this rank owns of a parameter lies.
+    /// Where the reduced gradient of a `part` of a parameter lies, which this rank has.
     fn reduced<'s>(
         &self,
         state: &'s State,
         parameter: usize,
+        part: Option<&Range<usize>>,
     ) -> Option<(&'s Buffer, Range<usize>)> {
-        let (index, slot) = self.place(parameter)?;
-        let owned = self.owned.get(parameter)?;
+        let ((index, slot), part) = (self.place(parameter)?, part?);
         let start = slot.elements.start;
-        let place = start + owned.start..start + owned.end;
+        let place = start + part.start..start + part.end;
         let bucket = state.buckets.get(index)?;
         match (&bucket.shard, &bucket.memory) {
             (Some(_), _) if place.is_empty() => None,

@@ -6,6 +6,9 @@
 //! | private, up to 1 KiB, all-reduce | small slots, one hop | ring |
 //! | private, all-reduce | pipeline through slots | ring |
 //! | private, everything else | ring over shared-memory streams | ring |
+//!
+//! All of them take sums in the ring's order: that of a shard begins at the rank after its owner. So
+//! they agree to the last bit.
 
 mod descriptor;
 mod ring;
@@ -102,18 +105,15 @@ pub(crate) fn run(
     };
     let words = what.encode();
     match (what.kind, memory) {
-        (Kind::AllReduce, Memory::Bucket(region, len)) => {
-            shared.all_reduce_bucket(words, region, len, reduction(what), watch)?;
+        (Kind::AllReduce | Kind::ReduceScatter, Memory::Bucket(region, len)) => {
+            let mine = shard_bytes(what, len, at.size, at.rank);
+            shared.reduce_shard(words, region, mine, reduction(what), watch)?;
         }
         (Kind::AllReduce, Memory::Private(data)) if data.len() <= SMALL => {
             shared.all_reduce_small(words, data, reduction(what), watch)?;
         }
         (Kind::AllReduce, Memory::Private(data)) => {
             shared.all_reduce_private(words, data, reduction(what), watch)?;
-        }
-        (Kind::ReduceScatter, Memory::Bucket(region, len)) => {
-            let mine = shard_bytes(what, len, at.size, at.rank);
-            shared.reduce_slice(words, region, mine, reduction(what), watch)?;
         }
         (Kind::AllGather, Memory::Bucket(region, len)) => {
             let owned = |rank| shard_bytes(what, len, at.size, rank);

@@ -23,6 +23,7 @@ use crate::buffer::Buffer;
 use crate::collective::Kind;
 use crate::element::{DType, Element, ReduceOp};
 use crate::error::Error;
+use crate::shard;
 use crate::world::World;
 use engine::{Call, Target};
 use queue::Queue;
@@ -104,19 +105,6 @@ impl Default for GroupOptions {
 #[derive(Clone)]
 pub struct ProcessGroup {
     queue: Arc<Queue>,
-}
-
-/// Rank `rank`'s shard of `len` elements: balanced, in rank order, the first `len % size` ranks
-/// with one element more.
-///
-/// ```
-/// assert_eq!(burn_dist::shard(10, 4, 0), 0..3);
-/// assert_eq!(burn_dist::shard(10, 4, 3), 8..10);
-/// ```
-pub fn shard(len: usize, size: usize, rank: usize) -> Range<usize> {
-    let (base, extra) = (len / size, len % size);
-    let start = |rank: usize| rank * base + rank.min(extra);
-    start(rank)..start(rank + 1)
 }
 
 impl ProcessGroup {

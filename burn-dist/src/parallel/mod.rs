@@ -32,6 +32,7 @@ mod sharded;
 mod state;
 mod statistics;
 mod step;
+mod trained;
 mod update;
 
 use std::sync::Arc;
@@ -50,6 +51,7 @@ pub use replicas::Checksum;
 pub(crate) use state::reshaped;
 pub use state::{StatePart, StateShare, StateSourceRead, StateValues};
 pub use step::StepReport;
+pub use trained::TrainedValues;
 
 use crate::ProcessGroup;
 use crate::autograd::{GradHooks, ParameterSource, forget_anchor, full_precision};

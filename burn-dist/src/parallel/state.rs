@@ -199,8 +199,13 @@ pub(super) fn scalars(source: &dyn StateSourceRead, prefix: &str) -> BTreeMap<St
     source.scalars().iter().filter_map(named).collect()
 }
 
-fn model_name(path: &str) -> String {
+pub(super) fn model_name(path: &str) -> String {
     format!("model/{path}")
+}
+
+/// The path in the model of the tensor `name`, if it is one of the model's.
+pub(super) fn model_path(name: &str) -> Option<&str> {
+    name.strip_prefix("model/")
 }
 
 /// `name` is as the optimizer flattened it, below [`ROOT`].
@@ -386,7 +391,7 @@ pub(super) fn restore_model<M: Module>(
     elsewhere: bool,
 ) -> (M, Result<(), ParallelError>) {
     let unused = source.names();
-    let unused = unused.iter().filter_map(|name| name.strip_prefix("model/"));
+    let unused = unused.iter().filter_map(|name| model_path(name));
     let mut put = Put {
         path: Vec::new(),
         container: String::new(),

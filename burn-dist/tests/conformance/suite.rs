@@ -56,6 +56,11 @@ pub trait Cluster {
     /// World sizes that there can be.
     fn sizes(&self) -> Vec<usize>;
 
+    /// Whether sums are taken in the order of our ring.
+    fn adds_like_the_ring(&self) -> bool {
+        true
+    }
+
     /// Connects `size` ranks whose collectives time out after `timeout`.
     fn connect(&self, size: usize, timeout: Duration) -> impl Ranks;
 }
@@ -274,34 +279,74 @@ pub fn agrees_with_the_sequential_reference(cluster: &impl Cluster) {
 }
 
 /// Sums of arbitrary floats depend on the order: every rank must see the same bits, and twice the
-/// same.
+/// same; with algorithms of our own those of the ring, in whatever memory and however reduced.
 pub fn all_ranks_see_the_same_bits(cluster: &impl Cluster) {
-    for size in sizes(cluster, [2, 3, 4]) {
-        let ranks = cluster.connect(size, PATIENT);
-        for (len, registered) in [(1000, false), (50_001, false), (50_001, true)] {
-            let work = |group: &ProcessGroup| {
-                let mut buffer = match registered {
-                    true => group.bucket(DType::F32, len).unwrap(),
-                    false => Buffer::zeroed(DType::F32, len),
-                };
-                for (i, x) in buffer.as_mut_slice::<f32>().unwrap().iter_mut().enumerate() {
-                    *x = ((i * 7919 + group.rank() * 104_729) as f32).sin();
+    for size in sizes(cluster, [2, 3, 4, 5]) {
+        let (ranks, ring) = (cluster.connect(size, PATIENT), cluster.adds_like_the_ring());
+        for len in [0, 3, 250, 1000, 50_001, 300_007] {
+            for memory in [Memory::Slice, Memory::Plain, Memory::Bucket] {
+                let work = |group: &ProcessGroup| arbitrary_mean(group, len, memory, ring);
+                let (first, second) = (ranks.on_all(work), ranks.on_all(work));
+                assert!(first.iter().chain(&second).all(|bits| *bits == first[0]));
+                if ring {
+                    assert!(
+                        first[0] == mean_of_the_ring(len, size),
+                        "another order of sums: {len} elements, {size} ranks, {memory:?}"
+                    );
                 }
-                let buffer = group
-                    .start_all_reduce(buffer, ReduceOp::Mean)
-                    .wait()
-                    .unwrap();
-                let bits = buffer
-                    .as_slice::<f32>()
-                    .unwrap()
-                    .iter()
-                    .map(|x| x.to_bits());
-                bits.collect::<Vec<_>>()
-            };
-            let (first, second) = (ranks.on_all(work), ranks.on_all(work));
-            assert!(first.iter().chain(&second).all(|bits| *bits == first[0]));
+            }
         }
     }
+}
+
+fn arbitrary(rank: usize, index: usize) -> f32 {
+    ((index * 7919 + rank * 104_729) as f32).sin()
+}
+
+/// The bits of a mean of arbitrary floats. This rank's shard is reduce-scattered as well, with the
+/// same result if sums are taken `like_the_ring`.
+fn arbitrary_mean(
+    group: &ProcessGroup,
+    len: usize,
+    memory: Memory,
+    like_the_ring: bool,
+) -> Vec<u32> {
+    let input: Vec<f32> = (0..len).map(|i| arbitrary(group.rank(), i)).collect();
+    let run = |scatter: bool| {
+        if memory == Memory::Slice {
+            let mut data = input.clone();
+            match scatter {
+                true => drop(group.reduce_scatter(&mut data, ReduceOp::Mean).unwrap()),
+                false => group.all_reduce(&mut data, ReduceOp::Mean).unwrap(),
+            }
+            return data;
+        }
+        let mut buffer = match memory {
+            Memory::Bucket => group.bucket(DType::F32, len).unwrap(),
+            _ => Buffer::zeroed(DType::F32, len),
+        };
+        buffer.as_mut_slice().unwrap().copy_from_slice(&input);
+        let handle = match scatter {
+            true => group.start_reduce_scatter(buffer, ReduceOp::Mean),
+            false => group.start_all_reduce(buffer, ReduceOp::Mean),
+        };
+        handle.wait().unwrap().as_slice::<f32>().unwrap().to_vec()
+    };
+    let (whole, scattered) = (run(false), run(true));
+    let mine = shard(len, group.size(), group.rank());
+    assert!(!like_the_ring || whole[mine.clone()] == scattered[mine]);
+    whole.iter().map(|x| x.to_bits()).collect()
+}
+
+/// A shard's sum begins at the rank after its owner.
+fn mean_of_the_ring(len: usize, size: usize) -> Vec<u32> {
+    let mean = |owner: usize, index: usize| {
+        let parts = (1..=size).map(|hop| arbitrary((owner + hop) % size, index));
+        parts.reduce(|sum, x| sum + x).unwrap() / size as f32
+    };
+    (0..size)
+        .flat_map(|owner| shard(len, size, owner).map(move |index| mean(owner, index).to_bits()))
+        .collect()
 }
 
 /// Collectives complete in the order of their start, whatever is waited for first, and blocking

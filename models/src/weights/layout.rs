@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 
+use super::float::transposed;
 use super::{KeyMap, WeightsError};
 
 /// Modules whose parameters Burn calls gamma and beta and PyTorch weight and bias.
@@ -31,6 +32,30 @@ pub(super) struct Slot {
     pub transposed: bool,
     /// Name in the file of the batch counter that PyTorch keeps beside this tensor.
     pub counter: Option<String>,
+}
+
+impl Slot {
+    /// Number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Shape in the model.
+    pub(super) fn shape_in_model(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if self.transposed {
+            shape.reverse();
+        }
+        shape
+    }
+
+    /// Values of the model, as they stand in the file.
+    pub(super) fn in_file(&self, values: Vec<f32>) -> Vec<f32> {
+        match self.shape.as_slice() {
+            [rows, _] if self.transposed => transposed(&values, *rows),
+            _ => values,
+        }
+    }
 }
 
 /// The tensors of `model` in visit order.

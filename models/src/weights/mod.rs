@@ -36,4 +36,4 @@ pub use error::{Mismatches, WeightsError};
 pub use key_map::KeyMap;
 pub use load::{Load, load};
 pub use published::PyTorchKeys;
-pub use save::{save, save_with, state_dict};
+pub use save::{save, save_from, save_with, state_dict};

@@ -1,6 +1,7 @@
 //! A model's weights become a file that PyTorch loads.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -11,8 +12,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData};
 use safetensors::{Dtype, View};
 
-use super::float::transposed;
-use super::layout::{Place, slots};
+use super::layout::{Place, Slot, slots};
 use super::{KeyMap, WeightsError};
 
 /// Name in the metadata of a file under which [`NATIVE`] stands.
@@ -46,19 +46,32 @@ pub fn save_with<M: Module>(
     model: &M,
     path: impl AsRef<Path>,
     keys: &KeyMap,
+    about: HashMap<String, String>,
+) -> Result<(), WeightsError> {
+    let mut tensors = values(model)?;
+    let read = |path: &str, _: &[usize]| {
+        let values = tensors.remove(path);
+        values.ok_or_else(|| "the model has no such tensor".to_owned())
+    };
+    save_from(model, path, keys, about, read)
+}
+
+/// Writes as [`save_with`] does, but the values come from `read`, which is given the path of a
+/// tensor in the model and its shape there, and gives its elements, row-major. One tensor at a time
+/// is read and written, and those of `model` are not looked at: they need not exist yet.
+///
+/// # Errors
+///
+/// As [`save`]; what `read` says of a tensor.
+pub fn save_from<M: Module>(
+    model: &M,
+    path: impl AsRef<Path>,
+    keys: &KeyMap,
     mut about: HashMap<String, String>,
+    read: impl FnMut(&str, &[usize]) -> Result<Vec<f32>, String>,
 ) -> Result<(), WeightsError> {
     let path = path.as_ref();
-    let failed = |reason: String| WeightsError::Write {
-        path: path.to_owned(),
-        reason,
-    };
-    let tensors = state_dict(model, keys)?;
-    let views = tensors
-        .iter()
-        .map(|(key, data)| Ok((key.as_str(), Stored::new(key, data)?)))
-        .collect::<Result<Vec<_>, String>>()
-        .map_err(failed)?;
+    let slots = slots(model, keys)?;
     // Other libraries look here for who wrote the file.
     let format = ("format".to_owned(), "pt".to_owned());
     let native = (LAYOUT.to_owned(), NATIVE.to_owned());
@@ -67,15 +80,31 @@ pub fn save_with<M: Module>(
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    write(folder, path, views, about).map_err(failed)
+    let reading = RefCell::new(Reading {
+        read,
+        failure: None,
+    });
+    let mut views = Vec::with_capacity(slots.len());
+    for slot in &slots {
+        views.push((slot.key.as_str(), Stored::Values(slot, &reading)));
+        let counter = slot.counter.as_ref();
+        views.extend(counter.map(|counter| (counter.as_str(), Stored::Counter)));
+    }
+    write(folder, path, views, about, || reading.take_failure()).map_err(|reason| {
+        WeightsError::Write {
+            path: path.to_owned(),
+            reason,
+        }
+    })
 }
 
 /// Writes beside `path`, tensor by tensor, and renames, so that `path` is always a whole file.
 fn write(
     folder: &Path,
     path: &Path,
-    views: Vec<(&str, Stored<'_>)>,
+    views: Vec<(&str, impl View)>,
     about: HashMap<String, String>,
+    unreadable: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let failed = |error: io::Error| error.to_string();
     let temporary = tempfile::Builder::new()
@@ -89,6 +118,7 @@ fn write(
     // Puts a file of its own, which only its owner may read, in the place of this one.
     safetensors::serialize_to_file(views, Some(about), &temporary)
         .map_err(|error| error.to_string())?;
+    unreadable()?;
     fs::set_permissions(&temporary, permissions).map_err(failed)?;
     let written = File::open(&temporary).and_then(|file| file.sync_all());
     written.map_err(failed)?;
@@ -106,6 +136,23 @@ pub fn state_dict<M: Module>(
     model: &M,
     keys: &KeyMap,
 ) -> Result<BTreeMap<String, TensorData>, WeightsError> {
+    let mut values = values(model)?;
+    let mut tensors = BTreeMap::new();
+    for slot in slots(model, keys)? {
+        let Some(values) = values.remove(&slot.path) else {
+            continue;
+        };
+        let values = slot.in_file(values);
+        tensors.insert(slot.key, TensorData::new(values, slot.shape));
+        if let Some(counter) = slot.counter {
+            tensors.insert(counter, TensorData::new(vec![0i64], [0usize; 0]));
+        }
+    }
+    Ok(tensors)
+}
+
+/// The values of all tensors by path.
+fn values<M: Module>(model: &M) -> Result<HashMap<String, Vec<f32>>, WeightsError> {
     // Without hooks, and with the last update of the running statistics folded in.
     let model = model.valid().materialize();
     let mut reader = Reader {
@@ -113,24 +160,9 @@ pub fn state_dict<M: Module>(
         values: HashMap::new(),
         outcome: Ok(()),
     };
-    let slots = slots(&model, keys)?;
     model.visit(&mut reader);
     reader.outcome?;
-    let mut tensors = BTreeMap::new();
-    for slot in slots {
-        let Some(values) = reader.values.remove(&slot.path) else {
-            continue;
-        };
-        let values = match slot.shape.as_slice() {
-            [rows, _] if slot.transposed => transposed(&values, *rows),
-            _ => values,
-        };
-        tensors.insert(slot.key, TensorData::new(values, slot.shape));
-        if let Some(counter) = slot.counter {
-            tensors.insert(counter, TensorData::new(vec![0i64], [0usize; 0]));
-        }
-    }
-    Ok(tensors)
+    Ok(reader.values)
 }
 
 struct Reader {
@@ -171,42 +203,86 @@ impl ModuleVisitor for Reader {
     }
 }
 
-/// A tensor as safetensors takes it.
-struct Stored<'a> {
-    dtype: Dtype,
-    shape: &'a [usize],
-    bytes: &'a [u8],
+/// Whoever gives the values, and the first reason why it could not.
+struct Reading<R> {
+    read: R,
+    failure: Option<String>,
 }
 
-impl<'a> Stored<'a> {
-    fn new(key: &str, data: &'a TensorData) -> Result<Self, String> {
-        let dtype = match data.dtype() {
-            DType::F32 => Dtype::F32,
-            DType::I64 => Dtype::I64,
-            other => return Err(format!("`{key}` has elements of type {other:?}")),
-        };
-        Ok(Self {
-            dtype,
-            shape: data.shape().as_slice(),
-            bytes: data.as_bytes(),
+/// Reads a tensor when it is written. What safetensors asks for cannot fail, so failures are kept
+/// until the file is written, and thrown away with it.
+trait ReadValues {
+    fn values(&self, slot: &Slot) -> Vec<f32>;
+    fn take_failure(&self) -> Result<(), String>;
+}
+
+impl<R: FnMut(&str, &[usize]) -> Result<Vec<f32>, String>> ReadValues for RefCell<Reading<R>> {
+    fn values(&self, slot: &Slot) -> Vec<f32> {
+        let len = slot.len();
+        let mut reading = self.borrow_mut();
+        if reading.failure.is_some() {
+            return vec![0.0; len];
+        }
+        let read = (reading.read)(&slot.path, &slot.shape_in_model());
+        let read = read.and_then(|values| match values.len() == len {
+            true => Ok(slot.in_file(values)),
+            false => Err(format!(
+                "has {} elements, the model {:?}",
+                values.len(),
+                slot.shape_in_model()
+            )),
+        });
+        read.unwrap_or_else(|reason| {
+            reading.failure = Some(format!("tensor `{}`: {reason}", slot.path));
+            vec![0.0; len]
         })
     }
+
+    fn take_failure(&self) -> Result<(), String> {
+        self.borrow_mut().failure.take().map_or(Ok(()), Err)
+    }
+}
+
+/// A tensor as safetensors takes it.
+enum Stored<'a> {
+    /// Read when it is written.
+    Values(&'a Slot, &'a dyn ReadValues),
+    /// PyTorch's counter of batches.
+    Counter,
 }
 
 impl View for Stored<'_> {
     fn dtype(&self) -> Dtype {
-        self.dtype
+        match self {
+            Self::Values(..) => Dtype::F32,
+            Self::Counter => Dtype::I64,
+        }
     }
 
     fn shape(&self) -> &[usize] {
-        self.shape
+        match self {
+            Self::Values(slot, _) => &slot.shape,
+            Self::Counter => &[],
+        }
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        self.bytes.into()
+        match self {
+            Self::Values(slot, reading) => {
+                let values = reading.values(slot);
+                values
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect()
+            }
+            Self::Counter => vec![0; self.data_len()].into(),
+        }
     }
 
     fn data_len(&self) -> usize {
-        self.bytes.len()
+        match self {
+            Self::Values(slot, _) => slot.len() * size_of::<f32>(),
+            Self::Counter => size_of::<i64>(),
+        }
     }
 }

@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use burn_dist::checkpoint::Source;
+use burn_dist::parallel::TrainedValues;
 use clap::ValueEnum;
 use datasets::Dataset;
 use models::ImageClassifier;
-use models::weights::{KeyMap, PyTorchKeys, WeightsError, save_with};
+use models::weights::{KeyMap, PyTorchKeys, save_from};
 
-use super::{Trained, WithTrained};
+use super::Trained;
 use crate::error::TrainError;
+use crate::model::WithModel;
 
 /// How tensors are named and laid out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -57,30 +60,38 @@ impl Trained {
             ),
             ("step".to_owned(), self.step.to_string()),
         ]);
-        let device = burn_dist::world::World::single().device();
+        let source = Source::open(&self.checkpoint)?;
         let export = Export {
+            source: &source,
             path,
             format,
             about,
         };
-        Ok(self.with_model(&subject, &device, export)??)
+        let device = burn_dist::world::World::single().device();
+        crate::model::build(&self.config.model, &subject, &device, export)?
     }
 }
 
+/// Copies tensor by tensor: the model gives the names and shapes, and its parameters, which come to
+/// exist when they are first used, never do.
 struct Export<'a> {
+    source: &'a Source,
     path: &'a Path,
     format: Format,
     about: HashMap<String, String>,
 }
 
-impl WithTrained for Export<'_> {
-    type Output = Result<(), WeightsError>;
+impl WithModel for Export<'_> {
+    type Output = Result<(), TrainError>;
 
-    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Result<Self::Output, TrainError> {
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let keys = match self.format {
             Format::Torch => model.key_map(),
             Format::Burn => KeyMap::native(),
         };
-        Ok(save_with(&model, self.path, &keys, self.about))
+        let mut values = TrainedValues::new(self.source);
+        let read = |path: &str, shape: &[usize]| values.read(path, shape);
+        save_from(&model, self.path, &keys, self.about, read)?;
+        Ok(values.finish()?)
     }
 }

@@ -1,44 +1,32 @@
 //! Collectives on registered buckets: no copy, two synchronisations.
 //!
-//! All-reduce: everybody enters; rank r takes slice r of all mappings, reduces it in rank order
-//! and writes the result to all mappings; everybody leaves. There is no gather phase, no line is
-//! read twice, and the result is bit-identical on all ranks.
+//! All-reduce: everybody enters; every rank takes its shard of all mappings, reduces it and writes
+//! the result to all mappings; everybody leaves. There is no gather phase, no line is read twice,
+//! and the result is bit-identical on all ranks.
 
 use std::ops::Range;
 
-use super::{Descriptor, Region, SharedMemory, Stop, Watch, slice_of};
+use super::{Descriptor, Region, SharedMemory, Stop, Watch};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
+use crate::shard::summands;
 
 impl SharedMemory {
-    /// Reduces the first `len` bytes of the bucket over all ranks, in place.
-    pub(crate) fn all_reduce_bucket(
+    /// Reduces this rank's `shard`, in bytes, of the bucket, on all ranks; the other ranks do the
+    /// same with theirs.
+    pub(crate) fn reduce_shard(
         &mut self,
         descriptor: Descriptor,
         bucket: &mut Region,
-        len: usize,
-        (dtype, op): (DType, ReduceOp),
-        watch: &Watch,
-    ) -> Result<(), Stop> {
-        let mine = slice_of(len, self.size(), self.rank);
-        self.reduce_slice(descriptor, bucket, mine, (dtype, op), watch)
-    }
-
-    /// Reduces one slice of the bucket, which no other rank may have taken. The slices of other
-    /// ranks are reduced by them, or left as they are when they are empty there.
-    pub(crate) fn reduce_slice(
-        &mut self,
-        descriptor: Descriptor,
-        bucket: &mut Region,
-        slice: Range<usize>,
+        shard: Range<usize>,
         (dtype, op): (DType, ReduceOp),
         watch: &Watch,
     ) -> Result<(), Stop> {
         self.enter(descriptor, watch)?;
-        if !slice.is_empty() {
+        if !shard.is_empty() {
             // SAFETY: all ranks have entered this collective with this bucket, so none uses its
-            // memory but for its own slice of it, and slices don't overlap.
-            let mut parts = unsafe { self.parts(bucket, &slice) };
+            // memory but for its own shard of it, and shards don't overlap.
+            let mut parts = unsafe { self.parts(bucket, &shard) };
             reduce::all(dtype, op, &mut parts);
         }
         self.finish(watch)
@@ -67,7 +55,8 @@ impl SharedMemory {
         self.finish(watch)
     }
 
-    /// The same range of every rank's mapping of a bucket.
+    /// The same range of every rank's mapping of a bucket, in the order in which the ranks' parts
+    /// of this rank's shard are added.
     ///
     /// # Safety
     /// No other rank, and nobody else in this process, may use this range of any of the mappings
@@ -84,9 +73,9 @@ impl SharedMemory {
                 std::slice::from_raw_parts_mut(mapping.as_ptr().add(range.start), range.len())
             }
         };
-        self.buckets[bucket.bucket]
-            .iter()
-            .map(|mapping| slice(mapping))
+        let mappings = &self.buckets[bucket.bucket];
+        summands(self.rank, self.size())
+            .map(|rank| slice(&mappings[rank]))
             .collect()
     }
 }

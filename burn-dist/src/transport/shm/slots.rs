@@ -2,10 +2,13 @@
 //! rank copies in the slices that others own, the owner reduces its slice and writes the result
 //! back into every peer's slot, and each rank copies the results out.
 
+use std::ops::Range;
+
 use super::arena::{SLOT, SLOTS};
 use super::{Descriptor, SharedMemory, Stop, Watch, slice_of};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
+use crate::shard::{pieces, summands};
 
 /// With two ranks a chunk of this size and its copy stay in the second-level cache; more ranks
 /// need larger ones, or synchronisation costs more than it saves.
@@ -35,7 +38,7 @@ impl SharedMemory {
             if let Some((index, range)) =
                 stage.checked_sub(1).and_then(|i| Some((i, chunks.get(i)?)))
             {
-                self.reduce(index, &mut data[range.clone()], (dtype, op), watch)?;
+                self.reduce(index, data, range, (dtype, op), watch)?;
             }
             if let Some((index, range)) =
                 stage.checked_sub(2).and_then(|i| Some((i, chunks.get(i)?)))
@@ -73,31 +76,40 @@ impl SharedMemory {
             .post(number.wrapping_add(1));
     }
 
+    /// Reduces this rank's slice of `chunk`, a range of `data`.
     fn reduce(
         &mut self,
         index: usize,
         data: &mut [u8],
+        chunk: &Range<usize>,
         (dtype, op): (DType, ReduceOp),
         watch: &Watch,
     ) -> Result<(), Stop> {
-        let number = self.number(index);
-        let slice = slice_of(data.len(), self.size(), self.rank);
+        let (number, size) = (self.number(index), self.size());
         for rank in self.peers() {
             let filled = &self.arenas[rank].head().filled.0;
             filled.wait(rank, number.wrapping_add(1), self.spin, watch)?;
         }
-        let mut mine = Some(&mut data[slice.clone()]);
-        let mut parts: Vec<&mut [u8]> = Vec::with_capacity(self.size());
-        for (rank, arena) in self.arenas.iter().enumerate() {
-            let own = mine.take_if(|_| rank == self.rank);
-            // SAFETY: within the slot; its owner has posted that it is filled and does not touch
-            // this rank's slice before this rank has posted that it is reduced.
-            let part = own.unwrap_or_else(|| unsafe {
-                std::slice::from_raw_parts_mut(arena.slot(number).add(slice.start), slice.len())
-            });
-            parts.push(part);
+        let slice = slice_of(chunk.len(), size, self.rank);
+        let (element, elements) = (dtype.size(), data.len() / dtype.size());
+        let slice = (chunk.start + slice.start) / element..(chunk.start + slice.end) / element;
+        for (owner, piece) in pieces(slice, elements, size) {
+            let piece = piece.start * element..piece.end * element;
+            let mut mine = Some(&mut data[piece.clone()]);
+            let part = |rank: usize| {
+                let own = mine.take_if(|_| rank == self.rank);
+                // SAFETY: within the slot; its owner has posted that it is filled and does not
+                // touch this rank's slice before this rank has posted that it is reduced.
+                own.unwrap_or_else(|| unsafe {
+                    let start = self.arenas[rank]
+                        .slot(number)
+                        .add(piece.start - chunk.start);
+                    std::slice::from_raw_parts_mut(start, piece.len())
+                })
+            };
+            let mut parts: Vec<&mut [u8]> = summands(owner, size).map(part).collect();
+            reduce::all(dtype, op, &mut parts);
         }
-        reduce::all(dtype, op, &mut parts);
         self.arenas[self.rank]
             .head()
             .reduced

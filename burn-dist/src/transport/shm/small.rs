@@ -4,6 +4,7 @@
 use super::{Descriptor, SMALL, SharedMemory, Stop, Watch};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
+use crate::shard::{pieces, summands};
 
 impl SharedMemory {
     /// Reduces at most [`SMALL`] bytes of private memory over all ranks.
@@ -15,10 +16,15 @@ impl SharedMemory {
         watch: &Watch,
     ) -> Result<(), Stop> {
         self.offer(descriptor, data, watch)?;
-        let parts: Vec<&[u8]> = (0..self.size())
-            .map(|rank| self.offered(rank, data.len()))
-            .collect();
-        reduce::into(dtype, op, &parts, data);
+        let (size, element) = (self.size(), dtype.size());
+        let (whole, elements) = (data.len(), data.len() / element);
+        for (owner, piece) in pieces(0..elements, elements, size) {
+            let bytes = piece.start * element..piece.end * element;
+            let parts: Vec<&[u8]> = summands(owner, size)
+                .map(|rank| &self.offered(rank, whole)[bytes.clone()])
+                .collect();
+            reduce::into(dtype, op, &parts, &mut data[bytes]);
+        }
         Ok(())
     }
 

@@ -1,0 +1,65 @@
+//! The values of a trained model, one tensor at a time: for those who pass them on and never need
+//! the model itself.
+
+use std::collections::BTreeSet;
+
+use burn::tensor::DType;
+
+use super::{ParallelError, StateSourceRead, ema, state};
+
+/// What [`load_model`](super::load_model) would give a model: parameters and buffers of a saved
+/// state, or the averages of the parameters where the state has them.
+pub struct TrainedValues<'a> {
+    source: &'a dyn StateSourceRead,
+    names: BTreeSet<String>,
+    /// Names of the model's tensors that nobody has asked for.
+    unused: BTreeSet<String>,
+}
+
+impl<'a> TrainedValues<'a> {
+    /// The values in `source`.
+    pub fn new(source: &'a dyn StateSourceRead) -> Self {
+        let names: BTreeSet<String> = source.names().into_iter().collect();
+        let of_model = |name: &&String| state::model_path(name).is_some();
+        Self {
+            source,
+            unused: names.iter().filter(of_model).cloned().collect(),
+            names,
+        }
+    }
+
+    /// The elements, row-major, of the tensor at `path`, which must have this `shape`.
+    ///
+    /// # Errors
+    /// Why they cannot be had, for people.
+    pub fn read(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+        let own = state::model_name(path);
+        self.unused.remove(&own);
+        let average = ema::tensor_name(path);
+        let name = if self.names.contains(&average) {
+            average
+        } else {
+            own
+        };
+        let found = self.source.shape(&name)?;
+        if found != shape {
+            return Err(format!("the model has {shape:?}, the checkpoint {found:?}"));
+        }
+        let data = self.source.read(&name)?.convert_dtype(DType::F32);
+        data.try_into_vec().map_err(|error| error.to_string())
+    }
+
+    /// To be called when all tensors of a model have been read.
+    ///
+    /// # Errors
+    /// A tensor that the model does not have.
+    pub fn finish(mut self) -> Result<(), ParallelError> {
+        match self.unused.pop_first() {
+            None => Ok(()),
+            Some(name) => Err(ParallelError::Restore {
+                path: state::model_path(&name).unwrap_or_default().to_owned(),
+                reason: "the model has no such tensor".to_owned(),
+            }),
+        }
+    }
+}
