@@ -31,7 +31,8 @@ pub struct Evaluation {
 
 /// Evaluates `model`, which must not record gradients, and counts which classes are taken for
 /// which; `dataset` is that of the loader. Every rank takes its own part of the samples; all get
-/// the result for the whole, and rank 0 sample predictions too.
+/// the result for the whole, and rank 0 sample predictions too. `together`: a forward pass is a
+/// collective call, so all ranks have to make as many.
 ///
 /// # Errors
 /// If a sample cannot be read or a rank fails.
@@ -42,13 +43,20 @@ pub fn evaluate<M: ImageClassifier>(
     sampler: &EvalSampler,
     device: &Device,
     group: &ProcessGroup,
+    together: bool,
 ) -> Result<(Evaluation, Details), TrainError> {
     let classes = dataset.class_names().len();
     let mut tally = Tally::new(classes);
     // Sums in double precision and counts in integers: nothing depends on who summed what.
     let mut loss = [0f64];
     let mut counts = [0i64; 3];
-    for batch in loader.iter(sampler.epoch()) {
+    let epoch = sampler.epoch();
+    let own_passes = epoch.batches() as i64;
+    let mut passes = [own_passes];
+    if together {
+        group.all_reduce(&mut passes, ReduceOp::Max)?;
+    }
+    for batch in loader.iter(epoch) {
         let batch = batch?;
         let expected = batch.labels.clone();
         let indices = batch.indices.clone();
@@ -69,6 +77,11 @@ pub fn evaluate<M: ImageClassifier>(
             }
         }
         counts[2] += expected.len() as i64;
+    }
+    for _ in own_passes..passes[0] {
+        let shape = dataset.shape();
+        let nothing = Tensor::zeros([1, shape.channels, shape.height, shape.width], device);
+        drop(model.forward(nothing));
     }
     group.all_reduce(&mut loss, ReduceOp::Sum)?;
     group.all_reduce(&mut counts, ReduceOp::Sum)?;

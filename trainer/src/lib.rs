@@ -6,6 +6,7 @@
 //! the configuration names, the training loop goes through epochs and steps, [`mod@evaluate`]
 //! measures, [`metrics`] and [`console`] tell programs and people.
 
+mod activations;
 pub mod allocator;
 mod batch;
 pub mod callback;

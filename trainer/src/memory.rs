@@ -7,6 +7,28 @@ pub fn resident_mib() -> Option<f64> {
     Some(pages as f64 * rustix::param::page_size() as f64 / f64::from(1 << 20))
 }
 
+/// The same in bytes.
+pub(crate) fn resident_bytes() -> Option<u64> {
+    status("VmRSS:")
+}
+
+/// The most bytes that were resident since the process began, or since [`reset_peak`].
+pub(crate) fn peak_bytes() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// Forgets the most that was resident. False where the system cannot.
+pub(crate) fn reset_peak() -> bool {
+    std::fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+fn status(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -171,11 +171,15 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// The device with autodiff as the configuration wants it. Where parameters are gathered, they and
-/// what is made of them must not be kept for backward.
+/// The device with autodiff as the configuration wants it.
 pub(crate) fn training_device(session: &Session<'_>) -> Device {
-    let device = session.device.clone().autodiff();
-    let config = session.config;
+    autodiff(&session.device, session.config)
+}
+
+/// `device` with autodiff. Where parameters are gathered, they and what is made of them must not be
+/// kept for backward.
+pub(crate) fn autodiff(device: &Device, config: &Config) -> Device {
+    let device = device.clone().autodiff();
     if config.train.recompute || config.parallel.strategy == StrategyName::Zero3 {
         device.gradient_checkpointing()
     } else {

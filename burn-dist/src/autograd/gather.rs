@@ -19,7 +19,7 @@ use burn::backend::{
     Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
     backend_extension,
 };
-use burn::tensor::{Shape, Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use super::anchor;
 use super::grad_hook::GradHookBackward;
@@ -61,14 +61,13 @@ where
 {
     let shape = placeholder.shape();
     let values = fetch.source.whole(fetch.parameter);
-    if values.len() != shape.num_elements() {
+    let len = shape.num_elements() * size_of::<f32>();
+    let Some(values) = values.filter(|values| values.len() == len) else {
         // The source remembers why, and the step will report it.
         return placeholder;
-    }
-    let flat = Shape::new([values.len()]);
-    let device = placeholder.device();
-    let flat = B::float_from_data(TensorData::new(values, flat), &device);
-    B::float_reshape(flat, shape)
+    };
+    let data = TensorData::from_bytes(values, shape, DType::F32);
+    B::float_from_data(data, &placeholder.device())
 }
 
 /// Gathers the parameter again when backward needs it.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Bytes, Tensor};
 
 /// Receives gradients from the hooks of one model. Parameters are named by their index among the
 /// trainable parameters in visit order.
@@ -31,9 +31,9 @@ pub(crate) trait GradientSink: fmt::Debug + Send + Sync {
 
 /// Gives the values of parameters that are not in the model itself.
 pub(crate) trait ParameterSource: fmt::Debug + Send + Sync {
-    /// All values of a parameter, flat; of another length if they cannot be had, which is then
-    /// known to the source.
-    fn whole(&self, parameter: usize) -> Vec<f32>;
+    /// All values of a parameter, `f32`; `None` if they cannot be had, which is then known to the
+    /// source.
+    fn whole(&self, parameter: usize) -> Option<Bytes>;
 }
 
 /// One use of a parameter in a graph, alive as long as the operation that recorded it.

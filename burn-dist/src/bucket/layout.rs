@@ -55,9 +55,10 @@ impl BucketSizes {
 }
 
 impl Default for BucketSizes {
-    /// 25 MiB, the first 1 MiB.
+    /// 8 MiB, the first 1 MiB: large enough for a network, and small beside a model, because with
+    /// shards several of them are on their way at a time.
     fn default() -> Self {
-        Self::from_mib(25)
+        Self::from_mib(8)
     }
 }
 

@@ -63,7 +63,7 @@ use describe::Description;
 use ema::Ema;
 use optimizer::OptimizerState;
 use replicas::Which;
-use sharded::{Leave, pieces_of};
+use sharded::{pieces_of, take_pieces};
 
 /// A model that all ranks of a group train together.
 ///
@@ -134,15 +134,29 @@ impl<M: Module> Parallel<M> {
         let (description, parameters, optimizer) =
             tell_others(group, Self::prepare(&model, &optimizer, &options))?;
         description.agree(group)?;
-        let (model, outcome) = replicas::broadcast(model, Which::All, group);
+        let sharded = options.strategy == Strategy::Zero3;
+        let which = match sharded {
+            true => Which::Buffers,
+            false => Which::All,
+        };
+        let (model, outcome) = replicas::broadcast(model, which, group);
         tell_others(group, outcome)?;
         let keep = options.strategy.gradients();
         let reducer = Reducer::new(group, parameters, options.buckets, keep)?;
         let reducer = Arc::new(reducer);
-        let (model, ema) = Self::start_ema(model, &options, &reducer);
-        let ema = tell_others(group, ema)?;
-        let (model, store) = Self::shard(model, &options, group, &reducer);
+        let (model, store) = match sharded {
+            true => Self::shard(model, &options, group, &reducer),
+            false => (model, Ok(None)),
+        };
         let store = tell_others(group, store)?;
+        let (model, ema) = match &store {
+            Some(store) => (
+                model,
+                Ok(options.ema.map(|ema| Ema::new(ema, store.pieces()))),
+            ),
+            None => Self::start_ema(model, &options, &reducer),
+        };
+        let ema = tell_others(group, ema)?;
         let cast = options.precision.cast_to();
         let model = match cast {
             Some(dtype) => statistics::cast(model, dtype),
@@ -216,21 +230,18 @@ impl<M: Module> Parallel<M> {
         let Some(options) = options.ema else {
             return (model, Ok(None));
         };
-        let (model, pieces) = pieces_of(model, reducer.owned(), Leave::Values);
+        let (model, pieces) = pieces_of(model, reducer.owned());
         (model, pieces.map(|pieces| Some(Ema::new(options, pieces))))
     }
 
-    /// Takes the parameters out of the model, if the strategy wants them as shards.
+    /// Takes the parameters out of the model.
     fn shard(
         model: M,
         options: &ParallelOptions,
         group: &ProcessGroup,
         reducer: &Arc<Reducer>,
     ) -> (M, Result<Option<Arc<Store>>, ParallelError>) {
-        if options.strategy != Strategy::Zero3 {
-            return (model, Ok(None));
-        }
-        let (model, pieces) = pieces_of(model, reducer.owned(), Leave::Placeholders);
+        let (model, pieces) = take_pieces(model, reducer.owned(), group);
         let store = |pieces| Arc::new(Store::new(group, reducer.clone(), options.prefetch, pieces));
         (model, pieces.map(|pieces| Some(store(pieces))))
     }
@@ -270,6 +281,38 @@ impl<M: Module> Parallel<M> {
     /// kept, else [`valid`](Self::valid).
     pub fn for_evaluation(&self) -> M {
         self.valid_ema().unwrap_or_else(|| self.valid())
+    }
+
+    /// Hands the model [`for_evaluation`](Self::for_evaluation) to `then`.
+    ///
+    /// Under [`Strategy::Zero3`] it is not made whole: a layer's parameters are gathered when the
+    /// layer reads them, so every rank has to run the same number of forward passes
+    /// ([`gathers`](Self::gathers) tells), and the model is of no use anywhere else.
+    ///
+    /// # Errors
+    ///
+    /// A failed collective.
+    pub fn evaluate_with<R>(&self, then: impl FnOnce(&M) -> R) -> Result<R, ParallelError> {
+        let Some(store) = &self.store else {
+            return Ok(then(&self.for_evaluation()));
+        };
+        let model = self.get().valid();
+        let model = match self.options.precision.cast_to() {
+            Some(_) => statistics::cast(model, FloatDType::F32),
+            None => model,
+        };
+        let pieces = match &self.ema {
+            Some(ema) => ema.all().to_vec(),
+            None => store.pieces(),
+        };
+        let result = store.lend(pieces, || full_precision(|| then(&model)));
+        store.failure()?;
+        Ok(result)
+    }
+
+    /// Whether a forward pass is a collective call, because parameters are gathered in it.
+    pub fn gathers(&self) -> bool {
+        self.store.is_some()
     }
 
     /// Ends the training and returns the model, trainable as it was given to [`new`](Self::new).
@@ -411,7 +454,7 @@ impl<M: Module> Parallel<M> {
                     store.pieces()
                 }
                 (None, Some(model)) => {
-                    let (model, pieces) = pieces_of(model, owned, Leave::Values);
+                    let (model, pieces) = pieces_of(model, owned);
                     self.model = Some(model);
                     pieces?
                 }

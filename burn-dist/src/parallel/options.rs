@@ -112,7 +112,7 @@ pub struct ParallelOptions {
 }
 
 impl Default for ParallelOptions {
-    /// DDP, no accumulation, no clipping, buckets of 25 MiB (the first 1 MiB), `f32`.
+    /// DDP, no accumulation, no clipping, buckets of 8 MiB (the first 1 MiB), `f32`.
     fn default() -> Self {
         Self {
             strategy: Strategy::default(),

@@ -52,7 +52,7 @@ pub(super) fn checksum<M: Module>(model: &M) -> Result<Checksum, ParallelError> 
 pub(super) fn checksum_of(store: &Store, parameters: usize) -> Result<Checksum, ParallelError> {
     let mut hasher = blake3::Hasher::new();
     for parameter in 0..parameters {
-        hasher.update(bytemuck::cast_slice(&store.read(parameter)?));
+        hasher.update(&store.read(parameter)?);
     }
     store.release();
     Ok(Checksum(*hasher.finalize().as_bytes()))

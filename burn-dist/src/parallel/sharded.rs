@@ -204,16 +204,35 @@ impl ModuleMapper for PutBack<'_> {
 /// What this rank owns of every parameter, in visit order.
 pub(super) type Pieces = Vec<Arc<Vec<f32>>>;
 
-/// Takes what this rank owns of every trainable parameter out of a model.
+/// What this rank owns of every trainable parameter of a model.
 pub(super) fn pieces_of<M: Module>(
     model: M,
     owned: &[Range<usize>],
-    leave: Leave,
+) -> (M, Result<Pieces, ParallelError>) {
+    cut(model, owned, None)
+}
+
+/// Takes all trainable parameters out of a model: of those that rank 0 has every rank gets what it
+/// owns, and leaves one element that pretends to have the parameter's shape. One parameter at a time,
+/// so that no rank has to hold a whole model whose parameters come to exist when they are first
+/// looked at. A collective call.
+pub(super) fn take_pieces<M: Module>(
+    model: M,
+    owned: &[Range<usize>],
+    group: &ProcessGroup,
+) -> (M, Result<Pieces, ParallelError>) {
+    cut(model, owned, Some(group))
+}
+
+fn cut<M: Module>(
+    model: M,
+    owned: &[Range<usize>],
+    take: Option<&ProcessGroup>,
 ) -> (M, Result<Pieces, ParallelError>) {
     let mut cut = Cut {
         path: Vec::new(),
         owned,
-        leave,
+        take,
         pieces: Vec::new(),
         outcome: Ok(()),
     };
@@ -221,19 +240,11 @@ pub(super) fn pieces_of<M: Module>(
     (model, cut.outcome.map(|()| cut.pieces))
 }
 
-/// What stays in the model when pieces are cut out of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leave {
-    /// The parameters.
-    Values,
-    /// One element per parameter, which pretends to have its shape.
-    Placeholders,
-}
-
 struct Cut<'a> {
     path: Vec<String>,
     owned: &'a [Range<usize>],
-    leave: Leave,
+    /// Whose rank 0 has the values, if they leave the model.
+    take: Option<&'a ProcessGroup>,
     pieces: Pieces,
     outcome: Result<(), ParallelError>,
 }
@@ -244,7 +255,12 @@ impl Cut<'_> {
             path: self.path.join("."),
             reason,
         };
-        let data = data.map_err(|error| unreadable(error.to_string()))?;
+        let mut data = data.map_err(|error| unreadable(error.to_string()))?;
+        if let Some(group) = self.take {
+            let (mut bytes, shape, dtype) = data.into_parts();
+            group.broadcast::<u8>(&mut bytes, 0)?;
+            data = TensorData::from_bytes(bytes, shape, dtype);
+        }
         let owned = self.owned.get(self.pieces.len()).cloned().unwrap_or(0..0);
         match data
             .as_slice::<f32>()
@@ -277,7 +293,7 @@ impl ModuleMapper for Cut<'_> {
             Ok(piece) => self.pieces.push(Arc::new(piece)),
             Err(error) => self.outcome = Err(error),
         }
-        if self.leave == Leave::Values {
+        if self.take.is_none() {
             return param;
         }
         let shape = param.lazy_shape();

@@ -6,6 +6,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use burn::tensor::{AllocationProperty, Bytes};
+
 use crate::autograd::ParameterSource;
 use crate::bucket::{BucketLayout, Reducer};
 use crate::{Buffer, DType, Error, Handle, ProcessGroup};
@@ -156,7 +158,16 @@ struct Gathered {
 
 enum Content {
     Coming(Handle),
-    Here(Buffer),
+    Here(bytes::Bytes),
+}
+
+/// A gathered bucket, whose parts may outlive its place in the store.
+struct Owner(Buffer);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
 }
 
 impl Store {
@@ -194,6 +205,19 @@ impl Store {
         change(&mut state.pieces)
     }
 
+    /// Lets `then` read `pieces` in place of those that are kept here.
+    pub(crate) fn lend<R>(&self, pieces: Vec<Arc<Vec<f32>>>, then: impl FnOnce() -> R) -> R {
+        let swap = |mut pieces: Vec<Arc<Vec<f32>>>| {
+            self.release();
+            std::mem::swap(&mut self.lock().pieces, &mut pieces);
+            pieces
+        };
+        let own = swap(pieces);
+        let result = then();
+        drop(swap(own));
+        result
+    }
+
     /// Gives up what is gathered.
     pub(crate) fn release(&self) {
         self.update(|_| ());
@@ -204,10 +228,11 @@ impl Store {
         self.lock().failure.take().map_or(Ok(()), Err)
     }
 
-    /// The whole of a parameter. Every rank reads the same parameters in the same order.
-    pub(crate) fn read(&self, parameter: usize) -> Result<Vec<f32>, Error> {
+    /// The whole of a parameter: its part of the gathered bucket, which is not copied. Every rank
+    /// reads the same parameters in the same order.
+    pub(crate) fn read(&self, parameter: usize) -> Result<bytes::Bytes, Error> {
         let Some((bucket, place)) = self.reducer.place_of(parameter) else {
-            return Ok(Vec::new());
+            return Ok(bytes::Bytes::new());
         };
         let mut state = self.lock();
         self.ensure(&mut state, bucket)?;
@@ -217,21 +242,19 @@ impl Store {
             .iter_mut()
             .find(|entry| entry.bucket == bucket)
         else {
-            return Ok(Vec::new());
+            return Ok(bytes::Bytes::new());
         };
         // Waits only now, when the next ones are under way.
         if let Content::Coming(_) = content {
-            let coming = std::mem::replace(content, Content::Here(Buffer::zeroed(DType::F32, 0)));
+            let coming = std::mem::replace(content, Content::Here(bytes::Bytes::new()));
             if let Content::Coming(handle) = coming {
-                *content = Content::Here(handle.wait()?);
+                *content = Content::Here(bytes::Bytes::from_owner(Owner(handle.wait()?)));
             }
         }
+        let place = place.start * size_of::<f32>()..place.end * size_of::<f32>();
         match content {
-            Content::Here(buffer) => {
-                let values = buffer.as_slice::<f32>()?;
-                Ok(values.get(place).unwrap_or_default().to_vec())
-            }
-            Content::Coming(_) => Ok(Vec::new()),
+            Content::Here(all) if place.end <= all.len() => Ok(all.slice(place)),
+            _ => Ok(bytes::Bytes::new()),
         }
     }
 
@@ -287,12 +310,15 @@ impl Store {
 }
 
 impl ParameterSource for Store {
-    fn whole(&self, parameter: usize) -> Vec<f32> {
-        self.read(parameter).unwrap_or_else(|error| {
-            let mut state = self.lock();
-            state.failure.get_or_insert(error);
-            Vec::new()
-        })
+    fn whole(&self, parameter: usize) -> Option<Bytes> {
+        match self.read(parameter) {
+            // Whoever writes to it gets a copy.
+            Ok(values) => Some(Bytes::from_shared(values, AllocationProperty::Native)),
+            Err(error) => {
+                self.lock().failure.get_or_insert(error);
+                None
+            }
+        }
     }
 }
 

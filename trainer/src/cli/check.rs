@@ -3,6 +3,7 @@
 use burn_dist::world::World;
 use clap::Args;
 
+use super::activations::measured;
 use super::args::ConfigArgs;
 use super::failure::Failure;
 use super::ranks::world_size;
@@ -11,7 +12,7 @@ use burn_dist::parallel::{MemoryEstimate, Strategy};
 use crate::config::{Config, Loaded, OptimizerConfig};
 use crate::console::say;
 use crate::data;
-use crate::run::plan;
+use crate::run::{Plan, plan};
 
 /// Arguments of `trainer check`.
 #[derive(Debug, Args)]
@@ -47,7 +48,7 @@ pub fn say_resolved(loaded: &Loaded, size: usize) -> Result<(), Failure> {
     }
     let plan = plan(loaded, size)?;
     say(&format!("# {} parameters", plan.parameters));
-    say_memory(config, plan.parameters as u64, size);
+    say_memory(config, &plan, size);
     say(&format!(
         "# {} training and {} test images, {} steps per epoch",
         plan.train_samples, plan.test_samples, plan.steps_per_epoch
@@ -55,32 +56,85 @@ pub fn say_resolved(loaded: &Loaded, size: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What parameters, gradients and optimizer state take on each rank, and what fits beside the
-/// other ranks if all of them are on this host.
-fn say_memory(config: &Config, parameters: u64, size: usize) {
+/// What parameters, gradients, optimizer state and activations take on each rank, and what fits
+/// beside the other ranks if all of them are on this host.
+fn say_memory(config: &Config, plan: &Plan, size: usize) {
     let moments = match &config.optimizer {
         OptimizerConfig::Sgd(sgd) if sgd.momentum > 0.0 => 1,
         OptimizerConfig::Sgd(_) => 0,
         _ => 2,
     };
-    let room = available_bytes().map(|bytes| bytes / size.max(1) as u64);
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    say("# MiB on each rank, without activations: parameters + gradients + optimizer");
+    let parameters = plan.parameters as u64;
+    let available = available_bytes();
+    let room = available.map(|bytes| bytes / size.max(1) as u64);
+    let activations = Activations::of(config, plan, available);
+    say("# MiB on each rank: parameters + gradients + optimizer + activations");
     for strategy in Strategy::ALL {
         let own = MemoryEstimate::new(strategy, parameters, moments, size);
+        let activations = activations.under(strategy);
+        let total = own.total().saturating_add(activations.unwrap_or(0));
         let fits = match room {
-            Some(room) if own.total() <= room => format!(", fits into {:.0}", mib(room)),
+            Some(room) if total <= room => format!(", fits into {:.0}", mib(room)),
             Some(room) => format!(", does NOT fit into {:.0}", mib(room)),
             None => String::new(),
         };
         say(&format!(
-            "#   {:<6} {:.1} + {:.1} + {:.1} = {:.1}{fits}",
+            "#   {:<6} {:.1} + {:.1} + {:.1} + {} = {:.1}{fits}",
             strategy.name(),
             mib(own.parameters),
             mib(own.gradients),
             mib(own.optimizer),
-            mib(own.total()),
+            activations.map_or("not measured".to_owned(), |bytes| format!(
+                "{:.1}",
+                mib(bytes)
+            )),
+            mib(total),
         ));
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Measured bytes of a micro-batch.
+struct Activations {
+    own: Option<u64>,
+    /// Where they are computed again in backward instead of kept.
+    recomputed: Option<u64>,
+}
+
+impl Activations {
+    /// Computes micro-batches if there is room for the model, with its gradients, several times.
+    fn of(config: &Config, plan: &Plan, available: Option<u64>) -> Self {
+        let model = (plan.parameters as u64).saturating_mul(8);
+        let nothing = Self {
+            own: None,
+            recomputed: None,
+        };
+        if available.is_none_or(|bytes| bytes / 4 < model) {
+            return nothing;
+        }
+        let measure = |recompute: bool| {
+            let mut config = config.clone();
+            config.train.recompute = recompute;
+            measured(&config, plan.batching.micro)
+        };
+        let recomputed = measure(true);
+        Self {
+            own: match config.train.recompute {
+                true => recomputed,
+                false => measure(false),
+            },
+            recomputed,
+        }
+    }
+
+    fn under(&self, strategy: Strategy) -> Option<u64> {
+        match strategy {
+            Strategy::Zero3 => self.recomputed,
+            _ => self.own,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line: checks everything before anything starts. One file for each command.
 
+mod activations;
 mod args;
 mod check;
 mod completions;
@@ -66,6 +67,9 @@ enum Command {
     /// Writes the reference of all configuration keys, docs/config.md, to standard output.
     #[command(hide = true)]
     Docs,
+    /// Prints the bytes of memory that a micro-batch takes beside parameters, gradients and optimizer.
+    #[command(hide = true)]
+    Activations(activations::ActivationsArgs),
     /// Draws the first training batch, augmented and with its labels, into a PNG file.
     Preview(preview::PreviewArgs),
 }
@@ -93,6 +97,7 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
             say(reference::markdown().trim_end());
             alone(Ok(0))
         }
+        Command::Activations(args) => alone(activations::run(&args)),
         Command::Preview(args) => alone(preview::run(&args)),
         Command::Eval(args) => in_world(|world| eval::run(&args, world)),
         Command::Predict(args) => alone(predict::run(&args)),

@@ -504,7 +504,7 @@ pub struct ParallelConfig {
     /// started the ranks). Default `auto`.
     pub algorithm: AlgorithmName,
     /// Gradients, and sharded parameters, that travel together, in MiB; the first bucket has at
-    /// most 1 MiB so that communication starts early. Default 25.
+    /// most 1 MiB so that communication starts early. Default 8.
     #[schemars(extend("unit" = "MiB"))]
     pub bucket_mib: usize,
     /// Buckets of parameters that `zero-3` gathers ahead of their use. Default 1.
@@ -524,7 +524,7 @@ impl Default for ParallelConfig {
             strategy: StrategyName::Ddp,
             transport: TransportName::Auto,
             algorithm: AlgorithmName::Auto,
-            bucket_mib: 25,
+            bucket_mib: 8,
             prefetch: 1,
             compression: Compression::None,
             timeout_seconds: 300,

@@ -48,7 +48,7 @@ fn defaults_are_filled_in() {
     assert_eq!(config.train, TrainConfig::default());
     assert_eq!(config.log.every_steps, 1);
     let text = config.to_toml().unwrap();
-    for expected in ["every_steps = 1", "nesterov = false", "bucket_mib = 25"] {
+    for expected in ["every_steps = 1", "nesterov = false", "bucket_mib = 8"] {
         assert!(text.contains(expected), "{expected} is not in:\n{text}");
     }
 }

@@ -158,14 +158,19 @@ impl<M: ImageClassifier> Training<'_, M> {
         self.parallel.sync_buffers()?;
         let begin = Instant::now();
         let data = &self.session.data;
-        let (evaluation, mut details) = evaluate(
-            &self.parallel.for_evaluation(),
-            data.splits.test.as_ref(),
-            &data.eval_loader,
-            &data.eval_sampler,
-            &self.session.device,
-            self.session.group,
-        )?;
+        let together = self.parallel.gathers();
+        let evaluated = self.parallel.evaluate_with(|model| {
+            evaluate(
+                model,
+                data.splits.test.as_ref(),
+                &data.eval_loader,
+                &data.eval_sampler,
+                &self.session.device,
+                self.session.group,
+                together,
+            )
+        })?;
+        let (evaluation, mut details) = evaluated?;
         let progress = &self.progress;
         if !evaluation.loss.is_finite() {
             return Err(TrainError::Diverged {

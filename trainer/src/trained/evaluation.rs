@@ -64,6 +64,7 @@ impl WithTrained for Evaluate<'_> {
             &self.sampler,
             self.device,
             self.group,
+            false,
         )
     }
 }

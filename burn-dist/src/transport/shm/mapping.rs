@@ -5,11 +5,13 @@
 //! and check a nonce that they were told over the authenticated control connection.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::param::page_size;
 
 /// Bytes at the end of each mapping that hold the nonce; a cache line keeps the rest aligned.
 const TRAILER: usize = 64;
@@ -73,7 +75,7 @@ impl Mapping {
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mapping = Self::map(&file, len)?;
         if prefault {
-            mapping.prefault()?;
+            mapping.prefault(0..len + TRAILER)?;
         }
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
@@ -88,8 +90,8 @@ impl Mapping {
     }
 
     /// Maps what `ticket` names in another process (or this one). `len` is what the caller
-    /// expects it to hold.
-    pub fn open(ticket: &Ticket, len: usize, prefault: bool) -> io::Result<Self> {
+    /// expects it to hold. The pages of the range `prefault` are there when this returns.
+    pub fn open(ticket: &Ticket, len: usize, prefault: Range<usize>) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(TRAILER);
         if ticket.len != len as u64 {
             return Err(io::Error::other(format!(
@@ -110,9 +112,7 @@ impl Mapping {
         if *mapping.trailer() != ticket.nonce {
             return Err(io::Error::other("it does not carry the announced nonce"));
         }
-        if prefault {
-            mapping.prefault()?;
-        }
+        mapping.prefault(prefault)?;
         Ok(mapping)
     }
 
@@ -134,12 +134,17 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    fn prefault(&self) -> io::Result<()> {
-        // SAFETY: the range is this mapping; populating changes no content.
+    fn prefault(&self, range: Range<usize>) -> io::Result<()> {
+        let end = range.end.min(self.len + TRAILER);
+        let start = range.start.min(end) / page_size() * page_size();
+        if start == end {
+            return Ok(());
+        }
+        // SAFETY: the range lies in this mapping; populating changes no content.
         let populated = unsafe {
             rustix::mm::madvise(
-                self.start.as_ptr().cast(),
-                self.len + TRAILER,
+                self.start.as_ptr().add(start).cast(),
+                end - start,
                 Advice::LinuxPopulateWrite,
             )
         };
@@ -184,7 +189,7 @@ mod tests {
     fn a_peer_sees_what_is_written() {
         let (mine, _file, ticket) = Mapping::create(1000, true).unwrap();
         let ticket = Ticket::decode(&ticket.encode()).unwrap();
-        let theirs = Mapping::open(&ticket, 1000, true).unwrap();
+        let theirs = Mapping::open(&ticket, 1000, 0..1000).unwrap();
         // SAFETY: both mappings have at least 1000 bytes, and this test is their only user.
         unsafe {
             mine.as_ptr().add(999).write_volatile(7);
@@ -195,9 +200,9 @@ mod tests {
     #[test]
     fn wrong_length_and_wrong_nonce_are_refused() {
         let (_mine, _file, mut ticket) = Mapping::create(1000, false).unwrap();
-        assert!(Mapping::open(&ticket, 2000, false).is_err());
+        assert!(Mapping::open(&ticket, 2000, 0..0).is_err());
         ticket.nonce[0] ^= 1;
-        assert!(Mapping::open(&ticket, 1000, false).is_err());
+        assert!(Mapping::open(&ticket, 1000, 0..0).is_err());
     }
 
     #[test]
@@ -211,6 +216,6 @@ mod tests {
             len: 1024,
             nonce: [0; 16],
         };
-        assert!(Mapping::open(&ticket, 1024, false).is_err());
+        assert!(Mapping::open(&ticket, 1024, 0..0).is_err());
     }
 }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Interest, Interrupt, Transport, TransportError, Watch};
+use crate::shard;
 use arena::Arena;
 pub(crate) use arena::{Descriptor, SMALL};
 use mapping::{Mapping, Ticket};
@@ -117,7 +118,7 @@ impl Offer {
         for (peer, ticket) in tickets.iter().enumerate() {
             let mapping = match mine.take_if(|_| peer == rank) {
                 Some(mapping) => mapping,
-                None => open(peer, ticket, Arena::bytes(size), false)?,
+                None => open(peer, ticket, Arena::bytes(size), 0..0)?,
             };
             arenas.push(Arena::new(mapping, size));
         }
@@ -134,7 +135,12 @@ impl Offer {
     }
 }
 
-fn open(peer: usize, ticket: &[u8], len: usize, prefault: bool) -> Result<Mapping, TransportError> {
+fn open(
+    peer: usize,
+    ticket: &[u8],
+    len: usize,
+    prefault: Range<usize>,
+) -> Result<Mapping, TransportError> {
     let fail = |reason: String| TransportError::Peer {
         transport: NAME,
         rank: peer,
@@ -189,7 +195,8 @@ impl SharedMemory {
         (1..size).map(move |distance| (rank + distance) % size)
     }
 
-    /// Makes a bucket of `len` bytes that all ranks map and touch. All ranks call it.
+    /// Makes a bucket of `len` bytes that all ranks map. Of those of its peers a rank touches only
+    /// the part that it reduces, so no more of them counts as its own memory. All ranks call it.
     ///
     /// # Errors
     /// Names the rank that had no memory for it or could not map a peer's.
@@ -212,11 +219,13 @@ impl SharedMemory {
         });
         let opened = opened.and_then(|(mine, file, _)| {
             let mut mine = Some(mine);
+            let shard = shard(len, self.size(), self.rank);
             let mappings = tickets.iter().enumerate().map(|(rank, ticket)| {
                 let own = mine.take_if(|_| rank == self.rank);
-                Ok(Arc::new(
-                    own.map_or_else(|| open(rank, ticket, len, true), Ok)?,
-                ))
+                Ok(Arc::new(own.map_or_else(
+                    || open(rank, ticket, len, shard.clone()),
+                    Ok,
+                )?))
             });
             Ok((mappings.collect::<Result<Vec<_>, TransportError>>()?, file))
         });

@@ -1,0 +1,52 @@
+//! `trainer activations`: what a micro-batch takes of memory, measured in a process of its own, where
+//! nothing that was done before it counts.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use clap::Args;
+
+use super::args::ConfigArgs;
+use super::failure::Failure;
+use crate::config::Config;
+use crate::console::say;
+use crate::error::TrainError;
+use crate::{activations, allocator, data};
+
+/// Arguments of `trainer activations`.
+#[derive(Debug, Args)]
+pub struct ActivationsArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Images in a micro-batch.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    images: u32,
+}
+
+/// Prints the bytes, if the system tells.
+pub fn run(args: &ActivationsArgs) -> Result<i32, Failure> {
+    allocator::keep_freed_memory();
+    let config = args.config.load()?.config;
+    let splits = data::open(&config.data, config.train.seed).map_err(TrainError::from)?;
+    let images = usize::try_from(args.images).unwrap_or(usize::MAX);
+    if let Some(bytes) = activations::measure(&config, splits.train.as_ref(), images)? {
+        say(&bytes.to_string());
+    }
+    Ok(0)
+}
+
+/// Has this program measure it for `config`. `None` if it cannot.
+pub fn measured(config: &Config, images: usize) -> Option<u64> {
+    let mut file = tempfile::Builder::new().suffix(".toml").tempfile().ok()?;
+    file.write_all(config.to_toml().ok()?.as_bytes()).ok()?;
+    let output = Command::new(std::env::current_exe().ok()?)
+        .arg("activations")
+        .arg("--config")
+        .arg(file.path())
+        .args(["--images", &images.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.trim().parse().ok()
+}
