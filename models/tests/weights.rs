@@ -150,7 +150,7 @@ fn values_from_elsewhere_are_asked_for_by_path_and_shape() {
     let read = |path: &str, shape: &[usize]| {
         let data = &native[path];
         assert_eq!(data.shape().to_vec(), shape);
-        Ok(data.to_vec().unwrap())
+        Ok(data.try_to_vec().unwrap())
     };
     save_from(&model, &path, &model.key_map(), HashMap::new(), read).unwrap();
     let loaded = load(model, &path, &other.key_map()).unwrap();
