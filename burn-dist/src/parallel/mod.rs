@@ -51,12 +51,12 @@ pub(crate) use state::reshaped;
 pub use state::{StatePart, StateShare, StateSourceRead, StateValues};
 pub use step::StepReport;
 
-use crate::ProcessGroup;
 use crate::autograd::{GradHooks, ParameterSource, forget_anchor, full_precision};
 use crate::bucket::Reducer;
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
 use crate::zero::{Store, gather_values};
+use crate::{ProcessGroup, device};
 use describe::Description;
 use ema::Ema;
 use optimizer::OptimizerState;
@@ -135,7 +135,17 @@ impl<M: Module> Parallel<M> {
         let (model, outcome) = replicas::broadcast(model, Which::All, group);
         tell_others(group, outcome)?;
         let keep = options.strategy.gradients();
-        let reducer = Reducer::new(group, parameters, options.buckets, keep)?;
+        let mut reducer = Reducer::new(group, parameters, options.buckets, keep)?;
+        let device = model
+            .devices()
+            .into_iter()
+            .next()
+            .unwrap_or_else(Device::flex);
+        if !device::is_host(&device) {
+            let device = device.inner();
+            let reduce = device::collectives(&device, group)?;
+            reducer = reducer.on_device(device, reduce);
+        }
         let reducer = Arc::new(reducer);
         let (model, ema) = Self::start_ema(model, &options, &reducer);
         let ema = tell_others(group, ema)?;
@@ -180,12 +190,7 @@ impl<M: Module> Parallel<M> {
             return Err(ParallelError::NothingToTrain);
         }
         let strategy = options.strategy;
-        let on_host = || {
-            model
-                .devices()
-                .iter()
-                .all(|d| d.clone().inner() == Device::flex())
-        };
+        let on_host = || model.devices().iter().all(device::is_host);
         let optimizer =
             OptimizerState::new(optimizer, &parameters, strategy.shards() || on_host())?;
         if strategy.shards() {

@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::ranks::world_size;
 use burn_dist::parallel::{MemoryEstimate, Strategy};
 
-use crate::config::{Config, Loaded, OptimizerConfig};
+use crate::config::{Config, Loaded};
 use crate::console::say;
 use crate::data;
 use crate::run::plan;
@@ -58,11 +58,7 @@ pub fn say_resolved(loaded: &Loaded, size: usize) -> Result<(), Failure> {
 /// What parameters, gradients and optimizer state take on each rank, and what fits beside the
 /// other ranks if all of them are on this host.
 fn say_memory(config: &Config, parameters: u64, size: usize) {
-    let moments = match &config.optimizer {
-        OptimizerConfig::Sgd(sgd) if sgd.momentum > 0.0 => 1,
-        OptimizerConfig::Sgd(_) => 0,
-        _ => 2,
-    };
+    let moments = config.optimizer.moments();
     let room = available_bytes().map(|bytes| bytes / size.max(1) as u64);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     say("# MiB on each rank, without activations: parameters + gradients + optimizer");

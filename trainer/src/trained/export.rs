@@ -57,7 +57,7 @@ impl Trained {
             ),
             ("step".to_owned(), self.step.to_string()),
         ]);
-        let device = burn_dist::world::World::single().device();
+        let device = burn::tensor::Device::flex();
         let export = Export {
             path,
             format,
