@@ -165,7 +165,7 @@ fn ranks_that_disagree_are_told_what_the_other_called() {
     for call in calls {
         let (results, wire) = ranks(&[Failure::None; 2], |group, nccl| call(&nccl, group.rank()));
         let message = results[0].as_ref().unwrap_err().to_string();
-        assert!(message.contains("rank 0 called all-reduce"), "{message}");
+        assert!(message.contains("rank 0 called #1 all-reduce"), "{message}");
         assert!(message.contains("rank 1 called"), "{message}");
         assert!(results[1].is_err());
         assert_eq!(wire.aborted.load(Ordering::SeqCst), 2);
