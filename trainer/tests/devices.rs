@@ -155,13 +155,10 @@ mod wgpu {
         let settings = ["optimizer.momentum=0.9", "checkpoint.every_steps=4"];
         let whole = run("wgpu", "2", &settings);
         let from = whole.path("run/checkpoints/step-0000000004");
-        let mut all = vec!["train.device=wgpu"];
-        all.extend(SHORT);
-        all.extend(settings);
         // The same on wgpu; on the processor, and with another number of ranks, as close as it gets.
         for (device, nproc, tolerance) in [("wgpu", "2", 1e-6), ("cpu", "1", 1e-3)] {
             let device = format!("train.device={device}");
-            all[0] = &device;
+            let all = [&[device.as_str()][..], &SHORT, &settings].concat();
             let arguments = ["--nproc", nproc, "--resume", from.to_str().unwrap()];
             let again = Trial::tiny(&arguments, &all).run();
             again.assert_code(0).assert_nobody_left();

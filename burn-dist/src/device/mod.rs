@@ -102,6 +102,11 @@ impl World {
             self.local_size(),
         )?;
         let device = found::device(&pick);
+        let untuned = !cfg!(feature = "autotune") && matches!(pick, Pick::Cuda(_) | Pick::Wgpu(_));
+        let reason = match untuned {
+            true => format!("{reason}; built without autotune, which finds faster kernels"),
+            false => reason,
+        };
         Ok(ChosenDevice {
             name: found::name(&device),
             device,
