@@ -346,7 +346,7 @@ impl<M: Module> Parallel<M> {
     }
 
     /// This rank's share of parameters, buffers and optimizer state as they are now, between two
-    /// steps. Together the shares of all ranks are the whole state. It copies nothing yet; the next
+    /// steps. Together the shares of all ranks are the whole state. It copies nothing yet, save on a GPU; the next
     /// steps leave it as it is.
     pub fn state(&self) -> StateShare {
         let (rank, size) = (self.group.rank(), self.group.size());
@@ -365,7 +365,10 @@ impl<M: Module> Parallel<M> {
         if let Some(ema) = ema.filter(|_| rank == 0) {
             share.add_scalars(ema::NAME, ema.scalars());
         }
-        share
+        match self.get().devices().iter().all(device::is_host) {
+            true => share,
+            false => share.settle(),
+        }
     }
 
     /// Continues from a state that [`state`](Self::state) gave, all shares together, with any

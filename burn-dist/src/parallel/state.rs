@@ -28,13 +28,16 @@ type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 /// This rank's share of the state of a training, as it was at one step: every element is in the
 /// share of one rank.
 ///
-/// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on.
+/// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on. On a GPU
+/// it is read when it is taken.
 pub struct StateShare {
     model: Vec<(String, Values)>,
     states: Vec<(Place, Arc<dyn DynOptimizer>, DynState)>,
     /// Values in host memory, with the names of their tensors.
     parts: Vec<(String, Place, Arc<Vec<f32>>)>,
     scalars: BTreeMap<String, Value>,
+    /// Everything, where it has been read already.
+    settled: Option<Result<StateValues, ParallelError>>,
 }
 
 /// The elements of a parameter that something belongs to.
@@ -154,11 +157,26 @@ impl StateShare {
         self.scalars.extend(scalars.into_iter().map(named));
     }
 
+    /// Reads the values now. A GPU's queue changes tensors in place that the training thread believes
+    /// to be its own, and another thread's read has not come to the queue when it stops sharing them.
+    pub(super) fn settle(self) -> Self {
+        Self {
+            model: Vec::new(),
+            states: Vec::new(),
+            parts: Vec::new(),
+            scalars: BTreeMap::new(),
+            settled: Some(self.read()),
+        }
+    }
+
     /// Reads the values from the device.
     ///
     /// # Errors
     /// A tensor whose values the device does not give.
     pub fn read(self) -> Result<StateValues, ParallelError> {
+        if let Some(settled) = self.settled {
+            return settled;
+        }
         let mut values = StateValues {
             scalars: self.scalars,
             ..StateValues::default()
@@ -248,6 +266,7 @@ pub(super) fn share<M: Module>(
         states: Vec::new(),
         parts: Vec::new(),
         scalars: BTreeMap::new(),
+        settled: None,
     };
     for (index, parameter) in whole.parameters.iter().enumerate() {
         let elements = match whole.owned {
