@@ -195,7 +195,9 @@ pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
             Part::Speed => check.speed(&path)?,
             Part::Torch => check.torch(&path)?,
         }
-        for row in check.rows.iter().skip(before) {
+        // Those that take long have told already.
+        let told = matches!(part, Part::Speed | Part::Torch);
+        for row in check.rows.iter().skip(before).filter(|_| !told) {
             eprintln!("gpu:   {}: {}", row.what, row.words);
         }
         check.write(&path)?;

@@ -55,8 +55,7 @@ impl Off {
     }
 }
 
-/// What is tolerated: a few roundings of the format, more where normalisations over few values
-/// amplify them. `f32` leaves room for products in TensorFloat-32.
+/// What is tolerated in any case. `f32` leaves room for products in TensorFloat-32.
 fn tolerated(precision: Precision) -> f64 {
     match precision {
         Precision::F32 => 5e-3,
@@ -87,16 +86,27 @@ pub(super) fn run(
         }
     }
     files.sort();
-    SETTING.set(Some((device.clone(), precision)));
-    let limit = tolerated(precision);
+    let least = tolerated(precision);
     let (mut lines, mut values, mut good) = (Vec::new(), Vec::new(), !files.is_empty());
     for path in &files {
         let case = Case::open(path);
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        // Normalisations over the few values of a golden file amplify the roundings of low precision:
+        // what the processor, which is right, makes of them is no error of the device.
+        SETTING.set(Some((Device::flex(), precision)));
+        let here = match precision {
+            Precision::F32 => 0.0,
+            Precision::F16 | Precision::Bf16 => zoo::check(&case).map_or(0.0, |off| off.worst()),
+        };
+        let limit = least.max(2.0 * here);
+        SETTING.set(Some((device.clone(), precision)));
         let table = zoo::check(&case);
         match &table {
             Ok(off) if off.worst() <= limit => {}
-            Ok(off) => lines.push(format!("{name}: off by {:.1e}", off.worst())),
+            Ok(off) => lines.push(format!(
+                "{name}: off by {:.1e}, tolerated {limit:.1e}",
+                off.worst()
+            )),
             Err(reason) => lines.push(format!("{name}: {reason}")),
         }
         good &= table.as_ref().is_ok_and(|off| off.worst() <= limit);
@@ -106,6 +116,7 @@ pub(super) fn run(
                 "logits": off.logits,
                 "loss": off.loss,
                 "gradient": off.gradient,
+                "tolerated": limit,
             }),
             Err(reason) => json!({ "case": name, "error": reason }),
         });
@@ -117,7 +128,8 @@ pub(super) fn run(
     lines.insert(
         0,
         format!(
-            "{} golden files, gradients off by up to {worst:.1e}, tolerated {limit:.0e}",
+            "{} golden files, gradients off by up to {worst:.1e}, tolerated {least:.0e} or twice what \
+             the processor is off",
             files.len()
         ),
     );

@@ -157,15 +157,24 @@ impl StateShare {
         self.scalars.extend(scalars.into_iter().map(named));
     }
 
-    /// Reads the values now. A GPU's queue changes tensors in place that the training thread believes
-    /// to be its own, and another thread's read has not come to the queue when it stops sharing them.
+    /// Reads the values now, into memory of their own: what a GPU gives may be a view of its memory,
+    /// where the next steps change it.
     pub(super) fn settle(self) -> Self {
+        let own = |data: &mut TensorData| {
+            let bytes = data.as_bytes().to_vec();
+            *data = TensorData::from_bytes_vec(bytes, data.shape().clone(), data.dtype());
+        };
+        let settled = self.read().map(|mut values| {
+            values.tensors.iter_mut().for_each(|(_, data)| own(data));
+            values.parts.iter_mut().for_each(|part| own(&mut part.data));
+            values
+        });
         Self {
             model: Vec::new(),
             states: Vec::new(),
             parts: Vec::new(),
             scalars: BTreeMap::new(),
-            settled: Some(self.read()),
+            settled: Some(settled),
         }
     }
 
