@@ -154,7 +154,7 @@ struct Watch {
 
 impl Callback for Watch {
     fn on_step(&mut self, step: &TrainLine) -> Result<Action, CallbackError> {
-        if step.step % LOOK == 0
+        if step.step.is_multiple_of(LOOK)
             && let Some(reserved) = device::reserved(&self.device)
         {
             let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
