@@ -151,7 +151,8 @@ fn collectives_run_while_the_caller_goes_on_and_mix_with_the_groups_own() {
 
 #[test]
 fn ranks_that_disagree_are_told_what_the_other_called() {
-    let calls: [fn(&Communicator<Fake>, usize) -> Result<Vec<f32>, Error>; 3] = [
+    type Call = fn(&Communicator<Fake>, usize) -> Result<Vec<f32>, Error>;
+    let calls: [Call; 3] = [
         |nccl, rank| sum(nccl, vec![0.0; 5 + rank]),
         |nccl, rank| match rank {
             0 => sum(nccl, vec![0.0; 5]),
