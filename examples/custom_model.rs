@@ -110,7 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Burn's linear layers make a view of their weights where the input has more than two dimensions,
     // and keep it for backward. With checkpointing they let it be made, and the weights be gathered,
     // again.
-    let device = world.device().autodiff().gradient_checkpointing();
+    let device = world.device()?.autodiff().gradient_checkpointing();
     let baseline = peak_mib().unwrap_or(0);
     let options = ParallelOptions {
         strategy,

@@ -9,6 +9,7 @@
 #   BURN_DIST_PYTHON        a Python with torch, for the exchange of weights with it; unset: skipped
 #   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
 #   SKIP_CLUSTER=1          leaves Slurm and MPI out
+#   SKIP_GPU=1              leaves wgpu on software Vulkan, and the build with CUDA, out
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
 #   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
 set -euo pipefail
@@ -166,6 +167,55 @@ if [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && install_cluster; then
   BURN_DIST_TEST_MARK="$mark" test_cluster </dev/null 2>&1 | tee -a "$log" || status=1
 elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} == 1 ]]; then
   missing+=("Slurm and MPI: SKIP_CLUSTER=1")
+fi
+
+# GPUs: wgpu in software, and that everything compiles and links with CUDA. One build for both, apart
+# from that of the other tests; the first one takes long (docs/gpu.md).
+vulkan_ready() {
+  ldconfig -p | grep -q 'libvulkan\.so\.1' && compgen -G '/usr/share/vulkan/icd.d/*.json'
+} >/dev/null 2>&1
+
+install_vulkan() {
+  vulkan_ready && return
+  if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
+    missing+=("software Vulkan: needs root and apt-get here; install mesa-vulkan-drivers libvulkan1 by hand")
+    return 1
+  fi
+  say "installing mesa-vulkan-drivers libvulkan1"
+  local apt=(timeout 300 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
+  export DEBIAN_FRONTEND=noninteractive
+  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends mesa-vulkan-drivers libvulkan1; } \
+    </dev/null >&2 || say "apt-get failed"
+  vulkan_ready && return
+  missing+=("software Vulkan: apt-get could not install mesa-vulkan-drivers libvulkan1")
+  return 1
+}
+
+test_gpu() {
+  local begin=$SECONDS features=trainer/wgpu,bench/wgpu prepared
+  if prepared=$(scripts/cuda-llvm.sh); then
+    eval "$prepared"
+    features+=,trainer/cuda-nvrtc,bench/cuda-nvrtc
+  else
+    say "without CUDA: scripts/cuda-llvm.sh says what is missing"
+  fi
+  # Mesa's EGL says in every process that it has none otherwise.
+  export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp}
+  local runner="target.'cfg(all())'.runner = ['timeout', '--verbose', '-k', '10', '$limit']"
+  cargo test --release --workspace --no-fail-fast --features "$features" --config "$runner" \
+    --lib --bin trainer --bin bench --test devices -- --show-output device nccl resident wgpu parity gpu
+  local code=$?
+  say "GPUs took $((SECONDS - begin)) s"
+  return "$code"
+}
+
+if [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]]; then
+  scripts/cuda-llvm.sh >/dev/null || missing+=("CUDA: the LLVM that its build links could not be prepared (scripts/cuda-llvm.sh)")
+  if install_vulkan; then
+    BURN_DIST_TEST_MARK="$mark" test_gpu </dev/null 2>&1 | tee -a "$log" || status=1
+  fi
+elif [[ $# -eq 0 ]]; then
+  missing+=("GPUs: SKIP_GPU=1")
 fi
 
 left_processes='' left_shm=''

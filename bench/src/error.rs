@@ -72,6 +72,15 @@ pub enum BenchError {
     /// A collective failed.
     #[error(transparent)]
     Group(#[from] burn_dist::Error),
+    /// There is no device to compute on.
+    #[error(transparent)]
+    Device(#[from] burn_dist::device::DeviceError),
+    /// Something about a GPU is not as it should be.
+    #[error("{bad} of the rows above are not as they should be")]
+    Gpu {
+        /// How many.
+        bad: usize,
+    },
     /// A buffer was asked for as another type.
     #[error(transparent)]
     WrongType(#[from] WrongType),

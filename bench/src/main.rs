@@ -3,6 +3,7 @@
 mod checkpoint;
 mod collectives;
 mod error;
+mod gpu;
 mod loader;
 mod machine;
 mod regime;
@@ -32,6 +33,9 @@ enum Command {
     /// One rank of `collectives`, started by it.
     #[command(hide = true, name = collectives::rank::RANK_COMMAND)]
     CollectivesRank(collectives::rank::RankArgs),
+    Gpu(gpu::GpuArgs),
+    #[command(hide = true, name = gpu::part::COMMAND)]
+    GpuPart(gpu::part::PartArgs),
     Loader(loader::LoaderArgs),
     Sharding(sharding::ShardingArgs),
     Training(training::TrainingArgs),
@@ -51,6 +55,8 @@ fn main() -> ExitCode {
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Collectives(args) => collectives::run(&args),
         Command::CollectivesRank(args) => collectives::rank::run(&args),
+        Command::Gpu(args) => gpu::run(&args),
+        Command::GpuPart(args) => gpu::part::run(&args),
         Command::Loader(args) => loader::run(&args),
         Command::Sharding(args) => sharding::run(&args),
         Command::Training(args) => training::run(&args),

@@ -29,6 +29,9 @@ pub enum Error {
     /// A collective failed; the group is unusable from then on.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// NCCL cannot be used, or failed.
+    #[error(transparent)]
+    Nccl(#[from] crate::nccl::NcclError),
     /// A buffer was asked for elements of another type.
     #[error(transparent)]
     WrongType(#[from] WrongType),

@@ -3,7 +3,8 @@
 //!
 //! Modules depend on those above them in this list, never on those below.
 
-// Shared memory and MPI are the places that cannot do without, and allow it for themselves.
+// Shared memory, MPI, NCCL and the CUDA driver are the places that cannot do without, and allow it
+// for themselves.
 #![deny(unsafe_code)]
 
 pub mod autograd;
@@ -11,12 +12,14 @@ pub mod bucket;
 pub mod buffer;
 pub mod checkpoint;
 pub mod collective;
+pub mod device;
 pub mod element;
 pub mod group;
 pub mod launch;
 #[cfg(feature = "mpi")]
 #[allow(unsafe_code)]
 pub mod mpi;
+pub mod nccl;
 pub mod parallel;
 pub mod precision;
 mod reduce;

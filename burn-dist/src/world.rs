@@ -287,11 +287,6 @@ impl World {
         self.rank == 0 && self.size > 1 && !elsewhere
     }
 
-    /// The device this rank computes on.
-    pub fn device(&self) -> burn::tensor::Device {
-        burn::tensor::Device::flex()
-    }
-
     /// Who started this process and how that was found out, in a few words.
     pub fn launched_by(&self) -> String {
         format!("{} ({})", self.launch, self.reason)

@@ -66,7 +66,7 @@ pub use error::{DatasetError, SamplerError};
 pub use fashion_mnist::FashionMnist;
 pub use generated::Generated;
 pub use image_folder::{Check, Color, ImageFolder, ImageFolderOptions, read_image};
-pub use loader::{Batch, BatchIter, Loader, Mixed};
+pub use loader::{Batch, BatchIter, BatchPlan, Loader, Mixed, Move, Plans};
 pub use mnist::Mnist;
 pub use sampler::{Epoch, EvalSampler, TrainSampler};
 

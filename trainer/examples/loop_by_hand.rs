@@ -18,7 +18,7 @@ use models::CnnConfig;
 fn main() -> Result<(), Box<dyn Error>> {
     let world = World::from_env()?;
     let group = ProcessGroup::connect(&world)?;
-    let device = world.device().autodiff();
+    let device = world.device()?.autodiff();
     device.seed(1);
     let model = CnnConfig::new().init(&device)?;
     let mut parallel = Parallel::new(model, AdamWConfig::new(), Strategy::Ddp, &group)?;

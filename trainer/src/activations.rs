@@ -4,7 +4,6 @@ use burn::module::{ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use burn_dist::ProcessGroup;
 use burn_dist::parallel::Parallel;
-use burn_dist::world::World;
 use datasets::{Batch, Dataset};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
@@ -32,7 +31,7 @@ pub fn measure(
     data: &dyn Dataset,
     images: usize,
 ) -> Result<Option<u64>, TrainError> {
-    let device = World::single().device();
+    let device = Device::flex();
     let measure = Measure {
         config,
         data,

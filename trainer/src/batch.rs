@@ -1,7 +1,31 @@
 //! A loaded batch becomes tensors.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use datasets::Batch;
+use datasets::{Batch, BatchIter, DatasetError, Plans};
+
+use crate::device_data::DeviceData;
+
+/// The micro-batches of an epoch: made by the loader, or on the device.
+pub(crate) enum Batches<'a> {
+    Loaded(BatchIter),
+    There(&'a DeviceData, Plans),
+}
+
+impl Batches<'_> {
+    /// The next one, on `device`.
+    pub(crate) fn next(
+        &mut self,
+        device: &Device,
+    ) -> Option<Result<(Tensor<4>, Targets), DatasetError>> {
+        match self {
+            Self::Loaded(batches) => {
+                let batch = batches.next()?;
+                Some(batch.map(|batch| to_tensors(batch, device)))
+            }
+            Self::There(data, plans) => plans.next().map(|plan| Ok(data.batch(&plan))),
+        }
+    }
+}
 
 /// What the images of a batch show.
 pub struct Targets {

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -72,7 +71,7 @@ impl Environment {
                 .iter()
                 .map(|host| String::from_utf8_lossy(host).into_owned())
                 .collect(),
-            device: device_name(&session.device),
+            device: session.device.name.clone(),
             world_size: session.group.size(),
             nodes: session.group.nodes(),
             threads: rayon::current_num_threads(),
@@ -96,25 +95,5 @@ impl Environment {
         let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from);
         text.and_then(|text| std::fs::write(&path, text))
             .map_err(|error| TrainError::RunDir { path, error })
-    }
-}
-
-/// What Burn calls a device, such as `Flex(Cpu)`.
-pub(crate) fn device_name(device: &Device) -> String {
-    let name = format!("{device:?}");
-    let inner = name
-        .strip_prefix("Device<")
-        .and_then(|name| name.strip_suffix('>'));
-    inner.unwrap_or(&name).to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_named_without_ornament() {
-        let name = device_name(&Device::flex());
-        assert!(name.starts_with("Flex"), "{name}");
     }
 }

@@ -44,6 +44,18 @@ pub enum TrainError {
         /// Its value on that rank.
         theirs: String,
     },
+    /// There is no device to compute on.
+    #[error(transparent)]
+    Device(#[from] burn_dist::device::DeviceError),
+    /// The device is too small.
+    #[error(transparent)]
+    Memory(#[from] burn_dist::device::MemoryShortage),
+    /// The images cannot be changed on the device as asked.
+    #[error(
+        "data.on_device = true needs a data.augment of shift, crop (by less than the image), flip \
+         and repeat alone; leave it out, or set data.on_device = false"
+    )]
+    DataOnDevice,
     /// A number that must be finite is not.
     #[error("{what} is {value}: training diverged. Lower optimizer.lr or set train.clip_norm")]
     Diverged {

@@ -16,6 +16,8 @@ pub mod config;
 pub mod console;
 mod dashboard;
 pub mod data;
+mod device;
+mod device_data;
 pub mod early_stopping;
 pub mod environment;
 mod error;

@@ -1,12 +1,11 @@
 //! The training objective of a classifier: cross-entropy, with smoothed and with mixed labels.
 
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{Device, FloatDType, Int, Tensor};
+use burn::tensor::{FloatDType, Int, Tensor};
 use burn_dist::parallel::Parallel;
-use datasets::Batch;
 use models::ImageClassifier;
 
-use crate::batch::{Mix, Targets, to_tensors};
+use crate::batch::{Mix, Targets};
 
 /// Cross-entropy of every sample: `-log softmax(logits)[label]`.
 ///
@@ -48,11 +47,9 @@ fn surprise(log_probabilities: &Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> 
 /// The loss of a micro-batch: forward in the number format of `parallel`, the rest in f32.
 pub fn of_batch<M: ImageClassifier>(
     parallel: &Parallel<M>,
-    batch: Batch,
-    device: &Device,
+    (images, targets): (Tensor<4>, Targets),
     smoothing: f64,
 ) -> Tensor<1> {
-    let (images, targets) = to_tensors(batch, device);
     let images = images.cast(parallel.compute_dtype());
     objective(parallel.model().forward(images), targets, smoothing)
 }

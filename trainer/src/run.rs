@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
+use burn_dist::device::ChosenDevice;
 use burn_dist::world::World;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
 use models::weights::PyTorchKeys;
@@ -14,11 +15,12 @@ use models::{ImageClassifier, ModelError};
 use crate::callback::Callback;
 use crate::config::{Batching, Config, Loaded, StrategyName};
 use crate::data::{self, Splits};
+use crate::device_data::{self, DeviceData};
 use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{group, initial, limits, model, seed};
+use crate::{device, group, initial, limits, model, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
 pub(crate) const EVAL_BATCH: usize = 128;
@@ -34,9 +36,11 @@ pub(crate) struct Session<'a> {
     pub batching: Batching,
     /// Whether there is to be a full screen.
     pub dashboard: bool,
-    /// The device without autodiff.
-    pub device: Device,
+    /// The device without autodiff, and why it is this one.
+    pub device: ChosenDevice,
     pub data: Input,
+    /// The training images, where they lie on the device.
+    pub resident: Option<DeviceData>,
 }
 
 /// Data, and who sees which part of it when.
@@ -150,7 +154,7 @@ impl<'a> Trainer<'a> {
         group::with_group(&config, world, |group| {
             let run_dir = self.run_dir.as_deref();
             let start = Start::find(&self.resume, run_dir, &loaded.name, group)?;
-            let session = Session {
+            let mut session = Session {
                 config: &config,
                 name: &loaded.name,
                 start,
@@ -158,22 +162,48 @@ impl<'a> Trainer<'a> {
                 group,
                 batching,
                 dashboard: self.dashboard,
-                device: world.device(),
+                device: device::choose(&config, world)?,
                 data: group::in_turn(world, group, || {
                     data::prepare(&config.data)?;
                     open(&config, batching, world)
                 })?,
+                resident: None,
             };
             let device = training_device(&session);
+            session.resident = bring_data(&session, &device)?;
             device.seed(seed::of_parameters(config.train.seed));
             then(&session, &device, self.callbacks)
         })
     }
 }
 
+/// Brings the training images to the device, if they are to be there.
+fn bring_data(session: &Session<'_>, device: &Device) -> Result<Option<DeviceData>, TrainError> {
+    let (loader, dataset) = (
+        &session.data.train_loader,
+        session.data.splits.train.as_ref(),
+    );
+    let bytes = device_data::size(dataset, &session.device.device);
+    let total = session
+        .device
+        .cuda
+        .and_then(burn_dist::device::device_memory);
+    let possible = loader.only_moves();
+    let wanted = match session.config.data.on_device {
+        Some(true) if !possible => return Err(TrainError::DataOnDevice),
+        Some(wanted) => wanted,
+        None => {
+            let is_gpu = !burn_dist::device::is_host(&session.device.device);
+            is_gpu && possible && device_data::fits(bytes, total)
+        }
+    };
+    let upload = || DeviceData::upload(dataset, loader, device);
+    Ok(wanted.then(upload).transpose()?)
+}
+
 /// The device with autodiff as the configuration wants it.
 pub(crate) fn training_device(session: &Session<'_>) -> Device {
-    autodiff(&session.device, session.config)
+    autodiff(&session.device.device, session.config)
 }
 
 /// `device` with autodiff. Where parameters are gathered, they and what is made of them must not be
@@ -276,7 +306,8 @@ pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
         size,
         config.train.seed,
     )?;
-    let device = World::single().device().autodiff();
+    // Only counted, and that works everywhere.
+    let device = Device::flex().autodiff();
     let parameters = model::build(&config.model, splits.train.as_ref(), &device, Count(config))??;
     Ok(Plan {
         parameters,

@@ -41,6 +41,12 @@ pub struct TrainedArgs {
     /// File for the seconds of each step, as a JSON list.
     #[arg(long)]
     out: PathBuf,
+    /// File for the loss of every step.
+    #[arg(long)]
+    losses: Option<PathBuf>,
+    /// Training images, which may be fewer than the steps take; then they come again.
+    #[arg(long)]
+    images: Option<usize>,
     /// Folder in which every rank leaves what memory it took.
     #[arg(long)]
     memory: Option<PathBuf>,
@@ -65,6 +71,10 @@ pub fn run(args: &TrainedArgs) -> Result<(), BenchError> {
     } else {
         start_ranks(args.ranks, &run_dir)?;
     }
+    if let Some(file) = &args.losses {
+        let losses = lines(&run_dir)?.into_iter().filter_map(|line| line.loss);
+        report::write(file, &losses.collect::<Vec<f64>>())?;
+    }
     report::write(&args.out, &seconds(&run_dir, args.batch)?)
 }
 
@@ -81,16 +91,22 @@ fn start_ranks(ranks: usize, run_dir: &Path) -> Result<(), BenchError> {
 fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchError> {
     let sizes = Sizes {
         batch: args.batch,
-        train: args.batch.saturating_mul(args.steps),
+        train: args.images.unwrap_or(args.batch.saturating_mul(args.steps)),
         test: args.ranks,
     };
-    let loaded = args.model.config_with(sizes, args.optimizer, &args.set)?;
+    let mut sets = args.set.clone();
+    if args.images.is_some() {
+        sets.push("train.epochs=1000000".to_owned());
+        sets.push(format!("train.max_steps={}", args.steps));
+    }
+    let loaded = args.model.config_with(sizes, args.optimizer, &sets)?;
     let before = Memory::now();
     Trainer::new(&loaded, world).run_dir(run_dir).run()?;
     if let (Some(folder), Some(before), Some(after)) = (&args.memory, before, Memory::now()) {
         let taken = Taken {
             start_mib: before.resident,
             peak_mib: after.peak,
+            device_mib: device_mib(&loaded, world),
         };
         report::write(&Taken::file(folder, world.rank()), &taken)?;
     }
@@ -98,12 +114,22 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
 }
 
 /// Memory that one rank took, in MiB.
+/// MiB that the device of a training has taken from its driver, if it is a GPU that says so.
+fn device_mib(loaded: &trainer::config::Loaded, world: &World) -> Option<f64> {
+    let wanted = loaded.config.train.device.to_string().parse().ok()?;
+    let chosen = world.choose_device(wanted).ok()?;
+    let reserved = burn_dist::device::reserved(&chosen.device)?;
+    Some(reserved as f64 / f64::from(1 << 20))
+}
+
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Taken {
     /// Resident before anything was done.
     pub start_mib: f64,
     /// The most that was resident.
     pub peak_mib: f64,
+    /// What the device has taken from its driver, if it is a GPU that says so.
+    pub device_mib: Option<f64>,
 }
 
 impl Taken {
@@ -139,24 +165,33 @@ impl Memory {
 struct Line {
     kind: String,
     images_per_second: Option<f64>,
+    loss: Option<f64>,
 }
 
 /// Seconds from the end of one step to the end of the next, the first from the epoch's begin.
 fn seconds(run_dir: &Path, batch: usize) -> Result<Vec<f64>, BenchError> {
+    let rates = lines(run_dir)?
+        .into_iter()
+        .filter_map(|line| line.images_per_second);
+    Ok(rates.map(|rate| batch as f64 / rate).collect())
+}
+
+/// What the metrics say of each step.
+fn lines(run_dir: &Path) -> Result<Vec<Line>, BenchError> {
     let path = run_dir.join(metrics::FILE);
     let failed = |source| BenchError::Unread {
         path: path.clone(),
         source,
     };
     let text = std::fs::read_to_string(&path).map_err(failed)?;
-    let mut seconds = Vec::new();
+    let mut lines = Vec::new();
     for line in text.lines() {
         let line: Line = serde_json::from_str(line).map_err(|error| failed(error.into()))?;
-        if let ("train", Some(rate)) = (line.kind.as_str(), line.images_per_second) {
-            seconds.push(batch as f64 / rate);
+        if line.kind == "train" {
+            lines.push(line);
         }
     }
-    Ok(seconds)
+    Ok(lines)
 }
 
 #[cfg(test)]

@@ -13,6 +13,14 @@ pub enum Workload {
     /// WRN-16-4 with 2.8 million parameters, 32×32 colour images, 100 classes.
     #[value(name = "wrn-16-4")]
     Wrn16x4,
+    /// WRN-28-10 with 36.5 million parameters, the same images.
+    #[value(name = "wrn-28-10")]
+    Wrn28x10,
+    /// The WideResNet of the Olivia guide with 17.2 million parameters, the same images.
+    Olivia,
+    /// ViT-B/16 with 86 million parameters, 224×224 colour images, 100 classes.
+    #[value(name = "vit-b-16")]
+    VitB16,
     /// ViT-Tiny with 5.4 million parameters, 32×32 colour images in patches of 4, 100 classes.
     VitTiny,
     /// ViT-Base with 85 million parameters (width 768, depth 12, 12 heads), the same images.
@@ -57,6 +65,9 @@ impl Workload {
         match self {
             Self::Cnn => "CNN with 1,199,882 parameters, 28 x 28 grey images, dropout on",
             Self::Wrn16x4 => "WRN-16-4, 32 x 32 colour images, 100 classes",
+            Self::Wrn28x10 => "WRN-28-10, 32 x 32 colour images, 100 classes",
+            Self::Olivia => "WideResNet of the Olivia guide, 32 x 32 colour images, 100 classes",
+            Self::VitB16 => "ViT-B/16, 224 x 224 colour images, 100 classes",
             Self::VitTiny => "ViT-Tiny, 32 x 32 colour images in patches of 4, 100 classes",
             Self::VitBase => {
                 "ViT of width 768 and depth 12, 32 x 32 colour images in patches of 4, 100 classes"
@@ -83,9 +94,13 @@ impl Workload {
         sets: &[String],
     ) -> Result<Loaded, BenchError> {
         let colour = "name = \"generated\"\nclasses = 100";
+        let large = "name = \"generated\"\nclasses = 100\nsize = 224";
         let (model, data) = match self {
             Self::Cnn => ("name = \"cnn\"", "name = \"digits\""),
             Self::Wrn16x4 => ("name = \"wide-resnet\"\npreset = \"wrn-16-4\"", colour),
+            Self::Wrn28x10 => ("name = \"wide-resnet\"\npreset = \"wrn-28-10\"", colour),
+            Self::Olivia => ("name = \"wide-resnet\"\npreset = \"olivia\"", colour),
+            Self::VitB16 => ("name = \"vit\"\npreset = \"b-16\"", large),
             Self::VitTiny => ("name = \"vit\"\npreset = \"tiny\"", colour),
             Self::VitBase => ("name = \"vit\"\npreset = \"base\"", colour),
         };

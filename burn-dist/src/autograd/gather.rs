@@ -32,7 +32,7 @@ pub(super) struct Fetch {
     source: Arc<dyn ParameterSource>,
 }
 
-#[backend_extension(Flex, Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait GatherOp: Backend {
     /// The whole parameter that `placeholder` stands for; `anchor` only places the operation in
     /// the graph.
@@ -45,6 +45,18 @@ pub(super) trait GatherOp: Backend {
 }
 
 impl GatherOp for Flex {
+    fn gather(
+        placeholder: FloatTensor<Self>,
+        _anchor: FloatTensor<Self>,
+        fetch: Fetch,
+        _usage: Arc<Use>,
+    ) -> FloatTensor<Self> {
+        whole::<Self>(placeholder, &fetch)
+    }
+}
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+impl GatherOp for burn::backend::Cube {
     fn gather(
         placeholder: FloatTensor<Self>,
         _anchor: FloatTensor<Self>,

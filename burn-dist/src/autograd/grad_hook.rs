@@ -24,7 +24,7 @@ use super::gather;
 use super::sink::{GradientSink, ParameterSource, Use};
 use super::{anchor, full_precision};
 
-#[backend_extension(Flex, Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait GradHookOp: Backend {
     /// Identity on `parameter`; `anchor` only places the operation in the graph.
     fn grad_hook(
@@ -35,6 +35,17 @@ pub(super) trait GradHookOp: Backend {
 }
 
 impl GradHookOp for Flex {
+    fn grad_hook(
+        parameter: FloatTensor<Self>,
+        _anchor: FloatTensor<Self>,
+        _usage: Arc<Use>,
+    ) -> FloatTensor<Self> {
+        parameter
+    }
+}
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+impl GradHookOp for burn::backend::Cube {
     fn grad_hook(
         parameter: FloatTensor<Self>,
         _anchor: FloatTensor<Self>,

@@ -3,11 +3,12 @@
 //! `layout` decides at start which parameters share a bucket and where each one lies in it,
 //! `storage` reads and writes that memory, and the reducer in `reducer` is what the gradient hooks
 //! call: it copies finished gradients into place and starts the all-reduce of a bucket as soon as
-//! the bucket is full.
+//! the bucket is full. Gradients on a GPU stay there meanwhile, in `resident`.
 
 mod error;
 mod layout;
 mod reducer;
+mod resident;
 mod storage;
 
 pub use error::BucketError;
@@ -15,6 +16,9 @@ pub use layout::{BucketSizes, ParameterSpec};
 
 pub(crate) use layout::BucketLayout;
 pub(crate) use reducer::{Gradients, Reducer};
+#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+pub(crate) use resident::DeviceHandle;
+pub(crate) use resident::{DeviceReduce, Gradient};
 pub(crate) use storage::gradient_dtype;
 
 #[cfg(test)]

@@ -10,12 +10,13 @@ use std::fmt;
 use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use burn::tensor::{Shape, Tensor, TensorData};
+use burn::tensor::{Device, Shape, Tensor};
 
 use super::error::BucketError;
 use super::layout::{BucketLayout, BucketSizes, ParameterSpec, Slot, owned, plan};
+use super::resident::{self, DeviceHandle, DeviceReduce, Gradient, Parts, Resident};
 use super::storage::{self, Arrival};
 use crate::autograd::GradientSink;
 use crate::{Buffer, Handle, ProcessGroup, ReduceOp, shard};
@@ -48,6 +49,8 @@ pub(crate) struct Reducer {
     shards: Vec<Range<usize>>,
     /// Per parameter, its uses in graphs that are alive.
     uses: Vec<AtomicUsize>,
+    /// Where gradients stay until their bucket is full, if not in host memory.
+    resident: Option<Resident>,
     state: Mutex<State>,
 }
 
@@ -89,6 +92,8 @@ struct Bucket {
     missing: usize,
     /// Sum of this rank's shards over the backward passes of the step, where nothing else is kept.
     shard: Option<Shard>,
+    /// What lies on the device.
+    parts: Parts,
 }
 
 struct Shard {
@@ -101,6 +106,8 @@ enum Memory {
     None,
     Here(Buffer),
     Travelling(Handle),
+    /// On the device, from where it does not return to the host.
+    TravellingThere(Box<dyn DeviceHandle>),
     Lost,
 }
 
@@ -147,6 +154,7 @@ impl Reducer {
                     buffer: Buffer::zeroed(layout.dtype, own),
                     arrival: Arrival::First,
                 }),
+                parts: Parts::default(),
             });
         }
         let shards = owned(&layouts, parameters.len(), group.size(), group.rank());
@@ -172,7 +180,33 @@ impl Reducer {
             places,
             owned,
             shards,
+            resident: None,
         })
+    }
+
+    /// Gradients are on `device`, whose memory the processor does not share: collects them there, and
+    /// has them reduced there by `reduce` where all of them are kept.
+    pub(crate) fn on_device(
+        mut self,
+        device: Device,
+        reduce: Option<Arc<dyn DeviceReduce>>,
+    ) -> Self {
+        let reduce = reduce.filter(|_| self.keep == Gradients::Whole);
+        self.resident = Some(Resident { device, reduce });
+        if self.stays_on_device() {
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            for bucket in &mut state.buckets {
+                bucket.memory = Memory::None;
+            }
+        }
+        self
+    }
+
+    /// Whether gradients never come to the host.
+    fn stays_on_device(&self) -> bool {
+        let alone = self.keep == Gradients::Whole && self.group.size() == 1;
+        let resident = self.resident.as_ref();
+        resident.is_some_and(|resident| alone || resident.reduce.is_some())
     }
 
     /// The buckets, in the order in which they are sent.
@@ -269,6 +303,9 @@ impl Reducer {
     /// the ranks keep of the gradients. A collective call.
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
         let state = self.lock();
+        if self.stays_on_device() {
+            return self.norm_on_device(&state);
+        }
         let mut sum = 0.0;
         for slot in self.layouts.iter().flat_map(|layout| &layout.slots) {
             // Of its shards alone, where it has more: sums of the same parts have the same bits.
@@ -280,6 +317,23 @@ impl Reducer {
         let mut sums = [sum];
         self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
         Ok(sums[0].sqrt())
+    }
+
+    fn norm_on_device(&self, state: &State) -> Result<f64, BucketError> {
+        let slots = |bucket: usize| self.layouts.get(bucket).map_or(0, |l| l.slots.len());
+        let parts = state
+            .buckets
+            .iter()
+            .enumerate()
+            .flat_map(|(index, bucket)| {
+                (0..slots(index)).filter_map(|slot| bucket.parts.get(slot).cloned())
+            });
+        let sum = resident::sum_of_squares(parts.collect());
+        let sum = sum.map_err(|reason| BucketError::Read {
+            path: "all parameters".to_owned(),
+            reason,
+        })?;
+        Ok(sum.sqrt())
     }
 
     /// Hands the reduced gradient of the elements that this rank owns of a parameter to `then`, as
@@ -335,6 +389,14 @@ impl Reducer {
         };
         let buffer = match mem::replace(&mut bucket.memory, Memory::Lost) {
             Memory::Travelling(handle) => handle.wait()?,
+            Memory::TravellingThere(handle) => {
+                let flat = handle.wait()?;
+                if let Some(layout) = self.layouts.get(index) {
+                    bucket.parts = Parts::split(layout, &flat);
+                }
+                bucket.memory = Memory::None;
+                return Ok(());
+            }
             other => {
                 bucket.memory = other;
                 return Ok(());
@@ -358,18 +420,29 @@ impl Reducer {
         parameter: usize,
         shape: &Shape,
         factor: Option<f64>,
-    ) -> Result<Option<TensorData>, BucketError> {
+    ) -> Result<Option<Gradient>, BucketError> {
         let state = self.lock();
         let Some((bucket, slot)) = self.place(parameter) else {
-            return Ok(None);
-        };
-        let Memory::Here(buffer) = &state.buckets[bucket].memory else {
             return Ok(None);
         };
         if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
             return Ok(None);
         }
-        Ok(storage::read(buffer, &slot.elements, shape, factor)?)
+        if self.stays_on_device() {
+            let (_, index) = self.places[parameter];
+            let part = state.buckets[bucket].parts.get(index).cloned();
+            return Ok(part.map(|part| {
+                Gradient::Device(match factor {
+                    Some(factor) => part.mul_scalar(factor),
+                    None => part,
+                })
+            }));
+        }
+        let Memory::Here(buffer) = &state.buckets[bucket].memory else {
+            return Ok(None);
+        };
+        let data = storage::read(buffer, &slot.elements, shape, factor)?;
+        Ok(data.map(Gradient::Host))
     }
 
     /// The gradients have been used: the next backward begins a new step.
@@ -378,6 +451,9 @@ impl Reducer {
         state.phase = Phase::Waiting;
         state.present.fill(false);
         state.marks.fill(0);
+        for bucket in &mut state.buckets {
+            bucket.parts.clear();
+        }
         for own in state.buckets.iter_mut().filter_map(|b| b.shard.as_mut()) {
             own.arrival = Arrival::First;
         }
@@ -431,6 +507,9 @@ impl Reducer {
             return Ok(());
         };
         let spec = &self.parameters[parameter];
+        if self.resident.is_some() {
+            return self.receive_on_device(state, parameter, gradient, last_use);
+        }
         let gradient = gradient
             .try_into_data()
             .map_err(|error| BucketError::Read {
@@ -473,6 +552,72 @@ impl Reducer {
         Ok(())
     }
 
+    fn receive_on_device(
+        &self,
+        state: &mut State,
+        parameter: usize,
+        gradient: Tensor<1>,
+        last_use: bool,
+    ) -> Result<(), BucketError> {
+        let spec = &self.parameters[parameter];
+        let (bucket, slot) = self.places[parameter];
+        let sending = matches!(state.phase, Phase::Sending { .. });
+        if sending && state.complete[parameter] {
+            return Err(BucketError::Late {
+                path: spec.path.clone(),
+            });
+        }
+        let (len, dtype) = (gradient.shape().num_elements(), gradient.dtype());
+        if len != spec.num_elements() || storage::gradient_dtype(dtype) != Some(spec.dtype) {
+            return Err(BucketError::Mismatch {
+                path: spec.path.clone(),
+                expected_len: spec.num_elements(),
+                expected: spec.dtype,
+                found_len: len,
+                found: format!("{dtype:?}"),
+            });
+        }
+        if let Some(mark) = state.marks.get_mut(parameter) {
+            *mark = 1;
+        }
+        state.buckets[bucket].parts.add(slot, gradient);
+        if last_use && sending {
+            self.complete(state, parameter)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a full bucket from the device: as it is where it is reduced there, else through host
+    /// memory. True if nothing is left to do.
+    fn send_from_device(&self, state: &mut State, index: usize) -> Result<bool, BucketError> {
+        let (Some(resident), Some(bucket)) = (&self.resident, state.buckets.get_mut(index)) else {
+            return Ok(false);
+        };
+        let layout = &self.layouts[index];
+        if self.keep == Gradients::Whole && self.group.size() == 1 {
+            return Ok(true);
+        }
+        let flat = bucket.parts.take_flat(layout, &resident.device);
+        if let Some(reduce) = &resident.reduce {
+            bucket.memory = Memory::TravellingThere(reduce.start_mean(flat));
+            return Ok(true);
+        }
+        if matches!(bucket.memory, Memory::None) {
+            bucket.memory = self.new_memory(index);
+        }
+        let data = flat.try_into_data().map_err(|error| BucketError::Read {
+            path: format!("bucket {index}"),
+            reason: error.to_string(),
+        })?;
+        if let Memory::Here(buffer) = &mut state.buckets[index].memory {
+            storage::fill(buffer, &layout.slots, &data)?;
+        }
+        for slot in &layout.slots {
+            state.present[slot.parameter] = true;
+        }
+        Ok(false)
+    }
+
     /// Nothing more is expected for a parameter: sends what is full and next in order.
     fn complete(&self, state: &mut State, parameter: usize) -> Result<(), BucketError> {
         let Some((index, _)) = self.place(parameter) else {
@@ -500,6 +645,9 @@ impl Reducer {
     /// Sends a bucket; what is missing in it is zero.
     fn send(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
         self.receive_bucket(state, index)?;
+        if self.send_from_device(state, index)? {
+            return Ok(());
+        }
         let Some(bucket) = state.buckets.get_mut(index) else {
             return Ok(());
         };

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType as BurnDType, Shape, TensorData, bf16, f16};
 
+use super::layout::Slot;
 use crate::{Buffer, DType, Element, Error};
 
 /// Arithmetic that gradients need. 16-bit types compute in `f32` and round once.
@@ -86,6 +87,16 @@ pub(crate) fn gradient_dtype(dtype: BurnDType) -> Option<DType> {
     }
 }
 
+/// Burn's name for one of those types.
+pub(super) fn burn_dtype(dtype: DType) -> BurnDType {
+    match dtype {
+        DType::F16 => BurnDType::F16,
+        DType::BF16 => BurnDType::BF16,
+        DType::F64 => BurnDType::F64,
+        _ => BurnDType::F32,
+    }
+}
+
 /// How a gradient meets what is already in its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
@@ -129,6 +140,26 @@ fn put_typed<T: Float>(
         }
     }
     Ok(true)
+}
+
+/// Replaces the content of all slots by `flat`, which holds them without gaps.
+pub(super) fn fill(buffer: &mut Buffer, slots: &[Slot], flat: &TensorData) -> Result<(), Error> {
+    with_type!(buffer.dtype(), T => {
+        let Ok(mut source) = flat.as_slice::<T>() else {
+            return Ok(());
+        };
+        let target = buffer.as_mut_slice::<T>()?;
+        for slot in slots {
+            let Some((part, rest)) = source.split_at_checked(slot.elements.len()) else {
+                break;
+            };
+            if let Some(place) = target.get_mut(slot.elements.clone()) {
+                place.copy_from_slice(part);
+            }
+            source = rest;
+        }
+        Ok(())
+    })
 }
 
 /// Zeros a place.

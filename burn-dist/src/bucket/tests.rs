@@ -42,7 +42,12 @@ fn result(reducer: &Reducer, parameter: usize, factor: Option<f64>) -> Option<Ve
     let gradient = reducer
         .gradient(parameter, &Shape::new([LEN]), factor)
         .unwrap();
-    gradient.map(|gradient| gradient.convert::<f32>().try_to_vec().unwrap())
+    let like = Tensor::<1>::zeros([LEN], &Device::flex());
+    gradient.map(|gradient| {
+        let tensor = gradient.into_tensor(&Shape::new([LEN]), &like);
+        let data = tensor.into_data().convert::<f32>();
+        data.try_to_vec().unwrap()
+    })
 }
 
 #[test]
@@ -170,4 +175,151 @@ fn integers_are_no_gradients() {
     let error =
         Reducer::new(&ProcessGroup::single(), parameters, SMALL, Gradients::Whole).unwrap_err();
     assert!(error.to_string().starts_with("parameter `table` holds i32"));
+}
+
+mod resident {
+    //! Gradients that stay on a device, which the processor plays, against those that do not.
+
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::bucket::resident::{DeviceHandle, DeviceReduce};
+    use crate::group::GroupOptions;
+    use crate::{Error, ReduceOp};
+
+    /// Reduces on the device, which is the processor.
+    #[derive(Debug)]
+    struct There {
+        group: ProcessGroup,
+        started: AtomicUsize,
+    }
+
+    struct Started(ProcessGroup, Tensor<1>);
+
+    impl DeviceReduce for There {
+        fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle> {
+            self.started.fetch_add(1, Ordering::SeqCst);
+            Box::new(Started(self.group.clone(), flat))
+        }
+    }
+
+    impl DeviceHandle for Started {
+        fn wait(self: Box<Self>) -> Result<Tensor<1>, Error> {
+            let mut values: Vec<f32> = self.1.into_data().try_to_vec().unwrap();
+            self.0.all_reduce(&mut values, ReduceOp::Mean)?;
+            Ok(Tensor::from_floats(values.as_slice(), &Device::flex()))
+        }
+    }
+
+    /// What a rank has after a step of two micro-batches with a parameter that is used twice, one
+    /// that only rank 0 uses, and one that nobody uses.
+    fn step(reducer: &Reducer, rank: usize) -> (Vec<Option<Vec<f32>>>, f64) {
+        for micro_batch in 0..2 {
+            let value = (1 + rank + 10 * micro_batch) as f32;
+            let uses = [vec![0, 0, 1], vec![0, 0]][rank].clone();
+            for parameter in &uses {
+                reducer.used(*parameter);
+            }
+            reducer.begin_backward(micro_batch == 1).unwrap();
+            for parameter in uses {
+                fire(reducer, parameter, value);
+            }
+            reducer.end_backward().unwrap();
+        }
+        reducer.wait().unwrap();
+        let norm = reducer.norm().unwrap();
+        let all = (0..3).map(|parameter| result(reducer, parameter, Some(0.5)));
+        let all = all.collect();
+        reducer.reset();
+        (all, norm)
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Place {
+        Host,
+        Staged,
+        There,
+    }
+
+    fn ranks(place: Place, keep: Gradients, size: usize) -> Vec<(Vec<Option<Vec<f32>>>, f64)> {
+        let groups = match size {
+            1 => vec![ProcessGroup::single()],
+            size => ProcessGroup::in_process(size, &GroupOptions::default()).unwrap(),
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = groups
+                .into_iter()
+                .map(|group| {
+                    scope.spawn(move || {
+                        let spec = |index| ParameterSpec {
+                            path: format!("p{index}"),
+                            shape: vec![LEN],
+                            dtype: DType::F32,
+                        };
+                        let parameters = (0..3).map(spec).collect();
+                        let sizes = BucketSizes {
+                            first: 1,
+                            others: 100,
+                        };
+                        let mut reducer = Reducer::new(&group, parameters, sizes, keep).unwrap();
+                        let there = Arc::new(There {
+                            group: group.clone(),
+                            started: AtomicUsize::new(0),
+                        });
+                        let reduce =
+                            (place == Place::There).then(|| there.clone() as Arc<dyn DeviceReduce>);
+                        if place != Place::Host {
+                            reducer = reducer.on_device(Device::flex(), reduce);
+                        }
+                        let first = step(&reducer, group.rank());
+                        let second = step(&reducer, group.rank());
+                        assert_eq!(first, second, "something is left of the first step");
+                        let sent = match (place, keep, group.size()) {
+                            (Place::There, Gradients::Whole, 2) => 4,
+                            _ => 0,
+                        };
+                        assert_eq!(there.started.load(Ordering::SeqCst), sent);
+                        first
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn gradients_on_a_device_are_those_in_host_memory() {
+        for size in [1, 2] {
+            let expected = ranks(Place::Host, Gradients::Whole, size);
+            for place in [Place::Staged, Place::There] {
+                let found = ranks(place, Gradients::Whole, size);
+                for ((found, norm), (expected, expected_norm)) in found.iter().zip(&expected) {
+                    assert_eq!(found, expected, "{place:?}, {size} ranks");
+                    assert!((norm / expected_norm - 1.0).abs() < 1e-6);
+                }
+            }
+            for keep in [Gradients::Scattered, Gradients::Sharded] {
+                let expected = ranks(Place::Host, keep, size);
+                assert_eq!(ranks(Place::Staged, keep, size), expected, "{keep:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_gradient_on_a_device_that_does_not_fit_or_comes_late_is_an_error() {
+        let reducer = reducer(1).on_device(Device::flex(), None);
+        reducer.used(0);
+        reducer.begin_backward(true).unwrap();
+        reducer.collect(0, Tensor::zeros([LEN + 1], &Device::flex()));
+        let message = reducer.end_backward().unwrap_err().to_string();
+        assert!(message.contains("has 4 elements"), "{message}");
+
+        let reducer = super::reducer(1).on_device(Device::flex(), None);
+        reducer.begin_backward(true).unwrap();
+        reducer.used(0);
+        fire(&reducer, 0, 1.0);
+        let message = reducer.end_backward().unwrap_err().to_string();
+        assert!(message.contains("p0"), "{message}");
+    }
 }

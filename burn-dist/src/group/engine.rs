@@ -85,6 +85,13 @@ impl Fuse {
         }
     }
 
+    /// What has gone wrong here or, as far as it is known, on another rank.
+    pub fn fault(&self) -> Option<String> {
+        let blown = self.blown.lock().unwrap_or_else(PoisonError::into_inner);
+        let theirs = || self.store.as_ref()?.faults().get();
+        blown.clone().or_else(|| Some(theirs()?.to_string()))
+    }
+
     fn check(&self) -> Result<(), CollectiveError> {
         let blown = self.blown.lock().unwrap_or_else(PoisonError::into_inner);
         match &*blown {
@@ -235,6 +242,17 @@ impl Engine {
             link.collectives = Some(native);
         }
         done
+    }
+
+    /// How long the first collective may take, and every other.
+    pub fn timeouts(&self) -> (Duration, Duration) {
+        match &self.link {
+            Some(link) => (link.first_timeout, link.timeout),
+            None => {
+                let options = super::GroupOptions::default();
+                (options.first_timeout, options.timeout)
+            }
+        }
     }
 
     pub fn bucket(&mut self, dtype: DType, len: usize) -> Result<Buffer, Error> {

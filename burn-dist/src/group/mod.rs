@@ -345,6 +345,18 @@ impl ProcessGroup {
         self.queue.abort(reason);
     }
 
+    /// What has gone wrong here or, as far as it is known, on another rank, so that the group is
+    /// unusable.
+    pub fn fault(&self) -> Option<String> {
+        self.queue.fault()
+    }
+
+    /// How long the first collective may take, and every other.
+    #[cfg_attr(not(any(test, feature = "cuda")), allow(dead_code))]
+    pub(crate) fn timeouts(&self) -> (Duration, Duration) {
+        self.queue.timeouts()
+    }
+
     fn blocking<T: Element>(&self, call: Call, data: &mut [T]) -> Result<(), Error> {
         let bytes = bytemuck::cast_slice_mut(data);
         self.queue

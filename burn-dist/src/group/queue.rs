@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use super::engine::{Call, Engine, Fuse, Place, Target};
 use super::handle::{self, Handle, Promise};
@@ -14,6 +15,7 @@ use crate::error::{CollectiveError, Error};
 pub(super) struct Queue {
     shared: Arc<Shared>,
     place: Place,
+    timeouts: (Duration, Duration),
     fuse: Fuse,
 }
 
@@ -42,6 +44,7 @@ struct Job {
 impl Queue {
     pub fn new(engine: Engine) -> Arc<Self> {
         let (place, fuse) = (engine.place(), engine.fuse());
+        let timeouts = engine.timeouts();
         let state = State {
             jobs: VecDeque::new(),
             engine: Some(Box::new(engine)),
@@ -56,8 +59,17 @@ impl Queue {
         Arc::new(Self {
             shared: Arc::new(shared),
             place,
+            timeouts,
             fuse,
         })
+    }
+
+    pub fn timeouts(&self) -> (Duration, Duration) {
+        self.timeouts
+    }
+
+    pub fn fault(&self) -> Option<String> {
+        self.fuse.fault()
     }
 
     pub fn place(&self) -> Place {

@@ -53,12 +53,12 @@ pub use state::{StatePart, StateShare, StateSourceRead, StateValues};
 pub use step::StepReport;
 pub use trained::TrainedValues;
 
-use crate::ProcessGroup;
 use crate::autograd::{GradHooks, ParameterSource, forget_anchor, full_precision};
 use crate::bucket::Reducer;
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
 use crate::zero::{Store, gather_values};
+use crate::{ProcessGroup, device};
 use describe::Description;
 use ema::Ema;
 use optimizer::OptimizerState;
@@ -142,7 +142,17 @@ impl<M: Module> Parallel<M> {
         let (model, outcome) = replicas::broadcast(model, which, group);
         tell_others(group, outcome)?;
         let keep = options.strategy.gradients();
-        let reducer = Reducer::new(group, parameters, options.buckets, keep)?;
+        let mut reducer = Reducer::new(group, parameters, options.buckets, keep)?;
+        let device = model
+            .devices()
+            .into_iter()
+            .next()
+            .unwrap_or_else(Device::flex);
+        if !device::is_host(&device) {
+            let device = device.inner();
+            let reduce = device::collectives(&device, group)?;
+            reducer = reducer.on_device(device, reduce);
+        }
         let reducer = Arc::new(reducer);
         let (model, store) = match sharded {
             true => Self::shard(model, &options, group, &reducer),
@@ -196,12 +206,7 @@ impl<M: Module> Parallel<M> {
             return Err(ParallelError::NothingToTrain);
         }
         let strategy = options.strategy;
-        let on_host = || {
-            model
-                .devices()
-                .iter()
-                .all(|d| d.clone().inner() == Device::flex())
-        };
+        let on_host = || model.devices().iter().all(device::is_host);
         let optimizer =
             OptimizerState::new(optimizer, &parameters, strategy.shards() || on_host())?;
         if strategy.shards() {
@@ -386,7 +391,7 @@ impl<M: Module> Parallel<M> {
     }
 
     /// This rank's share of parameters, buffers and optimizer state as they are now, between two
-    /// steps. Together the shares of all ranks are the whole state. It copies nothing yet; the next
+    /// steps. Together the shares of all ranks are the whole state. It copies nothing yet, save on a GPU; the next
     /// steps leave it as it is.
     pub fn state(&self) -> StateShare {
         let (rank, size) = (self.group.rank(), self.group.size());
@@ -405,7 +410,10 @@ impl<M: Module> Parallel<M> {
         if let Some(ema) = ema.filter(|_| rank == 0) {
             share.add_scalars(ema::NAME, ema.scalars());
         }
-        share
+        match self.get().devices().iter().all(device::is_host) {
+            true => share,
+            false => share.settle(),
+        }
     }
 
     /// Continues from a state that [`state`](Self::state) gave, all shares together, with any

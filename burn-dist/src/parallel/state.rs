@@ -28,13 +28,16 @@ type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 /// This rank's share of the state of a training, as it was at one step: every element is in the
 /// share of one rank.
 ///
-/// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on.
+/// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on. On a GPU
+/// it is read when it is taken.
 pub struct StateShare {
     model: Vec<(String, Values)>,
     states: Vec<(Place, Arc<dyn DynOptimizer>, DynState)>,
     /// Values in host memory, with the names of their tensors.
     parts: Vec<(String, Place, Arc<Vec<f32>>)>,
     scalars: BTreeMap<String, Value>,
+    /// Everything, where it has been read already.
+    settled: Option<Result<StateValues, ParallelError>>,
 }
 
 /// The elements of a parameter that something belongs to.
@@ -154,11 +157,35 @@ impl StateShare {
         self.scalars.extend(scalars.into_iter().map(named));
     }
 
+    /// Reads the values now, into memory of their own: what a GPU gives may be a view of its memory,
+    /// where the next steps change it.
+    pub(super) fn settle(self) -> Self {
+        let own = |data: &mut TensorData| {
+            let bytes = data.as_bytes().to_vec();
+            *data = TensorData::from_bytes_vec(bytes, data.shape().clone(), data.dtype());
+        };
+        let settled = self.read().map(|mut values| {
+            values.tensors.iter_mut().for_each(|(_, data)| own(data));
+            values.parts.iter_mut().for_each(|part| own(&mut part.data));
+            values
+        });
+        Self {
+            model: Vec::new(),
+            states: Vec::new(),
+            parts: Vec::new(),
+            scalars: BTreeMap::new(),
+            settled: Some(settled),
+        }
+    }
+
     /// Reads the values from the device.
     ///
     /// # Errors
     /// A tensor whose values the device does not give.
     pub fn read(self) -> Result<StateValues, ParallelError> {
+        if let Some(settled) = self.settled {
+            return settled;
+        }
         let mut values = StateValues {
             scalars: self.scalars,
             ..StateValues::default()
@@ -253,6 +280,7 @@ pub(super) fn share<M: Module>(
         states: Vec::new(),
         parts: Vec::new(),
         scalars: BTreeMap::new(),
+        settled: None,
     };
     for (index, parameter) in whole.parameters.iter().enumerate() {
         let elements = match whole.owned {

@@ -1,13 +1,13 @@
 //! The optimizer's step over all parameters of a model, where every rank steps all of them.
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Shape, Tensor, TensorData};
+use burn::tensor::{Shape, Tensor};
 
 use super::ParallelError;
 use super::ema::Ema;
 use super::optimizer::OptimizerState;
 use super::replicas::AutodiffPlace;
-use crate::bucket::Reducer;
+use crate::bucket::{Gradient, Reducer};
 
 /// Steps every trainable parameter that any rank had a gradient for, the gradients times `factor`,
 /// and takes all of them into the average.
@@ -48,7 +48,7 @@ struct Update<'a> {
 }
 
 impl Update<'_> {
-    fn gradient(&mut self, index: usize, shape: &Shape) -> Option<TensorData> {
+    fn gradient(&mut self, index: usize, shape: &Shape) -> Option<Gradient> {
         if self.outcome.is_err() {
             return None;
         }
@@ -134,7 +134,8 @@ impl ModuleMapper for Update<'_> {
                 place.restore(self.average(index, value))
             });
         }
-        let gradient = self.gradient(index, &param.lazy_shape());
+        let shape = param.lazy_shape();
+        let gradient = self.gradient(index, &shape);
         if gradient.is_none() && self.ema.is_none() {
             return param;
         }
@@ -142,7 +143,7 @@ impl ModuleMapper for Update<'_> {
             let place = AutodiffPlace::of(&value);
             let mut value = value.inner();
             if let Some(gradient) = gradient {
-                let gradient = Tensor::from_data(gradient, (&value.device(), value.dtype()));
+                let gradient = gradient.into_tensor(&shape, &value);
                 value = self
                     .optimizer
                     .step(index, self.learning_rate, value, gradient);

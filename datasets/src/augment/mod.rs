@@ -25,7 +25,8 @@ use crate::random::{Purpose, Stream};
 use auto_augment::AutoAugment;
 use erase::{Cutout, Erase};
 use mix::{Mix, Partner};
-use place::{Border, Placement};
+use place::Border;
+pub(crate) use place::Placement;
 use rand_augment::RandAugment;
 use resized_crop::{Lines, ResizedCrop};
 
@@ -169,23 +170,62 @@ impl Augment {
             return;
         }
         let mut stream = key.stream(Purpose::Augment);
-        let (mut place, mut border) = (Placement::default(), Border::Zero);
-        match self.frame {
-            None => {}
-            Some(Frame::Shift { pixels }) => place.draw_offsets(pixels, &mut stream),
-            Some(Frame::Crop {
-                padding,
-                border: of,
-            }) => {
-                place.draw_offsets(padding, &mut stream);
-                border = of;
-            }
-            Some(Frame::Resized(crop)) => crop.apply(&mut stream, shape, pixels),
+        let mut place = Placement::default();
+        if let Some(Frame::Resized(crop)) = self.frame {
+            crop.apply(&mut stream, shape, pixels);
         }
-        place.mirrored = self.flip.is_some_and(|p| stream.chance(p));
+        self.draw_place(&mut place, &mut stream);
         if place != Placement::default() {
+            let border = self.border();
             pixels.rewrite(|from, to| place.apply(border, shape, from, to));
         }
+    }
+
+    fn draw_place(&self, place: &mut Placement, stream: &mut Stream) {
+        match self.frame {
+            Some(Frame::Shift { pixels: reach } | Frame::Crop { padding: reach, .. }) => {
+                place.draw_offsets(reach, stream)
+            }
+            Some(Frame::Resized(_)) | None => {}
+        }
+        place.mirrored = self.flip.is_some_and(|p| stream.chance(p));
+    }
+
+    fn border(&self) -> Border {
+        match self.frame {
+            Some(Frame::Crop { border, .. }) => border,
+            _ => Border::Zero,
+        }
+    }
+
+    /// Whether moving within the frame and mirroring is all that is done to images of this size, so
+    /// that [`place`](Self::place) says everything.
+    pub(crate) fn only_places(&self, shape: ImageShape) -> bool {
+        let reach = match self.frame {
+            None => 0,
+            Some(Frame::Shift { pixels }) => pixels,
+            Some(Frame::Crop { padding, .. }) => padding,
+            Some(Frame::Resized(_)) => return false,
+        };
+        let others = self.auto.is_some() || self.colour.is_some() || !self.mix.is_none();
+        let removes = self.cutout.is_some() || self.erase.is_some();
+        // One reflection is enough then.
+        let side = shape.height.min(shape.width);
+        !others && !removes && usize::from(reach) < side
+    }
+
+    /// Where the image `key` lands in its frame.
+    pub(crate) fn place(&self, key: Key) -> Placement {
+        let mut place = Placement::default();
+        if self.frame.is_some() || self.flip.is_some() {
+            self.draw_place(&mut place, &mut key.stream(Purpose::Augment));
+        }
+        place
+    }
+
+    /// Whether the image goes on, mirrored, where it was moved away; else black comes in.
+    pub(crate) fn reflects(&self) -> bool {
+        self.border() == Border::Reflect
     }
 
     /// Which image of `images` the image `key` is mixed with, and how; none to leave it as it is.

@@ -45,6 +45,11 @@ impl Normalizer {
         })
     }
 
+    /// Per channel, by what a byte is multiplied and what is then added.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (f32, f32)> + '_ {
+        self.channels.iter().map(|line| (line.scale, line.offset))
+    }
+
     /// Writes the normalised `image` to `out` (both channel, row, column).
     pub(crate) fn convert(&self, image: &[u8], out: &mut [f32]) {
         let plane = self.plane.max(1);

@@ -14,11 +14,11 @@ pub(super) enum Border {
 
 /// Where an image lands in its frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Placement {
-    pub(super) down: isize,
-    pub(super) right: isize,
+pub(crate) struct Placement {
+    pub(crate) down: isize,
+    pub(crate) right: isize,
     /// Left to right, after the move.
-    pub(super) mirrored: bool,
+    pub(crate) mirrored: bool,
 }
 
 impl Placement {

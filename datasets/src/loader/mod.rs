@@ -5,6 +5,7 @@
 //! bookkeeping, the number of batches in memory is bounded, and neither the order nor the content
 //! of a batch depends on the number of workers.
 
+mod plan;
 mod sample;
 
 use std::any::Any;
@@ -17,6 +18,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::augment::{Augment, Normalizer};
 use crate::{Dataset, DatasetError, Epoch, ImageShape};
+pub use plan::{BatchPlan, Move, Plans};
 use sample::{Samples, Scratch};
 
 /// Batches kept for reuse; more would hold memory that nobody asks for.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::case::Case;
+use super::case::Case;
 
 /// A tensor's largest gradient below this part of the largest of all is rounding errors.
 const NO_GRADIENT: f32 = 1e-6;

@@ -8,8 +8,8 @@ use models::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::case::Case;
-use crate::compare::Table;
+use super::case::Case;
+use super::compare::Table;
 
 pub const MODELS: [&str; 6] = [
     "cnn",
@@ -56,7 +56,7 @@ pub fn check(case: &Case) -> Table {
         ($config:expr) => {{
             let config = $config;
             sizes.end();
-            crate::check(case, |device: &Device| config.init(device).unwrap())
+            super::check(case, |device: &Device| config.init(device).unwrap())
         }};
     }
     match case.model.as_str() {

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::ranks::world_size;
 use burn_dist::parallel::{MemoryEstimate, Strategy};
 
-use crate::config::{Config, Loaded, OptimizerConfig};
+use crate::config::{Config, Loaded};
 use crate::console::say;
 use crate::data;
 use crate::run::{Plan, plan};
@@ -59,11 +59,7 @@ pub fn say_resolved(loaded: &Loaded, size: usize) -> Result<(), Failure> {
 /// What parameters, gradients, optimizer state and activations take on each rank, and what fits
 /// beside the other ranks if all of them are on this host.
 fn say_memory(config: &Config, plan: &Plan, size: usize) {
-    let moments = match &config.optimizer {
-        OptimizerConfig::Sgd(sgd) if sgd.momentum > 0.0 => 1,
-        OptimizerConfig::Sgd(_) => 0,
-        _ => 2,
-    };
+    let moments = config.optimizer.moments();
     let parameters = plan.parameters as u64;
     let available = available_bytes();
     let room = available.map(|bytes| bytes / size.max(1) as u64);

@@ -77,6 +77,12 @@ pub struct DataConfig {
     /// Default 1.
     #[schemars(extend("unit" = "threads"))]
     pub workers: usize,
+    /// Whether the training images lie in the memory of the GPU and batches are made there, which
+    /// needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a GPU, where
+    /// the augmentation allows it and the images take no more than a quarter of its memory (1 GiB
+    /// where that is not known).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_device: Option<bool>,
     /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,
     /// `shift[:PIXELS]`, `crop[:PADDING[:reflect]]`, `resized-crop[:MIN_SCALE]`, `flip[:P]`,
     /// `auto-augment`, `rand-augment[:OPS[:MAGNITUDE]]`, `mixup[:ALPHA[:P]]`,
@@ -131,6 +137,7 @@ impl Default for DataConfig {
             download: true,
             cache_dir: None,
             workers: 1,
+            on_device: None,
             augment: Augment::default(),
             train_samples: None,
             test_samples: None,

@@ -34,6 +34,15 @@ impl OptimizerConfig {
         }
     }
 
+    /// Values that it keeps for each parameter.
+    pub fn moments(&self) -> u64 {
+        match self {
+            Self::Sgd(sgd) if sgd.momentum > 0.0 => 1,
+            Self::Sgd(_) => 0,
+            _ => 2,
+        }
+    }
+
     /// Whether weight decay applies to norms and biases too.
     pub fn decay_norm_and_bias(&self) -> bool {
         match self {
@@ -344,14 +353,14 @@ names! {
 names! {
     /// `[train] device`: what computes.
     DeviceName {
-        /// The best device there is.
+        /// The best device there is: a CUDA device, else a GPU through wgpu, else the processor.
         #[default]
         Auto = "auto",
         /// The processor.
         Cpu = "cpu",
         /// An NVIDIA GPU.
         Cuda = "cuda",
-        /// A GPU through WebGPU.
+        /// A GPU through Vulkan, Metal or DirectX, or software in its place.
         Wgpu = "wgpu",
     }
 }
@@ -392,7 +401,9 @@ pub struct TrainConfig {
     /// Seed of the initial parameters, the order of the samples, dropout and generated data.
     /// Default 1.
     pub seed: u64,
-    /// What computes: `auto` or `cpu`. Default `auto`.
+    /// What computes: `auto`, `cpu`, `cuda` or `wgpu`; the last two need a program that is built
+    /// with the feature of that name. Ranks of a node take one device after the other. Default
+    /// `auto`.
     pub device: DeviceName,
     /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
     /// and takes time; always so with `zero-3`. Default false.

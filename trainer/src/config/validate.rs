@@ -3,7 +3,7 @@
 use super::Config;
 use super::error::Fault;
 use super::groups;
-use super::sections::{Compression, DeviceName, OptimizerConfig, ScheduleName};
+use super::sections::{Compression, OptimizerConfig, ScheduleName};
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
 /// Checks everything that does not depend on the world size.
@@ -69,9 +69,6 @@ fn unavailable(config: &Config) -> Result<(), Fault> {
             format!("`{key}` = {value} is not available in this version"),
         ))
     };
-    let device = config.train.device;
-    let available = matches!(device, DeviceName::Auto | DeviceName::Cpu);
-    not_yet(available, "train.device", &device)?;
     let compression = config.parallel.compression;
     let available = compression == Compression::None;
     not_yet(available, "parallel.compression", &compression)?;

@@ -12,11 +12,12 @@ use datasets::{BatchIter, Loader, TrainSampler};
 use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError};
 
+use crate::batch::to_tensors;
 use crate::config::{Batching, Config, Loaded};
 use crate::error::TrainError;
 use crate::model::{self, WithModel};
 use crate::train::parallel_options;
-use crate::{data, initial, loss, optimizer, seed};
+use crate::{data, device, initial, loss, optimizer, seed};
 
 pub use curve::{Curve, Point, Suggestion};
 pub use plot::svg;
@@ -57,7 +58,7 @@ pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<
     let loader = Loader::new(dataset.clone())?
         .workers(config.data.workers)
         .augment(config.data.augment.clone(), seed);
-    let device = World::single().device().autodiff();
+    let device = device::choose(config, &World::single())?.device.autodiff();
     device.seed(seed::of_parameters(seed));
     let run = Run {
         config,
@@ -128,7 +129,8 @@ impl<F> Run<'_, F> {
         let mut sum = 0.0;
         for _ in 0..self.batching.accumulate {
             let batch = self.data.next()?;
-            let loss = loss::of_batch(parallel, batch, self.device, train.label_smoothing);
+            let batch = to_tensors(batch, self.device);
+            let loss = loss::of_batch(parallel, batch, train.label_smoothing);
             sum += f64::from(loss.clone().into_scalar::<f32>());
             parallel.backward(loss)?;
         }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use setup::{parallel_options, train};
 pub use summary::{End, Summary};
 
+use crate::batch::Batches;
 use crate::callback::{Action, Callback, CallbackError, EpochEnd};
 use crate::checkpointing::Checkpoints;
 use crate::console::{Console, complain, duration};
@@ -165,7 +166,7 @@ impl<M: ImageClassifier> Training<'_, M> {
                 data.splits.test.as_ref(),
                 &data.eval_loader,
                 &data.eval_sampler,
-                &self.session.device,
+                &self.session.device.device,
                 self.session.group,
                 together,
             )
@@ -238,7 +239,10 @@ impl<M: ImageClassifier> Training<'_, M> {
         // Samplers count epochs from 0.
         let order = session.data.train_sampler.epoch(epoch as usize - 1);
         let order = order.from_step(done_before as usize);
-        let mut batches = session.data.train_loader.iter(order);
+        let loader = &session.data.train_loader;
+        let plans = |data| Some(Batches::There(data, loader.plans(order.clone())?));
+        let resident = session.resident.as_ref().and_then(plans);
+        let mut batches = resident.unwrap_or_else(|| Batches::Loaded(loader.iter(order.clone())));
         let mut wishes = Wishes::default();
         while self.progress.steps_of_epoch < self.steps_per_epoch && !self.at_last_step() {
             self.step(&mut batches, || seconds + begin.elapsed().as_secs_f64())?;

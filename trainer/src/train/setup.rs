@@ -14,7 +14,7 @@ use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
 use crate::config::{Config, Precision, StrategyName};
 use crate::console::Console;
-use crate::environment::{Environment, device_name};
+use crate::environment::Environment;
 use crate::error::TrainError;
 use crate::metrics::MetricsFile;
 use crate::progress::{Meta, Progress, Task};
@@ -33,6 +33,8 @@ pub(crate) fn train<M: ImageClassifier>(
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
     let work = work(session, &model);
+    let (parameters, ranks) = (crate::model::num_parameters(&model), session.group.size());
+    crate::device::check_memory(config, &session.device, parameters, ranks)?;
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
@@ -130,8 +132,8 @@ fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Work {
     let shape = session.data.splits.train.shape();
     let forward = model.flops([shape.channels, shape.height, shape.width]);
     let config = session.config;
-    let device = device_name(&session.device);
-    let known = || peak::peak_tflops(&device, config.train.precision);
+    let device = &session.device.name;
+    let known = || peak::peak_tflops(device, config.train.precision);
     let peak = config.log.peak_tflops.or_else(known);
     Work {
         flops_per_image: forward.map(|flops| flops.saturating_mul(flops::TRAINING) as f64),

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use datasets::BatchIter;
 use models::ImageClassifier;
 
 use super::Training;
+use crate::batch::Batches;
 use crate::checkpointing::Checkpoints;
 use crate::config::Batching;
 use crate::error::TrainError;
@@ -18,7 +18,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     /// Trains on the next micro-batches; `elapsed` gives the seconds of training so far.
     pub(super) fn step(
         &mut self,
-        batches: &mut BatchIter,
+        batches: &mut Batches<'_>,
         elapsed: impl Fn() -> f64,
     ) -> Result<(), TrainError> {
         let session = self.session;
@@ -29,17 +29,17 @@ impl<M: ImageClassifier> Training<'_, M> {
         device.seed(seed::of_step(config.train.seed, rank, number));
         let Batching { accumulate, .. } = session.batching;
         let mut times = StepTimes::default();
-        let mut loss_sum = 0.0;
+        let mut losses = Vec::with_capacity(accumulate);
         for _ in 0..accumulate {
             let mut watch = Watch::start();
-            let Some(batch) = batches.next() else {
+            let Some(batch) = batches.next(&device) else {
                 break;
             };
             let batch = batch?;
             times.data += watch.lap();
             let smoothing = config.train.label_smoothing;
-            let loss = loss::of_batch(&self.parallel, batch, &device, smoothing);
-            loss_sum += f64::from(loss.clone().into_scalar::<f32>());
+            let loss = loss::of_batch(&self.parallel, batch, smoothing);
+            losses.push(loss.clone().inner());
             times.forward += watch.lap();
             self.parallel.backward(loss)?;
             times.backward += watch.lap();
@@ -48,6 +48,11 @@ impl<M: ImageClassifier> Training<'_, M> {
         let mut watch = Watch::start();
         let report = self.parallel.step(lr)?;
         times.wait = report.waited.as_secs_f64();
+        // Only now: reading a number waits for the device, which has the whole step to do by then.
+        let losses = losses
+            .into_iter()
+            .map(|loss| f64::from(loss.into_scalar::<f32>()));
+        let loss_sum: f64 = losses.sum();
         times.update = watch.lap() - times.wait;
         // With a scaled loss it is the scale that was too large; the next one is smaller.
         if !report.applied && report.loss_scale.is_none() {

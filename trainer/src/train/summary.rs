@@ -109,6 +109,10 @@ impl<M: ImageClassifier> Training<'_, M> {
              steps per epoch",
             self.steps_per_epoch
         ));
+        self.console.line(&format!(
+            "computes on {}: {}",
+            session.device.name, session.device.reason
+        ));
         if let Some(folder) = &self.run_dir {
             self.console
                 .line(&format!("run folder {}", folder.display()));

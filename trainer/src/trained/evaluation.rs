@@ -33,7 +33,7 @@ impl Trained {
             data::prepare(&config.data)?;
             Ok(data::open(&config.data, config.train.seed)?.test)
         })?;
-        let device = world.device();
+        let device = crate::device::choose(config, world)?.device;
         let evaluate = Evaluate {
             dataset: test.as_ref(),
             loader: Loader::new(test.clone())?.workers(config.data.workers),

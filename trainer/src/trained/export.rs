@@ -67,7 +67,7 @@ impl Trained {
             format,
             about,
         };
-        let device = burn_dist::world::World::single().device();
+        let device = burn::tensor::Device::flex();
         crate::model::build(&self.config.model, &subject, &device, export)?
     }
 }

@@ -41,7 +41,8 @@ impl Trained {
         each: impl FnMut(&Path, Result<&[Guess], DatasetError>),
     ) -> Result<(), TrainError> {
         let subject = self.subject()?;
-        let device = burn_dist::world::World::single().device();
+        let device =
+            crate::device::choose(&self.config, &burn_dist::world::World::single())?.device;
         let resize = data::resize(&self.config.data).unwrap_or(subject.shape().width);
         let predict = Predict {
             subject: &subject,

@@ -1,0 +1,282 @@
+//! `bench gpu`: everything that is to be known of a GPU, in one run that needs nothing but this
+//! program, its golden files and a driver: which devices there are, whether models compute there
+//! what PyTorch does, whether ranks that share it agree, whether NCCL works, how fast the recipes
+//! train in each number format, what PyTorch reaches meanwhile, whether memory grows.
+//!
+//! Every part runs in a process of its own with a time limit: one that fails, or takes the driver
+//! down, is a row that says so. The results are written after each part.
+
+mod child;
+pub mod parity;
+pub mod part;
+mod ranks;
+mod speed;
+
+use std::path::PathBuf;
+
+use burn_dist::device::DeviceChoice;
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::BenchError;
+use crate::report::Report;
+use crate::table::Table;
+use child::Child;
+
+/// What a GPU is and does: devices, agreement with PyTorch and between ranks, NCCL, speed, memory.
+#[derive(Debug, clap::Args)]
+pub struct GpuArgs {
+    /// `cuda`, `wgpu` or `cpu`.
+    #[arg(long, default_value = "cuda")]
+    pub(crate) device: DeviceChoice,
+    /// Only these parts.
+    #[arg(long, value_delimiter = ',', default_values_t = Part::ALL)]
+    parts: Vec<Part>,
+    /// Folder of the golden files.
+    #[arg(long, default_value = "models/tests/golden")]
+    golden: PathBuf,
+    /// What is trained for speed.
+    #[arg(long, value_delimiter = ',', default_values_t = speed::Recipe::ALL)]
+    recipes: Vec<speed::Recipe>,
+    /// In which number formats.
+    #[arg(long, value_delimiter = ',', default_values_t = Precision::ALL)]
+    precisions: Vec<Precision>,
+    /// Images per step.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    batch: u16,
+    /// Steps that are counted.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
+    steps: u16,
+    /// Steps before those: kernels are compiled and chosen.
+    #[arg(long, default_value_t = 10)]
+    warm_up: u16,
+    /// Steps of the training whose device memory is watched.
+    #[arg(long, default_value_t = 2000)]
+    memory_steps: u32,
+    /// Seconds that one part, one recipe in one number format, may take.
+    #[arg(long, default_value_t = 240)]
+    limit: u64,
+    /// A Python with PyTorch; `python3` if it has one and is not given.
+    #[arg(long)]
+    python: Option<PathBuf>,
+    /// The script that trains with PyTorch.
+    #[arg(long, default_value = "bench/torch/train.py")]
+    torch_script: PathBuf,
+    /// File for the results instead of a new one in results/.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// One part of the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Part {
+    /// Which devices there are.
+    Devices,
+    /// NCCL's collectives in a world of one rank.
+    Nccl,
+    /// Every model against its golden files.
+    Parity,
+    /// Two ranks that share the device against one.
+    Ranks,
+    /// Images per second of the recipes.
+    Speed,
+    /// The same with PyTorch.
+    Torch,
+    /// Whether device memory grows.
+    Memory,
+}
+
+impl Part {
+    const ALL: [Self; 7] = [
+        Self::Devices,
+        Self::Nccl,
+        Self::Parity,
+        Self::Ranks,
+        Self::Speed,
+        Self::Torch,
+        Self::Memory,
+    ];
+}
+
+/// A number format, as `train.precision` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Precision {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl Precision {
+    const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
+}
+
+macro_rules! display_as_value {
+    ($($type:ty),*) => {
+        $(impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let value = self.to_possible_value();
+                f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+            }
+        })*
+    };
+}
+display_as_value!(Part, Precision, speed::Recipe);
+
+/// One line of the account.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    part: Part,
+    what: String,
+    /// Whether it is as it should be.
+    good: bool,
+    /// In words.
+    words: String,
+    /// The numbers.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    values: Value,
+}
+
+impl Row {
+    pub(crate) fn new(part: Part, what: impl Into<String>, outcome: Result<Found, String>) -> Self {
+        let (good, words, values) = match outcome {
+            Ok(found) => (found.good, found.words, found.values),
+            Err(reason) => (false, reason, Value::Null),
+        };
+        Self {
+            part,
+            what: what.into(),
+            good,
+            words,
+            values,
+        }
+    }
+}
+
+/// What a part found out.
+pub(crate) struct Found {
+    pub good: bool,
+    pub words: String,
+    pub values: Value,
+}
+
+/// Everything a part needs.
+pub(crate) struct Check<'a> {
+    pub args: &'a GpuArgs,
+    pub child: Child,
+    pub rows: Vec<Row>,
+}
+
+/// Runs the sub-command.
+///
+/// # Errors
+/// When results cannot be written, or anything was not as it should be.
+pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
+    let mut check = Check {
+        args,
+        child: Child::new(args.limit)?,
+        rows: Vec::new(),
+    };
+    let path = args.json.clone().unwrap_or_else(|| {
+        let moment = crate::machine::Machine::here().date.replace([':', '-'], "");
+        PathBuf::from(format!("results/gpu-{moment}.json"))
+    });
+    for part in &args.parts {
+        eprintln!("gpu: {part}");
+        let before = check.rows.len();
+        match part {
+            Part::Devices => check.simple(*part, "devices"),
+            Part::Nccl => check.simple(*part, "nccl"),
+            Part::Memory => check.simple(*part, "memory"),
+            Part::Parity => check.parity(),
+            Part::Ranks => check.ranks(),
+            Part::Speed => check.speed(&path)?,
+            Part::Torch => check.torch(&path)?,
+        }
+        // Those that take long have told already.
+        let told = matches!(part, Part::Speed | Part::Torch);
+        for row in check.rows.iter().skip(before).filter(|_| !told) {
+            eprintln!("gpu:   {}: {}", row.what, row.words);
+        }
+        check.write(&path)?;
+    }
+    println!("{}", check.table());
+    eprintln!("results in {}", path.display());
+    match check.rows.iter().filter(|row| !row.good).count() {
+        0 => Ok(()),
+        bad => Err(BenchError::Gpu { bad }),
+    }
+}
+
+impl Check<'_> {
+    /// Writes what is known so far.
+    pub(crate) fn write(&self, path: &std::path::Path) -> Result<(), BenchError> {
+        let protocol = vec![
+            "every row in a process of its own; images per second through the trainer, its \
+             metrics and hooks included, median over the counted steps"
+                .to_owned(),
+            format!(
+                "batch {}, {} steps counted after {}, SGD with momentum, generated images that lie \
+                 on the device",
+                self.args.batch, self.args.steps, self.args.warm_up
+            ),
+        ];
+        let report = Report::new("gpu", vec![1, 2], protocol, &self.rows);
+        report.write(Some(path))?;
+        Ok(())
+    }
+
+    /// A part that is one hidden sub-command.
+    fn simple(&mut self, part: Part, name: &str) {
+        let device = self.args.device.to_string();
+        let steps = self.args.memory_steps.to_string();
+        let arguments = [
+            part::COMMAND,
+            name,
+            "--device",
+            &device,
+            "--memory-steps",
+            &steps,
+        ];
+        let found = self.child.found(&arguments);
+        self.rows.push(Row::new(part, name, found));
+    }
+
+    fn parity(&mut self) {
+        let device = self.args.device.to_string();
+        let golden = self.args.golden.display().to_string();
+        for precision in &self.args.precisions {
+            let name = precision.to_string();
+            let arguments = [
+                part::COMMAND,
+                "parity",
+                "--device",
+                &device,
+                "--precision",
+                &name,
+                "--golden",
+                &golden,
+            ];
+            let found = self.child.found(&arguments);
+            self.rows.push(Row::new(Part::Parity, name, found));
+        }
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(["part", "what", "", "result"]);
+        for row in &self.rows {
+            let mark = if row.good { "ok" } else { "FAILED" };
+            let mut lines = row.words.lines();
+            let first = lines.next().unwrap_or_default().to_owned();
+            let part = row.part.to_string();
+            table.row([part, row.what.clone(), mark.to_owned(), first]);
+            for line in lines {
+                let empty = String::new;
+                table.row([empty(), empty(), empty(), line.to_owned()]);
+            }
+        }
+        table
+    }
+}

@@ -1,0 +1,198 @@
+//! Images per second of the recipes, here and with PyTorch.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use super::{Check, Found, Part, Precision, Row};
+use crate::error::BenchError;
+use crate::training::trained::{self, Taken};
+use crate::{report, stats};
+
+/// What is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Recipe {
+    /// The WideResNet of the Olivia guide.
+    Olivia,
+    /// WRN-28-10.
+    #[value(name = "wrn-28-10")]
+    Wrn28x10,
+    /// WRN-16-4, for devices that are slow.
+    #[value(name = "wrn-16-4")]
+    Wrn16x4,
+    /// ViT-Tiny on 32×32 pixels in patches of 4.
+    VitTiny,
+    /// ViT-B/16 on 224×224 pixels.
+    #[value(name = "vit-b-16")]
+    VitB16,
+}
+
+impl Recipe {
+    /// Those that are measured unless others are asked for.
+    pub const ALL: [Self; 4] = [Self::Olivia, Self::Wrn28x10, Self::VitTiny, Self::VitB16];
+}
+
+impl Check<'_> {
+    /// Every recipe in every number format; low precision first, which is what matters.
+    fn cells(&self) -> Vec<(Recipe, Precision)> {
+        let order = [Precision::Bf16, Precision::F16, Precision::F32];
+        let wanted = |precision: &Precision| self.args.precisions.contains(precision);
+        self.args
+            .recipes
+            .iter()
+            .flat_map(|recipe| order.into_iter().filter(wanted).map(|p| (*recipe, p)))
+            .collect()
+    }
+
+    pub(super) fn speed(&mut self, path: &Path) -> Result<(), BenchError> {
+        for (recipe, precision) in self.cells() {
+            let found = self.train(recipe, precision);
+            let row = Row::new(Part::Speed, format!("{recipe} {precision}"), found);
+            eprintln!("gpu:   {}: {}", row.what, row.words);
+            self.rows.push(row);
+            self.write(path)?;
+        }
+        Ok(())
+    }
+
+    fn train(&self, recipe: Recipe, precision: Precision) -> Result<Found, String> {
+        let folder = self.child.folder();
+        let out = folder.join("seconds.json");
+        let (steps, warm_up) = (usize::from(self.args.steps), usize::from(self.args.warm_up));
+        let batch = usize::from(self.args.batch);
+        let mut command = self.child.command(&[trained::COMMAND, "--ranks", "1"]);
+        command
+            .args(["--model", &recipe.to_string()])
+            .args(["--batch", &batch.to_string()])
+            .args(["--steps", &(steps + warm_up).to_string()])
+            // As many different images as a batch has are enough: what is in them takes no time.
+            .args([
+                "--images",
+                &(batch * (steps + warm_up)).min(8192).to_string(),
+            ])
+            .args(["--set", &format!("train.device={}", self.args.device)])
+            .args(["--set", &format!("train.precision={precision}")])
+            .args(["--set", "data.on_device=true"])
+            .arg("--memory")
+            .arg(folder)
+            .arg("--out")
+            .arg(&out);
+        self.child.finish(command)?;
+        let mut seconds: Vec<f64> = report::read(&out).map_err(|error| error.to_string())?;
+        let counted = seconds.split_off(warm_up.min(seconds.len()));
+        let median = stats::median(&counted).ok_or("no step was counted")?;
+        let taken: Taken =
+            report::read(&Taken::file(folder, 0)).map_err(|error| error.to_string())?;
+        let rate = batch as f64 / median;
+        let memory = taken
+            .device_mib
+            .map_or_else(String::new, |mib| format!(", {mib:.0} MiB on the device"));
+        Ok(Found {
+            good: true,
+            words: format!("{rate:.0} images/s{memory}"),
+            values: json!({
+                "images_per_second": rate,
+                "memory_mib": taken.device_mib,
+                "seconds": counted,
+            }),
+        })
+    }
+
+    /// The same cells with PyTorch, and what we reach of it.
+    pub(super) fn torch(&mut self, path: &Path) -> Result<(), BenchError> {
+        let python = match self.python() {
+            Ok(python) => python,
+            Err(reason) => {
+                let found = Found {
+                    good: true,
+                    words: format!("not compared: {reason}"),
+                    values: Value::Null,
+                };
+                self.rows.push(Row::new(Part::Torch, "PyTorch", Ok(found)));
+                return Ok(());
+            }
+        };
+        for (recipe, precision) in self.cells() {
+            let found = self.train_torch(&python, recipe, precision);
+            let row = Row::new(Part::Torch, format!("{recipe} {precision}"), found);
+            eprintln!("gpu:   {}: {}", row.what, row.words);
+            self.rows.push(row);
+            self.write(path)?;
+        }
+        Ok(())
+    }
+
+    /// A Python whose PyTorch computes on the device.
+    fn python(&self) -> Result<PathBuf, String> {
+        let python = self.args.python.clone();
+        let python = python.unwrap_or_else(|| PathBuf::from("python3"));
+        let device = self.torch_device()?;
+        let test = format!(
+            "import torch, sys; sys.exit(0 if \"{device}\" == \"cpu\" or torch.cuda.is_available() \
+             else \"torch has no CUDA device\")"
+        );
+        let mut command = Command::new(&python);
+        command.args(["-c", &test]);
+        self.child.finish(command)?;
+        if !self.args.torch_script.exists() {
+            return Err(format!("no {}", self.args.torch_script.display()));
+        }
+        Ok(python)
+    }
+
+    fn torch_device(&self) -> Result<&'static str, String> {
+        use burn_dist::device::DeviceChoice::{Auto, Cpu, Cuda, Wgpu};
+        match self.args.device {
+            Cuda | Auto => Ok("cuda"),
+            Cpu => Ok("cpu"),
+            Wgpu => Err("PyTorch has no wgpu".to_owned()),
+        }
+    }
+
+    fn train_torch(
+        &self,
+        python: &Path,
+        recipe: Recipe,
+        precision: Precision,
+    ) -> Result<Found, String> {
+        let mut command = Command::new(python);
+        command
+            .arg(&self.args.torch_script)
+            .args(["--device", self.torch_device()?])
+            .args(["--recipe", &recipe.to_string()])
+            .args(["--precision", &precision.to_string()])
+            .args(["--batch", &self.args.batch.to_string()])
+            .args(["--steps", &self.args.steps.to_string()])
+            .args(["--warm-up", &self.args.warm_up.to_string()])
+            // As cubecl computes f32 products on tensor cores.
+            .arg("--tf32");
+        let text = self.child.finish(command)?;
+        let line = text.lines().rfind(|line| line.starts_with('{'));
+        let values: Value = serde_json::from_str(line.unwrap_or_default())
+            .map_err(|error| format!("{error} in {text:?}"))?;
+        let rate = values["images_per_second"].as_f64();
+        let rate = rate.ok_or("no images_per_second")?;
+        let what = format!("{recipe} {precision}");
+        let ours = self
+            .rows
+            .iter()
+            .find(|row| row.part == Part::Speed && row.what == what);
+        let of = |key: &str| {
+            let ours = ours.and_then(|row| row.values[key].as_f64())?;
+            Some(ours / values[key].as_f64()?)
+        };
+        let share = |ratio: Option<f64>| ratio.map_or("?".to_owned(), |r| format!("{r:.2}"));
+        let (speed, memory) = (of("images_per_second"), of("memory_mib"));
+        Ok(Found {
+            good: true,
+            words: format!(
+                "{rate:.0} images/s; ours / PyTorch's: speed {}, memory {}",
+                share(speed),
+                share(memory)
+            ),
+            values: json!({ "torch": values, "speed_ratio": speed, "memory_ratio": memory }),
+        })
+    }
+}

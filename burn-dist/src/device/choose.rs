@@ -1,0 +1,169 @@
+//! The decision, apart from finding out what there is.
+
+use super::{DeviceChoice, DeviceError};
+
+/// What a machine offers of one kind of device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+// Some only come up with some features.
+#[allow(dead_code)]
+pub(super) enum Found {
+    /// The program is built without it.
+    NotBuilt,
+    /// None, and why.
+    Nothing(String),
+    /// So many GPUs.
+    Gpus(usize),
+    /// Software in place of a GPU.
+    Software,
+}
+
+/// What a rank takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pick {
+    Cpu,
+    Cuda(usize),
+    Wgpu(usize),
+    WgpuSoftware,
+}
+
+/// Decides, and says why. What there is of a kind is only looked for when it matters.
+pub(super) fn choose(
+    wanted: DeviceChoice,
+    cuda: impl Fn() -> Found,
+    wgpu: impl Fn() -> Found,
+    local_rank: usize,
+    local_size: usize,
+) -> Result<(Pick, usize, String), DeviceError> {
+    let share = |name: &str, count: usize| {
+        let index = local_rank % count.max(1);
+        let shared = match local_size > count {
+            true => format!(", which {local_size} ranks share"),
+            false => String::new(),
+        };
+        (
+            index,
+            local_size.div_ceil(count.max(1)),
+            format!("{name} device {index} of {count} for local rank {local_rank}{shared}"),
+        )
+    };
+    let asked = "as asked for";
+    match wanted {
+        DeviceChoice::Cpu => Ok((Pick::Cpu, local_size, format!("the processor, {asked}"))),
+        DeviceChoice::Cuda => match cuda() {
+            Found::Gpus(count) if count > 0 => {
+                let (index, sharing, words) = share("CUDA", count);
+                Ok((Pick::Cuda(index), sharing, format!("{words}, {asked}")))
+            }
+            other => Err(refuse(wanted, other)),
+        },
+        DeviceChoice::Wgpu => match wgpu() {
+            Found::Gpus(count) if count > 0 => {
+                let (index, sharing, words) = share("wgpu", count);
+                Ok((Pick::Wgpu(index), sharing, format!("{words}, {asked}")))
+            }
+            Found::Software => Ok((
+                Pick::WgpuSoftware,
+                local_size,
+                format!("wgpu in software, {asked}: this machine has no GPU that wgpu can use"),
+            )),
+            other => Err(refuse(wanted, other)),
+        },
+        DeviceChoice::Auto => {
+            let cuda = cuda();
+            if let Found::Gpus(count @ 1..) = cuda {
+                let (index, sharing, words) = share("CUDA", count);
+                return Ok((
+                    Pick::Cuda(index),
+                    sharing,
+                    format!("{words}, the best there is"),
+                ));
+            }
+            let wgpu = wgpu();
+            if let Found::Gpus(count @ 1..) = wgpu {
+                let (index, sharing, words) = share("wgpu", count);
+                let reason = format!("{words}, the best there is (cuda: {})", words_of(&cuda));
+                return Ok((Pick::Wgpu(index), sharing, reason));
+            }
+            let reason = format!(
+                "the processor, the best there is (cuda: {}; wgpu: {})",
+                words_of(&cuda),
+                words_of(&wgpu)
+            );
+            Ok((Pick::Cpu, local_size, reason))
+        }
+    }
+}
+
+fn refuse(wanted: DeviceChoice, found: Found) -> DeviceError {
+    match found {
+        Found::NotBuilt => DeviceError::NotBuilt { wanted },
+        other => DeviceError::None {
+            wanted,
+            reason: words_of(&other),
+        },
+    }
+}
+
+/// Why nothing was taken of a kind.
+pub(super) fn words_of(found: &Found) -> String {
+    match found {
+        Found::NotBuilt => "not built in".to_owned(),
+        Found::Nothing(reason) => reason.clone(),
+        Found::Software => "only software".to_owned(),
+        Found::Gpus(count) => format!("{count} devices"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn none() -> Found {
+        Found::Nothing("no driver".to_owned())
+    }
+
+    #[test]
+    fn the_best_there_is_comes_first() {
+        let pick = |cuda: Found, wgpu: Found| {
+            choose(DeviceChoice::Auto, || cuda.clone(), || wgpu.clone(), 0, 1).unwrap()
+        };
+        assert_eq!(pick(Found::Gpus(1), Found::Gpus(1)).0, Pick::Cuda(0));
+        assert_eq!(pick(none(), Found::Gpus(1)).0, Pick::Wgpu(0));
+        let (picked, _, reason) = pick(none(), Found::Software);
+        assert_eq!(picked, Pick::Cpu);
+        assert_eq!(
+            reason,
+            "the processor, the best there is (cuda: no driver; wgpu: only software)"
+        );
+        assert_eq!(pick(Found::NotBuilt, Found::NotBuilt).0, Pick::Cpu);
+        assert_eq!(pick(Found::Gpus(0), none()).0, Pick::Cpu);
+    }
+
+    #[test]
+    fn ranks_take_one_device_after_the_other_and_share_what_is_missing() {
+        let pick = |rank, size, count| {
+            let gpus = || Found::Gpus(count);
+            choose(DeviceChoice::Cuda, gpus, none, rank, size).unwrap()
+        };
+        assert_eq!(pick(3, 4, 4).0, Pick::Cuda(3));
+        let (picked, _, reason) = pick(3, 4, 2);
+        assert_eq!(picked, Pick::Cuda(1));
+        assert!(reason.contains("which 4 ranks share"), "{reason}");
+        assert_eq!(pick(3, 4, 1).0, Pick::Cuda(0));
+    }
+
+    #[test]
+    fn what_is_asked_for_and_missing_is_an_error_that_says_what() {
+        let ask = |wanted, found: Found| {
+            choose(wanted, || found.clone(), || found.clone(), 0, 1).unwrap_err()
+        };
+        let error = ask(DeviceChoice::Cuda, Found::NotBuilt).to_string();
+        assert!(error.contains("--features cuda"), "{error}");
+        let error = ask(DeviceChoice::Wgpu, none()).to_string();
+        assert!(error.contains("no wgpu device here: no driver"), "{error}");
+        let software = || Found::Software;
+        let (pick, _, reason) = choose(DeviceChoice::Wgpu, none, software, 0, 2).unwrap();
+        assert_eq!(pick, Pick::WgpuSoftware);
+        assert!(reason.contains("in software"), "{reason}");
+    }
+}

@@ -1,0 +1,107 @@
+//! Whether what a training keeps from step to step fits a device, before anything is put there.
+
+use burn::tensor::Device;
+
+/// The state of a training is larger than the memory of its device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "parameters, gradients and optimizer state take {needed_mib} MiB and the device has {total_mib} \
+     MiB, of which the ranks that share it have {share_mib} MiB each: a model of up to \
+     {fits} parameters would fit with this strategy and optimizer, or shard the state over more \
+     ranks (zero-1 to zero-3)"
+)]
+pub struct MemoryShortage {
+    /// What is needed on this rank.
+    pub needed_mib: u64,
+    /// What the device has.
+    pub total_mib: u64,
+    /// What of it is this rank's.
+    pub share_mib: u64,
+    /// Parameters that would fit, without activations.
+    pub fits: u64,
+}
+
+impl MemoryShortage {
+    /// Compares `needed` bytes for a model of `parameters` elements with what a device of `total`
+    /// bytes has for each of `ranks` ranks.
+    ///
+    /// # Errors
+    /// If it does not fit.
+    pub fn check(needed: u64, parameters: u64, total: u64, ranks: usize) -> Result<(), Self> {
+        let share = total / ranks.max(1) as u64;
+        if needed <= share {
+            return Ok(());
+        }
+        const MIB: u64 = 1 << 20;
+        let fits = u128::from(parameters) * u128::from(share) / u128::from(needed.max(1));
+        Err(Self {
+            needed_mib: needed.div_ceil(MIB),
+            total_mib: total / MIB,
+            share_mib: share / MIB,
+            fits: u64::try_from(fits).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+/// Bytes of memory of a CUDA device by its number among those that this process sees; `None` if
+/// there is no such device, or no CUDA in this program.
+pub fn device_memory(cuda: usize) -> Option<u64> {
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = cuda;
+        None
+    }
+    #[cfg(feature = "cuda")]
+    total(cuda)
+}
+
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+fn total(cuda: usize) -> Option<u64> {
+    use cudarc::driver::{result, sys};
+    // SAFETY: only tries to open the library by its usual names.
+    if !unsafe { sys::is_culib_present() } {
+        return None;
+    }
+    result::init().ok()?;
+    let device = result::device::get(i32::try_from(cuda).ok()?).ok()?;
+    // SAFETY: the driver gave this device.
+    let total = unsafe { result::device::total_mem(device) }.ok()?;
+    u64::try_from(total).ok()
+}
+
+/// Bytes that `device` has taken from its driver, where that is known: memory that does not grow is
+/// memory that is not lost.
+pub fn reserved(device: &Device) -> Option<u64> {
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    if !super::is_host(device) {
+        return device
+            .memory_pool_usage()
+            .map(|usage| usage.bytes_reserved as u64);
+    }
+    let _ = device;
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_says_what_would_fit() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(MemoryShortage::check(GIB, 1, GIB, 1), Ok(()));
+        let shortage = MemoryShortage::check(GIB, 1000, GIB, 2).unwrap_err();
+        assert_eq!(
+            (shortage.needed_mib, shortage.share_mib, shortage.fits),
+            (1024, 512, 500)
+        );
+        assert!(shortage.to_string().contains("up to 500 parameters"));
+        assert!(MemoryShortage::check(1, 1, 0, 0).is_err());
+    }
+
+    #[test]
+    fn the_processor_reserves_nothing() {
+        assert_eq!(reserved(&Device::flex()), None);
+    }
+}

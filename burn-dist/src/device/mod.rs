@@ -1,0 +1,167 @@
+//! Which device a rank computes on: what is asked for, what this machine has, and why it came out as
+//! it did.
+//!
+//! A program contains the devices whose cargo features it was built with (`cuda`, `wgpu`; the
+//! processor always). Which of them there are is found out at run time, so one program serves
+//! machines with and without a GPU.
+
+mod choose;
+mod error;
+mod found;
+mod memory;
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+
+pub use error::DeviceError;
+pub use memory::{MemoryShortage, device_memory, reserved};
+
+use crate::bucket::DeviceReduce;
+use crate::world::World;
+use crate::{Error, ProcessGroup};
+use choose::{Pick, choose};
+
+/// Which kind of device is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// A CUDA device, else a GPU through wgpu, else the processor.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// An NVIDIA GPU through CUDA.
+    Cuda,
+    /// A GPU through wgpu, or what software there is in its place.
+    Wgpu,
+}
+
+impl std::fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::Wgpu => "wgpu",
+        })
+    }
+}
+
+impl std::str::FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda),
+            "wgpu" => Ok(Self::Wgpu),
+            other => Err(format!(
+                "there is no device {other:?}: use auto, cpu, cuda or wgpu"
+            )),
+        }
+    }
+}
+
+/// The device of a rank.
+#[derive(Clone, Debug)]
+pub struct ChosenDevice {
+    /// The device, without autodiff.
+    pub device: Device,
+    /// What was picked and why, in one line.
+    pub reason: String,
+    /// What its driver calls it.
+    pub name: String,
+    /// Ranks of this node that share it.
+    pub sharing: usize,
+    /// Its number among the CUDA devices that this process sees, if it is one.
+    pub cuda: Option<usize>,
+}
+
+impl World {
+    /// The device this rank computes on: the best there is, by local rank.
+    ///
+    /// # Errors
+    /// See [`choose_device`](Self::choose_device).
+    pub fn device(&self) -> Result<Device, DeviceError> {
+        Ok(self.choose_device(DeviceChoice::Auto)?.device)
+    }
+
+    /// The device of the wanted kind that is this rank's: ranks of a node take one after the other,
+    /// and share where there are more ranks than devices, which [`ChosenDevice::reason`] says.
+    ///
+    /// # Errors
+    /// When the program is built without that kind of device, or the machine has none. With
+    /// [`DeviceChoice::Auto`] there is always the processor.
+    pub fn choose_device(&self, wanted: DeviceChoice) -> Result<ChosenDevice, DeviceError> {
+        let (pick, sharing, reason) = choose(
+            wanted,
+            found::cuda,
+            found::wgpu,
+            self.local_rank(),
+            self.local_size(),
+        )?;
+        let device = found::device(&pick);
+        let untuned = !cfg!(feature = "autotune") && matches!(pick, Pick::Cuda(_) | Pick::Wgpu(_));
+        let reason = match untuned {
+            true => format!("{reason}; built without autotune, which finds faster kernels"),
+            false => reason,
+        };
+        Ok(ChosenDevice {
+            name: found::name(&device),
+            device,
+            reason,
+            sharing,
+            cuda: match pick {
+                Pick::Cuda(index) => Some(index),
+                _ => None,
+            },
+        })
+    }
+}
+
+/// All devices that this program can compute on here, one line each, and why kinds are missing.
+pub fn list() -> Vec<String> {
+    found::list()
+}
+
+/// What reduces gradients on `device` without bringing them to the host, where there is such a thing.
+/// A collective call.
+pub(crate) fn collectives(
+    device: &Device,
+    group: &ProcessGroup,
+) -> Result<Option<Arc<dyn DeviceReduce>>, Error> {
+    if group.size() == 1 {
+        return Ok(None);
+    }
+    #[cfg(all(feature = "cuda", not(feature = "fusion")))]
+    let connected = crate::nccl::connect(device, group)?;
+    #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
+    let connected: Result<std::convert::Infallible, String> = {
+        let _ = device;
+        let without = match cfg!(feature = "fusion") {
+            true => "this program is built with fusion",
+            false => "this program is built without cuda",
+        };
+        Err(without.to_owned())
+    };
+    let reason = match connected {
+        #[cfg(all(feature = "cuda", not(feature = "fusion")))]
+        Ok(reduce) => {
+            tracing::info!("gradients stay on the device: NCCL {}", reduce.version());
+            return Ok(Some(Arc::new(reduce)));
+        }
+        #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
+        Ok(never) => match never {},
+        Err(reason) => reason,
+    };
+    if group.rank() == 0 {
+        tracing::info!("gradients go through host memory, without NCCL: {reason}");
+    }
+    Ok(None)
+}
+
+/// Whether tensors of `device` are in memory that the processor reads at no cost.
+pub fn is_host(device: &Device) -> bool {
+    device.clone().inner() == Device::flex()
+}

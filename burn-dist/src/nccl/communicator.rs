@@ -1,0 +1,300 @@
+//! One thread that carries collectives out, one after the other, and watches over them.
+//!
+//! The caller says at once, through the host group, what it calls: the thread compares that between
+//! all ranks before NCCL sees it. NCCL itself would hang or add up wrong numbers where ranks
+//! disagree. That exchange also tells who does not come.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::NcclError;
+use super::api::{Nccl, UniqueId};
+use crate::collective::{Descriptor, Kind};
+use crate::error::{CollectiveError, Error};
+use crate::{Buffer, DType, Handle, ProcessGroup, ReduceOp, shard};
+
+/// How long the thread asks without a pause whether a collective is done.
+const EAGER: Duration = Duration::from_micros(200);
+
+/// How long it sleeps in between, later.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Words of what a rank says that it calls.
+const WORD: usize = Descriptor::BYTES / size_of::<u64>();
+
+/// Ranks that exchange device memory.
+pub(crate) struct Communicator<N: Nccl> {
+    group: ProcessGroup,
+    sequence: AtomicU64,
+    jobs: Option<Sender<Job<N>>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+struct Job<N: Nccl> {
+    what: Descriptor,
+    /// What all ranks call.
+    called: Handle,
+    memory: N::Memory,
+    answer: SyncSender<Result<N::Memory, Error>>,
+}
+
+/// A collective that was started.
+pub(crate) struct Started<M> {
+    answer: Receiver<Result<M, Error>>,
+}
+
+impl<M> Started<M> {
+    /// Waits until the collective is done, and gives the memory back.
+    pub fn wait(self) -> Result<M, Error> {
+        self.answer
+            .recv()
+            .unwrap_or_else(|_| Err(NcclError::NoProgress.into()))
+    }
+}
+
+impl<N: Nccl> Communicator<N> {
+    /// Connects all ranks of `group`. A collective call; no other thread may use the group meanwhile.
+    pub fn connect(nccl: N, group: &ProcessGroup) -> Result<Self, Error> {
+        let id = exchange_id(&nccl, group)?;
+        let (jobs, receiver) = channel();
+        let (connected, report) = sync_channel(1);
+        let own = group.clone();
+        let thread = thread::Builder::new()
+            .name(format!("nccl-{}", group.rank()))
+            .spawn(move || serve(&nccl, &own, &id, &connected, &receiver))
+            .map_err(|error| NcclError::Call {
+                call: "thread",
+                code: error.raw_os_error().unwrap_or_default(),
+                reason: error.to_string(),
+            })?;
+        let (limit, _) = group.timeouts();
+        // A thread that is still in there cannot be called back; the process ends with this error.
+        let outcome = match report.recv_timeout(limit) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Timeout) => Err(NcclError::TimedOut {
+                seconds: limit.as_secs(),
+            }),
+            Err(RecvTimeoutError::Disconnected) => Err(NcclError::NoProgress),
+        };
+        if let Err(error) = outcome {
+            group.abort(&error.to_string());
+            return Err(error.into());
+        }
+        Ok(Self {
+            group: group.clone(),
+            sequence: AtomicU64::new(0),
+            jobs: Some(jobs),
+            thread: Some(thread),
+        })
+    }
+
+    /// Starts a collective on `len` elements in `memory`. Every rank calls the same on the thread
+    /// that also calls the host group's collectives.
+    pub fn start(
+        &self,
+        (kind, op): (Kind, Option<ReduceOp>),
+        (dtype, len): (DType, usize),
+        root: usize,
+        memory: N::Memory,
+    ) -> Started<N::Memory> {
+        let (answer, receiver) = sync_channel(1);
+        let started = Started { answer: receiver };
+        if let Some(error) = refuse(op, dtype, root, self.group.size()) {
+            let _ = answer.send(Err(error.into()));
+            return started;
+        }
+        let what = Descriptor {
+            sequence: self.sequence.fetch_add(1, Ordering::AcqRel) + 1,
+            kind,
+            dtype,
+            op,
+            root: u16::try_from(root).unwrap_or(u16::MAX),
+            len: len as u64,
+            bucket: 0,
+        };
+        let job = Job {
+            called: tell(&self.group, &what),
+            what,
+            memory,
+            answer,
+        };
+        if let Some(jobs) = &self.jobs {
+            // If the thread is gone, the answer's end goes with the job and says so.
+            let _ = jobs.send(job);
+        }
+        started
+    }
+}
+
+impl<N: Nccl> Drop for Communicator<N> {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<N: Nccl> std::fmt::Debug for Communicator<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (rank, size) = (self.group.rank(), self.group.size());
+        write!(f, "Communicator(rank {rank} of {size})")
+    }
+}
+
+/// What can be known to be wrong without the others.
+fn refuse(op: Option<ReduceOp>, dtype: DType, root: usize, size: usize) -> Option<CollectiveError> {
+    let mean = op == Some(ReduceOp::Mean);
+    if mean && !matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) {
+        return Some(CollectiveError::MeanOfIntegers { dtype });
+    }
+    (root >= size).then_some(CollectiveError::NoSuchRoot { root, size })
+}
+
+/// Gives all ranks the id that rank 0 makes, or its error.
+fn exchange_id<N: Nccl>(nccl: &N, group: &ProcessGroup) -> Result<UniqueId, Error> {
+    let mut own = None;
+    let mut message = [0u8; 129];
+    if group.rank() == 0 {
+        let id = nccl.unique_id();
+        if let Ok(id) = &id {
+            message[0] = 1;
+            message[1..].copy_from_slice(id);
+        }
+        own = id.err();
+    }
+    group.broadcast(&mut message, 0)?;
+    if let Some(error) = own {
+        return Err(error.into());
+    }
+    let [good, id @ ..] = message;
+    if good == 0 {
+        let reason = "rank 0 could not make an id for the communicator".to_owned();
+        return Err(NcclError::PeerFailed { reason }.into());
+    }
+    Ok(id)
+}
+
+/// Starts telling all ranks what this one calls.
+fn tell(group: &ProcessGroup, what: &Descriptor) -> Handle {
+    let (size, rank) = (group.size(), group.rank());
+    let mut words = vec![0i64; size * WORD];
+    for (place, word) in words[shard(size * WORD, size, rank)]
+        .iter_mut()
+        .zip(what.encode())
+    {
+        *place = word.cast_signed();
+    }
+    group.start_all_gather(Buffer::from_slice(&words))
+}
+
+/// Whether all ranks call the same.
+fn compare(called: &Buffer, what: &Descriptor, rank: usize) -> Result<(), Error> {
+    let words = called.as_slice::<i64>()?;
+    for (peer, words) in words.chunks_exact(WORD).enumerate() {
+        let mut theirs = [0; WORD];
+        for (word, raw) in theirs.iter_mut().zip(words) {
+            *word = raw.cast_unsigned();
+        }
+        let theirs = Descriptor::decode(theirs);
+        if theirs.as_ref() != Some(what) {
+            return Err(CollectiveError::Mismatch {
+                rank,
+                mine: *what,
+                peer,
+                theirs,
+            }
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// The life of the thread.
+fn serve<N: Nccl>(
+    nccl: &N,
+    group: &ProcessGroup,
+    id: &UniqueId,
+    connected: &SyncSender<Result<(), NcclError>>,
+    jobs: &Receiver<Job<N>>,
+) {
+    let mut communicator = match nccl.connect(id, group.size(), group.rank()) {
+        Ok(communicator) => {
+            let _ = connected.send(Ok(()));
+            Some(communicator)
+        }
+        Err(error) => {
+            let _ = connected.send(Err(error));
+            None
+        }
+    };
+    let mut first_error = None;
+    while let Ok(job) = jobs.recv() {
+        let Job {
+            what,
+            called,
+            memory,
+            answer,
+        } = job;
+        let Some(active) = communicator.as_mut() else {
+            let first: Option<&String> = first_error.as_ref();
+            let first = first.cloned().unwrap_or_default();
+            let _ = answer.send(Err(CollectiveError::Unusable { first }.into()));
+            continue;
+        };
+        let done = carry_out(nccl, active, group, &what, called, memory);
+        if let Err(error) = &done {
+            if let Some(communicator) = communicator.take() {
+                nccl.abort(communicator);
+            }
+            first_error = Some(error.to_string());
+            group.abort(&error.to_string());
+        }
+        let _ = answer.send(done);
+    }
+    if let Some(communicator) = communicator {
+        nccl.close(communicator);
+    }
+}
+
+fn carry_out<N: Nccl>(
+    nccl: &N,
+    communicator: &mut N::Communicator,
+    group: &ProcessGroup,
+    what: &Descriptor,
+    called: Handle,
+    mut memory: N::Memory,
+) -> Result<N::Memory, Error> {
+    compare(&called.wait()?, what, group.rank())?;
+    nccl.make_ready(&mut memory)?;
+    if what.kind == Kind::Barrier || what.len == 0 {
+        return Ok(memory);
+    }
+    nccl.enqueue(communicator, what, &mut memory)?;
+    let (first, others) = group.timeouts();
+    let limit = if what.sequence == 1 { first } else { others };
+    let begin = Instant::now();
+    loop {
+        if nccl.is_done(communicator)? {
+            return Ok(memory);
+        }
+        let waited = begin.elapsed();
+        if waited < EAGER {
+            thread::yield_now();
+            continue;
+        }
+        nccl.asynchronous_error(communicator)?;
+        if let Some(reason) = group.fault() {
+            return Err(NcclError::PeerFailed { reason }.into());
+        }
+        if waited > limit {
+            return Err(NcclError::TimedOut {
+                seconds: limit.as_secs(),
+            }
+            .into());
+        }
+        thread::sleep(PAUSE);
+    }
+}

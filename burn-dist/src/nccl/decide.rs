@@ -1,0 +1,98 @@
+//! Whether all ranks can use NCCL together, which they find out together.
+
+use serde::{Deserialize, Serialize};
+
+/// What a rank can offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    /// The device, by a name that no other device has; `None` if it is not a CUDA device.
+    pub device: Option<String>,
+    /// NCCL's version, or why there is none.
+    pub library: Result<i32, String>,
+}
+
+/// Whether NCCL is used, in the same words on every rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// With this version.
+    Use(String),
+    /// Why not.
+    Stage(String),
+}
+
+/// Decides from what the ranks said, in rank order.
+pub(crate) fn decide(messages: &[Vec<u8>]) -> Verdict {
+    let mut offers = Vec::with_capacity(messages.len());
+    for (rank, message) in messages.iter().enumerate() {
+        match serde_json::from_slice::<Offer>(message) {
+            Ok(offer) => offers.push(offer),
+            Err(_) => return Verdict::Stage(format!("rank {rank} speaks another protocol")),
+        }
+    }
+    let mut devices: Vec<(usize, &str)> = Vec::new();
+    let mut versions = Vec::new();
+    for (rank, offer) in offers.iter().enumerate() {
+        let Some(device) = offer.device.as_deref() else {
+            return Verdict::Stage(format!("rank {rank} does not compute on a CUDA device"));
+        };
+        if let Some((other, _)) = devices.iter().find(|(_, taken)| *taken == device) {
+            return Verdict::Stage(format!("ranks {other} and {rank} share a device"));
+        }
+        devices.push((rank, device));
+        match &offer.library {
+            Ok(version) => versions.push(*version),
+            Err(reason) => return Verdict::Stage(format!("rank {rank}: {reason}")),
+        }
+    }
+    // NCCL's own rule: the same major and minor version everywhere.
+    let minor = |version: &i32| version / 100;
+    let Some(first) = versions.first() else {
+        return Verdict::Stage("there are no ranks".to_owned());
+    };
+    match versions.iter().position(|v| minor(v) != minor(first)) {
+        None => Verdict::Use(super::error::version_words(*first)),
+        Some(rank) => Verdict::Stage(format!(
+            "rank {rank} has NCCL {}, rank 0 has {}",
+            super::error::version_words(versions[rank]),
+            super::error::version_words(*first)
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(device: Option<&str>, library: Result<i32, &str>) -> Vec<u8> {
+        let offer = Offer {
+            device: device.map(str::to_owned),
+            library: library.map_err(str::to_owned),
+        };
+        serde_json::to_vec(&offer).unwrap()
+    }
+
+    fn reason(messages: &[Vec<u8>]) -> String {
+        match decide(messages) {
+            Verdict::Stage(reason) => reason,
+            Verdict::Use(version) => panic!("used {version}"),
+        }
+    }
+
+    #[test]
+    fn every_rank_needs_a_device_of_its_own_and_the_library() {
+        let good = |name| message(Some(name), Ok(22703));
+        let all = [good("a"), good("b")];
+        assert_eq!(decide(&all), Verdict::Use("2.27.3".to_owned()));
+        let shared = [good("a"), good("b"), good("a")];
+        assert_eq!(reason(&shared), "ranks 0 and 2 share a device");
+        let none = [good("a"), message(None, Ok(22703))];
+        assert_eq!(reason(&none), "rank 1 does not compute on a CUDA device");
+        let without = [good("a"), message(Some("b"), Err("not found"))];
+        assert_eq!(reason(&without), "rank 1: not found");
+        let older = [good("a"), message(Some("b"), Ok(22105))];
+        assert_eq!(reason(&older), "rank 1 has NCCL 2.21.5, rank 0 has 2.27.3");
+        let strange = [good("a"), b"?".to_vec()];
+        assert_eq!(reason(&strange), "rank 1 speaks another protocol");
+        assert_eq!(reason(&[]), "there are no ranks");
+    }
+}

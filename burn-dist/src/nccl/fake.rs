@@ -1,0 +1,209 @@
+//! NCCL in host memory: ranks are threads, a collective is done when all have put theirs, and every
+//! kind of failure can be ordered.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::NcclError;
+use super::api::{Nccl, UniqueId};
+use crate::collective::{Descriptor, Kind};
+use crate::{DType, ReduceOp, shard};
+
+/// What goes wrong on a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Failure {
+    #[default]
+    None,
+    /// There is no id.
+    Id,
+    /// The ranks do not meet.
+    Connect,
+    /// From this collective on, nothing is ever done.
+    Hang(u64),
+    /// This collective is refused.
+    Refuse(u64),
+    /// This collective ends with an error that NCCL notices later.
+    Asynchronous(u64),
+}
+
+/// All that the ranks of a fake communicator share.
+#[derive(Default)]
+pub(super) struct Wire {
+    size: usize,
+    met: AtomicUsize,
+    /// What each rank has put, by sequence number.
+    put: Mutex<HashMap<u64, Vec<Option<Shared>>>>,
+    pub aborted: AtomicUsize,
+    pub closed: AtomicUsize,
+}
+
+impl Wire {
+    pub fn new(size: usize) -> Arc<Self> {
+        Arc::new(Self {
+            size,
+            ..Self::default()
+        })
+    }
+}
+
+/// Elements that the "device" may write while the rank waits.
+type Shared = Arc<Mutex<Vec<f32>>>;
+
+pub(super) struct Fake {
+    pub wire: Arc<Wire>,
+    pub failure: Failure,
+}
+
+pub(super) struct Memory {
+    pub values: Shared,
+    pub is_ready: bool,
+}
+
+impl Memory {
+    pub fn of(values: Vec<f32>) -> Self {
+        Self {
+            values: Arc::new(Mutex::new(values)),
+            is_ready: false,
+        }
+    }
+
+    pub fn take(&self) -> Vec<f32> {
+        self.values.lock().unwrap().clone()
+    }
+}
+
+pub(super) struct Connected {
+    rank: usize,
+    running: Option<u64>,
+    hangs: bool,
+    error: AtomicBool,
+}
+
+fn refused(call: &'static str) -> NcclError {
+    NcclError::Call {
+        call,
+        code: 3,
+        reason: "internal error".to_owned(),
+    }
+}
+
+impl Nccl for Fake {
+    type Communicator = Connected;
+    type Memory = Memory;
+
+    fn unique_id(&self) -> Result<UniqueId, NcclError> {
+        match self.failure {
+            Failure::Id => Err(refused("ncclGetUniqueId")),
+            _ => Ok([7; 128]),
+        }
+    }
+
+    fn connect(&self, id: &UniqueId, size: usize, rank: usize) -> Result<Connected, NcclError> {
+        assert_eq!((id, size), (&[7; 128], self.wire.size));
+        if self.failure == Failure::Connect {
+            return Err(refused("ncclCommInitRank"));
+        }
+        self.wire.met.fetch_add(1, Ordering::SeqCst);
+        Ok(Connected {
+            rank,
+            running: None,
+            hangs: false,
+            error: AtomicBool::new(false),
+        })
+    }
+
+    fn make_ready(&self, memory: &mut Memory) -> Result<(), NcclError> {
+        memory.is_ready = true;
+        Ok(())
+    }
+
+    fn enqueue(
+        &self,
+        connected: &mut Connected,
+        what: &Descriptor,
+        memory: &mut Memory,
+    ) -> Result<(), NcclError> {
+        assert!(memory.is_ready, "used before it was computed");
+        assert_eq!(memory.values.lock().unwrap().len() as u64, what.len);
+        assert_eq!(what.dtype, DType::F32);
+        match self.failure {
+            Failure::Refuse(at) if at == what.sequence => return Err(refused("ncclAllReduce")),
+            Failure::Hang(from) if what.sequence >= from => connected.hangs = true,
+            Failure::Asynchronous(at) if at == what.sequence => {
+                connected.hangs = true;
+                connected.error.store(true, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        connected.running = Some(what.sequence);
+        if connected.hangs {
+            return Ok(());
+        }
+        let mut put = self.wire.put.lock().unwrap();
+        let places = put
+            .entry(what.sequence)
+            .or_insert_with(|| vec![None; self.wire.size]);
+        places[connected.rank] = Some(memory.values.clone());
+        if places.iter().all(Option::is_some) {
+            let all: Vec<Shared> = places.iter().flatten().cloned().collect();
+            compute(what, &all);
+            put.remove(&what.sequence);
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, connected: &mut Connected) -> Result<bool, NcclError> {
+        let put = self.wire.put.lock().unwrap();
+        let waiting = connected.running.is_some_and(|at| put.contains_key(&at));
+        Ok(!connected.hangs && !waiting)
+    }
+
+    fn asynchronous_error(&self, connected: &mut Connected) -> Result<(), NcclError> {
+        match connected.error.load(Ordering::SeqCst) {
+            true => Err(NcclError::Asynchronous {
+                code: 6,
+                reason: "remote process exited".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    fn abort(&self, _connected: Connected) {
+        self.wire.aborted.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn close(&self, _connected: Connected) {
+        self.wire.closed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// What the collective leaves with every rank; what is undefined becomes NaN.
+fn compute(what: &Descriptor, all: &[Shared]) {
+    let before: Vec<Vec<f32>> = all.iter().map(|v| v.lock().unwrap().clone()).collect();
+    let (len, size) = (what.len as usize, all.len());
+    let reduced = |i: usize| {
+        let values = before.iter().map(|v| v[i]);
+        match what.op {
+            Some(ReduceOp::Max) => values.fold(f32::NEG_INFINITY, f32::max),
+            Some(ReduceOp::Min) => values.fold(f32::INFINITY, f32::min),
+            Some(ReduceOp::Mean) => values.sum::<f32>() / size as f32,
+            _ => values.sum(),
+        }
+    };
+    let owner = |i: usize| {
+        (0..size)
+            .find(|r| shard(len, size, *r).contains(&i))
+            .unwrap()
+    };
+    for (rank, values) in all.iter().enumerate() {
+        let after = (0..len).map(|i| match what.kind {
+            Kind::AllReduce => reduced(i),
+            Kind::ReduceScatter if owner(i) == rank => reduced(i),
+            Kind::ReduceScatter => f32::NAN,
+            Kind::AllGather => before[owner(i)][i],
+            _ => before[usize::from(what.root)][i],
+        });
+        *values.lock().unwrap() = after.collect();
+    }
+}

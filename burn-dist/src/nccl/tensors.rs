@@ -1,0 +1,201 @@
+//! Burn's CUDA tensors as NCCL's memory.
+//!
+//! A tensor's buffer is asked for on the thread that computes, together with a fence behind what it
+//! has queued so far: another thread has another stream. The buffer's guard travels along, since
+//! cubecl may otherwise move or reuse the memory. After the collective the host has waited for
+//! NCCL's stream, so whatever is queued next on the compute stream comes after it.
+
+use burn::backend::Cube;
+use burn::tensor::{Device, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::cuda::CudaRuntime;
+use cubecl_runtime::runtime::Runtime;
+use cubecl_runtime::server::ServerStorage;
+use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
+
+use super::NcclError;
+use super::communicator::{Communicator, Started};
+use super::decide::{Offer, Verdict, decide};
+use super::library::{Cuda, DeviceMemory, Library};
+use crate::bucket::{DeviceHandle, DeviceReduce, gradient_dtype};
+use crate::collective::Kind;
+use crate::{DType, Error, ProcessGroup, ReduceOp};
+
+type Storage = <<CudaRuntime as Runtime>::Server as ServerStorage>::Storage;
+type Guard = ManagedResource<<Storage as ComputeStorage>::Resource>;
+
+/// What must live as long as the collective runs.
+struct Kept {
+    tensor: CubeTensor,
+    _guard: Guard,
+}
+
+/// Connects the ranks of `group` through NCCL if each of them computes on a CUDA device of its own;
+/// else says why not. A collective call.
+pub(crate) fn connect(
+    device: &Device,
+    group: &ProcessGroup,
+) -> Result<Result<NcclReduce, String>, Error> {
+    let index = cuda_index(device);
+    let offer = Offer {
+        device: index.and_then(unique_name),
+        library: Library::load()
+            .and_then(Library::version)
+            .map_err(|error| error.to_string()),
+    };
+    let own = serde_json::to_vec(&offer).unwrap_or_default();
+    let version = match decide(&group.gather_bytes(&own)?) {
+        Verdict::Use(version) => version,
+        Verdict::Stage(reason) => return Ok(Err(reason)),
+    };
+    let Some(index) = index else {
+        return Ok(Err("this rank has no CUDA device".to_owned()));
+    };
+    let communicator = Cuda::open(index)
+        .map_err(Error::from)
+        .and_then(|cuda| Communicator::connect(cuda, group))
+        .inspect_err(|error| group.abort(&error.to_string()))?;
+    Ok(Ok(NcclReduce {
+        communicator,
+        version,
+    }))
+}
+
+/// The number of a CUDA device among those that this process sees.
+fn cuda_index(device: &Device) -> Option<usize> {
+    let probe = Tensor::<1>::zeros([1], &device.clone().inner());
+    match probe.try_into_primitive::<Cube>().ok()?.device {
+        cubecl::Device::Cuda(device) => Some(device.index),
+        _ => None,
+    }
+}
+
+/// What no other device has, on this host and others.
+fn unique_name(index: usize) -> Option<String> {
+    let context = cudarc::driver::CudaContext::new(index).ok()?;
+    let uuid = context.uuid().ok()?;
+    let bytes: String = uuid
+        .bytes
+        .iter()
+        .map(|b| format!("{:02x}", *b as u8))
+        .collect();
+    // The same device cut into parts has one id for each of them.
+    Some(bytes)
+}
+
+/// Gradients reduced on the device.
+#[derive(Debug)]
+pub(crate) struct NcclReduce {
+    communicator: Communicator<Cuda<Kept>>,
+    version: String,
+}
+
+impl NcclReduce {
+    pub(crate) fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn start(&self, call: (Kind, Option<ReduceOp>), flat: Tensor<1>) -> Waiting {
+        let (dtype, len) = (gradient_dtype(flat.dtype()), flat.shape().num_elements());
+        match memory(flat) {
+            Ok(memory) => {
+                let elements = (dtype.unwrap_or(DType::F32), len);
+                Waiting::For(self.communicator.start(call, elements, 0, memory))
+            }
+            Err(error) => Waiting::Failed(error),
+        }
+    }
+}
+
+impl DeviceReduce for NcclReduce {
+    fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle> {
+        Box::new(self.start((Kind::AllReduce, Some(ReduceOp::Mean)), flat))
+    }
+}
+
+/// A collective on a tensor, or why it was not started.
+enum Waiting {
+    For(Started<DeviceMemory<Kept>>),
+    Failed(NcclError),
+}
+
+impl DeviceHandle for Waiting {
+    fn wait(self: Box<Self>) -> Result<Tensor<1>, Error> {
+        match *self {
+            Self::For(started) => {
+                let memory = started.wait()?;
+                Ok(Tensor::from_primitive::<Cube>(memory.keep.tensor))
+            }
+            Self::Failed(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The memory of a tensor that nobody else holds.
+fn memory(flat: Tensor<1>) -> Result<DeviceMemory<Kept>, NcclError> {
+    let refused = |reason: String| NcclError::Call {
+        call: "use of a tensor",
+        code: -1,
+        reason,
+    };
+    let tensor = flat
+        .try_into_primitive::<Cube>()
+        .map_err(|error| refused(format!("{error:?}")))?;
+    let guard = tensor
+        .client
+        .get_resource::<<CudaRuntime as Runtime>::Server>(tensor.handle.clone())
+        .map_err(|error| refused(format!("{error:?}")))?;
+    let done = tensor.client.sync();
+    let fence = Box::pin(async move { done.await.map_err(|error| format!("{error:?}")) });
+    Ok(DeviceMemory {
+        address: guard.resource().ptr,
+        fence: Some(fence),
+        keep: Kept {
+            tensor,
+            _guard: guard,
+        },
+    })
+}
+
+/// Runs every collective on the CUDA device `device` in a world of one rank and compares what comes
+/// out with what went in: whether driver, NCCL and memory work together.
+///
+/// # Errors
+/// What went wrong.
+pub fn self_test(device: &Device) -> Result<String, Error> {
+    let index = cuda_index(device).ok_or(NcclError::NoLibrary {
+        reason: format!("{device:?} is not a CUDA device"),
+    })?;
+    let version = super::version()?;
+    let group = ProcessGroup::single();
+    let communicator = Communicator::connect(Cuda::open(index)?, &group)?;
+    let reduce = NcclReduce {
+        communicator,
+        version: version.clone(),
+    };
+    let calls = [
+        (Kind::AllReduce, Some(ReduceOp::Sum)),
+        (Kind::AllReduce, Some(ReduceOp::Mean)),
+        (Kind::ReduceScatter, Some(ReduceOp::Sum)),
+        (Kind::AllGather, None),
+        (Kind::Broadcast, None),
+        (Kind::Barrier, None),
+    ];
+    for len in [1usize, 1000, 1 << 20] {
+        for call in calls {
+            let values: Vec<f32> = (0..len).map(|i| (i % 1000) as f32).collect();
+            let sent = Tensor::<1>::from_floats(values.as_slice(), &device.clone().inner());
+            let got = Box::new(reduce.start(call, sent)).wait()?.into_data();
+            if got.as_slice::<f32>().ok() != Some(values.as_slice()) {
+                let reason = format!("wrong result for {len} elements");
+                return Err(NcclError::Call {
+                    call: "self test",
+                    code: -1,
+                    reason,
+                }
+                .into());
+            }
+        }
+    }
+    Ok(version)
+}

@@ -1,0 +1,266 @@
+//! The communicator against a NCCL of threads and host memory.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::communicator::Communicator;
+use super::fake::{Failure, Fake, Memory, Wire};
+use crate::collective::Kind;
+use crate::error::{CollectiveError, Error};
+use crate::group::{GroupOptions, TransportKind};
+use crate::{DType, ProcessGroup, ReduceOp, shard};
+
+const PATIENCE: Duration = Duration::from_millis(600);
+
+fn options() -> GroupOptions {
+    GroupOptions {
+        transport: TransportKind::Tcp,
+        first_timeout: Duration::from_secs(20),
+        timeout: PATIENCE,
+        ..GroupOptions::default()
+    }
+}
+
+/// Runs `work` as every rank, each with its failure; gives what each rank got, and the wire.
+fn ranks<R: Send>(
+    failures: &[Failure],
+    work: impl Fn(&ProcessGroup, Communicator<Fake>) -> Result<R, Error> + Sync,
+) -> (Vec<Result<R, Error>>, Arc<Wire>) {
+    let wire = Wire::new(failures.len());
+    let groups = match failures.len() {
+        1 => vec![ProcessGroup::single()],
+        size => ProcessGroup::in_process(size, &options()).unwrap(),
+    };
+    let results = std::thread::scope(|scope| {
+        let (work, wire) = (&work, &wire);
+        let threads: Vec<_> = groups
+            .into_iter()
+            .zip(failures)
+            .map(|(group, failure)| {
+                scope.spawn(move || {
+                    let fake = Fake {
+                        wire: wire.clone(),
+                        failure: *failure,
+                    };
+                    work(&group, Communicator::connect(fake, &group)?)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    (results, wire)
+}
+
+fn run(
+    communicator: &Communicator<Fake>,
+    kind: Kind,
+    op: Option<ReduceOp>,
+    root: usize,
+    values: Vec<f32>,
+) -> Result<Vec<f32>, Error> {
+    let elements = (DType::F32, values.len());
+    let started = communicator.start((kind, op), elements, root, Memory::of(values));
+    Ok(started.wait()?.take())
+}
+
+fn sum(communicator: &Communicator<Fake>, values: Vec<f32>) -> Result<Vec<f32>, Error> {
+    run(
+        communicator,
+        Kind::AllReduce,
+        Some(ReduceOp::Sum),
+        0,
+        values,
+    )
+}
+
+/// What rank `rank` has before a collective.
+fn own(rank: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|i| (10 * rank + i % 7) as f32).collect()
+}
+
+#[test]
+fn every_collective_of_every_length_gives_the_right_elements() {
+    for size in [1, 2, 3] {
+        let (results, wire) = ranks(&vec![Failure::None; size], |group, nccl| {
+            let rank = group.rank();
+            for len in [0, 1, 5, 64] {
+                let all: Vec<Vec<f32>> = (0..size).map(|rank| own(rank, len)).collect();
+                let sums: Vec<f32> = (0..len).map(|i| all.iter().map(|v| v[i]).sum()).collect();
+                let mine = shard(len, size, rank);
+                assert_eq!(sum(&nccl, own(rank, len))?, sums);
+                let mean = Some(ReduceOp::Mean);
+                let means: Vec<f32> = sums.iter().map(|s| s / size as f32).collect();
+                assert_eq!(run(&nccl, Kind::AllReduce, mean, 0, own(rank, len))?, means);
+                let max = run(
+                    &nccl,
+                    Kind::AllReduce,
+                    Some(ReduceOp::Max),
+                    0,
+                    own(rank, len),
+                )?;
+                assert_eq!(max, own(size - 1, len));
+                let scattered = run(
+                    &nccl,
+                    Kind::ReduceScatter,
+                    Some(ReduceOp::Sum),
+                    0,
+                    own(rank, len),
+                )?;
+                assert_eq!(scattered[mine.clone()], sums[mine]);
+                let gathered = run(&nccl, Kind::AllGather, None, 0, own(rank, len))?;
+                for (peer, values) in all.iter().enumerate() {
+                    let theirs = shard(len, size, peer);
+                    assert_eq!(gathered[theirs.clone()], values[theirs]);
+                }
+                let root = size - 1;
+                let sent = run(&nccl, Kind::Broadcast, None, root, own(rank, len))?;
+                assert_eq!(sent, own(root, len));
+                run(&nccl, Kind::Barrier, None, 0, Vec::new())?;
+            }
+            Ok(())
+        });
+        for result in results {
+            result.unwrap();
+        }
+        assert_eq!(wire.closed.load(Ordering::SeqCst), size);
+        assert_eq!(wire.aborted.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn collectives_run_while_the_caller_goes_on_and_mix_with_the_groups_own() {
+    let (results, _) = ranks(&[Failure::None; 2], |group, nccl| {
+        let started: Vec<_> = (0..20)
+            .map(|i| {
+                let call = (Kind::AllReduce, Some(ReduceOp::Sum));
+                let started = nccl.start(call, (DType::F32, 3), 0, Memory::of(vec![i as f32; 3]));
+                let mut word = [1u8];
+                group.all_reduce(&mut word, ReduceOp::Sum)?;
+                assert_eq!(word, [2]);
+                Ok::<_, Error>(started)
+            })
+            .collect::<Result<_, _>>()?;
+        for (i, started) in started.into_iter().enumerate() {
+            assert_eq!(started.wait()?.take(), vec![2.0 * i as f32; 3]);
+        }
+        Ok(())
+    });
+    results.into_iter().for_each(|result| result.unwrap());
+}
+
+#[test]
+fn ranks_that_disagree_are_told_what_the_other_called() {
+    type Call = fn(&Communicator<Fake>, usize) -> Result<Vec<f32>, Error>;
+    let calls: [Call; 3] = [
+        |nccl, rank| sum(nccl, vec![0.0; 5 + rank]),
+        |nccl, rank| match rank {
+            0 => sum(nccl, vec![0.0; 5]),
+            _ => run(nccl, Kind::Broadcast, None, 0, vec![0.0; 5]),
+        },
+        |nccl, rank| {
+            let op = [ReduceOp::Sum, ReduceOp::Max][rank];
+            run(nccl, Kind::AllReduce, Some(op), 0, vec![0.0; 5])
+        },
+    ];
+    for call in calls {
+        let (results, wire) = ranks(&[Failure::None; 2], |group, nccl| call(&nccl, group.rank()));
+        let message = results[0].as_ref().unwrap_err().to_string();
+        assert!(message.contains("rank 0 called #1 all-reduce"), "{message}");
+        assert!(message.contains("rank 1 called"), "{message}");
+        assert!(results[1].is_err());
+        assert_eq!(wire.aborted.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[test]
+fn a_collective_that_hangs_ends_at_the_time_out_on_all_ranks() {
+    let begin = Instant::now();
+    let failures = [Failure::None, Failure::Hang(2)];
+    let (results, wire) = ranks(&failures, |_, nccl| {
+        sum(&nccl, vec![1.0])?;
+        let second = sum(&nccl, vec![1.0]);
+        let third = sum(&nccl, vec![1.0]).unwrap_err();
+        let unusable = matches!(
+            third,
+            Error::Collective(
+                CollectiveError::Unusable { .. } | CollectiveError::PeerFailed { .. }
+            )
+        );
+        assert!(unusable, "{third}");
+        second
+    });
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    for result in results {
+        let message = result.unwrap_err().to_string();
+        let known = message.contains("all ranks had entered") || message.contains("given up");
+        assert!(known, "{message}");
+    }
+    assert_eq!(wire.aborted.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn what_nccl_notices_later_ends_the_collective_at_once() {
+    let begin = Instant::now();
+    let (results, wire) = ranks(&[Failure::Asynchronous(1), Failure::None], |_, nccl| {
+        sum(&nccl, vec![1.0])
+    });
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    let message = results[0].as_ref().unwrap_err().to_string();
+    assert!(message.contains("remote process exited"), "{message}");
+    let message = results[1].as_ref().unwrap_err().to_string();
+    assert!(message.contains("remote process exited"), "{message}");
+    assert_eq!(wire.aborted.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_refused_call_and_a_rank_that_does_not_come_are_errors_on_all_ranks() {
+    let (results, _) = ranks(&[Failure::None, Failure::Refuse(1)], |_, nccl| {
+        sum(&nccl, vec![1.0])
+    });
+    let message = results[1].as_ref().unwrap_err().to_string();
+    assert!(
+        message.contains("ncclAllReduce failed with code 3"),
+        "{message}"
+    );
+    assert!(results[0].is_err());
+
+    let (results, _) = ranks(&[Failure::None; 2], |group, nccl| {
+        sum(&nccl, vec![1.0])?;
+        match group.rank() {
+            0 => sum(&nccl, vec![1.0]),
+            _ => {
+                std::thread::sleep(3 * PAUSE_OF_A_RANK);
+                Err(CollectiveError::NoProgress.into())
+            }
+        }
+    });
+    let message = results[0].as_ref().unwrap_err().to_string();
+    assert!(message.contains("rank 1"), "{message}");
+}
+
+const PAUSE_OF_A_RANK: Duration = PATIENCE;
+
+#[test]
+fn what_fails_while_connecting_is_known_to_all() {
+    for failure in [Failure::Id, Failure::Connect] {
+        let (results, _) = ranks(&[failure, Failure::None], |_, nccl| sum(&nccl, vec![1.0]));
+        assert!(results.iter().all(Result::is_err), "{failure:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_without_the_others_is_refused_alone() {
+    let (results, _) = ranks(&[Failure::None; 2], |_, nccl| {
+        let call = (Kind::AllReduce, Some(ReduceOp::Mean));
+        let mean = nccl.start(call, (DType::I64, 1), 0, Memory::of(vec![1.0]));
+        let error = mean.wait().err().map(|error| error.to_string());
+        assert!(error.unwrap_or_default().contains("mean of"));
+        let root = run(&nccl, Kind::Broadcast, None, 7, vec![1.0]);
+        assert!(root.unwrap_err().to_string().contains("no rank 7"));
+        sum(&nccl, vec![1.0])
+    });
+    for result in results {
+        assert_eq!(result.unwrap(), [2.0]);
+    }
+}

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Finds out what a GPU does: devices, agreement of every model with PyTorch (f32, bf16, f16), two ranks
+# on one GPU against one, NCCL, images per second of the recipes here and in PyTorch, memory. One table
+# on stdout, JSON in results/. Needs a driver, and nothing else: from the file of scripts/gpu-pack.sh
+#
+#   tar xf gpu-check.tar.xz && gpu-check/scripts/gpu-check.sh
+#
+# or in the repository, where it builds `bench` with FEATURES (default: none, so the processor).
+#
+#   --device cuda|wgpu|cpu   default cuda
+#   --quick                  few steps of small models: whether all of it works at all
+#   --profile RECIPE         where the time of RECIPE goes, per kernel, instead of the check
+#   everything else          goes to `bench gpu`, such as --parts speed,torch --recipes olivia
+#   PYTHON                   a Python with PyTorch; python3 unless set
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+say() { printf '%s\n' "gpu-check.sh: $*" >&2; }
+
+device=cuda
+quick=''
+profile=''
+rest=()
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --device) device=${2:?--device needs a value}; shift 2 ;;
+    --quick) quick=1; shift ;;
+    --profile) profile=${2:?--profile needs a recipe}; shift 2 ;;
+    *) rest+=("$1"); shift ;;
+  esac
+done
+
+if [[ -n ${BENCH:-} ]]; then
+  bench=$BENCH
+elif [[ -x $here/bench-gpu ]]; then
+  bench=$here/bench-gpu
+else
+  command -v cargo >/dev/null || { say "MISSING: neither $here/bench-gpu nor cargo"; exit 2; }
+  selected=()
+  IFS=, read -ra list <<<"${FEATURES:-}"
+  for feature in "${list[@]}"; do selected+=("trainer/$feature" "bench/$feature"); done
+  (cd "$here" && cargo build --release --workspace --bins ${selected[0]:+--features "$(IFS=,; echo "${selected[*]}")"} >&2)
+  bench=${CARGO_TARGET_DIR:-$here/target}/release/bench
+fi
+[[ ! -f $here/VERSION ]] || sed 's/^/gpu-check.sh: /' "$here/VERSION" >&2
+
+# What compiles kernels, where it was packed along or came with PyTorch.
+libraries() {
+  local python=${PYTHON:-python3} folder
+  if [[ -d $here/cuda ]]; then
+    export CUDA_PATH=${CUDA_PATH:-$here/cuda}
+    LD_LIBRARY_PATH=$here/cuda/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  fi
+  command -v "$python" >/dev/null || return 0
+  while IFS= read -r folder; do
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+    if [[ -z ${CUDA_PATH:-} && ! -d /usr/local/cuda && -e ${folder%/lib}/include/cuda_runtime.h ]]; then
+      export CUDA_PATH=${folder%/lib}
+    fi
+  done < <("$python" -c '
+import glob, site, sys
+for place in [*site.getsitepackages(), site.getusersitepackages()]:
+    for folder in sorted(glob.glob(place + "/nvidia/*/lib")): print(folder)
+' 2>/dev/null)
+  [[ -z ${LD_LIBRARY_PATH:-} ]] || export LD_LIBRARY_PATH
+}
+[[ $device != cuda ]] || libraries
+
+say "device $device on $(uname -n), $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo 'no nvidia-smi')"
+
+if [[ -n $profile ]]; then
+  mkdir -p results
+  out=$(cd results && pwd)
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  # cubecl times every kernel then and waits for it: shares are right, the sum is not.
+  printf '[profiling.logger]\nlevel = "medium"\nfile = "%s"\n' "$out/profile.log" >"$folder/cubecl.toml"
+  bench=$(realpath "$bench")
+  (cd "$folder" && "$bench" training-trained \
+    --model "$profile" --ranks 1 --batch "${BATCH:-256}" --steps 8 --images 2048 \
+    --set "train.device=$device" --set "train.precision=${PRECISION:-bf16}" \
+    --out "$out/profile-seconds.json")
+  say "kernels in $out/profile.log"
+  exit
+fi
+
+arguments=(--device "$device" --golden "$here/models/tests/golden" --torch-script "$here/bench/torch/train.py")
+[[ -z ${PYTHON:-} ]] || arguments+=(--python "$PYTHON")
+if [[ -n $quick ]]; then
+  arguments+=(--recipes wrn-16-4,vit-tiny --precisions f32,f16 --batch 4 --steps 1 --warm-up 1 --memory-steps 300)
+fi
+exec "$bench" gpu "${arguments[@]}" "${rest[@]}"

@@ -1,0 +1,49 @@
+//! What a rank computes on, and whether the state of the training fits there.
+
+use burn_dist::device::{ChosenDevice, DeviceChoice, MemoryShortage, device_memory};
+use burn_dist::parallel::MemoryEstimate;
+use burn_dist::world::World;
+
+use crate::config::{Config, DeviceName, StrategyName};
+use crate::error::TrainError;
+use crate::train::parallel_options;
+
+/// The device that the configuration asks for.
+pub(crate) fn choose(config: &Config, world: &World) -> Result<ChosenDevice, TrainError> {
+    let wanted = match config.train.device {
+        DeviceName::Auto => DeviceChoice::Auto,
+        DeviceName::Cpu => DeviceChoice::Cpu,
+        DeviceName::Cuda => DeviceChoice::Cuda,
+        DeviceName::Wgpu => DeviceChoice::Wgpu,
+    };
+    Ok(world.choose_device(wanted)?)
+}
+
+/// Refuses a training whose state is larger than the memory of its device, where that is known.
+/// Activations come on top and are not known beforehand.
+pub(crate) fn check_memory(
+    config: &Config,
+    chosen: &ChosenDevice,
+    parameters: usize,
+    world_size: usize,
+) -> Result<(), TrainError> {
+    let Some(total) = chosen.cuda.and_then(device_memory) else {
+        return Ok(());
+    };
+    let parameters = parameters as u64;
+    let strategy = parallel_options(config, 1).strategy;
+    let moments = config.optimizer.moments();
+    let estimate = MemoryEstimate::new(strategy, parameters, moments, world_size);
+    let needed = match config.parallel.strategy {
+        StrategyName::Ddp => estimate.total(),
+        // What is sharded lies in host memory.
+        StrategyName::Zero1 | StrategyName::Zero2 => estimate.parameters,
+        StrategyName::Zero3 => 0,
+    };
+    Ok(MemoryShortage::check(
+        needed,
+        parameters,
+        total,
+        chosen.sharing,
+    )?)
+}

@@ -1,0 +1,181 @@
+//! Which device a run computes on, and that a GPU computes what the processor does: through the
+//! whole program. A GPU is wgpu's, in software where there is no other; docs/gpu.md.
+
+mod common;
+
+use common::Trial;
+
+#[test]
+fn a_run_says_what_it_computes_on_and_why() {
+    let finished = Trial::tiny(&[], &["train.device=cpu"]).run();
+    finished.assert_code(0);
+    let line = "computes on Flex(Cpu): the processor, as asked for";
+    assert!(finished.stdout.contains(line), "{}", finished.stdout);
+}
+
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn a_device_that_is_not_built_in_is_an_error_that_says_how_to_get_it() {
+    let finished = Trial::tiny(&["--nproc", "2"], &["train.device=cuda"]).run();
+    finished
+        .assert_code(1)
+        .assert_stderr(&["built without cuda", "--features cuda"])
+        .assert_nobody_left();
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_machine_without_a_driver_says_so() {
+    use burn_dist::device::DeviceChoice;
+    use burn_dist::world::World;
+    if World::single().choose_device(DeviceChoice::Cuda).is_ok() {
+        eprintln!("SKIPPED: a machine without a CUDA device: this one has one");
+        return;
+    }
+    let finished = Trial::tiny(&["--nproc", "2"], &["train.device=cuda"]).run();
+    finished
+        .assert_code(1)
+        .assert_stderr(&["there is no cuda device here"])
+        .assert_nobody_left();
+}
+
+#[test]
+fn images_on_the_device_need_a_simple_augmentation() {
+    let settings = ["data.on_device=true", "data.augment=cutout"];
+    let finished = Trial::tiny(&[], &settings).run();
+    finished
+        .assert_code(1)
+        .assert_stderr(&["data.on_device = true needs a data.augment"]);
+}
+
+#[test]
+fn images_on_the_device_are_those_of_the_loader() {
+    let losses = |on_device: &str| {
+        let settings = [on_device, "data.augment=shift:2", "train.epochs=2"];
+        let finished = Trial::tiny(&[], &settings).run();
+        finished.assert_code(0);
+        finished.losses()
+    };
+    let (there, here) = (
+        losses("data.on_device=true"),
+        losses("data.on_device=false"),
+    );
+    assert_eq!(there.len(), here.len());
+    for (there, here) in there.iter().zip(&here) {
+        assert!((there / here - 1.0).abs() < 1e-4, "{there} {here}");
+    }
+}
+
+#[cfg(feature = "wgpu")]
+mod wgpu {
+    use burn_dist::device::DeviceChoice;
+    use burn_dist::world::World;
+
+    use super::common::{Finished, Trial};
+
+    /// Whether there is something to test; says so if not.
+    fn is_here(test: &str) -> bool {
+        match World::single().choose_device(DeviceChoice::Wgpu) {
+            Ok(_) => true,
+            Err(error) => {
+                eprintln!("SKIPPED: {test}: {error}");
+                false
+            }
+        }
+    }
+
+    /// Ten steps.
+    const SHORT: [&str; 2] = ["data.train_samples=120", "train.max_steps=10"];
+
+    fn run(device: &str, nproc: &str, settings: &[&str]) -> Finished {
+        let device = format!("train.device={device}");
+        let mut all = vec![device.as_str()];
+        all.extend(SHORT);
+        all.extend(settings);
+        let finished = Trial::tiny(&["--nproc", nproc], &all).run();
+        finished.assert_code(0).assert_nobody_left();
+        finished
+    }
+
+    /// The same initial parameters for all, which every device draws in its own way; the setting
+    /// that takes them, and the run whose folder holds them.
+    fn same_start() -> (String, Finished) {
+        let settings = ["train.max_steps=1", "checkpoint.every_steps=1"];
+        let first = Trial::tiny(&[], &settings).run();
+        first.assert_code(0);
+        let (run, file) = (first.path("run"), first.path("start.safetensors"));
+        let (run, file) = (run.to_str().unwrap(), file.to_str().unwrap());
+        Trial::new(&["export", run, "--last", "--out", file])
+            .run()
+            .assert_code(0);
+        (format!("model.weights={file}"), first)
+    }
+
+    fn assert_close(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+        assert_eq!(found.len(), expected.len(), "{what}");
+        for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let off = (found / expected - 1.0).abs();
+            assert!(
+                off < tolerance,
+                "{what}, step {step}: {found} is not {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn steps_are_those_of_the_processor_whatever_the_strategy_and_the_number_of_ranks() {
+        if !is_here("training on wgpu") {
+            return;
+        }
+        let (start, _folder) = same_start();
+        let start = start.as_str();
+        let expected = run("cpu", "1", &[start]).losses();
+        assert!(expected.last() < expected.first());
+        let one = run("wgpu", "1", &[start]);
+        assert!(one.stdout.contains("wgpu"), "{}", one.stdout);
+        assert_close(&one.losses(), &expected, 1e-3, "one rank");
+        for strategy in ["ddp", "zero-1", "zero-2", "zero-3"] {
+            let strategy = format!("parallel.strategy={strategy}");
+            let two = run("wgpu", "2", &[start, &strategy]).losses();
+            assert_close(&two, &expected, 1e-3, &strategy);
+        }
+        let settings = [start, "train.accumulate=2", "train.clip_norm=0.5"];
+        let expected = run("cpu", "1", &settings).losses();
+        for nproc in ["1", "2"] {
+            let found = run("wgpu", nproc, &settings).losses();
+            assert_close(&found, &expected, 1e-3, "accumulated and clipped");
+        }
+    }
+
+    #[test]
+    fn half_precision_learns_and_what_is_not_supported_is_refused() {
+        if !is_here("number formats on wgpu") {
+            return;
+        }
+        let expected = run("cpu", "1", &[]).losses();
+        for nproc in ["1", "2"] {
+            let half = run("wgpu", nproc, &["train.precision=f16"]);
+            assert_close(&half.losses(), &expected, 0.05, "f16");
+            assert!(half.metrics("train")[0]["loss_scale"].is_number());
+        }
+        let settings = ["train.device=wgpu", "train.precision=bf16"];
+        let finished = Trial::tiny(&[], &settings).run();
+        finished.assert_code(1).assert_stderr(&["bf16", "f16"]);
+    }
+
+    #[test]
+    fn a_run_that_is_continued_goes_on_as_if_nothing_had_happened() {
+        if !is_here("checkpoints on wgpu") {
+            return;
+        }
+        let settings = ["train.clip_norm=0.5", "checkpoint.every_steps=4"];
+        let whole = run("wgpu", "2", &settings);
+        let from = whole.path("run/checkpoints/step-0000000004");
+        let all = [&["train.device=wgpu"][..], &SHORT, &settings].concat();
+        let arguments = ["--nproc", "2", "--resume", from.to_str().unwrap()];
+        let again = Trial::tiny(&arguments, &all).run();
+        again.assert_code(0).assert_nobody_left();
+        let expected = &whole.losses()[4..];
+        assert_close(&again.losses(), expected, 1e-6, "continued");
+    }
+}
