@@ -95,7 +95,7 @@ impl Path {
             method: choice.method(),
             bf16,
         };
-        (path, images.cast(FloatDType::F32).permute([0, 2, 3, 1]))
+        (path, own::channels_last(images.cast(FloatDType::F32)))
     }
 
     /// The logits in the type that the images had.
@@ -260,7 +260,7 @@ impl Path {
     /// An activation as one vector per image, channel by channel: \[batch, features\].
     pub fn flatten(self, x: Tensor<4>) -> Tensor<2> {
         match self {
-            Self::Own { .. } => x.permute([0, 3, 1, 2]).flatten(1, 3),
+            Self::Own { .. } => own::channels_first(x).flatten(1, 3),
             Self::Burn => x.flatten(1, 3),
         }
     }
@@ -300,6 +300,5 @@ fn is_plain(conv: &Conv2d) -> bool {
 
 /// Applies Burn's `operation` to an activation whose channels come last.
 fn channels_first(x: Tensor<4>, operation: impl FnOnce(Tensor<4>) -> Tensor<4>) -> Tensor<4> {
-    let x = operation(x.permute([0, 3, 1, 2]));
-    x.permute([0, 2, 3, 1])
+    own::channels_last(operation(own::channels_first(x)))
 }

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
+use crate::compute::kernels_name;
 use crate::error::TrainError;
 use crate::run::Session;
 use crate::run_dir;
@@ -27,6 +28,9 @@ pub struct Environment {
     pub hosts: Vec<String>,
     /// What computes.
     pub device: String,
+    /// What the layers of the model compute with: Burn's own operations, or the kernels of which
+    /// instruction set.
+    pub kernels: String,
     /// Number of ranks.
     pub world_size: usize,
     /// Number of nodes.
@@ -73,6 +77,7 @@ impl Environment {
                 .map(|host| String::from_utf8_lossy(host).into_owned())
                 .collect(),
             device: device_name(&session.device),
+            kernels: kernels_name(session.config, &session.device),
             world_size: session.group.size(),
             nodes: session.group.nodes(),
             threads: rayon::current_num_threads(),

@@ -44,6 +44,9 @@ pub enum TrainError {
         /// Its value on that rank.
         theirs: String,
     },
+    /// The kernels cannot be had.
+    #[error(transparent)]
+    Kernels(#[from] kernels::KernelError),
     /// A number that must be finite is not.
     #[error("{what} is {value}: training diverged. Lower optimizer.lr or set train.clip_norm")]
     Diverged {

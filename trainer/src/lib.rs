@@ -11,6 +11,7 @@ mod batch;
 pub mod callback;
 mod checkpointing;
 pub mod cli;
+pub mod compute;
 pub mod config;
 pub mod console;
 mod dashboard;

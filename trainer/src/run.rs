@@ -18,7 +18,7 @@ use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{group, initial, limits, model, seed};
+use crate::{compute, group, initial, limits, model, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
 pub(crate) const EVAL_BATCH: usize = 128;
@@ -165,6 +165,7 @@ impl<'a> Trainer<'a> {
                 })?,
             };
             let device = training_device(&session);
+            compute::choose_kernels(&config, &device)?;
             device.seed(seed::of_parameters(config.train.seed));
             then(&session, &device, self.callbacks)
         })

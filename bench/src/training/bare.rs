@@ -13,7 +13,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use models::ImageClassifier;
 use trainer::model::{self, WithModel};
 
-use super::workload::{Sizes, Workload};
+use super::workload::{Optimizer, Sizes, Workload};
 use super::{LEARNING_RATE, MOMENTUM, SEED};
 use crate::error::BenchError;
 use crate::report;
@@ -36,6 +36,9 @@ pub struct BareArgs {
     /// Steps to take.
     #[arg(long)]
     steps: usize,
+    /// Further settings of the configuration.
+    #[arg(long)]
+    set: Vec<String>,
     /// File for the seconds of each step, as a JSON list.
     #[arg(long)]
     out: PathBuf,
@@ -48,7 +51,11 @@ pub struct BareArgs {
 pub fn run(args: &BareArgs) -> Result<(), BenchError> {
     let device = Device::flex().autodiff();
     device.seed(SEED);
-    let config = args.model.config(Sizes::one_batch())?.config;
+    let loaded = args
+        .model
+        .config_with(Sizes::one_batch(), Optimizer::Sgd, &args.set)?;
+    let config = loaded.config;
+    trainer::compute::choose_kernels(&config, &device).map_err(trainer::TrainError::from)?;
     let data = trainer::data::open(&config.data, SEED)
         .map_err(trainer::TrainError::from)?
         .train;

@@ -115,8 +115,8 @@ impl Processes {
             .env("RAYON_NUM_THREADS", setting.threads.to_string());
         if setting.by == Loop::Trainer {
             command.args(["--ranks", &setting.ranks.to_string()]);
-            command.args(more);
         }
+        command.args(more);
         finish(&mut command)?;
         let mut seconds: Vec<f64> = report::read(&out)?;
         Ok(seconds.split_off(WARM_UP.min(seconds.len())))

@@ -55,13 +55,15 @@ impl Pool {
         self.most_owned = self.most_owned.max(self.owned_elements);
     }
 
-    /// Keeps a buffer, and gives those back to the system that make it more than was ever owned.
+    /// Keeps a buffer, and gives back to the system what is more than was ever owned at once.
     fn keep(&mut self, buffer: Buffer) -> Vec<Buffer> {
         self.owned_elements -= buffer.length;
         self.free_elements += buffer.length;
         self.free.push(buffer);
         let mut surplus = Vec::new();
-        while self.free_elements + self.owned_elements > self.most_owned && !self.free.is_empty() {
+        // A quarter more, for the sizes of a step do not follow each other as those before.
+        let most = self.most_owned + self.most_owned / 4;
+        while self.free_elements + self.owned_elements > most && !self.free.is_empty() {
             let oldest = self.free.remove(0);
             self.free_elements -= oldest.length;
             surplus.push(oldest);
@@ -170,7 +172,7 @@ mod tests {
             let buffer = Buffer::new(length);
             pool.lend(buffer.length);
             pool.keep(buffer);
-            assert!(pool.free_elements <= pool.most_owned);
+            assert!(pool.free_elements <= pool.most_owned * 5 / 4);
         }
         assert_eq!(pool.free.len(), 1);
         assert_eq!(pool.owned_elements, 0);

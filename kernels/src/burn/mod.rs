@@ -21,6 +21,7 @@ mod mean;
 mod memory;
 mod operation;
 mod tensor;
+mod transpose;
 
 pub use activation::{add, gelu};
 pub use attention::attention;
@@ -33,3 +34,4 @@ pub use layer_norm::layer_norm;
 pub use linear::{LinearOptions, linear};
 pub use max_pool::{PoolOptions, max_pool2d};
 pub use mean::mean_of_pixels;
+pub use transpose::{channels_first, channels_last};

@@ -7,8 +7,10 @@ use burn_dist::parallel::Checksum;
 use models::ImageClassifier;
 
 use super::Training;
+use crate::compute::kernels_name;
 use crate::config::Batching;
 use crate::console::{complain, duration};
+use crate::environment::device_name;
 use crate::error::TrainError;
 use crate::evaluate::Evaluation;
 use crate::report;
@@ -108,6 +110,12 @@ impl<M: ImageClassifier> Training<'_, M> {
             "{ranks}, global batch {global} = {micro} × {accumulate} accumulated × {size}, {} \
              steps per epoch",
             self.steps_per_epoch
+        ));
+        self.console.line(&format!(
+            "{}, kernels: {}, {} threads per rank",
+            device_name(&session.device),
+            kernels_name(session.config, &session.device),
+            rayon::current_num_threads(),
         ));
         if let Some(folder) = &self.run_dir {
             self.console
