@@ -30,6 +30,10 @@ fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), device).require_grad()
 }
 
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().unwrap()
+}
+
 /// A tensor of any rank that wants a gradient.
 trait Leaf {
     fn gradient(&self, gradients: &burn::tensor::Gradients) -> Vec<f32>;

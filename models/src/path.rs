@@ -120,8 +120,10 @@ impl Path {
             method,
             relu: then.relu,
         };
+        // In the order in which Burn's layer reads them: reading draws them, the first time.
+        let weight = read(&conv.weight);
         let bias = conv.bias.as_ref().map(read);
-        own::conv2d(x, read(&conv.weight), bias, then.plus, options)
+        own::conv2d(x, weight, bias, then.plus, options)
     }
 
     /// A linear layer on the last dimension, and what follows it.
@@ -133,8 +135,9 @@ impl Path {
             relu: then.relu,
             bf16,
         };
+        let weight = read(&linear.weight);
         let bias = linear.bias.as_ref().map(read);
-        own::linear(x, read(&linear.weight), bias, then.plus, options)
+        own::linear(x, weight, bias, then.plus, options)
     }
 
     /// A linear layer, dropout, and what follows them.
