@@ -229,10 +229,7 @@ fn train_two<M: ImageClassifier>(
     });
     assert_eq!(ranks[0].0, ranks[1].0);
     let losses = ranks[0].1.iter().zip(&ranks[1].1);
-    (
-        ranks[0].0.clone(),
-        losses.map(|(a, b)| (a + b) / 2.0).collect(),
-    )
+    (ranks[0].0, losses.map(|(a, b)| (a + b) / 2.0).collect())
 }
 
 struct Draw;
