@@ -185,7 +185,9 @@ pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
     for row in &mut rows {
         row.images_per_second = stats::median(&row.rounds);
     }
-    let ratios = ratios(&rows);
+    let mut ratios = ratios(&rows);
+    // What was not measured has no place in the results.
+    ratios.retain(|ratio| ratio.median.is_some());
     print(&rows, &ratios);
     let results = Results {
         settings: rows,
@@ -320,7 +322,7 @@ fn print(rows: &[Row], ratios: &[Ratio]) {
     }
     println!("{table}");
     let mut table = Table::new(["ratio", "median", "of"]);
-    for ratio in ratios.iter().filter(|ratio| ratio.median.is_some()) {
+    for ratio in ratios {
         table.row([
             ratio.name.to_owned(),
             number(ratio.median),
