@@ -5,7 +5,8 @@
     python3 kernels/examples/gflops.py [--threads 2] [--filter conv]
 
 Both measure the median of repeated calls, PyTorch's convolutions in its channels-last format. The
-kernels run first, then PyTorch.
+kernels run first, then PyTorch. Of batch normalization the kernel's row is the second pass alone, the
+moments being a row of their own; PyTorch's is both.
 """
 
 import argparse
