@@ -145,6 +145,17 @@ BURN_DIST_TEST_MARK="$mark" cargo test --release --no-fail-fast \
   "${what[@]}" -- --show-output </dev/null 2>&1 |
   tee "$log" | awk "$without_output_of_passing_tests" || status=$?
 
+# The kernels for another family of processors, as far as a compiler can tell.
+if [[ $# -eq 0 ]]; then
+  aarch64=aarch64-unknown-linux-gnu
+  if rustup target list --installed 2>/dev/null | grep -qx "$aarch64" ||
+    timeout 120 rustup target add "$aarch64" >&2 2>/dev/null; then
+    cargo check --release --target "$aarch64" -p kernels || status=1
+  else
+    missing+=("kernels on aarch64: rustup cannot install $aarch64")
+  fi
+fi
+
 # Everything again with MPI, and on a cluster.
 test_cluster() {
   local programs name begin=$SECONDS

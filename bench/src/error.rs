@@ -45,6 +45,9 @@ pub enum BenchError {
         /// The end of what it wrote.
         output: String,
     },
+    /// PyTorch was to be measured, but nobody said where it is.
+    #[error("no Python with PyTorch was named; use --torch")]
+    NoTorch,
     /// The model could not be built.
     #[error(transparent)]
     Model(#[from] models::ModelError),

@@ -170,6 +170,35 @@ fn training_compares_ranks_threads_and_the_bare_loop() {
 }
 
 #[test]
+fn training_stands_beside_pytorch() {
+    let Ok(python) = std::env::var("BURN_DIST_PYTHON") else {
+        eprintln!("SKIPPED: set BURN_DIST_PYTHON to a Python that has torch");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("out.json");
+    let arguments = [
+        "training",
+        "--seconds=0.1",
+        "--rounds=1",
+        "--batch=2",
+        "--precision=bf16",
+        "--torch",
+        &python,
+    ];
+    let report = succeeded(&bench(&arguments, &json, None), &json);
+    let rows = list(&report["results"], "settings");
+    let of_torch = rows.iter().filter(|row| row["by"] == "pytorch");
+    let found: Vec<_> = of_torch
+        .map(|row| (row["ranks"].as_u64(), row["threads"].as_u64()))
+        .collect();
+    assert_eq!(found, [(Some(2), Some(1)), (Some(1), Some(2))]);
+    for ratio in list(&report["results"], "ratios") {
+        assert!(ratio["median"].as_f64() > Some(0.0), "{ratio}");
+    }
+}
+
+#[test]
 fn wrong_arguments_end_with_code_2_and_leave_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let json = folder.path().join("out.json");

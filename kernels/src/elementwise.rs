@@ -3,6 +3,7 @@
 use crate::error::{KernelError, length, volume};
 use crate::kernels::Kernels;
 use crate::parallel::{Shared, each, piece, rows_per_part, rows_per_piece};
+use crate::vector::dropout::Mask;
 
 /// Shape of a matrix \[rows, columns\]; all dimensions but the last count as rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +32,80 @@ impl Kernels {
         self.pieces(input.len(), |start, count| {
             // SAFETY: pieces do not overlap and lie within both slices.
             unsafe { (self.table.gelu)(count, input.as_ptr().add(start), target.at(start)) };
+        });
+        Ok(())
+    }
+
+    /// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`
+    /// (Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>). Which ones follows
+    /// from `seed` and their positions alone, so the same call on the gradient is the backward pass.
+    ///
+    /// # Errors
+    ///
+    /// Slices of different lengths, a rate outside of 0 to 1.
+    pub fn dropout(
+        &self,
+        rate: f64,
+        seed: u64,
+        input: &[f32],
+        output: &mut [f32],
+    ) -> Result<(), KernelError> {
+        const OP: &str = "dropout";
+        length(OP, "output", output.len(), input.len())?;
+        if !(0.0..1.0).contains(&rate) {
+            return Err(KernelError::Range {
+                op: OP,
+                what: "rate",
+                range: "0 to below 1",
+            });
+        }
+        let target = Shared::new(output);
+        self.pieces(input.len(), |start, count| {
+            // An odd factor spreads the pieces over all keys.
+            let key = seed ^ (start as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mask = Mask {
+                key: [key as u32, (key >> 32) as u32],
+                threshold: (rate * 2f64.powi(32)) as u32,
+                factor: (1.0 / (1.0 - rate)) as f32,
+            };
+            // SAFETY: pieces do not overlap and lie within both slices.
+            unsafe {
+                let x = input.as_ptr().add(start);
+                (self.table.dropout)(count, &mask, x, target.at(start));
+            }
+        });
+        Ok(())
+    }
+
+    /// Transposes `batch` matrices: `input` is \[batch, rows, columns\], `output` \[batch, columns,
+    /// rows\]. Images go from channels first to channels last and back by this.
+    ///
+    /// # Errors
+    ///
+    /// A size of zero, slices of other lengths than the shape says.
+    pub fn transpose(
+        &self,
+        batch: usize,
+        shape: Rows,
+        input: &[f32],
+        output: &mut [f32],
+    ) -> Result<(), KernelError> {
+        const OP: &str = "transpose";
+        let Rows { rows, columns } = shape;
+        let elements = volume(
+            OP,
+            &[("batch", batch), ("rows", rows), ("columns", columns)],
+        )?;
+        length(OP, "input", input.len(), elements)?;
+        length(OP, "output", output.len(), elements)?;
+        let target = Shared::new(output);
+        each(batch, |index| {
+            let start = index * rows * columns;
+            // SAFETY: every index has matrices of its own.
+            unsafe {
+                let from = input.as_ptr().add(start);
+                (self.table.transpose)(rows, columns, from, columns, target.at(start), rows);
+            }
         });
         Ok(())
     }

@@ -85,6 +85,9 @@ pub enum KernelError {
         /// The range in words.
         range: &'static str,
     },
+    /// A tensor that is not of f32 numbers, or of another rank than the operation's.
+    #[error("the kernels work on tensors of f32 numbers; cast this one first")]
+    Storage,
     /// An instruction set that this machine does not have.
     #[error(
         "the instruction set {isa} is not available on this processor; choose one of: {available}"

@@ -9,6 +9,8 @@
 mod attention;
 mod batch_norm;
 mod bf16;
+#[cfg(feature = "burn")]
+pub mod burn;
 mod conv;
 mod cross_entropy;
 mod elementwise;

@@ -3,6 +3,7 @@
 
 use crate::isa::Isa;
 use crate::vector::batch_norm::{Channels, Factors};
+use crate::vector::dropout::Mask;
 use crate::vector::max_pool::Windows;
 use crate::vector::tile::Block;
 use crate::vector::winograd::Strip;
@@ -25,6 +26,7 @@ macro_rules! functions {
                 rows: usize, columns: usize, values: *const f32, sums: *mut f32,
             );
             columns::relu_gradient(count: usize, y: *const f32, d: *mut f32);
+            dropout::dropout(count: usize, mask: &Mask, x: *const f32, y: *mut f32);
             gelu::gelu(count: usize, x: *const f32, y: *mut f32);
             gelu::gelu_gradient(count: usize, x: *const f32, dy: *const f32, dx: *mut f32);
             softmax::softmax(

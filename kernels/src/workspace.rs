@@ -88,9 +88,10 @@ impl Drop for Lease<'_> {
 
 /// Memory for `length` initialised elements.
 #[derive(Debug)]
-struct Buffer {
+pub(crate) struct Buffer {
     start: NonNull<f32>,
-    length: usize,
+    /// Elements, at least as many as were asked for.
+    pub(crate) length: usize,
     layout: Layout,
 }
 
@@ -100,7 +101,8 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    fn new(length: usize) -> Self {
+    /// Zeros.
+    pub(crate) fn new(length: usize) -> Self {
         let bytes = length.max(16).saturating_mul(size_of::<f32>());
         let (bytes, align) = match bytes.checked_next_multiple_of(HUGE) {
             Some(rounded) if bytes >= HUGE / 2 => (rounded, HUGE),
@@ -122,6 +124,14 @@ impl Buffer {
             length: bytes / size_of::<f32>(),
             layout,
         }
+    }
+}
+
+impl Buffer {
+    /// The address of the first element.
+    #[cfg(feature = "burn")]
+    pub(crate) fn pointer(&self) -> *mut f32 {
+        self.start.as_ptr()
     }
 }
 

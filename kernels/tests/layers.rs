@@ -609,3 +609,61 @@ fn wrong_calls_are_errors() {
             .is_err()
     );
 }
+
+#[test]
+fn dropout_is_the_same_everywhere_and_keeps_the_mean() {
+    let x = vec![1.0; 100_003];
+    let mut all = Vec::new();
+    for kernels in every_isa() {
+        let compute = |rate, seed| {
+            let mut y = vec![0.0; x.len()];
+            kernels.dropout(rate, seed, &x, &mut y).unwrap();
+            y
+        };
+        assert_same_bits("dropout", || compute(0.3, 5));
+        let y = compute(0.3, 5);
+        let mean = wide(&y).iter().sum::<f64>() / y.len() as f64;
+        assert!((mean - 1.0).abs() < 0.01, "{mean}");
+        let kept = 1.0f32 / 0.7;
+        assert!(y.iter().all(|&y| y == 0.0 || (y - kept).abs() < 1e-6));
+        // Neighbours, and pieces of the work, are drawn independently.
+        for distance in [1, 16, 32 * 1024] {
+            let both = y
+                .iter()
+                .zip(&y[distance..])
+                .filter(|(a, b)| **a > 0.0 && **b > 0.0);
+            let share = both.count() as f64 / (y.len() - distance) as f64;
+            assert!((share - 0.49).abs() < 0.01, "{distance}: {share}");
+        }
+        assert_ne!(y, compute(0.3, 6));
+        assert_eq!(compute(0.0, 5), x);
+        all.push(y);
+    }
+    assert!(all.iter().all(|y| *y == all[0]));
+}
+
+#[test]
+fn rates_that_leave_nothing_are_errors() {
+    let kernels = Kernels::new().unwrap();
+    for rate in [1.0, -0.1, f64::NAN] {
+        let result = kernels.dropout(rate, 0, &[1.0], &mut [0.0]);
+        assert!(matches!(result, Err(KernelError::Range { .. })), "{rate}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn matrices_turn(batch in 1usize..4, rows in 1usize..40, columns in 1usize..40) {
+        let x = random(batch * rows * columns, 1);
+        for kernels in every_isa() {
+            let mut y = vec![0.0; x.len()];
+            kernels.transpose(batch, Rows { rows, columns }, &x, &mut y).unwrap();
+            for (from, to) in x.chunks(rows * columns).zip(y.chunks(rows * columns)) {
+                for (index, value) in from.iter().enumerate() {
+                    let (row, column) = (index / columns, index % columns);
+                    prop_assert_eq!(*value, to[column * rows + row]);
+                }
+            }
+        }
+    }
+}

@@ -177,3 +177,17 @@ fn max_pool() {
             .unwrap();
     }
 }
+
+#[test]
+fn dropout_and_transposition() {
+    let x = random(2 * 19 * 7, 1);
+    let shape = Rows {
+        rows: 19,
+        columns: 7,
+    };
+    for kernels in every_isa() {
+        let mut y = Guarded::new(x.len());
+        kernels.dropout(0.5, 3, &x, y.slice()).unwrap();
+        kernels.transpose(2, shape, &x, y.slice()).unwrap();
+    }
+}

@@ -5,11 +5,11 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
-use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
 use crate::flops::Tracer;
+use crate::path::{Path, then_nothing, then_relu};
 use crate::{ImageClassifier, ModelError};
 
 const NAME: &str = "cnn";
@@ -159,12 +159,13 @@ impl Cnn {
     /// Dropout is active on an autodiff device alone; evaluate the module that
     /// [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = relu(self.conv1.forward(boundary(images)));
-        let x = relu(self.conv2.forward(boundary(x)));
-        let x = self.dropout_conv.forward(self.pool.forward(x));
-        let x = relu(self.fc1.forward(boundary(x.flatten(1, 3))));
-        let x = self.dropout_hidden.forward(x);
-        self.fc2.forward(boundary(x))
+        let (path, images) = Path::enter(images);
+        let x = path.conv(&self.conv1, boundary(images), then_relu());
+        let x = path.conv(&self.conv2, boundary(x), then_relu());
+        let x = path.dropout(&self.dropout_conv, path.max_pool(&self.pool, x));
+        let x = path.linear(&self.fc1, boundary(path.flatten(x)), then_relu());
+        let x = path.dropout(&self.dropout_hidden, x);
+        path.leave(path.linear(&self.fc2, boundary(x), then_nothing()))
     }
 }
 

@@ -6,13 +6,13 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, PaddingConfig2d};
-use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
 use crate::flops::Tracer;
 use crate::layers::linear;
 use crate::norm::BatchNorm2d;
+use crate::path::{Path, then_nothing};
 use crate::{ImageClassifier, ModelError, check};
 
 const NAME: &str = "csc-cnn";
@@ -108,9 +108,9 @@ impl Stage {
         }
     }
 
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let x = self.conv.forward(boundary(x));
-        self.pool.forward(relu(self.bn.forward(x)))
+    fn forward(&self, path: Path, x: Tensor<4>) -> Tensor<4> {
+        let x = path.conv(&self.conv, boundary(x), then_nothing());
+        path.max_pool(&self.pool, path.batch_norm(&self.bn, x, true))
     }
 }
 
@@ -120,8 +120,9 @@ impl CscCnn {
     /// Batch statistics are active on an autodiff device alone; evaluate the module that
     /// [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = self.layer2.forward(self.layer1.forward(images));
-        self.fc.forward(boundary(x.flatten(1, 3)))
+        let (path, images) = Path::enter(images);
+        let x = self.layer2.forward(path, self.layer1.forward(path, images));
+        path.leave(path.linear(&self.fc, boundary(path.flatten(x)), then_nothing()))
     }
 }
 

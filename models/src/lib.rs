@@ -20,6 +20,7 @@ mod error;
 pub mod flops;
 mod layers;
 mod norm;
+mod path;
 mod resnet;
 #[cfg(test)]
 mod testing;

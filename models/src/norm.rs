@@ -8,8 +8,9 @@
 use burn::module::{Module, Param, RunningState};
 use burn::nn::Initializer;
 use burn::tensor::module::{batch_norm, batch_norm_train, layer_norm};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::autograd::full_precision;
+use kernels::burn as own;
 
 use crate::layers::in_f32;
 
@@ -57,6 +58,44 @@ impl BatchNorm2d {
         })
     }
 
+    /// The same with the operations of `kernels`: `x` is \[batch, height, width, channels\] in `f32`;
+    /// ReLU follows if asked for.
+    pub(crate) fn forward_channels_last(&self, x: Tensor<4>, relu: bool) -> Tensor<4> {
+        let parameters = full_precision(|| [self.weight.val(), self.bias.val()]);
+        let parameters = parameters.map(|parameter| parameter.cast(FloatDType::F32));
+        if !x.device().is_autodiff() {
+            let values = |state: &RunningState<Tensor<1>>| {
+                let value = state.value().to_data().convert::<f32>();
+                value.iter::<f32>().collect()
+            };
+            let moments = own::BatchMoments {
+                mean: values(&self.running_mean),
+                variance: values(&self.running_var),
+            };
+            return own::batch_norm(x, parameters, moments, EPSILON, relu);
+        }
+        let device = x.device().inner();
+        let values = x.shape().num_elements() / x.dims()[3].max(1);
+        let (out, moments) = own::batch_norm_train(x, parameters, EPSILON, relu);
+        let seen = |values: Vec<f32>| Tensor::from_floats(values.as_slice(), &device);
+        self.remember(values, seen(moments.mean), seen(moments.variance));
+        out
+    }
+
+    /// Takes mean and biased variance of `values` values into the running statistics.
+    fn remember(&self, values: usize, mean: Tensor<1>, variance: Tensor<1>) {
+        let values = values as f64;
+        // One value has no variance to correct.
+        let unbias = values / (values - 1.0).max(1.0);
+        let remember = |state: &RunningState<Tensor<1>>, seen: Tensor<1>, factor: f64| {
+            let old = state.value_sync().to_device(&seen.device());
+            let new = old * (1.0 - MOMENTUM) + seen * (MOMENTUM * factor);
+            state.update(new.detach());
+        };
+        remember(&self.running_mean, mean, 1.0);
+        remember(&self.running_var, variance, unbias);
+    }
+
     fn infer(&self, x: Tensor<4>) -> Tensor<4> {
         let device = x.device();
         let mean = self.running_mean.value().to_device(&device);
@@ -72,19 +111,10 @@ impl BatchNorm2d {
     }
 
     fn train(&self, x: Tensor<4>) -> Tensor<4> {
-        let device = x.device();
         let [batch, _, height, width] = x.dims();
-        let values = (batch * height * width) as f64;
         let result = batch_norm_train(x, self.weight.val(), self.bias.val(), EPSILON);
-        // One value has no variance to correct.
-        let unbias = values / (values - 1.0).max(1.0);
-        let remember = |state: &RunningState<Tensor<1>>, seen: Tensor<1>, factor: f64| {
-            let old = state.value_sync().to_device(&device);
-            let new = old * (1.0 - MOMENTUM) + seen.detach() * (MOMENTUM * factor);
-            state.update(new.detach());
-        };
-        remember(&self.running_mean, result.mean, 1.0);
-        remember(&self.running_var, result.variance, unbias);
+        let values = batch * height * width;
+        self.remember(values, result.mean.detach(), result.variance.detach());
         result.output
     }
 }
@@ -115,12 +145,18 @@ impl LayerNorm {
         let (gamma, beta) = full_precision(|| (self.gamma.val(), self.beta.val()));
         in_f32(x, |x| layer_norm(x, gamma, Some(beta), self.epsilon))
     }
+
+    /// The same with the operations of `kernels`, for `x` in `f32`.
+    pub(crate) fn forward_own<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let parameters = full_precision(|| [self.gamma.val(), self.beta.val()]);
+        let [gamma, beta] = parameters.map(|parameter| parameter.cast(FloatDType::F32));
+        own::layer_norm(x, gamma, beta, self.epsilon)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::FloatDType;
 
     fn values(tensor: Tensor<1>) -> Vec<f32> {
         tensor.into_data().try_to_vec().unwrap()

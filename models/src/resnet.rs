@@ -7,14 +7,14 @@ use burn::nn::Linear;
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
-use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 use serde::{Deserialize, Serialize};
 
 use crate::flops::Tracer;
-use crate::layers::{Draw, conv, global_mean, linear};
+use crate::layers::{Draw, conv, linear};
 use crate::norm::BatchNorm2d;
+use crate::path::{Path, then_nothing};
 use crate::{ImageClassifier, ModelError, check};
 
 const NAME: &str = "resnet";
@@ -224,18 +224,21 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+    fn forward(&self, path: Path, x: Tensor<4>) -> Tensor<4> {
         let x = boundary(x);
+        let layer = |conv: &Conv2d, bn: &BatchNorm2d, x: Tensor<4>, relu: bool| {
+            path.batch_norm(bn, path.conv(conv, x, then_nothing()), relu)
+        };
         let identity = match &self.downsample {
-            Some(down) => down.bn.forward(down.conv.forward(x.clone())),
+            Some(down) => layer(&down.conv, &down.bn, x.clone(), false),
             None => x.clone(),
         };
-        let x = relu(self.bn1.forward(self.conv1.forward(x)));
-        let mut x = self.bn2.forward(self.conv2.forward(x));
+        let x = layer(&self.conv1, &self.bn1, x, true);
+        let mut x = layer(&self.conv2, &self.bn2, x, self.conv3.is_some());
         if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
-            x = bn3.forward(conv3.forward(relu(x)));
+            x = layer(conv3, bn3, x, false);
         }
-        relu(x + identity)
+        path.add_relu(x, identity)
     }
 }
 
@@ -245,16 +248,19 @@ impl ResNet {
     /// Batch statistics are active on an autodiff device alone; evaluate the module that
     /// [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let mut x = relu(self.bn1.forward(self.conv1.forward(boundary(images))));
+        let (path, images) = Path::enter(images);
+        let x = path.conv(&self.conv1, boundary(images), then_nothing());
+        let mut x = path.batch_norm(&self.bn1, x, true);
         if let Some(pool) = &self.maxpool {
-            x = pool.forward(x);
+            x = path.max_pool(pool, x);
         }
         for group in [&self.layer1, &self.layer2, &self.layer3, &self.layer4] {
             for block in group {
-                x = block.forward(x);
+                x = block.forward(path, x);
             }
         }
-        self.fc.forward(boundary(global_mean(x)))
+        let x = boundary(path.mean(x));
+        path.leave(path.linear(&self.fc, x, then_nothing()))
     }
 }
 

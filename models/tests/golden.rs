@@ -1,5 +1,5 @@
 //! Every model computes what PyTorch does: logits, loss, gradients, running statistics, and
-//! parameters after steps of SGD and AdamW.
+//! parameters after steps of SGD and AdamW; with Burn's operations and with those of `kernels`.
 //!
 //! The golden files, their format and the tolerances are described in `golden/README.md`.
 
@@ -18,6 +18,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use burn_dist::ProcessGroup;
 use burn_dist::parallel::{Parallel, ParameterOptimizer, Strategy};
+use kernels::burn::{Choice, scoped};
 use models::ImageClassifier;
 use models::weights::{self, PyTorchKeys};
 
@@ -51,10 +52,14 @@ fn every_model_computes_what_pytorch_does() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         files.extend(golden_files(Path::new(&folder)));
     }
-    let tables: Vec<Table> = files
-        .iter()
-        .map(|path| zoo::check(&Case::open(path)))
-        .collect();
+    let mut tables = Vec::new();
+    for choice in [Choice::Burn, Choice::Auto, Choice::Exact] {
+        for path in &files {
+            let mut case = Case::open(path);
+            case.name = format!("{} ({})", case.name, choice.name());
+            tables.push(scoped(choice, || zoo::check(&case)));
+        }
+    }
     for table in &tables {
         println!("{}", table.summary());
     }

@@ -8,6 +8,7 @@ use datasets::{Batch, Dataset};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
+use crate::batch::to_tensors;
 use crate::config::{Config, StrategyName};
 use crate::error::TrainError;
 use crate::memory::{peak_bytes, reset_peak, resident_bytes};
@@ -66,7 +67,8 @@ impl WithModel for Measure<'_> {
         let Some(before) = resident_bytes().filter(|_| reset_peak()) else {
             return Ok(None);
         };
-        let loss = loss::of_batch(&parallel, self.batch(images), self.device, 0.0);
+        let batch = to_tensors(self.batch(images), self.device);
+        let loss = loss::of_batch(&parallel, batch, 0.0);
         parallel.backward(loss)?;
         let taken = peak_bytes().map(|peak| peak.saturating_sub(before));
         Ok(taken.map(|bytes| bytes / images as u64 * self.images as u64))

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use crate::compute::kernels_name;
 use crate::error::TrainError;
 use crate::run::Session;
 use crate::run_dir;
@@ -26,6 +27,9 @@ pub struct Environment {
     pub hosts: Vec<String>,
     /// What computes.
     pub device: String,
+    /// What the layers of the model compute with: Burn's own operations, or the kernels of which
+    /// instruction set.
+    pub kernels: String,
     /// Number of ranks.
     pub world_size: usize,
     /// Number of nodes.
@@ -72,6 +76,7 @@ impl Environment {
                 .map(|host| String::from_utf8_lossy(host).into_owned())
                 .collect(),
             device: session.device.name.clone(),
+            kernels: kernels_name(session.config, &session.device.device),
             world_size: session.group.size(),
             nodes: session.group.nodes(),
             threads: rayon::current_num_threads(),

@@ -56,6 +56,9 @@ pub enum TrainError {
          and repeat alone; leave it out, or set data.on_device = false"
     )]
     DataOnDevice,
+    /// The kernels cannot be had.
+    #[error(transparent)]
+    Kernels(#[from] kernels::KernelError),
     /// A number that must be finite is not.
     #[error("{what} is {value}: training diverged. Lower optimizer.lr or set train.clip_norm")]
     Diverged {

@@ -12,6 +12,7 @@ mod batch;
 pub mod callback;
 mod checkpointing;
 pub mod cli;
+pub mod compute;
 pub mod config;
 pub mod console;
 mod dashboard;

@@ -20,7 +20,7 @@ use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{device, group, initial, limits, model, seed};
+use crate::{compute, device, group, initial, limits, model, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
 pub(crate) const EVAL_BATCH: usize = 128;
@@ -170,6 +170,7 @@ impl<'a> Trainer<'a> {
                 resident: None,
             };
             let device = training_device(&session);
+            compute::choose_kernels(&config, &device)?;
             session.resident = bring_data(&session, &device)?;
             device.seed(seed::of_parameters(config.train.seed));
             then(&session, &device, self.callbacks)

@@ -100,6 +100,49 @@ fn a_run_repeats_bit_for_bit() {
 }
 
 #[test]
+fn all_kernels_train_alike_and_are_named() {
+    let run = |kernels: &str| {
+        let filters = "model.filters=[16,32]";
+        let finished = train(
+            1,
+            &[
+                &format!("train.kernels={kernels}"),
+                filters,
+                "train.epochs=2",
+            ],
+        );
+        let environment = std::fs::read_to_string(finished.path("run/environment.json")).unwrap();
+        let environment: serde_json::Value = serde_json::from_str(&environment).unwrap();
+        let name = environment["kernels"].as_str().unwrap().to_owned();
+        let line = format!("kernels: {name}, ");
+        assert!(finished.stdout.contains(&line), "{}", finished.stdout);
+        (name, finished.losses(), finished.metrics("eval"))
+    };
+    let (auto, exact, burn) = (run("auto"), run("exact"), run("burn"));
+    assert!(auto.0.starts_with("own, "), "{}", auto.0);
+    assert_eq!(exact.0, format!("{}, exact", auto.0));
+    assert_eq!(burn.0, "burn");
+    assert!(auto.1 != burn.1 && auto.1 != exact.1 && exact.1 != burn.1);
+    let last = |losses: &[f64]| losses[losses.len() - 5..].iter().sum::<f64>();
+    for own in [auto, exact] {
+        // Dropout draws from another source, so only the course is the same.
+        assert!(
+            (last(&own.1) / last(&burn.1) - 1.0).abs() < 0.25,
+            "{own:?} {burn:?}"
+        );
+    }
+}
+
+#[test]
+fn an_instruction_set_that_is_missing_is_an_error() {
+    let finished = Trial::tiny(&["--nproc", "1"], &[])
+        .env("BURN_DIST_KERNELS_ISA", "sse9")
+        .run();
+    finished.assert_code(1);
+    finished.assert_stderr(&["BURN_DIST_KERNELS_ISA", "sse9", "avx2"]);
+}
+
+#[test]
 fn every_optimizer_learns() {
     for settings in [
         [

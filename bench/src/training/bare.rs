@@ -9,11 +9,12 @@ use std::time::Instant;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{GradientsParams, SgdConfig};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use models::ImageClassifier;
+use trainer::config::{KernelsName, Precision};
 use trainer::model::{self, WithModel};
 
-use super::workload::{Sizes, Workload};
+use super::workload::{Optimizer, Sizes, Workload};
 use super::{LEARNING_RATE, MOMENTUM, SEED};
 use crate::error::BenchError;
 use crate::report;
@@ -36,6 +37,9 @@ pub struct BareArgs {
     /// Steps to take.
     #[arg(long)]
     steps: usize,
+    /// Further settings of the configuration.
+    #[arg(long)]
+    set: Vec<String>,
     /// File for the seconds of each step, as a JSON list.
     #[arg(long)]
     out: PathBuf,
@@ -48,7 +52,11 @@ pub struct BareArgs {
 pub fn run(args: &BareArgs) -> Result<(), BenchError> {
     let device = Device::flex().autodiff();
     device.seed(SEED);
-    let config = args.model.config(Sizes::one_batch())?.config;
+    let loaded = args
+        .model
+        .config_with(Sizes::one_batch(), Optimizer::Sgd, &args.set)?;
+    let config = loaded.config;
+    trainer::compute::choose_kernels(&config, &device).map_err(trainer::TrainError::from)?;
     let data = trainer::data::open(&config.data, SEED)
         .map_err(trainer::TrainError::from)?
         .train;
@@ -63,6 +71,9 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
         batches,
         steps: args.steps,
         device: device.clone(),
+        // Burn's own operations would want the parameters in bf16 too.
+        half: config.train.precision == Precision::Bf16
+            && config.train.kernels != KernelsName::Burn,
     };
     let seconds = model::build(&config.model, data.as_ref(), &device, bare)?;
     report::write(&args.out, &seconds)
@@ -73,6 +84,8 @@ struct Bare {
     batches: Vec<(TensorData, TensorData)>,
     steps: usize,
     device: Device,
+    /// Whether images are bf16.
+    half: bool,
 }
 
 impl WithModel for Bare {
@@ -83,12 +96,20 @@ impl WithModel for Bare {
             .with_momentum(Some(MomentumConfig::new().with_momentum(MOMENTUM)))
             .init();
         let loss = CrossEntropyLossConfig::new().init(&self.device);
+        let half = self.half;
         let mut seconds = Vec::new();
         for (images, labels) in self.batches.iter().cycle().take(self.steps) {
             let start = Instant::now();
             let images = Tensor::<4>::from_data(images.clone(), &self.device);
             let labels = Tensor::<1, Int>::from_data(labels.clone(), &self.device);
-            let loss = loss.forward(model.forward(images), labels);
+            // The kernels read the parameters as they are, so this is all that bf16 needs.
+            let images = if half {
+                images.cast(FloatDType::BF16)
+            } else {
+                images
+            };
+            let logits = model.forward(images).cast(FloatDType::F32);
+            let loss = loss.forward(logits, labels);
             // A loop that reports its loss waits for it.
             let _: f32 = loss.clone().into_scalar();
             let gradients = GradientsParams::from_grads(loss.backward(), &model);

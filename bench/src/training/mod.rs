@@ -28,7 +28,8 @@ const WARM_UP: usize = 3;
 const FEWEST_STEPS: usize = 8;
 const MOST_STEPS: usize = 10_000;
 
-/// Images per second of a model: 1 and 2 ranks, 1 and 2 threads, and the loop without the trainer.
+/// Images per second of a model: 1 and 2 ranks, 1 and 2 threads, the loop without the trainer, and
+/// PyTorch.
 #[derive(Debug, clap::Args)]
 pub struct TrainingArgs {
     /// What is trained.
@@ -43,6 +44,15 @@ pub struct TrainingArgs {
     /// Images per rank and step.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch: u16,
+    /// Number format of forward and backward.
+    #[arg(long, default_value = "f32")]
+    precision: Precision,
+    /// Further settings of the configuration, such as train.kernels=burn.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Python with PyTorch, to be measured in the same rounds.
+    #[arg(long, value_name = "PYTHON")]
+    torch: Option<PathBuf>,
     /// File for the results instead of a new one in results/.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -63,6 +73,26 @@ pub(crate) enum Loop {
     Bare,
     /// The trainer's library: loader, hooks, buckets, metrics.
     Trainer,
+    /// The same in PyTorch; ranks through its DDP with gloo.
+    PyTorch,
+}
+
+/// Number format of forward and backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Precision {
+    /// IEEE single precision.
+    F32,
+    /// bfloat16 with f32 master weights; PyTorch's autocast.
+    Bf16,
+}
+
+impl Precision {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
 }
 
 /// One thing that is measured.
@@ -81,6 +111,19 @@ pub(crate) const TRAINER_2: Setting = setting(Loop::Trainer, 1, 2);
 pub(crate) const RANKS_2: Setting = setting(Loop::Trainer, 2, 1);
 /// In the order of a round: those that are compared stand side by side.
 const SETTINGS: [Setting; 5] = [BARE_1, TRAINER_1, RANKS_2, TRAINER_2, BARE_2];
+
+/// Beside those that they are compared with.
+const TORCH_2: Setting = setting(Loop::PyTorch, 1, 2);
+const TORCH_RANKS_2: Setting = setting(Loop::PyTorch, 2, 1);
+const WITH_TORCH: [Setting; 7] = [
+    BARE_1,
+    TRAINER_1,
+    RANKS_2,
+    TORCH_RANKS_2,
+    TRAINER_2,
+    TORCH_2,
+    BARE_2,
+];
 
 const fn setting(by: Loop, ranks: usize, threads: usize) -> Setting {
     Setting { by, ranks, threads }
@@ -118,13 +161,20 @@ struct Results {
 /// # Errors
 /// When a training process fails or the results cannot be written.
 pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
-    let processes = Processes::new(args.model, args.batch.into())?;
+    let processes = Processes::new(args.model, args.batch.into())?
+        .settings(args.precision, &args.set)
+        .torch(args.torch.as_deref())?;
     let steps = steps_in(args.seconds, &processes)?;
-    let mut rows = SETTINGS.map(|setting| Row {
-        setting,
+    let settings = match args.torch {
+        Some(_) => &WITH_TORCH[..],
+        None => &SETTINGS[..],
+    };
+    let row = |setting: &Setting| Row {
+        setting: *setting,
         images_per_second: None,
         rounds: Vec::new(),
-    });
+    };
+    let mut rows: Vec<Row> = settings.iter().map(row).collect();
     for round in 1..=args.rounds {
         eprintln!("round {round} of {}, {steps} steps each", args.rounds);
         for row in &mut rows {
@@ -135,10 +185,12 @@ pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
     for row in &mut rows {
         row.images_per_second = stats::median(&row.rounds);
     }
-    let ratios = ratios(&rows);
+    let mut ratios = ratios(&rows);
+    // What was not measured has no place in the results.
+    ratios.retain(|ratio| ratio.median.is_some());
     print(&rows, &ratios);
     let results = Results {
-        settings: rows.into(),
+        settings: rows,
         ratios,
     };
     let report = Report::new("training", vec![1, 2], rules(args, steps), results);
@@ -162,10 +214,15 @@ fn rules(args: &TrainingArgs, steps: usize) -> Vec<String> {
             args.model.describe(),
             args.batch
         ),
-        "SGD with momentum; f32; the loss of every step is read".to_owned(),
+        format!(
+            "SGD with momentum; {}; the loss of every step is read",
+            args.precision.name()
+        ),
         format!("{steps} steps counted after {WARM_UP} that are not; evaluation is not counted"),
         "trainer: generated images through its loader, one line of metrics per step; bare: images \
          that are in memory, Burn's optimizer, no loader, no hooks"
+            .to_owned(),
+        "PyTorch: the bare loop, channels last for convolutions; ranks through DDP with gloo"
             .to_owned(),
         format!(
             "{} rounds in which all settings take turns, each in processes of its own with \
@@ -219,6 +276,20 @@ fn ratios(rows: &[Row]) -> Vec<Ratio> {
             TRAINER_2,
             1.0,
         ),
+        ratio(
+            "PyTorch, 2 threads",
+            "trainer / PyTorch, 1 rank x 2 threads",
+            TRAINER_2,
+            TORCH_2,
+            1.0,
+        ),
+        ratio(
+            "PyTorch, 2 ranks",
+            "trainer / PyTorch's DDP with gloo, 2 ranks x 1 thread",
+            RANKS_2,
+            TORCH_RANKS_2,
+            1.0,
+        ),
     ]
 }
 
@@ -241,6 +312,7 @@ fn print(rows: &[Row], ratios: &[Ratio]) {
             match row.setting.by {
                 Loop::Bare => "bare".to_owned(),
                 Loop::Trainer => "trainer".to_owned(),
+                Loop::PyTorch => "PyTorch".to_owned(),
             },
             row.setting.ranks.to_string(),
             row.setting.threads.to_string(),

@@ -1,16 +1,19 @@
 //! Starts the training processes and reads what they measured.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::ValueEnum;
 
 use super::trained::Taken;
 use super::workload::Workload;
-use super::{Loop, Setting, WARM_UP, bare, trained};
+use super::{Loop, Precision, Setting, WARM_UP, bare, trained};
 use crate::error::BenchError;
 use crate::report;
+
+/// The same training in PyTorch.
+const TORCH: &str = include_str!("../../torch/training.py");
 
 /// Lines of a failed process that are shown.
 const SHOWN_LINES: usize = 20;
@@ -22,6 +25,11 @@ pub struct Processes {
     folder: tempfile::TempDir,
     model: Workload,
     batch: usize,
+    precision: Precision,
+    /// Arguments with settings of the configuration.
+    settings: Vec<String>,
+    /// Python, and the script.
+    torch: Option<(PathBuf, PathBuf)>,
 }
 
 impl Processes {
@@ -37,7 +45,38 @@ impl Processes {
             folder,
             model,
             batch,
+            precision: Precision::F32,
+            settings: Vec::new(),
+            torch: None,
         })
+    }
+
+    /// The same with a number format and further settings of the configuration.
+    pub fn settings(mut self, precision: Precision, sets: &[String]) -> Self {
+        let precision_set = format!("train.precision={}", precision.name());
+        self.precision = precision;
+        self.settings = std::iter::once(&precision_set)
+            .chain(sets)
+            .flat_map(|set| ["--set".to_owned(), set.clone()])
+            .collect();
+        self
+    }
+
+    /// The same with a Python that has PyTorch.
+    ///
+    /// # Errors
+    /// When the script cannot be written.
+    pub fn torch(mut self, python: Option<&Path>) -> Result<Self, BenchError> {
+        if let Some(python) = python {
+            let path = self.folder.path().join("training.py");
+            let write = |source| BenchError::Write {
+                path: path.clone(),
+                source,
+            };
+            std::fs::write(&path, TORCH).map_err(write)?;
+            self.torch = Some((python.to_owned(), path));
+        }
+        Ok(self)
     }
 
     /// Images per rank and step.
@@ -71,7 +110,7 @@ impl Processes {
         let seconds = self.seconds(setting, steps, more)?;
         let batch = match setting.by {
             Loop::Bare => self.batch,
-            Loop::Trainer => self.batch * setting.ranks,
+            Loop::Trainer | Loop::PyTorch => self.batch * setting.ranks,
         };
         Ok((seconds.len() * batch) as f64 / seconds.iter().sum::<f64>())
     }
@@ -101,22 +140,36 @@ impl Processes {
         more: &[String],
     ) -> Result<Vec<f64>, BenchError> {
         let out = self.folder.path().join("seconds.json");
-        let (name, batch) = match setting.by {
-            Loop::Bare => (bare::COMMAND, self.batch),
-            Loop::Trainer => (trained::COMMAND, self.batch * setting.ranks),
-        };
         let mut command = Command::new(&self.program);
+        let batch = match (setting.by, &self.torch) {
+            (Loop::Bare, _) => {
+                command.arg(bare::COMMAND).args(&self.settings);
+                self.batch
+            }
+            (Loop::Trainer, _) => {
+                command.arg(trained::COMMAND).args(&self.settings);
+                self.batch * setting.ranks
+            }
+            (Loop::PyTorch, None) => return Err(BenchError::NoTorch),
+            (Loop::PyTorch, Some((python, script))) => {
+                command = Command::new(python);
+                command
+                    .arg(script)
+                    .args(["--threads", &setting.threads.to_string()])
+                    .args(["--precision", self.precision.name()]);
+                self.batch
+            }
+        };
         command
-            .arg(name)
             .args([OsStr::new("--model"), self.model_name().as_ref()])
             .args(["--batch", &batch.to_string()])
             .args(["--steps", &(WARM_UP + steps).to_string()])
             .args([OsStr::new("--out"), out.as_os_str()])
             .env("RAYON_NUM_THREADS", setting.threads.to_string());
-        if setting.by == Loop::Trainer {
+        if setting.by != Loop::Bare {
             command.args(["--ranks", &setting.ranks.to_string()]);
-            command.args(more);
         }
+        command.args(more);
         finish(&mut command)?;
         let mut seconds: Vec<f64> = report::read(&out)?;
         Ok(seconds.split_off(WARM_UP.min(seconds.len())))

@@ -75,15 +75,7 @@ impl Workload {
         }
     }
 
-    /// The trainer's configuration for one epoch.
-    ///
-    /// # Errors
-    /// When it cannot be read, which would be a mistake in this module.
-    pub fn config(self, sizes: Sizes) -> Result<Loaded, BenchError> {
-        self.config_with(sizes, Optimizer::Sgd, &[])
-    }
-
-    /// The same with an optimizer and further settings.
+    /// The trainer's configuration for one epoch, with an optimizer and further settings.
     ///
     /// # Errors
     /// When they are wrong.
@@ -130,7 +122,8 @@ mod tests {
     #[test]
     fn every_workload_has_a_valid_configuration() {
         for workload in Workload::value_variants() {
-            workload.config(Sizes::one_batch()).unwrap();
+            let loaded = workload.config_with(Sizes::one_batch(), Optimizer::Sgd, &[]);
+            loaded.unwrap();
         }
     }
 }

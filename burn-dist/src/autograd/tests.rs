@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::activation::relu;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Bytes, Device, Tensor, TensorData};
 
 use super::{GradHooks, GradientSink, ParameterSource, boundary, forget_anchor, grad_hook};
 
@@ -312,9 +312,9 @@ impl Elsewhere {
 }
 
 impl ParameterSource for Elsewhere {
-    fn whole(&self, parameter: usize) -> Vec<f32> {
+    fn whole(&self, parameter: usize) -> Option<Bytes> {
         self.reads.lock().unwrap().push(parameter);
-        self.values[parameter].clone()
+        Some(Bytes::from_elems(self.values[parameter].clone()))
     }
 }
 

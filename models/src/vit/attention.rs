@@ -7,6 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::config::linear;
 use crate::layers::softmax_f32;
+use crate::path::{Path, Then, then_nothing};
 
 /// `proj(softmax(q kᵀ / √d) v)` for every head.
 #[derive(Module, Debug)]
@@ -28,13 +29,22 @@ impl Attention {
         }
     }
 
-    /// \[batch, tokens, dim\] to the same shape.
-    pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let [batch, tokens, dim] = x.dims();
+    /// \[batch, tokens, dim\] to the same shape, and what follows.
+    pub(super) fn forward(&self, path: Path, x: Tensor<3>, then: Then<3>) -> Tensor<3> {
+        let qkv = path.linear(&self.qkv, x, then_nothing());
+        let x = match path {
+            Path::Own { .. } => kernels::burn::attention(qkv, self.heads),
+            Path::Burn => self.mix(qkv),
+        };
+        path.linear_dropout(&self.proj, &self.proj_drop, x, then)
+    }
+
+    /// `softmax(q kᵀ / √d) v` with Burn's operations.
+    fn mix(&self, qkv: Tensor<3>) -> Tensor<3> {
+        let [batch, tokens, width] = qkv.dims();
+        let dim = width / 3;
         let depth = dim / self.heads;
-        let qkv = self
-            .qkv
-            .forward(x)
+        let qkv = qkv
             .reshape([batch, tokens, 3, self.heads, depth])
             .permute([2, 0, 3, 1, 4]);
         let part = |index| qkv.clone().narrow(0, index, 1).squeeze_dim::<4>(0);
@@ -42,7 +52,6 @@ impl Attention {
         let query = part(0) * (depth as f64).powf(-0.5);
         let weights = softmax_f32(query.matmul(part(1).transpose()), 3);
         let x = weights.matmul(part(2)).swap_dims(1, 2);
-        let x = self.proj.forward(x.reshape([batch, tokens, dim]));
-        self.proj_drop.forward(x)
+        x.reshape([batch, tokens, dim])
     }
 }

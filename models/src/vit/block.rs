@@ -3,7 +3,6 @@
 
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear};
-use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
@@ -13,6 +12,7 @@ use super::config::{layer_norm, linear};
 use super::drop_path::DropPath;
 use crate::LayerNorm;
 use crate::flops::Tracer;
+use crate::path::{Path, Then, then_nothing, then_plus};
 
 /// `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.
 #[derive(Module, Debug)]
@@ -53,12 +53,20 @@ impl Block {
     }
 
     /// \[batch, tokens, dim\] to the same shape.
-    pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    pub(super) fn forward(&self, path: Path, x: Tensor<3>) -> Tensor<3> {
         let x = boundary(x);
-        let branch = self.attn.forward(self.norm1.forward(x.clone()));
-        let x = x + self.drop_path.forward(branch);
-        let branch = self.mlp.forward(self.norm2.forward(x.clone()));
-        x + self.drop_path.forward(branch)
+        let normal = path.layer_norm(&self.norm1, x.clone());
+        let x = self.plus(x, |then| self.attn.forward(path, normal, then));
+        let normal = path.layer_norm(&self.norm2, x.clone());
+        self.plus(x, |then| self.mlp.forward(path, normal, then))
+    }
+
+    /// `x` plus a branch: in one with its last layer, unless samples drop out of the branch.
+    fn plus(&self, x: Tensor<3>, branch: impl FnOnce(Then<3>) -> Tensor<3>) -> Tensor<3> {
+        match self.drop_path.is_active(&x) {
+            true => x + self.drop_path.forward(branch(then_nothing())),
+            false => branch(then_plus(x)),
+        }
     }
 }
 
@@ -71,8 +79,9 @@ struct Mlp {
 }
 
 impl Mlp {
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let x = self.drop.forward(gelu(self.fc1.forward(x)));
-        self.drop.forward(self.fc2.forward(x))
+    fn forward(&self, path: Path, x: Tensor<3>, then: Then<3>) -> Tensor<3> {
+        let x = path.gelu(path.linear(&self.fc1, x, then_nothing()));
+        let x = path.dropout(&self.drop, x);
+        path.linear_dropout(&self.fc2, &self.drop, x, then)
     }
 }

@@ -16,12 +16,17 @@ impl DropPath {
         Self { rate }
     }
 
+    /// Whether samples of `x` are dropped.
+    pub(super) fn is_active(&self, x: &Tensor<3>) -> bool {
+        self.rate > 0.0 && x.device().is_autodiff()
+    }
+
     /// \[batch, tokens, dim\] to the same shape.
     pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let device = x.device();
-        if self.rate == 0.0 || !device.is_autodiff() {
+        if !self.is_active(&x) {
             return x;
         }
+        let device = x.device();
         let keep = 1.0 - self.rate;
         let (batch, dtype) = (x.dims()[0], x.dtype());
         let kept = Tensor::<3>::random([batch, 1, 1], Distribution::Bernoulli(keep), &device);

@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 use burn_dist::autograd::boundary;
 
 use crate::flops::Tracer;
-use crate::layers::in_f32;
+use crate::path::{Path, then_nothing};
 use crate::{ImageClassifier, LayerNorm};
 use block::Block;
 pub use config::{Pooling, VitConfig};
@@ -46,9 +46,8 @@ struct PatchEmbed {
 
 impl PatchEmbed {
     /// \[batch, channels, height, width\] to \[batch, patches, dim\].
-    fn forward(&self, images: Tensor<4>) -> Tensor<3> {
-        let patches: Tensor<3> = self.proj.forward(images).flatten(2, 3);
-        patches.swap_dims(1, 2)
+    fn forward(&self, path: Path, images: Tensor<4>) -> Tensor<3> {
+        path.tokens(path.conv(&self.proj, images, then_nothing()))
     }
 }
 
@@ -60,24 +59,26 @@ impl Vit {
     /// [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let batch = images.dims()[0];
-        let mut x = self.patch_embed.forward(boundary(images));
+        let (path, images) = Path::enter(images);
+        let mut x = self.patch_embed.forward(path, boundary(images));
         if let Some(token) = &self.cls_token {
-            x = Tensor::cat(vec![token.val().repeat_dim(0, batch), x], 1);
+            let token = path.read(token).repeat_dim(0, batch);
+            x = Tensor::cat(vec![token, x], 1);
         }
-        x = self.pos_drop.forward(x + self.pos_embed.val());
+        x = path.dropout(&self.pos_drop, x + path.read(&self.pos_embed));
         for block in &self.blocks {
-            x = block.forward(x);
+            x = block.forward(path, x);
         }
         let x = boundary(x);
         let mut x: Tensor<2> = match &self.norm {
             // Only the class token goes on, so nothing else needs to be normalised.
-            Some(norm) => norm.forward(x.narrow(1, 0, 1)).squeeze_dim(1),
-            None => in_f32(x, |x| x.mean_dim(1)).squeeze_dim(1),
+            Some(norm) => path.layer_norm(norm, x.narrow(1, 0, 1)).squeeze_dim(1),
+            None => path.mean_of_tokens(x),
         };
         if let Some(norm) = &self.fc_norm {
-            x = norm.forward(x);
+            x = path.layer_norm(norm, x);
         }
-        self.head.forward(x)
+        path.leave(path.linear(&self.head, x, then_nothing()))
     }
 }
 

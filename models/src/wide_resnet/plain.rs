@@ -7,13 +7,13 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Dropout, DropoutConfig, Linear};
-use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
 use crate::flops::Tracer;
-use crate::layers::{Draw, conv, global_mean, linear};
+use crate::layers::{Draw, conv, linear};
 use crate::norm::BatchNorm2d;
+use crate::path::{Path, then_nothing};
 use crate::{ImageClassifier, ModelError, check};
 
 const NAME: &str = "plain wide-resnet";
@@ -145,8 +145,8 @@ impl ConvBnRelu {
         }
     }
 
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        relu(self.bn.forward(self.conv.forward(x)))
+    fn forward(&self, path: Path, x: Tensor<4>) -> Tensor<4> {
+        path.batch_norm(&self.bn, path.conv(&self.conv, x, then_nothing()), true)
     }
 }
 
@@ -169,14 +169,14 @@ impl Block {
         tracer.conv(&self.layer2.conv);
     }
 
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+    fn forward(&self, path: Path, x: Tensor<4>) -> Tensor<4> {
         let x = boundary(x);
         let residual = match &self.scale {
-            Some(conv) => conv.forward(x.clone()),
+            Some(conv) => path.conv(conv, x.clone(), then_nothing()),
             None => x.clone(),
         };
-        let x = self.dropout.forward(self.layer1.forward(x));
-        self.layer2.forward(x) + residual
+        let x = path.dropout(&self.dropout, self.layer1.forward(path, x));
+        path.add(self.layer2.forward(path, x), residual)
     }
 }
 
@@ -186,27 +186,28 @@ impl PlainWideResNet {
     /// Dropout and batch statistics are active on an autodiff device alone; evaluate the module
     /// that [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = self.input_block.forward(boundary(images));
-        let x = self.block2.forward(self.block1.forward(x));
-        let x = self.pool.forward(x);
-        let x = self.block4.forward(self.block3.forward(x));
-        let x = self.pool.forward(x);
-        let x = self.block6.forward(self.block5.forward(x));
-        self.fc.forward(boundary(self.average(x)))
+        let (path, images) = Path::enter(images);
+        let x = self.input_block.forward(path, boundary(images));
+        let x = self.block2.forward(path, self.block1.forward(path, x));
+        let x = path.max_pool(&self.pool, x);
+        let x = self.block4.forward(path, self.block3.forward(path, x));
+        let x = path.max_pool(&self.pool, x);
+        let x = self.block6.forward(path, self.block5.forward(path, x));
+        let x = boundary(self.average(path, x));
+        path.leave(path.linear(&self.fc, x, then_nothing()))
     }
 
-    fn average(&self, x: Tensor<4>) -> Tensor<2> {
+    fn average(&self, path: Path, x: Tensor<4>) -> Tensor<2> {
         let Some(side) = self.average_pool else {
-            return global_mean(x);
+            return path.mean(x);
         };
-        let [batch, channels, height, width] = x.dims();
+        let [height, width] = path.size(&x);
         let covered = |length: usize| match length % side {
             rest if rest < length => length - rest,
             _ => length,
         };
         // Windows of one size: the mean of their means is the mean of all that they cover.
-        let window = [0..batch, 0..channels, 0..covered(height), 0..covered(width)];
-        global_mean(x.slice(window))
+        path.mean_of(x, [covered(height), covered(width)])
     }
 }
 
@@ -273,7 +274,14 @@ mod tests {
     fn positions_outside_the_windows_do_not_count() {
         let device = Device::flex();
         let model = small().with_average_pool(Some(2)).init(&device).unwrap();
-        let mean = |x| model.average(x).into_scalar::<f32>();
+        let mean = |x: Tensor<4>| {
+            let own = kernels::burn::scoped(kernels::burn::Choice::Auto, || {
+                let (path, x) = Path::enter(x.clone());
+                model.average(path, x).into_scalar::<f32>()
+            });
+            assert_eq!(model.average(Path::Burn, x).into_scalar::<f32>(), own);
+            own
+        };
         let one = Tensor::<4>::from_floats([[[[1.0, 2.0, 90.0], [3.0, 4.0, 90.0]]]], &device);
         assert_eq!(mean(one.clone()), 2.5);
         let two = Tensor::cat(vec![one.clone().narrow(3, 0, 2), one.clone() + 4.0], 3);

@@ -5,13 +5,13 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
 use burn::nn::{Dropout, DropoutConfig, Initializer, Linear};
-use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
 use crate::flops::Tracer;
-use crate::layers::{Draw, conv, global_mean, linear};
+use crate::layers::{Draw, conv, linear};
 use crate::norm::BatchNorm2d;
+use crate::path::{Path, then_nothing, then_plus};
 use crate::{ImageClassifier, ModelError, check};
 
 const NAME: &str = "wide-resnet";
@@ -172,15 +172,16 @@ impl Block {
         tracer.conv(&self.conv2);
     }
 
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+    fn forward(&self, path: Path, x: Tensor<4>) -> Tensor<4> {
         let x = boundary(x);
-        let activated = relu(self.bn1.forward(x.clone()));
+        let activated = path.batch_norm(&self.bn1, x.clone(), true);
         let shortcut = match &self.conv_shortcut {
-            Some(conv) => conv.forward(activated.clone()),
+            Some(conv) => path.conv(conv, activated.clone(), then_nothing()),
             None => x,
         };
-        let x = relu(self.bn2.forward(self.conv1.forward(activated)));
-        self.conv2.forward(self.dropout.forward(x)) + shortcut
+        let x = path.conv(&self.conv1, activated, then_nothing());
+        let x = path.dropout(&self.dropout, path.batch_norm(&self.bn2, x, true));
+        path.conv(&self.conv2, x, then_plus(shortcut))
     }
 }
 
@@ -190,14 +191,15 @@ impl WideResNet {
     /// Dropout and batch statistics are active on an autodiff device alone; evaluate the module
     /// that [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let mut x = self.conv1.forward(boundary(images));
+        let (path, images) = Path::enter(images);
+        let mut x = path.conv(&self.conv1, boundary(images), then_nothing());
         for group in [&self.block1, &self.block2, &self.block3] {
             for block in &group.layer {
-                x = block.forward(x);
+                x = block.forward(path, x);
             }
         }
-        let x = relu(self.bn1.forward(boundary(x)));
-        self.fc.forward(global_mean(x))
+        let x = path.batch_norm(&self.bn1, boundary(x), true);
+        path.leave(path.linear(&self.fc, path.mean(x), then_nothing()))
     }
 }
 

@@ -351,6 +351,19 @@ names! {
 }
 
 names! {
+    /// `[train] kernels`: what the layers of a model compute with on the CPU.
+    KernelsName {
+        /// The kernels of this program.
+        #[default]
+        Auto = "auto",
+        /// Burn's own operations.
+        Burn = "burn",
+        /// The kernels of this program, without Winograd's convolution.
+        Exact = "exact",
+    }
+}
+
+names! {
     /// `[train] device`: what computes.
     DeviceName {
         /// The best device there is: a CUDA device, else a GPU through wgpu, else the processor.
@@ -405,6 +418,11 @@ pub struct TrainConfig {
     /// with the feature of that name. Ranks of a node take one device after the other. Default
     /// `auto`.
     pub device: DeviceName,
+    /// What the layers of a model compute with on the CPU: `auto` (the kernels of this program, which
+    /// are several times faster), `burn` (Burn's own operations, as on other devices), or `exact`
+    /// (the kernels with direct convolutions in place of Winograd's, whose rounding errors are
+    /// larger: 1e-5 of the largest value). With `f16`, Burn's operations compute. Default `auto`.
+    pub kernels: KernelsName,
     /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
     /// and takes time; always so with `zero-3`. Default false.
     pub recompute: bool,
@@ -438,6 +456,7 @@ impl Default for TrainConfig {
             label_smoothing: 0.0,
             seed: 1,
             device: DeviceName::Auto,
+            kernels: KernelsName::Auto,
             recompute: false,
             max_minutes: None,
             limit_batches: None,

@@ -17,7 +17,7 @@ use crate::config::{Batching, Config, Loaded};
 use crate::error::TrainError;
 use crate::model::{self, WithModel};
 use crate::train::parallel_options;
-use crate::{data, device, initial, loss, optimizer, seed};
+use crate::{compute, data, device, initial, loss, optimizer, seed};
 
 pub use curve::{Curve, Point, Suggestion};
 pub use plot::svg;
@@ -59,6 +59,7 @@ pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<
         .workers(config.data.workers)
         .augment(config.data.augment.clone(), seed);
     let device = device::choose(config, &World::single())?.device.autodiff();
+    compute::choose_kernels(config, &device)?;
     device.seed(seed::of_parameters(seed));
     let run = Run {
         config,

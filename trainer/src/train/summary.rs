@@ -7,6 +7,7 @@ use burn_dist::parallel::Checksum;
 use models::ImageClassifier;
 
 use super::Training;
+use crate::compute::kernels_name;
 use crate::config::Batching;
 use crate::console::{complain, duration};
 use crate::error::TrainError;
@@ -110,8 +111,11 @@ impl<M: ImageClassifier> Training<'_, M> {
             self.steps_per_epoch
         ));
         self.console.line(&format!(
-            "computes on {}: {}",
-            session.device.name, session.device.reason
+            "computes on {}: {}; kernels: {}, {} threads per rank",
+            session.device.name,
+            session.device.reason,
+            kernels_name(session.config, &session.device.device),
+            rayon::current_num_threads(),
         ));
         if let Some(folder) = &self.run_dir {
             self.console

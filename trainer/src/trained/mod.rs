@@ -14,6 +14,7 @@ use burn_dist::parallel::load_model;
 use datasets::Dataset;
 use models::ImageClassifier;
 
+use crate::compute;
 use crate::config::{Config, ConfigError, Loaded};
 use crate::error::TrainError;
 use crate::resume::FOLDER;
@@ -142,6 +143,7 @@ impl Trained {
         device: &Device,
         then: impl WithTrained<Output = T>,
     ) -> Result<T, TrainError> {
+        compute::choose_kernels(&self.config, device)?;
         let source = Source::open(&self.checkpoint)?;
         let load = Load { source, then };
         crate::model::build(&self.config.model, data, device, load)?

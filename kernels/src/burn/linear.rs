@@ -1,0 +1,189 @@
+//! Linear layers, with what often follows them: bias, residual, ReLU.
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{Shape, Tensor};
+
+use super::conv::pixels;
+use super::operation::{Operation, Saved, To, apply};
+use super::tensor::{changed, dims, filled, numbers};
+use crate::{KernelError, Kernels, Matmul, Rows};
+
+/// How a linear layer is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinearOptions {
+    /// Whether ReLU follows.
+    pub relu: bool,
+    /// Whether the factors of all products are rounded to bf16, sums being in f32.
+    pub bf16: bool,
+}
+
+/// `x weight + bias + residual`, then ReLU if asked for.
+///
+/// `x` is \[…, in\], `weight` \[in, out\], `bias` \[out\], `residual` and the result \[…, out\].
+///
+/// # Panics
+/// When the shapes do not fit together, as Burn's own operations do.
+pub fn linear<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    residual: Option<Tensor<D>>,
+    options: LinearOptions,
+) -> Tensor<D> {
+    let operation = Layer {
+        options,
+        bias: bias.is_some(),
+        residual: residual.is_some(),
+    };
+    let mut others = vec![weight.into_dispatch()];
+    others.extend(bias.map(Tensor::into_dispatch));
+    others.extend(residual.map(Tensor::into_dispatch));
+    apply(operation, x.into_dispatch(), others)
+}
+
+/// Inputs: rows, weight, then bias and residual if there are.
+#[derive(Debug)]
+struct Layer {
+    options: LinearOptions,
+    bias: bool,
+    residual: bool,
+}
+
+impl Layer {
+    fn multiply(
+        &self,
+        kernels: &Kernels,
+        shape: Matmul,
+        left: &[f32],
+        right: &[f32],
+        product: &mut [f32],
+    ) -> Result<(), KernelError> {
+        if self.options.bf16 {
+            kernels.matmul_bf16(&shape, left, right, product)
+        } else {
+            kernels.matmul(&shape, left, right, product)
+        }
+    }
+}
+
+/// The product of the rows of `x` and `weight`.
+fn shape(x: &FlexTensor, weight: &FlexTensor) -> Result<Matmul, KernelError> {
+    let &[depth, columns] = dims(weight) else {
+        return Err(KernelError::Storage);
+    };
+    let Rows { rows, .. } = pixels(x);
+    Ok(Matmul {
+        rows,
+        columns,
+        depth,
+        left_transposed: false,
+        right_transposed: false,
+    })
+}
+
+impl Operation for Layer {
+    fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
+        let [x, weight, rest @ ..] = inputs else {
+            return Err(KernelError::Storage);
+        };
+        let product = shape(x, weight)?;
+        let bias = rest
+            .first()
+            .filter(|_| self.bias)
+            .map(numbers)
+            .transpose()?;
+        let residual = rest
+            .last()
+            .filter(|_| self.residual)
+            .map(numbers)
+            .transpose()?;
+        let mut out = dims(x).to_vec();
+        if let Some(last) = out.last_mut() {
+            *last = product.columns;
+        }
+        filled(Shape::from(out), |out| {
+            self.multiply(kernels, product, numbers(x)?, numbers(weight)?, out)?;
+            if bias.is_none() && residual.is_none() && !self.options.relu {
+                return Ok(());
+            }
+            let rows = Rows {
+                rows: product.rows,
+                columns: product.columns,
+            };
+            let zeros;
+            let bias = match bias {
+                Some(bias) => bias,
+                None => {
+                    zeros = vec![0.0; product.columns];
+                    &zeros
+                }
+            };
+            kernels.add_bias(rows, out, bias, residual, self.options.relu)
+        })
+    }
+
+    fn backward(
+        &self,
+        kernels: &Kernels,
+        saved: Saved,
+        mut gradient: FlexTensor,
+        to: &mut To<'_>,
+    ) -> Result<(), KernelError> {
+        if self.options.relu {
+            let output = numbers(saved.output()?)?;
+            gradient = changed(gradient, |gradient| kernels.relu_gradient(output, gradient))?;
+        }
+        let (x, weight) = (saved.input(0)?, saved.input(1)?);
+        let Matmul {
+            rows,
+            columns,
+            depth,
+            ..
+        } = shape(x, weight)?;
+        let dy = numbers(&gradient)?;
+        if self.bias && to.wants(2) {
+            let sums = filled(Shape::new([columns]), |sums| {
+                kernels.bias_gradient(Rows { rows, columns }, dy, sums)
+            });
+            to.give(2, sums?);
+        }
+        if to.wants(1) {
+            let product = Matmul {
+                rows: depth,
+                columns,
+                depth: rows,
+                left_transposed: true,
+                right_transposed: false,
+            };
+            let dw = filled(weight.layout().shape().clone(), |dw| {
+                self.multiply(kernels, product, numbers(x)?, dy, dw)
+            });
+            to.give(1, dw?);
+        }
+        if to.wants(0) {
+            let product = Matmul {
+                rows,
+                columns: depth,
+                depth: columns,
+                left_transposed: false,
+                right_transposed: true,
+            };
+            let dx = filled(x.layout().shape().clone(), |dx| {
+                self.multiply(kernels, product, dy, numbers(weight)?, dx)
+            });
+            to.give(0, dx?);
+        }
+        if self.residual {
+            to.give(2 + usize::from(self.bias), gradient);
+        }
+        Ok(())
+    }
+
+    fn reads(&self, index: usize) -> bool {
+        index < 2
+    }
+
+    fn reads_output(&self) -> bool {
+        self.options.relu
+    }
+}

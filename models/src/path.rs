@@ -1,0 +1,307 @@
+//! The two ways through a model: Burn's own operations on \[batch, channels, height, width\], on any
+//! device and in any float type, or those of the crate `kernels` on \[batch, height, width,
+//! channels\], on the CPU.
+//!
+//! A model asks [`Path::enter`] once and computes each layer through the path it was given, so that
+//! it is written once. The layers are the same modules on both, with the same parameters.
+//!
+//! On the way of `kernels` activations are `f32` whatever the precision: in `bf16` the factors of
+//! the products in linear layers are rounded to it (a processor with dot products of `bf16` doubles
+//! their speed), their sums and everything else are in `f32`. `f16` takes Burn's operations.
+
+use burn::module::Param;
+use burn::nn::conv::Conv2d;
+use burn::nn::pool::MaxPool2d;
+use burn::nn::{Dropout, Linear, PaddingConfig2d};
+use burn::tensor::activation::{gelu, relu};
+use burn::tensor::{FloatDType, Tensor};
+use burn_dist::autograd::full_precision;
+use kernels::ConvMethod;
+use kernels::burn as own;
+
+use crate::layers::{global_mean, in_f32};
+use crate::norm::{BatchNorm2d, LayerNorm};
+
+/// What the layers of a model compute with in one forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// Burn's own operations.
+    Burn,
+    /// Those of `kernels`.
+    Own {
+        method: ConvMethod,
+        /// Whether the products of linear layers are in `bf16`.
+        bf16: bool,
+    },
+}
+
+/// What follows a convolution or a linear layer.
+pub(crate) struct Then<const D: usize> {
+    relu: bool,
+    plus: Option<Tensor<D>>,
+}
+
+/// Nothing.
+pub(crate) fn then_nothing<const D: usize>() -> Then<D> {
+    Then {
+        relu: false,
+        plus: None,
+    }
+}
+
+/// ReLU.
+pub(crate) fn then_relu<const D: usize>() -> Then<D> {
+    Then {
+        relu: true,
+        plus: None,
+    }
+}
+
+/// A sum with `other`.
+pub(crate) fn then_plus<const D: usize>(other: Tensor<D>) -> Then<D> {
+    Then {
+        relu: false,
+        plus: Some(other),
+    }
+}
+
+impl<const D: usize> Then<D> {
+    fn apply(self, x: Tensor<D>) -> Tensor<D> {
+        let x = match self.plus {
+            Some(other) => x + other,
+            None => x,
+        };
+        if self.relu { relu(x) } else { x }
+    }
+}
+
+/// A parameter in `f32`, also where the model trains in a low precision.
+fn read<const D: usize>(parameter: &Param<Tensor<D>>) -> Tensor<D> {
+    full_precision(|| parameter.val()).cast(FloatDType::F32)
+}
+
+impl Path {
+    /// The path for `images`, \[batch, channels, height, width\], and the images as its layers want
+    /// them.
+    pub fn enter(images: Tensor<4>) -> (Self, Tensor<4>) {
+        let dtype = FloatDType::from(images.dtype());
+        let bf16 = dtype == FloatDType::BF16;
+        let Some(choice) =
+            own::chosen_for(&images.device()).filter(|_| bf16 || dtype == FloatDType::F32)
+        else {
+            return (Self::Burn, images);
+        };
+        let path = Self::Own {
+            method: choice.method(),
+            bf16,
+        };
+        (path, own::channels_last(images.cast(FloatDType::F32)))
+    }
+
+    /// The logits in the type that the images had.
+    pub fn leave(self, logits: Tensor<2>) -> Tensor<2> {
+        match self {
+            Self::Own { bf16: true, .. } => logits.cast(FloatDType::BF16),
+            _ => logits,
+        }
+    }
+
+    /// A convolution and what follows it.
+    pub fn conv(self, conv: &Conv2d, x: Tensor<4>, then: Then<4>) -> Tensor<4> {
+        let Self::Own { method, .. } = self else {
+            return then.apply(conv.forward(x));
+        };
+        let Some(padding) = padding(&conv.padding).filter(|_| is_plain(conv)) else {
+            return then.apply(channels_first(x, |x| conv.forward(x)));
+        };
+        let options = own::ConvOptions {
+            stride: conv.stride,
+            padding,
+            method,
+            relu: then.relu,
+        };
+        // In the order in which Burn's layer reads them: reading draws them, the first time.
+        let weight = read(&conv.weight);
+        let bias = conv.bias.as_ref().map(read);
+        own::conv2d(x, weight, bias, then.plus, options)
+    }
+
+    /// A linear layer on the last dimension, and what follows it.
+    pub fn linear<const D: usize>(self, linear: &Linear, x: Tensor<D>, then: Then<D>) -> Tensor<D> {
+        let Self::Own { bf16, .. } = self else {
+            return then.apply(linear.forward(x));
+        };
+        let options = own::LinearOptions {
+            relu: then.relu,
+            bf16,
+        };
+        let weight = read(&linear.weight);
+        let bias = linear.bias.as_ref().map(read);
+        own::linear(x, weight, bias, then.plus, options)
+    }
+
+    /// A linear layer, dropout, and what follows them.
+    pub fn linear_dropout<const D: usize>(
+        self,
+        linear: &Linear,
+        dropout: &Dropout,
+        x: Tensor<D>,
+        then: Then<D>,
+    ) -> Tensor<D> {
+        if dropout.prob == 0.0 || !x.device().is_autodiff() {
+            return self.linear(linear, x, then);
+        }
+        then.apply(self.dropout(dropout, self.linear(linear, x, then_nothing())))
+    }
+
+    /// A parameter in the type of the activations.
+    pub fn read<const D: usize>(self, parameter: &Param<Tensor<D>>) -> Tensor<D> {
+        match self {
+            Self::Own { .. } => read(parameter),
+            Self::Burn => parameter.val(),
+        }
+    }
+
+    /// Batch normalization, with ReLU if asked for.
+    pub fn batch_norm(self, norm: &BatchNorm2d, x: Tensor<4>, with_relu: bool) -> Tensor<4> {
+        match self {
+            Self::Own { .. } => norm.forward_channels_last(x, with_relu),
+            Self::Burn if with_relu => relu(norm.forward(x)),
+            Self::Burn => norm.forward(x),
+        }
+    }
+
+    /// Layer normalization over the last dimension.
+    pub fn layer_norm<const D: usize>(self, norm: &LayerNorm, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Own { .. } => norm.forward_own(x),
+            Self::Burn => norm.forward(x),
+        }
+    }
+
+    /// GELU with the exact normal distribution.
+    pub fn gelu<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Own { .. } => own::gelu(x),
+            Self::Burn => gelu(x),
+        }
+    }
+
+    /// `a + b`.
+    pub fn add<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Own { .. } => own::add(a, b, false),
+            Self::Burn => a + b,
+        }
+    }
+
+    /// `relu(a + b)`.
+    pub fn add_relu<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Own { .. } => own::add(a, b, true),
+            Self::Burn => relu(a + b),
+        }
+    }
+
+    /// Dropout, on an autodiff device alone.
+    pub fn dropout<const D: usize>(self, dropout: &Dropout, x: Tensor<D>) -> Tensor<D> {
+        let drops = dropout.training.is_enabled() && x.device().is_autodiff();
+        match self {
+            Self::Own { .. } if drops => own::dropout(x, dropout.prob),
+            Self::Own { .. } => x,
+            Self::Burn => dropout.forward(x),
+        }
+    }
+
+    /// Max-pooling.
+    pub fn max_pool(self, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
+        if self == Self::Burn {
+            return pool.forward(x);
+        }
+        let plain = pool.dilation == [1, 1] && !pool.ceil_mode;
+        match padding(&pool.padding).filter(|_| plain) {
+            Some(padding) => {
+                let options = own::PoolOptions {
+                    kernel: pool.kernel_size,
+                    stride: pool.stride,
+                    padding,
+                };
+                own::max_pool2d(x, options)
+            }
+            None => channels_first(x, |x| pool.forward(x)),
+        }
+    }
+
+    /// The mean over the first `height` rows and `width` columns: \[batch, channels\].
+    pub fn mean_of(self, x: Tensor<4>, [height, width]: [usize; 2]) -> Tensor<2> {
+        let (rows, columns) = (0..height, 0..width);
+        let [batch, channels, _, last] = x.dims();
+        let whole = self.size(&x) == [height, width];
+        match self {
+            Self::Own { .. } if whole => own::mean_of_pixels(x),
+            Self::Own { .. } => own::mean_of_pixels(x.slice([0..batch, rows, columns, 0..last])),
+            Self::Burn if whole => global_mean(x),
+            Self::Burn => global_mean(x.slice([0..batch, 0..channels, rows, columns])),
+        }
+    }
+
+    /// The mean over all positions: \[batch, channels\].
+    pub fn mean(self, x: Tensor<4>) -> Tensor<2> {
+        let size = self.size(&x);
+        self.mean_of(x, size)
+    }
+
+    /// Height and width of an activation.
+    pub fn size(self, x: &Tensor<4>) -> [usize; 2] {
+        let [_, a, b, c] = x.dims();
+        match self {
+            Self::Own { .. } => [a, b],
+            Self::Burn => [b, c],
+        }
+    }
+
+    /// An activation as one vector per image, channel by channel: \[batch, features\].
+    pub fn flatten(self, x: Tensor<4>) -> Tensor<2> {
+        match self {
+            Self::Own { .. } => own::channels_first(x).flatten(1, 3),
+            Self::Burn => x.flatten(1, 3),
+        }
+    }
+
+    /// An activation as one vector per pixel: \[batch, pixels, channels\].
+    pub fn tokens(self, x: Tensor<4>) -> Tensor<3> {
+        match self {
+            Self::Own { .. } => x.flatten(1, 2),
+            Self::Burn => x.flatten::<3>(2, 3).swap_dims(1, 2),
+        }
+    }
+
+    /// The mean over all tokens: \[batch, features\].
+    pub fn mean_of_tokens(self, x: Tensor<3>) -> Tensor<2> {
+        match self {
+            Self::Own { .. } => own::mean_of_pixels(x.unsqueeze_dim(1)),
+            Self::Burn => in_f32(x, |x| x.mean_dim(1)).squeeze_dim(1),
+        }
+    }
+}
+
+/// Rows above and below, columns on both sides, where these are the same.
+fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
+    match *padding {
+        PaddingConfig2d::Valid => Some([0, 0]),
+        PaddingConfig2d::Explicit(top, left, bottom, right) => {
+            (top == bottom && left == right).then_some([top, left])
+        }
+        PaddingConfig2d::Same => None,
+    }
+}
+
+/// Whether a convolution neither spreads its window nor divides its channels.
+fn is_plain(conv: &Conv2d) -> bool {
+    conv.groups == 1 && conv.dilation == [1, 1]
+}
+
+/// Applies Burn's `operation` to an activation whose channels come last.
+fn channels_first(x: Tensor<4>, operation: impl FnOnce(Tensor<4>) -> Tensor<4>) -> Tensor<4> {
+    own::channels_last(operation(own::channels_first(x)))
+}

@@ -1,0 +1,28 @@
+//! What the layers of a model compute with: `train.kernels`.
+
+use burn::tensor::Device;
+use kernels::KernelError;
+use kernels::burn::{Choice, choose, describe};
+
+use crate::config::{Config, KernelsName, Precision};
+
+/// Makes the models of this process compute with what `config` says.
+///
+/// # Errors
+/// When the instruction set that the environment names is not there.
+pub fn choose_kernels(config: &Config, device: &Device) -> Result<(), KernelError> {
+    choose(match config.train.kernels {
+        KernelsName::Auto => Choice::Auto,
+        KernelsName::Burn => Choice::Burn,
+        KernelsName::Exact => Choice::Exact,
+    });
+    describe(device).map(|_| ())
+}
+
+/// In words what a model computes with on `device`.
+pub fn kernels_name(config: &Config, device: &Device) -> String {
+    match config.train.precision {
+        Precision::F16 => "burn".to_owned(),
+        _ => describe(device).unwrap_or_else(|error| error.to_string()),
+    }
+}
