@@ -10,12 +10,14 @@
 #   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
 #   SKIP_CLUSTER=1          leaves Slurm and MPI out
 #   SKIP_GPU=1              leaves wgpu on software Vulkan, and the build with CUDA, out
+#   GPU_BUILD_SECONDS       most that building the dependencies of GPUs may take, 1800 unless set
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
 #   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 limit=${TEST_TIMEOUT_SECONDS:-600}
+gpu_build=${GPU_BUILD_SECONDS:-1800}
 missing=()
 
 say() { printf '%s\n' "test.sh: $*" >&2; }
@@ -212,18 +214,34 @@ test_gpu() {
   fi
   # Mesa's EGL says in every process that it has none otherwise.
   export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp}
-  local runner="target.'cfg(all())'.runner = ['timeout', '--verbose', '-k', '10', '$limit']"
-  cargo test --release --workspace --no-fail-fast --features "$features" --config "$runner" \
-    --lib --bin trainer --bin bench --test devices -- --show-output device nccl resident wgpu parity gpu
-  local code=$?
+  local runner="target.'cfg(all())'.runner = ['timeout', '--verbose', '-k', '10', '$limit']" code=0
+  local tests=(cargo test --release --workspace --no-fail-fast --features "$features" --config "$runner"
+    --lib --bin trainer --bin bench --test devices)
+  timeout "$gpu_build" "${tests[@]}" --no-run || code=$?
+  if [[ $code -eq 124 ]]; then
+    say "GPUs: not built in $gpu_build s (GPU_BUILD_SECONDS); what is built is kept for the next time"
+    return 124
+  fi
+  [[ $code -eq 0 ]] || return "$code"
+  "${tests[@]}" -- --show-output device nccl resident wgpu parity gpu || code=$?
   say "GPUs took $((SECONDS - begin)) s"
   return "$code"
 }
 
 if [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]]; then
   scripts/cuda-llvm.sh >/dev/null || missing+=("CUDA: the LLVM that its build links could not be prepared (scripts/cuda-llvm.sh)")
-  if install_vulkan; then
-    BURN_DIST_TEST_MARK="$mark" test_gpu </dev/null 2>&1 | tee -a "$log" || status=1
+  folder=${CARGO_TARGET_DIR:-target}
+  free=$(df --output=avail -BG "$(dirname "$folder")" | tail -1 | tr -dc 0-9)
+  if [[ $free -lt 16 && -z $(compgen -G "$folder/release/deps/libwgpu_core-*.rlib") ]]; then
+    missing+=("GPUs: the build takes 12 GiB, and $free are free for $folder")
+  elif install_vulkan; then
+    code=0
+    BURN_DIST_TEST_MARK="$mark" test_gpu </dev/null 2>&1 | tee -a "$log" || code=${PIPESTATUS[0]}
+    case $code in
+      0) ;;
+      124) missing+=("GPUs: dependencies were not built within GPU_BUILD_SECONDS=$gpu_build") ;;
+      *) status=1 ;;
+    esac
   fi
 elif [[ $# -eq 0 ]]; then
   missing+=("GPUs: SKIP_GPU=1")
