@@ -1,6 +1,6 @@
 //! What a rank computes on, and whether the state of the training fits there.
 
-use burn_dist::device::{ChosenDevice, DeviceChoice, MemoryShortage, device_memory};
+use burn_dist::device::{ChosenDevice, DeviceChoice, DeviceError, MemoryShortage, device_memory};
 use burn_dist::parallel::MemoryEstimate;
 use burn_dist::world::World;
 
@@ -10,13 +10,27 @@ use crate::train::parallel_options;
 
 /// The device that the configuration asks for.
 pub(crate) fn choose(config: &Config, world: &World) -> Result<ChosenDevice, TrainError> {
-    let wanted = match config.train.device {
+    Ok(world.choose_device(wanted(config))?)
+}
+
+/// Refuses what no rank can have, before any is started.
+pub(crate) fn check_built(config: &Config) -> Result<(), DeviceError> {
+    let wanted = wanted(config);
+    let lacks_cuda = wanted == DeviceChoice::Cuda && cfg!(not(feature = "cuda"));
+    let lacks_wgpu = wanted == DeviceChoice::Wgpu && cfg!(not(feature = "wgpu"));
+    if lacks_cuda || lacks_wgpu {
+        return Err(DeviceError::NotBuilt { wanted });
+    }
+    Ok(())
+}
+
+fn wanted(config: &Config) -> DeviceChoice {
+    match config.train.device {
         DeviceName::Auto => DeviceChoice::Auto,
         DeviceName::Cpu => DeviceChoice::Cpu,
         DeviceName::Cuda => DeviceChoice::Cuda,
         DeviceName::Wgpu => DeviceChoice::Wgpu,
-    };
-    Ok(world.choose_device(wanted)?)
+    }
 }
 
 /// Refuses a training whose state is larger than the memory of its device, where that is known.

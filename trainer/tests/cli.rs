@@ -79,7 +79,7 @@ fn wrong_arguments_are_refused_before_anything_starts() {
         (&["--set", "train.precision=bf17"], "did you mean `bf16`?"),
         (
             &["--set", "train.device=cuda"],
-            "not available in this version",
+            "this program is built without cuda",
         ),
         (
             &["--set", "parallel.compression=bf16"],

@@ -9,6 +9,7 @@ use super::args::ConfigArgs;
 use super::check::say_resolved;
 use super::failure::Failure;
 use super::ranks::{on_ranks, world_size};
+use crate::device::check_built;
 use crate::resume::Resume;
 use crate::run::Trainer;
 use crate::{End, STOPPED_EARLY, run_dir};
@@ -58,6 +59,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     };
     let size = world_size(args.nproc, default, world)?;
     let loaded = args.config.load()?;
+    check_built(&loaded.config).map_err(|error| Failure::Usage(error.to_string()))?;
     loaded.batching(size)?;
     if let Resume::Path(path) = &args.resume
         && !path.exists()
