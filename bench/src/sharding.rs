@@ -15,6 +15,9 @@ use crate::training::{Loop, Setting};
 
 const MIB: f64 = 1048576.0;
 
+/// PyTorch's ways, by the names that its script knows.
+const TORCH: [&str; 3] = ["ddp", "zero-1", "fsdp2"];
+
 /// Memory of each rank, and seconds of a step, under each strategy.
 #[derive(Debug, clap::Args)]
 pub struct ShardingArgs {
@@ -40,6 +43,9 @@ pub struct ShardingArgs {
     /// Further settings of the trainer's configuration.
     #[arg(long)]
     set: Vec<String>,
+    /// A Python with PyTorch: its DDP, `ZeroRedundancyOptimizer` and FSDP2 take their turns, over gloo.
+    #[arg(long, value_name = "PYTHON")]
+    torch: Option<PathBuf>,
     /// File for the results instead of a new one in results/.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -49,6 +55,7 @@ pub struct ShardingArgs {
 #[derive(Debug, Serialize)]
 struct Row {
     ranks: usize,
+    by: Loop,
     strategy: &'static str,
     /// Of each round: the most that a rank had resident, and how much of it came after the start.
     peak_mib: Vec<f64>,
@@ -66,7 +73,7 @@ struct Row {
 /// # Errors
 /// When a training process fails or the results cannot be written.
 pub fn run(args: &ShardingArgs) -> Result<(), BenchError> {
-    let processes = Processes::new(args.model, args.batch.into())?;
+    let processes = Processes::new(args.model, args.batch.into())?.torch(args.torch.as_deref())?;
     let mut rows = Vec::new();
     for &ranks in &args.ranks {
         rows.extend(measure(args, &processes, ranks.into())?);
@@ -96,39 +103,21 @@ fn measure(
     processes: &Processes,
     ranks: usize,
 ) -> Result<Vec<Row>, BenchError> {
-    let mut rows = Strategy::ALL.map(|strategy| Row {
-        ranks,
-        strategy: strategy.name(),
-        peak_mib: Vec::new(),
-        above_start_mib: Vec::new(),
-        formula_mib: args.parameters.map(|parameters| {
-            MemoryEstimate::new(strategy, parameters, 2, ranks).total() as f64 / MIB
-        }),
-        step_seconds: Vec::new(),
-        times_ddp: None,
-    });
-    let setting = Setting {
-        by: Loop::Trainer,
-        ranks,
-        threads: 1,
-    };
+    let mut rows: Vec<Row> = Strategy::ALL
+        .map(|strategy| Row {
+            formula_mib: args.parameters.map(|parameters| {
+                MemoryEstimate::new(strategy, parameters, 2, ranks).total() as f64 / MIB
+            }),
+            ..Row::new(ranks, strategy.name(), Loop::Trainer)
+        })
+        .into();
+    if args.torch.is_some() && ranks > 1 {
+        rows.extend(TORCH.map(|strategy| Row::new(ranks, strategy, Loop::PyTorch)));
+    }
     for round in 1..=args.rounds {
         eprintln!("{ranks} ranks, round {round} of {}", args.rounds);
         for row in &mut rows {
-            let mut more = vec!["--optimizer".to_owned(), "adamw".to_owned()];
-            let strategy = format!("parallel.strategy={}", row.strategy);
-            for set in std::iter::once(&strategy).chain(&args.set) {
-                more.extend(["--set".to_owned(), set.clone()]);
-            }
-            let (seconds, taken) =
-                processes.seconds_and_memory(setting, args.steps.into(), &more)?;
-            row.step_seconds.extend(stats::median(&seconds));
-            let most = taken
-                .iter()
-                .max_by(|a, b| a.peak_mib.total_cmp(&b.peak_mib));
-            row.peak_mib.extend(most.map(|taken| taken.peak_mib));
-            row.above_start_mib
-                .extend(most.map(|taken| taken.peak_mib - taken.start_mib));
+            row.take_turn(args, processes)?;
         }
     }
     let ddp = rows[0].step_seconds.clone();
@@ -141,12 +130,55 @@ fn measure(
             .collect();
         row.times_ddp = stats::median(&ratios);
     }
-    Ok(rows.into())
+    Ok(rows)
+}
+
+impl Row {
+    fn new(ranks: usize, strategy: &'static str, by: Loop) -> Self {
+        Self {
+            ranks,
+            by,
+            strategy,
+            peak_mib: Vec::new(),
+            above_start_mib: Vec::new(),
+            formula_mib: None,
+            step_seconds: Vec::new(),
+            times_ddp: None,
+        }
+    }
+
+    /// Trains once.
+    fn take_turn(&mut self, args: &ShardingArgs, processes: &Processes) -> Result<(), BenchError> {
+        let setting = Setting {
+            by: self.by,
+            ranks: self.ranks,
+            threads: 1,
+        };
+        let mut more = vec!["--optimizer".to_owned(), "adamw".to_owned()];
+        if self.by == Loop::PyTorch {
+            more.extend(["--strategy".to_owned(), self.strategy.to_owned()]);
+        } else {
+            let strategy = format!("parallel.strategy={}", self.strategy);
+            for set in std::iter::once(&strategy).chain(&args.set) {
+                more.extend(["--set".to_owned(), set.clone()]);
+            }
+        }
+        let (seconds, taken) = processes.seconds_and_memory(setting, args.steps.into(), &more)?;
+        self.step_seconds.extend(stats::median(&seconds));
+        let most = taken
+            .iter()
+            .max_by(|a, b| a.peak_mib.total_cmp(&b.peak_mib));
+        self.peak_mib.extend(most.map(|taken| taken.peak_mib));
+        let above = most.map(|taken| taken.peak_mib - taken.start_mib);
+        self.above_start_mib.extend(above);
+        Ok(())
+    }
 }
 
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new([
         "ranks",
+        "by",
         "strategy",
         "peak MiB",
         "above start",
@@ -157,6 +189,7 @@ fn table(rows: &[Row]) -> Table {
     for row in rows {
         table.row([
             row.ranks.to_string(),
+            row.by.name().to_owned(),
             row.strategy.to_owned(),
             number(stats::median(&row.peak_mib)),
             number(stats::median(&row.above_start_mib)),

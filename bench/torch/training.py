@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The models of `bench training` in PyTorch, trained alike: SGD with momentum, the loss of every step
-is read, images that are in memory. Started by the benchmark; writes the seconds of each step, those
-of the slowest rank where there are several, as a JSON list.
+"""The models of `bench training` and `bench sharding` in PyTorch, trained alike: SGD with momentum or
+AdamW, the loss of every step is read, images that are in memory. Started by the benchmark; writes the
+seconds of each step, those of the slowest rank where there are several, as a JSON list, and what
+memory each rank took, as the trainer's processes do.
 """
 
 import argparse
@@ -114,8 +115,42 @@ MODELS = {
 }
 
 
+def optimizer_for(name, parameters):
+    """The optimizer with the settings of the benchmark."""
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, 0.001)
+    return torch.optim.SGD(parameters, 0.01, momentum=0.9)
+
+
+def sharded(model, args):
+    """The model on all ranks, and its optimizer, as the strategy says."""
+    if args.strategy == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (args.ranks,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model, optimizer_for(args.optimizer, model.parameters())
+    model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    if args.strategy == "zero-1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[args.optimizer]
+        return model, ZeroRedundancyOptimizer(model.parameters(), kind, lr=0.001)
+    return model, optimizer_for(args.optimizer, model.parameters())
+
+
+def resident(name):
+    """MiB of this process, as the system says."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(name))
+
+
 def train(rank, args):
     """Trains as one rank; the first writes the result."""
+    start_mib = resident("VmRSS:")
     torch.set_num_threads(args.threads)
     torch.manual_seed(rank)
     build, image, classes, last = MODELS[args.model]
@@ -131,8 +166,9 @@ def train(rank, args):
 
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port))
         distributed.init_process_group("gloo", rank=rank, world_size=args.ranks)
-        model = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        model, optimizer = sharded(model, args)
+    else:
+        optimizer = optimizer_for(args.optimizer, model.parameters())
     seconds = []
     for step in range(args.steps):
         begin = time.perf_counter()
@@ -148,6 +184,9 @@ def train(rank, args):
         distributed.all_reduce(slowest, distributed.ReduceOp.MAX)
         seconds = slowest.tolist()
         distributed.destroy_process_group()
+    if args.memory:
+        with open(f"{args.memory}/memory-{rank}.json", "w", encoding="utf-8") as file:
+            json.dump({"start_mib": start_mib, "peak_mib": resident("VmHWM:")}, file)
     if rank == 0:
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump(seconds, file)
@@ -161,6 +200,9 @@ def main():
     parser.add_argument("--batch", type=int, required=True, help="images per rank and step")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
+    parser.add_argument("--strategy", choices=["ddp", "zero-1", "fsdp2"], default="ddp")
+    parser.add_argument("--memory", help="folder for what memory each rank took")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--port", type=int, default=29761)
     parser.add_argument("--out", required=True)

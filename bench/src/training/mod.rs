@@ -77,6 +77,16 @@ pub(crate) enum Loop {
     PyTorch,
 }
 
+impl Loop {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Trainer => "trainer",
+            Self::PyTorch => "PyTorch",
+        }
+    }
+}
+
 /// Number format of forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Precision {
@@ -309,11 +319,7 @@ fn print(rows: &[Row], ratios: &[Ratio]) {
     for row in rows {
         let best = row.rounds.iter().copied().max_by(f64::total_cmp);
         table.row([
-            match row.setting.by {
-                Loop::Bare => "bare".to_owned(),
-                Loop::Trainer => "trainer".to_owned(),
-                Loop::PyTorch => "PyTorch".to_owned(),
-            },
+            row.setting.by.name().to_owned(),
             row.setting.ranks.to_string(),
             row.setting.threads.to_string(),
             number(row.images_per_second),
