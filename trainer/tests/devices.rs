@@ -18,7 +18,7 @@ fn a_run_says_what_it_computes_on_and_why() {
 fn a_device_that_is_not_built_in_is_an_error_that_says_how_to_get_it() {
     let finished = Trial::tiny(&["--nproc", "2"], &["train.device=cuda"]).run();
     finished
-        .assert_code(1)
+        .assert_code(2)
         .assert_stderr(&["built without cuda", "--features cuda"])
         .assert_nobody_left();
 }
