@@ -10,14 +10,14 @@
 #   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
 #   SKIP_CLUSTER=1          leaves Slurm and MPI out
 #   SKIP_GPU=1              leaves wgpu on software Vulkan, and the build with CUDA, out
-#   GPU_BUILD_SECONDS       most that building the dependencies of GPUs may take, 1800 unless set
+#   GPU_BUILD_SECONDS       most that building the dependencies of GPUs may take, 900 unless set
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
 #   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 limit=${TEST_TIMEOUT_SECONDS:-600}
-gpu_build=${GPU_BUILD_SECONDS:-1800}
+gpu_build=${GPU_BUILD_SECONDS:-900}
 missing=()
 
 say() { printf '%s\n' "test.sh: $*" >&2; }
