@@ -2,9 +2,7 @@
 
 /// Resident memory of this process in MiB; none where the system does not say.
 pub fn resident_mib() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages as f64 * rustix::param::page_size() as f64 / f64::from(1 << 20))
+    Some(resident_bytes()? as f64 / f64::from(1 << 20))
 }
 
 /// The same in bytes.
