@@ -3,6 +3,7 @@
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
+use super::epilogue::Epilogue;
 use super::operation::{Operation, Saved, To, apply};
 use super::tensor::{changed, dims, filled, last, numbers};
 use crate::{Conv2d, ConvMethod, KernelError, Kernels, Rows};
@@ -72,6 +73,14 @@ impl Convolution {
         })
     }
 
+    fn epilogue(&self) -> Epilogue {
+        Epilogue {
+            bias: self.bias,
+            residual: self.residual,
+            relu: self.options.relu,
+        }
+    }
+
     fn residual(&self) -> Option<usize> {
         self.residual.then_some(2 + usize::from(self.bias))
     }
@@ -93,36 +102,12 @@ impl Operation for Convolution {
         };
         let shape = self.shape(x, weight)?;
         let [height, width] = shape.output_size()?;
-        let bias = rest
-            .first()
-            .filter(|_| self.bias)
-            .map(numbers)
-            .transpose()?;
-        let residual = rest
-            .last()
-            .filter(|_| self.residual)
-            .map(numbers)
-            .transpose()?;
         let out = Shape::new([shape.batch, height, width, shape.out_channels]);
         filled(out, |out| {
             let method = self.options.method;
             kernels.conv2d(&shape, method, numbers(x)?, numbers(weight)?, out)?;
-            if bias.is_none() && residual.is_none() && !self.options.relu {
-                return Ok(());
-            }
-            let rows = Rows {
-                rows: out.len() / shape.out_channels,
-                columns: shape.out_channels,
-            };
-            let zeros;
-            let bias = match bias {
-                Some(bias) => bias,
-                None => {
-                    zeros = vec![0.0; shape.out_channels];
-                    &zeros
-                }
-            };
-            kernels.add_bias(rows, out, bias, residual, self.options.relu)
+            self.epilogue()
+                .apply(kernels, rest, shape.out_channels, out)
         })
     }
 

@@ -4,6 +4,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
 use super::conv::pixels;
+use super::epilogue::Epilogue;
 use super::operation::{Operation, Saved, To, apply};
 use super::tensor::{changed, dims, filled, numbers};
 use crate::{KernelError, Kernels, Matmul, Rows};
@@ -50,6 +51,14 @@ struct Layer {
 }
 
 impl Layer {
+    fn epilogue(&self) -> Epilogue {
+        Epilogue {
+            bias: self.bias,
+            residual: self.residual,
+            relu: self.options.relu,
+        }
+    }
+
     fn multiply(
         &self,
         kernels: &Kernels,
@@ -87,38 +96,13 @@ impl Operation for Layer {
             return Err(KernelError::Storage);
         };
         let product = shape(x, weight)?;
-        let bias = rest
-            .first()
-            .filter(|_| self.bias)
-            .map(numbers)
-            .transpose()?;
-        let residual = rest
-            .last()
-            .filter(|_| self.residual)
-            .map(numbers)
-            .transpose()?;
         let mut out = dims(x).to_vec();
         if let Some(last) = out.last_mut() {
             *last = product.columns;
         }
         filled(Shape::from(out), |out| {
             self.multiply(kernels, product, numbers(x)?, numbers(weight)?, out)?;
-            if bias.is_none() && residual.is_none() && !self.options.relu {
-                return Ok(());
-            }
-            let rows = Rows {
-                rows: product.rows,
-                columns: product.columns,
-            };
-            let zeros;
-            let bias = match bias {
-                Some(bias) => bias,
-                None => {
-                    zeros = vec![0.0; product.columns];
-                    &zeros
-                }
-            };
-            kernels.add_bias(rows, out, bias, residual, self.options.relu)
+            self.epilogue().apply(kernels, rest, product.columns, out)
         })
     }
 

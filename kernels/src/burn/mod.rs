@@ -14,6 +14,7 @@ mod choice;
 mod conv;
 mod cross_entropy;
 mod dropout;
+mod epilogue;
 mod layer_norm;
 mod linear;
 mod max_pool;
