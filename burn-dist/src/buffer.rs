@@ -6,8 +6,11 @@
 //! has (registered where it can share memory, plain otherwise), and a buffer moves into an
 //! asynchronous collective and comes back out of its handle, so nobody can touch it meanwhile.
 
+mod recycled;
+
 use crate::element::{DType, Element};
 use crate::transport::shm::Region;
+use recycled::Recycled;
 
 /// A cache line: plain memory is allocated in these so that vector code finds it aligned.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -16,6 +19,7 @@ struct Line([u8; 64]);
 
 enum Memory {
     Plain(Vec<Line>),
+    Recycled(Recycled),
     Registered(Region),
 }
 
@@ -39,11 +43,21 @@ pub struct WrongType {
 impl Buffer {
     /// A plain buffer of `len` zeros.
     pub fn zeroed(dtype: DType, len: usize) -> Self {
-        let lines = (len * dtype.size()).div_ceil(size_of::<Line>());
+        let lines = vec![Line([0; 64]); lines(dtype, len)];
         Self {
             dtype,
             len,
-            memory: Memory::Plain(vec![Line([0; 64]); lines]),
+            memory: Memory::Plain(lines),
+        }
+    }
+
+    /// A plain buffer of `len` arbitrary values, for a moment: its memory is that of one before, and
+    /// will be that of one after.
+    pub(crate) fn recycled(dtype: DType, len: usize) -> Self {
+        Self {
+            dtype,
+            len,
+            memory: Memory::Recycled(Recycled::new(lines(dtype, len))),
         }
     }
 
@@ -107,6 +121,7 @@ impl Buffer {
     pub(crate) fn bytes(&self) -> &[u8] {
         let bytes = match &self.memory {
             Memory::Plain(lines) => bytemuck::cast_slice(lines),
+            Memory::Recycled(memory) => bytemuck::cast_slice(memory.lines()),
             Memory::Registered(region) => region.bytes(),
         };
         &bytes[..self.len * self.dtype.size()]
@@ -115,6 +130,7 @@ impl Buffer {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = match &mut self.memory {
             Memory::Plain(lines) => bytemuck::cast_slice_mut(lines),
+            Memory::Recycled(memory) => bytemuck::cast_slice_mut(memory.lines_mut()),
             Memory::Registered(region) => region.bytes_mut(),
         };
         &mut bytes[..self.len * self.dtype.size()]
@@ -122,14 +138,14 @@ impl Buffer {
 
     pub(crate) fn region(&self) -> Option<&Region> {
         match &self.memory {
-            Memory::Plain(_) => None,
+            Memory::Plain(_) | Memory::Recycled(_) => None,
             Memory::Registered(region) => Some(region),
         }
     }
 
     pub(crate) fn region_mut(&mut self) -> Option<&mut Region> {
         match &mut self.memory {
-            Memory::Plain(_) => None,
+            Memory::Plain(_) | Memory::Recycled(_) => None,
             Memory::Registered(region) => Some(region),
         }
     }
@@ -143,6 +159,11 @@ impl Buffer {
             asked: T::DTYPE,
         })
     }
+}
+
+/// Lines that hold `len` elements.
+fn lines(dtype: DType, len: usize) -> usize {
+    (len * dtype.size()).div_ceil(size_of::<Line>())
 }
 
 impl std::fmt::Debug for Buffer {

@@ -20,6 +20,7 @@ mod kernels;
 mod layer_norm;
 mod matmul;
 mod max_pool;
+mod pages;
 mod parallel;
 mod simd;
 mod table;

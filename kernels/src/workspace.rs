@@ -1,14 +1,9 @@
 //! Scratch memory that outlives the calls: fresh memory would cost page faults in every step.
-//!
-//! Large buffers are aligned to 2 MiB and asked to lie in huge pages: a transformed image touches
-//! hundreds of streams, more than the address cache has entries for small pages.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-/// From this size on a buffer is aligned to huge pages.
-const HUGE: usize = 2 << 20;
+use crate::pages::Buffer;
+
 /// Buffers that are kept at most; a thread needs three at a time.
 const KEPT: usize = 256;
 
@@ -59,7 +54,7 @@ impl Lease<'_> {
         match &mut self.buffer {
             // SAFETY: the buffer has `length` initialised elements and is borrowed exclusively.
             Some(buffer) => unsafe {
-                std::slice::from_raw_parts_mut(buffer.start.as_ptr(), self.length)
+                std::slice::from_raw_parts_mut(buffer.pointer(), self.length)
             },
             None => &mut [],
         }
@@ -86,73 +81,6 @@ impl Drop for Lease<'_> {
     }
 }
 
-/// Memory for `length` initialised elements.
-#[derive(Debug)]
-pub(crate) struct Buffer {
-    start: NonNull<f32>,
-    /// Elements, at least as many as were asked for.
-    pub(crate) length: usize,
-    layout: Layout,
-}
-
-// SAFETY: a buffer owns its memory, which has no tie to a thread.
-unsafe impl Send for Buffer {}
-// SAFETY: through a shared reference the memory cannot be reached.
-unsafe impl Sync for Buffer {}
-
-impl Buffer {
-    /// Zeros.
-    pub(crate) fn new(length: usize) -> Self {
-        let bytes = length.max(16).saturating_mul(size_of::<f32>());
-        let (bytes, align) = match bytes.checked_next_multiple_of(HUGE) {
-            Some(rounded) if bytes >= HUGE / 2 => (rounded, HUGE),
-            _ => (bytes, 64),
-        };
-        let Ok(layout) = Layout::from_size_align(bytes, align) else {
-            handle_alloc_error(Layout::new::<f32>());
-        };
-        // SAFETY: the layout is not empty.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(memory.cast::<f32>()) else {
-            handle_alloc_error(layout);
-        };
-        if align == HUGE {
-            prefer_huge_pages(memory, bytes);
-        }
-        Self {
-            start,
-            length: bytes / size_of::<f32>(),
-            layout,
-        }
-    }
-}
-
-impl Buffer {
-    /// The address of the first element.
-    #[cfg(feature = "burn")]
-    pub(crate) fn pointer(&self) -> *mut f32 {
-        self.start.as_ptr()
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout and nothing else frees it.
-        unsafe { dealloc(self.start.as_ptr().cast(), self.layout) };
-    }
-}
-
-/// Asks for huge pages; without them the kernels are slower, not wrong.
-#[cfg(all(target_os = "linux", not(miri)))]
-fn prefer_huge_pages(memory: *mut u8, bytes: usize) {
-    use rustix::mm::{Advice, madvise};
-    // SAFETY: the range was just allocated; the advice does not change its contents.
-    let _ = unsafe { madvise(memory.cast(), bytes, Advice::LinuxHugepage) };
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-fn prefer_huge_pages(_: *mut u8, _: usize) {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,11 +106,5 @@ mod tests {
                 .iter()
                 .all(|&value| value == 0.0)
         );
-    }
-
-    #[test]
-    fn large_buffers_are_aligned_to_huge_pages() {
-        let workspace = Workspace::default();
-        assert_eq!(workspace.take(HUGE).pointer() as usize % HUGE, 0);
     }
 }

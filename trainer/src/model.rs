@@ -143,7 +143,8 @@ struct Counter(usize);
 
 impl ModuleVisitor for Counter {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_require_grad() {
+        // To look at a parameter that nobody has used yet would make it come to exist.
+        if !param.is_initialized() || param.is_require_grad() {
             self.0 += param.lazy_shape().num_elements();
         }
     }

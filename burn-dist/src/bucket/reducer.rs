@@ -638,7 +638,7 @@ impl Reducer {
 
     fn new_memory(&self, bucket: usize) -> Memory {
         self.layouts.get(bucket).map_or(Memory::Lost, |layout| {
-            Memory::Here(Buffer::zeroed(layout.dtype, layout.len))
+            Memory::Here(Buffer::recycled(layout.dtype, layout.len))
         })
     }
 

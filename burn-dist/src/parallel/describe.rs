@@ -4,7 +4,8 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ParallelError, ParallelOptions, ParameterGroup, Precision};
+use super::replicas::assumed_trainable;
+use super::{ParallelError, ParallelOptions, ParameterGroup, Precision, Strategy};
 use crate::ProcessGroup;
 use crate::bucket::{ParameterSpec, gradient_dtype};
 
@@ -44,6 +45,7 @@ impl Description {
     ) -> Result<(Self, Vec<ParameterSpec>), ParallelError> {
         let mut lister = Lister {
             precision: options.precision,
+            initializes: options.strategy != Strategy::Zero3,
             ..Lister::default()
         };
         model.visit(&mut lister);
@@ -116,6 +118,9 @@ fn parse(rank: usize, bytes: &[u8]) -> Result<Description, ParallelError> {
 #[derive(Default)]
 struct Lister {
     precision: Precision,
+    /// Whether parameters that nobody has looked at yet may come to exist, all at once. If not,
+    /// they are taken to be trainable, and of the type of new tensors on their device.
+    initializes: bool,
     path: Vec<String>,
     entries: Vec<Entry>,
     parameters: Vec<ParameterSpec>,
@@ -159,8 +164,12 @@ impl ModuleVisitor for Lister {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let shape = param.lazy_shape().to_vec();
-        let dtype = param.dtype();
-        let trainable = param.is_require_grad();
+        let assumed = !self.initializes && assumed_trainable(param);
+        let dtype = match assumed {
+            true => param.lazy_device().settings().float_dtype.into(),
+            false => param.dtype(),
+        };
+        let trainable = assumed || param.is_require_grad();
         self.push(trainable, shape.clone(), format!("{dtype:?}"));
         if !trainable {
             return;

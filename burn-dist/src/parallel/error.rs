@@ -122,6 +122,16 @@ pub enum ParallelError {
         /// The strategy.
         strategy: super::Strategy,
     },
+    /// A frozen parameter that nobody has looked at.
+    #[error(
+        "parameter `{path}` is frozen and has no value yet: zero-3 shards a model before its \
+         parameters exist, and takes them for trainable; load the model's weights first, on every \
+         rank, or read it once with `val()`"
+    )]
+    FrozenUnseen {
+        /// Path of the parameter.
+        path: String,
+    },
     /// An optimizer that has to see all of a parameter.
     #[error(
         "the optimizer of parameter `{path}` works on whole tensors (or was not declared \

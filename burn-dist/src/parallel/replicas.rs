@@ -29,11 +29,27 @@ pub(super) fn broadcast<M: Module>(
         path: Vec::new(),
         outcome: Ok(()),
     };
-    // Running statistics keep the last update apart from their value until they are next read.
-    // `valid` folds it in, in the state that the model shares with its copy.
-    drop(model.valid());
+    fold_statistics(&model);
     let model = model.map(&mut broadcast);
     (model, broadcast.outcome)
+}
+
+/// Running statistics keep the last update apart from their value until they are next read. `valid`
+/// folds it in, in the state that the model shares with its copy; and would make all parameters
+/// come to exist that have not been looked at yet.
+fn fold_statistics<M: Module>(model: &M) {
+    drop(model.clone().map(&mut WithoutUninitialized).valid());
+}
+
+struct WithoutUninitialized;
+
+impl ModuleMapper for WithoutUninitialized {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match param.is_initialized() {
+            true => param,
+            false => Param::initialized(param.id, Tensor::zeros([1; D], &param.lazy_device())),
+        }
+    }
 }
 
 /// A checksum of the trainable parameters: their bytes in visit order.
@@ -100,6 +116,11 @@ impl AutodiffPlace {
     }
 }
 
+/// Whether nobody has looked at a parameter yet: then it is to be trained, as far as can be known.
+pub(super) fn assumed_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    !param.is_initialized() && param.lazy_device().is_autodiff()
+}
+
 struct Broadcast<'a> {
     group: &'a ProcessGroup,
     which: Which,
@@ -149,7 +170,7 @@ impl ModuleMapper for Broadcast<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if self.which == Which::Buffers && param.is_require_grad() {
+        if self.which == Which::Buffers && (assumed_trainable(&param) || param.is_require_grad()) {
             return param;
         }
         let Some(values) = self.values(param.base().inner().try_into_data()) else {

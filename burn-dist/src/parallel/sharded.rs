@@ -3,16 +3,17 @@
 //! Stages 1 and 2: the ranks step their shards of the parameters and gather the new values, bucket
 //! by bucket: one is on its way while the next is stepped. Stage 3: the shards are all there is.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
+use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 
 use super::ParallelError;
 use super::ema::Ema;
 use super::optimizer::OptimizerState;
-use super::replicas::AutodiffPlace;
+use super::replicas::{self, AutodiffPlace};
 use crate::ProcessGroup;
 use crate::bucket::{BucketError, ParameterSpec, Reducer};
 use crate::zero::{Gatherer, Store};
@@ -233,6 +234,11 @@ fn cut<M: Module>(
         path: Vec::new(),
         owned,
         take,
+        // All at once: between the values that come and go they would leave holes in the heap.
+        empty: owned
+            .iter()
+            .map(|range| Vec::with_capacity(range.len()))
+            .collect(),
         pieces: Vec::new(),
         outcome: Ok(()),
     };
@@ -245,17 +251,29 @@ struct Cut<'a> {
     owned: &'a [Range<usize>],
     /// Whose rank 0 has the values, if they leave the model.
     take: Option<&'a ProcessGroup>,
+    /// Memory for the pieces that are still to come.
+    empty: VecDeque<Vec<f32>>,
     pieces: Pieces,
     outcome: Result<(), ParallelError>,
 }
 
 impl Cut<'_> {
-    fn piece(&self, data: Result<TensorData, ExecutionError>) -> Result<Vec<f32>, ParallelError> {
+    fn piece(
+        &mut self,
+        data: Result<TensorData, ExecutionError>,
+    ) -> Result<Vec<f32>, ParallelError> {
+        let path = &self.path;
         let unreadable = |reason: String| ParallelError::Read {
-            path: self.path.join("."),
+            path: path.join("."),
             reason,
         };
         let mut data = data.map_err(|error| unreadable(error.to_string()))?;
+        if self.take.is_some() && data.dtype() != DType::F32 {
+            let dtype = data.dtype();
+            return Err(unreadable(format!(
+                "it holds {dtype:?}, and only f32 can be sharded"
+            )));
+        }
         if let Some(group) = self.take {
             let (mut bytes, shape, dtype) = data.into_parts();
             group.broadcast::<u8>(&mut bytes, 0)?;
@@ -266,7 +284,11 @@ impl Cut<'_> {
             .as_slice::<f32>()
             .map(|values| values.get(owned.clone()))
         {
-            Ok(Some(values)) => Ok(values.to_vec()),
+            Ok(Some(values)) => {
+                let mut piece = self.empty.pop_front().unwrap_or_default();
+                piece.extend_from_slice(values);
+                Ok(piece)
+            }
             _ => {
                 let values: Vec<f32> = data.iter::<f32>().collect();
                 let values = values.get(owned).map(<[f32]>::to_vec);
@@ -286,7 +308,16 @@ impl ModuleMapper for Cut<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if !param.is_require_grad() || self.outcome.is_err() {
+        if self.outcome.is_err() {
+            return param;
+        }
+        let assumed = replicas::assumed_trainable(&param);
+        if !param.is_require_grad() {
+            if assumed && self.take.is_some() {
+                self.outcome = Err(ParallelError::FrozenUnseen {
+                    path: self.path.join("."),
+                });
+            }
             return param;
         }
         match self.piece(param.base().inner().try_into_data()) {

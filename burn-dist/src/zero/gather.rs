@@ -60,7 +60,7 @@ fn start(
 ) -> Result<Handle, Error> {
     let empty = BucketLayout::EMPTY;
     let layout = reducer.layouts().get(bucket).unwrap_or(&empty);
-    let mut buffer = Buffer::zeroed(DType::F32, layout.len);
+    let mut buffer = Buffer::recycled(DType::F32, layout.len);
     let values = buffer.as_mut_slice::<f32>()?;
     for slot in &layout.slots {
         let place = own_place(reducer, slot.parameter, slot.elements.start);

@@ -1,8 +1,10 @@
 //! The stages of ZeRO against plain data parallelism.
 
 use burn::module::Module;
+use burn::nn::LinearConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, LambConfig, LionConfig, SgdConfig};
+use burn::tensor::Device;
 use burn_dist::parallel::{
     BucketSizes, EmaOptions, Parallel, ParallelError, ParallelOptions, ParameterGroup,
     ParameterOptimizer, Precision, StepReport, Strategy, is_norm_or_bias,
@@ -215,6 +217,34 @@ fn what_cannot_be_sharded_is_refused() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn stage_3_needs_no_values_before_it_shards() {
+    let device = Device::flex().autodiff();
+    let group = ProcessGroup::single();
+    let frozen = LinearConfig::new(3, 4).init(&device).no_grad();
+    let refused = Parallel::new(frozen.clone(), sgd(), Strategy::Zero3, &group);
+    match refused.err() {
+        Some(error @ ParallelError::FrozenUnseen { .. }) => {
+            let message = error.to_string();
+            assert!(message.contains("`weight`"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // What exists can be seen to be frozen.
+    drop((
+        frozen.weight.val(),
+        frozen.bias.as_ref().map(|bias| bias.val()),
+    ));
+    let refused = Parallel::new(frozen, sgd(), Strategy::Zero3, &group);
+    assert!(matches!(refused.err(), Some(ParallelError::NothingToTrain)));
+    let linear = LinearConfig::new(3, 4).init(&device);
+    let parallel = Parallel::new(linear.clone(), sgd(), Strategy::Zero3, &group).unwrap();
+    assert_eq!(
+        parallel.valid().weight.val().into_data(),
+        linear.weight.val().inner().into_data()
+    );
 }
 
 #[test]

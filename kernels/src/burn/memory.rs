@@ -2,14 +2,14 @@
 //!
 //! A training step makes tensors of the same sizes again and again. Memory that is fresh from the
 //! system costs a page fault per 4 KiB and has to be zeroed; memory of the pool is there, and large
-//! buffers lie in huge pages (see `workspace`).
+//! buffers lie in huge pages (see `pages`).
 
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
 
-use crate::workspace::Buffer;
+use crate::pages::Buffer;
 
 /// Smaller results come from the system: its allocator has those at hand.
 const POOLED: usize = 4096;
