@@ -13,6 +13,9 @@ use serde_json::Value;
 
 use crate::reduce::vectorised;
 
+/// Elements that one thread steps at least.
+const PART: usize = 1 << 15;
+
 /// An optimizer that is known here, with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fused {
@@ -158,7 +161,7 @@ impl Adam {
         learning_rate: f64,
         values: &mut [f32],
         gradients: &[f32],
-        scale: impl Fn(f32) -> f32 + Copy,
+        scale: impl Fn(f32) -> f32 + Copy + Sync,
         state: &mut Option<FusedState>,
     ) {
         // Zero moments make a first step: 0·β + g·(1 − β) is g·(1 − β).
@@ -199,22 +202,28 @@ impl Adam {
         // Copies only while a snapshot is being written.
         let moment_1 = Arc::make_mut(moment_1).as_mut_slice();
         let moment_2 = Arc::make_mut(moment_2).as_mut_slice();
-        vectorised(
-            #[inline(always)]
-            || {
-                let moments = moment_1.iter_mut().zip(moment_2);
-                for ((value, gradient), (m, v)) in values.iter_mut().zip(gradients).zip(moments) {
-                    let mut gradient = scale(*gradient);
-                    if let Some(penalty) = penalty {
-                        gradient += *value * penalty;
+        let step = |values: &mut [f32],
+                    gradients: &[f32],
+                    [moment_1, moment_2]: [&mut [f32]; 2]| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    let moments = moment_1.iter_mut().zip(moment_2);
+                    for ((value, gradient), (m, v)) in values.iter_mut().zip(gradients).zip(moments)
+                    {
+                        let mut gradient = scale(*gradient);
+                        if let Some(penalty) = penalty {
+                            gradient += *value * penalty;
+                        }
+                        *m = *m * beta_1 + gradient * factor_1;
+                        *v = *v * beta_2 + gradient * gradient * factor_2;
+                        let delta = (*m / correct_1) / ((*v / correct_2).sqrt() + epsilon);
+                        *value = *value * keep - delta * rate;
                     }
-                    *m = *m * beta_1 + gradient * factor_1;
-                    *v = *v * beta_2 + gradient * gradient * factor_2;
-                    let delta = (*m / correct_1) / ((*v / correct_2).sqrt() + epsilon);
-                    *value = *value * keep - delta * rate;
-                }
-            },
-        );
+                },
+            );
+        };
+        in_parts(values, gradients, [moment_1, moment_2], &step);
     }
 }
 
@@ -224,7 +233,7 @@ impl Sgd {
         rate: f32,
         values: &mut [f32],
         gradients: &[f32],
-        scale: impl Fn(f32) -> f32 + Copy,
+        scale: impl Fn(f32) -> f32 + Copy + Sync,
         state: &mut Option<FusedState>,
     ) {
         let penalty = self.penalty;
@@ -234,14 +243,17 @@ impl Sgd {
         };
         let Some(momentum) = self.momentum else {
             *state = Some(FusedState::Sgd { velocity: None });
-            vectorised(
-                #[inline(always)]
-                || {
-                    for (value, gradient) in values.iter_mut().zip(gradients) {
-                        *value -= decayed(*value, *gradient) * rate;
-                    }
-                },
-            );
+            let step = |values: &mut [f32], gradients: &[f32], []: [&mut [f32]; 0]| {
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        for (value, gradient) in values.iter_mut().zip(gradients) {
+                            *value -= decayed(*value, *gradient) * rate;
+                        }
+                    },
+                );
+            };
+            in_parts(values, gradients, [], &step);
             return;
         };
         let before = match state.take() {
@@ -255,25 +267,57 @@ impl Sgd {
         };
         let mut velocity = before.unwrap_or_else(|| Arc::new(vec![0.0; values.len()]));
         let held = Arc::make_mut(&mut velocity).as_mut_slice();
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((value, gradient), held) in values.iter_mut().zip(gradients).zip(held) {
-                    let gradient = decayed(*value, *gradient);
-                    *held = gradient * intake + *held * keep;
-                    let delta = if momentum.nesterov {
-                        *held * momentum.momentum + gradient
-                    } else {
-                        *held
-                    };
-                    *value -= delta * rate;
-                }
-            },
-        );
+        let step = |values: &mut [f32], gradients: &[f32], [held]: [&mut [f32]; 1]| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    for ((value, gradient), held) in values.iter_mut().zip(gradients).zip(held) {
+                        let gradient = decayed(*value, *gradient);
+                        *held = gradient * intake + *held * keep;
+                        let delta = if momentum.nesterov {
+                            *held * momentum.momentum + gradient
+                        } else {
+                            *held
+                        };
+                        *value -= delta * rate;
+                    }
+                },
+            );
+        };
+        in_parts(values, gradients, [held], &step);
         *state = Some(FusedState::Sgd {
             velocity: Some(velocity),
         });
     }
+}
+
+/// Steps `values`, with their gradients and what is kept for them, by all threads: in halves, until a
+/// part is too small to be worth the handing over.
+fn in_parts<const N: usize>(
+    values: &mut [f32],
+    gradients: &[f32],
+    kept: [&mut [f32]; N],
+    step: &(impl Fn(&mut [f32], &[f32], [&mut [f32]; N]) + Sync),
+) {
+    let middle = values.len().min(gradients.len()) / 2;
+    if middle < PART || rayon::current_num_threads() == 1 {
+        return step(values, gradients, kept);
+    }
+    let (left, right) = values.split_at_mut(middle);
+    let (left_gradients, right_gradients) = gradients.split_at(middle);
+    let mut right_kept = [(); N].map(|()| Default::default());
+    let mut places = right_kept.iter_mut();
+    let left_kept = kept.map(|kept| {
+        let (left, right) = kept.split_at_mut(middle.min(kept.len()));
+        if let Some(place) = places.next() {
+            *place = right;
+        }
+        left
+    });
+    rayon::join(
+        || in_parts(left, left_gradients, left_kept, step),
+        || in_parts(right, right_gradients, right_kept, step),
+    );
 }
 
 impl FusedState {
@@ -405,6 +449,35 @@ mod tests {
             assert_equal(&sgd.build(), Fused::sgd(&sgd).unwrap(), &values, cut);
             let plain = SgdConfig::new().with_weight_decay(penalty);
             assert_equal(&plain.build(), Fused::sgd(&plain).unwrap(), &values, cut);
+        }
+    }
+
+    #[test]
+    fn threads_change_no_bit() {
+        let len = 5 * PART + 7;
+        let wave = |phase: f32| (0..len).map(move |i| (i as f32 * 0.37 + phase).sin());
+        let gradients: Vec<f32> = wave(1.0).collect();
+        let momentum = MomentumConfig {
+            momentum: 0.9,
+            dampening: 0.1,
+            nesterov: true,
+        };
+        let sgd = SgdConfig::new();
+        for fused in [
+            Fused::adamw(&AdamWConfig::new()).unwrap(),
+            Fused::sgd(&sgd).unwrap(),
+            Fused::sgd(&sgd.with_momentum(Some(momentum))).unwrap(),
+        ] {
+            let (mut whole, mut pieces): (Vec<f32>, Vec<f32>) = wave(0.0).map(|x| (x, x)).unzip();
+            let (mut state, mut states) = (None, vec![None; len.div_ceil(1000)]);
+            for _ in 0..2 {
+                fused.step(0.1, &mut whole, &gradients, Some(0.5), &mut state);
+                let parts = pieces.chunks_mut(1000).zip(gradients.chunks(1000));
+                for ((values, gradients), state) in parts.zip(&mut states) {
+                    fused.step(0.1, values, gradients, Some(0.5), state);
+                }
+            }
+            assert!(whole == pieces, "{fused:?}");
         }
     }
 
