@@ -56,12 +56,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             if let Some(end) = end {
                 break end;
             }
-            if self.progress.evaluated {
-                self.progress.epoch += 1;
-                self.progress.steps_of_epoch = 0;
-                self.progress.epoch_loss = 0.0;
-                self.progress.evaluated = false;
-            }
+            self.begin_epoch();
             end = self.epoch()?;
             // A faulty network or memory is found here rather than in the results.
             self.parallel.verify_replicas()?;
@@ -77,10 +72,27 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(summary)
     }
 
+    /// Goes on with the epoch that an earlier run has left at its last step, or begins another.
+    fn begin_epoch(&mut self) {
+        let over = self.is_epoch_over();
+        let progress = &mut self.progress;
+        if progress.evaluated && over {
+            progress.epoch += 1;
+            progress.steps_of_epoch = 0;
+            progress.epoch_loss = 0.0;
+        }
+        progress.evaluated = false;
+    }
+
+    fn is_epoch_over(&self) -> bool {
+        self.progress.epoch == 0 || self.progress.steps_of_epoch >= self.steps_per_epoch
+    }
+
     /// Whether nothing is left to do.
     fn is_complete(&self) -> bool {
         let progress = &self.progress;
-        progress.evaluated && (progress.epoch >= self.epochs() || self.at_last_step())
+        let last = progress.epoch >= self.epochs() && self.is_epoch_over();
+        progress.evaluated && (last || self.at_last_step())
     }
 
     fn epochs(&self) -> u64 {
