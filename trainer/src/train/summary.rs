@@ -117,6 +117,14 @@ impl<M: ImageClassifier> Training<'_, M> {
             kernels_name(session.config, &session.device.device),
             rayon::current_num_threads(),
         ));
+        let within = self.parallel.ranks_of_a_set();
+        if within < size {
+            let strategy = self.parallel.options().strategy;
+            self.console.line(&format!(
+                "{strategy} shards over {within} ranks; {} such sets of ranks hold the same",
+                size / within
+            ));
+        }
         if let Some(folder) = &self.run_dir {
             self.console
                 .line(&format!("run folder {}", folder.display()));
