@@ -175,8 +175,10 @@ fn an_absent_rank_is_named_in_the_words_of_the_world() {
         });
         assert!(errors[2].contains("rank 3"), "{errors:?}");
         assert!(
-            errors[..3].iter().any(|error| error.contains("rank 3 has only come to #1")
-                || error.contains("rank 3 was last in #1 of another group")),
+            errors[..3]
+                .iter()
+                .any(|error| error.contains("rank 3 has only come to #1")
+                    || error.contains("rank 3 was last in #1 of another group")),
             "{errors:?}"
         );
     }
@@ -186,7 +188,10 @@ fn an_absent_rank_is_named_in_the_words_of_the_world() {
 fn a_group_of_one_divides_into_itself() {
     let single = ProcessGroup::single();
     let part = single.split(7, 3).unwrap();
-    assert_eq!((part.rank(), part.size(), part.world_ranks()), (0, 1, &[0][..]));
+    assert_eq!(
+        (part.rank(), part.size(), part.world_ranks()),
+        (0, 1, &[0][..])
+    );
     part.barrier().unwrap();
     part.abort("enough");
     assert!(single.barrier().is_err());

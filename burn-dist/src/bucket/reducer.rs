@@ -304,7 +304,8 @@ impl Reducer {
         let received = (0..self.layouts.len())
             .try_for_each(|index| self.receive_bucket(&mut state, index))
             .and_then(|()| {
-                (0..self.layouts.len()).try_for_each(|index| self.receive_replica(&mut state, index))
+                (0..self.layouts.len())
+                    .try_for_each(|index| self.receive_replica(&mut state, index))
             })
             .and_then(|()| {
                 let marks = &mut state.marks;

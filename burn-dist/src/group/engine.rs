@@ -463,7 +463,9 @@ impl Explained<'_> {
     fn find_laggards(&self) -> String {
         let survey = match self.store.survey(SURVEY) {
             Ok(survey) => survey,
-            Err(error) => return format!("who holds the others up could not be found out: {error}"),
+            Err(error) => {
+                return format!("who holds the others up could not be found out: {error}");
+            }
         };
         let mut words = Vec::new();
         for rank in self.members.ranks().iter() {
@@ -476,7 +478,9 @@ impl Explained<'_> {
                     words.push(format!("rank {rank} has only come to #{reached}"));
                 }
                 Some(Err(reached)) => {
-                    words.push(format!("rank {rank} was last in #{reached} of another group"));
+                    words.push(format!(
+                        "rank {rank} was last in #{reached} of another group"
+                    ));
                 }
                 Some(Ok(_)) => {}
             }

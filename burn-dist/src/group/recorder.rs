@@ -51,9 +51,8 @@ impl Recorder {
     /// A line per collective: seconds since the group was made, duration, what it was.
     fn report(&self, rank: usize, group: Option<&str>) -> String {
         let group = group.map_or(String::new(), |group| format!(" in {group}"));
-        let mut text = format!(
-            "last collectives of rank {rank}{group} (seconds since the group was made):\n"
-        );
+        let mut text =
+            format!("last collectives of rank {rank}{group} (seconds since the group was made):\n");
         for Entry { what, began, took } in &self.entries {
             let took = took.map_or("unfinished".into(), |took| {
                 format!("{:.6} s", took.as_secs_f64())

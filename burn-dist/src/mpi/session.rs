@@ -158,7 +158,10 @@ impl Session {
         };
         Ok(Communicator {
             raw,
-            rank: ranks.iter().position(|rank| *rank == self.rank).unwrap_or(0),
+            rank: ranks
+                .iter()
+                .position(|rank| *rank == self.rank)
+                .unwrap_or(0),
             size: ranks.len(),
             session: self.clone(),
         })

@@ -255,7 +255,14 @@ impl<M: Module> Parallel<M> {
         reducer: &Arc<Reducer>,
     ) -> (M, Result<Option<Arc<Store>>, ParallelError>) {
         let (model, pieces) = take_pieces(model, reducer.owned(), all);
-        let store = |pieces| Arc::new(Store::new(within, reducer.clone(), options.prefetch, pieces));
+        let store = |pieces| {
+            Arc::new(Store::new(
+                within,
+                reducer.clone(),
+                options.prefetch,
+                pieces,
+            ))
+        };
         (model, pieces.map(|pieces| Some(store(pieces))))
     }
 

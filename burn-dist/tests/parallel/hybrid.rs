@@ -114,7 +114,10 @@ fn assert_follows(own: &Outcome, expected: &Outcome, what: &str) {
     }
     for (norm, expected) in own.norms.iter().zip(&expected.norms) {
         let pair = norm.zip(*expected);
-        assert!(pair.is_none_or(|(a, b)| (a / b - 1.0).abs() < 1e-5), "{what}");
+        assert!(
+            pair.is_none_or(|(a, b)| (a / b - 1.0).abs() < 1e-5),
+            "{what}"
+        );
         assert_eq!(norm.is_some(), expected.is_some());
     }
     assert_close(&own.model, &expected.model, 1e-5);
@@ -219,7 +222,10 @@ fn what_cannot_be_divided_is_refused_on_all_ranks() {
     let group = ProcessGroup::single();
     let error = Parallel::new(Net::new(1), adamw(), plain, &group).err();
     let error = error.unwrap().to_string();
-    assert!(error.contains("shard_within is 2") && error.contains("ddp"), "{error}");
+    assert!(
+        error.contains("shard_within is 2") && error.contains("ddp"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -69,7 +69,10 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
     let activations = Activations::of(config, plan, available);
     say("# MiB on each rank: parameters + gradients + optimizer + activations");
     if shared_by < size {
-        say(&format!("# with shards over {shared_by} ranks, {} copies of them", size / shared_by));
+        say(&format!(
+            "# with shards over {shared_by} ranks, {} copies of them",
+            size / shared_by
+        ));
     }
     for strategy in Strategy::ALL {
         let own = MemoryEstimate::new(strategy, parameters, moments, shared_by);

@@ -3,8 +3,8 @@
 use super::Config;
 use super::error::Fault;
 use super::groups;
-use super::shard_within;
 use super::sections::{Compression, OptimizerConfig, ScheduleName};
+use super::shard_within;
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
 /// Checks everything that does not depend on the world size.
