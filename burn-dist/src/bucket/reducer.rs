@@ -533,6 +533,14 @@ impl Reducer {
         self.lock().next
     }
 
+    /// Number of shards that are on their way to the mean over replicas.
+    #[cfg(test)]
+    pub(super) fn replicating(&self) -> usize {
+        let state = self.lock();
+        let all = state.buckets.iter().filter(|b| b.replicating.is_some());
+        all.count()
+    }
+
     /// The bucket of a parameter, and its elements there.
     pub(crate) fn place_of(&self, parameter: usize) -> Option<(usize, Range<usize>)> {
         let (bucket, slot) = self.place(parameter)?;

@@ -524,10 +524,15 @@ impl<M: Module> Parallel<M> {
         &self.group
     }
 
-    /// Over how many ranks the state is sharded: all of them, or those of one set where there are
-    /// several ([`ParallelOptions::shard_within`]).
-    pub fn ranks_of_a_set(&self) -> usize {
-        self.shards.within.size()
+    /// The ranks that together hold the state once: all of them, or those of this rank's set where there
+    /// are several ([`ParallelOptions::shard_within`]).
+    pub fn shard_group(&self) -> &ProcessGroup {
+        &self.shards.within
+    }
+
+    /// Of each set of shards the rank that holds what this one holds; `None` where there is one set.
+    pub fn replica_group(&self) -> Option<&ProcessGroup> {
+        self.shards.across.as_ref()
     }
 
     /// The trainable parameters in visit order.

@@ -252,7 +252,7 @@ fn ranks_to_shard_over_are_a_word_or_a_number() {
         assert_error(
             GOOD,
             &["parallel.strategy=zero-2", &set],
-            &["`all`", "of --set"],
+            &["a number of ranks", "of --set"],
         );
     }
     let set = "parallel.shard_within=2";
