@@ -157,6 +157,28 @@ fn an_error_in_one_group_reaches_those_who_wait_in_another() {
     }
 }
 
+/// Also on the rank itself, whatever the others do.
+#[test]
+fn an_abort_ends_what_this_rank_waits_for_in_other_groups() {
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        let done = Barrier::new(2);
+        on_ranks(2, &options(transport, PATIENT), |world| {
+            let part = world.split(0, 0).unwrap();
+            world.barrier().unwrap();
+            if world.rank() == 0 {
+                let begin = Instant::now();
+                let waiting = world.start_barrier();
+                part.abort("the disk is full");
+                let error = waiting.wait().unwrap_err().to_string();
+                assert!(error.contains("the disk is full"), "{error}");
+                assert!(begin.elapsed() < Duration::from_secs(20));
+            }
+            // Rank 1 computes meanwhile, and notices nothing.
+            done.wait();
+        });
+    }
+}
+
 /// A rank that hangs is seen where it was last, also by those who wait for it elsewhere.
 #[test]
 fn an_absent_rank_is_named_in_the_words_of_the_world() {
@@ -166,7 +188,7 @@ fn an_absent_rank_is_named_in_the_words_of_the_world() {
             part.barrier().unwrap();
             match world.rank() {
                 3 => {
-                    thread::sleep(Duration::from_secs(4));
+                    thread::sleep(Duration::from_secs(3));
                     String::new()
                 }
                 2 => part.barrier().unwrap_err().to_string(),
