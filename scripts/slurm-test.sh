@@ -180,6 +180,20 @@ two_and_two() {
   same_as_plain even
 }
 
+# Gradients are added inside the nodes first.
+nodes_that_hold_copies() {
+  run hybrid srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}" \
+    --set parallel.strategy=zero-3 --set parallel.shard_within=node
+  says hybrid '4 ranks on 2 nodes, started by slurm .* over tcp'
+  says hybrid 'zero-3 shards over 2 ranks, over shm; 2 such sets of ranks hold the same, over tcp'
+  close_to_plain hybrid
+  no_orphans hybrid
+  run lopsided srun --kill-on-bad-exit=1 -N2 -n4 "$folder/trainer-plain" "${short[@]}" \
+    --set parallel.strategy=zero-3 --set parallel.shard_within=node
+  [[ $(code lopsided) != 0 ]]
+  says lopsided 'the nodes have 3, 1; start equally many on each'
+}
+
 plain_build_with_pmix() {
   run plain_pmix srun --mpi=pmix -N2 -n4 "$folder/trainer-plain" "${short[@]}"
   says plain_pmix 'started by slurm'
@@ -221,6 +235,16 @@ close_to_plain() {
     { difference = $1 - $2; if (difference < 0) difference = -difference }
     difference > 1e-5 * $2 { print "loss", $1, "instead of", $2; wrong = 1 }
     END { if (NR != 6) { print NR, "losses"; wrong = 1 } exit wrong }'
+}
+
+copies_over_openmpi() {
+  run hybrid_mpi srun --kill-on-bad-exit=1 --mpi=pmix -N2 -n4 --ntasks-per-node=2 \
+    "$folder/trainer-openmpi" "${short[@]}" --set parallel.strategy=zero-3 --set parallel.shard_within=node
+  says hybrid_mpi '4 ranks on 2 nodes, started by mpi .*, over mpi'
+  says hybrid_mpi 'over shm; 2 such sets of ranks hold the same, over mpi'
+  close_to_plain hybrid_mpi
+  is "$(losses hybrid_mpi)" "$(losses hybrid)"
+  no_orphans hybrid_mpi
 }
 
 collectives_of_openmpi() {
@@ -493,9 +517,10 @@ touch "$work/begin"
 check four_nodes
 check three_and_one
 check two_and_two
+check nodes_that_hold_copies
 check plain_build_with_pmix
 check_with openmpi openmpi_by_pmix openmpi_build_without_mpi openmpi_by_mpirun_in_a_job \
-  openmpi_by_mpirun_outside collectives_of_openmpi
+  openmpi_by_mpirun_outside collectives_of_openmpi copies_over_openmpi
 check_with mpich mpich_by_pmi2 mpich_by_mpirun_in_a_job mpich_by_mpirun_outside collectives_of_mpich
 check_with mpich wrong_pmi_for_mpich
 check_with openmpi wrong_pmi_for_openmpi missing_library mpirun_of_a_build_without_mpi

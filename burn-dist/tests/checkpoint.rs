@@ -2,6 +2,7 @@
 //! damaged.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::checkpoint::{CheckpointError, Job, Manifest, Source, Writer, list, newest_good};
 use burn_dist::parallel::{
     Checksum, EmaOptions, LossScaleOptions, Parallel, ParallelError, ParallelOptions,
-    ParameterOptimizer, Precision, StepReport, Strategy,
+    ParameterOptimizer, Precision, ShardWithin, StepReport, Strategy,
 };
 use burn_dist::{GroupOptions, ProcessGroup};
 use serde_json::json;
@@ -403,9 +404,20 @@ fn leg(
     size: usize,
     (strategy, optimizer): (Strategy, fn() -> ParameterOptimizer),
 ) -> (f32, Checksum) {
+    let options = ParallelOptions::from(strategy);
+    leg_with(folder, from, until, size, (options, optimizer))
+}
+
+/// The same with further options.
+fn leg_with(
+    folder: &Path,
+    from: Option<u64>,
+    until: u64,
+    size: usize,
+    (options, optimizer): (ParallelOptions, fn() -> ParameterOptimizer),
+) -> (f32, Checksum) {
     let legs = on_ranks(size, |group| {
         let options = ParallelOptions {
-            strategy,
             ema: Some(EmaOptions {
                 decay: 0.5,
                 warmup: false,
@@ -415,7 +427,7 @@ fn leg(
                 first: 100,
                 others: 100,
             },
-            ..ParallelOptions::default()
+            ..options.clone()
         };
         let mut training = Parallel::new(Net::new(8), optimizer(), options, &group).unwrap();
         if let Some(from) = from {
@@ -487,6 +499,51 @@ impl Net {
     /// A checkpoint of an untrained model, for several trainings to begin with.
     fn save_first(folder: &Path, optimizer: fn() -> ParameterOptimizer) {
         leg(folder, None, 0, 1, (Strategy::Ddp, optimizer));
+    }
+}
+
+#[test]
+fn sets_of_shards_continue_and_are_continued() {
+    let sharded = |strategy, ranks| ParallelOptions {
+        strategy,
+        shard_within: NonZeroUsize::new(ranks).map_or(ShardWithin::All, ShardWithin::Ranks),
+        ..ParallelOptions::default()
+    };
+    for optimizer in [adamw, momentum] {
+        let folder = tempfile::tempdir().unwrap();
+        Net::save_first(folder.path(), optimizer);
+        let whole = leg(folder.path(), Some(0), 7, 1, (Strategy::Ddp, optimizer));
+        let mut resharded = whole;
+        let legs = [
+            (4, sharded(Strategy::Zero3, 2)),
+            (2, sharded(Strategy::Zero3, 0)),
+            (1, sharded(Strategy::Ddp, 0)),
+            (4, sharded(Strategy::Zero3, 2)),
+            (6, sharded(Strategy::Zero2, 3)),
+            (4, sharded(Strategy::Zero1, 2)),
+            (4, sharded(Strategy::Zero3, 0)),
+        ];
+        for (from, (size, options)) in (0..).zip(legs) {
+            let set = match options.shard_within {
+                ShardWithin::Ranks(ranks) => ranks.get(),
+                _ => size,
+            };
+            let training = (options, optimizer);
+            resharded = leg_with(folder.path(), Some(from), from + 1, size, training);
+            let found = list(folder.path()).unwrap();
+            let found = found.iter().find(|found| found.step == from + 1).unwrap();
+            let files = Manifest::read(&found.path).unwrap().files;
+            for (rank, file) in files.iter().enumerate().skip(1) {
+                // Only the first set writes.
+                let is_empty = file.bytes < 64 && file.parts.is_empty();
+                assert_eq!(is_empty, rank >= set, "rank {rank} of {size}");
+            }
+        }
+        let difference = (whole.0 - resharded.0).abs();
+        assert!(
+            difference <= 1e-6 * whole.0.abs(),
+            "{whole:?} {resharded:?}"
+        );
     }
 }
 

@@ -78,14 +78,20 @@ fn be_a_rank(world: &World) -> ExitCode {
     }));
     let control = ProcessGroup::connect(world).unwrap();
     let clusters = [
-        ("messages", Algorithm::Auto),
-        ("collectives", Algorithm::Mpi),
+        ("messages", Algorithm::Auto, false),
+        ("collectives", Algorithm::Mpi, false),
+        ("messages in a part", Algorithm::Auto, true),
+        ("collectives in a part", Algorithm::Mpi, true),
     ];
-    for (name, algorithm) in clusters {
+    for (name, algorithm, divided) in clusters {
+        if divided && world.size() < 3 {
+            continue;
+        }
         let cluster = Mpi {
             world,
             control: &control,
             algorithm,
+            divided,
         };
         macro_rules! run {
             ($($test:ident),* $(,)?) => {$(
@@ -110,11 +116,24 @@ struct Mpi<'a> {
     /// Works when the group under test is broken on purpose.
     control: &'a ProcessGroup,
     algorithm: Algorithm,
+    /// Whether some of the ranks are tested, in the reverse order.
+    divided: bool,
+}
+
+impl Mpi<'_> {
+    /// The ranks that are tested, in their order.
+    fn ranks(&self) -> Vec<usize> {
+        let all = 0..self.world.size();
+        match self.divided {
+            true => all.rev().filter(|rank| suite::colour(*rank) == 0).collect(),
+            false => all.collect(),
+        }
+    }
 }
 
 impl Cluster for Mpi<'_> {
     fn sizes(&self) -> Vec<usize> {
-        vec![self.world.size()]
+        vec![self.ranks().len()]
     }
 
     fn adds_like_the_ring(&self) -> bool {
@@ -130,24 +149,40 @@ impl Cluster for Mpi<'_> {
             timeout,
             ..GroupOptions::default()
         };
-        let group = ProcessGroup::connect_with(self.world, options).unwrap();
+        let mut group = ProcessGroup::connect_with(self.world, options).unwrap();
         assert_eq!(group.transport(), "mpi");
+        let ranks = self.ranks();
+        if self.divided {
+            let key = (group.size() - group.rank()) as u64;
+            group = group.split(suite::colour(group.rank()), key).unwrap();
+        }
+        let takes_part = ranks.contains(&self.world.rank());
+        assert!(!takes_part || (group.transport(), group.world_ranks()) == ("mpi", &ranks));
         Rank {
-            group,
+            group: takes_part.then_some(group),
+            ranks,
             control: self.control,
         }
     }
 }
 
 struct Rank<'a> {
-    group: ProcessGroup,
+    /// Nothing on a rank that is not tested.
+    group: Option<ProcessGroup>,
+    ranks: Vec<usize>,
     control: &'a ProcessGroup,
 }
 
 impl Ranks for Rank<'_> {
     fn on_all<R: Outcome>(&self, work: impl Fn(&ProcessGroup) -> R + Sync) -> Vec<R> {
-        let mine = work(&self.group);
-        let all = self.control.gather_bytes(&mine.to_bytes()).unwrap();
-        all.iter().map(|bytes| R::from_bytes(bytes)).collect()
+        let mine = self.group.as_ref().map(work);
+        let mine = mine.map_or(Vec::new(), |mine| mine.to_bytes());
+        let all = self.control.gather_bytes(&mine).unwrap();
+        let of = |rank: &usize| R::from_bytes(&all[*rank]);
+        self.ranks.iter().map(of).collect()
+    }
+
+    fn in_world(&self, rank: usize) -> usize {
+        self.ranks[rank]
     }
 }

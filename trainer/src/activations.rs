@@ -3,7 +3,7 @@
 use burn::module::{ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use burn_dist::ProcessGroup;
-use burn_dist::parallel::Parallel;
+use burn_dist::parallel::{Parallel, ShardWithin};
 use datasets::{Batch, Dataset};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
@@ -58,6 +58,7 @@ impl WithModel for Measure<'_> {
         model.visit(&mut Touch);
         let mut config = self.config.clone();
         config.parallel.strategy = StrategyName::Ddp;
+        config.parallel.shard_within = ShardWithin::All;
         let mut parallel = Parallel::new(
             model,
             optimizer::build(&config.optimizer),

@@ -34,12 +34,12 @@ fn wanted(config: &Config) -> DeviceChoice {
 }
 
 /// Refuses a training whose state is larger than the memory of its device, where that is known.
-/// Activations come on top and are not known beforehand.
+/// `ranks` share one set of shards. Activations come on top and are not known beforehand.
 pub(crate) fn check_memory(
     config: &Config,
     chosen: &ChosenDevice,
     parameters: usize,
-    world_size: usize,
+    ranks: usize,
 ) -> Result<(), TrainError> {
     let Some(total) = chosen.cuda.and_then(device_memory) else {
         return Ok(());
@@ -47,7 +47,7 @@ pub(crate) fn check_memory(
     let parameters = parameters as u64;
     let strategy = parallel_options(config, 1).strategy;
     let moments = config.optimizer.moments();
-    let estimate = MemoryEstimate::new(strategy, parameters, moments, world_size);
+    let estimate = MemoryEstimate::new(strategy, parameters, moments, ranks);
     let needed = match config.parallel.strategy {
         StrategyName::Ddp => estimate.total(),
         // What is sharded lies in host memory.

@@ -1,5 +1,7 @@
 //! Collects gradients into buckets during backward and starts each bucket's reduction when it is
-//! full: an all-reduce, or a reduce-scatter where every rank needs its own shard alone.
+//! full: an all-reduce, or a reduce-scatter where every rank needs its own shard alone. Where several
+//! groups of ranks have a set of shards each, a shard that has arrived goes on its way again in the
+//! last backward of a step, to the mean over the ranks that have the same.
 //!
 //! A bucket is full when none of its parameters has a use left in the graph. Buckets start in
 //! their layout's order on every rank, whatever order the hooks fire in, because ranks must issue
@@ -19,7 +21,7 @@ use super::layout::{BucketLayout, BucketSizes, ParameterSpec, Slot, owned, plan}
 use super::resident::{self, DeviceHandle, DeviceReduce, Gradient, Parts, Resident};
 use super::storage::{self, Arrival};
 use crate::autograd::GradientSink;
-use crate::{Buffer, Handle, ProcessGroup, ReduceOp, shard};
+use crate::{Buffer, DType, Handle, ProcessGroup, ReduceOp, shard};
 
 /// Buckets on their way at a time, where their memory is given back on arrival.
 const IN_FLIGHT: usize = 2;
@@ -37,7 +39,10 @@ pub(crate) enum Gradients {
 
 /// Gradients of one model on their way to the mean over all ranks.
 pub(crate) struct Reducer {
+    /// The ranks that share one set of shards.
     group: ProcessGroup,
+    /// The ranks that have the same shard as this one, where there are several sets.
+    replicas: Option<ProcessGroup>,
     parameters: Vec<ParameterSpec>,
     layouts: Vec<BucketLayout>,
     keep: Gradients,
@@ -92,6 +97,8 @@ struct Bucket {
     missing: usize,
     /// Sum of this rank's shards over the backward passes of the step, where nothing else is kept.
     shard: Option<Shard>,
+    /// This rank's shard, on its way to the mean over replicas.
+    replicating: Option<Handle>,
     /// What lies on the device.
     parts: Parts,
 }
@@ -154,6 +161,7 @@ impl Reducer {
                     buffer: Buffer::zeroed(layout.dtype, own),
                     arrival: Arrival::First,
                 }),
+                replicating: None,
                 parts: Parts::default(),
             });
         }
@@ -164,6 +172,7 @@ impl Reducer {
         };
         Ok(Self {
             group: group.clone(),
+            replicas: None,
             uses: parameters.iter().map(|_| AtomicUsize::new(0)).collect(),
             state: Mutex::new(State {
                 phase: Phase::Waiting,
@@ -182,6 +191,13 @@ impl Reducer {
             shards,
             resident: None,
         })
+    }
+
+    /// There are other sets of shards than this group's: reduces this rank's shards over `replicas`,
+    /// too, the ranks that have the same.
+    pub(crate) fn replicated(mut self, replicas: Option<ProcessGroup>) -> Self {
+        self.replicas = replicas;
+        self
     }
 
     /// Gradients are on `device`, whose memory the processor does not share: collects them there, and
@@ -288,8 +304,16 @@ impl Reducer {
         let received = (0..self.layouts.len())
             .try_for_each(|index| self.receive_bucket(&mut state, index))
             .and_then(|()| {
+                (0..self.layouts.len())
+                    .try_for_each(|index| self.receive_replica(&mut state, index))
+            })
+            .and_then(|()| {
                 let marks = &mut state.marks;
-                Ok(self.group.all_reduce::<u8>(marks, ReduceOp::Max)?)
+                self.group.all_reduce::<u8>(marks, ReduceOp::Max)?;
+                match &self.replicas {
+                    Some(replicas) => Ok(replicas.all_reduce::<u8>(marks, ReduceOp::Max)?),
+                    None => Ok(()),
+                }
             });
         if let Err(error) = received {
             state.health = Health::Failed(error.to_string());
@@ -411,6 +435,50 @@ impl Reducer {
                 Memory::None
             }
         };
+        self.replicate(state, index)
+    }
+
+    /// Sends the shard of a bucket that has arrived for the last time in this step on to the mean over
+    /// replicas.
+    fn replicate(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
+        let is_last = match state.phase {
+            Phase::Sending { last } => last && index < state.next,
+            phase => phase == Phase::Sent,
+        };
+        let replicas = self.replicas.as_ref().filter(|_| is_last);
+        let (Some(replicas), Some(bucket)) = (replicas, state.buckets.get_mut(index)) else {
+            return Ok(());
+        };
+        let own = match (&mut bucket.shard, &bucket.memory) {
+            (Some(own), _) => mem::replace(&mut own.buffer, Buffer::zeroed(DType::F32, 0)),
+            (None, Memory::Here(buffer)) => {
+                let part = self.shard_of(index);
+                let mut own = Buffer::zeroed(buffer.dtype(), part.len());
+                storage::take_shard(&mut own, buffer, &part, Arrival::First)?;
+                own
+            }
+            _ => return Ok(()),
+        };
+        bucket.replicating = Some(replicas.start_all_reduce(own, ReduceOp::Mean));
+        Ok(())
+    }
+
+    /// Waits for a shard that is on its way to the mean over replicas.
+    fn receive_replica(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
+        let Some(bucket) = state.buckets.get_mut(index) else {
+            return Ok(());
+        };
+        let Some(handle) = bucket.replicating.take() else {
+            return Ok(());
+        };
+        let mean = handle.wait()?;
+        match (&mut bucket.shard, &mut bucket.memory) {
+            (Some(own), _) => own.buffer = mean,
+            (None, Memory::Here(buffer)) => {
+                storage::give_shard(&mean, buffer, &self.shard_of(index))?;
+            }
+            _ => {}
+        }
         Ok(())
     }
 
@@ -465,6 +533,14 @@ impl Reducer {
         self.lock().next
     }
 
+    /// Number of shards that are on their way to the mean over replicas.
+    #[cfg(test)]
+    pub(super) fn replicating(&self) -> usize {
+        let state = self.lock();
+        let all = state.buckets.iter().filter(|b| b.replicating.is_some());
+        all.count()
+    }
+
     /// The bucket of a parameter, and its elements there.
     pub(crate) fn place_of(&self, parameter: usize) -> Option<(usize, Range<usize>)> {
         let (bucket, slot) = self.place(parameter)?;
@@ -483,7 +559,7 @@ impl Reducer {
             Health::Failing(error) => {
                 // The other ranks wait for buckets that will not come.
                 let reason = error.to_string();
-                if self.group.size() > 1 {
+                if self.group.size() > 1 || self.replicas.is_some() {
                     self.group.abort(&reason);
                 }
                 state.health = Health::Failed(reason);
@@ -532,7 +608,8 @@ impl Reducer {
         if matches!(bucket.memory, Memory::None) && !state.complete[parameter] {
             bucket.memory = self.new_memory(index);
         }
-        let Memory::Here(buffer) = &mut bucket.memory else {
+        let is_sent = matches!(state.phase, Phase::Sending { .. }) && index < state.next;
+        let (Memory::Here(buffer), false) = (&mut bucket.memory, is_sent) else {
             return Err(BucketError::Late {
                 path: spec.path.clone(),
             });
@@ -679,8 +756,16 @@ impl Reducer {
             for slot in &self.layouts[index].slots {
                 state.present[slot.parameter] = false;
             }
+        }
+        if self.keep == Gradients::Sharded || self.replicas.is_some() {
             for earlier in 0..(index + 1).saturating_sub(IN_FLIGHT) {
                 self.receive_bucket(state, earlier)?;
+            }
+        }
+        if self.keep == Gradients::Scattered {
+            // Copies of shards that have yet to return.
+            for earlier in 0..(index + 1).saturating_sub(2 * IN_FLIGHT) {
+                self.receive_replica(state, earlier)?;
             }
         }
         Ok(())

@@ -243,3 +243,20 @@ pub(super) fn take_shard(
         Ok(())
     })
 }
+
+/// Puts the part of a bucket that this rank owns back into it.
+pub(super) fn give_shard(
+    shard: &Buffer,
+    bucket: &mut Buffer,
+    part: &Range<usize>,
+) -> Result<(), Error> {
+    with_type!(shard.dtype(), T => {
+        let source = shard.as_slice::<T>()?;
+        if let Some(target) = bucket.as_mut_slice::<T>()?.get_mut(part.clone())
+            && target.len() == source.len()
+        {
+            target.copy_from_slice(source);
+        }
+        Ok(())
+    })
+}

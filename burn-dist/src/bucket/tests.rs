@@ -84,6 +84,58 @@ fn a_bucket_waits_for_every_use() {
     assert_eq!(result(&reducer, 0, None), Some(vec![3.0; LEN]));
 }
 
+fn replicated(keep: Gradients) -> Reducer {
+    let spec = |index| ParameterSpec {
+        path: format!("p{index}"),
+        shape: vec![LEN],
+        dtype: DType::F32,
+    };
+    let parameters = (0..6).map(spec).collect();
+    let group = ProcessGroup::single();
+    let reducer = Reducer::new(&group, parameters, SMALL, keep).unwrap();
+    reducer.replicated(Some(group))
+}
+
+#[test]
+fn shards_go_on_to_their_replicas_in_the_last_backward_alone_while_it_runs() {
+    for keep in [Gradients::Scattered, Gradients::Sharded] {
+        let reducer = replicated(keep);
+        for last in [false, true] {
+            (0..6).for_each(|parameter| reducer.used(parameter));
+            reducer.begin_backward(last).unwrap();
+            for parameter in (1..6).rev() {
+                fire(&reducer, parameter, 1.0);
+            }
+            // Two buckets are still on their way to the first mean.
+            assert_eq!(reducer.replicating() > 0, last, "{keep:?}");
+            fire(&reducer, 0, 2.0);
+            reducer.end_backward().unwrap();
+        }
+        reducer.wait().unwrap();
+        assert_eq!(reducer.replicating(), 0);
+        for (parameter, expected) in [(0, 4.0), (5, 2.0)] {
+            let check = |values: &[f32]| assert_eq!(values, [expected; LEN]);
+            reducer.with_owned(parameter, check).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_gradient_whose_shard_has_gone_on_comes_too_late() {
+    for keep in [Gradients::Scattered, Gradients::Sharded] {
+        let reducer = replicated(keep);
+        (0..6).for_each(|parameter| reducer.used(parameter));
+        reducer.begin_backward(true).unwrap();
+        for parameter in (1..6).rev() {
+            fire(&reducer, parameter, 1.0);
+        }
+        reducer.used(5);
+        fire(&reducer, 5, 1.0);
+        let message = reducer.end_backward().unwrap_err().to_string();
+        assert!(message.contains("p5"), "{message}");
+    }
+}
+
 #[test]
 fn what_the_graph_does_not_use_holds_nothing_up() {
     let reducer = reducer(3);

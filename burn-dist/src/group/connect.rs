@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::engine::{Engine, Link, Place};
+use super::members::Members;
 use super::{Algorithm, GroupOptions, TransportKind, program};
 use crate::error::Error;
 #[cfg(feature = "mpi")]
 use crate::mpi::{Collectives, Communicator, Streams};
-use crate::rendezvous::{RendezvousError, Store};
+use crate::rendezvous::Store;
 use crate::transport::shm::Offer;
 use crate::transport::tcp::Listener;
 use crate::transport::{Transport, TransportError};
@@ -24,77 +25,30 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     if options.algorithm == Algorithm::Mpi && !has_mpi(world) {
         return Err(no_mpi("the algorithm \"mpi\" is for ranks that MPI has started").into());
     }
-    let connected = choose(world, &options, &store);
-    let (transport, nodes) = connected.inspect_err(|error| store.abort(&error.to_string()))?;
-    let (rank, size) = (world.rank(), world.size());
-    let place = Place {
-        rank,
-        size,
-        nodes,
-        transport: transport.name(),
+    let mut options = options;
+    options.first_timeout = options.first_timeout.max(options.timeout);
+    let joining = Joining {
+        rank: world.rank(),
+        members: &Members::all(world.size()),
+        options: &options,
+        store: &store,
+        #[cfg(feature = "mpi")]
+        mpi: world.link.mpi.as_ref(),
     };
-    #[cfg(feature = "mpi")]
-    let collectives =
-        native(world, &options).inspect_err(|error| store.abort(&error.to_string()))?;
+    let joined = joining
+        .join(&mut &*store)
+        .inspect_err(|error| store.abort(&error.to_string()))?;
     let link = Link {
         #[cfg(feature = "mpi")]
-        collectives,
+        collectives: joined.collectives,
+        #[cfg(feature = "mpi")]
+        mpi: world.link.mpi.clone(),
+        transport: joined.transport,
         store,
-        transport,
-        first_timeout: options.first_timeout.max(options.timeout),
-        timeout: options.timeout,
-        flight_recorder: options.flight_recorder,
+        options,
         server: None,
     };
-    Ok(Engine::new(place, Some(link)))
-}
-
-fn choose(
-    world: &World,
-    options: &GroupOptions,
-    store: &Store,
-) -> Result<(Box<dyn Transport>, usize), Error> {
-    let hosts = store.all_gather("host", &host_identity())?;
-    let mut distinct = hosts.clone();
-    distinct.sort();
-    distinct.dedup();
-    let nodes = distinct.len();
-    match preferred(world, options, nodes) {
-        TransportKind::Mpi => Ok((messages(world)?, nodes)),
-        TransportKind::Tcp => Ok((tcp(world, options, store)?, nodes)),
-        TransportKind::Shm if nodes > 1 => {
-            let stranger = hosts.iter().position(|host| *host != hosts[world.rank()]);
-            Err(TransportError::Peer {
-                transport: "shm",
-                rank: stranger.unwrap_or_default(),
-                reason: "is on another host; use the transport \"auto\" or \"tcp\"".into(),
-            }
-            .into())
-        }
-        TransportKind::Shm => Ok((share(world, store)??, nodes)),
-        TransportKind::Auto if nodes > 1 => Ok((tcp(world, options, store)?, nodes)),
-        TransportKind::Auto => match share(world, store)? {
-            Ok(transport) => Ok((transport, nodes)),
-            Err(error) => {
-                if world.is_main() {
-                    tracing::warn!("{error}; using TCP instead");
-                }
-                Ok((tcp(world, options, store)?, nodes))
-            }
-        },
-    }
-}
-
-/// MPI has the better network between nodes, where it runs, and its own collectives ask for it.
-fn preferred(world: &World, options: &GroupOptions, nodes: usize) -> TransportKind {
-    let is_auto = options.transport == TransportKind::Auto;
-    if options.algorithm == Algorithm::Mpi && is_auto {
-        return TransportKind::Mpi;
-    }
-    match is_auto && nodes > 1 && has_mpi(world) {
-        true => TransportKind::Mpi,
-        false => options.transport,
-    }
+    Ok(Engine::whole(joined.place, link))
 }
 
 #[cfg(feature = "mpi")]
@@ -107,42 +61,229 @@ fn has_mpi(_: &World) -> bool {
     false
 }
 
-#[cfg(feature = "mpi")]
-fn messages(world: &World) -> Result<Box<dyn Transport>, Error> {
-    let streams = Streams::new(communicator(world)?, world.rank(), world.size())?;
-    Ok(Box::new(streams))
+/// How ranks tell each other where they are before they are connected.
+pub(super) trait Exchange {
+    /// Gives `payload` to all of them and gets theirs, in rank order. They call it in the same order,
+    /// at most [`EXCHANGES`] times.
+    fn all_gather(&mut self, what: &str, payload: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 }
 
-#[cfg(not(feature = "mpi"))]
-fn messages(_: &World) -> Result<Box<dyn Transport>, Error> {
-    Err(no_mpi("this program was built without the feature `mpi`").into())
+/// Most exchanges that it takes to connect a group.
+pub(super) const EXCHANGES: usize = 4;
+
+impl Exchange for &Store {
+    fn all_gather(&mut self, what: &str, payload: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        Ok(Store::all_gather(self, what, payload)?)
+    }
 }
 
-/// MPI's own collectives, if they are asked for.
-#[cfg(feature = "mpi")]
-fn native(world: &World, options: &GroupOptions) -> Result<Option<Collectives>, Error> {
-    Ok(match options.algorithm {
-        Algorithm::Mpi => Some(Collectives::new(communicator(world)?)),
-        Algorithm::Auto => None,
-    })
+/// A rank that is about to be connected to the others of its group.
+pub(super) struct Joining<'a> {
+    pub rank: usize,
+    pub members: &'a Members,
+    pub options: &'a GroupOptions,
+    pub store: &'a Store,
+    #[cfg(feature = "mpi")]
+    pub mpi: Option<&'a Arc<crate::mpi::Session>>,
 }
 
-/// A communicator of all ranks, for one purpose.
-#[cfg(feature = "mpi")]
-fn communicator(world: &World) -> Result<Communicator, Error> {
-    let Some(session) = &world.link.mpi else {
-        return Err(
-            no_mpi("MPI has not started these ranks: start them with mpirun or srun").into(),
-        );
-    };
-    session.duplicate().map_err(|error| {
-        TransportError::Setup {
-            transport: "mpi",
-            action: "duplicating the communicator".into(),
-            source: error.into(),
+/// A rank that is connected.
+pub(super) struct Joined {
+    pub place: Place,
+    pub transport: Box<dyn Transport>,
+    #[cfg(feature = "mpi")]
+    pub collectives: Option<Collectives>,
+}
+
+impl Joining<'_> {
+    /// Connects this rank to the others, who do the same.
+    pub fn join(&self, exchange: &mut dyn Exchange) -> Result<Joined, Error> {
+        let hosts = exchange.all_gather("host", &host_identity())?;
+        let mut distinct: Vec<&Vec<u8>> = Vec::new();
+        for host in &hosts {
+            if !distinct.contains(&host) {
+                distinct.push(host);
+            }
         }
-        .into()
-    })
+        let mine = hosts.get(self.rank);
+        let node = distinct.iter().position(|host| Some(*host) == mine);
+        let transport = self.choose(&hosts, distinct.len(), exchange)?;
+        let place = Place {
+            rank: self.rank,
+            size: self.size(),
+            node: node.unwrap_or_default(),
+            nodes: distinct.len(),
+            transport: transport.name(),
+        };
+        Ok(Joined {
+            place,
+            transport,
+            #[cfg(feature = "mpi")]
+            collectives: self.native()?,
+        })
+    }
+
+    fn size(&self) -> usize {
+        self.members.ranks().len()
+    }
+
+    fn choose(
+        &self,
+        hosts: &[Vec<u8>],
+        nodes: usize,
+        exchange: &mut dyn Exchange,
+    ) -> Result<Box<dyn Transport>, Error> {
+        match self.preferred(nodes) {
+            TransportKind::Mpi => self.messages(),
+            TransportKind::Tcp => self.tcp(exchange),
+            TransportKind::Shm if nodes > 1 => {
+                let mine = hosts.get(self.rank);
+                let stranger = hosts.iter().position(|host| Some(host) != mine);
+                Err(TransportError::Peer {
+                    transport: "shm",
+                    rank: stranger.unwrap_or_default(),
+                    reason: "is on another host; use the transport \"auto\" or \"tcp\"".into(),
+                }
+                .into())
+            }
+            TransportKind::Shm => Ok(self.share(exchange)??),
+            TransportKind::Auto if nodes > 1 => self.tcp(exchange),
+            TransportKind::Auto => match self.share(exchange)? {
+                Ok(transport) => Ok(transport),
+                Err(error) => {
+                    if self.rank == 0 {
+                        tracing::warn!("{error}; using TCP instead");
+                    }
+                    self.tcp(exchange)
+                }
+            },
+        }
+    }
+
+    /// MPI has the better network between nodes, where it runs, and its own collectives ask for it.
+    fn preferred(&self, nodes: usize) -> TransportKind {
+        let is_auto = self.options.transport == TransportKind::Auto;
+        if self.options.algorithm == Algorithm::Mpi && is_auto {
+            return TransportKind::Mpi;
+        }
+        match is_auto && nodes > 1 && self.has_mpi() {
+            true => TransportKind::Mpi,
+            false => self.options.transport,
+        }
+    }
+
+    #[cfg(feature = "mpi")]
+    fn has_mpi(&self) -> bool {
+        self.mpi.is_some()
+    }
+
+    #[cfg(not(feature = "mpi"))]
+    fn has_mpi(&self) -> bool {
+        false
+    }
+
+    #[cfg(feature = "mpi")]
+    fn messages(&self) -> Result<Box<dyn Transport>, Error> {
+        let streams = Streams::new(self.communicator()?, self.rank, self.size())?;
+        Ok(Box::new(streams))
+    }
+
+    #[cfg(not(feature = "mpi"))]
+    fn messages(&self) -> Result<Box<dyn Transport>, Error> {
+        Err(no_mpi("this program was built without the feature `mpi`").into())
+    }
+
+    /// MPI's own collectives, if they are asked for.
+    #[cfg(feature = "mpi")]
+    fn native(&self) -> Result<Option<Collectives>, Error> {
+        Ok(match self.options.algorithm {
+            Algorithm::Mpi => Some(Collectives::new(self.communicator()?)),
+            Algorithm::Auto => None,
+        })
+    }
+
+    /// A communicator of the group, for one purpose.
+    #[cfg(feature = "mpi")]
+    fn communicator(&self) -> Result<Communicator, Error> {
+        let Some(session) = self.mpi else {
+            return Err(
+                no_mpi("MPI has not started these ranks: start them with mpirun or srun").into(),
+            );
+        };
+        let made = match self.members.number() {
+            0 => session.duplicate(),
+            number => session.subset(self.members.ranks(), number),
+        };
+        made.map_err(|error| {
+            TransportError::Setup {
+                transport: "mpi",
+                action: "making a communicator".into(),
+                source: error.into(),
+            }
+            .into()
+        })
+    }
+
+    /// The inner error is one that all ranks come to know of, so that they can fall back together.
+    fn share(
+        &self,
+        exchange: &mut dyn Exchange,
+    ) -> Result<Result<Box<dyn Transport>, TransportError>, Error> {
+        let offer = Offer::new(self.size());
+        let ticket = offer.as_ref().map(Offer::ticket).unwrap_or_default();
+        let tickets = exchange.all_gather("shared memory", &ticket)?;
+        let made = offer.map_err(|source| TransportError::Setup {
+            transport: "shm",
+            action: "making shared memory".into(),
+            source,
+        });
+        let shared = made.and_then(|offer| offer.accept(self.rank, &tickets));
+        let word = shared
+            .as_ref()
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        // The file stays open until this exchange has shown that all peers have opened it.
+        let words = exchange.all_gather("shared memory mapped", word.as_bytes())?;
+        let failed = words.iter().position(|word| !word.is_empty());
+        Ok(match (shared, failed) {
+            (Err(error), _) => Err(error),
+            (Ok(_), Some(rank)) => {
+                let reason = String::from_utf8_lossy(&words[rank]).into_owned();
+                Err(TransportError::Peer {
+                    transport: "shm",
+                    rank,
+                    reason,
+                })
+            }
+            (Ok((shared, _file)), None) => Ok(Box::new(shared)),
+        })
+    }
+
+    fn tcp(&self, exchange: &mut dyn Exchange) -> Result<Box<dyn Transport>, Error> {
+        let listener = Listener::bind(self.store.local_ip())?;
+        let address = listener.address().to_string();
+        let words = exchange.all_gather("tcp address", address.as_bytes())?;
+        let addresses = words.iter().enumerate().map(|(rank, word)| {
+            let address = std::str::from_utf8(word)
+                .ok()
+                .and_then(|word| word.parse().ok());
+            let reason = || "sent a malformed address".to_owned();
+            address.ok_or_else(|| TransportError::Peer {
+                transport: "tcp",
+                rank,
+                reason: reason(),
+            })
+        });
+        let addresses = addresses.collect::<Result<Vec<SocketAddr>, _>>()?;
+        let timeout = self.options.connect_timeout;
+        Ok(Box::new(listener.connect(
+            self.rank,
+            &addresses,
+            self.store.secret(),
+            timeout,
+        )?))
+    }
 }
 
 fn no_mpi(reason: &str) -> TransportError {
@@ -176,64 +317,4 @@ fn host_identity() -> Vec<u8> {
             .update(part);
     }
     hasher.finalize().as_bytes().to_vec()
-}
-
-/// The inner error is one that all ranks come to know of, so that they can fall back together.
-fn share(
-    world: &World,
-    store: &Store,
-) -> Result<Result<Box<dyn Transport>, TransportError>, RendezvousError> {
-    let offer = Offer::new(world.size());
-    let ticket = offer.as_ref().map(Offer::ticket).unwrap_or_default();
-    let tickets = store.all_gather("shared memory", &ticket)?;
-    let made = offer.map_err(|source| TransportError::Setup {
-        transport: "shm",
-        action: "making shared memory".into(),
-        source,
-    });
-    let shared = made.and_then(|offer| offer.accept(world.rank(), &tickets));
-    let word = shared
-        .as_ref()
-        .err()
-        .map(|error| error.to_string())
-        .unwrap_or_default();
-    // The file stays open until this exchange has shown that all peers have opened it.
-    let words = store.all_gather("shared memory mapped", word.as_bytes())?;
-    let failed = words.iter().position(|word| !word.is_empty());
-    Ok(match (shared, failed) {
-        (Err(error), _) => Err(error),
-        (Ok(_), Some(rank)) => {
-            let reason = String::from_utf8_lossy(&words[rank]).into_owned();
-            Err(TransportError::Peer {
-                transport: "shm",
-                rank,
-                reason,
-            })
-        }
-        (Ok((shared, _file)), None) => Ok(Box::new(shared)),
-    })
-}
-
-fn tcp(world: &World, options: &GroupOptions, store: &Store) -> Result<Box<dyn Transport>, Error> {
-    let listener = Listener::bind(store.local_ip())?;
-    let words = store.all_gather("tcp address", listener.address().to_string().as_bytes())?;
-    let addresses = words.iter().enumerate().map(|(rank, word)| {
-        let address = std::str::from_utf8(word)
-            .ok()
-            .and_then(|word| word.parse().ok());
-        let reason = || "sent a malformed address".to_owned();
-        address.ok_or_else(|| TransportError::Peer {
-            transport: "tcp",
-            rank,
-            reason: reason(),
-        })
-    });
-    let addresses = addresses.collect::<Result<Vec<SocketAddr>, _>>()?;
-    let timeout = options.connect_timeout;
-    Ok(Box::new(listener.connect(
-        world.rank(),
-        &addresses,
-        store.secret(),
-        timeout,
-    )?))
 }

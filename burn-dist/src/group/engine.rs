@@ -1,11 +1,12 @@
 //! Runs one collective after the other, numbers them, and turns what goes wrong into an error that
 //! names the rank, the collective and, where it can be found out, who is at fault.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::GroupOptions;
+use super::members::Members;
 use super::recorder::Recorder;
 use crate::buffer::Buffer;
 use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours};
@@ -39,19 +40,33 @@ pub(super) enum Target<'a> {
 pub(super) struct Place {
     pub rank: usize,
     pub size: usize,
+    pub node: usize,
     pub nodes: usize,
     pub transport: &'static str,
+}
+
+impl Place {
+    /// In a group of one.
+    pub const ALONE: Self = Self {
+        rank: 0,
+        size: 1,
+        node: 0,
+        nodes: 1,
+        transport: "none",
+    };
 }
 
 /// The connection to the other ranks.
 pub(super) struct Link {
     pub store: Arc<Store>,
     pub transport: Box<dyn Transport>,
-    pub first_timeout: Duration,
-    pub timeout: Duration,
-    pub flight_recorder: Option<PathBuf>,
+    /// As they were asked for; the first time-out is at least the other one.
+    pub options: GroupOptions,
     /// The store itself, where this process hosts it for ranks of its own.
     pub server: Option<Arc<StoreServer>>,
+    /// MPI, where it has started the ranks.
+    #[cfg(feature = "mpi")]
+    pub mpi: Option<Arc<crate::mpi::Session>>,
     /// MPI's own collectives, where they are asked for.
     #[cfg(feature = "mpi")]
     pub collectives: Option<crate::mpi::Collectives>,
@@ -59,6 +74,7 @@ pub(super) struct Link {
 
 pub(super) struct Engine {
     place: Place,
+    members: Members,
     link: Option<Link>,
     sequence: u64,
     progress: Arc<AtomicU64>,
@@ -66,14 +82,35 @@ pub(super) struct Engine {
     fuse: Fuse,
 }
 
-/// Says once and for all that the group is unusable, and why; shared with who aborts it.
+/// Says once and for all that the group is unusable, and why; shared with who aborts it, and by all
+/// groups of this rank: what breaks one of them breaks the run.
 #[derive(Clone)]
 pub(super) struct Fuse {
     blown: Arc<Mutex<Option<String>>>,
     store: Option<Arc<Store>>,
+    /// The highest number of a group that this rank is in.
+    highest: Arc<AtomicU64>,
 }
 
 impl Fuse {
+    fn new(store: Option<Arc<Store>>) -> Self {
+        Self {
+            blown: Arc::default(),
+            store,
+            highest: Arc::default(),
+        }
+    }
+
+    /// The highest number of a group that this rank is in.
+    pub fn highest(&self) -> u64 {
+        self.highest.load(Ordering::Relaxed)
+    }
+
+    /// Notes that this rank is in a group of that number.
+    pub fn raise(&self, number: u64) {
+        self.highest.fetch_max(number, Ordering::Relaxed);
+    }
+
     /// Tells all ranks; the collective that runs here ends with the others'.
     pub fn blow(&self, reason: &str) {
         let mut blown = self.blown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,30 +142,27 @@ impl Fuse {
 
 impl Engine {
     pub fn single() -> Self {
-        let place = Place {
-            rank: 0,
-            size: 1,
-            nodes: 1,
-            transport: "none",
-        };
-        Self::new(place, None)
+        Self::new(Place::ALONE, Members::all(1), None, Fuse::new(None))
     }
 
-    pub fn new(place: Place, link: Option<Link>) -> Self {
+    /// All ranks of a run.
+    pub fn whole(place: Place, link: Link) -> Self {
+        let fuse = Fuse::new(Some(link.store.clone()));
+        Self::new(place, Members::all(place.size), Some(link), fuse)
+    }
+
+    /// A group of `members`, which breaks with the others that share its fuse. Alone, a rank needs no
+    /// link.
+    pub fn new(place: Place, members: Members, link: Option<Link>, fuse: Fuse) -> Self {
         let store = link.as_ref().map(|link| link.store.clone());
         Self {
             place,
-            progress: store
-                .as_ref()
-                .map(|store| store.progress())
-                .unwrap_or_default(),
+            members,
+            progress: store.map(|store| store.progress()).unwrap_or_default(),
             link,
             sequence: 0,
             recorder: Recorder::new(),
-            fuse: Fuse {
-                blown: Arc::default(),
-                store,
-            },
+            fuse,
         }
     }
 
@@ -142,6 +176,14 @@ impl Engine {
 
     pub fn place(&self) -> Place {
         self.place
+    }
+
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    pub fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 
     pub fn fuse(&self) -> Fuse {
@@ -247,9 +289,9 @@ impl Engine {
     /// How long the first collective may take, and every other.
     pub fn timeouts(&self) -> (Duration, Duration) {
         match &self.link {
-            Some(link) => (link.first_timeout, link.timeout),
+            Some(link) => (link.options.first_timeout, link.options.timeout),
             None => {
-                let options = super::GroupOptions::default();
+                let options = GroupOptions::default();
                 (options.first_timeout, options.timeout)
             }
         }
@@ -312,14 +354,16 @@ impl Engine {
             return Ok(R::default());
         };
         self.sequence = what.sequence;
-        self.progress.store(what.sequence, Ordering::Relaxed);
-        self.recorder.begin(what);
+        let progress = self.members.progress(what.sequence);
+        self.progress.store(progress, Ordering::Relaxed);
+        self.recorder.begin(self.members.describe(what));
         let limit = if what.sequence == 1 {
-            link.first_timeout
+            link.options.first_timeout
         } else {
-            link.timeout
+            link.options.timeout
         };
-        let watch = Watch::new(limit, link.store.faults());
+        let ranks = self.members.ranks().clone();
+        let watch = Watch::new(limit, link.store.faults(), ranks);
         let at = Neighbours {
             rank: self.place.rank,
             size: self.place.size,
@@ -330,9 +374,16 @@ impl Engine {
                 Ok(result)
             }
             Err(failure) => {
-                let error = explain(failure, what, self.place.rank, limit, &link.store);
+                let explained = Explained {
+                    what: self.members.describe(what),
+                    rank: self.members.in_world(self.place.rank),
+                    members: &self.members,
+                    store: &link.store,
+                };
+                let error = explained.error(failure, limit);
+                let folder = link.options.flight_recorder.as_deref();
                 self.recorder
-                    .dump(self.place.rank, link.flight_recorder.as_deref());
+                    .dump(explained.rank, self.members.label(), folder);
                 self.fuse.blow(&error.to_string());
                 #[cfg(feature = "mpi")]
                 crate::mpi::failure::note();
@@ -342,81 +393,101 @@ impl Engine {
     }
 }
 
-fn explain(
-    failure: Failure,
+/// A collective that failed, as people are told of it.
+struct Explained<'a> {
     what: Descriptor,
+    /// This rank, in the world.
     rank: usize,
-    limit: Duration,
-    store: &Store,
-) -> CollectiveError {
-    match failure {
-        Failure::Mismatch { rank: peer, theirs } => CollectiveError::Mismatch {
-            rank,
-            mine: what,
-            peer,
-            theirs,
-        },
-        Failure::TooLarge { bytes } => CollectiveError::TooLarge { bytes },
-        Failure::Waiting {
-            interrupt: Interrupt::Fault(fault),
-            ..
-        } => CollectiveError::PeerFailed {
-            rank,
-            what,
-            reason: fault.to_string(),
-        },
-        Failure::Waiting {
-            rank: peer,
-            interrupt: Interrupt::TimedOut,
-        } => {
-            let verdict = find_laggards(store, what.sequence);
-            CollectiveError::TimedOut {
-                rank,
-                what,
-                peer,
-                seconds: limit.as_secs(),
-                verdict,
-            }
-        }
-        Failure::Transport(source @ TransportError::Closed { .. }) => {
-            // Why the peer closed its connection is known to the store, a moment later.
-            let deadline = std::time::Instant::now() + NEWS;
-            while !store.faults().is_faulty() && std::time::Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            match store.faults().get() {
-                Some(fault) => CollectiveError::PeerFailed {
-                    rank,
-                    what,
-                    reason: fault.to_string(),
-                },
-                None => CollectiveError::Transport { rank, what, source },
-            }
-        }
-        Failure::Transport(source) => CollectiveError::Transport { rank, what, source },
-    }
+    members: &'a Members,
+    store: &'a Store,
 }
 
-/// Who has not come to collective number `sequence`, in words.
-fn find_laggards(store: &Store, sequence: u64) -> String {
-    let survey = match store.survey(SURVEY) {
-        Ok(survey) => survey,
-        Err(error) => return format!("who holds the others up could not be found out: {error}"),
-    };
-    let mut words = Vec::new();
-    for (rank, progress) in survey.into_iter().enumerate() {
-        match progress {
-            None => words.push(format!(
-                "rank {rank} does not answer: stopped, or its host is gone"
-            )),
-            Some(reached) if reached < sequence => {
-                words.push(format!("rank {rank} has only come to #{reached}"));
+impl Explained<'_> {
+    fn error(&self, failure: Failure, limit: Duration) -> CollectiveError {
+        let (rank, what, members) = (self.rank, self.what, self.members);
+        match failure {
+            Failure::Mismatch { rank: peer, theirs } => CollectiveError::Mismatch {
+                rank,
+                mine: what,
+                peer: members.in_world(peer),
+                theirs: theirs.map(|theirs| members.describe(theirs)),
+            },
+            Failure::TooLarge { bytes } => CollectiveError::TooLarge { bytes },
+            Failure::Waiting {
+                interrupt: Interrupt::Fault(fault),
+                ..
+            } => CollectiveError::PeerFailed {
+                rank,
+                what,
+                reason: fault.to_string(),
+            },
+            Failure::Waiting {
+                rank: peer,
+                interrupt: Interrupt::TimedOut,
+            } => CollectiveError::TimedOut {
+                rank,
+                what,
+                peer: members.in_world(peer),
+                seconds: limit.as_secs(),
+                verdict: self.find_laggards(),
+            },
+            Failure::Transport(source @ TransportError::Closed { .. }) => {
+                // Why the peer closed its connection is known to the store, a moment later.
+                let faults = self.store.faults();
+                let deadline = std::time::Instant::now() + NEWS;
+                while !faults.is_faulty() && std::time::Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                match faults.get() {
+                    Some(fault) => CollectiveError::PeerFailed {
+                        rank,
+                        what,
+                        reason: fault.to_string(),
+                    },
+                    None => self.transport(source),
+                }
             }
-            Some(_) => {}
+            Failure::Transport(source) => self.transport(source),
         }
     }
-    if words.is_empty() {
-        return "all ranks have entered it: the connection between two of them is stuck".into();
+
+    fn transport(&self, source: TransportError) -> CollectiveError {
+        CollectiveError::Transport {
+            rank: self.rank,
+            what: self.what,
+            source: self.members.name(source),
+        }
     }
-    words.join("; ")
+
+    /// Who of the group has not come to the collective, in words.
+    fn find_laggards(&self) -> String {
+        let survey = match self.store.survey(SURVEY) {
+            Ok(survey) => survey,
+            Err(error) => {
+                return format!("who holds the others up could not be found out: {error}");
+            }
+        };
+        let mut words = Vec::new();
+        for rank in self.members.ranks().iter() {
+            let progress = survey.get(*rank).copied().flatten();
+            match progress.map(|progress| self.members.reached(progress)) {
+                None => words.push(format!(
+                    "rank {rank} does not answer: stopped, or its host is gone"
+                )),
+                Some(Ok(reached)) if reached < self.what.sequence => {
+                    words.push(format!("rank {rank} has only come to #{reached}"));
+                }
+                Some(Err(reached)) => {
+                    words.push(format!(
+                        "rank {rank} was last in #{reached} of another group"
+                    ));
+                }
+                Some(Ok(_)) => {}
+            }
+        }
+        if words.is_empty() {
+            return "all ranks have entered it: the connection between two of them is stuck".into();
+        }
+        words.join("; ")
+    }
 }

@@ -7,9 +7,11 @@
 mod connect;
 mod engine;
 mod handle;
+mod members;
 mod program;
 mod queue;
 mod recorder;
+mod split;
 mod threads;
 
 use std::ops::Range;
@@ -101,7 +103,8 @@ impl Default for GroupOptions {
     }
 }
 
-/// The ranks of a run, connected. Clones are handles on the same group.
+/// The ranks of a run, or [some](ProcessGroup::split) of them, connected. Clones are handles on the
+/// same group.
 #[derive(Clone)]
 pub struct ProcessGroup {
     queue: Arc<Queue>,
@@ -145,14 +148,44 @@ impl ProcessGroup {
         })
     }
 
-    /// This process's rank.
+    /// Divides the ranks of this group: those that name the same `colour` become a group of their own,
+    /// ordered by `key` and, where that is the same, by their rank here. All ranks call it.
+    ///
+    /// The new group has this one's options: with [`TransportKind::Auto`] ranks of one host share
+    /// memory, whatever this group uses. It has a progress thread and an order of collectives of its
+    /// own; ranks that wait for each other in several groups have to use them in the same order. What
+    /// breaks one group breaks all groups of all ranks, so that nobody waits in vain. Messages and
+    /// [`world_ranks`](Self::world_ranks) name ranks by their number in the world.
+    ///
+    /// # Errors
+    /// When the ranks cannot be connected; this group is unusable then, too.
+    pub fn split(&self, colour: u64, key: u64) -> Result<Self, Error> {
+        let engine = self
+            .queue
+            .inline(|engine| split::split(engine, colour, key))?;
+        Ok(Self {
+            queue: Queue::new(engine),
+        })
+    }
+
+    /// The rank in the world of every rank of this group.
+    pub fn world_ranks(&self) -> &[usize] {
+        self.queue.members().ranks()
+    }
+
+    /// This process's rank in this group.
     pub fn rank(&self) -> usize {
         self.queue.place().rank
     }
 
-    /// The world size.
+    /// Number of ranks: of all of them, or of those that [`split`](Self::split) put here.
     pub fn size(&self) -> usize {
         self.queue.place().size
+    }
+
+    /// The node that this rank is on: nodes are numbered in the order of their first ranks.
+    pub fn node(&self) -> usize {
+        self.queue.place().node
     }
 
     /// Number of nodes: hosts, or separate containers on one host.

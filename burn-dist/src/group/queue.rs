@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::engine::{Call, Engine, Fuse, Place, Target};
 use super::handle::{self, Handle, Promise};
+use super::members::Members;
 use crate::buffer::Buffer;
 use crate::error::{CollectiveError, Error};
 
@@ -15,6 +16,7 @@ use crate::error::{CollectiveError, Error};
 pub(super) struct Queue {
     shared: Arc<Shared>,
     place: Place,
+    members: Members,
     timeouts: (Duration, Duration),
     fuse: Fuse,
 }
@@ -44,7 +46,7 @@ struct Job {
 impl Queue {
     pub fn new(engine: Engine) -> Arc<Self> {
         let (place, fuse) = (engine.place(), engine.fuse());
-        let timeouts = engine.timeouts();
+        let (members, timeouts) = (engine.members().clone(), engine.timeouts());
         let state = State {
             jobs: VecDeque::new(),
             engine: Some(Box::new(engine)),
@@ -59,6 +61,7 @@ impl Queue {
         Arc::new(Self {
             shared: Arc::new(shared),
             place,
+            members,
             timeouts,
             fuse,
         })
@@ -76,13 +79,20 @@ impl Queue {
         self.place
     }
 
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
     /// Queues a collective for the progress thread, which starts with the first one.
     pub fn start(&self, call: Call, buffer: Buffer) -> Handle {
         let (handle, promise) = handle::pair();
         let mut state = self.shared.lock();
         if !state.has_thread {
             let shared = self.shared.clone();
-            let name = format!("collectives-{}", self.place.rank);
+            let name = match self.members.number() {
+                0 => format!("collectives-{}", self.place.rank),
+                number => format!("group-{number}-{}", self.place.rank),
+            };
             if let Err(error) = thread::Builder::new()
                 .name(name)
                 .spawn(move || shared.progress())

@@ -49,9 +49,10 @@ impl Recorder {
     }
 
     /// A line per collective: seconds since the group was made, duration, what it was.
-    pub fn report(&self, rank: usize) -> String {
+    fn report(&self, rank: usize, group: Option<&str>) -> String {
+        let group = group.map_or(String::new(), |group| format!(" in {group}"));
         let mut text =
-            format!("last collectives of rank {rank} (seconds since the group was made):\n");
+            format!("last collectives of rank {rank}{group} (seconds since the group was made):\n");
         for Entry { what, began, took } in &self.entries {
             let took = took.map_or("unfinished".into(), |took| {
                 format!("{:.6} s", took.as_secs_f64())
@@ -63,10 +64,13 @@ impl Recorder {
     }
 
     /// Writes the report to `folder`, or to the log when there is none or it can't be written.
-    pub fn dump(&self, rank: usize, folder: Option<&Path>) {
-        let report = self.report(rank);
+    /// `label` names a group of some of the ranks, for the file and for people.
+    pub fn dump(&self, rank: usize, label: Option<(String, String)>, folder: Option<&Path>) {
+        let (file, group) = label.unzip();
+        let report = self.report(rank, group.as_deref());
         if let Some(folder) = folder {
-            let path = folder.join(format!("flight-recorder-rank-{rank}.txt"));
+            let file = file.map_or(String::new(), |file| format!("-{file}"));
+            let path = folder.join(format!("flight-recorder-rank-{rank}{file}.txt"));
             match std::fs::write(&path, &report) {
                 Ok(()) => return,
                 Err(error) => tracing::warn!("can't write {}: {error}", path.display()),

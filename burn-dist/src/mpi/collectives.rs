@@ -113,7 +113,7 @@ impl Collectives {
         };
         let Working { from, mut to, .. } = self.complete(what, working, watch)?;
         if what.op == Some(ReduceOp::Mean) {
-            reduce::divide(what.dtype, to.bytes_mut(), self.communicator.session.size());
+            reduce::divide(what.dtype, to.bytes_mut(), self.communicator.size);
         }
         if what.kind == Kind::Broadcast {
             *data = from;
@@ -151,8 +151,7 @@ impl Collectives {
         working: &mut Working,
         request: &mut Request,
     ) -> Result<(), Failure> {
-        let session = &self.communicator.session;
-        let (rank, size) = (session.rank(), session.size());
+        let (rank, size) = (self.communicator.rank, self.communicator.size);
         let len = what.len as usize;
         let Working {
             from,
@@ -240,9 +239,9 @@ impl Collectives {
     }
 
     fn wait(&self, request: &mut Request, watch: &Watch) -> Result<(), Failure> {
-        let session = &self.communicator.session;
+        let (rank, size) = (self.communicator.rank, self.communicator.size);
         // The ring's neighbour stands for all: which rank is late, the store finds out.
-        let rank = (session.rank() + session.size() - 1) % session.size();
+        let rank = (rank + size - 1) % size;
         let start = Instant::now();
         loop {
             let tested = request.test().map_err(|error| {

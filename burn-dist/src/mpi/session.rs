@@ -113,6 +113,56 @@ impl Session {
         };
         Ok(Communicator {
             raw,
+            rank: self.rank,
+            size: self.size,
+            session: self.clone(),
+        })
+    }
+
+    /// A communicator of some of the ranks, this one among them, in that order. Those ranks call it,
+    /// and no others. Calls for several subsets at a time differ in their `number`.
+    pub(crate) fn subset(
+        self: &Arc<Self>,
+        ranks: &[usize],
+        number: u64,
+    ) -> Result<Communicator, MpiError> {
+        let _guard = Guard::new("MPI_Comm_create_group");
+        let wanted: Vec<c_int> = ranks.iter().map(|rank| *rank as c_int).collect();
+        // Every library takes tags of 15 bits.
+        let tag = (number & 0x7fff) as c_int;
+        // SAFETY: MPI runs as long as the session; handles are written before they are read, and
+        // `wanted` has as many ranks as are told.
+        let raw = unsafe {
+            let mut world = ffi::RSMPI_GROUP_NULL;
+            let mut group = ffi::RSMPI_GROUP_NULL;
+            let mut raw = ffi::RSMPI_COMM_NULL;
+            check(
+                "MPI_Comm_group",
+                ffi::MPI_Comm_group(ffi::RSMPI_COMM_WORLD, &mut world),
+            )?;
+            check(
+                "MPI_Group_incl",
+                ffi::MPI_Group_incl(world, wanted.len() as c_int, wanted.as_ptr(), &mut group),
+            )?;
+            check(
+                "MPI_Comm_create_group",
+                ffi::MPI_Comm_create_group(ffi::RSMPI_COMM_WORLD, group, tag, &mut raw),
+            )?;
+            check("MPI_Group_free", ffi::MPI_Group_free(&mut group))?;
+            check("MPI_Group_free", ffi::MPI_Group_free(&mut world))?;
+            check(
+                "MPI_Comm_set_errhandler",
+                ffi::MPI_Comm_set_errhandler(raw, ffi::RSMPI_ERRORS_RETURN),
+            )?;
+            raw
+        };
+        Ok(Communicator {
+            raw,
+            rank: ranks
+                .iter()
+                .position(|rank| *rank == self.rank)
+                .unwrap_or(0),
+            size: ranks.len(),
             session: self.clone(),
         })
     }
@@ -140,7 +190,13 @@ impl Drop for Session {
 #[derive(Debug)]
 pub(crate) struct Communicator {
     raw: ffi::MPI_Comm,
-    pub(super) session: Arc<Session>,
+    /// This process's rank in it.
+    pub(super) rank: usize,
+    /// Its number of ranks.
+    pub(super) size: usize,
+    /// Keeps MPI running.
+    #[allow(dead_code, reason = "held, not read")]
+    session: Arc<Session>,
 }
 
 // SAFETY: a handle is an index or a pointer into the library, which takes calls from any thread

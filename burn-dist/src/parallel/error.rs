@@ -144,6 +144,27 @@ pub enum ParallelError {
         /// The strategy.
         strategy: super::Strategy,
     },
+    /// The ranks cannot be divided into sets of so many.
+    #[error(
+        "shards within {ranks} ranks need a multiple of {ranks} ranks, and there are {world_size} \
+         ranks; set `shard_within` to a divisor of that, to `node`, or to `all`"
+    )]
+    ShardWithin {
+        /// Ranks of a set.
+        ranks: std::num::NonZeroUsize,
+        /// All ranks.
+        world_size: usize,
+    },
+    /// The nodes have different numbers of ranks, so their shards would differ.
+    #[error(
+        "shards within a node need the same number of ranks on every node, and the nodes have {}; \
+         start equally many on each, or set `shard_within` to a number of ranks or to `all`",
+        list(ranks)
+    )]
+    UnevenNodes {
+        /// Ranks of each node.
+        ranks: Vec<usize>,
+    },
     /// A group of parameters that the model has none of.
     #[error(
         "no parameter of the model is in the group `{group}`; its parameters are {}",
@@ -232,7 +253,7 @@ fn precisions(all: &[Precision]) -> String {
     names.join(", ")
 }
 
-fn list(ranks: &[usize]) -> String {
-    let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-    ranks.join(", ")
+fn list(numbers: &[usize]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    numbers.join(", ")
 }

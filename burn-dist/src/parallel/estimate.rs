@@ -16,13 +16,14 @@ pub struct MemoryEstimate {
 
 impl MemoryEstimate {
     /// For a model with `parameters` elements, each with `moments` values of the optimizer (2 for
-    /// AdamW, 1 for SGD with momentum), on `world_size` ranks.
+    /// AdamW, 1 for SGD with momentum), on `ranks` ranks that share one set of shards
+    /// ([`ShardWithin::ranks`](super::ShardWithin::ranks)).
     ///
     /// The formula of the ZeRO paper (<https://arxiv.org/abs/1910.02054>, section 3) for `f32`
     /// throughout: with AdamW on N ranks 16, 8 + 8/N, 4 + 12/N and 16/N bytes per parameter.
-    pub fn new(strategy: Strategy, parameters: u64, moments: u64, world_size: usize) -> Self {
+    pub fn new(strategy: Strategy, parameters: u64, moments: u64, ranks: usize) -> Self {
         let whole = parameters.saturating_mul(4);
-        let shard = whole.div_ceil(world_size.max(1) as u64);
+        let shard = whole.div_ceil(ranks.max(1) as u64);
         let pick = |sharded: bool| if sharded { shard } else { whole };
         Self {
             parameters: pick(strategy == Strategy::Zero3),

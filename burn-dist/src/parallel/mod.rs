@@ -28,6 +28,7 @@ mod groups;
 mod optimizer;
 mod options;
 mod replicas;
+mod shard_groups;
 mod sharded;
 mod state;
 mod statistics;
@@ -46,7 +47,7 @@ pub use error::ParallelError;
 pub use estimate::MemoryEstimate;
 pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
-pub use options::{ParallelOptions, Strategy, UnknownStrategy};
+pub use options::{ParallelOptions, ShardWithin, Strategy, UnknownRanks, UnknownStrategy};
 pub use replicas::Checksum;
 pub(crate) use state::reshaped;
 pub use state::{StatePart, StateShare, StateSourceRead, StateValues};
@@ -63,6 +64,7 @@ use describe::Description;
 use ema::Ema;
 use optimizer::OptimizerState;
 use replicas::Which;
+use shard_groups::ShardGroups;
 use sharded::{pieces_of, take_pieces};
 
 /// A model that all ranks of a group train together.
@@ -89,6 +91,8 @@ pub struct Parallel<M: Module> {
     /// `None` only while a method replaces the model.
     model: Option<M>,
     group: ProcessGroup,
+    /// Over whom state is sharded.
+    shards: ShardGroups,
     reducer: Arc<Reducer>,
     /// The parameters, where every rank keeps its shard of them; the model has placeholders then.
     store: Option<Arc<Store>>,
@@ -134,6 +138,7 @@ impl<M: Module> Parallel<M> {
         let (description, parameters, optimizer) =
             tell_others(group, Self::prepare(&model, &optimizer, &options))?;
         description.agree(group)?;
+        let shards = tell_others(group, ShardGroups::of(group, options.shard_within))?;
         let sharded = options.strategy == Strategy::Zero3;
         let which = match sharded {
             true => Which::Buffers,
@@ -142,7 +147,8 @@ impl<M: Module> Parallel<M> {
         let (model, outcome) = replicas::broadcast(model, which, group);
         tell_others(group, outcome)?;
         let keep = options.strategy.gradients();
-        let mut reducer = Reducer::new(group, parameters, options.buckets, keep)?;
+        let reducer = Reducer::new(&shards.within, parameters, options.buckets, keep)?;
+        let mut reducer = reducer.replicated(shards.across.clone());
         let device = model
             .devices()
             .into_iter()
@@ -155,7 +161,7 @@ impl<M: Module> Parallel<M> {
         }
         let reducer = Arc::new(reducer);
         let (model, store) = match sharded {
-            true => Self::shard(model, &options, group, &reducer),
+            true => Self::shard(model, &options, (group, &shards.within), &reducer),
             false => (model, Ok(None)),
         };
         let store = tell_others(group, store)?;
@@ -180,6 +186,7 @@ impl<M: Module> Parallel<M> {
         Ok(Self {
             model: Some(model),
             group: group.clone(),
+            shards,
             reducer,
             store,
             optimizer,
@@ -239,15 +246,23 @@ impl<M: Module> Parallel<M> {
         (model, pieces.map(|pieces| Some(Ema::new(options, pieces))))
     }
 
-    /// Takes the parameters out of the model.
+    /// Takes the parameters out of the model: those of rank 0 of all ranks, to be gathered by those
+    /// within one set of shards.
     fn shard(
         model: M,
         options: &ParallelOptions,
-        group: &ProcessGroup,
+        (all, within): (&ProcessGroup, &ProcessGroup),
         reducer: &Arc<Reducer>,
     ) -> (M, Result<Option<Arc<Store>>, ParallelError>) {
-        let (model, pieces) = take_pieces(model, reducer.owned(), group);
-        let store = |pieces| Arc::new(Store::new(group, reducer.clone(), options.prefetch, pieces));
+        let (model, pieces) = take_pieces(model, reducer.owned(), all);
+        let store = |pieces| {
+            Arc::new(Store::new(
+                within,
+                reducer.clone(),
+                options.prefetch,
+                pieces,
+            ))
+        };
         (model, pieces.map(|pieces| Some(store(pieces))))
     }
 
@@ -275,7 +290,9 @@ impl<M: Module> Parallel<M> {
         let ema = self.ema.as_ref()?;
         let whole = match self.options.strategy.shards() {
             // What fails here fails in the next collective again, and is reported there.
-            true => gather_values(&self.group, &self.reducer, ema.all()).unwrap_or_default(),
+            true => {
+                gather_values(&self.shards.within, &self.reducer, ema.all()).unwrap_or_default()
+            }
             false => ema.all().iter().map(|values| values.to_vec()).collect(),
         };
         let plain = self.valid();
@@ -391,10 +408,14 @@ impl<M: Module> Parallel<M> {
     }
 
     /// This rank's share of parameters, buffers and optimizer state as they are now, between two
-    /// steps. Together the shares of all ranks are the whole state. It copies nothing yet, save on a GPU; the next
-    /// steps leave it as it is.
+    /// steps. Together the shares of all ranks are the whole state; where there are several sets of
+    /// shards, those of the first set are, and the others are empty. It copies nothing yet, save on a
+    /// GPU; the next steps leave it as it is.
     pub fn state(&self) -> StateShare {
-        let (rank, size) = (self.group.rank(), self.group.size());
+        let (rank, size) = (self.shards.within.rank(), self.shards.within.size());
+        if !self.shards.is_first() {
+            return StateShare::nothing();
+        }
         let ema = self.ema.as_ref();
         let whole = state::Whole {
             parameters: self.parameters(),
@@ -501,6 +522,17 @@ impl<M: Module> Parallel<M> {
     /// The ranks that train this model.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
+    }
+
+    /// The ranks that together hold the state once: all of them, or those of this rank's set where there
+    /// are several ([`ParallelOptions::shard_within`]).
+    pub fn shard_group(&self) -> &ProcessGroup {
+        &self.shards.within
+    }
+
+    /// Of each set of shards the rank that holds what this one holds; `None` where there is one set.
+    pub fn replica_group(&self) -> Option<&ProcessGroup> {
+        self.shards.across.as_ref()
     }
 
     /// The trainable parameters in visit order.

@@ -1,6 +1,7 @@
 //! How a model is trained in parallel.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use burn::tensor::{DType, Device};
@@ -89,11 +90,84 @@ pub struct UnknownStrategy {
     pub name: String,
 }
 
+/// Over which ranks a strategy shards. Several sets of shards are replicas of each other: gradients are
+/// reduced inside each set as they are with one, and each shard then over the sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ShardWithin {
+    /// All ranks have one set of shards.
+    #[default]
+    All,
+    /// The ranks of each node have a set of their own; all nodes have equally many ranks.
+    Node,
+    /// So many ranks, which follow each other, have a set of their own; it divides the number of all
+    /// ranks.
+    Ranks(NonZeroUsize),
+}
+
+impl ShardWithin {
+    /// Of how many ranks one set of shards is, where `nodes` nodes have `world_size` ranks.
+    pub fn ranks(self, world_size: usize, nodes: usize) -> usize {
+        match self {
+            Self::All => world_size,
+            Self::Node => (world_size / nodes.max(1)).max(1),
+            Self::Ranks(ranks) => ranks.get(),
+        }
+    }
+
+    /// Whether so many ranks can be divided like that; of nodes only the ranks know.
+    ///
+    /// # Errors
+    ///
+    /// A number that does not divide `world_size`.
+    pub fn check(self, world_size: usize) -> Result<(), ParallelError> {
+        match self {
+            Self::Ranks(ranks) if !world_size.is_multiple_of(ranks.get()) => {
+                Err(ParallelError::ShardWithin { ranks, world_size })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for ShardWithin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Node => f.write_str("node"),
+            Self::Ranks(ranks) => ranks.fmt(f),
+        }
+    }
+}
+
+impl FromStr for ShardWithin {
+    type Err = UnknownRanks;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "all" => Ok(Self::All),
+            "node" => Ok(Self::Node),
+            other => other.parse().map(Self::Ranks).map_err(|_| UnknownRanks {
+                text: other.to_owned(),
+            }),
+        }
+    }
+}
+
+/// What does not say over which ranks to shard.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` does not say over which ranks to shard: `all`, `node`, or a number of ranks")]
+pub struct UnknownRanks {
+    /// What was given.
+    pub text: String,
+}
+
 /// Options of [`Parallel`](super::Parallel), the same on every rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParallelOptions {
     /// What the ranks share.
     pub strategy: Strategy,
+    /// Over which ranks it shards.
+    pub shard_within: ShardWithin,
     /// Micro-batches of a step. Gradients travel with the last one only.
     pub accumulate: usize,
     /// Largest Euclidean norm of all gradients together; larger ones are scaled down to it.
@@ -116,6 +190,7 @@ impl Default for ParallelOptions {
     fn default() -> Self {
         Self {
             strategy: Strategy::default(),
+            shard_within: ShardWithin::default(),
             accumulate: 1,
             clip_norm: None,
             buckets: BucketSizes::default(),
@@ -139,6 +214,14 @@ impl From<Strategy> for ParallelOptions {
 impl ParallelOptions {
     pub(super) fn check(&self) -> Result<(), ParallelError> {
         check_accumulate(self.accumulate)?;
+        if !self.strategy.shards() && self.shard_within != ShardWithin::All {
+            return Err(ParallelError::Option {
+                option: "shard_within",
+                value: self.shard_within.to_string(),
+                expected: "all with ddp, which shards nothing: leave it out, or shard with zero-1, \
+                           zero-2 or zero-3",
+            });
+        }
         if let Some(ema) = &self.ema {
             ema.check()?;
         }
@@ -194,8 +277,9 @@ impl ParallelOptions {
     /// The options in one line, to compare them between ranks.
     pub(super) fn describe(&self) -> String {
         format!(
-            "strategy {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, prefetch {}, {}",
+            "strategy {} within {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, prefetch {}, {}",
             self.strategy,
+            self.shard_within,
             self.accumulate,
             self.clip_norm
                 .map_or_else(|| "off".to_owned(), |norm| norm.to_string()),
@@ -233,6 +317,27 @@ mod tests {
             error,
             "unknown strategy `dpp`; known: ddp, zero-1, zero-2, zero-3"
         );
+    }
+
+    #[test]
+    fn ranks_to_shard_over_are_read_and_checked() {
+        for text in ["all", "node", "4"] {
+            assert_eq!(text.parse::<ShardWithin>().unwrap().to_string(), text);
+        }
+        for text in ["", "0", "-1", "host"] {
+            assert!(text.parse::<ShardWithin>().is_err(), "{text}");
+        }
+        let four: ShardWithin = "4".parse().unwrap();
+        assert!(four.check(8).is_ok());
+        let error = four.check(6).unwrap_err().to_string();
+        assert!(error.contains("4") && error.contains("6 ranks"), "{error}");
+        assert_eq!([four.ranks(8, 4), ShardWithin::Node.ranks(8, 4)], [4, 2]);
+        let plain = ParallelOptions {
+            shard_within: ShardWithin::Node,
+            ..ParallelOptions::default()
+        };
+        let error = plain.check().unwrap_err().to_string();
+        assert!(error.contains("ddp, which shards nothing"), "{error}");
     }
 
     #[test]

@@ -151,6 +151,17 @@ pub(super) fn read_owned(
 }
 
 impl StateShare {
+    /// Nothing: what this rank has is in another rank's share.
+    pub(super) fn nothing() -> Self {
+        Self {
+            model: Vec::new(),
+            states: Vec::new(),
+            parts: Vec::new(),
+            scalars: BTreeMap::new(),
+            settled: None,
+        }
+    }
+
     /// Adds numbers under a name of their own.
     pub(super) fn add_scalars(&mut self, prefix: &str, scalars: Vec<(String, Value)>) {
         let named = |(name, value)| (format!("{prefix}/{name}"), value);
@@ -170,11 +181,8 @@ impl StateShare {
             values
         });
         Self {
-            model: Vec::new(),
-            states: Vec::new(),
-            parts: Vec::new(),
-            scalars: BTreeMap::new(),
             settled: Some(settled),
+            ..Self::nothing()
         }
     }
 
@@ -275,13 +283,8 @@ pub(super) fn share<M: Module>(
         taken: Vec::new(),
     };
     model.visit(&mut take);
-    let mut share = StateShare {
-        model: take.taken,
-        states: Vec::new(),
-        parts: Vec::new(),
-        scalars: BTreeMap::new(),
-        settled: None,
-    };
+    let mut share = StateShare::nothing();
+    share.model = take.taken;
     for (index, parameter) in whole.parameters.iter().enumerate() {
         let elements = match whole.owned {
             Some(owned) => owned.get(index).cloned().unwrap_or(0..0),

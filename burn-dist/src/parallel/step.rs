@@ -150,7 +150,7 @@ impl<M: Module> Parallel<M> {
             };
             let (model, outcome) = if sharded {
                 let stepper = stepper(&mut self.optimizer, ema);
-                sharded::whole_model(model, &self.group, &self.reducer, stepper)
+                sharded::whole_model(model, &self.shards.within, &self.reducer, stepper)
             } else {
                 let optimizer = &mut self.optimizer;
                 update::parameters(model, &self.reducer, optimizer, ema, learning_rate, factor)

@@ -265,9 +265,14 @@ impl Store {
         self.faults.clone()
     }
 
-    /// Tells all other ranks that and why this one stops. Best effort: nobody may be left to hear.
+    /// Tells all other ranks that and why this one stops, and whoever waits on this one. Best effort:
+    /// nobody may be left to hear.
     pub fn abort(&self, reason: &str) {
         let Some(link) = &self.link else { return };
+        self.faults.record(Fault {
+            rank: Some(self.rank),
+            reason: reason.into(),
+        });
         let reason = reason.into();
         let _ = self.send(link, &Message::Abort { reason });
     }

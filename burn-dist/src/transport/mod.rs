@@ -115,3 +115,17 @@ pub enum TransportError {
         reason: String,
     },
 }
+
+impl TransportError {
+    /// The same error with the ranks that it names under other numbers.
+    pub(crate) fn renamed(mut self, name: impl Fn(usize) -> usize) -> Self {
+        match &mut self {
+            Self::Closed { peer, .. } | Self::Stream { peer, .. } | Self::NoStream { peer, .. } => {
+                *peer = name(*peer);
+            }
+            Self::Peer { rank, .. } => *rank = name(*rank),
+            Self::Setup { .. } => {}
+        }
+        self
+    }
+}

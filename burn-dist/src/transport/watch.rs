@@ -4,6 +4,7 @@
 //! an error within the time-out wherever it happens.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::rendezvous::{Fault, FaultBoard};
@@ -19,6 +20,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub struct Watch {
     deadline: Instant,
     faults: FaultBoard,
+    /// By rank in the group: the rank in the world, which is what `faults` goes by.
+    ranks: Arc<[usize]>,
     left: Cell<Option<Instant>>,
 }
 
@@ -32,11 +35,13 @@ pub enum Interrupt {
 }
 
 impl Watch {
-    /// A watch that ends `limit` from now, or as soon as `faults` knows of a failed peer.
-    pub fn new(limit: Duration, faults: FaultBoard) -> Self {
+    /// A watch over a group that ends `limit` from now, or as soon as `faults` knows of a failed
+    /// rank. `ranks` has the number in the world of every rank of the group.
+    pub fn new(limit: Duration, faults: FaultBoard, ranks: Arc<[usize]>) -> Self {
         Self {
             deadline: Instant::now() + limit,
             faults,
+            ranks,
             left: Cell::new(None),
         }
     }
@@ -50,6 +55,7 @@ impl Watch {
             return Err(Interrupt::Fault(fault));
         }
         let now = Instant::now();
+        let peer = self.ranks.get(peer).copied().unwrap_or(peer);
         if self.faults.left(peer) {
             let since = self.left.get().unwrap_or(now);
             self.left.set(Some(since));

@@ -15,36 +15,73 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// Ranks that are threads of this process.
 struct Threads(TransportKind);
 
+/// Some of the ranks of a larger world, in the reverse order.
+struct Parts(TransportKind);
+
+fn connect(transport: TransportKind, size: usize, timeout: Duration) -> Groups {
+    let options = GroupOptions {
+        transport,
+        connect_timeout: Duration::from_secs(30),
+        first_timeout: timeout,
+        timeout,
+        ..GroupOptions::default()
+    };
+    Groups(ProcessGroup::in_process(size, &options).unwrap())
+}
+
 impl Cluster for Threads {
     fn sizes(&self) -> Vec<usize> {
         (1..=5).collect()
     }
 
     fn connect(&self, size: usize, timeout: Duration) -> impl Ranks {
-        let options = GroupOptions {
-            transport: self.0,
-            connect_timeout: Duration::from_secs(30),
-            first_timeout: timeout,
-            timeout,
-            ..GroupOptions::default()
-        };
-        Groups(ProcessGroup::in_process(size, &options).unwrap())
+        connect(self.0, size, timeout)
     }
+}
+
+impl Cluster for Parts {
+    fn sizes(&self) -> Vec<usize> {
+        (1..=5).collect()
+    }
+
+    fn connect(&self, size: usize, timeout: Duration) -> impl Ranks {
+        let all = connect(self.0, size + size.div_ceil(2), timeout);
+        let parts = each(&all.0, &|group: &ProcessGroup| {
+            let key = (group.size() - group.rank()) as u64;
+            group.split(suite::colour(group.rank()), key).unwrap()
+        });
+        let (mut chosen, others): (Vec<_>, Vec<_>) = parts
+            .into_iter()
+            .zip(&all.0)
+            .partition(|(_, whole)| suite::colour(whole.rank()) == 0);
+        assert_eq!((chosen.len(), others.len()), (size, size.div_ceil(2)));
+        chosen.sort_by_key(|(part, _)| part.rank());
+        // The world and the other part end here; what is left is a group of its own.
+        Groups(chosen.into_iter().map(|(part, _)| part).collect())
+    }
+}
+
+/// Does `work` with every group at once.
+fn each<R: Send>(groups: &[ProcessGroup], work: &(impl Fn(&ProcessGroup) -> R + Sync)) -> Vec<R> {
+    thread::scope(|scope| {
+        let spawn = |group| scope.spawn(move || work(group));
+        let threads: Vec<_> = groups.iter().map(spawn).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
 }
 
 struct Groups(Vec<ProcessGroup>);
 
 impl Ranks for Groups {
     fn on_all<R: Outcome>(&self, work: impl Fn(&ProcessGroup) -> R + Sync) -> Vec<R> {
-        let work = &work;
-        thread::scope(|scope| {
-            let spawn = |group| scope.spawn(move || work(group));
-            let threads: Vec<_> = self.0.iter().map(spawn).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
-        })
+        each(&self.0, &work)
+    }
+
+    fn in_world(&self, rank: usize) -> usize {
+        self.0[0].world_ranks()[rank]
     }
 }
 
@@ -74,6 +111,16 @@ macro_rules! conformance {
         mod tcp {
             $(#[test] fn $test() {
                 super::within_limit(|| super::suite::$test(&super::Threads(super::TransportKind::Tcp)));
+            })*
+        }
+        mod part_over_shm {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::Parts(super::TransportKind::Shm)));
+            })*
+        }
+        mod part_over_tcp {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::Parts(super::TransportKind::Tcp)));
             })*
         }
     };

@@ -4,6 +4,7 @@ mod buffers;
 mod ema;
 mod faults;
 mod groups;
+mod hybrid;
 mod models;
 mod precision;
 mod ranks;

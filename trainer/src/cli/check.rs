@@ -28,13 +28,15 @@ pub struct CheckArgs {
 pub fn run(args: &CheckArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;
     let loaded = args.config.load()?;
-    say_resolved(&loaded, size)?;
+    say_resolved(&loaded, size, world.nodes())?;
     Ok(0)
 }
 
-/// Prints the resolved configuration, and below it, as comments, what it amounts to.
-pub fn say_resolved(loaded: &Loaded, size: usize) -> Result<(), Failure> {
+/// Prints the resolved configuration, and below it, as comments, what it amounts to for `size` ranks
+/// on so many nodes.
+pub fn say_resolved(loaded: &Loaded, size: usize, nodes: usize) -> Result<(), Failure> {
     let config = &loaded.config;
+    loaded.check_sharding(size)?;
     say(&config.to_toml()?);
     let batching = loaded.batching(size)?;
     say(&format!("# world size {size}"));
@@ -48,7 +50,7 @@ pub fn say_resolved(loaded: &Loaded, size: usize) -> Result<(), Failure> {
     }
     let plan = plan(loaded, size)?;
     say(&format!("# {} parameters", plan.parameters));
-    say_memory(config, &plan, size);
+    say_memory(config, &plan, size, nodes);
     say(&format!(
         "# {} training and {} test images, {} steps per epoch",
         plan.train_samples, plan.test_samples, plan.steps_per_epoch
@@ -58,15 +60,22 @@ pub fn say_resolved(loaded: &Loaded, size: usize) -> Result<(), Failure> {
 
 /// What parameters, gradients, optimizer state and activations take on each rank, and what fits
 /// beside the other ranks if all of them are on this host.
-fn say_memory(config: &Config, plan: &Plan, size: usize) {
+fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
+    let shared_by = config.parallel.shard_within.ranks(size, nodes);
     let moments = config.optimizer.moments();
     let parameters = plan.parameters as u64;
     let available = available_bytes();
     let room = available.map(|bytes| bytes / size.max(1) as u64);
     let activations = Activations::of(config, plan, available);
     say("# MiB on each rank: parameters + gradients + optimizer + activations");
+    if shared_by < size {
+        say(&format!(
+            "# with shards over {shared_by} ranks, {} copies of them",
+            size / shared_by
+        ));
+    }
     for strategy in Strategy::ALL {
-        let own = MemoryEstimate::new(strategy, parameters, moments, size);
+        let own = MemoryEstimate::new(strategy, parameters, moments, shared_by);
         let activations = activations.under(strategy);
         let total = own.total().saturating_add(activations.unwrap_or(0));
         let fits = match room {

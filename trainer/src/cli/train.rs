@@ -61,6 +61,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     let loaded = args.config.load()?;
     check_built(&loaded.config).map_err(|error| Failure::Usage(error.to_string()))?;
     loaded.batching(size)?;
+    loaded.check_sharding(size)?;
     if let Resume::Path(path) = &args.resume
         && !path.exists()
     {
@@ -76,7 +77,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     }
     if args.dry_run {
         if world.is_main() {
-            say_resolved(&loaded, size)?;
+            say_resolved(&loaded, size, world.nodes())?;
         }
         return Ok(0);
     }

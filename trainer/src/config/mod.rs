@@ -14,6 +14,7 @@ mod precision;
 pub mod reference;
 mod section;
 mod sections;
+mod shard_within;
 mod source;
 mod validate;
 
@@ -207,6 +208,12 @@ impl Loaded {
     /// The batch sizes for `world` ranks.
     pub fn batching(&self, world: usize) -> Result<Batching, ConfigError> {
         Batching::resolve(&self.config.train, world)
+            .map_err(|fault| self.sources.error(fault, &self.spans))
+    }
+
+    /// Whether `world` ranks can shard as the configuration says.
+    pub fn check_sharding(&self, world: usize) -> Result<(), ConfigError> {
+        shard_within::check_world(&self.config.parallel, world)
             .map_err(|fault| self.sources.error(fault, &self.spans))
     }
 }

@@ -2,6 +2,7 @@
 //! what it is, its unit, and its default; that text is the reference for authors of configuration
 //! files.
 
+use burn_dist::parallel::ShardWithin;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -527,6 +528,12 @@ pub struct ParallelConfig {
     /// What each rank holds: everything (`ddp`), or its shard of the optimizer's state (`zero-1`),
     /// of the gradients too (`zero-2`), and of the parameters too (`zero-3`). Default `ddp`.
     pub strategy: StrategyName,
+    /// Over which ranks it shards: `all`; the ranks of each `node`, while the nodes hold copies of each
+    /// other, so that parameters are gathered inside a node alone; or in the same way every so many
+    /// ranks that follow each other. Default `all`.
+    #[serde(with = "super::shard_within")]
+    #[schemars(with = "String", extend("type" = "string or integer"))]
+    pub shard_within: ShardWithin,
     /// How bytes move between ranks: `auto` (shared memory on one host, else `mpi` where MPI started
     /// the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
     pub transport: TransportName,
@@ -552,6 +559,7 @@ impl Default for ParallelConfig {
     fn default() -> Self {
         Self {
             strategy: StrategyName::Ddp,
+            shard_within: ShardWithin::All,
             transport: TransportName::Auto,
             algorithm: AlgorithmName::Auto,
             bucket_mib: 8,

@@ -222,6 +222,44 @@ fn what_is_not_built_yet_is_refused_and_its_default_accepted() {
 }
 
 #[test]
+fn ranks_to_shard_over_are_a_word_or_a_number() {
+    use burn_dist::parallel::ShardWithin;
+    let read = |value: &str| {
+        let sets = [
+            "parallel.strategy=zero-3",
+            &format!("parallel.shard_within={value}"),
+        ];
+        let loaded = load(GOOD, &sets).unwrap();
+        let again = load(&loaded.config.to_toml().unwrap(), &[]).unwrap();
+        assert_eq!(again.config, loaded.config);
+        loaded
+    };
+    let within = |value: &str| read(value).config.parallel.shard_within;
+    assert_eq!(
+        load(GOOD, &[]).unwrap().config.parallel.shard_within,
+        ShardWithin::All
+    );
+    assert_eq!(
+        (within("all"), within("node")),
+        (ShardWithin::All, ShardWithin::Node)
+    );
+    assert_eq!(within("4").to_string(), "4");
+    assert!(read("4").check_sharding(8).is_ok() && read("node").check_sharding(7).is_ok());
+    let error = read("4").check_sharding(6).unwrap_err().to_string();
+    assert!(error.contains("multiple of 4"), "{error}");
+    for value in ["0", "-2", "host", "1.5", "[2]"] {
+        let set = format!("parallel.shard_within={value}");
+        assert_error(
+            GOOD,
+            &["parallel.strategy=zero-2", &set],
+            &["a number of ranks", "of --set"],
+        );
+    }
+    let set = "parallel.shard_within=2";
+    assert_error(GOOD, &[set], &["shards nothing", "zero-3", "of --set"]);
+}
+
+#[test]
 fn groups_are_read_and_checked() {
     let groups = "decay_norm_and_bias = false\n[[optimizer.groups]]\nmatch = \"head.*\"\n\
                   lr_factor = 10\nweight_decay = 0.0\n[[optimizer.groups]]\nmatch = \"*.bias\"\n";

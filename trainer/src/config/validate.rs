@@ -4,6 +4,7 @@ use super::Config;
 use super::error::Fault;
 use super::groups;
 use super::sections::{Compression, OptimizerConfig, ScheduleName};
+use super::shard_within;
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
 /// Checks everything that does not depend on the world size.
@@ -44,6 +45,7 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     let parallel = &config.parallel;
     in_range("parallel.bucket_mib", parallel.bucket_mib as u64, 1, 4096)?;
     in_range("parallel.prefetch", parallel.prefetch as u64, 0, 64)?;
+    shard_within::check(parallel)?;
     in_range(
         "parallel.timeout_seconds",
         parallel.timeout_seconds,

@@ -6,7 +6,7 @@ mod plot;
 
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
-use burn_dist::parallel::{Parallel, ParallelOptions};
+use burn_dist::parallel::{Parallel, ParallelOptions, ShardWithin};
 use burn_dist::world::World;
 use datasets::{BatchIter, Loader, TrainSampler};
 use models::weights::PyTorchKeys;
@@ -97,6 +97,8 @@ impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
         let options = ParallelOptions {
             // Nothing is evaluated.
             ema: None,
+            // One rank has everything.
+            shard_within: ShardWithin::All,
             ..parallel_options(self.config, self.batching.accumulate)
         };
         let optimizer = optimizer::build(&self.config.optimizer);

@@ -33,7 +33,9 @@ pub(crate) fn train<M: ImageClassifier>(
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
     let work = work(session, &model);
-    let (parameters, ranks) = (crate::model::num_parameters(&model), session.group.size());
+    let (parameters, group) = (crate::model::num_parameters(&model), session.group);
+    let within = config.parallel.shard_within;
+    let ranks = within.ranks(group.size(), group.nodes());
     crate::device::check_memory(config, &session.device, parameters, ranks)?;
     let mut parallel = Parallel::new(
         model,
@@ -215,6 +217,7 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
             StrategyName::Zero2 => Strategy::Zero2,
             StrategyName::Zero3 => Strategy::Zero3,
         },
+        shard_within: config.parallel.shard_within,
         accumulate,
         clip_norm: config.train.clip_norm,
         buckets: BucketSizes::from_mib(config.parallel.bucket_mib),

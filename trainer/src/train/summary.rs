@@ -117,6 +117,17 @@ impl<M: ImageClassifier> Training<'_, M> {
             kernels_name(session.config, &session.device.device),
             rayon::current_num_threads(),
         ));
+        if let Some(across) = self.parallel.replica_group() {
+            let within = self.parallel.shard_group();
+            let strategy = self.parallel.options().strategy;
+            self.console.line(&format!(
+                "{strategy} shards over {} ranks, over {}; {} such sets of ranks hold the same, over {}",
+                within.size(),
+                within.transport(),
+                across.size(),
+                across.transport(),
+            ));
+        }
         if let Some(folder) = &self.run_dir {
             self.console
                 .line(&format!("run folder {}", folder.display()));

@@ -85,6 +85,26 @@ impl Trial {
         self
     }
 
+    /// Runs it on what looks like another host, of that name; see [`can_pretend_hosts`].
+    pub fn on_host(mut self, name: &str) -> Self {
+        let mut command = pretend(name);
+        command.arg(self.command.get_program());
+        command.args(self.command.get_args());
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        self.command = command;
+        self
+    }
+
     /// Writes a file into the folder.
     pub fn file(self, name: &str, content: impl AsRef<[u8]>) -> Self {
         let path = self.folder.path().join(name);
@@ -109,6 +129,20 @@ impl Trial {
     pub fn run(self) -> Finished {
         self.start().wait(LIMIT)
     }
+}
+
+/// A command, to be completed, under another host name.
+fn pretend(host: &str) -> Command {
+    let script = "echo \"$0\" >/proc/sys/kernel/hostname && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--uts", "--", "sh", "-c", script, host]);
+    command
+}
+
+/// Whether processes can be given other host names, which takes a system administrator's rights.
+pub fn can_pretend_hosts() -> bool {
+    let tried = pretend("node-a").args(["uname", "-n"]).output();
+    tried.is_ok_and(|output| output.stdout == b"node-a\n")
 }
 
 fn read_all(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {

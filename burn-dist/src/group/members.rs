@@ -1,0 +1,105 @@
+//! Whom a group consists of, among all ranks of the run.
+//!
+//! Inside a group ranks count from 0; whatever is said of a rank to people uses its number in the
+//! world, because that is what launchers, logs and other groups call it.
+
+use std::sync::Arc;
+
+use crate::collective::{Descriptor, Kind};
+use crate::transport::TransportError;
+
+/// Bits of a progress that count the collectives of one group; those above name the group.
+const SEQUENCE_BITS: u32 = 48;
+
+/// The ranks of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Members {
+    /// 0 for all ranks of the run. No rank is in two groups of the same number.
+    number: u64,
+    /// By rank in the group: the rank in the world.
+    ranks: Arc<[usize]>,
+}
+
+impl Members {
+    /// All ranks of a world of that size.
+    pub(crate) fn all(size: usize) -> Self {
+        Self::some(0, (0..size).collect())
+    }
+
+    /// Some of the ranks of the world, under a number of their own.
+    pub(super) fn some(number: u64, ranks: Vec<usize>) -> Self {
+        Self {
+            number,
+            ranks: ranks.into(),
+        }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// By rank in the group: the rank in the world.
+    pub(crate) fn ranks(&self) -> &Arc<[usize]> {
+        &self.ranks
+    }
+
+    /// The rank in the world of rank `rank` of the group.
+    pub(super) fn in_world(&self, rank: usize) -> usize {
+        self.ranks.get(rank).copied().unwrap_or(rank)
+    }
+
+    /// What a rank is seen at that has come to collective `sequence` of this group.
+    pub(super) fn progress(&self, sequence: u64) -> u64 {
+        self.number << SEQUENCE_BITS | sequence
+    }
+
+    /// How far in this group a rank is that is seen at `progress`; in another one: how far there.
+    pub(super) fn reached(&self, progress: u64) -> Result<u64, u64> {
+        let sequence = progress & ((1 << SEQUENCE_BITS) - 1);
+        match progress >> SEQUENCE_BITS == self.number {
+            true => Ok(sequence),
+            false => Err(sequence),
+        }
+    }
+
+    /// A collective with its root's rank in the world.
+    pub(super) fn describe(&self, what: Descriptor) -> Descriptor {
+        if what.kind != Kind::Broadcast {
+            return what;
+        }
+        let root = self.in_world(usize::from(what.root));
+        Descriptor {
+            root: root as u16,
+            ..what
+        }
+    }
+
+    /// An error with its ranks' numbers in the world.
+    pub(super) fn name(&self, error: TransportError) -> TransportError {
+        error.renamed(|rank| self.in_world(rank))
+    }
+
+    /// The name of the group for a file, and for people; nothing for all ranks of the run.
+    pub(super) fn label(&self) -> Option<(String, String)> {
+        if self.number == 0 {
+            return None;
+        }
+        let ranks: Vec<_> = self.ranks.iter().map(ToString::to_string).collect();
+        let file = format!("group-{}", self.number);
+        Some((file, format!("the group of ranks {}", ranks.join(", "))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_tells_groups_apart() {
+        let (world, some) = (Members::all(4), Members::some(3, vec![2, 0]));
+        assert_eq!(world.progress(17), 17);
+        assert_eq!(some.reached(some.progress(17)), Ok(17));
+        assert_eq!(some.reached(world.progress(5)), Err(5));
+        assert_eq!([some.in_world(0), some.in_world(1)], [2, 0]);
+    }
+}

@@ -1,0 +1,174 @@
+//! Divides a group: every rank names a colour, and those of the same colour become a group of their
+//! own, as with `MPI_Comm_split`.
+//!
+//! They meet over the group that they are in already, so nothing is listened on but the sockets of the
+//! new transport. All ranks take part in every exchange, whatever their colour, and whether they need
+//! it or not.
+
+use std::sync::Arc;
+
+use super::connect::{EXCHANGES, Exchange, Joining};
+use super::engine::{Engine, Link, Place};
+use super::members::Members;
+use crate::error::Error;
+use crate::transport::TransportError;
+
+/// Bytes in which a rank says where it wants to be.
+const WISH: usize = 24;
+
+/// Where a rank wants to be.
+struct Wish {
+    colour: u64,
+    key: u64,
+    /// The highest number of a group that it is in.
+    highest: u64,
+}
+
+impl Wish {
+    fn encode(&self) -> [u8; WISH] {
+        let mut bytes = [0; WISH];
+        let words = [self.colour, self.key, self.highest];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; WISH] = bytes.try_into().ok()?;
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
+            u64::from_le_bytes(word)
+        };
+        Some(Self {
+            colour: word(0),
+            key: word(1),
+            highest: word(2),
+        })
+    }
+}
+
+/// This rank's part of the group of its colour. A collective call; an error breaks the run.
+pub(super) fn split(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
+    let result = divide(parent, colour, key);
+    if let Err(error) = &result {
+        // The others are waiting, perhaps in a group that this rank is not in.
+        parent.break_with(&error.to_string());
+    }
+    result
+}
+
+fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
+    let highest = parent.fuse().highest();
+    let wish = Wish {
+        colour,
+        key,
+        highest,
+    };
+    let wishes = parent.gather_bytes(&wish.encode())?;
+    let wishes = wishes.iter().enumerate().map(|(rank, wish)| {
+        Wish::decode(wish).ok_or_else(|| TransportError::Peer {
+            transport: "group's",
+            rank: parent.members().in_world(rank),
+            reason: "sent something else than the group that it wants to be in".into(),
+        })
+    });
+    let wishes = wishes.collect::<Result<Vec<_>, _>>()?;
+    let mine = |rank: &usize| wishes[*rank].colour == colour;
+    let mut chosen: Vec<usize> = (0..wishes.len()).filter(mine).collect();
+    chosen.sort_by_key(|rank| (wishes[*rank].key, *rank));
+    // Above those of all its ranks, so that none of them is in two groups of the same number.
+    let number = chosen.iter().map(|rank| wishes[*rank].highest).max();
+    let number = number.unwrap_or_default() + 1;
+    let ranks = chosen.iter().map(|rank| parent.members().in_world(*rank));
+    let members = Members::some(number, ranks.collect());
+    let mut subset = Subset {
+        parent,
+        chosen,
+        exchanges: 0,
+    };
+    let engine = subset.connect(members)?;
+    while subset.exchanges < EXCHANGES {
+        subset.all_gather("nothing", &[])?;
+    }
+    Ok(engine)
+}
+
+/// The ranks of this rank's colour, who meet over their common group.
+struct Subset<'a> {
+    parent: &'a mut Engine,
+    /// Their ranks in it, in the order of the new group.
+    chosen: Vec<usize>,
+    exchanges: usize,
+}
+
+impl Exchange for Subset<'_> {
+    fn all_gather(&mut self, _: &str, payload: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.exchanges += 1;
+        let mut all = self.parent.gather_bytes(payload)?;
+        let take = |rank: &usize| all.get_mut(*rank).map(std::mem::take);
+        Ok(self.chosen.iter().filter_map(take).collect())
+    }
+}
+
+impl Subset<'_> {
+    fn connect(&mut self, members: Members) -> Result<Engine, Error> {
+        let own = self.parent.place().rank;
+        let rank = self.chosen.iter().position(|rank| *rank == own);
+        let fuse = self.parent.fuse();
+        fuse.raise(members.number());
+        let Some(link) = self.parent.link().filter(|_| self.chosen.len() > 1) else {
+            return Ok(Engine::new(Place::ALONE, members, None, fuse));
+        };
+        let (store, options) = (link.store.clone(), link.options.clone());
+        let server = link.server.clone();
+        #[cfg(feature = "mpi")]
+        let mpi = link.mpi.clone();
+        let joining = Joining {
+            rank: rank.unwrap_or_default(),
+            members: &members,
+            options: &options,
+            store: &store,
+            #[cfg(feature = "mpi")]
+            mpi: mpi.as_ref(),
+        };
+        let joined = joining.join(self).map_err(|error| match error {
+            Error::Transport(error) => Error::Transport(members.name(error)),
+            other => other,
+        })?;
+        let link = Link {
+            #[cfg(feature = "mpi")]
+            collectives: joined.collectives,
+            #[cfg(feature = "mpi")]
+            mpi,
+            transport: joined.transport,
+            store: Arc::clone(&store),
+            options,
+            server,
+        };
+        Ok(Engine::new(joined.place, members, Some(link), fuse))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn wishes_survive_the_way_and_nothing_else_is_taken_for_one(
+            colour: u64,
+            key: u64,
+            highest: u64,
+            other in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let wish = Wish { colour, key, highest }.encode();
+            let read = Wish::decode(&wish).unwrap();
+            prop_assert_eq!((read.colour, read.key, read.highest), (colour, key, highest));
+            prop_assert_eq!(Wish::decode(&other).is_some(), other.len() == WISH);
+        }
+    }
+}

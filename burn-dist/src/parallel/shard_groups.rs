@@ -1,0 +1,69 @@
+//! Which ranks share one set of shards, and which ranks have the same shard in another set.
+//!
+//! With shards inside a node and copies of them on the others, parameters are gathered over the quick
+//! links alone; what crosses the slow ones is a shard of the gradients, once a step. (As PyTorch's
+//! `HYBRID_SHARD`, <https://pytorch.org/docs/stable/fsdp.html>.)
+
+use super::{ParallelError, ShardWithin};
+use crate::ProcessGroup;
+
+/// The two groups that a rank is in.
+pub(super) struct ShardGroups {
+    /// The ranks that together have everything once.
+    pub(super) within: ProcessGroup,
+    /// Of each set of shards the rank that has what this one has; `None` where there is one set.
+    pub(super) across: Option<ProcessGroup>,
+}
+
+impl ShardGroups {
+    /// Divides `group`. A collective call.
+    pub(super) fn of(group: &ProcessGroup, within: ShardWithin) -> Result<Self, ParallelError> {
+        let set = match within {
+            ShardWithin::All => 0,
+            ShardWithin::Node => node_of(group)?,
+            ShardWithin::Ranks(ranks) => {
+                within.check(group.size())?;
+                group.rank() / ranks.get()
+            }
+        };
+        let sets = match within {
+            ShardWithin::All => 1,
+            ShardWithin::Node => group.nodes(),
+            ShardWithin::Ranks(ranks) => group.size() / ranks.get(),
+        };
+        if sets == 1 {
+            return Ok(Self {
+                within: group.clone(),
+                across: None,
+            });
+        }
+        let within = group.split(set as u64, group.rank() as u64)?;
+        let across = group.split(within.rank() as u64, set as u64)?;
+        Ok(Self {
+            within,
+            across: Some(across),
+        })
+    }
+
+    /// Whether this rank speaks for those that have the same shard.
+    pub(super) fn is_first(&self) -> bool {
+        self.across.as_ref().is_none_or(|group| group.rank() == 0)
+    }
+}
+
+/// This rank's node, if all nodes have equally many ranks.
+fn node_of(group: &ProcessGroup) -> Result<usize, ParallelError> {
+    let nodes = group.gather_bytes(&(group.node() as u64).to_le_bytes())?;
+    let mut ranks = vec![0usize; group.nodes()];
+    for node in &nodes {
+        let node = <[u8; 8]>::try_from(node.as_slice()).map(u64::from_le_bytes);
+        let node = node.ok().and_then(|node| usize::try_from(node).ok());
+        if let Some(count) = node.and_then(|node| ranks.get_mut(node)) {
+            *count += 1;
+        }
+    }
+    match ranks.iter().all(|count| Some(count) == ranks.first()) {
+        true => Ok(group.node()),
+        false => Err(ParallelError::UnevenNodes { ranks }),
+    }
+}

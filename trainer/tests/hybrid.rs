@@ -1,0 +1,153 @@
+//! Shards inside sets of ranks that replicate each other: on one host, and on what looks like two.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Finished, LIMIT, Running, Trial, can_pretend_hosts};
+use rustix::process::{Signal, kill_process};
+
+const STEPS: &str = "train.max_steps=15";
+
+#[track_caller]
+fn assert_alike(finished: &Finished, expected: &Finished) {
+    let (own, expected) = (finished, expected);
+    assert_eq!(own.losses().len(), 15);
+    for (a, b) in own.losses().iter().zip(expected.losses()) {
+        assert!((a - b).abs() <= 1e-6 * b.abs(), "{a} and {b}");
+    }
+    let (own, expected) = (own.metrics("eval"), expected.metrics("eval"));
+    assert_eq!(own[0]["samples"], 101);
+    assert_eq!(own[0]["accuracy"], expected[0]["accuracy"]);
+}
+
+#[test]
+fn sets_of_two_ranks_train_like_plain_data_parallelism() {
+    let train = |settings: &[&str]| {
+        let settings = [settings, &[STEPS, "ema.decay=0.9", "train.clip_norm=0.5"]].concat();
+        let finished = Trial::tiny(&["--nproc", "4"], &settings).run();
+        finished.assert_code(0).assert_nobody_left();
+        finished
+    };
+    let expected = train(&[]);
+    for strategy in ["zero-1", "zero-3"] {
+        let strategy = format!("parallel.strategy={strategy}");
+        let own = train(&[&strategy, "parallel.shard_within=2"]);
+        let told = "shards over 2 ranks, over shm; 2 such sets of ranks hold the same, over shm";
+        assert!(own.stdout.contains(told), "{}", own.stdout);
+        assert_alike(&own, &expected);
+    }
+}
+
+#[test]
+fn what_does_not_divide_is_refused_before_anything_starts() {
+    for (settings, part) in [
+        (
+            ["parallel.strategy=zero-3", "parallel.shard_within=3"],
+            "multiple of 3",
+        ),
+        (
+            ["parallel.strategy=ddp", "parallel.shard_within=2"],
+            "shards nothing",
+        ),
+    ] {
+        let finished = Trial::tiny(&["--nproc", "4"], &settings).run();
+        finished
+            .assert_code(2)
+            .assert_stderr(&[part, "parallel.shard_within"]);
+        finished.assert_no_files(&[]);
+    }
+}
+
+/// Four ranks, as somebody else than our launcher starts them, on the hosts of these names.
+fn start_on(hosts: [&str; 4], settings: &[&str]) -> Vec<Running> {
+    let port = {
+        // Free a moment ago, and nobody else binds it on purpose.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port().to_string()
+    };
+    let start = |(rank, host): (usize, &str)| {
+        let rank = rank.to_string();
+        Trial::tiny(&[], settings)
+            .env("RANK", &rank)
+            // As on one node, for the store is at an address that only one node has.
+            .env("LOCAL_RANK", &rank)
+            .env("WORLD_SIZE", "4")
+            .env("LOCAL_WORLD_SIZE", "4")
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &port)
+            .env("BURN_DIST_SECRET", "a secret of this test only")
+            .on_host(host)
+            .start()
+    };
+    hosts.into_iter().enumerate().map(start).collect()
+}
+
+const NODE: [&str; 2] = ["parallel.strategy=zero-3", "parallel.shard_within=node"];
+
+#[test]
+fn nodes_hold_copies_of_each_other() {
+    if !can_pretend_hosts() {
+        eprintln!("SKIPPED: nodes_hold_copies_of_each_other: no right to change the host name");
+        return;
+    }
+    let train = |hosts, settings: &[&str]| -> Vec<Finished> {
+        let settings = [settings, &[STEPS]].concat();
+        let ranks = start_on(hosts, &settings);
+        ranks.into_iter().map(|rank| rank.wait(LIMIT)).collect()
+    };
+    let expected = train(["a"; 4], &[]);
+    // Whichever ranks are on which node.
+    for hosts in [["a", "a", "b", "b"], ["a", "b", "b", "a"]] {
+        let own = train(hosts, &NODE);
+        for rank in &own {
+            rank.assert_code(0).assert_nobody_left();
+        }
+        let told = [
+            "4 ranks on 2 nodes",
+            "over tcp",
+            "zero-3 shards over 2 ranks, over shm; 2 such sets of ranks hold the same, over tcp",
+        ];
+        for part in told {
+            assert!(own[0].stdout.contains(part), "{}", own[0].stdout);
+        }
+        assert_alike(&own[0], &expected[0]);
+    }
+    for rank in train(["a", "a", "b", "a"], &NODE) {
+        rank.assert_code(1);
+        let words = ["the nodes have 3, 1", "start equally many on each"];
+        rank.assert_stderr(&words);
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_others_of_all_sets() {
+    if !can_pretend_hosts() {
+        eprintln!("SKIPPED: a_killed_rank_is_named: no right to change the host name");
+        return;
+    }
+    // With `auto` the ranks of a node share memory.
+    for (transport, victim) in [("auto", 3), ("auto", 0), ("tcp", 1)] {
+        let transport = format!("parallel.transport={transport}");
+        let endless = ["train.epochs=1000000", "parallel.timeout_seconds=20"];
+        let settings = [&NODE[..], &endless, &[&transport]].concat();
+        let mut ranks = start_on(["a", "a", "b", "b"], &settings);
+        ranks[0].wait_for_metrics(5);
+        kill_process(ranks[victim].pid(), Signal::KILL).unwrap();
+        for (rank, running) in ranks.into_iter().enumerate() {
+            let finished = running.wait(Duration::from_secs(20));
+            finished.assert_nobody_left();
+            if rank != victim {
+                finished
+                    .assert_code(1)
+                    .assert_stderr(&[&format!("rank {victim} ")]);
+            }
+        }
+        let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
+        let left: Vec<_> = left
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.contains("burn"))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
