@@ -7,6 +7,7 @@
 //! asynchronous collective and comes back out of its handle, so nobody can touch it meanwhile.
 
 use crate::element::{DType, Element};
+use crate::shard::Cuts;
 use crate::transport::shm::Region;
 
 /// A cache line: plain memory is allocated in these so that vector code finds it aligned.
@@ -23,6 +24,7 @@ enum Memory {
 pub struct Buffer {
     dtype: DType,
     len: usize,
+    cuts: Cuts,
     memory: Memory,
 }
 
@@ -43,6 +45,7 @@ impl Buffer {
         Self {
             dtype,
             len,
+            cuts: Cuts::Even,
             memory: Memory::Plain(vec![Line([0; 64]); lines]),
         }
     }
@@ -62,8 +65,22 @@ impl Buffer {
         Self {
             dtype,
             len,
+            cuts: Cuts::Even,
             memory: Memory::Registered(region),
         }
+    }
+
+    /// Says where reduce-scatter and all-gather cut it into the ranks' shards, on all ranks alike;
+    /// evenly unless this is called.
+    #[must_use]
+    pub fn cut(mut self, cuts: Cuts) -> Self {
+        self.cuts = cuts;
+        self
+    }
+
+    /// Where it is cut into the ranks' shards.
+    pub fn cuts(&self) -> &Cuts {
+        &self.cuts
     }
 
     /// Number of elements.

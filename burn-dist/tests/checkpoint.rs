@@ -9,13 +9,13 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamWConfig, SgdConfig};
+use burn::optim::{AdafactorConfig, AdamWConfig, LambConfig, LionConfig, MuonConfig, SgdConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::checkpoint::{CheckpointError, Job, Manifest, Source, Writer, list, newest_good};
 use burn_dist::parallel::{
     Checksum, EmaOptions, LossScaleOptions, Parallel, ParallelError, ParallelOptions,
-    ParameterOptimizer, Precision, StepReport, Strategy,
+    ParameterGroup, ParameterOptimizer, ParameterSpec, Precision, StepReport, Strategy,
 };
 use burn_dist::{GroupOptions, ProcessGroup};
 use serde_json::json;
@@ -50,6 +50,13 @@ impl Net {
 
 fn adamw() -> ParameterOptimizer {
     AdamWConfig::new().into()
+}
+
+/// For matrices; AdamW for the others.
+fn muon() -> ParameterOptimizer {
+    let is_matrix = |spec: &ParameterSpec| spec.shape.len() == 2;
+    let matrices = ParameterGroup::new("matrices", is_matrix, MuonConfig::new());
+    adamw().with_group(matrices)
 }
 
 fn momentum() -> ParameterOptimizer {
@@ -445,8 +452,15 @@ fn leg(
 #[test]
 fn any_number_of_ranks_continues_any_strategy() {
     use Strategy::{Ddp, Zero1, Zero2, Zero3};
-    let optimizers: [fn() -> ParameterOptimizer; 3] =
-        [adamw, momentum, || burn::optim::LionConfig::new().into()];
+    let optimizers: [fn() -> ParameterOptimizer; 6] = [
+        adamw,
+        momentum,
+        || LionConfig::new().into(),
+        // These have to see whole parameters.
+        || LambConfig::new().with_weight_decay(0.1).into(),
+        || AdafactorConfig::new().into(),
+        muon,
+    ];
     for optimizer in optimizers {
         let folder = tempfile::tempdir().unwrap();
         Net::save_first(folder.path(), optimizer);

@@ -43,7 +43,7 @@ use burn::tensor::{Device, FloatDType};
 pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
 pub use ema::EmaOptions;
 pub use error::ParallelError;
-pub use estimate::MemoryEstimate;
+pub use estimate::{MemoryEstimate, ParameterState};
 pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, Strategy, UnknownStrategy};
@@ -142,7 +142,8 @@ impl<M: Module> Parallel<M> {
         let (model, outcome) = replicas::broadcast(model, which, group);
         tell_others(group, outcome)?;
         let keep = options.strategy.gradients();
-        let mut reducer = Reducer::new(group, parameters, options.buckets, keep)?;
+        let whole = optimizer.whole();
+        let mut reducer = Reducer::new(group, parameters, &whole, options.buckets, keep)?;
         let device = model
             .devices()
             .into_iter()
@@ -214,12 +215,6 @@ impl<M: Module> Parallel<M> {
                 return Err(ParallelError::NotSharded {
                     path: spec.path.clone(),
                     dtype: spec.dtype,
-                    strategy,
-                });
-            }
-            if let Some(spec) = optimizer.first_whole().and_then(|i| parameters.get(i)) {
-                return Err(ParallelError::WholeTensors {
-                    path: spec.path.clone(),
                     strategy,
                 });
             }
@@ -470,9 +465,9 @@ impl<M: Module> Parallel<M> {
             };
             ema.start_at(values);
         }
-        let flat = self.options.strategy.shards();
+        let cut = self.options.strategy.shards();
         let (optimizer, device) = (&mut self.optimizer, device.inner());
-        state::restore_optimizer(parameters, owned, optimizer, source, &device, flat)
+        state::restore_optimizer(parameters, owned, optimizer, source, &device, cut)
     }
 
     /// Changes the number of micro-batches of the steps that follow. Every rank makes this call.

@@ -68,7 +68,7 @@ fn start(
             fill(slot.parameter, own);
         }
     }
-    Ok(group.start_all_gather(buffer))
+    Ok(group.start_all_gather(buffer.cut(layout.cuts.clone())))
 }
 
 /// Where in its bucket lies what this rank owns of a parameter that begins at `start`.
@@ -133,7 +133,8 @@ fn copy_piece(pieces: &[Arc<Vec<f32>>], parameter: usize, own: &mut [f32]) {
 ///
 /// A forward pass reads the buckets from the last to the first, backward the other way round. So
 /// whoever reads a bucket makes the next ones in that direction start, and those that were read
-/// longest ago are given up.
+/// longest ago are given up. Buckets of whole parameters and those that are cut alternate in one
+/// pass, so each of the two has an order of its own.
 pub(crate) struct Store {
     group: ProcessGroup,
     reducer: Arc<Reducer>,
@@ -146,9 +147,16 @@ struct State {
     pieces: Vec<Arc<Vec<f32>>>,
     /// Gathered buckets and those on their way; the one that was read last is at the back.
     gathered: VecDeque<Gathered>,
+    /// Of the buckets that are cut, and of those of whole parameters.
+    passes: [Pass; 2],
+    failure: Option<Error>,
+}
+
+/// Where reading stands.
+#[derive(Clone, Copy, Default)]
+struct Pass {
     last: Option<usize>,
     backwards: bool,
-    failure: Option<Error>,
 }
 
 struct Gathered {
@@ -185,8 +193,7 @@ impl Store {
             state: Mutex::new(State {
                 pieces,
                 gathered: VecDeque::new(),
-                last: None,
-                backwards: false,
+                passes: Default::default(),
                 failure: None,
             }),
         }
@@ -201,7 +208,9 @@ impl Store {
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut [Arc<Vec<f32>>]) -> R) -> R {
         let mut state = self.lock();
         state.gathered.clear();
-        state.last = None;
+        for pass in &mut state.passes {
+            pass.last = None;
+        }
         change(&mut state.pieces)
     }
 
@@ -280,27 +289,36 @@ impl Store {
     }
 
     fn look_ahead(&self, state: &mut State, bucket: usize) -> Result<(), Error> {
-        let buckets = self.reducer.layouts().len();
-        state.backwards = match state.last {
+        let layouts = self.reducer.layouts();
+        let is_whole = |bucket: usize| layouts.get(bucket).is_some_and(BucketLayout::is_whole);
+        let alike = |other: &usize| is_whole(*other) == is_whole(bucket);
+        let mut before = (0..bucket).rev().filter(alike).peekable();
+        let mut after = (bucket + 1..layouts.len()).filter(alike).peekable();
+        let pass = &mut state.passes[usize::from(is_whole(bucket))];
+        let between = before.peek().is_some() && after.peek().is_some();
+        pass.backwards = match pass.last {
             Some(last) if last != bucket => bucket < last,
-            Some(_) if bucket > 0 && bucket + 1 < buckets => state.backwards,
-            _ => bucket > 0,
+            Some(_) if between => pass.backwards,
+            _ => before.peek().is_some(),
         };
-        state.last = Some(bucket);
-        for distance in 1..=self.prefetch {
-            let next = match state.backwards {
-                true => bucket.checked_sub(distance),
-                false => Some(bucket + distance).filter(|next| *next < buckets),
-            };
-            let there = |next| state.gathered.iter().any(|entry| entry.bucket == next);
-            if let Some(next) = next.filter(|next| !there(*next)) {
+        pass.last = Some(bucket);
+        let next: Vec<usize> = match pass.backwards {
+            true => before.take(self.prefetch).collect(),
+            false => after.take(self.prefetch).collect(),
+        };
+        for next in next {
+            if !state.gathered.iter().any(|entry| entry.bucket == next) {
                 self.ensure(state, next)?;
             }
         }
         // A block may lie in two buckets, so the one before is kept as well.
-        while state.gathered.len() > self.prefetch + 2 {
-            state.gathered.pop_front();
-        }
+        let there = state.gathered.iter().filter(|entry| alike(&entry.bucket));
+        let mut spare = there.count().saturating_sub(self.prefetch + 2);
+        state.gathered.retain(|entry| {
+            let gone = spare > 0 && alike(&entry.bucket);
+            spare -= usize::from(gone);
+            !gone
+        });
         Ok(())
     }
 

@@ -8,4 +8,5 @@ mod models;
 mod precision;
 mod ranks;
 mod single;
+mod whole;
 mod zero;
