@@ -30,7 +30,8 @@ pub struct ParameterGroup {
 
 impl ParameterGroup {
     /// The parameters that `select` says yes to, stepped by `optimizer`: the same as the others'
-    /// but for its settings. `name` is for error messages.
+    /// but for its settings, or another one, and perhaps with groups of its own. `name` is for error
+    /// messages.
     pub fn new(
         name: impl Into<String>,
         select: impl Fn(&ParameterSpec) -> bool + Send + Sync + 'static,

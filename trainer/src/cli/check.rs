@@ -59,14 +59,12 @@ pub fn say_resolved(loaded: &Loaded, size: usize) -> Result<(), Failure> {
 /// What parameters, gradients, optimizer state and activations take on each rank, and what fits
 /// beside the other ranks if all of them are on this host.
 fn say_memory(config: &Config, plan: &Plan, size: usize) {
-    let moments = config.optimizer.moments();
-    let parameters = plan.parameters as u64;
     let available = available_bytes();
     let room = available.map(|bytes| bytes / size.max(1) as u64);
     let activations = Activations::of(config, plan, available);
     say("# MiB on each rank: parameters + gradients + optimizer + activations");
     for strategy in Strategy::ALL {
-        let own = MemoryEstimate::new(strategy, parameters, moments, size);
+        let own = MemoryEstimate::of(strategy, &plan.states, size);
         let activations = activations.under(strategy);
         let total = own.total().saturating_add(activations.unwrap_or(0));
         let fits = match room {

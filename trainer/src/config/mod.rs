@@ -16,6 +16,7 @@ mod section;
 mod sections;
 mod source;
 mod validate;
+mod whole_tensors;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -33,6 +34,7 @@ pub use groups::GroupConfig;
 pub use model::*;
 pub use precision::*;
 pub use sections::*;
+pub use whole_tensors::*;
 
 use error::Fault;
 use section::{Choice, Section, fields, suggest};
@@ -86,10 +88,15 @@ const OPTIMIZERS: &[Choice<OptimizerConfig>] = &[
     ("adadelta", |section| {
         Ok(OptimizerConfig::Adadelta(section.read()?))
     }),
+    ("lamb", |section| Ok(OptimizerConfig::Lamb(section.read()?))),
+    ("adafactor", |section| {
+        Ok(OptimizerConfig::Adafactor(section.read()?))
+    }),
+    ("muon", |section| Ok(OptimizerConfig::Muon(section.read()?))),
 ];
 
 /// The keys of the sections whose keys depend on their `name`, beside that, by name.
-fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 9] {
+fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 12] {
     [
         ("model", "cnn", fields::<CnnConfig>()),
         ("model", "csc-cnn", fields::<CscCnnConfig>()),
@@ -100,6 +107,9 @@ fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 9] {
         ("optimizer", "adam", fields::<AdamConfig>()),
         ("optimizer", "adamw", fields::<AdamWConfig>()),
         ("optimizer", "adadelta", fields::<AdadeltaConfig>()),
+        ("optimizer", "lamb", fields::<LambConfig>()),
+        ("optimizer", "adafactor", fields::<AdafactorConfig>()),
+        ("optimizer", "muon", fields::<MuonConfig>()),
     ]
 }
 

@@ -11,7 +11,7 @@ use burn_dist::parallel::{
 
 pub use adadelta::{Adadelta, AdadeltaState};
 
-use crate::config::OptimizerConfig;
+use crate::config::{AdjustLr, MuonConfig, OptimizerConfig};
 
 /// The optimizer that `config` describes, with its groups.
 pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
@@ -72,7 +72,50 @@ fn plain(config: &OptimizerConfig) -> ParameterOptimizer {
         OptimizerConfig::Adadelta(adadelta) => {
             ParameterOptimizer::new(Adadelta::new(adadelta)).element_wise()
         }
+        OptimizerConfig::Lamb(lamb) => optim::LambConfig::new()
+            .with_beta_1(lamb.betas[0] as f32)
+            .with_beta_2(lamb.betas[1] as f32)
+            .with_epsilon(lamb.eps as f32)
+            .with_weight_decay(lamb.weight_decay as f32)
+            .into(),
+        OptimizerConfig::Adafactor(adafactor) => optim::AdafactorConfig::new()
+            .with_epsilon_1(adafactor.eps[0] as f32)
+            .with_epsilon_2(adafactor.eps[1] as f32)
+            .with_clip_threshold(adafactor.clip_threshold as f32)
+            .with_decay_rate(adafactor.beta2_decay)
+            .with_relative_step(adafactor.relative_step)
+            .with_scale_parameter(adafactor.scale_parameter)
+            .with_weight_decay(adafactor.weight_decay as f32)
+            .into(),
+        OptimizerConfig::Muon(muon) => of_muon(muon),
     }
+}
+
+/// Muon for matrices, AdamW for the rest.
+fn of_muon(muon: &MuonConfig) -> ParameterOptimizer {
+    let adamw = optim::AdamWConfig::new()
+        .with_beta_1(muon.adamw_betas[0] as f32)
+        .with_beta_2(muon.adamw_betas[1] as f32)
+        .with_epsilon(muon.adamw_eps as f32)
+        .with_weight_decay(muon.weight_decay as f32);
+    let config = muon.clone();
+    let left = move |parameter: &ParameterSpec| config.leaves_to_adamw(parameter);
+    let left = ParameterGroup::new("what Muon leaves to AdamW", left, adamw)
+        .with_lr_factor(muon.adamw_lr() / muon.lr);
+    let matrices = optim::MuonConfig::new()
+        .with_momentum(MomentumConfig {
+            momentum: muon.momentum,
+            dampening: 0.0,
+            nesterov: muon.nesterov,
+        })
+        .with_ns_steps(usize::try_from(muon.ns_steps).unwrap_or(usize::MAX))
+        .with_epsilon(muon.eps as f32)
+        .with_adjust_lr_fn(match muon.adjust_lr {
+            AdjustLr::Original => optim::AdjustLrFn::Original,
+            AdjustLr::MatchRmsAdamW => optim::AdjustLrFn::MatchRmsAdamW,
+        })
+        .with_weight_decay(weight_decay(muon.weight_decay));
+    ParameterOptimizer::from(matrices).with_group(left.or_empty())
 }
 
 fn weight_decay(penalty: f64) -> Option<WeightDecayConfig> {

@@ -33,8 +33,11 @@ pub(crate) fn train<M: ImageClassifier>(
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
     let work = work(session, &model);
-    let (parameters, ranks) = (crate::model::num_parameters(&model), session.group.size());
-    crate::device::check_memory(config, &session.device, parameters, ranks)?;
+    let (states, ranks) = (
+        crate::model::states(&model, &config.optimizer),
+        session.group.size(),
+    );
+    crate::device::check_memory(config, &session.device, &states, ranks)?;
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
