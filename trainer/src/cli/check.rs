@@ -63,6 +63,9 @@ fn say_memory(config: &Config, plan: &Plan, size: usize) {
     let room = available.map(|bytes| bytes / size.max(1) as u64);
     let activations = Activations::of(config, plan, available);
     say("# MiB on each rank: parameters + gradients + optimizer + activations");
+    if plan.states.iter().any(|state| state.whole) {
+        say("# (that which has most: what this optimizer has to see whole is not cut)");
+    }
     for strategy in Strategy::ALL {
         let own = MemoryEstimate::of(strategy, &plan.states, size);
         let activations = activations.under(strategy);
