@@ -210,14 +210,14 @@ impl<M: Module> Parallel<M> {
         let on_host = || model.devices().iter().all(device::is_host);
         let optimizer =
             OptimizerState::new(optimizer, &parameters, strategy.shards() || on_host())?;
-        if strategy.shards() {
-            if let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32) {
-                return Err(ParallelError::NotSharded {
-                    path: spec.path.clone(),
-                    dtype: spec.dtype,
-                    strategy,
-                });
-            }
+        if strategy.shards()
+            && let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32)
+        {
+            return Err(ParallelError::NotSharded {
+                path: spec.path.clone(),
+                dtype: spec.dtype,
+                strategy,
+            });
         }
         Ok((description, parameters, optimizer))
     }

@@ -159,6 +159,31 @@ struct Pass {
     backwards: bool,
 }
 
+impl Pass {
+    /// Notes that a bucket is read, and gives those that will be next, nearest first. There are others
+    /// `before` and `after` it, both from near to far.
+    fn read(
+        &mut self,
+        bucket: usize,
+        before: impl Iterator<Item = usize>,
+        after: impl Iterator<Item = usize>,
+        count: usize,
+    ) -> Vec<usize> {
+        let (mut before, mut after) = (before.peekable(), after.peekable());
+        let between = before.peek().is_some() && after.peek().is_some();
+        self.backwards = match self.last {
+            Some(last) if last != bucket => bucket < last,
+            Some(_) if between => self.backwards,
+            _ => before.peek().is_some(),
+        };
+        self.last = Some(bucket);
+        match self.backwards {
+            true => before.take(count).collect(),
+            false => after.take(count).collect(),
+        }
+    }
+}
+
 struct Gathered {
     bucket: usize,
     content: Content,
@@ -292,21 +317,10 @@ impl Store {
         let layouts = self.reducer.layouts();
         let is_whole = |bucket: usize| layouts.get(bucket).is_some_and(BucketLayout::is_whole);
         let alike = |other: &usize| is_whole(*other) == is_whole(bucket);
-        let mut before = (0..bucket).rev().filter(alike).peekable();
-        let mut after = (bucket + 1..layouts.len()).filter(alike).peekable();
+        let before = (0..bucket).rev().filter(alike);
+        let after = (bucket + 1..layouts.len()).filter(alike);
         let pass = &mut state.passes[usize::from(is_whole(bucket))];
-        let between = before.peek().is_some() && after.peek().is_some();
-        pass.backwards = match pass.last {
-            Some(last) if last != bucket => bucket < last,
-            Some(_) if between => pass.backwards,
-            _ => before.peek().is_some(),
-        };
-        pass.last = Some(bucket);
-        let next: Vec<usize> = match pass.backwards {
-            true => before.take(self.prefetch).collect(),
-            false => after.take(self.prefetch).collect(),
-        };
-        for next in next {
+        for next in pass.read(bucket, before, after, self.prefetch) {
             if !state.gathered.iter().any(|entry| entry.bucket == next) {
                 self.ensure(state, next)?;
             }
@@ -343,5 +357,48 @@ impl ParameterSource for Store {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Store({} parameters)", self.reducer.parameters().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads buckets 0, 2, 5 and 6 among others that are of the other kind.
+    fn read(pass: &mut Pass, bucket: usize) -> Vec<usize> {
+        let before = [6, 5, 2, 0].into_iter().filter(|other| *other < bucket);
+        let after = [0, 2, 5, 6].into_iter().filter(|other| *other > bucket);
+        pass.read(bucket, before, after, 2)
+    }
+
+    #[test]
+    fn what_lies_ahead_follows_the_direction_and_is_of_the_same_kind() {
+        let mut pass = Pass::default();
+        // Forward, then backward, in which a block reads both of its buckets twice.
+        let steps = [
+            (6, vec![5, 2]),
+            (5, vec![2, 0]),
+            (5, vec![2, 0]),
+            (2, vec![0]),
+            (0, vec![]),
+            (0, vec![2, 5]),
+            (2, vec![5, 6]),
+            (2, vec![5, 6]),
+            (5, vec![6]),
+            (6, vec![]),
+            (6, vec![5, 2]),
+        ];
+        for (bucket, expected) in steps {
+            assert_eq!(read(&mut pass, bucket), expected, "{bucket}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_alone_has_nothing_ahead() {
+        let mut pass = Pass::default();
+        for _ in 0..3 {
+            let none = std::iter::empty;
+            assert!(pass.read(4, none(), none(), 3).is_empty());
+        }
     }
 }

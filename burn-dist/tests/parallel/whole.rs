@@ -78,6 +78,12 @@ fn averages_follow_bit_for_bit() {
 }
 
 #[test]
+fn nothing_or_much_may_be_gathered_ahead() {
+    assert_follows(2, muon, |options| options.prefetch = 0, Follow::BitForBit);
+    assert_follows(2, mixed, |options| options.prefetch = 5, Follow::BitForBit);
+}
+
+#[test]
 fn clipped_and_accumulated_steps_follow_closely() {
     let change = |options: &mut ParallelOptions| {
         options.accumulate = 2;
