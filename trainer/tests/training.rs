@@ -158,7 +158,7 @@ fn every_optimizer_learns() {
         ["optimizer.name=lamb", "optimizer.lr=0.02"],
         ["optimizer.name=adafactor", "optimizer.lr=0.1"],
         [
-            "optimizer={name=\"muon\", lr=0.02, adamw_lr=0.01, adamw_match=[\"head.*\"]}",
+            "optimizer={name=\"muon\", lr=0.02, adamw_lr=0.01, adamw_match=[\"fc2.*\"]}",
             "ema.decay=0.9",
         ],
     ] {

@@ -127,7 +127,7 @@ pub struct MuonConfig {
     /// parameters too. Default 0.1.
     pub weight_decay: f64,
     /// Patterns for whole paths of matrices that are AdamW's too; usual are the first and the last
-    /// layer, such as `["head.*"]`. Default none.
+    /// layer, such as `["head.*"]`. Each has to match a parameter. Default none.
     pub adamw_match: Vec<String>,
     /// Learning rate of AdamW, on the same schedule. Default: `lr`.
     #[serde(skip_serializing_if = "Option::is_none")]
