@@ -112,7 +112,8 @@ pub enum CollectiveError {
     },
     /// A buffer that is not cut into as many shards as there are ranks.
     #[error(
-        "a buffer of {len} elements is not cut into shards of {size} ranks: give one end per rank, ascending, the last {len}"
+        "a buffer of {len} elements is not cut into shards of {size} ranks: give one end per rank, \
+         ascending, the last {len}"
     )]
     Cuts {
         /// Elements of the buffer.
