@@ -161,7 +161,8 @@ impl ModuleVisitor for Lister<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_require_grad() {
+        // To look at a parameter that nobody has used yet would make it come to exist.
+        if !param.is_initialized() || param.is_require_grad() {
             self.states.push(self.optimizer.state_of(&ParameterSpec {
                 path: self.path.join("."),
                 shape: param.lazy_shape().to_vec(),
