@@ -402,15 +402,15 @@ fn a_rank_that_writes_nothing_does_not_hold_up_the_run() {
 
 /// Trains up to step `until` on `size` ranks, from a checkpoint if there is one, and writes one at
 /// the end. All ranks see the same data, so that the world size does not matter. Gives the loss of
-/// the last step and the checksum.
+/// the last step, and the averages of the parameters.
 fn leg(
     folder: &Path,
     from: Option<u64>,
     until: u64,
     size: usize,
     (strategy, optimizer): (Strategy, fn() -> ParameterOptimizer),
-) -> (f32, Checksum) {
-    let legs = on_ranks(size, |group| {
+) -> (f32, Vec<f32>) {
+    let mut legs = on_ranks(size, |group| {
         let options = ParallelOptions {
             strategy,
             ema: Some(EmaOptions {
@@ -443,29 +443,32 @@ fn leg(
         assert!(writer.submit(job(&training, until)).is_none());
         writer.wait().unwrap().unwrap();
         let ema = training.valid_ema().unwrap();
-        let sum: f32 = ema.first.weight.val().sum().into_scalar();
-        (last + sum, training.verify_replicas().unwrap())
+        training.verify_replicas().unwrap();
+        let averages = ema.first.weight.val().into_data();
+        (last, averages.try_to_vec().unwrap())
     });
-    legs[0]
+    legs.swap_remove(0)
 }
 
 #[test]
 fn any_number_of_ranks_continues_any_strategy() {
     use Strategy::{Ddp, Zero1, Zero2, Zero3};
-    let optimizers: [fn() -> ParameterOptimizer; 6] = [
-        adamw,
-        momentum,
-        || LionConfig::new().into(),
+    type Build = fn() -> ParameterOptimizer;
+    let optimizers: [(Build, f32); 6] = [
+        (adamw, 1e-6),
+        (momentum, 1e-6),
+        (|| LionConfig::new().into(), 1e-6),
         // These have to see whole parameters.
-        || LambConfig::new().with_weight_decay(0.1).into(),
-        || AdafactorConfig::new().into(),
-        muon,
+        (|| LambConfig::new().with_weight_decay(0.1).into(), 1e-6),
+        (|| AdafactorConfig::new().into(), 1e-6),
+        // Four samples have four directions; in all others it takes rounding for gradients.
+        (muon, 1e-5),
     ];
-    for optimizer in optimizers {
+    for (optimizer, tolerance) in optimizers {
         let folder = tempfile::tempdir().unwrap();
         Net::save_first(folder.path(), optimizer);
         let whole = leg(folder.path(), Some(0), 12, 1, (Ddp, optimizer));
-        let mut resharded = whole;
+        let mut resharded = whole.clone();
         let legs = [
             (4, Zero3),
             (2, Zero3),
@@ -491,9 +494,19 @@ fn any_number_of_ranks_continues_any_strategy() {
         }
         let difference = (whole.0 - resharded.0).abs();
         assert!(
-            difference <= 1e-6 * whole.0.abs(),
+            difference <= tolerance * whole.0.abs(),
             "{whole:?} {resharded:?}"
         );
+        let largest = whole
+            .1
+            .iter()
+            .fold(0.0f32, |most, value| most.max(value.abs()));
+        for (whole, resharded) in whole.1.iter().zip(&resharded.1) {
+            assert!(
+                (whole - resharded).abs() <= 1e-5 * largest,
+                "{whole} {resharded}"
+            );
+        }
     }
 }
 
