@@ -9,6 +9,7 @@
 mod recycled;
 
 use crate::element::{DType, Element};
+use crate::shard::Cuts;
 use crate::transport::shm::Region;
 use recycled::Recycled;
 
@@ -27,6 +28,7 @@ enum Memory {
 pub struct Buffer {
     dtype: DType,
     len: usize,
+    cuts: Cuts,
     memory: Memory,
 }
 
@@ -47,6 +49,7 @@ impl Buffer {
         Self {
             dtype,
             len,
+            cuts: Cuts::Even,
             memory: Memory::Plain(lines),
         }
     }
@@ -57,6 +60,7 @@ impl Buffer {
         Self {
             dtype,
             len,
+            cuts: Cuts::Even,
             memory: Memory::Recycled(Recycled::new(lines(dtype, len))),
         }
     }
@@ -76,8 +80,22 @@ impl Buffer {
         Self {
             dtype,
             len,
+            cuts: Cuts::Even,
             memory: Memory::Registered(region),
         }
+    }
+
+    /// Says where reduce-scatter and all-gather cut it into the ranks' shards, on all ranks alike;
+    /// evenly unless this is called.
+    #[must_use]
+    pub fn cut(mut self, cuts: Cuts) -> Self {
+        self.cuts = cuts;
+        self
+    }
+
+    /// Where it is cut into the ranks' shards.
+    pub fn cuts(&self) -> &Cuts {
+        &self.cuts
     }
 
     /// Number of elements.

@@ -110,6 +110,17 @@ pub enum CollectiveError {
         /// The world size.
         size: usize,
     },
+    /// A buffer that is not cut into as many shards as there are ranks.
+    #[error(
+        "a buffer of {len} elements is not cut into shards of {size} ranks: give one end per rank, \
+         ascending, the last {len}"
+    )]
+    Cuts {
+        /// Elements of the buffer.
+        len: usize,
+        /// The world size.
+        size: usize,
+    },
     /// All ranks' bytes together are more than a gather of bytes is for.
     #[error("{bytes} bytes are too many for a gather of bytes; use an all-gather")]
     TooLarge {

@@ -35,4 +35,4 @@ pub use buffer::Buffer;
 pub use element::{DType, Element, ReduceOp};
 pub use error::{CollectiveError, Error};
 pub use group::{Algorithm, GroupOptions, Handle, ProcessGroup, TransportKind};
-pub use shard::shard;
+pub use shard::{Cuts, shard};

@@ -6,6 +6,7 @@
 //! reduce-scattered.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Rank `rank`'s shard of `len` elements: balanced, in rank order, the first `len % size` ranks
 /// with one element more.
@@ -18,6 +19,68 @@ pub fn shard(len: usize, size: usize, rank: usize) -> Range<usize> {
     let (base, extra) = (len / size, len % size);
     let start = |rank: usize| rank * base + rank.min(extra);
     start(rank)..start(rank + 1)
+}
+
+/// Where a buffer is cut into the ranks' shards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Cuts {
+    /// Balanced: see [`shard`].
+    #[default]
+    Even,
+    /// For each rank the element before which its shard ends. It begins where that of the rank
+    /// before ends, and may be empty.
+    Ends(Arc<[usize]>),
+}
+
+impl Cuts {
+    /// Rank `rank`'s shard of `len` elements.
+    pub fn shard(&self, len: usize, size: usize, rank: usize) -> Range<usize> {
+        match self {
+            Self::Even => shard(len, size, rank),
+            Self::Ends(ends) => {
+                let end = |rank: usize| ends.get(rank).copied().unwrap_or(len);
+                rank.checked_sub(1).map_or(0, end)..end(rank)
+            }
+        }
+    }
+
+    /// Whether these are the shards of `size` ranks, and of `len` elements together.
+    pub(crate) fn fit(&self, len: usize, size: usize) -> bool {
+        match self {
+            Self::Even => true,
+            Self::Ends(ends) => ends.len() == size && ends.is_sorted() && ends.last() == Some(&len),
+        }
+    }
+
+    /// What the ranks compare before they go by them: 0 if they are even.
+    pub(crate) fn digest(&self) -> u32 {
+        let Self::Ends(ends) = self else {
+            return 0;
+        };
+        let mut hasher = blake3::Hasher::new();
+        for end in ends.iter() {
+            hasher.update(&(*end as u64).to_le_bytes());
+        }
+        let [a, b, c, d, ..] = *hasher.finalize().as_bytes();
+        u32::from_le_bytes([a, b, c, d]).max(1)
+    }
+}
+
+/// Divides things of these sizes among `ranks`, so that every one has about as much: the largest
+/// first, each to the rank that has least. No rank has more than a third above the best division
+/// (Graham 1969, <https://doi.org/10.1137/0117039>).
+pub(crate) fn divide(sizes: &[usize], ranks: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(sizes[*index]));
+    let mut loads = vec![0usize; ranks.max(1)];
+    let mut owners = vec![0; sizes.len()];
+    for index in order {
+        let least = (0..loads.len()).min_by_key(|rank| loads[*rank]);
+        let least = least.unwrap_or(0);
+        loads[least] += sizes[index];
+        owners[index] = least;
+    }
+    owners
 }
 
 /// The ranks in the order in which their parts of `owner`'s shard are added.
@@ -64,6 +127,62 @@ mod tests {
             }
             prop_assert_eq!(at, range.end);
         }
+    }
+
+    proptest! {
+        /// Against all divisions there are.
+        #[test]
+        fn no_rank_has_more_than_a_third_above_the_best_division(
+            sizes in prop::collection::vec(0usize..100, 0..7),
+            ranks in 1usize..4,
+        ) {
+            let largest_load = |owners: &[usize]| {
+                let load = |rank| {
+                    let own = owners.iter().zip(&sizes).filter(|(owner, _)| **owner == rank);
+                    own.map(|(_, size)| size).sum::<usize>()
+                };
+                (0..ranks).map(load).max().unwrap_or(0)
+            };
+            let division = |mut number: usize| -> Vec<usize> {
+                let digit = |_| {
+                    let digit = number % ranks;
+                    number /= ranks;
+                    digit
+                };
+                (0..sizes.len()).map(digit).collect()
+            };
+            let all = 0..ranks.pow(sizes.len() as u32);
+            let best = all.map(|number| largest_load(&division(number))).min().unwrap_or(0);
+            let owners = divide(&sizes, ranks);
+            prop_assert!(owners.iter().all(|owner| *owner < ranks));
+            prop_assert!(3 * largest_load(&owners) <= 4 * best, "{owners:?}");
+        }
+
+        #[test]
+        fn uneven_cuts_tile_the_buffer(ends in prop::collection::vec(0usize..100, 1..9)) {
+            let mut ends = ends;
+            ends.sort_unstable();
+            let (len, size) = (ends[ends.len() - 1], ends.len());
+            let cuts = Cuts::Ends(ends.into());
+            prop_assert!(cuts.fit(len, size));
+            prop_assert!(!cuts.fit(len + 1, size) && !cuts.fit(len, size + 1));
+            let mut at = 0;
+            for rank in 0..size {
+                let shard = cuts.shard(len, size, rank);
+                prop_assert_eq!(shard.start, at);
+                at = shard.end;
+            }
+            prop_assert_eq!(at, len);
+            prop_assert!(cuts.digest() != 0 && Cuts::Even.digest() == 0);
+        }
+    }
+
+    #[test]
+    fn the_largest_are_divided_first() {
+        assert_eq!(divide(&[10, 4, 3, 2, 9], 2), [0, 1, 0, 0, 1]);
+        assert_eq!(divide(&[1, 1, 1], 3), [0, 1, 2]);
+        assert_eq!(divide(&[1, 2], 1), [0, 0]);
+        assert!(divide(&[], 3).is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a rank computes on, and whether the state of the training fits there.
 
 use burn_dist::device::{ChosenDevice, DeviceChoice, DeviceError, MemoryShortage, device_memory};
-use burn_dist::parallel::MemoryEstimate;
+use burn_dist::parallel::{MemoryEstimate, ParameterState};
 use burn_dist::world::World;
 
 use crate::config::{Config, DeviceName, StrategyName};
@@ -38,16 +38,14 @@ fn wanted(config: &Config) -> DeviceChoice {
 pub(crate) fn check_memory(
     config: &Config,
     chosen: &ChosenDevice,
-    parameters: usize,
+    states: &[ParameterState],
     ranks: usize,
 ) -> Result<(), TrainError> {
     let Some(total) = chosen.cuda.and_then(device_memory) else {
         return Ok(());
     };
-    let parameters = parameters as u64;
     let strategy = parallel_options(config, 1).strategy;
-    let moments = config.optimizer.moments();
-    let estimate = MemoryEstimate::new(strategy, parameters, moments, ranks);
+    let estimate = MemoryEstimate::of(strategy, states, ranks);
     let needed = match config.parallel.strategy {
         StrategyName::Ddp => estimate.total(),
         // What is sharded lies in host memory.
@@ -56,7 +54,7 @@ pub(crate) fn check_memory(
     };
     Ok(MemoryShortage::check(
         needed,
-        parameters,
+        states.iter().map(|state| state.elements).sum(),
         total,
         chosen.sharing,
     )?)

@@ -2,13 +2,14 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
+use burn_dist::parallel::{ParameterSpec, ParameterState};
 use datasets::Dataset;
 use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError, Pooling, Stem};
 
 use crate::config::{
-    CnnConfig, ModelConfig, PoolingName, ResNetConfig, StemName, VitConfig, VitPreset, WidePreset,
-    WideResNetConfig,
+    CnnConfig, ModelConfig, OptimizerConfig, PoolingName, ResNetConfig, StemName, VitConfig,
+    VitPreset, WidePreset, WideResNetConfig,
 };
 
 /// Longest side of images, in pixels, for which a residual network's stem keeps their size.
@@ -132,20 +133,41 @@ fn classes(data: &dyn Dataset) -> usize {
     data.class_names().len()
 }
 
-/// Trainable elements of `model`, which is on an autodiff device; running statistics are not among them.
-pub fn num_parameters<M: Module>(model: &M) -> usize {
-    let mut counter = Counter(0);
-    model.visit(&mut counter);
-    counter.0
+/// What a training with this optimizer keeps of each trainable parameter of `model`, which is on an
+/// autodiff device; running statistics are not among them.
+pub fn states<M: Module>(model: &M, optimizer: &OptimizerConfig) -> Vec<ParameterState> {
+    let mut lister = Lister {
+        optimizer,
+        path: Vec::new(),
+        states: Vec::new(),
+    };
+    model.visit(&mut lister);
+    lister.states
 }
 
-struct Counter(usize);
+struct Lister<'a> {
+    optimizer: &'a OptimizerConfig,
+    path: Vec<String>,
+    states: Vec<ParameterState>,
+}
 
-impl ModuleVisitor for Counter {
+impl ModuleVisitor for Lister<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         // To look at a parameter that nobody has used yet would make it come to exist.
         if !param.is_initialized() || param.is_require_grad() {
-            self.0 += param.lazy_shape().num_elements();
+            self.states.push(self.optimizer.state_of(&ParameterSpec {
+                path: self.path.join("."),
+                shape: param.lazy_shape().to_vec(),
+                dtype: burn_dist::DType::F32,
+            }));
         }
     }
 }

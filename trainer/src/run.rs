@@ -7,6 +7,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
 use burn_dist::device::ChosenDevice;
+use burn_dist::parallel::ParameterState;
 use burn_dist::world::World;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
 use models::weights::PyTorchKeys;
@@ -279,6 +280,8 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
 pub struct Plan {
     /// Trainable elements of the model.
     pub parameters: usize,
+    /// What the training keeps of each parameter.
+    pub states: Vec<ParameterState>,
     /// Images to learn from.
     pub train_samples: usize,
     /// Images for evaluation.
@@ -309,9 +312,10 @@ pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
     )?;
     // Only counted, and that works everywhere.
     let device = Device::flex().autodiff();
-    let parameters = model::build(&config.model, splits.train.as_ref(), &device, Count(config))??;
+    let states = model::build(&config.model, splits.train.as_ref(), &device, Count(config))??;
     Ok(Plan {
-        parameters,
+        parameters: states.iter().map(|state| state.elements as usize).sum(),
+        states,
         train_samples: samples,
         test_samples: splits.test.len(),
         steps_per_epoch: sampler.steps_per_epoch() as u64,
@@ -319,14 +323,14 @@ pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
     })
 }
 
-/// Counts the trainable elements of the model that is built.
+/// Counts the trainable elements of the model that is built, by parameter.
 struct Count<'a>(&'a Config);
 
 impl WithModel for Count<'_> {
-    type Output = Result<usize, TrainError>;
+    type Output = Result<Vec<ParameterState>, TrainError>;
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let model = initial::load(model, &self.0.model)?;
-        Ok(model::num_parameters(&model))
+        Ok(model::states(&model, &self.0.optimizer))
     }
 }

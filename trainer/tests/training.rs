@@ -155,6 +155,12 @@ fn every_optimizer_learns() {
             "optimizer={name=\"adadelta\", lr=1.0}",
             "train.clip_norm=1.0",
         ],
+        ["optimizer.name=lamb", "optimizer.lr=0.02"],
+        ["optimizer.name=adafactor", "optimizer.lr=0.1"],
+        [
+            "optimizer={name=\"muon\", lr=0.02, adamw_lr=0.01, adamw_match=[\"fc2.*\"]}",
+            "ema.decay=0.9",
+        ],
     ] {
         let finished = train(1, &[settings[0], settings[1], "train.epochs=4"]);
         let losses = finished.losses();
@@ -162,6 +168,23 @@ fn every_optimizer_learns() {
         let first = mean(&losses[..10]);
         let last = mean(&losses[losses.len() - 10..]);
         assert!(last < 0.8 * first, "{settings:?}: {first} to {last}");
+    }
+}
+
+#[test]
+fn optimizers_that_see_whole_parameters_train_alike_under_every_strategy() {
+    for optimizer in ["lamb", "adafactor", "muon"] {
+        let run = |strategy: &str| {
+            let optimizer = format!("optimizer={{name=\"{optimizer}\", lr=0.01}}");
+            let strategy = format!("parallel.strategy={strategy}");
+            let settings = [optimizer.as_str(), &strategy, "train.max_steps=5"];
+            train(2, &settings).losses()
+        };
+        let expected = run("ddp");
+        assert_eq!(expected.len(), 5);
+        for strategy in ["zero-1", "zero-2", "zero-3"] {
+            assert_eq!(run(strategy), expected, "{optimizer}, {strategy}");
+        }
     }
 }
 

@@ -6,11 +6,13 @@
 //!
 //! The same buckets are what sharding cuts: rank `r` owns the [`shard`](crate::shard()) of every
 //! bucket that a reduce-scatter leaves with it. A parameter that lies across a border has one piece
-//! on each side.
+//! on each side. Parameters that must not be cut, because their optimizer has to see all of them, have
+//! buckets of their own, in which those of one owner lie side by side and the borders between them.
 
 use std::ops::Range;
 
-use crate::{DType, shard};
+use crate::shard::divide;
+use crate::{Cuts, DType};
 
 /// Offsets are multiples of this many bytes, so that kernels can use whole vectors.
 const ALIGNMENT: usize = 64;
@@ -78,6 +80,8 @@ pub(crate) struct BucketLayout {
     /// Elements, padding included.
     pub len: usize,
     pub slots: Vec<Slot>,
+    /// Where it is cut into the ranks' shards.
+    pub cuts: Cuts,
 }
 
 impl BucketLayout {
@@ -86,13 +90,13 @@ impl BucketLayout {
         dtype: DType::F32,
         len: 0,
         slots: Vec::new(),
+        cuts: Cuts::Even,
     };
 
     fn open(dtype: DType) -> Self {
         Self {
             dtype,
-            len: 0,
-            slots: Vec::new(),
+            ..Self::EMPTY
         }
     }
 
@@ -109,6 +113,63 @@ impl BucketLayout {
     fn bytes(&self) -> usize {
         self.len * self.dtype.size()
     }
+
+    /// The elements that rank `rank` owns.
+    pub(crate) fn shard(&self, size: usize, rank: usize) -> Range<usize> {
+        self.cuts.shard(self.len, size, rank)
+    }
+
+    /// Whether its parameters are not cut.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.cuts != Cuts::Even
+    }
+
+    /// Puts the parameters of every owner side by side, and the borders between owners.
+    fn by_owner(mut self, owners: &Owners) -> Self {
+        self.slots.sort_by_key(|slot| owners.of(slot.parameter));
+        let mut bucket = Self::open(self.dtype);
+        let mut ends = vec![0; owners.ranks];
+        for slot in self.slots {
+            bucket.push(slot.parameter, slot.elements.len());
+            let owner = owners.of(slot.parameter).unwrap_or(0);
+            ends[owner..].fill(bucket.len);
+        }
+        bucket.cuts = Cuts::Ends(ends.into());
+        bucket
+    }
+}
+
+/// Who owns the parameters that are not cut.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    ranks: usize,
+    /// By parameter; none for those that may be cut, or beyond the last.
+    owners: Vec<Option<usize>>,
+}
+
+impl Owners {
+    /// Every parameter may be cut.
+    pub(crate) const NONE: Self = Self {
+        ranks: 0,
+        owners: Vec::new(),
+    };
+
+    /// Divides the parameters that are to stay `whole` among `ranks`.
+    pub(crate) fn of_whole(parameters: &[ParameterSpec], whole: &[bool], ranks: usize) -> Self {
+        let wanted = |index: &usize| whole.get(*index).is_some_and(|whole| *whole);
+        let indices: Vec<usize> = (0..parameters.len()).filter(wanted).collect();
+        let size = |index: &usize| parameters[*index].num_elements();
+        let sizes: Vec<usize> = indices.iter().map(size).collect();
+        let mut owners = vec![None; parameters.len()];
+        for (index, owner) in indices.into_iter().zip(divide(&sizes, ranks)) {
+            owners[index] = Some(owner);
+        }
+        Self { ranks, owners }
+    }
+
+    fn of(&self, parameter: usize) -> Option<usize> {
+        self.owners.get(parameter).copied().flatten()
+    }
 }
 
 /// The elements of each parameter that a rank owns, in the parameter's own count: what lies in its
@@ -121,7 +182,7 @@ pub(crate) fn owned(
 ) -> Vec<Range<usize>> {
     let mut owned = vec![0..0; parameters];
     for layout in layouts {
-        let shard = shard(layout.len, size, rank);
+        let shard = layout.shard(size, rank);
         for slot in &layout.slots {
             let start = slot.elements.start;
             let begin = slot.elements.start.max(shard.start);
@@ -134,20 +195,29 @@ pub(crate) fn owned(
     owned
 }
 
-/// Buckets for `parameters`, in the order in which they are expected to be full. Element types do
-/// not mix within a bucket.
-pub(crate) fn plan(parameters: &[ParameterSpec], sizes: BucketSizes) -> Vec<BucketLayout> {
+/// Buckets for `parameters`, in the order in which they are expected to be full. Neither element
+/// types nor parameters that have an owner and those that are cut mix within a bucket.
+pub(crate) fn plan(
+    parameters: &[ParameterSpec],
+    owners: &Owners,
+    sizes: BucketSizes,
+) -> Vec<BucketLayout> {
     let mut closed = Vec::new();
-    let mut open: Vec<BucketLayout> = Vec::new();
+    let mut open: Vec<(bool, BucketLayout)> = Vec::new();
+    let close = |(whole, bucket): (bool, BucketLayout)| match whole {
+        true => bucket.by_owner(owners),
+        false => bucket,
+    };
     for (index, parameter) in parameters.iter().enumerate().rev() {
-        let position = match open.iter().position(|b| b.dtype == parameter.dtype) {
-            Some(position) => position,
-            None => {
-                open.push(BucketLayout::open(parameter.dtype));
-                open.len() - 1
-            }
+        let whole = owners.of(index).is_some();
+        let mine = |(other, bucket): &(bool, BucketLayout)| {
+            *other == whole && bucket.dtype == parameter.dtype
         };
-        let bucket = &mut open[position];
+        let position = open.iter().position(mine).unwrap_or_else(|| {
+            open.push((whole, BucketLayout::open(parameter.dtype)));
+            open.len() - 1
+        });
+        let (_, bucket) = &mut open[position];
         bucket.push(index, parameter.num_elements());
         let limit = if closed.is_empty() {
             sizes.first
@@ -155,10 +225,10 @@ pub(crate) fn plan(parameters: &[ParameterSpec], sizes: BucketSizes) -> Vec<Buck
             sizes.others
         };
         if bucket.bytes() >= limit {
-            closed.push(open.remove(position));
+            closed.push(close(open.remove(position)));
         }
     }
-    closed.extend(open);
+    closed.extend(open.into_iter().map(close));
     closed
 }
 
@@ -185,7 +255,7 @@ mod tests {
         // conv1, conv2 and two linear layers, weights and biases.
         let lens = [288, 32, 18_432, 64, 1_179_648, 128, 1280, 10];
         let parameters: Vec<_> = lens.iter().map(|len| spec(DType::F32, *len)).collect();
-        let buckets = plan(&parameters, BucketSizes::default());
+        let buckets = plan(&parameters, &Owners::NONE, BucketSizes::default());
         let order: Vec<_> = buckets.iter().map(parameters_of).collect();
         // The large linear layer closes the first bucket, so that it travels while the
         // convolutions still compute.
@@ -194,7 +264,7 @@ mod tests {
 
     #[test]
     fn no_parameters_need_no_bucket() {
-        assert!(plan(&[], BucketSizes::default()).is_empty());
+        assert!(plan(&[], &Owners::NONE, BucketSizes::default()).is_empty());
     }
 
     fn dtype() -> impl Strategy<Value = DType> {
@@ -204,12 +274,15 @@ mod tests {
     proptest! {
         #[test]
         fn every_parameter_has_one_aligned_place_of_its_own(
-            lens in prop::collection::vec((dtype(), 0usize..3000), 0..40),
+            lens in prop::collection::vec((dtype(), 0usize..3000, any::<bool>()), 0..40),
             first in 0usize..5000,
             others in 0usize..20_000,
+            size in 1usize..6,
         ) {
-            let parameters: Vec<_> = lens.iter().map(|(d, len)| spec(*d, *len)).collect();
-            let buckets = plan(&parameters, BucketSizes { first, others });
+            let parameters: Vec<_> = lens.iter().map(|(d, len, _)| spec(*d, *len)).collect();
+            let whole: Vec<bool> = lens.iter().map(|(.., whole)| *whole).collect();
+            let owners = Owners::of_whole(&parameters, &whole, size);
+            let buckets = plan(&parameters, &owners, BucketSizes { first, others });
             let mut seen = vec![0; parameters.len()];
             for bucket in &buckets {
                 let mut used = vec![0u8; bucket.len];
@@ -217,6 +290,7 @@ mod tests {
                     let parameter = &parameters[slot.parameter];
                     seen[slot.parameter] += 1;
                     prop_assert_eq!(bucket.dtype, parameter.dtype);
+                    prop_assert_eq!(bucket.is_whole(), whole[slot.parameter]);
                     prop_assert_eq!(slot.elements.len(), parameter.num_elements());
                     prop_assert_eq!(slot.elements.start * bucket.dtype.size() % ALIGNMENT, 0);
                     for place in slot.elements.clone() {
@@ -224,37 +298,58 @@ mod tests {
                     }
                 }
                 prop_assert!(used.iter().all(|count| *count <= 1));
-                // Without its last parameter a bucket is below the limit.
-                let last = bucket.slots.last().unwrap();
-                let before = last.elements.start * bucket.dtype.size();
+                // Without the parameter that came last a bucket is below the limit.
+                let last = bucket.slots.iter().min_by_key(|slot| slot.parameter).unwrap();
+                let alignment = ALIGNMENT / bucket.dtype.size();
+                let last = last.elements.len().next_multiple_of(alignment);
+                let before = (bucket.len - last) * bucket.dtype.size();
                 prop_assert!(before == 0 || before < first.max(others));
             }
             prop_assert!(seen.iter().all(|count| *count == 1));
         }
 
         #[test]
-        fn every_element_has_one_owner(
-            lens in prop::collection::vec(0usize..500, 0..20),
+        fn every_element_has_one_owner_and_whole_parameters_one_alone(
+            lens in prop::collection::vec((0usize..500, any::<bool>()), 0..20),
             limit in 0usize..4000,
             size in 1usize..6,
         ) {
+            let (lens, whole): (Vec<usize>, Vec<bool>) = lens.into_iter().unzip();
             let parameters: Vec<_> = lens.iter().map(|len| spec(DType::F32, *len)).collect();
-            let buckets = plan(&parameters, BucketSizes { first: limit, others: limit });
+            let whole_owners = Owners::of_whole(&parameters, &whole, size);
+            let buckets = plan(
+                &parameters,
+                &whole_owners,
+                BucketSizes { first: limit, others: limit },
+            );
+            prop_assert!(buckets.iter().all(|bucket| bucket.cuts.fit(bucket.len, size)));
+            let mut loads = Vec::new();
             let mut owners: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
             let mut total = 0;
             for rank in 0..size {
-                let mut mine = 0;
+                let (mut mine, mut load) = (0, 0);
                 for (parameter, range) in owned(&buckets, lens.len(), size, rank).iter().enumerate() {
                     owners[parameter][range.clone()].iter_mut().for_each(|count| *count += 1);
+                    if whole[parameter] {
+                        prop_assert!(range.is_empty() || range.len() == lens[parameter]);
+                        load += range.len();
+                    }
                     mine += range.len();
                 }
-                // Nobody has more than its part of every bucket.
-                let fair: usize = buckets.iter().map(|b| b.len.div_ceil(size)).sum();
-                prop_assert!(mine <= fair);
+                // Nobody has more than its part of every bucket that is cut.
+                let cut = buckets.iter().filter(|b| !b.is_whole());
+                let fair: usize = cut.map(|b| b.len.div_ceil(size)).sum();
+                prop_assert!(mine - load <= fair);
+                loads.push(load);
                 total += mine;
             }
             prop_assert_eq!(total, lens.iter().sum::<usize>());
             prop_assert!(owners.iter().flatten().all(|count| *count == 1));
+            // Nor has anybody more than all others by more than one parameter.
+            let largest = lens.iter().zip(&whole).filter(|(_, whole)| **whole);
+            let largest = largest.map(|(len, _)| *len).max().unwrap_or(0);
+            let most = loads.iter().max().copied().unwrap_or(0);
+            prop_assert!(loads.iter().all(|load| most - load <= largest), "{loads:?}");
         }
     }
 }

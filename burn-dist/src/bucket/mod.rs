@@ -14,7 +14,7 @@ mod storage;
 pub use error::BucketError;
 pub use layout::{BucketSizes, ParameterSpec};
 
-pub(crate) use layout::BucketLayout;
+pub(crate) use layout::{BucketLayout, Slot};
 pub(crate) use reducer::{Gradients, Reducer};
 #[cfg(all(feature = "cuda", not(feature = "fusion")))]
 pub(crate) use resident::DeviceHandle;

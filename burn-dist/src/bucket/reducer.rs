@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use burn::tensor::{Device, Shape, Tensor};
 
 use super::error::BucketError;
-use super::layout::{BucketLayout, BucketSizes, ParameterSpec, Slot, owned, plan};
+use super::layout::{BucketLayout, BucketSizes, Owners, ParameterSpec, Slot, owned, plan};
 use super::resident::{self, DeviceHandle, DeviceReduce, Gradient, Parts, Resident};
 use super::storage::{self, Arrival};
 use crate::autograd::GradientSink;
-use crate::{Buffer, DType, Handle, ProcessGroup, ReduceOp, shard};
+use crate::{Buffer, DType, Handle, ProcessGroup, ReduceOp};
 
 /// Buckets on their way at a time, where their memory is given back on arrival.
 const IN_FLIGHT: usize = 2;
@@ -126,11 +126,13 @@ enum Health {
 }
 
 impl Reducer {
-    /// Allocates the buckets for `parameters`. A collective call: every rank makes it with the
-    /// same arguments.
+    /// Allocates the buckets for `parameters`, of which those that are to stay `whole` have one
+    /// owner each where gradients are spread over the ranks. A collective call: every rank makes it
+    /// with the same arguments.
     pub(crate) fn new(
         group: &ProcessGroup,
         parameters: Vec<ParameterSpec>,
+        whole: &[bool],
         sizes: BucketSizes,
         keep: Gradients,
     ) -> Result<Self, BucketError> {
@@ -140,7 +142,11 @@ impl Reducer {
                 dtype: parameter.dtype,
             });
         }
-        let layouts = plan(&parameters, sizes);
+        let owners = match keep {
+            Gradients::Whole => Owners::NONE,
+            _ => Owners::of_whole(&parameters, whole, group.size()),
+        };
+        let layouts = plan(&parameters, &owners, sizes);
         let mut places = vec![(0, 0); parameters.len()];
         let mut buckets = Vec::with_capacity(layouts.len());
         for (bucket, layout) in layouts.iter().enumerate() {
@@ -153,7 +159,7 @@ impl Reducer {
                 Gradients::Scattered => Memory::Here(Buffer::zeroed(layout.dtype, layout.len)),
                 Gradients::Sharded => Memory::None,
             };
-            let own = shard(layout.len, group.size(), group.rank()).len();
+            let own = layout.shard(group.size(), group.rank()).len();
             buckets.push(Bucket {
                 memory,
                 missing: layout.slots.len(),
@@ -402,8 +408,8 @@ impl Reducer {
 
     /// The elements of a bucket that this rank owns.
     fn shard_of(&self, bucket: usize) -> Range<usize> {
-        let len = self.layouts.get(bucket).map_or(0, |layout| layout.len);
-        shard(len, self.group.size(), self.group.rank())
+        let shard = |layout: &BucketLayout| layout.shard(self.group.size(), self.group.rank());
+        self.layouts.get(bucket).map_or(0..0, shard)
     }
 
     /// Waits for a bucket that is on its way, and takes its shard out if nothing else is kept.
@@ -749,7 +755,10 @@ impl Reducer {
             Gradients::Whole => {
                 Memory::Travelling(self.group.start_all_reduce(buffer, ReduceOp::Mean))
             }
-            _ => Memory::Travelling(self.group.start_reduce_scatter(buffer, ReduceOp::Mean)),
+            _ => {
+                let buffer = buffer.cut(self.layouts[index].cuts.clone());
+                Memory::Travelling(self.group.start_reduce_scatter(buffer, ReduceOp::Mean))
+            }
         };
         if self.keep == Gradients::Sharded {
             // The next backward of the step begins with empty places.

@@ -21,7 +21,8 @@ fn reducer_of(dtypes: &[DType]) -> Reducer {
         dtype: *dtype,
     };
     let parameters = dtypes.iter().enumerate().map(spec).collect();
-    Reducer::new(&ProcessGroup::single(), parameters, SMALL, Gradients::Whole).unwrap()
+    let (alone, keep) = (ProcessGroup::single(), Gradients::Whole);
+    Reducer::new(&alone, parameters, &[], SMALL, keep).unwrap()
 }
 
 fn reducer(parameters: usize) -> Reducer {
@@ -92,7 +93,7 @@ fn replicated(keep: Gradients) -> Reducer {
     };
     let parameters = (0..6).map(spec).collect();
     let group = ProcessGroup::single();
-    let reducer = Reducer::new(&group, parameters, SMALL, keep).unwrap();
+    let reducer = Reducer::new(&group, parameters, &[], SMALL, keep).unwrap();
     reducer.replicated(Some(group))
 }
 
@@ -224,8 +225,14 @@ fn integers_are_no_gradients() {
         shape: vec![LEN],
         dtype: DType::I32,
     }];
-    let error =
-        Reducer::new(&ProcessGroup::single(), parameters, SMALL, Gradients::Whole).unwrap_err();
+    let error = Reducer::new(
+        &ProcessGroup::single(),
+        parameters,
+        &[],
+        SMALL,
+        Gradients::Whole,
+    )
+    .unwrap_err();
     assert!(error.to_string().starts_with("parameter `table` holds i32"));
 }
 
@@ -314,7 +321,8 @@ mod resident {
                             first: 1,
                             others: 100,
                         };
-                        let mut reducer = Reducer::new(&group, parameters, sizes, keep).unwrap();
+                        let mut reducer =
+                            Reducer::new(&group, parameters, &[], sizes, keep).unwrap();
                         let there = Arc::new(There {
                             group: group.clone(),
                             started: AtomicUsize::new(0),

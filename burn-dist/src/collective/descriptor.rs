@@ -26,6 +26,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether it matters where a buffer is cut into shards.
+    pub(crate) fn has_shards(self) -> bool {
+        matches!(self, Self::ReduceScatter | Self::AllGather)
+    }
+
     const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::AllReduce,
@@ -72,6 +77,8 @@ pub struct Descriptor {
     pub len: u64,
     /// Which bucket, from 1; 0 for private memory.
     pub bucket: u32,
+    /// A digest of where it is cut into shards; 0 if evenly.
+    pub cuts: u32,
 }
 
 impl Descriptor {
@@ -85,12 +92,13 @@ impl Descriptor {
             | u64::from(self.dtype as u8) << 8
             | op << 16
             | u64::from(self.root) << 32;
-        [self.sequence, what, self.len, u64::from(self.bucket)]
+        let memory = u64::from(self.bucket) | u64::from(self.cuts) << 32;
+        [self.sequence, what, self.len, memory]
     }
 
     /// From four words of a peer; `None` when they are no descriptor.
     pub fn decode(words: [u64; 4]) -> Option<Self> {
-        let [sequence, what, len, bucket] = words;
+        let [sequence, what, len, memory] = words;
         let [kind, dtype, op, zero, root_low, root_high, end @ ..] = what.to_le_bytes();
         if zero != 0 || end != [0, 0] {
             return None;
@@ -106,7 +114,8 @@ impl Descriptor {
             },
             root: u16::from_le_bytes([root_low, root_high]),
             len,
-            bucket: u32::try_from(bucket).ok()?,
+            bucket: memory as u32,
+            cuts: (memory >> 32) as u32,
         })
     }
 
@@ -142,9 +151,12 @@ impl fmt::Display for Descriptor {
             write!(f, " ({op})")?;
         }
         write!(f, " of {} × {}", self.len, self.dtype)?;
-        match self.bucket {
+        if self.bucket > 0 {
+            write!(f, " in bucket {}", self.bucket)?;
+        }
+        match self.cuts {
             0 => Ok(()),
-            bucket => write!(f, " in bucket {bucket}"),
+            cuts => write!(f, ", cut unevenly ({cuts:08x})"),
         }
     }
 }
@@ -164,7 +176,13 @@ mod tests {
         }
 
         #[test]
-        fn bytes_survive_the_wire(sequence: u64, len: u64, root: u16, bucket: u32) {
+        fn bytes_survive_the_wire(
+            sequence: u64,
+            len: u64,
+            root: u16,
+            bucket: u32,
+            cuts: u32,
+        ) {
             let descriptor = Descriptor {
                 sequence,
                 kind: Kind::ReduceScatter,
@@ -173,6 +191,7 @@ mod tests {
                 root,
                 len,
                 bucket,
+                cuts,
             };
             prop_assert_eq!(Descriptor::from_bytes(&descriptor.to_bytes()), Some(descriptor));
         }
@@ -188,6 +207,7 @@ mod tests {
             root: 0,
             len: 1000,
             bucket: 0,
+            cuts: 0,
         };
         assert_eq!(descriptor.to_string(), "#17 all-reduce (sum) of 1000 × f32");
     }

@@ -18,7 +18,7 @@ use std::ops::Range;
 pub use descriptor::{Descriptor, Kind};
 
 use crate::element::{DType, ReduceOp};
-use crate::shard;
+use crate::shard::Cuts;
 use crate::transport::shm::{Region, SMALL, SharedMemory, Stop};
 use crate::transport::{Interest, Interrupt, Transport, TransportError, Watch};
 
@@ -95,18 +95,18 @@ impl From<Stop> for Failure {
 pub(crate) fn run(
     transport: &mut dyn Transport,
     at: Neighbours,
-    what: &Descriptor,
+    (what, cuts): (&Descriptor, &Cuts),
     memory: Memory<'_>,
     watch: &Watch,
 ) -> Result<(), Failure> {
     let Some(shared) = transport.shared() else {
         enter(transport, at, what, watch)?;
-        return streamed(transport, at, what, memory.bytes(), watch);
+        return streamed(transport, at, (what, cuts), memory.bytes(), watch);
     };
     let words = what.encode();
     match (what.kind, memory) {
         (Kind::AllReduce | Kind::ReduceScatter, Memory::Bucket(region, len)) => {
-            let mine = shard_bytes(what, len, at.size, at.rank);
+            let mine = shard_bytes((what, cuts), len, at.size, at.rank);
             shared.reduce_shard(words, region, mine, reduction(what), watch)?;
         }
         (Kind::AllReduce, Memory::Private(data)) if data.len() <= SMALL => {
@@ -116,12 +116,12 @@ pub(crate) fn run(
             shared.all_reduce_private(words, data, reduction(what), watch)?;
         }
         (Kind::AllGather, Memory::Bucket(region, len)) => {
-            let owned = |rank| shard_bytes(what, len, at.size, rank);
+            let owned = |rank| shard_bytes((what, cuts), len, at.size, rank);
             shared.gather_slices(words, region, owned, watch)?;
         }
         (_, memory) => {
             shared.enter(words, watch)?;
-            return streamed(transport, at, what, memory.bytes(), watch);
+            return streamed(transport, at, (what, cuts), memory.bytes(), watch);
         }
     }
     Ok(())
@@ -189,24 +189,31 @@ fn reduction(what: &Descriptor) -> (DType, ReduceOp) {
     (what.dtype, what.op.unwrap_or(ReduceOp::Sum))
 }
 
-fn shard_bytes(what: &Descriptor, bytes: usize, size: usize, rank: usize) -> Range<usize> {
+fn shard_bytes(
+    (what, cuts): (&Descriptor, &Cuts),
+    bytes: usize,
+    size: usize,
+    rank: usize,
+) -> Range<usize> {
     let element = what.dtype.size();
-    let range = shard(bytes / element, size, rank);
+    let range = cuts.shard(bytes / element, size, rank);
     range.start * element..range.end * element
 }
 
 fn streamed(
     transport: &mut dyn Transport,
     at: Neighbours,
-    what: &Descriptor,
+    (what, cuts): (&Descriptor, &Cuts),
     data: &mut [u8],
     watch: &Watch,
 ) -> Result<(), Failure> {
     match what.kind {
         Kind::AllReduce => ring::all_reduce(transport, at, data, reduction(what), watch),
-        Kind::ReduceScatter => ring::reduce_scatter(transport, at, data, reduction(what), watch),
+        Kind::ReduceScatter => {
+            ring::reduce_scatter(transport, at, data, reduction(what), cuts, watch)
+        }
         Kind::AllGather => {
-            let owned = |rank| shard_bytes(what, data.len(), at.size, rank);
+            let owned = |rank| shard_bytes((what, cuts), data.len(), at.size, rank);
             // The closure needs the length, not the data.
             let ranges: Vec<_> = (0..at.size).map(owned).collect();
             ring::all_gather(transport, at, data, |rank| ranges[rank].clone(), watch)

@@ -12,7 +12,7 @@ use super::{Failure, Neighbours};
 use crate::buffer::Buffer;
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
-use crate::shard;
+use crate::shard::Cuts;
 use crate::transport::{Interest, Transport, Watch};
 
 /// Bytes that are received before they are reduced, and then forwarded: large enough that calls
@@ -54,8 +54,9 @@ pub(super) fn all_reduce(
         reduce::narrow(dtype, &sums, data);
         return Ok(());
     }
-    let mut route = reducing(at, data.len(), dtype);
-    let gather = gathering(at, |rank| chunk(data.len(), dtype, at.size, rank));
+    let owned = |rank| chunk(data.len(), dtype, &Cuts::Even, at.size, rank);
+    let mut route = reducing(at, owned);
+    let gather = gathering(at, owned);
     route.send.extend(gather.send);
     route.receive.extend(gather.receive);
     run(transport, at, data, route, (dtype, op), watch)
@@ -67,15 +68,17 @@ pub(super) fn reduce_scatter(
     at: Neighbours,
     data: &mut [u8],
     (dtype, op): (DType, ReduceOp),
+    cuts: &Cuts,
     watch: &Watch,
 ) -> Result<(), Failure> {
     if let Some(mut sums) = reduce::widen(dtype, data) {
         let bytes = bytemuck::cast_slice_mut(&mut sums);
-        reduce_scatter(transport, at, bytes, (DType::F32, op), watch)?;
+        reduce_scatter(transport, at, bytes, (DType::F32, op), cuts, watch)?;
         reduce::narrow(dtype, &sums, data);
         return Ok(());
     }
-    let route = reducing(at, data.len(), dtype);
+    let len = data.len();
+    let route = reducing(at, |rank| chunk(len, dtype, cuts, at.size, rank));
     run(transport, at, data, route, (dtype, op), watch)
 }
 
@@ -129,14 +132,14 @@ pub(super) fn broadcast(
 }
 
 /// The bytes of rank `rank`'s shard.
-fn chunk(bytes: usize, dtype: DType, size: usize, rank: usize) -> Range<usize> {
-    let range = shard(bytes / dtype.size(), size, rank);
+fn chunk(bytes: usize, dtype: DType, cuts: &Cuts, size: usize, rank: usize) -> Range<usize> {
+    let range = cuts.shard(bytes / dtype.size(), size, rank);
     range.start * dtype.size()..range.end * dtype.size()
 }
 
 /// Each chunk starts at the rank after its owner and arrives, summed up, at its owner.
-fn reducing(at: Neighbours, bytes: usize, dtype: DType) -> Route {
-    let chunk = |back: usize| chunk(bytes, dtype, at.size, at.back(back));
+fn reducing(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -> Route {
+    let chunk = |back: usize| owned(at.back(back));
     let hops = at.size - 1;
     let arrival = |hop: usize| {
         if hop == hops {
@@ -146,7 +149,7 @@ fn reducing(at: Neighbours, bytes: usize, dtype: DType) -> Route {
         }
     };
     Route {
-        send: (1..=hops).map(chunk).collect(),
+        send: (1..=hops).map(&chunk).collect(),
         receive: (1..=hops)
             .map(|hop| (chunk(hop + 1), arrival(hop)))
             .collect(),

@@ -13,6 +13,7 @@ use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours};
 use crate::element::{DType, ReduceOp};
 use crate::error::{CollectiveError, Error};
 use crate::rendezvous::{Store, StoreServer};
+use crate::shard::Cuts;
 use crate::transport::{Interrupt, Transport, TransportError, Watch, shm::SharedMemory};
 
 /// How long the store may take to find out who holds the others up.
@@ -207,8 +208,16 @@ impl Engine {
             let (root, size) = (call.root, self.place.size);
             return Err(CollectiveError::NoSuchRoot { root, size }.into());
         }
+        let cuts = match &target {
+            Target::Buffer(buffer) if call.kind.has_shards() => buffer.cuts().clone(),
+            _ => Cuts::Even,
+        };
+        let (len, size) = (bytes / dtype.size(), self.place.size);
+        if !cuts.fit(len, size) {
+            return Err(CollectiveError::Cuts { len, size }.into());
+        }
         #[cfg(feature = "mpi")]
-        let target = match self.run_by_mpi(call, target)? {
+        let target = match self.run_by_mpi(call, &cuts, target)? {
             Some(target) => target,
             None => return Ok(()),
         };
@@ -237,11 +246,12 @@ impl Engine {
             dtype,
             op: call.op,
             root: call.root as u16,
-            len: (bytes / dtype.size()) as u64,
+            len: len as u64,
             bucket,
+            cuts: cuts.digest(),
         };
         self.perform(what, |transport, at, watch| {
-            collective::run(transport, at, &what, memory, watch)
+            collective::run(transport, at, (&what, &cuts), memory, watch)
         })
     }
 
@@ -250,6 +260,7 @@ impl Engine {
     fn run_by_mpi<'t>(
         &mut self,
         call: Call,
+        cuts: &Cuts,
         target: Target<'t>,
     ) -> Result<Option<Target<'t>>, Error> {
         let Some(mut native) = self.link.as_mut().and_then(|link| link.collectives.take()) else {
@@ -262,6 +273,7 @@ impl Engine {
         let what = Descriptor {
             op: call.op,
             root: call.root as u16,
+            cuts: cuts.digest(),
             ..self.describe(call.kind, dtype, bytes / dtype.size())
         };
         let done = if crate::mpi::Collectives::can(&what) {
@@ -270,10 +282,12 @@ impl Engine {
                 collective::enter(transport, at, &what, watch)?;
                 match target {
                     Target::Buffer(buffer) if !buffer.is_registered() => {
-                        native.run(&what, buffer, watch)
+                        native.run((&what, cuts), buffer, watch)
                     }
-                    Target::Buffer(buffer) => native.run_on_slice(&what, buffer.bytes_mut(), watch),
-                    Target::Slice(_, bytes) => native.run_on_slice(&what, bytes, watch),
+                    Target::Buffer(buffer) => {
+                        native.run_on_slice((&what, cuts), buffer.bytes_mut(), watch)
+                    }
+                    Target::Slice(_, bytes) => native.run_on_slice((&what, cuts), bytes, watch),
                 }
             })
             .map(|()| None)
@@ -341,6 +355,7 @@ impl Engine {
             root: 0,
             len: len as u64,
             bucket: 0,
+            cuts: 0,
         }
     }
 

@@ -220,8 +220,8 @@ impl ProcessGroup {
         )
     }
 
-    /// Starts reducing `buffer` over all ranks so that this rank's [`shard`] of it is right; the
-    /// rest is undefined.
+    /// Starts reducing `buffer` over all ranks so that this rank's [`shard`] of it is right, or the
+    /// one that [`Buffer::cut`] says; the rest is undefined.
     pub fn start_reduce_scatter(&self, buffer: Buffer, op: ReduceOp) -> Handle {
         self.queue.start(
             Call {
@@ -233,7 +233,8 @@ impl ProcessGroup {
         )
     }
 
-    /// Starts filling `buffer` with every rank's [`shard`] of it.
+    /// Starts filling `buffer` with every rank's [`shard`] of it, or the one that [`Buffer::cut`]
+    /// says.
     pub fn start_all_gather(&self, buffer: Buffer) -> Handle {
         self.queue.start(
             Call {

@@ -18,7 +18,7 @@ use crate::buffer::Buffer;
 use crate::collective::{Descriptor, Failure, Kind};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
-use crate::shard;
+use crate::shard::Cuts;
 use crate::transport::{TransportError, Watch};
 
 const NAME: &str = "mpi";
@@ -69,13 +69,13 @@ impl Collectives {
     /// Runs it on a copy of `data`.
     pub fn run_on_slice(
         &mut self,
-        what: &Descriptor,
+        (what, cuts): (&Descriptor, &Cuts),
         data: &mut [u8],
         watch: &Watch,
     ) -> Result<(), Failure> {
         let mut buffer = self.spare(what.dtype, what.len as usize);
         buffer.bytes_mut().copy_from_slice(data);
-        self.run(what, &mut buffer, watch)?;
+        self.run((what, cuts), &mut buffer, watch)?;
         data.copy_from_slice(buffer.bytes());
         self.keep(buffer);
         Ok(())
@@ -84,7 +84,7 @@ impl Collectives {
     /// Runs it on `data`, which is empty after a failure.
     pub fn run(
         &mut self,
-        what: &Descriptor,
+        (what, cuts): (&Descriptor, &Cuts),
         data: &mut Buffer,
         watch: &Watch,
     ) -> Result<(), Failure> {
@@ -97,7 +97,7 @@ impl Collectives {
                 dtype: DType::F32,
                 ..*what
             };
-            self.run(&what_wide, &mut wide, watch)?;
+            self.run((&what_wide, cuts), &mut wide, watch)?;
             reduce::narrow(
                 what.dtype,
                 bytemuck::cast_slice(wide.bytes()),
@@ -111,7 +111,7 @@ impl Collectives {
             counts: Vec::new(),
             starts: Vec::new(),
         };
-        let Working { from, mut to, .. } = self.complete(what, working, watch)?;
+        let Working { from, mut to, .. } = self.complete((what, cuts), working, watch)?;
         if what.op == Some(ReduceOp::Mean) {
             reduce::divide(what.dtype, to.bytes_mut(), self.communicator.size);
         }
@@ -127,7 +127,7 @@ impl Collectives {
 
     fn complete(
         &mut self,
-        what: &Descriptor,
+        what: (&Descriptor, &Cuts),
         mut working: Working,
         watch: &Watch,
     ) -> Result<Working, Failure> {
@@ -147,7 +147,7 @@ impl Collectives {
 
     fn start(
         &self,
-        what: &Descriptor,
+        (what, cuts): (&Descriptor, &Cuts),
         working: &mut Working,
         request: &mut Request,
     ) -> Result<(), Failure> {
@@ -160,8 +160,8 @@ impl Collectives {
             starts,
         } = working;
         let (element, bytes) = (what.dtype.size(), len * what.dtype.size());
-        let ranges = (0..size).map(|rank| shard(len, size, rank));
-        let mine = shard(len, size, rank);
+        let ranges = (0..size).map(|rank| cuts.shard(len, size, rank));
+        let mine = cuts.shard(len, size, rank);
         let (raw, request) = (self.communicator.raw(), request.as_mut_ptr());
         let (source, target) = (from.bytes_mut().as_mut_ptr(), to.bytes_mut().as_mut_ptr());
         let operation = operation(what.op.unwrap_or(ReduceOp::Sum));

@@ -113,6 +113,7 @@ impl<N: Nccl> Communicator<N> {
             root: u16::try_from(root).unwrap_or(u16::MAX),
             len: len as u64,
             bucket: 0,
+            cuts: 0,
         };
         let job = Job {
             called: tell(&self.group, &what),

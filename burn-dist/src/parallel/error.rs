@@ -132,17 +132,17 @@ pub enum ParallelError {
         /// Path of the parameter.
         path: String,
     },
-    /// An optimizer that has to see all of a parameter.
+    /// An optimizer for matrices that is to step something else.
     #[error(
-        "the optimizer of parameter `{path}` works on whole tensors (or was not declared \
-         element-wise), and {strategy} gives it parts of them; use ddp, or an element-wise \
-         optimizer such as AdamW or SGD"
+        "the optimizer of parameter `{path}` steps parameters with two dimensions alone, and this \
+         one has the shape {shape:?}; give such parameters another optimizer in a group \
+         (ParameterOptimizer::with_group)"
     )]
-    WholeTensors {
+    NotAMatrix {
         /// Path of the first such parameter.
         path: String,
-        /// The strategy.
-        strategy: super::Strategy,
+        /// Its shape.
+        shape: Vec<usize>,
     },
     /// The ranks cannot be divided into sets of so many.
     #[error(

@@ -1,6 +1,7 @@
 //! How much memory the state of a training takes on each rank, before anything is started.
 
 use super::Strategy;
+use crate::shard::divide;
 
 /// Bytes on each rank for `f32` state that lives from step to step. Activations, buckets on their
 /// way and the program itself come on top.
@@ -14,6 +15,20 @@ pub struct MemoryEstimate {
     pub optimizer: u64,
 }
 
+/// What an estimate has to know of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParameterState {
+    /// Its elements.
+    pub elements: u64,
+    /// Values that the optimizer keeps for it.
+    pub kept: u64,
+    /// Whether its optimizer has to see all of it, so that it is not cut.
+    pub whole: bool,
+}
+
+/// Bytes of an `f32`.
+const BYTES: u64 = 4;
+
 impl MemoryEstimate {
     /// For a model with `parameters` elements, each with `moments` values of the optimizer (2 for
     /// AdamW, 1 for SGD with momentum), on `ranks` ranks that share one set of shards
@@ -22,14 +37,53 @@ impl MemoryEstimate {
     /// The formula of the ZeRO paper (<https://arxiv.org/abs/1910.02054>, section 3) for `f32`
     /// throughout: with AdamW on N ranks 16, 8 + 8/N, 4 + 12/N and 16/N bytes per parameter.
     pub fn new(strategy: Strategy, parameters: u64, moments: u64, ranks: usize) -> Self {
-        let whole = parameters.saturating_mul(4);
-        let shard = whole.div_ceil(ranks.max(1) as u64);
-        let pick = |sharded: bool| if sharded { shard } else { whole };
-        Self {
-            parameters: pick(strategy == Strategy::Zero3),
-            gradients: pick(matches!(strategy, Strategy::Zero2 | Strategy::Zero3)),
-            optimizer: pick(strategy.shards()).saturating_mul(moments),
-        }
+        let all = ParameterState {
+            elements: parameters,
+            kept: parameters.saturating_mul(moments),
+            whole: false,
+        };
+        Self::of(strategy, &[all], ranks)
+    }
+
+    /// For these parameters, on the rank that has most. Those that are not cut are divided as the
+    /// training divides them, so there the formula holds as far as they can be divided.
+    pub fn of(strategy: Strategy, parameters: &[ParameterState], ranks: usize) -> Self {
+        let ranks = match strategy.shards() {
+            true => ranks.max(1),
+            false => 1,
+        };
+        let (whole, cut): (Vec<_>, Vec<_>) = parameters.iter().partition(|state| state.whole);
+        let size = |state: &&ParameterState| usize::try_from(state.elements).unwrap_or(usize::MAX);
+        let owners = divide(&whole.iter().map(size).collect::<Vec<_>>(), ranks);
+        let sum = |all: &mut dyn Iterator<Item = u64>| all.fold(0, u64::saturating_add);
+        let part = |values: u64| values.saturating_mul(BYTES).div_ceil(ranks as u64);
+        let cut_elements = part(sum(&mut cut.iter().map(|state| state.elements)));
+        let cut_kept = part(sum(&mut cut.iter().map(|state| state.kept)));
+        let all = sum(&mut parameters.iter().map(|state| state.elements)).saturating_mul(BYTES);
+        let on = |rank: usize| {
+            let own = || {
+                whole
+                    .iter()
+                    .zip(&owners)
+                    .filter(|(_, owner)| **owner == rank)
+            };
+            let elements = sum(&mut own().map(|(state, _)| state.elements));
+            let kept = sum(&mut own().map(|(state, _)| state.kept));
+            let shard = cut_elements.saturating_add(elements.saturating_mul(BYTES));
+            let pick = |sharded: bool| if sharded { shard } else { all };
+            Self {
+                parameters: pick(strategy == Strategy::Zero3),
+                gradients: pick(matches!(strategy, Strategy::Zero2 | Strategy::Zero3)),
+                optimizer: cut_kept.saturating_add(kept.saturating_mul(BYTES)),
+            }
+        };
+        (1..ranks).map(on).fold(on(0), |most, own| {
+            if own.total() > most.total() {
+                own
+            } else {
+                most
+            }
+        })
     }
 
     /// All together.
@@ -54,5 +108,32 @@ mod tests {
             assert_eq!(total(Strategy::Zero2, ranks), 4_000 + 12_000 / n);
             assert_eq!(total(Strategy::Zero3, ranks), 16_000 / n);
         }
+    }
+
+    #[test]
+    fn whole_parameters_are_on_one_rank_each() {
+        let state = |elements, kept, whole| ParameterState {
+            elements,
+            kept,
+            whole,
+        };
+        let parameters = [
+            state(100, 200, true),
+            state(60, 120, true),
+            state(50, 100, true),
+            state(40, 0, false),
+        ];
+        let of = |strategy, ranks| MemoryEstimate::of(strategy, &parameters, ranks);
+        // 100 on one rank, 60 and 50 on the other, and half of what can be cut.
+        let estimate = of(Strategy::Zero3, 2);
+        assert_eq!(estimate.parameters, 4 * (110 + 20));
+        assert_eq!(estimate.gradients, estimate.parameters);
+        assert_eq!(estimate.optimizer, 4 * 220);
+        assert_eq!(of(Strategy::Zero1, 2).gradients, 4 * 250);
+        assert_eq!(of(Strategy::Zero2, 9).optimizer, 4 * 200);
+        for strategy in Strategy::ALL {
+            assert_eq!(of(strategy, 1).total(), 4 * (250 + 250 + 420));
+        }
+        assert_eq!(of(Strategy::Ddp, 3), of(Strategy::Ddp, 1));
     }
 }

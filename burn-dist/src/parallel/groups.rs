@@ -2,7 +2,8 @@
 //! shape.
 //!
 //! A group is an optimizer of its own that takes the same kind of step, so no optimizer has to know
-//! of groups, and each of them is bit for bit the optimizer it is without groups.
+//! of groups, and each of them is bit for bit the optimizer it is without groups. It may have groups
+//! itself, which then divide its parameters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ pub struct ParameterGroup {
 
 impl ParameterGroup {
     /// The parameters that `select` says yes to, stepped by `optimizer`: the same as the others'
-    /// but for its settings. `name` is for error messages.
+    /// but for its settings, or another one, and perhaps with groups of its own. `name` is for error
+    /// messages.
     pub fn new(
         name: impl Into<String>,
         select: impl Fn(&ParameterSpec) -> bool + Send + Sync + 'static,
@@ -114,8 +116,22 @@ pub(super) struct Choice {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
     /// The same, where host memory can be stepped in one pass.
     pub(super) fused: Option<Fused>,
-    pub(super) element_wise: bool,
+    /// The parameter's shape, if the optimizer has to see all of it.
+    pub(super) whole: Option<Vec<usize>>,
     pub(super) lr_factor: f64,
+}
+
+impl ParameterOptimizer {
+    /// What steps this parameter, and its multiple of the learning rate.
+    fn of(&self, spec: &ParameterSpec) -> (&Self, f64) {
+        match self.groups.iter().find(|group| (group.select)(spec)) {
+            Some(group) => {
+                let (optimizer, factor) = group.optimizer.of(spec);
+                (optimizer, factor * group.lr_factor)
+            }
+            None => (self, 1.0),
+        }
+    }
 }
 
 /// The choice for each parameter: the first group that selects it, or none.
@@ -137,16 +153,21 @@ pub(super) fn choose(
         }
     }
     let choice = |spec: &ParameterSpec| {
-        let group = optimizer.groups.iter().find(|group| (group.select)(spec));
-        let optimizer = group.map_or(optimizer, |group| &group.optimizer);
-        Choice {
+        let (optimizer, lr_factor) = optimizer.of(spec);
+        if optimizer.matrices_only && spec.shape.len() != 2 {
+            return Err(ParallelError::NotAMatrix {
+                path: spec.path.clone(),
+                shape: spec.shape.clone(),
+            });
+        }
+        Ok(Choice {
             optimizer: optimizer.optimizer.clone(),
             fused: optimizer.fused,
-            element_wise: optimizer.element_wise,
-            lr_factor: group.map_or(1.0, |group| group.lr_factor),
-        }
+            whole: (!optimizer.element_wise).then(|| spec.shape.clone()),
+            lr_factor,
+        })
     };
-    Ok(parameters.iter().map(choice).collect())
+    parameters.iter().map(choice).collect()
 }
 
 #[cfg(test)]
@@ -215,6 +236,17 @@ mod tests {
             error.contains("`tail.*`") && error.contains("body.bias"),
             "{error}"
         );
+        let nested = group("*.weight", 2.0);
+        let inner = ParameterOptimizer::from(SgdConfig::new()).with_group(group("body.*", 0.25));
+        let nested = ParameterGroup {
+            optimizer: inner,
+            ..nested
+        };
+        let optimizer = ParameterOptimizer::from(SgdConfig::new()).with_group(nested);
+        let choices = choose(&optimizer, &parameters).unwrap();
+        assert_eq!(choices[0].lr_factor, 0.5);
+        assert_eq!(choices[1].lr_factor, 1.0);
+
         let many: Vec<_> = (0..99)
             .map(|i| spec(&format!("head.{i}.bias"), &[1]))
             .collect();

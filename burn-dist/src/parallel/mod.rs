@@ -44,7 +44,7 @@ use burn::tensor::{Device, FloatDType};
 pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
 pub use ema::EmaOptions;
 pub use error::ParallelError;
-pub use estimate::MemoryEstimate;
+pub use estimate::{MemoryEstimate, ParameterState};
 pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, ShardWithin, Strategy, UnknownRanks, UnknownStrategy};
@@ -147,7 +147,9 @@ impl<M: Module> Parallel<M> {
         let (model, outcome) = replicas::broadcast(model, which, group);
         tell_others(group, outcome)?;
         let keep = options.strategy.gradients();
-        let reducer = Reducer::new(&shards.within, parameters, options.buckets, keep)?;
+        let whole = optimizer.whole();
+        let sizes = options.buckets;
+        let reducer = Reducer::new(&shards.within, parameters, &whole, sizes, keep)?;
         let mut reducer = reducer.replicated(shards.across.clone());
         let device = model
             .devices()
@@ -216,20 +218,14 @@ impl<M: Module> Parallel<M> {
         let on_host = || model.devices().iter().all(device::is_host);
         let optimizer =
             OptimizerState::new(optimizer, &parameters, strategy.shards() || on_host())?;
-        if strategy.shards() {
-            if let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32) {
-                return Err(ParallelError::NotSharded {
-                    path: spec.path.clone(),
-                    dtype: spec.dtype,
-                    strategy,
-                });
-            }
-            if let Some(spec) = optimizer.first_whole().and_then(|i| parameters.get(i)) {
-                return Err(ParallelError::WholeTensors {
-                    path: spec.path.clone(),
-                    strategy,
-                });
-            }
+        if strategy.shards()
+            && let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32)
+        {
+            return Err(ParallelError::NotSharded {
+                path: spec.path.clone(),
+                dtype: spec.dtype,
+                strategy,
+            });
         }
         Ok((description, parameters, optimizer))
     }
@@ -491,9 +487,9 @@ impl<M: Module> Parallel<M> {
             };
             ema.start_at(values);
         }
-        let flat = self.options.strategy.shards();
+        let cut = self.options.strategy.shards();
         let (optimizer, device) = (&mut self.optimizer, device.inner());
-        state::restore_optimizer(parameters, owned, optimizer, source, &device, flat)
+        state::restore_optimizer(parameters, owned, optimizer, source, &device, cut)
     }
 
     /// Changes the number of micro-batches of the steps that follow. Every rank makes this call.

@@ -28,6 +28,8 @@ pub struct ParameterOptimizer {
     pub(super) clips_each_parameter: bool,
     /// Whether it can step any part of a parameter by itself.
     pub(super) element_wise: bool,
+    /// Whether it steps parameters with two dimensions alone.
+    pub(super) matrices_only: bool,
     pub(super) fused: Option<Fused>,
 }
 
@@ -39,13 +41,15 @@ impl ParameterOptimizer {
             groups: Vec::new(),
             clips_each_parameter: false,
             element_wise: false,
+            matrices_only: false,
             fused: None,
         }
     }
 
     /// Declares that every element is stepped by its own value, gradient and state alone, so that
-    /// the optimizer can be given parts of a parameter, as sharding does. Burn's configurations
-    /// are known.
+    /// the optimizer can be given parts of a parameter, as sharding does. Of others sharding gives
+    /// every rank whole parameters, if possible as many elements as the other ranks. Burn's
+    /// configurations are known.
     #[must_use]
     pub fn element_wise(mut self) -> Self {
         self.element_wise = true;
@@ -80,8 +84,16 @@ impl fmt::Debug for ParameterOptimizer {
     }
 }
 
+/// What an optimizer has to see at once.
+#[derive(PartialEq)]
+enum Steps {
+    Elements,
+    Tensors,
+    Matrices,
+}
+
 macro_rules! from_config {
-    ($($config:ty, $element_wise:literal, $fused:expr;)*) => {
+    ($($config:ty, $steps:expr, $fused:expr;)*) => {
         $(impl From<$config> for ParameterOptimizer {
             fn from(config: $config) -> Self {
                 let fused: fn(&$config) -> Option<Fused> = $fused;
@@ -89,7 +101,8 @@ macro_rules! from_config {
                     optimizer: Arc::new(config.build()),
                     groups: Vec::new(),
                     clips_each_parameter: config.init().has_gradient_clipping(),
-                    element_wise: $element_wise,
+                    element_wise: $steps == Steps::Elements,
+                    matrices_only: $steps == Steps::Matrices,
                     fused: fused(&config),
                 }
             }
@@ -97,22 +110,22 @@ macro_rules! from_config {
     };
 }
 from_config!(
-    AdaGradConfig, true, |_| None;
-    AdafactorConfig, false, |_| None;
-    AdamConfig, true, |config| Fused::adam(config);
-    AdamWConfig, true, |config| Fused::adamw(config);
-    AdanConfig, true, |_| None;
-    LambConfig, false, |_| None;
-    LionConfig, true, |_| None;
-    MuonConfig, false, |_| None;
-    RmsPropConfig, true, |_| None;
-    SgdConfig, true, |config| Fused::sgd(config);
+    AdaGradConfig, Steps::Elements, |_| None;
+    AdafactorConfig, Steps::Tensors, |_| None;
+    AdamConfig, Steps::Elements, |config| Fused::adam(config);
+    AdamWConfig, Steps::Elements, |config| Fused::adamw(config);
+    AdanConfig, Steps::Elements, |_| None;
+    LambConfig, Steps::Tensors, |_| None;
+    LionConfig, Steps::Elements, |_| None;
+    MuonConfig, Steps::Matrices, |_| None;
+    RmsPropConfig, Steps::Elements, |_| None;
+    SgdConfig, Steps::Elements, |config| Fused::sgd(config);
 );
 
 /// What an optimizer keeps for the elements of a parameter that this rank owns.
 #[derive(Clone)]
 pub(super) enum Kept {
-    /// Of the parameter's shape, or flat if it is a part.
+    /// For the parameter's shape, or flat if it may be a part.
     Burn(DynState),
     Fused(FusedState),
 }
@@ -148,9 +161,10 @@ impl OptimizerState {
         self.choices.get(index)
     }
 
-    /// The first parameter whose optimizer has to see all of it.
-    pub(super) fn first_whole(&self) -> Option<usize> {
-        self.choices.iter().position(|choice| !choice.element_wise)
+    /// By parameter, whether its optimizer has to see all of it.
+    pub(super) fn whole(&self) -> Vec<bool> {
+        let whole = |choice: &Choice| choice.whole.is_some();
+        self.choices.iter().map(whole).collect()
     }
 
     /// The state of the parameter with this index, if it has one yet.
@@ -190,6 +204,30 @@ impl OptimizerState {
         Tensor::from_bridge(value)
     }
 
+    /// The same in host memory, in whatever shape.
+    fn step_data(
+        &mut self,
+        index: usize,
+        learning_rate: f64,
+        value: TensorData,
+        gradient: TensorData,
+    ) -> TensorData {
+        macro_rules! by_dimensions {
+            ($($dimensions:literal)*) => {
+                match value.shape().len() {
+                    $($dimensions => {
+                        let [value, gradient] = [value, gradient]
+                            .map(|data| Tensor::<$dimensions>::from_data(data, &Device::flex()));
+                        self.step(index, learning_rate, value, gradient).into_data()
+                    })*
+                    // Burn's tensors have no more.
+                    _ => value,
+                }
+            };
+        }
+        by_dimensions!(0 1 2 3 4 5 6 7 8)
+    }
+
     /// Whether the parameter with this index is stepped in host memory, in one pass.
     pub(super) fn is_fused(&self, index: usize) -> bool {
         self.choices.get(index).is_some_and(|c| c.fused.is_some())
@@ -220,13 +258,14 @@ impl OptimizerState {
             *state = own.map(Kept::Fused);
             return;
         }
-        let flat = |values: Vec<f32>| {
-            let shape = [values.len()];
-            Tensor::<1>::from_data(TensorData::new(values, shape), &Device::flex())
+        let shape = match &choice.whole {
+            Some(shape) if shape.iter().product::<usize>() == values.len() => shape.clone(),
+            _ => vec![values.len()],
         };
         let scaled = gradients.iter().map(|g| g * factor.unwrap_or(1.0));
-        let (gradient, value) = (flat(scaled.collect()), flat(values.to_vec()));
-        let stepped = self.step(index, learning_rate, value, gradient).into_data();
+        let gradient = TensorData::new(scaled.collect(), shape.clone());
+        let value = TensorData::new(values.to_vec(), shape);
+        let stepped = self.step_data(index, learning_rate, value, gradient);
         if let Ok(stepped) = stepped.as_slice::<f32>()
             && stepped.len() == values.len()
         {

@@ -1,7 +1,8 @@
 //! The optimizer's step where every rank has its shard of the state.
 //!
 //! Stages 1 and 2: the ranks step their shards of the parameters and gather the new values, bucket
-//! by bucket: one is on its way while the next is stepped. Stage 3: the shards are all there is.
+//! by bucket: one is on its way while the next is stepped. Parameters that are not cut are stepped
+//! before. Stage 3: the shards are all there is.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use super::ema::Ema;
 use super::optimizer::OptimizerState;
 use super::replicas::{self, AutodiffPlace};
 use crate::ProcessGroup;
-use crate::bucket::{BucketError, ParameterSpec, Reducer};
+use crate::bucket::{BucketError, ParameterSpec, Reducer, Slot};
 use crate::zero::{Gatherer, Store};
 
 /// Steps what this rank owns of one parameter after the other.
@@ -87,14 +88,29 @@ fn step_and_gather(
     reducer: &Reducer,
     stepper: &mut Stepper<'_>,
 ) -> Result<(), ParallelError> {
+    let owned = |parameter: usize| reducer.owned().get(parameter).cloned().unwrap_or(0..0);
+    // Of a bucket of whole parameters some ranks have much and others nothing: if they were stepped
+    // bucket by bucket, one rank after the other would wait.
+    for layout in reducer.layouts().iter().filter(|layout| layout.is_whole()) {
+        for Slot { parameter, .. } in &layout.slots {
+            let values = host.values_mut(*parameter);
+            if let Some(own) = values.and_then(|all| all.get_mut(owned(*parameter)))
+                && !own.is_empty()
+            {
+                stepper.step(*parameter, own);
+            }
+        }
+    }
     let mut gatherer = Gatherer::new(group, reducer);
-    for bucket in 0..reducer.layouts().len() {
+    for (bucket, layout) in reducer.layouts().iter().enumerate() {
         let started = gatherer.start(bucket, |parameter, own| {
-            let owned = reducer.owned().get(parameter).cloned().unwrap_or(0..0);
-            if let Some(values) = host.values(parameter).and_then(|all| all.get(owned)) {
+            let values = host.values(parameter);
+            if let Some(values) = values.and_then(|all| all.get(owned(parameter))) {
                 own.copy_from_slice(values);
             }
-            stepper.step(parameter, own);
+            if !layout.is_whole() {
+                stepper.step(parameter, own);
+            }
         });
         started?;
         gatherer.take(1, |parameter, values| host.replace(parameter, values))?;
@@ -146,9 +162,13 @@ impl HostValues {
         data.as_slice::<f32>().ok()
     }
 
+    fn values_mut(&mut self, parameter: usize) -> Option<&mut [f32]> {
+        let data = self.taken.get_mut(parameter)?.data.as_mut().ok()?;
+        data.as_mut_slice::<f32>().ok()
+    }
+
     fn replace(&mut self, parameter: usize, values: &[f32]) {
-        if let Some(Ok(data)) = self.taken.get_mut(parameter).map(|taken| &mut taken.data)
-            && let Ok(own) = data.as_mut_slice::<f32>()
+        if let Some(own) = self.values_mut(parameter)
             && own.len() == values.len()
         {
             own.copy_from_slice(values);

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
+use burn::optim::{DynState, StateSink, StateSource};
 use burn::tensor::{Bool, Device, ExecutionError, FloatDType, Int, Tensor, TensorData};
 use serde_json::Value;
 
@@ -18,6 +18,7 @@ use super::groups::Choice;
 use super::optimizer::{Kept, OptimizerState};
 use super::replicas::AutodiffPlace;
 use super::{ParallelError, ParameterSpec, statistics};
+use crate::shard;
 
 /// Name under which an optimizer's state is flattened.
 const ROOT: &str = "state";
@@ -32,7 +33,7 @@ type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 /// it is read when it is taken.
 pub struct StateShare {
     model: Vec<(String, Values)>,
-    states: Vec<(Place, Arc<dyn DynOptimizer>, DynState)>,
+    states: Vec<(Place, Choice, DynState)>,
     /// Values in host memory, with the names of their tensors.
     parts: Vec<(String, Place, Arc<Vec<f32>>)>,
     scalars: BTreeMap<String, Value>,
@@ -209,11 +210,24 @@ impl StateShare {
             let data = TensorData::new(part.to_vec(), [part.len()]);
             values.push(name, &place, data);
         }
-        for (place, optimizer, state) in self.states {
+        for (
+            place,
+            Choice {
+                optimizer, whole, ..
+            },
+            state,
+        ) in self.states
+        {
+            let whole = whole.is_some();
             let mut sink = StateSink::default();
             optimizer.state_flatten(ROOT, &state, &mut sink);
             for (name, data) in sink.tensors {
-                values.push(optimizer_name(&place.path, &name), &place, data);
+                let name = optimizer_name(&place.path, &name);
+                match whole {
+                    // Of any shape, such as the rows' and columns' factors of Adafactor.
+                    true => values.tensors.push((name, data)),
+                    false => values.push(name, &place, data),
+                }
             }
             for (name, scalar) in sink.scalars {
                 let value = serde_json::to_value(scalar).unwrap_or_default();
@@ -272,7 +286,8 @@ pub(super) fn share<M: Module>(
     // Running statistics keep the last update apart from their value until they are next read.
     // `valid` folds it in, in the state that the model shares with its copy.
     drop(model.valid());
-    let owners = owners(whole.parameters, size);
+    let sizes = whole.parameters.iter().map(ParameterSpec::num_elements);
+    let owners = shard::divide(&sizes.collect::<Vec<_>>(), size);
     let mine = |index: usize| whole.pieces.is_none() && owners.get(index) == Some(&rank);
     let mut take = Take {
         path: Vec::new(),
@@ -323,7 +338,7 @@ impl StateShare {
         }
         match (whole.optimizer.state(index), whole.optimizer.choice(index)) {
             (Some(Kept::Burn(state)), Some(choice)) => {
-                self.states.push((place, choice.optimizer.clone(), state));
+                self.states.push((place, choice.clone(), state));
             }
             (Some(Kept::Fused(state)), _) => {
                 for (name, values) in state.tensors() {
@@ -337,21 +352,6 @@ impl StateShare {
             _ => {}
         }
     }
-}
-
-/// The rank that each parameter belongs to: always the one that has least so far.
-fn owners(parameters: &[ParameterSpec], size: usize) -> Vec<usize> {
-    let mut loads = vec![0usize; size.max(1)];
-    parameters
-        .iter()
-        .map(|parameter| {
-            let least = (0..loads.len())
-                .min_by_key(|rank| loads[*rank])
-                .unwrap_or(0);
-            loads[least] += parameter.num_elements();
-            least
-        })
-        .collect()
 }
 
 struct Take<'a> {
@@ -553,14 +553,15 @@ pub(super) fn restore_pieces(
 }
 
 /// Rebuilds the state that the optimizer has of what this rank owns from `source`; a parameter of
-/// which it has nothing starts without. Burn's optimizers see parameters `flat`, or in their shape.
+/// which it has nothing starts without. Of parameters that are `cut` over the ranks, Burn's
+/// element-wise optimizers see the part that this rank owns, flat; of others the whole in its shape.
 pub(super) fn restore_optimizer(
     parameters: &[ParameterSpec],
     owned: &[Range<usize>],
     optimizer: &mut OptimizerState,
     source: &dyn StateSourceRead,
     device: &Device,
-    flat: bool,
+    cut: bool,
 ) -> Result<(), ParallelError> {
     let names = source.names();
     for (index, (parameter, owned)) in parameters.iter().zip(owned).enumerate() {
@@ -572,8 +573,10 @@ pub(super) fn restore_optimizer(
             optimizer.set_state(index, None);
             continue;
         }
+        let choice = optimizer.choice(index);
+        let flat = cut && choice.is_some_and(|choice| choice.whole.is_none());
         let saved = Saved::of(parameter, &names, source, flat);
-        let state = match optimizer.choice(index) {
+        let state = match choice {
             Some(choice) if !saved.is_empty() => Some(saved.restore(choice, owned, device)),
             _ => None,
         };
@@ -689,19 +692,6 @@ fn another_optimizer() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parameters_are_divided_by_size() {
-        let spec = |elements: usize| ParameterSpec {
-            path: elements.to_string(),
-            shape: vec![elements],
-            dtype: crate::DType::F32,
-        };
-        let parameters = [spec(10), spec(4), spec(3), spec(2), spec(9)];
-        assert_eq!(owners(&parameters, 2), [0, 1, 1, 1, 1]);
-        assert_eq!(owners(&parameters, 1), [0; 5]);
-        assert_eq!(owners(&[], 3), [0; 0]);
-    }
 
     #[test]
     fn names_tell_model_and_optimizer_apart() {

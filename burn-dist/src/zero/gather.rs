@@ -68,7 +68,7 @@ fn start(
             fill(slot.parameter, own);
         }
     }
-    Ok(group.start_all_gather(buffer))
+    Ok(group.start_all_gather(buffer.cut(layout.cuts.clone())))
 }
 
 /// Where in its bucket lies what this rank owns of a parameter that begins at `start`.
@@ -133,7 +133,8 @@ fn copy_piece(pieces: &[Arc<Vec<f32>>], parameter: usize, own: &mut [f32]) {
 ///
 /// A forward pass reads the buckets from the last to the first, backward the other way round. So
 /// whoever reads a bucket makes the next ones in that direction start, and those that were read
-/// longest ago are given up.
+/// longest ago are given up. Buckets of whole parameters and those that are cut alternate in one
+/// pass, so each of the two has an order of its own.
 pub(crate) struct Store {
     group: ProcessGroup,
     reducer: Arc<Reducer>,
@@ -146,9 +147,41 @@ struct State {
     pieces: Vec<Arc<Vec<f32>>>,
     /// Gathered buckets and those on their way; the one that was read last is at the back.
     gathered: VecDeque<Gathered>,
+    /// Of the buckets that are cut, and of those of whole parameters.
+    passes: [Pass; 2],
+    failure: Option<Error>,
+}
+
+/// Where reading stands.
+#[derive(Clone, Copy, Default)]
+struct Pass {
     last: Option<usize>,
     backwards: bool,
-    failure: Option<Error>,
+}
+
+impl Pass {
+    /// Notes that a bucket is read, and gives those that will be next, nearest first. There are others
+    /// `before` and `after` it, both from near to far.
+    fn read(
+        &mut self,
+        bucket: usize,
+        before: impl Iterator<Item = usize>,
+        after: impl Iterator<Item = usize>,
+        count: usize,
+    ) -> Vec<usize> {
+        let (mut before, mut after) = (before.peekable(), after.peekable());
+        let between = before.peek().is_some() && after.peek().is_some();
+        self.backwards = match self.last {
+            Some(last) if last != bucket => bucket < last,
+            Some(_) if between => self.backwards,
+            _ => before.peek().is_some(),
+        };
+        self.last = Some(bucket);
+        match self.backwards {
+            true => before.take(count).collect(),
+            false => after.take(count).collect(),
+        }
+    }
 }
 
 struct Gathered {
@@ -185,8 +218,7 @@ impl Store {
             state: Mutex::new(State {
                 pieces,
                 gathered: VecDeque::new(),
-                last: None,
-                backwards: false,
+                passes: Default::default(),
                 failure: None,
             }),
         }
@@ -201,7 +233,9 @@ impl Store {
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut [Arc<Vec<f32>>]) -> R) -> R {
         let mut state = self.lock();
         state.gathered.clear();
-        state.last = None;
+        for pass in &mut state.passes {
+            pass.last = None;
+        }
         change(&mut state.pieces)
     }
 
@@ -280,27 +314,25 @@ impl Store {
     }
 
     fn look_ahead(&self, state: &mut State, bucket: usize) -> Result<(), Error> {
-        let buckets = self.reducer.layouts().len();
-        state.backwards = match state.last {
-            Some(last) if last != bucket => bucket < last,
-            Some(_) if bucket > 0 && bucket + 1 < buckets => state.backwards,
-            _ => bucket > 0,
-        };
-        state.last = Some(bucket);
-        for distance in 1..=self.prefetch {
-            let next = match state.backwards {
-                true => bucket.checked_sub(distance),
-                false => Some(bucket + distance).filter(|next| *next < buckets),
-            };
-            let there = |next| state.gathered.iter().any(|entry| entry.bucket == next);
-            if let Some(next) = next.filter(|next| !there(*next)) {
+        let layouts = self.reducer.layouts();
+        let is_whole = |bucket: usize| layouts.get(bucket).is_some_and(BucketLayout::is_whole);
+        let alike = |other: &usize| is_whole(*other) == is_whole(bucket);
+        let before = (0..bucket).rev().filter(alike);
+        let after = (bucket + 1..layouts.len()).filter(alike);
+        let pass = &mut state.passes[usize::from(is_whole(bucket))];
+        for next in pass.read(bucket, before, after, self.prefetch) {
+            if !state.gathered.iter().any(|entry| entry.bucket == next) {
                 self.ensure(state, next)?;
             }
         }
         // A block may lie in two buckets, so the one before is kept as well.
-        while state.gathered.len() > self.prefetch + 2 {
-            state.gathered.pop_front();
-        }
+        let there = state.gathered.iter().filter(|entry| alike(&entry.bucket));
+        let mut spare = there.count().saturating_sub(self.prefetch + 2);
+        state.gathered.retain(|entry| {
+            let gone = spare > 0 && alike(&entry.bucket);
+            spare -= usize::from(gone);
+            !gone
+        });
         Ok(())
     }
 
@@ -325,5 +357,48 @@ impl ParameterSource for Store {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Store({} parameters)", self.reducer.parameters().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads buckets 0, 2, 5 and 6 among others that are of the other kind.
+    fn read(pass: &mut Pass, bucket: usize) -> Vec<usize> {
+        let before = [6, 5, 2, 0].into_iter().filter(|other| *other < bucket);
+        let after = [0, 2, 5, 6].into_iter().filter(|other| *other > bucket);
+        pass.read(bucket, before, after, 2)
+    }
+
+    #[test]
+    fn what_lies_ahead_follows_the_direction_and_is_of_the_same_kind() {
+        let mut pass = Pass::default();
+        // Forward, then backward, in which a block reads both of its buckets twice.
+        let steps = [
+            (6, vec![5, 2]),
+            (5, vec![2, 0]),
+            (5, vec![2, 0]),
+            (2, vec![0]),
+            (0, vec![]),
+            (0, vec![2, 5]),
+            (2, vec![5, 6]),
+            (2, vec![5, 6]),
+            (5, vec![6]),
+            (6, vec![]),
+            (6, vec![5, 2]),
+        ];
+        for (bucket, expected) in steps {
+            assert_eq!(read(&mut pass, bucket), expected, "{bucket}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_alone_has_nothing_ahead() {
+        let mut pass = Pass::default();
+        for _ in 0..3 {
+            let none = std::iter::empty;
+            assert!(pass.read(4, none(), none(), 3).is_empty());
+        }
     }
 }

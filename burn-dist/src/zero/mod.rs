@@ -3,8 +3,9 @@
 //!
 //! What a rank owns is what a reduce-scatter of the gradients' buckets leaves with it, so there is
 //! no plan beside that of the buckets. Of every parameter a rank owns one range of elements, often
-//! an empty one; state is kept by the parameter's index in visit order, and saved by its path. A
-//! rank that owns all of every parameter is what plain data parallelism has.
+//! an empty one, and all or nothing where the optimizer has to see all of it; state is kept by the
+//! parameter's index in visit order, and saved by its path. A rank that owns all of every parameter
+//! is what plain data parallelism has.
 //!
 //! `fused` steps a range in one pass over host memory, `gather` makes wholes of shards again.
 

@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::Duration;
 
-use burn_dist::{Buffer, DType, Element, ProcessGroup, ReduceOp, shard};
+use burn_dist::{Buffer, Cuts, DType, Element, ProcessGroup, ReduceOp, shard};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -160,7 +160,29 @@ struct Case {
     len: usize,
     root: usize,
     memory: Memory,
+    /// Whether shards are not as large as each other.
+    uneven: bool,
     salt: u64,
+}
+
+impl Case {
+    /// Where a buffer is cut: anywhere, so some shards are empty and some large.
+    fn cuts(&self, size: usize) -> Cuts {
+        if !self.uneven || self.memory == Memory::Slice {
+            return Cuts::Even;
+        }
+        let mut state = self.salt;
+        let end = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as usize % (self.len + 1)
+        };
+        let mut ends: Vec<usize> = std::iter::repeat_with(end).take(size - 1).collect();
+        ends.sort_unstable();
+        ends.push(self.len);
+        Cuts::Ends(ends.into())
+    }
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -177,8 +199,9 @@ fn case() -> impl Strategy<Value = Case> {
     let memory = vec![Memory::Slice, Memory::Plain, Memory::Bucket];
     let len = prop_oneof![4 => 0..40usize, 4 => 0..4000usize, 1 => 100_000..400_000usize];
     let what = (select(collective), select(dtype), select(op));
-    (what, len, 0..5usize, select(memory), 1..u64::MAX).prop_map(
-        |((collective, dtype, op), len, root, memory, salt)| {
+    let memory = (select(memory), any::<bool>());
+    (what, len, 0..5usize, memory, 1..u64::MAX).prop_map(
+        |((collective, dtype, op), len, root, (memory, uneven), salt)| {
             let op = if op == R::Mean && !dtype.is_float() {
                 R::Sum
             } else {
@@ -191,6 +214,7 @@ fn case() -> impl Strategy<Value = Case> {
                 len,
                 root,
                 memory,
+                uneven,
                 salt,
             }
         },
@@ -226,6 +250,7 @@ fn perform<T: Tested>(group: &ProcessGroup, case: &Case) -> Vec<T> {
         _ => Buffer::zeroed(T::DTYPE, len),
     };
     buffer.as_mut_slice::<T>().unwrap().copy_from_slice(&data);
+    let buffer = buffer.cut(case.cuts(group.size()));
     let handle = match collective {
         Collective::AllReduce => group.start_all_reduce(buffer, op),
         Collective::ReduceScatter => group.start_reduce_scatter(buffer, op),
@@ -244,12 +269,13 @@ fn verify<T: Tested>(group: &ProcessGroup, case: &Case) {
     let at = |i: usize| inputs.iter().map(|input| input[i]).collect::<Vec<_>>();
     let reduced: Vec<T> = (0..case.len).map(|i| T::reduce(&at(i), case.op)).collect();
     let result = perform::<T>(group, case);
-    let mine = shard(case.len, size, rank);
+    let cuts = case.cuts(size);
+    let mine = cuts.shard(case.len, size, rank);
     let right = match case.collective {
         Collective::AllReduce => result == reduced,
         Collective::ReduceScatter => result[mine.clone()] == reduced[mine],
         Collective::AllGather => inputs.iter().enumerate().all(|(from, input)| {
-            let owned = shard(case.len, size, from);
+            let owned = cuts.shard(case.len, size, from);
             result[owned.clone()] == input[owned]
         }),
         Collective::Broadcast => result == inputs[case.root % size],
@@ -444,6 +470,27 @@ pub fn disagreement_is_an_error_on_all_ranks(cluster: &impl Cluster) {
     }
 }
 
+/// So do ranks that cut a buffer in different places.
+pub fn other_cuts_are_an_error_on_all_ranks(cluster: &impl Cluster) {
+    for size in sizes(cluster, [3]) {
+        let errors = cluster.connect(size, PATIENT).on_all(|group| {
+            let met = group.barrier();
+            let ends = match group.rank() {
+                1 => [2, 4, 10],
+                _ => [2, 5, 10],
+            };
+            let buffer = Buffer::zeroed(DType::F32, 10).cut(Cuts::Ends(ends.into()));
+            let start = || group.start_reduce_scatter(buffer, ReduceOp::Sum).wait();
+            met.and_then(|()| start())
+                .map(drop)
+                .unwrap_err()
+                .to_string()
+        });
+        let named = |error: &&String| error.contains("disagree") && error.contains("unevenly");
+        assert!(errors.iter().any(|error| named(&error)), "{errors:?}");
+    }
+}
+
 pub fn an_absent_rank_is_named_after_the_time_out(cluster: &impl Cluster) {
     for size in sizes(cluster, [3]) {
         let ranks = cluster.connect(size, Duration::from_secs(1));
@@ -493,6 +540,8 @@ pub fn wrong_arguments_leave_the_group_usable(cluster: &impl Cluster) {
         cluster.connect(size, PATIENT).on_all(|group| {
             assert!(group.all_reduce(&mut [1i32], ReduceOp::Mean).is_err());
             assert!(group.broadcast(&mut [1i32], size).is_err());
+            let nine = Buffer::zeroed(DType::F32, 10).cut(Cuts::Ends([3, 9].into()));
+            assert!(group.start_all_gather(nine).wait().is_err());
             group.barrier().unwrap();
         });
     }
@@ -508,6 +557,7 @@ macro_rules! for_each_test {
             asynchronous_collectives_keep_their_order,
             bytes_of_different_lengths_are_gathered,
             disagreement_is_an_error_on_all_ranks,
+            other_cuts_are_an_error_on_all_ranks,
             an_absent_rank_is_named_after_the_time_out,
             an_abort_reaches_the_others_with_its_reason,
             wrong_arguments_leave_the_group_usable,

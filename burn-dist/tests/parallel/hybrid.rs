@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamWConfig, SgdConfig};
+use burn::optim::{AdamWConfig, LambConfig, SgdConfig};
 use burn_dist::parallel::{
     BucketSizes, EmaOptions, Parallel, ParallelError, ParallelOptions, ParameterOptimizer,
     Precision, ShardWithin, Strategy,
@@ -155,6 +155,21 @@ fn sets_of_any_size_accumulate_clip_and_average() {
         let expected = on_all(size, auto, sgd, plain);
         for strategy in STAGES {
             let own = on_all(size, auto, sgd, change(options(strategy, within(ranks))));
+            let what = format!("{strategy} within {ranks} of {size}");
+            assert_follows(&own[0], &expected[0], &what);
+        }
+    }
+}
+
+/// Whole parameters have their owner within each set.
+#[test]
+fn sets_step_whole_parameters() {
+    let lamb = || LambConfig::new().into();
+    for (size, ranks) in [(4, 2), (6, 3), (3, 1)] {
+        let auto = TransportKind::Auto;
+        let expected = on_all(size, auto, lamb, options(Strategy::Ddp, ShardWithin::All));
+        for strategy in STAGES {
+            let own = on_all(size, auto, lamb, options(strategy, within(ranks)));
             let what = format!("{strategy} within {ranks} of {size}");
             assert_follows(&own[0], &expected[0], &what);
         }

@@ -9,4 +9,5 @@ mod models;
 mod precision;
 mod ranks;
 mod single;
+mod whole;
 mod zero;

@@ -62,8 +62,6 @@ pub fn say_resolved(loaded: &Loaded, size: usize, nodes: usize) -> Result<(), Fa
 /// beside the other ranks if all of them are on this host.
 fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
     let shared_by = config.parallel.shard_within.ranks(size, nodes);
-    let moments = config.optimizer.moments();
-    let parameters = plan.parameters as u64;
     let available = available_bytes();
     let room = available.map(|bytes| bytes / size.max(1) as u64);
     let activations = Activations::of(config, plan, available);
@@ -74,8 +72,11 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
             size / shared_by
         ));
     }
+    if plan.states.iter().any(|state| state.whole) {
+        say("# (that which has most: what this optimizer has to see whole is not cut)");
+    }
     for strategy in Strategy::ALL {
-        let own = MemoryEstimate::new(strategy, parameters, moments, shared_by);
+        let own = MemoryEstimate::of(strategy, &plan.states, shared_by);
         let activations = activations.under(strategy);
         let total = own.total().saturating_add(activations.unwrap_or(0));
         let fits = match room {

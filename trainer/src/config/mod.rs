@@ -17,6 +17,7 @@ mod sections;
 mod shard_within;
 mod source;
 mod validate;
+mod whole_tensors;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -34,6 +35,7 @@ pub use groups::GroupConfig;
 pub use model::*;
 pub use precision::*;
 pub use sections::*;
+pub use whole_tensors::*;
 
 use error::Fault;
 use section::{Choice, Section, fields, suggest};
@@ -87,10 +89,15 @@ const OPTIMIZERS: &[Choice<OptimizerConfig>] = &[
     ("adadelta", |section| {
         Ok(OptimizerConfig::Adadelta(section.read()?))
     }),
+    ("lamb", |section| Ok(OptimizerConfig::Lamb(section.read()?))),
+    ("adafactor", |section| {
+        Ok(OptimizerConfig::Adafactor(section.read()?))
+    }),
+    ("muon", |section| Ok(OptimizerConfig::Muon(section.read()?))),
 ];
 
 /// The keys of the sections whose keys depend on their `name`, beside that, by name.
-fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 9] {
+fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 12] {
     [
         ("model", "cnn", fields::<CnnConfig>()),
         ("model", "csc-cnn", fields::<CscCnnConfig>()),
@@ -101,6 +108,9 @@ fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 9] {
         ("optimizer", "adam", fields::<AdamConfig>()),
         ("optimizer", "adamw", fields::<AdamWConfig>()),
         ("optimizer", "adadelta", fields::<AdadeltaConfig>()),
+        ("optimizer", "lamb", fields::<LambConfig>()),
+        ("optimizer", "adafactor", fields::<AdafactorConfig>()),
+        ("optimizer", "muon", fields::<MuonConfig>()),
     ]
 }
 

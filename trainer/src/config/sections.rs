@@ -2,15 +2,16 @@
 //! what it is, its unit, and its default; that text is the reference for authors of configuration
 //! files.
 
-use burn_dist::parallel::ShardWithin;
+use burn_dist::parallel::{ParameterSpec, ParameterState, ShardWithin, path_matches};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::groups::GroupConfig;
 use super::section::names;
+use super::whole_tensors::{AdafactorConfig, LambConfig, MuonConfig};
 
 /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
-/// defaults are PyTorch's.
+/// defaults are PyTorch's where it has the optimizer.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "name", rename_all = "lowercase")]
 pub enum OptimizerConfig {
@@ -22,56 +23,82 @@ pub enum OptimizerConfig {
     AdamW(AdamWConfig),
     /// `adadelta`: Adadelta.
     Adadelta(AdadeltaConfig),
+    /// `lamb`: Adam with updates as large as their parameter, for large batches.
+    Lamb(LambConfig),
+    /// `adafactor`: of matrices it keeps one value per row and column; filters of convolutions are
+    /// such matrices, over their last two dimensions.
+    Adafactor(AdafactorConfig),
+    /// `muon`: orthogonal updates for matrices, which are parameters with exactly two dimensions.
+    /// All others (biases, normalizations, tokens, filters of convolutions) are stepped by AdamW.
+    Muon(MuonConfig),
+}
+
+/// What all of them have.
+macro_rules! of_any {
+    ($optimizer:expr, $config:ident => $value:expr) => {
+        match $optimizer {
+            OptimizerConfig::Sgd($config) => $value,
+            OptimizerConfig::Adam($config) => $value,
+            OptimizerConfig::AdamW($config) => $value,
+            OptimizerConfig::Adadelta($config) => $value,
+            OptimizerConfig::Lamb($config) => $value,
+            OptimizerConfig::Adafactor($config) => $value,
+            OptimizerConfig::Muon($config) => $value,
+        }
+    };
 }
 
 impl OptimizerConfig {
     /// Learning rate before any schedule.
     pub fn lr(&self) -> f64 {
-        match self {
-            Self::Sgd(config) => config.lr,
-            Self::Adam(config) => config.lr,
-            Self::AdamW(config) => config.lr,
-            Self::Adadelta(config) => config.lr,
-        }
+        of_any!(self, config => config.lr)
     }
 
-    /// Values that it keeps for each parameter.
-    pub fn moments(&self) -> u64 {
-        match self {
-            Self::Sgd(sgd) if sgd.momentum > 0.0 => 1,
-            Self::Sgd(_) => 0,
-            _ => 2,
+    /// What it keeps for a parameter, and whether it has to see all of it.
+    pub fn state_of(&self, parameter: &ParameterSpec) -> ParameterState {
+        let elements = parameter.num_elements() as u64;
+        let mut groups = self.groups().iter();
+        let group = groups.find(|group| path_matches(&group.pattern, &parameter.path));
+        let own = group.map_or_else(|| self.clone(), |group| self.of_group(group));
+        let (kept, whole) = match &own {
+            Self::Sgd(sgd) if sgd.momentum > 0.0 => (elements, false),
+            Self::Sgd(_) => (0, false),
+            Self::Lamb(_) => (2 * elements, true),
+            Self::Adafactor(_) => match parameter.shape.as_slice() {
+                [.., rows, columns] if elements > 0 => {
+                    let (rows, columns) = (*rows as u64, *columns as u64);
+                    (elements / columns + elements / rows, true)
+                }
+                _ => (elements, true),
+            },
+            Self::Muon(muon) if !muon.leaves_to_adamw(parameter) => (elements, true),
+            _ => (2 * elements, false),
+        };
+        ParameterState {
+            elements,
+            kept,
+            whole,
         }
     }
 
     /// Whether weight decay applies to norms and biases too.
     pub fn decay_norm_and_bias(&self) -> bool {
-        match self {
-            Self::Sgd(config) => config.decay_norm_and_bias,
-            Self::Adam(config) => config.decay_norm_and_bias,
-            Self::AdamW(config) => config.decay_norm_and_bias,
-            Self::Adadelta(config) => config.decay_norm_and_bias,
-        }
+        of_any!(self, config => config.decay_norm_and_bias)
     }
 
     /// Other settings for some of the parameters.
     pub fn groups(&self) -> &[GroupConfig] {
-        match self {
-            Self::Sgd(config) => &config.groups,
-            Self::Adam(config) => &config.groups,
-            Self::AdamW(config) => &config.groups,
-            Self::Adadelta(config) => &config.groups,
-        }
+        of_any!(self, config => &config.groups)
+    }
+
+    /// Weight decay.
+    pub fn weight_decay(&self) -> f64 {
+        of_any!(self, config => config.weight_decay)
     }
 
     /// The same with another weight decay.
     pub fn with_weight_decay(mut self, decay: f64) -> Self {
-        match &mut self {
-            Self::Sgd(config) => config.weight_decay = decay,
-            Self::Adam(config) => config.weight_decay = decay,
-            Self::AdamW(config) => config.weight_decay = decay,
-            Self::Adadelta(config) => config.weight_decay = decay,
-        }
+        of_any!(&mut self, config => config.weight_decay = decay);
         self
     }
 

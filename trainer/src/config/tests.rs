@@ -205,6 +205,82 @@ fn numbers_out_of_range_show_their_place() {
 }
 
 #[test]
+fn optimizers_that_see_whole_parameters_are_read_and_checked() {
+    for (sets, key) in [
+        (
+            ["optimizer.name=lamb", "optimizer.betas=[0.9, 1.0]"],
+            "optimizer.betas",
+        ),
+        (
+            ["optimizer.name=lamb", "optimizer.weight_decay=-1.0"],
+            "optimizer.weight_decay",
+        ),
+        (
+            ["optimizer.name=adafactor", "optimizer.beta2_decay=0.8"],
+            "optimizer.beta2_decay",
+        ),
+        (
+            ["optimizer.name=adafactor", "optimizer.eps=[0.0, 1.0]"],
+            "optimizer.eps",
+        ),
+        (
+            ["optimizer.name=adafactor", "optimizer.clip_threshold=0"],
+            "optimizer.clip_threshold",
+        ),
+        (
+            ["optimizer.name=muon", "optimizer.momentum=1.0"],
+            "optimizer.momentum",
+        ),
+        (
+            ["optimizer.name=muon", "optimizer.ns_steps=0"],
+            "optimizer.ns_steps",
+        ),
+        (
+            ["optimizer.name=muon", "optimizer.adamw_lr=0.0"],
+            "optimizer.adamw_lr",
+        ),
+        (
+            ["optimizer.name=muon", "optimizer.adamw_betas=[-0.1, 0.9]"],
+            "optimizer.adamw_betas",
+        ),
+        (
+            ["optimizer.name=muon", "optimizer.adjust_lr=original-"],
+            "original",
+        ),
+    ] {
+        assert_error(GOOD, &sets, &[key, "of --set"]);
+    }
+    let sets =
+        ["optimizer={name=\"muon\", adjust_lr=\"match-rms-adamw\", adamw_match=[\"head.*\"]}"];
+    let config = load(GOOD, &sets).unwrap().config;
+    let again = load(&config.to_toml().unwrap(), &[]).unwrap().config;
+    assert_eq!(again, config);
+    let of = |set: &str, path: &str, shape: &[usize]| {
+        let state = load(GOOD, &[set]).unwrap().config.optimizer;
+        let state = state.state_of(&burn_dist::parallel::ParameterSpec {
+            path: path.to_owned(),
+            shape: shape.to_vec(),
+            dtype: burn_dist::DType::F32,
+        });
+        (state.elements, state.kept, state.whole)
+    };
+    assert_eq!(of("optimizer.name=lamb", "a", &[2, 3]), (6, 12, true));
+    assert_eq!(
+        of("optimizer.name=adafactor", "a", &[2, 3, 5]),
+        (30, 6 + 10, true)
+    );
+    assert_eq!(of("optimizer.name=adafactor", "a", &[7]), (7, 7, true));
+    assert_eq!(of("optimizer.name=adafactor", "a", &[7, 0]), (0, 0, true));
+    let muon = sets[0];
+    assert_eq!(of(muon, "fc.weight", &[2, 3]), (6, 6, true));
+    assert_eq!(of(muon, "head.weight", &[2, 3]), (6, 12, false));
+    assert_eq!(of(muon, "fc.bias", &[3]), (3, 6, false));
+    let sgd = "optimizer.groups=[{match=\"fc.*\", momentum=0.5}]";
+    assert_eq!(of(sgd, "fc.bias", &[3]), (3, 3, false));
+    assert_eq!(of(sgd, "head.bias", &[3]), (3, 0, false));
+}
+
+#[test]
 fn what_is_not_built_yet_is_refused_and_its_default_accepted() {
     assert_error(
         GOOD,

@@ -197,6 +197,7 @@ fn data(config: &Config) -> Result<(), Fault> {
 
 fn optimizer(optimizer: &OptimizerConfig) -> Result<(), Fault> {
     positive("optimizer.lr", optimizer.lr())?;
+    not_negative("optimizer.weight_decay", optimizer.weight_decay())?;
     groups::check(optimizer)?;
     match optimizer {
         OptimizerConfig::Sgd(sgd) => {
@@ -208,20 +209,33 @@ fn optimizer(optimizer: &OptimizerConfig) -> Result<(), Fault> {
                 )
                 .help("set optimizer.momentum, for example to 0.9"));
             }
-            not_negative("optimizer.weight_decay", sgd.weight_decay)
+            Ok(())
         }
-        OptimizerConfig::Adam(adam) => {
-            moments(adam.betas, adam.eps)?;
-            not_negative("optimizer.weight_decay", adam.weight_decay)
-        }
-        OptimizerConfig::AdamW(adamw) => {
-            moments(adamw.betas, adamw.eps)?;
-            not_negative("optimizer.weight_decay", adamw.weight_decay)
-        }
+        OptimizerConfig::Adam(adam) => moments(adam.betas, adam.eps),
+        OptimizerConfig::AdamW(adamw) => moments(adamw.betas, adamw.eps),
         OptimizerConfig::Adadelta(adadelta) => {
             fraction("optimizer.rho", adadelta.rho)?;
-            positive("optimizer.eps", adadelta.eps)?;
-            not_negative("optimizer.weight_decay", adadelta.weight_decay)
+            positive("optimizer.eps", adadelta.eps)
+        }
+        OptimizerConfig::Lamb(lamb) => moments(lamb.betas, lamb.eps),
+        OptimizerConfig::Adafactor(adafactor) => {
+            let decay = adafactor.beta2_decay;
+            let good = decay.is_finite() && decay < 0.0;
+            ensure(good, "optimizer.beta2_decay", decay, "below 0")?;
+            for eps in adafactor.eps {
+                positive("optimizer.eps", eps)?;
+            }
+            positive("optimizer.clip_threshold", adafactor.clip_threshold)
+        }
+        OptimizerConfig::Muon(muon) => {
+            fraction("optimizer.momentum", muon.momentum)?;
+            in_range("optimizer.ns_steps", muon.ns_steps, 1, 100)?;
+            positive("optimizer.eps", muon.eps)?;
+            positive("optimizer.adamw_lr", muon.adamw_lr())?;
+            for beta in muon.adamw_betas {
+                fraction("optimizer.adamw_betas", beta)?;
+            }
+            positive("optimizer.adamw_eps", muon.adamw_eps)
         }
     }
 }

@@ -33,10 +33,13 @@ pub(crate) fn train<M: ImageClassifier>(
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
     let work = work(session, &model);
-    let (parameters, group) = (crate::model::num_parameters(&model), session.group);
+    let (states, group) = (
+        crate::model::states(&model, &config.optimizer),
+        session.group,
+    );
     let within = config.parallel.shard_within;
     let ranks = within.ranks(group.size(), group.nodes());
-    crate::device::check_memory(config, &session.device, parameters, ranks)?;
+    crate::device::check_memory(config, &session.device, &states, ranks)?;
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
