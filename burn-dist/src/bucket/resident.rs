@@ -55,6 +55,11 @@ impl Parts {
         self.slots.get(slot)?.as_ref()
     }
 
+    /// What is there, in the order of the slots.
+    pub fn all(&self) -> impl Iterator<Item = &Tensor<1>> {
+        self.slots.iter().flatten()
+    }
+
     pub fn clear(&mut self) {
         self.slots.clear();
     }
@@ -106,15 +111,16 @@ impl Gradient {
 }
 
 /// Sum of the squares of all `parts`, in `f32` on the device and read once.
-pub(super) fn sum_of_squares(parts: Vec<Tensor<1>>) -> Result<f64, String> {
-    if parts.is_empty() {
-        return Ok(0.0);
-    }
-    let sums = parts.into_iter().map(|part| {
+pub(super) fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f64, String> {
+    let sums = parts.map(|part| {
         let part = part.cast(burn::tensor::FloatDType::F32);
         part.clone().mul(part).sum()
     });
-    let all = Tensor::cat(sums.collect(), 0).try_into_data();
+    let sums: Vec<Tensor<1>> = sums.collect();
+    if sums.is_empty() {
+        return Ok(0.0);
+    }
+    let all = Tensor::cat(sums, 0).try_into_data();
     let all = all.map_err(|error| error.to_string())?;
     Ok(all.iter::<f64>().sum())
 }

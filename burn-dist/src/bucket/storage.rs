@@ -142,23 +142,24 @@ fn put_typed<T: Float>(
     Ok(true)
 }
 
-/// Replaces the content of all slots by `flat`, which holds them without gaps.
-pub(super) fn fill(buffer: &mut Buffer, slots: &[Slot], flat: &TensorData) -> Result<(), Error> {
+/// Replaces the content of all slots by `flat`, which holds them without gaps. False if its type or
+/// length is not theirs.
+pub(super) fn fill(buffer: &mut Buffer, slots: &[Slot], flat: &TensorData) -> Result<bool, Error> {
     with_type!(buffer.dtype(), T => {
         let Ok(mut source) = flat.as_slice::<T>() else {
-            return Ok(());
+            return Ok(false);
         };
         let target = buffer.as_mut_slice::<T>()?;
         for slot in slots {
-            let Some((part, rest)) = source.split_at_checked(slot.elements.len()) else {
-                break;
+            let part = source.split_at_checked(slot.elements.len());
+            let (Some((part, rest)), Some(place)) = (part, target.get_mut(slot.elements.clone()))
+            else {
+                return Ok(false);
             };
-            if let Some(place) = target.get_mut(slot.elements.clone()) {
-                place.copy_from_slice(part);
-            }
+            place.copy_from_slice(part);
             source = rest;
         }
-        Ok(())
+        Ok(source.is_empty())
     })
 }
 

@@ -1,5 +1,7 @@
 //! The reducer by itself, called as the hooks call it.
 
+mod interplay;
+
 use burn::tensor::{Device, Shape, Tensor, TensorData};
 
 use super::layout::{BucketSizes, ParameterSpec};
@@ -241,6 +243,7 @@ mod resident {
 
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
     use crate::bucket::resident::{DeviceHandle, DeviceReduce};
@@ -381,5 +384,61 @@ mod resident {
         fire(&reducer, 0, 1.0);
         let message = reducer.end_backward().unwrap_err().to_string();
         assert!(message.contains("p0"), "{message}");
+    }
+
+    /// A device whose reductions fail.
+    #[derive(Debug)]
+    struct Broken;
+
+    impl DeviceReduce for Broken {
+        fn start_mean(&self, _flat: Tensor<1>) -> Box<dyn DeviceHandle> {
+            Box::new(Self)
+        }
+    }
+
+    impl DeviceHandle for Broken {
+        fn wait(self: Box<Self>) -> Result<Tensor<1>, Error> {
+            Err(crate::CollectiveError::NoProgress.into())
+        }
+    }
+
+    #[test]
+    fn a_device_that_fails_on_one_rank_ends_the_step_on_all_of_them() {
+        let options = GroupOptions {
+            first_timeout: Duration::from_secs(20),
+            timeout: Duration::from_secs(20),
+            ..GroupOptions::default()
+        };
+        let groups = ProcessGroup::in_process(2, &options).unwrap();
+        let step = |group: ProcessGroup| {
+            let reduce: Arc<dyn DeviceReduce> = match group.rank() {
+                0 => Arc::new(Broken),
+                _ => Arc::new(There {
+                    group: group.clone(),
+                    started: AtomicUsize::new(0),
+                }),
+            };
+            let parameters = vec![ParameterSpec {
+                path: "p0".into(),
+                shape: vec![LEN],
+                dtype: DType::F32,
+            }];
+            let reducer = Reducer::new(&group, parameters, &[], SMALL, Gradients::Whole).unwrap();
+            let reducer = reducer.on_device(Device::flex(), Some(reduce));
+            reducer.begin_backward(true).unwrap();
+            reducer.end_backward().unwrap();
+            // The group outlives the step, so nobody is missed.
+            (reducer.wait().unwrap_err().to_string(), group)
+        };
+        let reason = crate::CollectiveError::NoProgress.to_string();
+        std::thread::scope(|scope| {
+            let step = &step;
+            let spawn = |group| scope.spawn(move || step(group));
+            let threads: Vec<_> = groups.into_iter().map(spawn).collect();
+            let ends: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+            for (error, _) in &ends {
+                assert!(error.contains(&reason), "{error}");
+            }
+        });
     }
 }

@@ -488,7 +488,12 @@ impl<M: Module> Parallel<M> {
             ema.start_at(values);
         }
         let cut = self.options.strategy.shards();
-        let (optimizer, device) = (&mut self.optimizer, device.inner());
+        // Where it is stepped: shards in host memory, wherever the model is.
+        let device = match cut {
+            true => Device::flex(),
+            false => device.inner(),
+        };
+        let optimizer = &mut self.optimizer;
         state::restore_optimizer(parameters, owned, optimizer, source, &device, cut)
     }
 

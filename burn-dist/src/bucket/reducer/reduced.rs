@@ -1,0 +1,121 @@
+//! What the step reads of the reduced gradients: their norm, a whole gradient, or the part of one that
+//! this rank owns, from wherever the strategy keeps it.
+
+use std::ops::Range;
+
+use burn::tensor::Shape;
+
+use super::Reducer;
+use super::state::{Memory, State};
+use crate::bucket::error::BucketError;
+use crate::bucket::resident::{self, Gradient};
+use crate::bucket::storage;
+use crate::{Buffer, ReduceOp};
+
+impl Reducer {
+    /// Euclidean norm of all reduced gradients together; the same bits on every rank, and whatever
+    /// the ranks keep of the gradients. A collective call.
+    pub(crate) fn norm(&self) -> Result<f64, BucketError> {
+        let mut state = self.lock();
+        let sum = match self.stays_on_device() {
+            true => self.sum_on_device(&state),
+            false => self.sum_over_shards(&state),
+        };
+        sum.map(f64::sqrt)
+            .map_err(|error| self.fail(&mut state, error))
+    }
+
+    /// Sum of the squares of all gradients.
+    fn sum_over_shards(&self, state: &State) -> Result<f64, BucketError> {
+        let mut sum = 0.0;
+        for slot in self.layouts.iter().flat_map(|layout| &layout.slots) {
+            // Of its shards alone, where it has more: sums of the same parts have the same bits.
+            let mine = self.shards.get(slot.parameter);
+            if let Some((buffer, place)) = self.reduced(state, slot.parameter, mine) {
+                sum += storage::sum_of_squares(buffer, &place)?;
+            }
+        }
+        let mut sums = [sum];
+        self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
+        Ok(sums[0])
+    }
+
+    fn sum_on_device(&self, state: &State) -> Result<f64, BucketError> {
+        let parts = state.buckets.iter().flat_map(|bucket| bucket.parts.all());
+        resident::sum_of_squares(parts.cloned()).map_err(|reason| BucketError::Read {
+            path: "all parameters".to_owned(),
+            reason,
+        })
+    }
+
+    /// Hands the reduced gradient of the elements that this rank owns of a parameter to `then`, as
+    /// `f32`; not if no rank had one.
+    pub(crate) fn with_owned(
+        &self,
+        parameter: usize,
+        then: impl FnOnce(&[f32]),
+    ) -> Result<(), BucketError> {
+        let state = self.lock();
+        if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
+            return Ok(());
+        }
+        if let Some((buffer, place)) = self.reduced(&state, parameter, self.owned.get(parameter)) {
+            let values = buffer.as_slice::<f32>().map_err(crate::Error::from)?;
+            then(values.get(place).unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// Where the reduced gradient of a `part` of a parameter lies, which this rank has.
+    fn reduced<'s>(
+        &self,
+        state: &'s State,
+        parameter: usize,
+        part: Option<&Range<usize>>,
+    ) -> Option<(&'s Buffer, Range<usize>)> {
+        let ((index, slot), part) = (self.place(parameter)?, part?);
+        let start = slot.elements.start;
+        let place = start + part.start..start + part.end;
+        let bucket = state.buckets.get(index)?;
+        match (&bucket.shard, &bucket.memory) {
+            (Some(_), _) if place.is_empty() => None,
+            (Some(own), _) => {
+                let shift = self.shard_of(index).start;
+                Some((&own.buffer, place.start - shift..place.end - shift))
+            }
+            (None, Memory::Here(buffer)) => Some((buffer, place)),
+            _ => None,
+        }
+    }
+
+    /// The reduced gradient of a parameter times `factor`, or `None` if no rank had one.
+    pub(crate) fn gradient(
+        &self,
+        parameter: usize,
+        shape: &Shape,
+        factor: Option<f64>,
+    ) -> Result<Option<Gradient>, BucketError> {
+        let state = self.lock();
+        let Some((bucket, slot)) = self.place(parameter) else {
+            return Ok(None);
+        };
+        if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
+            return Ok(None);
+        }
+        if self.stays_on_device() {
+            let (_, index) = self.places[parameter];
+            let part = state.buckets[bucket].parts.get(index).cloned();
+            return Ok(part.map(|part| {
+                Gradient::Device(match factor {
+                    Some(factor) => part.mul_scalar(factor),
+                    None => part,
+                })
+            }));
+        }
+        let Memory::Here(buffer) = &state.buckets[bucket].memory else {
+            return Ok(None);
+        };
+        let data = storage::read(buffer, &slot.elements, shape, factor)?;
+        Ok(data.map(Gradient::Host))
+    }
+}

@@ -1,0 +1,72 @@
+//! What a reducer knows of the step that it is in.
+
+use crate::bucket::error::BucketError;
+use crate::bucket::resident::{DeviceHandle, Parts};
+use crate::bucket::storage::Arrival;
+use crate::{Buffer, Handle};
+
+pub(super) struct State {
+    pub phase: Phase,
+    pub buckets: Vec<Bucket>,
+    /// Per parameter, whether a gradient lies in its place.
+    pub present: Vec<bool>,
+    /// Per parameter, whether any backward of this step had a gradient; after the last one, on any
+    /// rank.
+    pub marks: Vec<u8>,
+    /// Per parameter, whether nothing more is expected in this backward.
+    pub complete: Vec<bool>,
+    /// The bucket to start next.
+    pub next: usize,
+    pub health: Health,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Between backward passes of a step.
+    Waiting,
+    /// Backward runs; gradients stay on this rank.
+    Accumulating,
+    /// Full buckets are sent.
+    Sending {
+        /// Whether this is the last backward of the step.
+        last: bool,
+    },
+    /// All buckets have been sent.
+    Sent,
+    /// All buckets hold the mean over ranks.
+    Reduced,
+}
+
+pub(super) struct Bucket {
+    pub memory: Memory,
+    /// Parameters that are not complete.
+    pub missing: usize,
+    /// Sum of this rank's shards over the backward passes of the step, where nothing else is kept.
+    pub shard: Option<Shard>,
+    /// This rank's shard, on its way to the mean over replicas.
+    pub replicating: Option<Handle>,
+    /// What lies on the device.
+    pub parts: Parts,
+}
+
+pub(super) struct Shard {
+    pub buffer: Buffer,
+    pub arrival: Arrival,
+}
+
+pub(super) enum Memory {
+    /// Not needed at the moment.
+    None,
+    Here(Buffer),
+    Travelling(Handle),
+    /// On the device, from where it does not return to the host.
+    TravellingThere(Box<dyn DeviceHandle>),
+    Lost,
+}
+
+pub(super) enum Health {
+    Good,
+    /// An error inside backward that has not been reported yet.
+    Failing(BucketError),
+    Failed(String),
+}

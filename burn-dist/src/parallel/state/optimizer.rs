@@ -1,0 +1,151 @@
+//! Puts saved state into an optimizer: a fused one takes the values, Burn's build their own from them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::optim::{DynState, StateSink, StateSource};
+use burn::tensor::Device;
+use serde_json::Value;
+
+use super::{ROOT, StateSourceRead, optimizer_name, read_owned};
+use crate::parallel::groups::Choice;
+use crate::parallel::optimizer::{Kept, OptimizerState};
+use crate::parallel::{ParallelError, ParameterSpec};
+
+/// Rebuilds the state that the optimizer has of what this rank owns from `source`; a parameter of
+/// which it has nothing starts without. Of parameters that are `cut` over the ranks, Burn's
+/// element-wise optimizers see the part that this rank owns, flat; of others the whole in its shape.
+pub(in crate::parallel) fn restore_optimizer(
+    parameters: &[ParameterSpec],
+    owned: &[Range<usize>],
+    optimizer: &mut OptimizerState,
+    source: &dyn StateSourceRead,
+    device: &Device,
+    cut: bool,
+) -> Result<(), ParallelError> {
+    let names = source.names();
+    for (index, (parameter, owned)) in parameters.iter().zip(owned).enumerate() {
+        let failed = |reason: String| ParallelError::Restore {
+            path: parameter.path.clone(),
+            reason,
+        };
+        if owned.is_empty() && parameter.num_elements() > 0 {
+            optimizer.set_state(index, None);
+            continue;
+        }
+        let choice = optimizer.choice(index);
+        let flat = cut && choice.is_some_and(|choice| choice.whole.is_none());
+        let saved = Saved::of(parameter, &names, source, flat);
+        let state = match choice {
+            Some(choice) if !saved.is_empty() => Some(saved.restore(choice, owned, device)),
+            _ => None,
+        };
+        optimizer.set_state(index, state.transpose().map_err(failed)?);
+    }
+    Ok(())
+}
+
+/// What a source has of the optimizer's state of one parameter.
+struct Saved<'a> {
+    parameter: &'a ParameterSpec,
+    source: &'a dyn StateSourceRead,
+    flat: bool,
+    /// The optimizer's name of each tensor, and its name in the source.
+    tensors: Vec<(&'a str, &'a str)>,
+    scalars: BTreeMap<String, Value>,
+}
+
+impl<'a> Saved<'a> {
+    fn of(
+        parameter: &'a ParameterSpec,
+        names: &'a [String],
+        source: &'a dyn StateSourceRead,
+        flat: bool,
+    ) -> Self {
+        let prefix = optimizer_name(&parameter.path, "");
+        let leaf = |name: &'a str| Some((name.strip_prefix(&prefix)?, name));
+        let scalar = |(name, value): (&String, &Value)| {
+            Some((name.strip_prefix(&prefix)?.to_owned(), value.clone()))
+        };
+        Self {
+            parameter,
+            source,
+            flat,
+            tensors: names.iter().filter_map(|name| leaf(name)).collect(),
+            scalars: source.scalars().iter().filter_map(scalar).collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tensors.is_empty() && self.scalars.is_empty()
+    }
+
+    fn restore(
+        &self,
+        choice: &Choice,
+        owned: &Range<usize>,
+        device: &Device,
+    ) -> Result<Kept, String> {
+        match &choice.fused {
+            Some(fused) => {
+                let mut tensors = BTreeMap::new();
+                for (leaf, name) in &self.tensors {
+                    let values = read_owned(self.source, name, self.parameter, owned)?;
+                    tensors.insert((*leaf).to_owned(), values);
+                }
+                fused
+                    .restore(tensors, &self.scalars)
+                    .map(Kept::Fused)
+                    .ok_or_else(another_optimizer)
+            }
+            None => self.rebuild(choice, owned, device).map(Kept::Burn),
+        }
+    }
+
+    /// Lets Burn's optimizer build its state.
+    fn rebuild(
+        &self,
+        choice: &Choice,
+        owned: &Range<usize>,
+        device: &Device,
+    ) -> Result<DynState, String> {
+        let under_root = |leaf: &str| format!("{ROOT}.{leaf}");
+        let mut wanted = BTreeSet::new();
+        let mut scalars = BTreeMap::new();
+        for (leaf, value) in &self.scalars {
+            let value = serde_json::from_value(value.clone())
+                .map_err(|error| format!("`{leaf}` is no number: {error}"))?;
+            scalars.insert(under_root(leaf), value);
+            wanted.insert(under_root(leaf));
+        }
+        let mut state = StateSource::new(scalars);
+        for (leaf, name) in &self.tensors {
+            let data = match self.flat {
+                true => self.source.read_part(name, owned.clone())?,
+                false => self.source.read(name)?,
+            };
+            state.insert_tensor(under_root(leaf), data);
+            wanted.insert(under_root(leaf));
+        }
+        let rank = match self.flat {
+            true => 1,
+            false => self.parameter.shape.len(),
+        };
+        // An optimizer leaves out what it does not know, so what it made of it is looked at.
+        let rebuilt = catch_unwind(AssertUnwindSafe(|| {
+            let optimizer = &choice.optimizer;
+            let rebuilt = optimizer.state_unflatten(rank, ROOT, &mut state, device)?;
+            let mut sink = StateSink::default();
+            optimizer.state_flatten(ROOT, &rebuilt, &mut sink);
+            let tensors = sink.tensors.into_iter().map(|(name, _)| name);
+            let scalars = sink.scalars.into_iter().map(|(name, _)| name);
+            (tensors.chain(scalars).collect::<BTreeSet<_>>() == wanted).then_some(rebuilt)
+        }));
+        rebuilt.ok().flatten().ok_or_else(another_optimizer)
+    }
+}
+
+fn another_optimizer() -> String {
+    "the checkpoint's optimizer state is that of another optimizer".to_owned()
+}

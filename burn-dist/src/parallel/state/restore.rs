@@ -1,0 +1,150 @@
+//! Puts saved parameters and buffers into a model.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Bool, Int, Tensor, TensorData};
+
+use super::{StateSourceRead, model_name, model_path, read_owned};
+use crate::parallel::replicas::AutodiffPlace;
+use crate::parallel::{ParallelError, ParameterSpec, statistics};
+
+/// Replaces all tensors of `model` by those of `source`, but leaves trainable parameters alone if
+/// they are `elsewhere`.
+pub(in crate::parallel) fn restore_model<M: Module>(
+    model: M,
+    source: &dyn StateSourceRead,
+    elsewhere: bool,
+) -> (M, Result<(), ParallelError>) {
+    let unused = source.names();
+    let unused = unused.iter().filter_map(|name| model_path(name));
+    let mut put = Put {
+        path: Vec::new(),
+        container: String::new(),
+        source,
+        elsewhere,
+        unused: unused.map(str::to_owned).collect(),
+        outcome: Ok(()),
+    };
+    drop(model.valid());
+    let model = model.map(&mut put);
+    if let (Ok(()), Some(path)) = (&put.outcome, put.unused.pop_first()) {
+        put.outcome = Err(ParallelError::Restore {
+            path,
+            reason: "the model has no such tensor".to_owned(),
+        });
+    }
+    (model, put.outcome)
+}
+
+struct Put<'a> {
+    path: Vec<String>,
+    /// Type of what holds the field that was entered last.
+    container: String,
+    source: &'a dyn StateSourceRead,
+    elsewhere: bool,
+    /// Paths in the source that the model has not asked for.
+    unused: BTreeSet<String>,
+    outcome: Result<(), ParallelError>,
+}
+
+impl Put<'_> {
+    /// The values for a tensor of this shape and type, unless something went wrong before.
+    fn values(&mut self, own: &TensorDescription) -> Option<TensorData> {
+        if self.outcome.is_err() {
+            return None;
+        }
+        let path = self.path.join(".");
+        self.unused.remove(&path);
+        let read = self
+            .source
+            .read(&model_name(&path))
+            .map_err(|reason| ParallelError::Restore {
+                path: path.clone(),
+                reason,
+            })
+            .and_then(|data| match (data.shape().to_vec(), data.dtype()) {
+                found if found == *own => Ok(data),
+                found => Err(ParallelError::Restore {
+                    path,
+                    reason: format!(
+                        "the model has {:?} {:?}, the checkpoint {:?} {:?}",
+                        own.0, own.1, found.0, found.1
+                    ),
+                }),
+            });
+        read.map_err(|error| self.outcome = Err(error)).ok()
+    }
+}
+
+/// Shape and element type.
+type TensorDescription = (Vec<usize>, burn::tensor::DType);
+
+impl ModuleMapper for Put<'_> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        container_type.clone_into(&mut self.container);
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.elsewhere && param.is_require_grad() {
+            self.unused.remove(&self.path.join("."));
+            return param;
+        }
+        let mut own = (param.lazy_shape().to_vec(), param.dtype());
+        if !param.is_require_grad() && statistics::are_in(&self.container) {
+            own.1 = burn::tensor::DType::F32;
+        }
+        let Some(values) = self.values(&own) else {
+            return param;
+        };
+        param.map(|value| {
+            let place = AutodiffPlace::of(&value);
+            let device = value.device().inner();
+            place.restore(Tensor::from_data(values, (&device, value.dtype())))
+        })
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let own = (param.lazy_shape().to_vec(), param.dtype());
+        let Some(values) = self.values(&own) else {
+            return param;
+        };
+        param.map(|value| Tensor::from_data(values, (&value.device(), value.dtype())))
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        let own = (param.lazy_shape().to_vec(), param.dtype());
+        let Some(values) = self.values(&own) else {
+            return param;
+        };
+        param.map(|value| Tensor::from_data(values, &value.device()))
+    }
+}
+
+/// What this rank owns of the parameters themselves.
+pub(in crate::parallel) fn restore_pieces(
+    parameters: &[ParameterSpec],
+    owned: &[Range<usize>],
+    source: &dyn StateSourceRead,
+) -> Result<Vec<Arc<Vec<f32>>>, ParallelError> {
+    let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
+        let values = read_owned(source, &model_name(&parameter.path), parameter, owned);
+        values
+            .map(Arc::new)
+            .map_err(|reason| ParallelError::Restore {
+                path: parameter.path.clone(),
+                reason,
+            })
+    };
+    parameters.iter().zip(owned).map(read).collect()
+}

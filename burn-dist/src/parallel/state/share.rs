@@ -1,0 +1,298 @@
+//! Takes a rank's share of the state out of a training that goes on.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{DynState, StateSink};
+use burn::tensor::{Bool, ExecutionError, FloatDType, Int, Tensor, TensorData};
+use serde_json::Value;
+
+use super::{ROOT, StatePart, StateValues, model_name, optimizer_name, reshaped};
+use crate::parallel::ema::{self, Ema};
+use crate::parallel::groups::Choice;
+use crate::parallel::optimizer::{Kept, OptimizerState};
+use crate::parallel::{ParallelError, ParameterSpec, statistics};
+use crate::shard;
+
+/// Reads one tensor's values; moves to another thread before it does.
+type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
+
+/// This rank's share of the state of a training, as it was at one step: every element is in the
+/// share of one rank.
+///
+/// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on. On a GPU
+/// it is read when it is taken.
+pub struct StateShare {
+    model: Vec<(String, Values)>,
+    states: Vec<(Place, Choice, DynState)>,
+    /// Values in host memory, with the names of their tensors.
+    parts: Vec<(String, Place, Arc<Vec<f32>>)>,
+    scalars: BTreeMap<String, Value>,
+    /// Everything, where it has been read already.
+    settled: Option<Result<StateValues, ParallelError>>,
+}
+
+/// The elements of a parameter that something belongs to.
+#[derive(Clone)]
+struct Place {
+    path: String,
+    shape: Vec<usize>,
+    elements: Range<usize>,
+}
+
+impl StateValues {
+    fn push(&mut self, name: String, place: &Place, data: TensorData) {
+        let (shape, start) = (place.shape.clone(), place.elements.start);
+        if data.num_elements() == shape.iter().product::<usize>() {
+            self.tensors.push((name, reshaped(data, shape)));
+        } else {
+            self.parts.push(StatePart {
+                name,
+                shape,
+                start,
+                data,
+            });
+        }
+    }
+}
+
+impl StateShare {
+    /// Nothing: what this rank has is in another rank's share.
+    pub(in crate::parallel) fn nothing() -> Self {
+        Self {
+            model: Vec::new(),
+            states: Vec::new(),
+            parts: Vec::new(),
+            scalars: BTreeMap::new(),
+            settled: None,
+        }
+    }
+
+    /// Adds numbers under a name of their own.
+    pub(in crate::parallel) fn add_scalars(&mut self, prefix: &str, scalars: Vec<(String, Value)>) {
+        let named = |(name, value)| (format!("{prefix}/{name}"), value);
+        self.scalars.extend(scalars.into_iter().map(named));
+    }
+
+    /// Reads the values now, into memory of their own: what a GPU gives may be a view of its memory,
+    /// where the next steps change it.
+    pub(in crate::parallel) fn settle(self) -> Self {
+        let own = |data: &mut TensorData| {
+            let bytes = data.as_bytes().to_vec();
+            *data = TensorData::from_bytes_vec(bytes, data.shape().clone(), data.dtype());
+        };
+        let settled = self.read().map(|mut values| {
+            values.tensors.iter_mut().for_each(|(_, data)| own(data));
+            values.parts.iter_mut().for_each(|part| own(&mut part.data));
+            values
+        });
+        Self {
+            settled: Some(settled),
+            ..Self::nothing()
+        }
+    }
+
+    /// Reads the values from the device.
+    ///
+    /// # Errors
+    /// A tensor whose values the device does not give.
+    pub fn read(self) -> Result<StateValues, ParallelError> {
+        if let Some(settled) = self.settled {
+            return settled;
+        }
+        let mut values = StateValues {
+            scalars: self.scalars,
+            ..StateValues::default()
+        };
+        for (path, read) in self.model {
+            let data = read().map_err(|error| ParallelError::Read {
+                path: path.clone(),
+                reason: error.to_string(),
+            })?;
+            values.tensors.push((model_name(&path), data));
+        }
+        for (name, place, part) in self.parts {
+            let data = TensorData::new(part.to_vec(), [part.len()]);
+            values.push(name, &place, data);
+        }
+        for (
+            place,
+            Choice {
+                optimizer, whole, ..
+            },
+            state,
+        ) in self.states
+        {
+            let whole = whole.is_some();
+            let mut sink = StateSink::default();
+            optimizer.state_flatten(ROOT, &state, &mut sink);
+            for (name, data) in sink.tensors {
+                let name = optimizer_name(&place.path, &name);
+                match whole {
+                    // Of any shape, such as the rows' and columns' factors of Adafactor.
+                    true => values.tensors.push((name, data)),
+                    false => values.push(name, &place, data),
+                }
+            }
+            for (name, scalar) in sink.scalars {
+                let value = serde_json::to_value(scalar).unwrap_or_default();
+                let name = optimizer_name(&place.path, &name);
+                values.scalars.insert(name, value);
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// What a training consists of, apart from its model.
+pub(in crate::parallel) struct Whole<'a> {
+    pub(in crate::parallel) parameters: &'a [ParameterSpec],
+    pub(in crate::parallel) optimizer: &'a OptimizerState,
+    pub(in crate::parallel) ema: Option<&'a Ema>,
+    /// What this rank owns of every parameter, if state is sharded.
+    pub(in crate::parallel) owned: Option<&'a [Range<usize>]>,
+    /// Their values, if they are not in the model.
+    pub(in crate::parallel) pieces: Option<Vec<Arc<Vec<f32>>>>,
+}
+
+/// Takes the share of `rank` among `size` ranks. What all ranks have is divided by whole
+/// parameters; of what is sharded every rank has its shard. Buffers go to rank 0, whose values
+/// count.
+pub(in crate::parallel) fn share<M: Module>(
+    model: &M,
+    whole: &Whole<'_>,
+    rank: usize,
+    size: usize,
+) -> StateShare {
+    // Running statistics keep the last update apart from their value until they are next read.
+    // `valid` folds it in, in the state that the model shares with its copy.
+    drop(model.valid());
+    let sizes = whole.parameters.iter().map(ParameterSpec::num_elements);
+    let owners = shard::divide(&sizes.collect::<Vec<_>>(), size);
+    let mine = |index: usize| whole.pieces.is_none() && owners.get(index) == Some(&rank);
+    let mut take = Take {
+        path: Vec::new(),
+        container: String::new(),
+        mine: &mine,
+        buffers: rank == 0,
+        next: 0,
+        taken: Vec::new(),
+    };
+    model.visit(&mut take);
+    let mut share = StateShare::nothing();
+    share.model = take.taken;
+    for (index, parameter) in whole.parameters.iter().enumerate() {
+        let elements = match whole.owned {
+            Some(owned) => owned.get(index).cloned().unwrap_or(0..0),
+            None if owners.get(index) == Some(&rank) => 0..parameter.num_elements(),
+            None => 0..0,
+        };
+        // An empty parameter is the business of rank 0.
+        if !elements.is_empty() || (parameter.num_elements() == 0 && rank == 0) {
+            share.push(index, parameter, elements, whole);
+        }
+    }
+    share
+}
+
+impl StateShare {
+    fn push(
+        &mut self,
+        index: usize,
+        parameter: &ParameterSpec,
+        elements: Range<usize>,
+        whole: &Whole<'_>,
+    ) {
+        let place = Place {
+            path: parameter.path.clone(),
+            shape: parameter.shape.clone(),
+            elements,
+        };
+        let path = &parameter.path;
+        if let Some(piece) = whole.pieces.as_ref().and_then(|all| all.get(index)) {
+            let name = model_name(path);
+            self.parts.push((name, place.clone(), piece.clone()));
+        }
+        if let Some(average) = whole.ema.and_then(|ema| ema.values(index)) {
+            let name = ema::tensor_name(path);
+            self.parts.push((name, place.clone(), average));
+        }
+        match (whole.optimizer.state(index), whole.optimizer.choice(index)) {
+            (Some(Kept::Burn(state)), Some(choice)) => {
+                self.states.push((place, choice.clone(), state));
+            }
+            (Some(Kept::Fused(state)), _) => {
+                for (name, values) in state.tensors() {
+                    let name = optimizer_name(path, name);
+                    self.parts.push((name, place.clone(), values));
+                }
+                for (name, value) in state.scalars() {
+                    self.scalars.insert(optimizer_name(path, name), value);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+struct Take<'a> {
+    path: Vec<String>,
+    /// Type of what holds the field that was entered last.
+    container: String,
+    mine: &'a dyn Fn(usize) -> bool,
+    buffers: bool,
+    /// Index of the trainable parameter that is visited next.
+    next: usize,
+    taken: Vec<(String, Values)>,
+}
+
+impl Take<'_> {
+    fn push(&mut self, values: Values) {
+        self.taken.push((self.path.join("."), values));
+    }
+}
+
+impl ModuleVisitor for Take<'_> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        container_type.clone_into(&mut self.container);
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let trains = param.is_require_grad();
+        let wanted = if trains {
+            self.next += 1;
+            (self.mine)(self.next - 1)
+        } else {
+            self.buffers
+        };
+        if wanted {
+            let mut tensor = param.base().inner();
+            if !trains && statistics::are_in(&self.container) {
+                // Whatever the precision, so that another one can continue.
+                tensor = tensor.cast(FloatDType::F32);
+            }
+            self.push(Box::new(move || tensor.try_into_data()));
+        }
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        if self.buffers {
+            let tensor = param.base().inner();
+            self.push(Box::new(move || tensor.try_into_data()));
+        }
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        if self.buffers {
+            let tensor = param.base().inner();
+            self.push(Box::new(move || tensor.try_into_data()));
+        }
+    }
+}
