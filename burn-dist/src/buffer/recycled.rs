@@ -7,6 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Line;
 
+/// Pieces that are kept at most. A training has fewer on their way; who has gathered a whole model gives
+/// back more.
+const KEPT: usize = 8;
+
 /// Pieces that nobody uses, and how much was in use at most, in lines.
 struct Pool {
     free: Vec<Vec<Line>>,
@@ -53,7 +57,9 @@ impl Pool {
         self.free_lines += piece.len();
         self.free.push(piece);
         let mut surplus = Vec::new();
-        while self.free_lines + self.used_lines > self.most_used && !self.free.is_empty() {
+        while self.free.len() > KEPT
+            || self.free_lines + self.used_lines > self.most_used && !self.free.is_empty()
+        {
             let oldest = self.free.remove(0);
             self.free_lines -= oldest.len();
             surplus.push(oldest);
@@ -118,6 +124,14 @@ mod tests {
         assert!(pool.take(49).is_none());
         assert_eq!(pool.take(90).map(|piece| piece.len()), Some(100));
         assert!(pool.take(90).is_none());
+    }
+
+    #[test]
+    fn a_whole_model_is_not_kept() {
+        let mut pool = Pool::new();
+        (0..100).for_each(|_| pool.lend(10));
+        let surplus: usize = (0..100).map(|_| pool.keep(piece(10)).len()).sum();
+        assert_eq!((surplus, pool.free.len()), (100 - KEPT, KEPT));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{AllocationProperty, Bytes};
@@ -247,9 +248,10 @@ impl Store {
             pieces
         };
         let own = swap(pieces);
-        let result = then();
+        // Whoever catches a panic must not go on training with what was lent.
+        let result = catch_unwind(AssertUnwindSafe(then));
         drop(swap(own));
-        result
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Gives up what is gathered.
