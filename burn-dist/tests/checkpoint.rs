@@ -467,6 +467,24 @@ fn leg_with(
     legs.swap_remove(0)
 }
 
+/// Where parameters are not in host memory, Burn steps them; a training may move there and back.
+#[test]
+fn what_burn_has_stepped_is_stepped_here_and_back() {
+    let by_burn: fn() -> ParameterOptimizer =
+        || ParameterOptimizer::new(AdamWConfig::new().build()).element_wise();
+    let folder = tempfile::tempdir().unwrap();
+    Net::save_first(folder.path(), adamw);
+    let whole = leg(folder.path(), Some(0), 4, 1, (Strategy::Ddp, adamw));
+    let mut moved = whole.clone();
+    let legs = [by_burn, adamw, by_burn, adamw];
+    for (from, optimizer) in (0..).zip(legs) {
+        let training = (Strategy::Ddp, optimizer);
+        moved = leg(folder.path(), Some(from), from + 1, 1, training);
+    }
+    let difference = (whole.0 - moved.0).abs();
+    assert!(difference <= 1e-6 * whole.0.abs(), "{whole:?} {moved:?}");
+}
+
 #[test]
 fn any_number_of_ranks_continues_any_strategy() {
     use Strategy::{Ddp, Zero1, Zero2, Zero3};

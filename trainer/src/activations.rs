@@ -23,7 +23,8 @@ const MOST_FLOPS: u64 = 500_000_000_000;
 
 /// Bytes that a micro-batch of `images` images of `data` takes at most, in forward and backward,
 /// beside parameters, gradients and the optimizer's state; in host memory, with the number format
-/// and recomputation of `config`. `None` where the system does not say what is resident.
+/// and recomputation of `config`; under `zero-3` with the buckets that are gathered and those on their
+/// way. `None` where the system does not say what is resident.
 ///
 /// # Errors
 /// If the model cannot be built or does not work.
@@ -54,11 +55,13 @@ impl WithModel for Measure<'_> {
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let images = self.affordable(&model);
-        // Parameters come to exist when they are first used.
-        model.visit(&mut Touch);
         let mut config = self.config.clone();
-        config.parallel.strategy = StrategyName::Ddp;
         config.parallel.shard_within = ShardWithin::All;
+        if config.parallel.strategy != StrategyName::Zero3 {
+            config.parallel.strategy = StrategyName::Ddp;
+            // Parameters come to exist when they are first used.
+            model.visit(&mut Touch);
+        }
         let mut parallel = Parallel::new(
             model,
             optimizer::build(&config.optimizer),

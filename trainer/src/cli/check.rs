@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::ranks::world_size;
 use burn_dist::parallel::{MemoryEstimate, Strategy};
 
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Loaded, StrategyName};
 use crate::console::say;
 use crate::data;
 use crate::run::{Plan, plan};
@@ -105,9 +105,10 @@ fn mib(bytes: u64) -> f64 {
 
 /// Measured bytes of a micro-batch.
 struct Activations {
-    own: Option<u64>,
-    /// Where they are computed again in backward instead of kept.
-    recomputed: Option<u64>,
+    /// Where every rank has the whole model.
+    whole_model: Option<u64>,
+    /// With the parameters that are gathered, and the gradients that are on their way.
+    gathered: Option<u64>,
 }
 
 impl Activations {
@@ -115,31 +116,27 @@ impl Activations {
     fn of(config: &Config, plan: &Plan, available: Option<u64>) -> Self {
         let model = (plan.parameters as u64).saturating_mul(8);
         let nothing = Self {
-            own: None,
-            recomputed: None,
+            whole_model: None,
+            gathered: None,
         };
         if available.is_none_or(|bytes| bytes / 4 < model) {
             return nothing;
         }
-        let measure = |recompute: bool| {
+        let measure = |strategy: StrategyName| {
             let mut config = config.clone();
-            config.train.recompute = recompute;
+            config.parallel.strategy = strategy;
             measured(&config, plan.batching.micro)
         };
-        let recomputed = measure(true);
         Self {
-            own: match config.train.recompute {
-                true => recomputed,
-                false => measure(false),
-            },
-            recomputed,
+            whole_model: measure(StrategyName::Ddp),
+            gathered: measure(StrategyName::Zero3),
         }
     }
 
     fn under(&self, strategy: Strategy) -> Option<u64> {
         match strategy {
-            Strategy::Zero3 => self.recomputed,
-            _ => self.own,
+            Strategy::Zero3 => self.gathered,
+            _ => self.whole_model,
         }
     }
 }

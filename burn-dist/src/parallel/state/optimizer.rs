@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::optim::{DynState, StateSink, StateSource};
 use burn::tensor::Device;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{ROOT, StateSourceRead, optimizer_name, read_owned};
 use crate::parallel::groups::Choice;
@@ -94,8 +94,10 @@ impl<'a> Saved<'a> {
                     let values = read_owned(self.source, name, self.parameter, owned)?;
                     tensors.insert((*leaf).to_owned(), values);
                 }
+                let scalars = self.scalars.iter();
+                let scalars = scalars.map(|(leaf, value)| (leaf.clone(), plain(value)));
                 fused
-                    .restore(tensors, &self.scalars)
+                    .restore(tensors, &scalars.collect())
                     .map(Kept::Fused)
                     .ok_or_else(another_optimizer)
             }
@@ -114,7 +116,7 @@ impl<'a> Saved<'a> {
         let mut wanted = BTreeSet::new();
         let mut scalars = BTreeMap::new();
         for (leaf, value) in &self.scalars {
-            let value = serde_json::from_value(value.clone())
+            let value = serde_json::from_value(tagged(value))
                 .map_err(|error| format!("`{leaf}` is no number: {error}"))?;
             scalars.insert(under_root(leaf), value);
             wanted.insert(under_root(leaf));
@@ -143,6 +145,20 @@ impl<'a> Saved<'a> {
             (tensors.chain(scalars).collect::<BTreeSet<_>>() == wanted).then_some(rebuilt)
         }));
         rebuilt.ok().flatten().ok_or_else(another_optimizer)
+    }
+}
+
+/// The tag of whole numbers in the state of Burn's optimizers; that of fused ones has plain numbers.
+const TAG: &str = "UInt";
+
+fn plain(value: &Value) -> Value {
+    value.get(TAG).unwrap_or(value).clone()
+}
+
+fn tagged(value: &Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_u64() => json!({ TAG: number }),
+        other => other.clone(),
     }
 }
 
