@@ -21,6 +21,9 @@ use crate::{loss, optimizer};
 /// micro-batches a part is computed, and counted as often as it fits.
 const MOST_FLOPS: u64 = 500_000_000_000;
 
+/// Memory that one pass has given back is not always what the next one asks for.
+const PASSES: usize = 2;
+
 /// Bytes that a micro-batch of `images` images of `data` takes at most, in forward and backward,
 /// beside parameters, gradients and the optimizer's state; in host memory, with the number format
 /// and recomputation of `config`; under `zero-3` with the buckets that are gathered and those on their
@@ -65,15 +68,17 @@ impl WithModel for Measure<'_> {
         let mut parallel = Parallel::new(
             model,
             optimizer::build(&config.optimizer),
-            parallel_options(&config, 1),
+            parallel_options(&config, PASSES),
             &ProcessGroup::single(),
         )?;
         let Some(before) = resident_bytes().filter(|_| reset_peak()) else {
             return Ok(None);
         };
-        let batch = to_tensors(self.batch(images), self.device);
-        let loss = loss::of_batch(&parallel, batch, 0.0);
-        parallel.backward(loss)?;
+        for _ in 0..PASSES {
+            let batch = to_tensors(self.batch(images), self.device);
+            let loss = loss::of_batch(&parallel, batch, 0.0);
+            parallel.backward(loss)?;
+        }
         let taken = peak_bytes().map(|peak| peak.saturating_sub(before));
         Ok(taken.map(|bytes| bytes / images as u64 * self.images as u64))
     }
