@@ -300,12 +300,12 @@ impl Cut<'_> {
             data = TensorData::from_bytes(bytes, shape, dtype);
         }
         let owned = self.owned.get(self.pieces.len()).cloned().unwrap_or(0..0);
+        let mut piece = self.empty.pop_front().unwrap_or_default();
         match data
             .as_slice::<f32>()
             .map(|values| values.get(owned.clone()))
         {
             Ok(Some(values)) => {
-                let mut piece = self.empty.pop_front().unwrap_or_default();
                 piece.extend_from_slice(values);
                 Ok(piece)
             }

@@ -13,8 +13,8 @@ use crate::bucket::storage;
 use crate::{Buffer, ReduceOp};
 
 impl Reducer {
-    /// Euclidean norm of all reduced gradients together; the same bits on every rank, and whatever
-    /// the ranks keep of the gradients. A collective call.
+    /// Euclidean norm of all reduced gradients together; the same bits on every rank, and, where no
+    /// parameter stays whole, whatever the ranks keep of the gradients. A collective call.
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
         let mut state = self.lock();
         let sum = match self.stays_on_device() {
