@@ -107,6 +107,8 @@ fn be_a_rank(world: &World) -> ExitCode {
     if world.is_main() {
         println!("{PASSED}");
     }
+    // A launcher ends all ranks when the first leaves without MPI's own end.
+    control.barrier().unwrap();
     ExitCode::SUCCESS
 }
 
@@ -156,6 +158,8 @@ impl Cluster for Mpi<'_> {
             let key = (group.size() - group.rank()) as u64;
             group = group.split(suite::colour(group.rank()), key).unwrap();
         }
+        // A group that breaks also ends the connecting of a rank that is not done with it.
+        self.control.barrier().unwrap();
         let takes_part = ranks.contains(&self.world.rank());
         assert!(!takes_part || (group.transport(), group.world_ranks()) == ("mpi", &ranks));
         Rank {
