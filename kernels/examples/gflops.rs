@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use kernels::{
-    Attention, BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Kernels, Matmul, MaxPool2d,
-    Moments, Rows,
+    Attention, BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, Kernels, Matmul,
+    MaxPool2d, Moments, Rows,
 };
 
 /// The median of the seconds that `run` takes.
@@ -216,25 +216,28 @@ fn products(bench: &Bench, kernels: &Kernels) {
 }
 
 fn layers(bench: &Bench, kernels: &Kernels) {
-    let shape = Attention {
+    let shape = |bf16| Attention {
         batch: 64,
         tokens: 65,
         heads: 3,
         depth: 64,
         scale: 0.125,
+        bf16,
     };
     let elements = 64 * 65 * 192;
     let (qkv, dy) = (random(3 * elements), random(elements));
     let (mut y, mut dx) = (dy.clone(), qkv.clone());
     let flops = 2.0 * (64 * 3 * 65 * 65 * 64) as f64;
-    bench.flops("attention forward", 2.0 * flops, || {
-        kernels.attention(&shape, &qkv, &mut y).expect("valid");
-    });
-    bench.flops("attention gradient", 5.0 * flops, || {
-        kernels
-            .attention_gradient(&shape, &qkv, &dy, &mut dx)
-            .expect("valid");
-    });
+    for (shape, kind) in [(shape(false), "f32"), (shape(true), "bf16")] {
+        bench.flops(&format!("attention forward {kind}"), 2.0 * flops, || {
+            kernels.attention(&shape, &qkv, &mut y).expect("valid");
+        });
+        bench.flops(&format!("attention gradient {kind}"), 5.0 * flops, || {
+            kernels
+                .attention_gradient(&shape, &qkv, &dy, &mut dx)
+                .expect("valid");
+        });
+    }
 
     let shape = Rows {
         rows: 64 * 65,
@@ -263,7 +266,15 @@ fn layers(bench: &Bench, kernels: &Kernels) {
     });
     bench.bytes("bias + residual", 3 * elements, || {
         kernels
-            .add_bias(shape, &mut y, &b, Some(&x), false)
+            .finish(
+                shape,
+                &mut y,
+                &Epilogue {
+                    bias: Some(&b),
+                    residual: Some(&x),
+                    ..Epilogue::default()
+                },
+            )
             .expect("valid");
     });
     bench.bytes("bias gradient", elements, || {

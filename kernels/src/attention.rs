@@ -2,6 +2,8 @@
 //! element at a time, so that its scores stay in the second-level cache. The backward pass computes
 //! the probabilities again, which is faster than to write and read them.
 
+#[cfg(target_arch = "x86_64")]
+use crate::bf16::{small, source::Source};
 use crate::error::{KernelError, length, volume};
 use crate::kernels::Kernels;
 use crate::parallel::{Shared, each};
@@ -9,7 +11,7 @@ use crate::vector::tile::Block;
 
 const OP: &str = "attention";
 
-/// Shape of a multi-head self-attention.
+/// Shape of a multi-head self-attention, and the numbers of its products.
 ///
 /// Query, key and value come as one tensor \[batch, tokens, 3, heads, depth\], the result is
 /// \[batch, tokens, heads, depth\].
@@ -25,6 +27,9 @@ pub struct Attention {
     pub depth: usize,
     /// Factor of the scores, usually `1 / √depth`.
     pub scale: f32,
+    /// Rounds the factors of all products to bf16; sums and softmax stay in f32. On a processor
+    /// without dot products of bf16 that would only cost time, so nothing is rounded there.
+    pub bf16: bool,
 }
 
 /// A matrix of rows that are `step` apart.
@@ -32,6 +37,22 @@ pub struct Attention {
 struct Matrix {
     start: *const f32,
     step: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Matrix {
+    /// As a factor whose rows are steps of the depth, or else each are a lane.
+    fn packed_by(self, rows_are_steps: bool) -> Source {
+        let (lane, step) = match rows_are_steps {
+            true => (1, self.step),
+            false => (self.step, 1),
+        };
+        Source {
+            start: Shared::address(self.start),
+            lane,
+            step,
+        }
+    }
 }
 
 /// A matrix to write.
@@ -204,6 +225,14 @@ impl Kernels {
 
     /// `scores = a bᵀ`, \[tokens, tokens\].
     unsafe fn by_transposed(&self, shape: &Attention, a: Matrix, b: Matrix, scores: Target) {
+        #[cfg(target_arch = "x86_64")]
+        if shape.bf16 && self.has_bf16() {
+            let size = [shape.tokens, shape.tokens, shape.depth];
+            let (a, b) = (a.packed_by(false), b.packed_by(false));
+            let to = (scores.start, scores.step);
+            // SAFETY: the caller vouches for both matrices and the scores.
+            return unsafe { small::multiply(&self.workspace, size, &a, &b, to) };
+        }
         let panel = 2 * self.table.lanes;
         // What lies beyond the last token is multiplied too, but never stored.
         let mut turned = self.workspace.take(shape.depth * scores.step);
@@ -242,6 +271,14 @@ impl Kernels {
         mut b: Matrix,
         target: Target,
     ) {
+        #[cfg(target_arch = "x86_64")]
+        if shape.bf16 && self.has_bf16() {
+            let size = [shape.tokens, shape.depth, shape.tokens];
+            let (scores, b) = (scores.packed_by(transposed), b.packed_by(true));
+            let to = (target.start, target.step);
+            // SAFETY: the caller vouches for all matrices.
+            return unsafe { small::multiply(&self.workspace, size, &scores, &b, to) };
+        }
         let lanes = self.table.lanes;
         let mut wide;
         // SAFETY: the caller vouches for all matrices.

@@ -132,39 +132,6 @@ impl Kernels {
         Ok(())
     }
 
-    /// `values += bias` in every row, `+= residual` if there is one, then ReLU if asked for.
-    ///
-    /// # Errors
-    ///
-    /// A size of zero, slices of other lengths than the shape says.
-    pub fn add_bias(
-        &self,
-        shape: Rows,
-        values: &mut [f32],
-        bias: &[f32],
-        residual: Option<&[f32]>,
-        relu: bool,
-    ) -> Result<(), KernelError> {
-        const OP: &str = "bias";
-        let elements = shape.elements(OP)?;
-        length(OP, "values", values.len(), elements)?;
-        length(OP, "bias", bias.len(), shape.columns)?;
-        if let Some(residual) = residual {
-            length(OP, "residual", residual.len(), elements)?;
-        }
-        let values = Shared::new(values);
-        self.row_pieces(shape, |start, rows| {
-            let residual = residual.map_or(std::ptr::null(), |residual| residual[start..].as_ptr());
-            let columns = shape.columns;
-            // SAFETY: pieces are whole rows that do not overlap.
-            unsafe {
-                let values = values.at(start);
-                (self.table.add_bias)(rows, columns, values, bias.as_ptr(), residual, relu);
-            }
-        });
-        Ok(())
-    }
-
     /// The gradient of a bias: the sums of the columns of `gradient`.
     ///
     /// # Errors
@@ -232,14 +199,30 @@ impl Kernels {
     ) {
         let size = rows_per_part(rows);
         let parts = rows.div_ceil(size);
+        self.sum_of(parts, result, |sums| {
+            each(parts, |index| {
+                let range = piece(index, size, rows);
+                run(range.start, range.len(), sums(index));
+            });
+        });
+    }
+
+    /// Writes the sums of `parts` vectors as long as `result` to it. `fill` gets the address of each
+    /// by its number; they are zero at first.
+    pub(crate) fn sum_of<R>(
+        &self,
+        parts: usize,
+        result: &mut [f32],
+        fill: impl FnOnce(&(dyn Fn(usize) -> *mut f32 + Sync)) -> R,
+    ) -> R {
         // Whole cache lines for each part, or the threads would share them.
         let step = result.len().next_multiple_of(16);
         let mut partial = self.workspace.zeros(parts * step);
         let target = Shared::new(partial.slice());
-        each(parts, |index| {
-            let range = piece(index, size, rows);
-            // SAFETY: each part has sums of its own.
-            run(range.start, range.len(), unsafe { target.at(index * step) });
+        let done = fill(&|index| {
+            assert!(index < parts);
+            // SAFETY: there are so many parts.
+            unsafe { target.at(index * step) }
         });
         result.fill(0.0);
         for sums in partial.slice().chunks_exact(step) {
@@ -247,5 +230,6 @@ impl Kernels {
                 *sum += more;
             }
         }
+        done
     }
 }

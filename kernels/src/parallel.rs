@@ -40,6 +40,12 @@ impl Shared {
         Self(slice.as_ptr().cast_mut())
     }
 
+    /// The same of an address.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn address(start: *const f32) -> Self {
+        Self(start.cast_mut())
+    }
+
     /// The address of element `offset`.
     ///
     /// # Safety

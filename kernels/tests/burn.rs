@@ -252,7 +252,7 @@ fn attention() {
             let mixed = softmax(scores, 3).matmul(part(2));
             mixed.swap_dims(1, 2).reshape([2, 5, 12])
         };
-        assert_same(|| own::attention(qkv.clone(), 4), theirs, &[&qkv]);
+        assert_same(|| own::attention(qkv.clone(), 4, false), theirs, &[&qkv]);
     }
 }
 

@@ -2,15 +2,9 @@
 
 mod common;
 
-use common::{assert_close, assert_same_bits, every_isa, random};
-use kernels::{Kernels, Matmul};
+use common::{assert_close, assert_same_bits, bf16, every_isa, random};
+use kernels::{Epilogue, Kernels, Matmul, Rows};
 use proptest::prelude::*;
-
-/// The nearest bf16, ties to even.
-fn bf16(value: f32) -> f32 {
-    let bits = value.to_bits();
-    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
-}
 
 fn reference(shape: &Matmul, left: &[f32], right: &[f32], round: impl Fn(f32) -> f32) -> Vec<f64> {
     let Matmul {
@@ -55,6 +49,54 @@ fn check(kernels: &[Kernels], shape: &Matmul) {
             .matmul_bf16(shape, &left, &right, &mut product)
             .unwrap();
         assert_close(&product, &rounded, 1e-5, &what("bf16"));
+        check_linear(kernels, shape, &left, &right, product);
+    }
+}
+
+/// A linear layer is the product and what follows it, to the last bit; so are its gradients.
+fn check_linear(kernels: &Kernels, shape: &Matmul, left: &[f32], right: &[f32], product: Vec<f32>) {
+    let Matmul {
+        rows,
+        columns,
+        depth,
+        ..
+    } = *shape;
+    let (bias, residual) = (random(columns, 3), random(rows * columns, 4));
+    if shape.left_transposed && !shape.right_transposed {
+        let (mut dw, mut db) = (product.clone(), bias.clone());
+        dw.fill(f32::NAN);
+        db.fill(f32::NAN);
+        kernels
+            .linear_gradients_bf16([depth, rows, columns], left, right, &mut dw, &mut db)
+            .unwrap();
+        assert_eq!(dw, product, "{shape:?}");
+        let mut sums = vec![0.0; columns];
+        for (place, value) in right.iter().enumerate() {
+            sums[place % columns] += f64::from(*value);
+        }
+        assert_close(&db, &sums, 1e-5, "bias gradient");
+    }
+    for epilogue in [
+        Epilogue {
+            bias: Some(&bias),
+            residual: None,
+            relu: true,
+        },
+        Epilogue {
+            bias: Some(&bias),
+            residual: Some(&residual),
+            relu: false,
+        },
+    ] {
+        let mut layer = vec![f32::NAN; rows * columns];
+        kernels
+            .linear_bf16(shape, left, right, &epilogue, &mut layer)
+            .unwrap();
+        let mut expected = product.clone();
+        kernels
+            .finish(Rows { rows, columns }, &mut expected, &epilogue)
+            .unwrap();
+        assert_eq!(layer, expected, "{shape:?}");
     }
 }
 
@@ -134,4 +176,18 @@ fn wrong_lengths_are_errors() {
             .matmul_bf16(&shape, &[0.0; 8], &[0.0; 12], &mut [0.0; 5])
             .is_err()
     );
+    let short = Epilogue {
+        bias: Some(&[0.0; 2]),
+        ..Epilogue::default()
+    };
+    let error = kernels
+        .linear_bf16(&shape, &[0.0; 8], &[0.0; 12], &short, &mut [0.0; 6])
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "bias: `bias` has 2 elements, the shape needs 3"
+    );
+    let (dw, db) = (&mut [0.0; 6], &mut [0.0; 2]);
+    let error = kernels.linear_gradients_bf16([4, 2, 3], &[0.0; 8], &[0.0; 12], dw, db);
+    assert!(error.is_err());
 }

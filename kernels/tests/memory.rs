@@ -7,7 +7,8 @@ mod common;
 
 use common::{every_isa, random};
 use kernels::{
-    Attention, BatchNorm, BatchNormGradients, Conv2d, ConvMethod, MaxPool2d, Moments, Rows,
+    Attention, BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, MaxPool2d, Moments,
+    Rows,
 };
 
 /// Numbers between guards, so that a write beyond the slice is seen.
@@ -94,7 +95,15 @@ fn layers() {
         kernels.gelu_gradient(&x, &dy, large.slice()).unwrap();
         kernels.relu_gradient(&x, large.slice()).unwrap();
         kernels
-            .add_bias(shape, large.slice(), &b, Some(&x), true)
+            .finish(
+                shape,
+                large.slice(),
+                &Epilogue {
+                    bias: Some(&b),
+                    residual: Some(&x),
+                    relu: true,
+                },
+            )
             .unwrap();
         kernels.bias_gradient(shape, &x, small.slice()).unwrap();
         kernels
@@ -139,20 +148,23 @@ fn layers() {
 
 #[test]
 fn attention() {
-    let shape = Attention {
+    let shape = |bf16| Attention {
         batch: 2,
         tokens: 5,
         heads: 2,
         depth: 3,
         scale: 0.5,
+        bf16,
     };
     let (qkv, dy) = (random(180, 1), random(60, 2));
     for kernels in every_isa() {
-        let (mut y, mut dx) = (Guarded::new(60), Guarded::new(180));
-        kernels.attention(&shape, &qkv, y.slice()).unwrap();
-        kernels
-            .attention_gradient(&shape, &qkv, &dy, dx.slice())
-            .unwrap();
+        for shape in [shape(false), shape(true)] {
+            let (mut y, mut dx) = (Guarded::new(60), Guarded::new(180));
+            kernels.attention(&shape, &qkv, y.slice()).unwrap();
+            kernels
+                .attention_gradient(&shape, &qkv, &dy, dx.slice())
+                .unwrap();
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The CNN of the MNIST tutorials: two convolutions, max-pooling, two linear layers.
 
-use kernels::{KernelError, Kernels, MaxPool2d, Rows};
+use kernels::{Epilogue, KernelError, Kernels, MaxPool2d, Rows};
 
 use crate::layers::{Conv, Linear, Parameter, loss, random};
 use crate::{BATCH, Model};
@@ -55,9 +55,25 @@ impl Model for Cnn {
             columns,
         };
         self.convs[0].forward(kernels, &self.images, first)?;
-        kernels.add_bias(rows(first, 32), first, &self.biases[0].value, None, true)?;
+        kernels.finish(
+            rows(first, 32),
+            first,
+            &Epilogue {
+                bias: Some(&self.biases[0].value),
+                relu: true,
+                ..Epilogue::default()
+            },
+        )?;
         self.convs[1].forward(kernels, first, second)?;
-        kernels.add_bias(rows(second, 64), second, &self.biases[1].value, None, true)?;
+        kernels.finish(
+            rows(second, 64),
+            second,
+            &Epilogue {
+                bias: Some(&self.biases[1].value),
+                relu: true,
+                ..Epilogue::default()
+            },
+        )?;
         kernels.max_pool2d(&self.pool, second, pooled)?;
         self.linears[0].forward(kernels, pooled, None, true, hidden)?;
         self.linears[1].forward(kernels, hidden, None, false, logits)?;

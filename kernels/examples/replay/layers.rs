@@ -1,7 +1,8 @@
 //! Layers with their parameters, gradients and plain SGD.
 
 use kernels::{
-    BatchNorm, BatchNormGradients, Conv2d, ConvMethod, KernelError, Kernels, Matmul, Moments, Rows,
+    BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, KernelError, Kernels, Matmul,
+    Moments, Rows,
 };
 use rayon::prelude::*;
 
@@ -193,28 +194,6 @@ impl Linear {
         }
     }
 
-    fn multiply(
-        &self,
-        kernels: &Kernels,
-        [rows, columns, depth]: [usize; 3],
-        (left, left_transposed): (&[f32], bool),
-        (right, right_transposed): (&[f32], bool),
-        product: &mut [f32],
-    ) -> Result<(), KernelError> {
-        let shape = Matmul {
-            rows,
-            columns,
-            depth,
-            left_transposed,
-            right_transposed,
-        };
-        if self.bf16 {
-            kernels.matmul_bf16(&shape, left, right, product)
-        } else {
-            kernels.matmul(&shape, left, right, product)
-        }
-    }
-
     pub fn forward(
         &self,
         kernels: &Kernels,
@@ -223,13 +202,27 @@ impl Linear {
         relu: bool,
         y: &mut [f32],
     ) -> Result<(), KernelError> {
-        let size = [self.rows, self.outputs, self.inputs];
-        self.multiply(kernels, size, (x, false), (&self.weight.value, false), y)?;
+        let epilogue = Epilogue {
+            bias: Some(&self.bias.value),
+            residual,
+            relu,
+        };
+        let shape = Matmul {
+            rows: self.rows,
+            columns: self.outputs,
+            depth: self.inputs,
+            left_transposed: false,
+            right_transposed: false,
+        };
+        if self.bf16 {
+            return kernels.linear_bf16(&shape, x, &self.weight.value, &epilogue, y);
+        }
+        kernels.matmul(&shape, x, &self.weight.value, y)?;
         let shape = Rows {
             rows: self.rows,
             columns: self.outputs,
         };
-        kernels.add_bias(shape, y, &self.bias.value, residual, relu)
+        kernels.finish(shape, y, &epilogue)
     }
 
     /// Also updates the parameters.
@@ -241,18 +234,35 @@ impl Linear {
         dx: Option<&mut [f32]>,
     ) -> Result<(), KernelError> {
         if let Some(dx) = dx {
-            let size = [self.rows, self.inputs, self.outputs];
-            self.multiply(kernels, size, (dy, false), (&self.weight.value, true), dx)?;
+            let shape = Matmul {
+                rows: self.rows,
+                columns: self.inputs,
+                depth: self.outputs,
+                left_transposed: false,
+                right_transposed: true,
+            };
+            let weight = &self.weight.value;
+            if self.bf16 {
+                kernels.matmul_bf16(&shape, dy, weight, dx)?;
+            } else {
+                kernels.matmul(&shape, dy, weight, dx)?;
+            }
         }
-        let mut gradient = std::mem::take(&mut self.weight.gradient);
-        let size = [self.inputs, self.outputs, self.rows];
-        self.multiply(kernels, size, (x, true), (dy, false), &mut gradient)?;
-        self.weight.gradient = gradient;
-        let shape = Rows {
-            rows: self.rows,
-            columns: self.outputs,
-        };
-        kernels.bias_gradient(shape, dy, &mut self.bias.gradient)?;
+        let (dw, db) = (&mut self.weight.gradient, &mut self.bias.gradient);
+        let (rows, columns) = (self.rows, self.outputs);
+        if self.bf16 {
+            kernels.linear_gradients_bf16([rows, self.inputs, columns], x, dy, dw, db)?;
+        } else {
+            let shape = Matmul {
+                rows: self.inputs,
+                columns,
+                depth: rows,
+                left_transposed: true,
+                right_transposed: false,
+            };
+            kernels.matmul(&shape, x, dy, dw)?;
+            kernels.bias_gradient(Rows { rows, columns }, dy, db)?;
+        }
         self.weight.step();
         self.bias.step();
         Ok(())

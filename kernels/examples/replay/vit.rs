@@ -1,6 +1,6 @@
 //! ViT-Tiny: twelve blocks of attention and a perceptron, 192 wide, three heads, 65 tokens.
 
-use kernels::{Attention, KernelError, Kernels, Rows};
+use kernels::{Attention, Epilogue, KernelError, Kernels, Rows};
 
 use crate::layers::{Linear, Parameter, loss, random};
 use crate::{BATCH, Model};
@@ -21,6 +21,7 @@ const ATTENTION: Attention = Attention {
     heads: 3,
     depth: 64,
     scale: 0.125,
+    bf16: false,
 };
 
 struct Norm {
@@ -51,7 +52,14 @@ impl Norm {
     ) -> Result<(), KernelError> {
         let sums = [&mut self.weight.gradient[..], &mut self.bias.gradient[..]];
         kernels.layer_norm_gradient(SHAPE, EPSILON, x, &self.weight.value, dy, more, sums)?;
-        kernels.add_bias(SHAPE, d, &[0.0; WIDTH], Some(more), false)?;
+        kernels.finish(
+            SHAPE,
+            d,
+            &Epilogue {
+                residual: Some(more),
+                ..Epilogue::default()
+            },
+        )?;
         self.weight.step();
         self.bias.step();
         Ok(())
@@ -82,11 +90,15 @@ impl Block {
         }
     }
 
+    fn attention(bf16: bool) -> Attention {
+        Attention { bf16, ..ATTENTION }
+    }
+
     fn forward(&mut self, kernels: &Kernels, x: &[f32]) -> Result<(), KernelError> {
         let [first, qkv, mixed, middle, second, hidden, bent, sum] = &mut self.kept;
         self.norms[0].forward(kernels, x, first)?;
         self.qkv.forward(kernels, first, None, false, qkv)?;
-        kernels.attention(&ATTENTION, qkv, mixed)?;
+        kernels.attention(&Self::attention(self.qkv.bf16), qkv, mixed)?;
         self.projection
             .forward(kernels, mixed, Some(x), false, middle)?;
         self.norms[1].forward(kernels, middle, second)?;
@@ -110,7 +122,7 @@ impl Block {
         self.norms[1].backward(kernels, middle, small, more, d)?;
         self.projection.backward(kernels, mixed, d, Some(small))?;
         let wide = &mut wide[..qkv.len()];
-        kernels.attention_gradient(&ATTENTION, qkv, small, wide)?;
+        kernels.attention_gradient(&Self::attention(self.qkv.bf16), qkv, small, wide)?;
         self.qkv.backward(kernels, first, wide, Some(small))?;
         self.norms[0].backward(kernels, x, small, more, d)
     }

@@ -1,6 +1,6 @@
 //! WRN-16-4: six blocks of two convolutions, normalised before they are convolved.
 
-use kernels::{KernelError, Kernels, Rows};
+use kernels::{Epilogue, KernelError, Kernels, Rows};
 
 use crate::layers::{Conv, Linear, Norm, loss, random};
 use crate::{BATCH, Model};
@@ -56,7 +56,14 @@ impl Block {
             }
             None => x,
         };
-        kernels.add_bias(shape, sum, &vec![0.0; columns], Some(around), false)
+        kernels.finish(
+            shape,
+            sum,
+            &Epilogue {
+                residual: Some(around),
+                ..Epilogue::default()
+            },
+        )
     }
 
     /// Replaces the gradient in `d` by that of the input.
@@ -82,7 +89,14 @@ impl Block {
                 rows: a.len() / columns,
                 columns,
             };
-            kernels.add_bias(shape, a, &vec![0.0; columns], Some(b), false)?;
+            kernels.finish(
+                shape,
+                a,
+                &Epilogue {
+                    residual: Some(b),
+                    ..Epilogue::default()
+                },
+            )?;
             return self.norms[0].backward(kernels, x, a, None, &mut d[..x.len()]);
         }
         let b = &mut b[..x.len()];

@@ -3,7 +3,12 @@
 
 use std::ops::Range;
 
-use super::vector::{COLUMNS, ROWS, pack_adjacent, pack_apart, tile};
+use super::source::Source;
+use super::vector::{COLUMNS, Left, ROWS, tile};
+use crate::elementwise::Rows;
+use crate::epilogue::Epilogue;
+use crate::error::KernelError;
+use crate::kernels::Kernels;
 use crate::matmul::Matmul;
 use crate::parallel::{Shared, each, piece};
 use crate::workspace::{Lease, Workspace};
@@ -18,52 +23,16 @@ const BLOCKS: usize = 8;
 /// Steps of the depth that are packed at a time.
 const CHUNK: usize = 64;
 
-/// A matrix of which panels are packed.
-struct Source {
-    start: Shared,
-    /// Distance of the lanes of a panel.
-    lane: usize,
-    /// Distance of steps of the depth.
-    step: usize,
-}
-
 impl Source {
-    /// Packs the lanes `lanes` into panels of `width`, `panel` words apart, over the steps `steps`.
-    ///
-    /// # Safety
-    ///
-    /// The processor has AVX-512 BF16; lanes and steps exist; `to` has room for the panels.
-    unsafe fn pack(
-        &self,
-        lanes: Range<usize>,
-        width: usize,
-        steps: Range<usize>,
-        to: *mut u32,
-        panel: usize,
-    ) {
-        // SAFETY: as the caller says; one of the two distances is 1.
-        unsafe {
-            let from = |lane: usize| self.start.at(lane * self.lane + steps.start * self.step);
-            if self.lane == 1 {
-                let size = (lanes.len(), width);
-                let from = from(lanes.start).cast_const();
-                return pack_adjacent(size, steps.len(), from, self.step, to, panel);
-            }
-            for (index, first) in lanes.clone().step_by(width).enumerate() {
-                let size = (width.min(lanes.end - first), width);
-                let (from, to) = (from(first).cast_const(), to.add(index * panel));
-                pack_apart(size, steps.len(), from, self.lane, to);
-            }
-        }
-    }
-
-    /// Packs the whole matrix: \[part of the depth\]\[panel\]\[pair\]\[lane\].
+    /// Packs the whole matrix: \[part of the depth\]\[panel\]\[pair\]\[lane\]. Calls `see` with the
+    /// number of each chunk of the depth and its steps while they are in the cache.
     fn pack_all<'a>(
         &self,
         workspace: &'a Workspace,
         lanes: usize,
         width: usize,
         depth: usize,
+        see: impl Fn(usize, Range<usize>) + Sync + Send,
     ) -> Packed<'a> {
         let panels = lanes.div_ceil(width);
         let panel = DEPTH.min(depth.next_multiple_of(2)) / 2 * width;
@@ -74,7 +43,16 @@ impl Source {
             let part = steps.start / DEPTH * panels * panel;
             let start = part + steps.start % DEPTH / 2 * width;
             // SAFETY: every index fills pairs of its own, in all panels.
-            unsafe { self.pack(0..lanes, width, steps, words.at(start).cast(), panel) };
+            unsafe {
+                self.pack(
+                    0..lanes,
+                    width,
+                    steps.clone(),
+                    words.at(start).cast(),
+                    panel,
+                )
+            };
+            see(index, steps);
         });
         Packed {
             words,
@@ -107,14 +85,30 @@ impl Packed<'_> {
     }
 }
 
+/// What is done on the way, while the numbers are in the cache.
+#[derive(Default)]
+pub(super) struct Beside<'a> {
+    /// Applied to the product; its lengths have been checked.
+    pub epilogue: Epilogue<'a>,
+    /// Gets the sums of the columns of the right matrix, which is not transposed.
+    pub sums: Option<&'a mut [f32]>,
+}
+
 /// Multiplies matrices whose lengths have been checked, on a processor with AVX-512 BF16.
+///
+/// # Errors
+///
+/// Those of the epilogue.
 pub(super) fn multiply(
-    workspace: &Workspace,
+    kernels: &Kernels,
     shape: &Matmul,
     left: &[f32],
     right: &[f32],
     product: &mut [f32],
-) {
+    beside: Beside<'_>,
+) -> Result<(), KernelError> {
+    let (workspace, table) = (&kernels.workspace, kernels.table);
+    let Beside { epilogue, sums } = beside;
     let Matmul {
         rows,
         columns,
@@ -130,9 +124,20 @@ pub(super) fn multiply(
     let right = source(right, !shape.right_transposed, columns);
     let parts = depth.div_ceil(DEPTH);
     let panels = columns.div_ceil(COLUMNS);
-    let packed = right.pack_all(workspace, columns, COLUMNS, depth);
+    let packed = match sums {
+        None => right.pack_all(workspace, columns, COLUMNS, depth, |_, _| ()),
+        Some(sums) => kernels.sum_of(depth.div_ceil(CHUNK), sums, |parts| {
+            right.pack_all(workspace, columns, COLUMNS, depth, |index, steps| {
+                // SAFETY: the steps are rows of the matrix; every chunk has sums of its own.
+                unsafe {
+                    let from = right.start.at(steps.start * columns);
+                    (table.column_sums)(steps.len(), columns, from, parts(index));
+                }
+            })
+        }),
+    };
     // Its rows are read from end to end only if all of it is packed at once.
-    let all_left = (left.lane == 1).then(|| left.pack_all(workspace, rows, ROWS, depth));
+    let all_left = (left.lane == 1).then(|| left.pack_all(workspace, rows, ROWS, depth, |_, _| ()));
 
     let block = rows
         .div_ceil(BLOCKS)
@@ -141,6 +146,8 @@ pub(super) fn multiply(
     let blocks = rows.div_ceil(block);
     let wide = panels.div_ceil(BLOCKS.div_ceil(blocks));
     let groups = panels.div_ceil(wide);
+    // A group that has all columns has whole rows.
+    let fuse = groups == 1;
     let target = Shared::new(product);
     each(blocks * groups, |index| {
         let range = piece(index / groups, block, rows);
@@ -152,12 +159,9 @@ pub(super) fn multiply(
             let steps = piece(part, DEPTH, depth);
             let pairs = steps.len().div_ceil(2);
             let (lefts, step) = match &all_left {
-                Some(all) => (all.panel(part, range.start / ROWS), all.panel),
-                None => {
-                    // SAFETY: the scratch memory has room for all tiles of the block.
-                    unsafe { left.pack(range.clone(), ROWS, steps, block, ROWS * pairs) };
-                    (block.cast_const(), ROWS * pairs)
-                }
+                Some(all) => (Left::panel(all.panel(part, range.start / ROWS)), all.panel),
+                // SAFETY: the scratch memory has room for all tiles of the block.
+                None => unsafe { left.pack_left(range.clone(), steps, block) },
             };
             for panel in columns_of.clone() {
                 let column = panel * COLUMNS;
@@ -168,7 +172,7 @@ pub(super) fn multiply(
                     unsafe {
                         tile(
                             pairs,
-                            lefts.add(index * step),
+                            lefts.later(index * step),
                             packed.panel(part, panel),
                             (ROWS.min(range.end - row), COLUMNS.min(columns - column)),
                             target.at(row * columns + column),
@@ -179,5 +183,14 @@ pub(super) fn multiply(
                 }
             }
         }
+        if fuse {
+            let rows = (range.start * columns, range.len());
+            // SAFETY: these rows belong to this index alone; the lengths have been checked.
+            unsafe { epilogue.apply(table, columns, rows, target) };
+        }
     });
+    if fuse {
+        return Ok(());
+    }
+    kernels.finish(Rows { rows, columns }, product, &epilogue)
 }

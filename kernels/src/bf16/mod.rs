@@ -4,9 +4,15 @@
 #[cfg(target_arch = "x86_64")]
 mod dot;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod small;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod source;
+#[cfg(target_arch = "x86_64")]
 mod vector;
 
-use crate::error::KernelError;
+use crate::elementwise::Rows;
+use crate::epilogue::Epilogue;
+use crate::error::{KernelError, length};
 use crate::kernels::Kernels;
 use crate::matmul::{Matmul, product};
 use crate::parallel::Shared;
@@ -34,14 +40,78 @@ impl Kernels {
         right: &[f32],
         product: &mut [f32],
     ) -> Result<(), KernelError> {
+        self.linear_bf16(shape, left, right, &Epilogue::default(), product)
+    }
+
+    /// [`Kernels::matmul_bf16`] and what follows it, while it is in the cache.
+    ///
+    /// # Errors
+    ///
+    /// A size of zero, slices of other lengths than the shape says.
+    pub fn linear_bf16(
+        &self,
+        shape: &Matmul,
+        left: &[f32],
+        right: &[f32],
+        epilogue: &Epilogue<'_>,
+        product: &mut [f32],
+    ) -> Result<(), KernelError> {
         shape.check(left, right, product)?;
+        let rows = Rows {
+            rows: shape.rows,
+            columns: shape.columns,
+        };
+        epilogue.check(rows)?;
         #[cfg(target_arch = "x86_64")]
         if self.has_bf16() {
-            dot::multiply(&self.workspace, shape, left, right, product);
-            return Ok(());
+            let beside = dot::Beside {
+                epilogue: *epilogue,
+                sums: None,
+            };
+            return dot::multiply(self, shape, left, right, product, beside);
         }
         self.rounded(shape, left, right, product);
-        Ok(())
+        self.finish(rows, product, epilogue)
+    }
+
+    /// The gradients of a linear layer's weight, as [`Kernels::matmul_bf16`] of its transposed input
+    /// `x` \[rows, in\] and the gradient `dy` \[rows, out\] of its output, and of its bias, the sums of
+    /// the columns of `dy`.
+    ///
+    /// # Errors
+    ///
+    /// A size of zero, slices of other lengths than the shape says.
+    pub fn linear_gradients_bf16(
+        &self,
+        [rows, inputs, outputs]: [usize; 3],
+        x: &[f32],
+        dy: &[f32],
+        weight_gradient: &mut [f32],
+        bias_gradient: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let shape = Matmul {
+            rows: inputs,
+            columns: outputs,
+            depth: rows,
+            left_transposed: true,
+            right_transposed: false,
+        };
+        shape.check(x, dy, weight_gradient)?;
+        length("linear", "bias_gradient", bias_gradient.len(), outputs)?;
+        #[cfg(target_arch = "x86_64")]
+        if self.has_bf16() {
+            let beside = dot::Beside {
+                sums: Some(bias_gradient),
+                ..dot::Beside::default()
+            };
+            return dot::multiply(self, &shape, x, dy, weight_gradient, beside);
+        }
+        self.rounded(&shape, x, dy, weight_gradient);
+        let shape = Rows {
+            rows,
+            columns: outputs,
+        };
+        self.bias_gradient(shape, dy, bias_gradient)
     }
 
     /// Whether products of bf16 are faster than those of f32: the processor has AVX-512 BF16 and no

@@ -1,7 +1,8 @@
 //! Packing into bf16 pairs, and the micro-kernel, on AVX-512 BF16.
 //!
-//! A panel is \[pairs of depth\]\[width\] words; a word holds the bf16 of two neighbouring steps of
-//! the depth, zero where the depth or the matrix ends.
+//! A word holds the bf16 of two neighbouring steps of the depth, zero where the depth ends. A panel is
+//! \[pairs of depth\]\[width\] words. The left matrix may also be \[rows\]\[pairs of depth\], as its
+//! words are read one by one.
 
 use std::arch::x86_64::*;
 
@@ -64,6 +65,41 @@ pub(super) unsafe fn pack_adjacent(
                     let to = to.add(index * panel + pair * width + lane);
                     _mm512_mask_storeu_epi32(to.cast(), mask(width - lane), words);
                 }
+            }
+        }
+    }
+}
+
+/// Rounds `rows` rows of `depth` elements that are `step` apart, to rows of whole words.
+///
+/// # Safety
+///
+/// The processor has AVX-512 and its BF16; `from` has the rows; `to` has room for them.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+pub(super) unsafe fn pack_rows(
+    rows: usize,
+    depth: usize,
+    from: *const f32,
+    step: usize,
+    to: *mut u32,
+) {
+    let pairs = depth.div_ceil(2);
+    for row in 0..rows {
+        for pair in (0..pairs).step_by(16) {
+            let left = depth - 2 * pair;
+            let (first, second) = (mask(left), mask(left.saturating_sub(16)));
+            // SAFETY: masked elements are not touched.
+            unsafe {
+                let at = from.wrapping_add(row * step + 2 * pair);
+                // The same place some rows below, which may lie beyond the matrix.
+                let ahead = at.wrapping_add(AHEAD * step).cast();
+                _mm_prefetch::<_MM_HINT_T0>(ahead);
+                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64));
+                let low = _mm512_maskz_loadu_ps(first, at);
+                let high = _mm512_maskz_loadu_ps(second, at.wrapping_add(16));
+                let words = wide_words(_mm512_cvtne2ps_pbh(high, low));
+                let to = to.add(row * pairs + pair);
+                _mm512_mask_storeu_epi32(to.cast(), mask(pairs - pair), words);
             }
         }
     }
@@ -133,38 +169,90 @@ fn pairs(value: __m512i) -> __m512bh {
     unsafe { std::mem::transmute(value) }
 }
 
+/// Words of the left matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Left {
+    pub start: *const u32,
+    /// Distance of rows; 1 in a panel, whose steps are [`ROWS`] apart. Else steps are adjacent.
+    pub row: usize,
+}
+
+impl Left {
+    /// A panel.
+    pub fn panel(start: *const u32) -> Self {
+        Self { start, row: 1 }
+    }
+
+    /// What lies `words` later.
+    ///
+    /// # Safety
+    ///
+    /// There is so much.
+    pub unsafe fn later(self, words: usize) -> Self {
+        // SAFETY: as the caller says.
+        let start = unsafe { self.start.add(words) };
+        Self { start, ..self }
+    }
+}
+
 /// `c (+)= a · b` for a micro-tile of which `rows` × `columns` exist.
 ///
 /// # Safety
 ///
-/// The processor has AVX-512 and its BF16; `a` and `b` are panels of `depth` pairs; `c` has the
-/// rows, `step` apart.
+/// The processor has AVX-512 and its BF16; `a` has [`ROWS`] rows of `depth` pairs, of which those
+/// beyond `rows` are arbitrary, `b` is a panel of so many; `c` has the rows, `step` apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn tile(
     depth: usize,
-    a: *const u32,
+    a: Left,
     b: *const u32,
     (rows, columns): (usize, usize),
     c: *mut f32,
     step: usize,
     add: bool,
 ) {
-    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
-    let (mut a, mut b) = (a, b);
+    let size = (rows, columns);
+    // SAFETY: as the caller says.
+    unsafe {
+        match (columns <= 16, a.row == 1) {
+            (true, true) => vectors::<1, true>(depth, a, b, size, c, step, add),
+            (true, false) => vectors::<1, false>(depth, a, b, size, c, step, add),
+            (false, true) => vectors::<2, true>(depth, a, b, size, c, step, add),
+            (false, false) => vectors::<2, false>(depth, a, b, size, c, step, add),
+        }
+    }
+}
+
+/// [`tile`] in so many vectors of columns; `PANEL` says whether `a` is one. Both are constants for
+/// the compiler, which needs them to address `a` without a multiplication per row.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+unsafe fn vectors<const VECTORS: usize, const PANEL: bool>(
+    depth: usize,
+    a: Left,
+    b: *const u32,
+    (rows, columns): (usize, usize),
+    c: *mut f32,
+    step: usize,
+    add: bool,
+) {
+    let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+    let (a_row, a_step) = if PANEL { (1, ROWS) } else { (a.row, 1) };
+    let (mut a, mut b) = (a.start, b);
     for _ in 0..depth {
         // SAFETY: the panels have `depth` pairs of rows and columns.
         unsafe {
-            let columns = [
-                pairs(_mm512_loadu_si512(b.cast())),
-                pairs(_mm512_loadu_si512(b.add(16).cast())),
-            ];
+            let mut columns = [pairs(_mm512_setzero_si512()); VECTORS];
+            for (vector, column) in columns.iter_mut().enumerate() {
+                *column = pairs(_mm512_loadu_si512(b.add(16 * vector).cast()));
+            }
             for (row, sum) in sums.iter_mut().enumerate() {
-                let value = pairs(_mm512_set1_epi32(*a.add(row) as i32));
-                sum[0] = _mm512_dpbf16_ps(sum[0], value, columns[0]);
-                sum[1] = _mm512_dpbf16_ps(sum[1], value, columns[1]);
+                let value = pairs(_mm512_set1_epi32(*a.add(row * a_row) as i32));
+                for (sum, column) in sum.iter_mut().zip(columns) {
+                    *sum = _mm512_dpbf16_ps(*sum, value, column);
+                }
             }
         }
-        a = a.wrapping_add(ROWS);
+        a = a.wrapping_add(a_step);
         b = b.wrapping_add(COLUMNS);
     }
     let used = [mask(columns), mask(columns.saturating_sub(16))];

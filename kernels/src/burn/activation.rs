@@ -5,8 +5,8 @@ use burn::tensor::Tensor;
 
 use super::conv::pixels;
 use super::operation::{Operation, Saved, To, apply};
-use super::tensor::{changed, filled, last, numbers};
-use crate::{KernelError, Kernels};
+use super::tensor::{changed, filled, numbers};
+use crate::{Epilogue, KernelError, Kernels};
 
 /// `x · Φ(x)`, with the exact normal distribution.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
@@ -68,10 +68,14 @@ impl Operation for Add {
         let [a, b] = inputs else {
             return Err(KernelError::Storage);
         };
-        let zeros = vec![0.0; last(a)];
         filled(a.layout().shape().clone(), |out| {
             out.copy_from_slice(numbers(a)?);
-            kernels.add_bias(pixels(a), out, &zeros, Some(numbers(b)?), self.relu)
+            let sum = Epilogue {
+                bias: None,
+                residual: Some(numbers(b)?),
+                relu: self.relu,
+            };
+            kernels.finish(pixels(a), out, &sum)
         })
     }
 

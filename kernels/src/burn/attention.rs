@@ -8,17 +8,19 @@ use super::tensor::{dims, filled, numbers};
 use crate::{KernelError, Kernels};
 
 /// `softmax(q kᵀ / √d) v` for every head; `qkv` is \[batch, tokens, 3 · width\], rows of query, key
-/// and value, each with the heads one after another; the result \[batch, tokens, width\].
+/// and value, each with the heads one after another; the result \[batch, tokens, width\]. With `bf16` the factors
+/// of its products are rounded to it where that is faster.
 ///
 /// # Panics
 /// When the heads do not divide the width, as Burn's own operations do.
-pub fn attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
-    apply(Attention { heads }, qkv.into_dispatch(), vec![])
+pub fn attention(qkv: Tensor<3>, heads: usize, bf16: bool) -> Tensor<3> {
+    apply(Attention { heads, bf16 }, qkv.into_dispatch(), vec![])
 }
 
 #[derive(Debug)]
 struct Attention {
     heads: usize,
+    bf16: bool,
 }
 
 impl Attention {
@@ -34,6 +36,7 @@ impl Attention {
             heads: self.heads,
             depth,
             scale: (depth as f32).sqrt().recip(),
+            bf16: self.bf16,
         })
     }
 }

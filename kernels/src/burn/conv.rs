@@ -106,8 +106,11 @@ impl Operation for Convolution {
         filled(out, |out| {
             let method = self.options.method;
             kernels.conv2d(&shape, method, numbers(x)?, numbers(weight)?, out)?;
-            self.epilogue()
-                .apply(kernels, rest, shape.out_channels, out)
+            let rows = Rows {
+                rows: out.len() / shape.out_channels.max(1),
+                columns: shape.out_channels,
+            };
+            kernels.finish(rows, out, &self.epilogue().of(rest)?)
         })
     }
 

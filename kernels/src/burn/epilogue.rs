@@ -1,9 +1,9 @@
-//! What follows a product of matrices: bias, residual and ReLU, in one pass over the result.
+//! Bias, residual and ReLU among the inputs of an operation.
 
 use burn::backend::flex::FlexTensor;
 
 use super::tensor::numbers;
-use crate::{KernelError, Kernels, Rows};
+use crate::KernelError;
 
 /// Which of them there are.
 #[derive(Clone, Copy)]
@@ -14,33 +14,14 @@ pub(super) struct Epilogue {
 }
 
 impl Epilogue {
-    /// Applies them to `out`, rows of `columns` elements; `inputs` are the bias and the residual, as
-    /// far as there are any.
-    pub fn apply(
-        self,
-        kernels: &Kernels,
-        inputs: &[FlexTensor],
-        columns: usize,
-        out: &mut [f32],
-    ) -> Result<(), KernelError> {
-        if !(self.bias || self.residual || self.relu) {
-            return Ok(());
-        }
+    /// As the kernels want it; `inputs` are the bias and the residual, as far as there are any.
+    pub fn of(self, inputs: &[FlexTensor]) -> Result<crate::Epilogue<'_>, KernelError> {
         let bias = inputs.first().filter(|_| self.bias);
         let residual = inputs.last().filter(|_| self.residual);
-        let zeros;
-        let bias = match bias {
-            Some(bias) => numbers(bias)?,
-            None => {
-                zeros = vec![0.0; columns];
-                &zeros
-            }
-        };
-        let rows = Rows {
-            rows: out.len() / columns.max(1),
-            columns,
-        };
-        let residual = residual.map(numbers).transpose()?;
-        kernels.add_bias(rows, out, bias, residual, self.relu)
+        Ok(crate::Epilogue {
+            bias: bias.map(numbers).transpose()?,
+            residual: residual.map(numbers).transpose()?,
+            relu: self.relu,
+        })
     }
 }

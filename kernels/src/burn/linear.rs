@@ -101,8 +101,14 @@ impl Operation for Layer {
             *last = product.columns;
         }
         filled(Shape::from(out), |out| {
-            self.multiply(kernels, product, numbers(x)?, numbers(weight)?, out)?;
-            self.epilogue().apply(kernels, rest, product.columns, out)
+            let (x, weight) = (numbers(x)?, numbers(weight)?);
+            let epilogue = self.epilogue().of(rest)?;
+            if self.options.bf16 {
+                return kernels.linear_bf16(&product, x, weight, &epilogue, out);
+            }
+            kernels.matmul(&product, x, weight, out)?;
+            let Matmul { rows, columns, .. } = product;
+            kernels.finish(Rows { rows, columns }, out, &epilogue)
         })
     }
 
@@ -125,13 +131,24 @@ impl Operation for Layer {
             ..
         } = shape(x, weight)?;
         let dy = numbers(&gradient)?;
-        if self.bias && to.wants(2) {
+        // Both read the whole gradient; in bf16 they share it.
+        let together = self.options.bf16 && self.bias && to.wants(1) && to.wants(2);
+        if together {
+            let mut db = filled(Shape::new([columns]), |_| Ok(()))?;
+            let dw = filled(weight.layout().shape().clone(), |dw| {
+                let (size, db) = ([rows, depth, columns], db.storage_mut());
+                kernels.linear_gradients_bf16(size, numbers(x)?, dy, dw, db)
+            });
+            to.give(1, dw?);
+            to.give(2, db);
+        }
+        if self.bias && to.wants(2) && !together {
             let sums = filled(Shape::new([columns]), |sums| {
                 kernels.bias_gradient(Rows { rows, columns }, dy, sums)
             });
             to.give(2, sums?);
         }
-        if to.wants(1) {
+        if to.wants(1) && !together {
             let product = Matmul {
                 rows: depth,
                 columns,

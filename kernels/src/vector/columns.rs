@@ -2,12 +2,12 @@
 
 use crate::simd::{Simd, load_up_to, store_up_to};
 
-/// `values += bias` for every row, `+= residual` unless that is null, then ReLU if asked for.
+/// `values += bias` for every row and `+= residual`, unless they are null, then ReLU if asked for.
 ///
 /// # Safety
 ///
 /// The processor has `V`'s instruction set; `values` and `residual` have `rows` × `columns`
-/// elements, `bias` `columns`.
+/// elements, `bias` `columns`; both may be null.
 #[inline(always)]
 pub(crate) unsafe fn add_bias<V: Simd>(
     rows: usize,
@@ -22,8 +22,10 @@ pub(crate) unsafe fn add_bias<V: Simd>(
             // SAFETY: as the caller says.
             unsafe {
                 let (left, place) = (columns - column, row * columns + column);
-                let mut value = load_up_to::<V>(values.add(place), left)
-                    .add(load_up_to(bias.add(column), left));
+                let mut value = load_up_to::<V>(values.add(place), left);
+                if !bias.is_null() {
+                    value = value.add(load_up_to(bias.add(column), left));
+                }
                 if !residual.is_null() {
                     value = value.add(load_up_to(residual.add(place), left));
                 }

@@ -42,6 +42,20 @@ pub fn error(found: &[f32], reference: &[f64]) -> f64 {
     off.fold(0.0, f64::max) / largest
 }
 
+/// The nearest bf16, ties to even.
+pub fn bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+}
+
+/// The root of the mean square of the deviations, over the largest value of the reference.
+pub fn mean_error(found: &[f32], reference: &[f64]) -> f64 {
+    let largest = reference.iter().fold(1e-30, |a: f64, b| a.max(b.abs()));
+    let square = |(found, reference): (&f32, &f64)| (f64::from(*found) - reference).powi(2);
+    let sum: f64 = found.iter().zip(reference).map(square).sum();
+    (sum / found.len() as f64).sqrt() / largest
+}
+
 #[track_caller]
 pub fn assert_close(found: &[f32], reference: &[f64], tolerance: f64, what: &str) {
     let error = error(found, reference);

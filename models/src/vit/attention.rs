@@ -33,7 +33,7 @@ impl Attention {
     pub(super) fn forward(&self, path: Path, x: Tensor<3>, then: Then<3>) -> Tensor<3> {
         let qkv = path.linear(&self.qkv, x, then_nothing());
         let x = match path {
-            Path::Own { .. } => kernels::burn::attention(qkv, self.heads),
+            Path::Own { bf16, .. } => kernels::burn::attention(qkv, self.heads, bf16),
             Path::Burn => self.mix(qkv),
         };
         path.linear_dropout(&self.proj, &self.proj_drop, x, then)
