@@ -70,6 +70,8 @@ def layer(name):
     qkv = torch.randn(3, BATCH, 3, 65, 64)
     runs = {
         "attention": (lambda x: F.scaled_dot_product_attention(*x), [qkv]),
+        # Autocast's linear layer before it gives bf16.
+        "attention bf16": (lambda x: F.scaled_dot_product_attention(*x), [qkv.bfloat16()]),
         "layer norm": (lambda x, w, b: F.layer_norm(x, (192,), w, b), [tokens, torch.randn(192), torch.randn(192)]),
         "gelu": (F.gelu, [tokens]),
         "batch norm + ReLU": (

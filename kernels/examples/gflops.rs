@@ -228,11 +228,11 @@ fn layers(bench: &Bench, kernels: &Kernels) {
     let (qkv, dy) = (random(3 * elements), random(elements));
     let (mut y, mut dx) = (dy.clone(), qkv.clone());
     let flops = 2.0 * (64 * 3 * 65 * 65 * 64) as f64;
-    for (shape, kind) in [(shape(false), "f32"), (shape(true), "bf16")] {
-        bench.flops(&format!("attention forward {kind}"), 2.0 * flops, || {
+    for (shape, kind) in [(shape(false), "attention"), (shape(true), "attention bf16")] {
+        bench.flops(&format!("{kind} forward"), 2.0 * flops, || {
             kernels.attention(&shape, &qkv, &mut y).expect("valid");
         });
-        bench.flops(&format!("attention gradient {kind}"), 5.0 * flops, || {
+        bench.flops(&format!("{kind} gradient"), 5.0 * flops, || {
             kernels
                 .attention_gradient(&shape, &qkv, &dy, &mut dx)
                 .expect("valid");

@@ -113,7 +113,6 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
     Ok(())
 }
 
-/// Memory that one rank took, in MiB.
 /// MiB that the device of a training has taken from its driver, if it is a GPU that says so.
 fn device_mib(loaded: &trainer::config::Loaded, world: &World) -> Option<f64> {
     let wanted = loaded.config.train.device.to_string().parse().ok()?;
@@ -122,6 +121,7 @@ fn device_mib(loaded: &trainer::config::Loaded, world: &World) -> Option<f64> {
     Some(reserved as f64 / f64::from(1 << 20))
 }
 
+/// Memory that one rank took, in MiB.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Taken {
     /// Resident before anything was done.
