@@ -6,8 +6,8 @@
 //! it is written once. The layers are the same modules on both, with the same parameters.
 //!
 //! On the way of `kernels` activations are `f32` whatever the precision: in `bf16` the factors of
-//! the products in linear layers are rounded to it (a processor with dot products of `bf16` doubles
-//! their speed), their sums and everything else are in `f32`. `f16` takes Burn's operations.
+//! the products in linear layers and attention are rounded to it (a processor with dot products of
+//! `bf16` doubles their speed), their sums and everything else are in `f32`. `f16` takes Burn's operations.
 
 use burn::module::Param;
 use burn::nn::conv::Conv2d;

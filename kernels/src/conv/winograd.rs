@@ -8,8 +8,8 @@ use crate::parallel::{Shared, each, piece};
 use crate::vector::tile::Block;
 use crate::vector::winograd::Strip;
 
-/// Tiles per group, about.
-const TILES: usize = 64;
+/// Tiles per group, about: fewer leave more of the second-level cache to the weights.
+const TILES: usize = 32;
 /// Elements between planes beyond their contents: with a power of two, all 36 streams would fall
 /// into one set of the first-level cache.
 pub(super) const PLANE_GAP: usize = 16;
@@ -30,14 +30,15 @@ pub(super) struct Strips {
 }
 
 impl Strips {
-    pub(super) fn new(geometry: &Geometry) -> Self {
+    /// Groups of about `together` tiles.
+    pub(super) fn new(geometry: &Geometry, together: usize) -> Self {
         let per_image = geometry.out_height.div_ceil(4);
         let tiles = geometry.out_width.div_ceil(4);
         Self {
             per_image,
             tiles,
             total: geometry.batch * per_image,
-            group: (TILES / tiles).max(1),
+            group: (together / tiles).max(1),
         }
     }
 
@@ -125,7 +126,7 @@ pub(super) fn forward(
         }
     });
 
-    let strips = Strips::new(geometry);
+    let strips = Strips::new(geometry, TILES);
     let step = depth.next_multiple_of(table.lanes);
     let weights = &*weights.slice();
     let output = Shared::new(output);

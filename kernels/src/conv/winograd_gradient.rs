@@ -8,6 +8,8 @@ use crate::kernels::Kernels;
 use crate::parallel::{Shared, each};
 use crate::vector::tile::Block;
 
+/// Tiles per group, about: the depth of the products.
+const TILES: usize = 64;
 /// Elements that all partial sums together may have, unless there are only two of them.
 const PARTIAL_ELEMENTS: usize = 6 << 20;
 /// Partial sums at most: a fixed number, or the result would depend on the number of threads.
@@ -31,7 +33,7 @@ pub(super) fn weight(
     gradient: &[f32],
     result: &mut [f32],
 ) {
-    let strips = Strips::new(geometry);
+    let strips = Strips::new(geometry, TILES);
     let rows = geometry.input;
     let lanes = geometry.output.next_multiple_of(kernels.table.lanes);
     let plane = rows * lanes.min(CHANNELS) + PLANE_GAP;
