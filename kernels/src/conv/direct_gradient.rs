@@ -94,7 +94,7 @@ pub(super) fn weight(
         .clamp(2, PARTS)
         .min(geometry.batch);
     let mut partial: Vec<_> = (0..parts)
-        .map(|_| kernels.workspace.zeros(rows * lanes))
+        .map(|_| kernels.workspace.take(rows * lanes))
         .collect();
     let sums: Vec<_> = partial
         .iter_mut()
@@ -104,11 +104,15 @@ pub(super) fn weight(
     let image_out = geometry.out_height * geometry.out_width * geometry.output;
     each(parts, |part| {
         let images = part * geometry.batch / parts..(part + 1) * geometry.batch / parts;
-        for number in images {
+        for (place, number) in images.enumerate() {
             let input = &input[number * image..][..image];
             let gradient = &gradient[number * image_out..][..image_out];
+            let add = place > 0;
             // SAFETY: every part has a sum of its own, with room for all rows.
-            unsafe { add_image(kernels, shape, geometry, input, gradient, sums[part].at(0)) };
+            unsafe {
+                let sum = sums[part].at(0);
+                sum_image(kernels, shape, geometry, (input, gradient), sum, add);
+            };
         }
     });
 
@@ -128,18 +132,18 @@ pub(super) fn weight(
     gather(kernels, (rows, geometry.output), spread.slice(), result);
 }
 
-/// Adds what one image contributes to `sum`, \[tap\]\[in\]\[lane\].
+/// Writes what one image contributes to `sum`, \[tap\]\[in\]\[lane\], or adds it.
 ///
 /// # Safety
 ///
 /// `sum` is good for all rows of whole vectors, and nothing else touches it.
-unsafe fn add_image(
+unsafe fn sum_image(
     kernels: &Kernels,
     shape: &Conv2d,
     geometry: &Geometry,
-    image: &[f32],
-    gradient: &[f32],
+    (image, gradient): (&[f32], &[f32]),
     sum: *mut f32,
+    add: bool,
 ) {
     let panel = 2 * kernels.table.lanes;
     let lanes = geometry.output.next_multiple_of(kernels.table.lanes);
@@ -195,7 +199,7 @@ unsafe fn add_image(
                         b_run: geometry.out_width * lanes,
                         c: sum.add(y * run * lanes + column),
                         c_row: lanes,
-                        add: true,
+                        add: add || first > 0,
                     });
                 }
             }
