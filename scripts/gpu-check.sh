@@ -85,7 +85,16 @@ fi
 
 arguments=(--device "$device" --golden "$here/models/tests/golden" --torch-script "$here/bench/torch/train.py")
 [[ -z ${PYTHON:-} ]] || arguments+=(--python "$PYTHON")
+# What was asked for by name stays as it was asked for.
+unless_given() {
+  [[ " ${rest[*]:-} " == *" $1 "* || " ${rest[*]:-} " == *" $1="* ]] || arguments+=("$1" "$2")
+}
 if [[ -n $quick ]]; then
-  arguments+=(--recipes wrn-16-4,vit-tiny --precisions f32,f16 --batch 4 --steps 1 --warm-up 1 --memory-steps 300)
+  unless_given --recipes wrn-16-4,vit-tiny
+  unless_given --precisions f32,f16
+  unless_given --batch 4
+  unless_given --steps 1
+  unless_given --warm-up 1
+  unless_given --memory-steps 300
 fi
 exec "$bench" gpu "${arguments[@]}" "${rest[@]}"
