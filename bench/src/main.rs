@@ -51,6 +51,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // As the trainer does, so that the loop without it is measured under the same conditions.
     trainer::allocator::keep_freed_memory();
+    trainer::threads::join_pool();
     let done = match cli.command {
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Collectives(args) => collectives::run(&args),

@@ -47,6 +47,7 @@ pub mod schedule;
 mod seed;
 mod signals;
 pub mod tensorboard;
+pub mod threads;
 mod train;
 pub mod trained;
 

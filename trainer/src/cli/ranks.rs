@@ -7,7 +7,7 @@ use burn_dist::world::{Launch, World};
 
 use super::failure::Failure;
 use crate::console::complain;
-use crate::{panics, signals};
+use crate::{panics, signals, threads};
 
 /// How many ranks there are: a launcher's word, else `--nproc`, else `default`.
 ///
@@ -40,6 +40,7 @@ pub fn on_ranks(
     if size > 1 && world.launch() == Launch::Single {
         return start_ranks(size);
     }
+    threads::join_pool();
     log_warnings();
     if let Some(advice) = world.advice() {
         complain(&format!("warning: {advice}"));

@@ -1,0 +1,20 @@
+//! The pool of threads that compute, in a process of its own: there is one per process.
+
+use rayon::prelude::*;
+
+#[test]
+fn the_calling_thread_is_the_first_of_the_pool() {
+    trainer::threads::join_pool();
+    let expected = (rayon::current_num_threads() > 1).then_some(0);
+    assert_eq!(rayon::current_thread_index(), expected);
+
+    let sum = || (0..10_000u64).into_par_iter().sum::<u64>();
+    assert_eq!(sum(), 49_995_000);
+    // This thread waits meanwhile and does nothing for the pool.
+    let elsewhere = std::thread::spawn(sum).join();
+    assert_eq!(elsewhere.expect("no panic"), 49_995_000);
+
+    // Too late to change anything, and no error.
+    trainer::threads::join_pool();
+    assert_eq!(rayon::current_thread_index(), expected);
+}
