@@ -6,15 +6,18 @@ use crate::kernels::Kernels;
 use crate::parallel::Shared;
 use crate::table::Table;
 
-/// A bias, then a residual, then ReLU, as far as they are wanted.
+/// A bias, then a residual, then ReLU, then the slope of GELU, as far as they are wanted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue<'a> {
     /// Added to every row.
     pub bias: Option<&'a [f32]>,
     /// Added element by element.
     pub residual: Option<&'a [f32]>,
-    /// Whether ReLU comes last.
+    /// Whether ReLU follows.
     pub relu: bool,
+    /// What went through GELU, where the values are the gradient of its result: they are multiplied by
+    /// its slope there, element by element, and so become the gradient of this.
+    pub gelu_input: Option<&'a [f32]>,
 }
 
 impl Epilogue<'_> {
@@ -24,13 +27,17 @@ impl Epilogue<'_> {
         if let Some(bias) = self.bias {
             length(OP, "bias", bias.len(), shape.columns)?;
         }
-        match self.residual {
-            Some(residual) => length(OP, "residual", residual.len(), elements),
-            None => Ok(()),
+        for (name, values) in [("residual", self.residual), ("gelu_input", self.gelu_input)] {
+            values.map_or(Ok(()), |values| length(OP, name, values.len(), elements))?;
         }
+        Ok(())
     }
 
     fn is_nothing(&self) -> bool {
+        self.adds_nothing() && self.gelu_input.is_none()
+    }
+
+    fn adds_nothing(&self) -> bool {
         self.bias.is_none() && self.residual.is_none() && !self.relu
     }
 
@@ -46,9 +53,30 @@ impl Epilogue<'_> {
         (start, rows): (usize, usize),
         values: Shared,
     ) {
-        if self.is_nothing() {
-            return;
+        // SAFETY: as the caller says; of gradients read and written at the same place.
+        unsafe {
+            if !self.adds_nothing() {
+                self.add(table, columns, (start, rows), values);
+            }
+            if let Some(input) = self.gelu_input {
+                let (input, values) = (input[start..].as_ptr(), values.at(start));
+                (table.gelu_gradient)(rows * columns, input, values, values);
+            }
         }
+    }
+
+    /// Bias, residual and ReLU.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Epilogue::apply`].
+    unsafe fn add(
+        &self,
+        table: &Table,
+        columns: usize,
+        (start, rows): (usize, usize),
+        values: Shared,
+    ) {
         let null = std::ptr::null();
         let bias = self.bias.map_or(null, <[f32]>::as_ptr);
         let residual = self.residual.map_or(null, |all| all[start..].as_ptr());

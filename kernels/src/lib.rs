@@ -30,6 +30,7 @@ mod workspace;
 
 pub use attention::Attention;
 pub use batch_norm::{BatchNorm, BatchNormGradients, Moments};
+pub use bf16::Input;
 pub use conv::{Conv2d, ConvMethod};
 pub use elementwise::Rows;
 pub use epilogue::Epilogue;

@@ -162,7 +162,11 @@ fn linear_layers() {
         let leaves: [&dyn Leaf; 4] = [&x, &weight, &bias, &residual];
         let theirs = || linear(x.clone(), weight.clone(), Some(bias.clone())) + residual.clone();
         let found = |relu, bf16| {
-            let options = own::LinearOptions { relu, bf16 };
+            let options = own::LinearOptions {
+                relu,
+                bf16,
+                gelu: false,
+            };
             let (bias, residual) = (Some(bias.clone()), Some(residual.clone()));
             own::linear(x.clone(), weight.clone(), bias, residual, options)
         };
@@ -174,6 +178,23 @@ fn linear_layers() {
             || linear(x.clone(), weight.clone(), None),
             &[&x, &weight],
         );
+        for bf16 in [false, true] {
+            let apart = own::LinearOptions { bf16, ..plain };
+            let together = own::LinearOptions {
+                gelu: true,
+                ..apart
+            };
+            for bias in [None, Some(bias.clone())] {
+                let layer =
+                    |x, options| own::linear(x, weight.clone(), bias.clone(), None, options);
+                let leaves = &leaves[..2 + usize::from(bias.is_some())];
+                assert_same(
+                    || layer(x.clone(), together),
+                    || layer(own::gelu(x.clone()), apart),
+                    leaves,
+                );
+            }
+        }
         let (found, theirs) = (floats(found(false, true)), floats(theirs()));
         assert_ne!(found, theirs);
         for (found, theirs) in found.iter().zip(theirs) {

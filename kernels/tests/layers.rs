@@ -4,8 +4,8 @@ mod common;
 
 use common::{assert_close, assert_same_bits, bf16, every_isa, mean_error, random, wide};
 use kernels::{
-    Attention, BatchNorm, BatchNormGradients, Epilogue, KernelError, Kernels, MaxPool2d, Moments,
-    Rows,
+    Attention, BatchNorm, BatchNormGradients, Epilogue, Isa, KernelError, Kernels, MaxPool2d,
+    Moments, Rows,
 };
 use proptest::prelude::*;
 
@@ -52,7 +52,12 @@ fn gelu_and_its_slope() {
         kernels.gelu_gradient(&x, &dy, &mut dx).unwrap();
         assert_close(&y, &y64, TOLERANCE, "gelu");
         assert_close(&dx, &dx64, TOLERANCE, "gelu gradient");
-        // The tail too, not only the largest values.
+        // The tail too, not only the largest values; AVX-512 has the error of `1 + erf` there.
+        let least = if kernels.isa() == Isa::Avx512 {
+            2e-7
+        } else {
+            0.0
+        };
         for (index, &x) in x
             .iter()
             .enumerate()
@@ -60,7 +65,7 @@ fn gelu_and_its_slope() {
         {
             let off = (f64::from(y[index]) - y64[index]).abs();
             assert!(
-                off <= 3e-6 * y64[index].abs(),
+                off <= least + 3e-6 * y64[index].abs(),
                 "{} {x}: {off:.1e}",
                 kernels.isa().name()
             );
@@ -390,6 +395,7 @@ fn check_bias(kernels: &[Kernels], shape: Rows, relu: bool) {
                     bias: Some(&bias),
                     residual: Some(&more),
                     relu,
+                    ..Epilogue::default()
                 },
             )
             .unwrap();

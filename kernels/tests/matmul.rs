@@ -3,7 +3,7 @@
 mod common;
 
 use common::{assert_close, assert_same_bits, bf16, every_isa, random};
-use kernels::{Epilogue, Kernels, Matmul, Rows};
+use kernels::{Epilogue, Input, Kernels, Matmul, Rows};
 use proptest::prelude::*;
 
 fn reference(shape: &Matmul, left: &[f32], right: &[f32], round: impl Fn(f32) -> f32) -> Vec<f64> {
@@ -62,14 +62,24 @@ fn check_linear(kernels: &Kernels, shape: &Matmul, left: &[f32], right: &[f32], 
         ..
     } = *shape;
     let (bias, residual) = (random(columns, 3), random(rows * columns, 4));
+    let (plain, gelu) = (Input::Plain(left), Input::Gelu(left));
+    let (mut activated, mut after_gelu) = (left.to_vec(), product.clone());
+    kernels.gelu(left, &mut activated).unwrap();
+    kernels
+        .matmul_bf16(shape, &activated, right, &mut after_gelu)
+        .unwrap();
     if shape.left_transposed && !shape.right_transposed {
         let (mut dw, mut db) = (product.clone(), bias.clone());
         dw.fill(f32::NAN);
         db.fill(f32::NAN);
         kernels
-            .linear_gradients_bf16([depth, rows, columns], left, right, &mut dw, &mut db)
+            .linear_gradients_bf16([depth, rows, columns], plain, right, &mut dw, &mut db)
             .unwrap();
         assert_eq!(dw, product, "{shape:?}");
+        kernels
+            .linear_gradients_bf16([depth, rows, columns], gelu, right, &mut dw, &mut db)
+            .unwrap();
+        assert_eq!(dw, after_gelu, "{shape:?}");
         let mut sums = vec![0.0; columns];
         for (place, value) in right.iter().enumerate() {
             sums[place % columns] += f64::from(*value);
@@ -81,23 +91,43 @@ fn check_linear(kernels: &Kernels, shape: &Matmul, left: &[f32], right: &[f32], 
             bias: Some(&bias),
             residual: None,
             relu: true,
+            ..Epilogue::default()
         },
         Epilogue {
             bias: Some(&bias),
             residual: Some(&residual),
             relu: false,
+            ..Epilogue::default()
+        },
+        Epilogue {
+            gelu_input: Some(&residual),
+            ..Epilogue::default()
         },
     ] {
-        let mut layer = vec![f32::NAN; rows * columns];
-        kernels
-            .linear_bf16(shape, left, right, &epilogue, &mut layer)
-            .unwrap();
-        let mut expected = product.clone();
-        kernels
-            .finish(Rows { rows, columns }, &mut expected, &epilogue)
-            .unwrap();
-        assert_eq!(layer, expected, "{shape:?}");
+        for (input, product) in [(plain, &product), (gelu, &after_gelu)] {
+            let mut layer = vec![f32::NAN; rows * columns];
+            kernels
+                .linear_bf16(shape, input, right, &epilogue, &mut layer)
+                .unwrap();
+            let mut expected = product.clone();
+            kernels
+                .finish(Rows { rows, columns }, &mut expected, &epilogue)
+                .unwrap();
+            assert_eq!(layer, expected, "{shape:?}");
+        }
     }
+    let (mut slopes, mut expected) = (product.clone(), product.clone());
+    let epilogue = Epilogue {
+        gelu_input: Some(&residual),
+        ..Epilogue::default()
+    };
+    kernels
+        .finish(Rows { rows, columns }, &mut slopes, &epilogue)
+        .unwrap();
+    kernels
+        .gelu_gradient(&residual, &product, &mut expected)
+        .unwrap();
+    assert_eq!(slopes, expected, "{shape:?}");
 }
 
 proptest! {
@@ -176,18 +206,19 @@ fn wrong_lengths_are_errors() {
             .matmul_bf16(&shape, &[0.0; 8], &[0.0; 12], &mut [0.0; 5])
             .is_err()
     );
+    let x = Input::Plain(&[0.0; 8]);
     let short = Epilogue {
         bias: Some(&[0.0; 2]),
         ..Epilogue::default()
     };
     let error = kernels
-        .linear_bf16(&shape, &[0.0; 8], &[0.0; 12], &short, &mut [0.0; 6])
+        .linear_bf16(&shape, x, &[0.0; 12], &short, &mut [0.0; 6])
         .unwrap_err();
     assert_eq!(
         error.to_string(),
         "bias: `bias` has 2 elements, the shape needs 3"
     );
     let (dw, db) = (&mut [0.0; 6], &mut [0.0; 2]);
-    let error = kernels.linear_gradients_bf16([4, 2, 3], &[0.0; 8], &[0.0; 12], dw, db);
+    let error = kernels.linear_gradients_bf16([4, 2, 3], x, &[0.0; 12], dw, db);
     assert!(error.is_err());
 }

@@ -102,6 +102,7 @@ fn layers() {
                     bias: Some(&b),
                     residual: Some(&x),
                     relu: true,
+                    ..Epilogue::default()
                 },
             )
             .unwrap();

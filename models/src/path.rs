@@ -128,16 +128,42 @@ impl Path {
 
     /// A linear layer on the last dimension, and what follows it.
     pub fn linear<const D: usize>(self, linear: &Linear, x: Tensor<D>, then: Then<D>) -> Tensor<D> {
+        self.linear_after(false, linear, x, then)
+    }
+
+    /// A linear layer, with GELU before it if there is to be, and what follows it.
+    fn linear_after<const D: usize>(
+        self,
+        gelu: bool,
+        linear: &Linear,
+        x: Tensor<D>,
+        then: Then<D>,
+    ) -> Tensor<D> {
         let Self::Own { bf16, .. } = self else {
+            let x = if gelu { self.gelu(x) } else { x };
             return then.apply(linear.forward(x));
         };
         let options = own::LinearOptions {
+            gelu,
             relu: then.relu,
             bf16,
         };
         let weight = read(&linear.weight);
         let bias = linear.bias.as_ref().map(read);
         own::linear(x, weight, bias, then.plus, options)
+    }
+
+    /// GELU, a linear layer, and what follows them.
+    pub fn gelu_linear<const D: usize>(
+        self,
+        linear: &Linear,
+        x: Tensor<D>,
+        then: Then<D>,
+    ) -> Tensor<D> {
+        match self {
+            Self::Own { bf16: true, .. } => self.linear_after(true, linear, x, then),
+            _ => self.linear(linear, self.gelu(x), then),
+        }
     }
 
     /// A linear layer, dropout, and what follows them.
@@ -148,7 +174,7 @@ impl Path {
         x: Tensor<D>,
         then: Then<D>,
     ) -> Tensor<D> {
-        if dropout.prob == 0.0 || !x.device().is_autodiff() {
+        if !drops(dropout, &x) {
             return self.linear(linear, x, then);
         }
         then.apply(self.dropout(dropout, self.linear(linear, x, then_nothing())))
@@ -205,9 +231,8 @@ impl Path {
 
     /// Dropout, on an autodiff device alone.
     pub fn dropout<const D: usize>(self, dropout: &Dropout, x: Tensor<D>) -> Tensor<D> {
-        let drops = dropout.training.is_enabled() && x.device().is_autodiff();
         match self {
-            Self::Own { .. } if drops => own::dropout(x, dropout.prob),
+            Self::Own { .. } if drops(dropout, &x) => own::dropout(x, dropout.prob),
             Self::Own { .. } => x,
             Self::Burn => dropout.forward(x),
         }
@@ -283,6 +308,11 @@ impl Path {
             Self::Burn => in_f32(x, |x| x.mean_dim(1)).squeeze_dim(1),
         }
     }
+}
+
+/// Whether any of `x` drops out.
+pub(crate) fn drops<const D: usize>(dropout: &Dropout, x: &Tensor<D>) -> bool {
+    dropout.prob > 0.0 && dropout.training.is_enabled() && x.device().is_autodiff()
 }
 
 /// Rows above and below, columns on both sides, where these are the same.

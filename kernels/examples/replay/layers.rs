@@ -1,8 +1,8 @@
 //! Layers with their parameters, gradients and plain SGD.
 
 use kernels::{
-    BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, KernelError, Kernels, Matmul,
-    Moments, Rows,
+    BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, Input, KernelError, Kernels,
+    Matmul, Moments, Rows,
 };
 use rayon::prelude::*;
 
@@ -206,6 +206,7 @@ impl Linear {
             bias: Some(&self.bias.value),
             residual,
             relu,
+            ..Epilogue::default()
         };
         let shape = Matmul {
             rows: self.rows,
@@ -215,7 +216,7 @@ impl Linear {
             right_transposed: false,
         };
         if self.bf16 {
-            return kernels.linear_bf16(&shape, x, &self.weight.value, &epilogue, y);
+            return kernels.linear_bf16(&shape, Input::Plain(x), &self.weight.value, &epilogue, y);
         }
         kernels.matmul(&shape, x, &self.weight.value, y)?;
         let shape = Rows {
@@ -251,6 +252,7 @@ impl Linear {
         let (dw, db) = (&mut self.weight.gradient, &mut self.bias.gradient);
         let (rows, columns) = (self.rows, self.outputs);
         if self.bf16 {
+            let x = Input::Plain(x);
             kernels.linear_gradients_bf16([rows, self.inputs, columns], x, dy, dw, db)?;
         } else {
             let shape = Matmul {

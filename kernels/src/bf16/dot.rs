@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::source::Source;
+use super::source::{Map, Source};
 use super::vector::{COLUMNS, Left, ROWS, tile};
 use crate::elementwise::Rows;
 use crate::epilogue::Epilogue;
@@ -28,10 +28,9 @@ impl Source {
     /// number of each chunk of the depth and its steps while they are in the cache.
     fn pack_all<'a>(
         &self,
+        map: Option<Map>,
         workspace: &'a Workspace,
-        lanes: usize,
-        width: usize,
-        depth: usize,
+        [lanes, width, depth]: [usize; 3],
         see: impl Fn(usize, Range<usize>) + Sync + Send,
     ) -> Packed<'a> {
         let panels = lanes.div_ceil(width);
@@ -44,14 +43,15 @@ impl Source {
             let start = part + steps.start % DEPTH / 2 * width;
             // SAFETY: every index fills pairs of its own, in all panels.
             unsafe {
-                self.pack(
-                    0..lanes,
-                    width,
-                    steps.clone(),
-                    words.at(start).cast(),
-                    panel,
-                )
-            };
+                let to = words.at(start).cast();
+                match map {
+                    None => self.pack(0..lanes, width, steps.clone(), to, panel),
+                    Some(map) => {
+                        let size = (lanes, width);
+                        self.pack_mapped((map, workspace), size, steps.clone(), to, panel);
+                    }
+                }
+            }
             see(index, steps);
         });
         Packed {
@@ -90,6 +90,8 @@ impl Packed<'_> {
 pub(super) struct Beside<'a> {
     /// Applied to the product; its lengths have been checked.
     pub epilogue: Epilogue<'a>,
+    /// Applied to the left matrix before.
+    pub map: Option<Map>,
     /// Gets the sums of the columns of the right matrix, which is not transposed.
     pub sums: Option<&'a mut [f32]>,
 }
@@ -108,7 +110,11 @@ pub(super) fn multiply(
     beside: Beside<'_>,
 ) -> Result<(), KernelError> {
     let (workspace, table) = (&kernels.workspace, kernels.table);
-    let Beside { epilogue, sums } = beside;
+    let Beside {
+        epilogue,
+        map,
+        sums,
+    } = beside;
     let Matmul {
         rows,
         columns,
@@ -125,19 +131,25 @@ pub(super) fn multiply(
     let parts = depth.div_ceil(DEPTH);
     let panels = columns.div_ceil(COLUMNS);
     let packed = match sums {
-        None => right.pack_all(workspace, columns, COLUMNS, depth, |_, _| ()),
+        None => right.pack_all(None, workspace, [columns, COLUMNS, depth], |_, _| ()),
         Some(sums) => kernels.sum_of(depth.div_ceil(CHUNK), sums, |parts| {
-            right.pack_all(workspace, columns, COLUMNS, depth, |index, steps| {
-                // SAFETY: the steps are rows of the matrix; every chunk has sums of its own.
-                unsafe {
-                    let from = right.start.at(steps.start * columns);
-                    (table.column_sums)(steps.len(), columns, from, parts(index));
-                }
-            })
+            right.pack_all(
+                None,
+                workspace,
+                [columns, COLUMNS, depth],
+                |index, steps| {
+                    // SAFETY: the steps are rows of the matrix; every chunk has sums of its own.
+                    unsafe {
+                        let from = right.start.at(steps.start * columns);
+                        (table.column_sums)(steps.len(), columns, from, parts(index));
+                    }
+                },
+            )
         }),
     };
     // Its rows are read from end to end only if all of it is packed at once.
-    let all_left = (left.lane == 1).then(|| left.pack_all(workspace, rows, ROWS, depth, |_, _| ()));
+    let all_left =
+        (left.lane == 1).then(|| left.pack_all(map, workspace, [rows, ROWS, depth], |_, _| ()));
 
     let block = rows
         .div_ceil(BLOCKS)
@@ -158,10 +170,15 @@ pub(super) fn multiply(
         for part in 0..parts {
             let steps = piece(part, DEPTH, depth);
             let pairs = steps.len().div_ceil(2);
-            let (lefts, step) = match &all_left {
-                Some(all) => (Left::panel(all.panel(part, range.start / ROWS)), all.panel),
-                // SAFETY: the scratch memory has room for all tiles of the block.
-                None => unsafe { left.pack_left(range.clone(), steps, block) },
+            // SAFETY: the scratch memory has room for all tiles of the block.
+            let (lefts, step) = unsafe {
+                match (&all_left, map) {
+                    (Some(all), _) => (Left::panel(all.panel(part, range.start / ROWS)), all.panel),
+                    (None, None) => left.pack_left(range.clone(), steps, block),
+                    (None, Some(map)) => {
+                        left.pack_left_mapped((map, workspace), range.clone(), steps, block)
+                    }
+                }
             };
             for panel in columns_of.clone() {
                 let column = panel * COLUMNS;

@@ -17,6 +17,23 @@ use crate::kernels::Kernels;
 use crate::matmul::{Matmul, product};
 use crate::parallel::Shared;
 
+/// The input of a linear layer.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// These numbers.
+    Plain(&'a [f32]),
+    /// What GELU makes of these. It is computed on the way and not kept.
+    Gelu(&'a [f32]),
+}
+
+impl<'a> Input<'a> {
+    fn values(self) -> &'a [f32] {
+        match self {
+            Self::Plain(values) | Self::Gelu(values) => values,
+        }
+    }
+}
+
 /// The nearest bf16, ties to even, as f32.
 fn round(value: f32) -> f32 {
     if value.is_nan() {
@@ -40,10 +57,16 @@ impl Kernels {
         right: &[f32],
         product: &mut [f32],
     ) -> Result<(), KernelError> {
-        self.linear_bf16(shape, left, right, &Epilogue::default(), product)
+        self.linear_bf16(
+            shape,
+            Input::Plain(left),
+            right,
+            &Epilogue::default(),
+            product,
+        )
     }
 
-    /// [`Kernels::matmul_bf16`] and what follows it, while it is in the cache.
+    /// [`Kernels::matmul_bf16`] with what comes before and what follows it, while it is in the cache.
     ///
     /// # Errors
     ///
@@ -51,12 +74,12 @@ impl Kernels {
     pub fn linear_bf16(
         &self,
         shape: &Matmul,
-        left: &[f32],
+        left: Input<'_>,
         right: &[f32],
         epilogue: &Epilogue<'_>,
         product: &mut [f32],
     ) -> Result<(), KernelError> {
-        shape.check(left, right, product)?;
+        shape.check(left.values(), right, product)?;
         let rows = Rows {
             rows: shape.rows,
             columns: shape.columns,
@@ -66,11 +89,12 @@ impl Kernels {
         if self.has_bf16() {
             let beside = dot::Beside {
                 epilogue: *epilogue,
+                map: self.map(left),
                 sums: None,
             };
-            return dot::multiply(self, shape, left, right, product, beside);
+            return dot::multiply(self, shape, left.values(), right, product, beside);
         }
-        self.rounded(shape, left, right, product);
+        self.rounded(shape, left, right, product)?;
         self.finish(rows, product, epilogue)
     }
 
@@ -84,7 +108,7 @@ impl Kernels {
     pub fn linear_gradients_bf16(
         &self,
         [rows, inputs, outputs]: [usize; 3],
-        x: &[f32],
+        x: Input<'_>,
         dy: &[f32],
         weight_gradient: &mut [f32],
         bias_gradient: &mut [f32],
@@ -96,17 +120,18 @@ impl Kernels {
             left_transposed: true,
             right_transposed: false,
         };
-        shape.check(x, dy, weight_gradient)?;
+        shape.check(x.values(), dy, weight_gradient)?;
         length("linear", "bias_gradient", bias_gradient.len(), outputs)?;
         #[cfg(target_arch = "x86_64")]
         if self.has_bf16() {
             let beside = dot::Beside {
+                map: self.map(x),
                 sums: Some(bias_gradient),
                 ..dot::Beside::default()
             };
-            return dot::multiply(self, &shape, x, dy, weight_gradient, beside);
+            return dot::multiply(self, &shape, x.values(), dy, weight_gradient, beside);
         }
-        self.rounded(&shape, x, dy, weight_gradient);
+        self.rounded(&shape, x, dy, weight_gradient)?;
         let shape = Rows {
             rows,
             columns: outputs,
@@ -123,7 +148,27 @@ impl Kernels {
         false
     }
 
-    fn rounded(&self, shape: &Matmul, left: &[f32], right: &[f32], result: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    fn map(&self, input: Input<'_>) -> Option<source::Map> {
+        matches!(input, Input::Gelu(_)).then_some(self.table.gelu)
+    }
+
+    fn rounded(
+        &self,
+        shape: &Matmul,
+        left: Input<'_>,
+        right: &[f32],
+        result: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let mut activated;
+        let left = match left {
+            Input::Plain(left) => left,
+            Input::Gelu(left) => {
+                activated = self.workspace.take(left.len());
+                self.gelu(left, activated.slice())?;
+                activated.slice()
+            }
+        };
         let mut rounded_left = self.workspace.take(left.len());
         let mut rounded_right = self.workspace.take(right.len());
         for (from, to) in [(left, rounded_left.slice()), (right, rounded_right.slice())] {
@@ -142,6 +187,7 @@ impl Kernels {
             (rounded_right.slice(), shape.right_transposed),
             result,
         );
+        Ok(())
     }
 }
 

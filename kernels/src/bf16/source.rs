@@ -4,6 +4,13 @@ use std::ops::Range;
 
 use super::vector::{Left, ROWS, pack_adjacent, pack_apart, pack_rows};
 use crate::parallel::Shared;
+use crate::workspace::Workspace;
+
+/// What is done to numbers before they are rounded: count, from, to.
+pub(super) type Map = unsafe fn(usize, *const f32, *mut f32);
+
+/// Steps of the depth that go through a [`Map`] at a time; even.
+const MAPPED: usize = 8;
 
 /// A matrix of which panels are packed.
 pub(crate) struct Source {
@@ -71,5 +78,66 @@ impl Source {
             row: steps.len().div_ceil(2),
         };
         (left, tile)
+    }
+
+    /// [`Source::pack`] of all `lanes` lanes, which are adjacent, of what `map` makes of them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::pack`] and `map`.
+    pub(super) unsafe fn pack_mapped(
+        &self,
+        (map, workspace): (Map, &Workspace),
+        (lanes, width): (usize, usize),
+        steps: Range<usize>,
+        to: *mut u32,
+        panel: usize,
+    ) {
+        let mut scratch = workspace.take(MAPPED * lanes);
+        let scratch = scratch.pointer();
+        let mapped = Self {
+            start: Shared::address(scratch),
+            lane: 1,
+            step: lanes,
+        };
+        for start in steps.clone().step_by(MAPPED) {
+            let count = MAPPED.min(steps.end - start);
+            // SAFETY: as the caller says; the scratch memory has room for so many steps.
+            unsafe {
+                map(count * lanes, self.start.at(start * self.step), scratch);
+                let to = to.add((start - steps.start) / 2 * width);
+                mapped.pack(0..lanes, width, 0..count, to, panel);
+            }
+        }
+    }
+
+    /// [`Source::pack_left`] of what `map` makes of the rows, whose steps are adjacent.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::pack_left`] and `map`.
+    pub(super) unsafe fn pack_left_mapped(
+        &self,
+        (map, workspace): (Map, &Workspace),
+        lanes: Range<usize>,
+        steps: Range<usize>,
+        to: *mut u32,
+    ) -> (Left, usize) {
+        let (depth, row) = (steps.len(), steps.len().div_ceil(2));
+        let mut scratch = workspace.take(ROWS * depth);
+        let scratch = scratch.pointer();
+        for first in lanes.clone().step_by(ROWS) {
+            let count = ROWS.min(lanes.end - first);
+            // SAFETY: as the caller says; the scratch memory has room for so many rows.
+            unsafe {
+                for lane in 0..count {
+                    let from = self.start.at((first + lane) * self.lane + steps.start);
+                    map(depth, from, scratch.add(lane * depth));
+                }
+                let to = to.add((first - lanes.start) * row);
+                pack_rows(count, depth, scratch, depth, to);
+            }
+        }
+        (Left { start: to, row }, ROWS * row)
     }
 }

@@ -42,9 +42,11 @@ impl Operation for Gelu {
         to: &mut To<'_>,
     ) -> Result<(), KernelError> {
         let x = saved.input(0)?;
-        let dx = filled(x.layout().shape().clone(), |dx| {
-            kernels.gelu_gradient(numbers(x)?, numbers(&gradient)?, dx)
-        });
+        let slope = Epilogue {
+            gelu_input: Some(numbers(x)?),
+            ..Epilogue::default()
+        };
+        let dx = changed(gradient, |dx| kernels.finish(pixels(x), dx, &slope));
         to.give(0, dx?);
         Ok(())
     }
@@ -74,6 +76,7 @@ impl Operation for Add {
                 bias: None,
                 residual: Some(numbers(b)?),
                 relu: self.relu,
+                ..Epilogue::default()
             };
             kernels.finish(pixels(a), out, &sum)
         })

@@ -22,6 +22,7 @@ impl Epilogue {
             bias: bias.map(numbers).transpose()?,
             residual: residual.map(numbers).transpose()?,
             relu: self.relu,
+            ..crate::Epilogue::default()
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Linear layers, with what often follows them: bias, residual, ReLU.
+//! Linear layers, with what often goes before and follows them: GELU; bias, residual, ReLU.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
@@ -7,18 +7,21 @@ use super::conv::pixels;
 use super::epilogue::Epilogue;
 use super::operation::{Operation, Saved, To, apply};
 use super::tensor::{changed, dims, filled, numbers};
-use crate::{KernelError, Kernels, Matmul, Rows};
+use crate::{Input, KernelError, Kernels, Matmul, Rows};
 
 /// How a linear layer is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearOptions {
+    /// Whether GELU goes before. Its result is not kept but computed again in backward: in `bf16` that
+    /// is faster, in `f32` it saves memory only.
+    pub gelu: bool,
     /// Whether ReLU follows.
     pub relu: bool,
     /// Whether the factors of all products are rounded to bf16, sums being in f32.
     pub bf16: bool,
 }
 
-/// `x weight + bias + residual`, then ReLU if asked for.
+/// `x weight + bias + residual`, then ReLU if asked for; with GELU, `gelu(x)` in place of `x`.
 ///
 /// `x` is \[…, in\], `weight` \[in, out\], `bias` \[out\], `residual` and the result \[…, out\].
 ///
@@ -59,19 +62,35 @@ impl Layer {
         }
     }
 
+    /// A product of which the left factor is `input`, and what follows it.
     fn multiply(
         &self,
         kernels: &Kernels,
-        shape: Matmul,
-        left: &[f32],
-        right: &[f32],
+        shape: &Matmul,
+        (input, right): (Input<'_>, &[f32]),
+        epilogue: &crate::Epilogue<'_>,
         product: &mut [f32],
     ) -> Result<(), KernelError> {
         if self.options.bf16 {
-            kernels.matmul_bf16(&shape, left, right, product)
-        } else {
-            kernels.matmul(&shape, left, right, product)
+            return kernels.linear_bf16(shape, input, right, epilogue, product);
         }
+        match input {
+            Input::Plain(left) => kernels.matmul(shape, left, right, product)?,
+            Input::Gelu(x) => {
+                let left = filled(Shape::new([x.len()]), |left| kernels.gelu(x, left))?;
+                kernels.matmul(shape, numbers(&left)?, right, product)?;
+            }
+        }
+        let Matmul { rows, columns, .. } = *shape;
+        kernels.finish(Rows { rows, columns }, product, epilogue)
+    }
+
+    fn input<'a>(&self, x: &'a FlexTensor) -> Result<Input<'a>, KernelError> {
+        let x = numbers(x)?;
+        Ok(match self.options.gelu {
+            true => Input::Gelu(x),
+            false => Input::Plain(x),
+        })
     }
 }
 
@@ -101,14 +120,8 @@ impl Operation for Layer {
             *last = product.columns;
         }
         filled(Shape::from(out), |out| {
-            let (x, weight) = (numbers(x)?, numbers(weight)?);
-            let epilogue = self.epilogue().of(rest)?;
-            if self.options.bf16 {
-                return kernels.linear_bf16(&product, x, weight, &epilogue, out);
-            }
-            kernels.matmul(&product, x, weight, out)?;
-            let Matmul { rows, columns, .. } = product;
-            kernels.finish(Rows { rows, columns }, out, &epilogue)
+            let factors = (self.input(x)?, numbers(weight)?);
+            self.multiply(kernels, &product, factors, &self.epilogue().of(rest)?, out)
         })
     }
 
@@ -131,13 +144,14 @@ impl Operation for Layer {
             ..
         } = shape(x, weight)?;
         let dy = numbers(&gradient)?;
+        let plain = crate::Epilogue::default();
         // Both read the whole gradient; in bf16 they share it.
         let together = self.options.bf16 && self.bias && to.wants(1) && to.wants(2);
         if together {
             let mut db = filled(Shape::new([columns]), |_| Ok(()))?;
             let dw = filled(weight.layout().shape().clone(), |dw| {
                 let (size, db) = ([rows, depth, columns], db.storage_mut());
-                kernels.linear_gradients_bf16(size, numbers(x)?, dy, dw, db)
+                kernels.linear_gradients_bf16(size, self.input(x)?, dy, dw, db)
             });
             to.give(1, dw?);
             to.give(2, db);
@@ -157,7 +171,7 @@ impl Operation for Layer {
                 right_transposed: false,
             };
             let dw = filled(weight.layout().shape().clone(), |dw| {
-                self.multiply(kernels, product, numbers(x)?, dy, dw)
+                self.multiply(kernels, &product, (self.input(x)?, dy), &plain, dw)
             });
             to.give(1, dw?);
         }
@@ -170,7 +184,13 @@ impl Operation for Layer {
                 right_transposed: true,
             };
             let dx = filled(x.layout().shape().clone(), |dx| {
-                self.multiply(kernels, product, dy, numbers(weight)?, dx)
+                let factors = (Input::Plain(dy), numbers(weight)?);
+                let gelu_input = self.options.gelu.then(|| numbers(x)).transpose()?;
+                let slope = crate::Epilogue {
+                    gelu_input,
+                    ..plain
+                };
+                self.multiply(kernels, &product, factors, &slope, dx)
             });
             to.give(0, dx?);
         }

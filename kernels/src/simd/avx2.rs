@@ -127,6 +127,11 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn fetch(place: *const f32) {
+        // SAFETY: see above; a prefetch cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) }
+    }
+    #[inline(always)]
     unsafe fn max_lane(self) -> f32 {
         // SAFETY: see above.
         unsafe {

@@ -18,6 +18,7 @@ fn mask(count: usize) -> u16 {
 impl Simd for Avx512 {
     const LANES: usize = 16;
     const ROWS: usize = 12;
+    const PICKS: bool = true;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -114,6 +115,23 @@ impl Simd for Avx512 {
     unsafe fn max_lane(self) -> f32 {
         // SAFETY: see above.
         unsafe { _mm512_reduce_max_ps(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn pick(self, table: &[f32; 32]) -> Self {
+        // SAFETY: see above; the table has 32 numbers.
+        unsafe {
+            let (low, high) = (table.as_ptr(), table.as_ptr().add(16));
+            let (low, high) = (_mm512_loadu_ps(low), _mm512_loadu_ps(high));
+            let index = _mm512_castps_si512(self.0);
+            Self(_mm512_permutex2var_ps(low, index, high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fetch(place: *const f32) {
+        // SAFETY: see above; a prefetch cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) }
     }
 
     #[inline(always)]

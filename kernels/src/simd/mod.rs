@@ -23,6 +23,8 @@ pub(crate) trait Simd: Copy {
     const LANES: usize;
     /// Rows of the largest micro-tile (two vectors wide) that stays in the registers.
     const ROWS: usize;
+    /// Whether [`Simd::pick`] is as fast as an addition.
+    const PICKS: bool = false;
 
     /// All lanes the same.
     unsafe fn splat(value: f32) -> Self;
@@ -66,6 +68,22 @@ pub(crate) trait Simd: Copy {
     unsafe fn sum(self) -> f32;
     /// The largest lane.
     unsafe fn max_lane(self) -> f32;
+
+    /// For every lane the number of `table` that the last five bits of the lane name.
+    #[inline(always)]
+    unsafe fn pick(self, table: &[f32; 32]) -> Self {
+        let mut lanes = [0.0f32; 32];
+        // SAFETY: there are at most 32 lanes.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            let picked = lanes.map(|lane| table[lane.to_bits() as usize % 32]);
+            Self::load(picked.as_ptr())
+        }
+    }
+
+    /// Asks for the line at `place`, which may lie anywhere, in the second-level cache.
+    #[inline(always)]
+    unsafe fn fetch(_place: *const f32) {}
 
     /// Transposes `LANES` × `LANES` numbers: rows of `from` are `from_step` apart, those of `to`
     /// `to_step`.

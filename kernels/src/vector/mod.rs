@@ -4,6 +4,7 @@
 pub(crate) mod accumulate;
 pub(crate) mod batch_norm;
 pub(crate) mod columns;
+mod curve;
 pub(crate) mod dropout;
 pub(crate) mod gelu;
 pub(crate) mod layer_norm;

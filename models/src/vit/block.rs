@@ -12,7 +12,7 @@ use super::config::{layer_norm, linear};
 use super::drop_path::DropPath;
 use crate::LayerNorm;
 use crate::flops::Tracer;
-use crate::path::{Path, Then, then_nothing, then_plus};
+use crate::path::{Path, Then, drops, then_nothing, then_plus};
 
 /// `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.
 #[derive(Module, Debug)]
@@ -80,8 +80,11 @@ struct Mlp {
 
 impl Mlp {
     fn forward(&self, path: Path, x: Tensor<3>, then: Then<3>) -> Tensor<3> {
-        let x = path.gelu(path.linear(&self.fc1, x, then_nothing()));
-        let x = path.dropout(&self.drop, x);
+        let x = path.linear(&self.fc1, x, then_nothing());
+        if !drops(&self.drop, &x) {
+            return path.gelu_linear(&self.fc2, x, then);
+        }
+        let x = path.dropout(&self.drop, path.gelu(x));
         path.linear_dropout(&self.fc2, &self.drop, x, then)
     }
 }
