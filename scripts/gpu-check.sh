@@ -43,26 +43,42 @@ else
 fi
 [[ ! -f $here/VERSION ]] || sed 's/^/gpu-check.sh: /' "$here/VERSION" >&2
 
-# What compiles kernels, where it was packed along or came with PyTorch.
+# Finds what compiles kernels, and NCCL: packed along, in a CUDA toolkit, or with PyTorch's packages.
 libraries() {
-  local python=${PYTHON:-python3} folder
-  if [[ -d $here/cuda ]]; then
-    export CUDA_PATH=${CUDA_PATH:-$here/cuda}
-    LD_LIBRARY_PATH=$here/cuda/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  local python=${PYTHON:-python3} nvcc folder name file places=()
+  [[ ! -d $here/cuda ]] || export CUDA_PATH=${CUDA_PATH:-$here/cuda}
+  if [[ -z ${CUDA_PATH:-} && ! -d /usr/local/cuda ]] && nvcc=$(command -v nvcc); then
+    CUDA_PATH=$(dirname "$(dirname "$(realpath "$nvcc")")")
+    export CUDA_PATH
   fi
-  command -v "$python" >/dev/null || return 0
-  while IFS= read -r folder; do
-    LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
-    if [[ -z ${CUDA_PATH:-} && ! -d /usr/local/cuda && -e ${folder%/lib}/include/cuda_runtime.h ]]; then
-      export CUDA_PATH=${folder%/lib}
-    fi
-  done < <("$python" -c '
-import glob, site, sys
+  places=("${CUDA_PATH:-/usr/local/cuda}"/{lib64,lib,targets/x86_64-linux/lib})
+  if command -v "$python" >/dev/null; then
+    while IFS= read -r folder; do
+      places+=("$folder")
+      if [[ -z ${CUDA_PATH:-} && ! -d /usr/local/cuda && -e ${folder%/lib}/include/cuda_runtime.h ]]; then
+        export CUDA_PATH=${folder%/lib}
+      fi
+    done < <("$python" -c '
+import glob, site
 for place in [*site.getsitepackages(), site.getusersitepackages()]:
     for folder in sorted(glob.glob(place + "/nvidia/*/lib")): print(folder)
 ' 2>/dev/null)
-  [[ -z ${LD_LIBRARY_PATH:-} ]] || export LD_LIBRARY_PATH
+  fi
+  # Programs look for names with the versions they know; a link has a name that all know.
+  for name in libnvrtc.so libnccl.so; do
+    for folder in "${places[@]}"; do
+      for file in "$folder/$name" "$folder/$name".[0-9]*; do
+        [[ ! -e $file || -e $scratch/$name ]] || ln -s "$(realpath "$file")" "$scratch/$name"
+      done
+    done
+  done
+  for folder in "${places[@]}" "$scratch"; do
+    [[ ! -d $folder ]] || LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+  done
+  export LD_LIBRARY_PATH
 }
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 [[ $device != cuda ]] || libraries
 
 say "device $device on $(uname -n), $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo 'no nvidia-smi')"
@@ -70,12 +86,10 @@ say "device $device on $(uname -n), $(nvidia-smi --query-gpu=name,driver_version
 if [[ -n $profile ]]; then
   mkdir -p results
   out=$(cd results && pwd)
-  folder=$(mktemp -d)
-  trap 'rm -rf "$folder"' EXIT
   # cubecl times every kernel then and waits for it: shares are right, the sum is not.
-  printf '[profiling.logger]\nlevel = "medium"\nfile = "%s"\n' "$out/profile.log" >"$folder/cubecl.toml"
+  printf '[profiling.logger]\nlevel = "medium"\nfile = "%s"\n' "$out/profile.log" >"$scratch/cubecl.toml"
   bench=$(realpath "$bench")
-  (cd "$folder" && "$bench" training-trained \
+  (cd "$scratch" && "$bench" training-trained \
     --model "$profile" --ranks 1 --batch "${BATCH:-256}" --steps 8 --images 2048 \
     --set "train.device=$device" --set "train.precision=${PRECISION:-bf16}" \
     --out "$out/profile-seconds.json")
@@ -97,4 +111,4 @@ if [[ -n $quick ]]; then
   unless_given --warm-up 1
   unless_given --memory-steps 300
 fi
-exec "$bench" gpu "${arguments[@]}" "${rest[@]}"
+"$bench" gpu "${arguments[@]}" "${rest[@]}"

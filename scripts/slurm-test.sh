@@ -43,7 +43,7 @@ fi
 short=("${config[@]}" --set train.limit_batches=6 --set train.epochs=1)
 # Long enough to be stopped in its middle.
 long=(--config digits.toml "${common[@]}" --set data.test_samples=96 --set train.batch_size=48
-  --set train.limit_batches=150 --set train.epochs=1)
+  --set train.limit_batches=150 --set train.epochs=2)
 
 # --- tools ------------------------------------------------------------------------------------------
 
@@ -403,13 +403,14 @@ preempted_by_a_higher_partition() {
   says preempt 'stopped after step .* because of SIGTERM'
   says preempt 'restart 1'
   says preempt 'continues from'
-  is "$(losses preempt | wc -l)" 150
+  is "$(losses preempt | wc -l)" 300
 }
 
 warned_before_the_time_limit() {
   local job
-  # Slurm's limits are whole minutes; the signal comes 55 seconds before the end.
-  job=$(submit limit several-nodes --time=1 --signal=USR1@55 -- "${long[@]}" --set train.epochs=3)
+  # Slurm's limits are whole minutes; the signal comes 55 seconds before the end. No processor is done
+  # with so many epochs before.
+  job=$(submit limit several-nodes --time=1 --signal=USR1@55 -- "${long[@]}" --set train.epochs=100)
   wait_for_steps limit 5
   wait_for_job "$job" PENDING 40
   says limit 'stopped after step .* because of SIGUSR1'
