@@ -136,7 +136,7 @@ impl<M: Module> Parallel<M> {
     ) -> Result<Self, ParallelError> {
         let (optimizer, options) = (optimizer.into(), options.into());
         let (description, parameters, optimizer) =
-            tell_others(group, Self::prepare(&model, &optimizer, &options))?;
+            tell_others(group, Self::prepare(&model, &optimizer, &options, group))?;
         description.agree(group)?;
         let shards = tell_others(group, ShardGroups::of(group, options.shard_within))?;
         let sharded = options.strategy == Strategy::Zero3;
@@ -204,8 +204,10 @@ impl<M: Module> Parallel<M> {
         model: &M,
         optimizer: &ParameterOptimizer,
         options: &ParallelOptions,
+        group: &ProcessGroup,
     ) -> Result<(Description, Vec<ParameterSpec>, OptimizerState), ParallelError> {
         options.check()?;
+        options.shard_within.check(group.size())?;
         options.check_devices(&model.devices())?;
         if optimizer.clips_each_parameter {
             return Err(ParallelError::ClipsEachParameter);
@@ -559,13 +561,17 @@ impl<M: Module> Parallel<M> {
 /// Under which the loss scale is saved.
 const LOSS_SCALE: &str = "loss_scale";
 
-/// Tells the other ranks of an error that only this one has seen; they would wait for it.
+/// Tells the other ranks of an error that only this one may have seen; they would wait for it.
 fn tell_others<T>(
     group: &ProcessGroup,
     outcome: Result<T, ParallelError>,
 ) -> Result<T, ParallelError> {
     outcome.inspect_err(|error| {
-        if group.size() > 1 && !matches!(error, ParallelError::Group(_)) {
+        let seen_by_all = matches!(
+            error,
+            ParallelError::Group(_) | ParallelError::UnevenNodes { .. }
+        );
+        if group.size() > 1 && !seen_by_all {
             group.abort(&error.to_string());
         }
     })

@@ -16,15 +16,12 @@ pub(super) struct ShardGroups {
 }
 
 impl ShardGroups {
-    /// Divides `group`. A collective call.
+    /// Divides `group`, which can be divided like that ([`ShardWithin::check`]). A collective call.
     pub(super) fn of(group: &ProcessGroup, within: ShardWithin) -> Result<Self, ParallelError> {
         let set = match within {
             ShardWithin::All => 0,
             ShardWithin::Node => node_of(group)?,
-            ShardWithin::Ranks(ranks) => {
-                within.check(group.size())?;
-                group.rank() / ranks.get()
-            }
+            ShardWithin::Ranks(ranks) => group.rank() / ranks.get(),
         };
         let sets = match within {
             ShardWithin::All => 1,
