@@ -5,6 +5,9 @@
 //! `[out, in, height, width]` as in Burn and PyTorch. Work is spread over the rayon pool that a call
 //! runs in; how it is divided depends on the shape alone, so that results are the same bits for any
 //! number of threads (they differ between instruction sets, by rounding).
+//!
+//! The module `burn` makes operations on Burn's tensors of them; the module `gpu` has what Burn lacks on
+//! GPUs.
 
 mod attention;
 mod batch_norm;
@@ -16,6 +19,8 @@ mod cross_entropy;
 mod elementwise;
 mod epilogue;
 mod error;
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub mod gpu;
 mod isa;
 mod kernels;
 mod layer_norm;

@@ -7,6 +7,7 @@
 
 use burn::module::{Module, Param, RunningState};
 use burn::nn::Initializer;
+use burn::tensor::activation;
 use burn::tensor::module::{batch_norm, batch_norm_train, layer_norm};
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::autograd::full_precision;
@@ -47,7 +48,15 @@ impl BatchNorm2d {
     /// remembers the statistics of the batch; elsewhere it uses those it remembers.
     /// Computes in `f32` and returns the type of `x`.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        in_f32(x, |x| {
+        self.forward_then(x, false)
+    }
+
+    /// The same with ReLU after it if asked for: where there is an operation for both, with that.
+    pub(crate) fn forward_then(&self, x: Tensor<4>, relu: bool) -> Tensor<4> {
+        if let Some(out) = self.on_gpu(&x, relu) {
+            return out;
+        }
+        let out = in_f32(x, |x| {
             full_precision(|| {
                 if x.device().is_autodiff() {
                     self.train(x)
@@ -55,7 +64,35 @@ impl BatchNorm2d {
                     self.infer(x)
                 }
             })
-        })
+        });
+        if relu { activation::relu(out) } else { out }
+    }
+
+    #[cfg(not(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion"))))]
+    fn on_gpu(&self, _x: &Tensor<4>, _relu: bool) -> Option<Tensor<4>> {
+        None
+    }
+
+    /// The same on a GPU, as one operation.
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    fn on_gpu(&self, x: &Tensor<4>, relu: bool) -> Option<Tensor<4>> {
+        use kernels::gpu;
+        let device = x.device();
+        let [_, channels, _, _] = x.dims();
+        let values = x.shape().num_elements() / channels.max(1);
+        if values == 0 || !gpu::computes_on(&device) {
+            return None;
+        }
+        let x = x.clone();
+        let parameters = full_precision(|| [self.weight.val(), self.bias.val()]);
+        if !device.is_autodiff() {
+            let state = |state: &RunningState<Tensor<1>>| state.value().to_device(&device);
+            let moments = [state(&self.running_mean), state(&self.running_var)];
+            return Some(gpu::batch_norm(x, parameters, moments, EPSILON, relu));
+        }
+        let result = gpu::batch_norm_train(x, parameters, EPSILON, relu);
+        self.remember(values, result.mean, result.variance);
+        Some(result.output)
     }
 
     /// The same with the operations of `kernels`: `x` is \[batch, height, width, channels\] in `f32`;
@@ -143,6 +180,10 @@ impl LayerNorm {
     /// Normalises `x`, \[…, features\]. Computes in `f32` and returns the type of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let (gamma, beta) = full_precision(|| (self.gamma.val(), self.beta.val()));
+        #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+        if x.shape().num_elements() > 0 && kernels::gpu::computes_on(&x.device()) {
+            return kernels::gpu::layer_norm(x, [gamma, beta], self.epsilon);
+        }
         in_f32(x, |x| layer_norm(x, gamma, Some(beta), self.epsilon))
     }
 

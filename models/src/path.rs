@@ -192,8 +192,7 @@ impl Path {
     pub fn batch_norm(self, norm: &BatchNorm2d, x: Tensor<4>, with_relu: bool) -> Tensor<4> {
         match self {
             Self::Own { .. } => norm.forward_channels_last(x, with_relu),
-            Self::Burn if with_relu => relu(norm.forward(x)),
-            Self::Burn => norm.forward(x),
+            Self::Burn => norm.forward_then(x, with_relu),
         }
     }
 

@@ -21,8 +21,9 @@ pub fn choose_kernels(config: &Config, device: &Device) -> Result<(), KernelErro
 
 /// In words what a model computes with on `device`.
 pub fn kernels_name(config: &Config, device: &Device) -> String {
+    let on_host = device.clone().inner() == Device::flex();
     match config.train.precision {
-        Precision::F16 => "burn".to_owned(),
+        Precision::F16 if on_host => "burn".to_owned(),
         _ => describe(device).unwrap_or_else(|error| error.to_string()),
     }
 }

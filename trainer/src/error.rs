@@ -67,6 +67,17 @@ pub enum TrainError {
         /// Its value.
         value: f64,
     },
+    /// What a device was to compute cannot be read; most often its memory was not enough for it.
+    #[error(
+        "{what} could not be computed: {reason}\nIf the device has too little memory, lower \
+         train.micro_batch_size, or set train.recompute = true"
+    )]
+    NotComputed {
+        /// What was computed.
+        what: String,
+        /// What the device says.
+        reason: String,
+    },
     /// A callback failed.
     #[error("a callback failed: {0}")]
     Callback(String),

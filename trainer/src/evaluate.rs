@@ -1,6 +1,6 @@
 //! Evaluation by all ranks together, exact at any world size: every sample counts once.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
 use burn_dist::{ProcessGroup, ReduceOp};
 use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
@@ -62,9 +62,10 @@ pub fn evaluate<M: ImageClassifier>(
         let indices = batch.indices.clone();
         let (images, targets) = to_tensors(batch, device);
         let logits = model.forward(images);
-        let predicted: Vec<i64> = logits.clone().argmax(1).into_data().iter().collect();
-        let scores = rows(&logits);
-        let losses = cross_entropy(logits, targets.labels).into_data();
+        let predicted = read(logits.clone().argmax(1).try_into_data())?;
+        let predicted: Vec<i64> = predicted.iter().collect();
+        let scores = rows(&logits)?;
+        let losses = read(cross_entropy(logits, targets.labels).try_into_data())?;
         loss[0] += losses.iter::<f64>().sum::<f64>();
         for (i, (&predicted, &expected)) in predicted.iter().zip(&expected).enumerate() {
             let Ok(label) = usize::try_from(expected) else {
@@ -111,12 +112,21 @@ impl Rows {
     }
 }
 
-fn rows(logits: &Tensor<2>) -> Rows {
+fn rows(logits: &Tensor<2>) -> Result<Rows, TrainError> {
     let [_, width] = logits.dims();
-    Rows {
-        values: logits.clone().into_data().iter().collect(),
+    let data = read(logits.clone().try_into_data())?;
+    Ok(Rows {
+        values: data.iter().collect(),
         width,
-    }
+    })
+}
+
+/// What the device has computed for an evaluation.
+pub(crate) fn read(data: Result<TensorData, ExecutionError>) -> Result<TensorData, TrainError> {
+    data.map_err(|error| TrainError::NotComputed {
+        what: "an evaluation".to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 /// Whether fewer than five classes have a higher score; of equal ones the first counts as higher.

@@ -6,6 +6,7 @@ use burn_dist::parallel::Parallel;
 use models::ImageClassifier;
 
 use crate::batch::{Mix, Targets};
+use crate::error::TrainError;
 
 /// Cross-entropy of every sample: `-log softmax(logits)[label]`.
 ///
@@ -52,6 +53,15 @@ pub fn of_batch<M: ImageClassifier>(
 ) -> Tensor<1> {
     let images = images.cast(parallel.compute_dtype());
     objective(parallel.model().forward(images), targets, smoothing)
+}
+
+/// The value of a loss in step `number`. What failed on the device since the last reading shows here.
+pub fn read(loss: Tensor<1>, number: u64) -> Result<f64, TrainError> {
+    let value = loss.try_into_scalar::<f32>().map(f64::from);
+    value.map_err(|error| TrainError::NotComputed {
+        what: format!("the loss of step {number}"),
+        reason: error.to_string(),
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use burn::tensor::Device;
 
 use crate::{ConvMethod, KernelError, Kernels};
 
-/// What models compute with on the CPU. Other devices always take Burn's own operations.
+/// What models compute with. Away from the CPU most operations are Burn's own in any case, but for
+/// normalizations and softmax on GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Choice {
     /// These kernels.
@@ -102,6 +103,10 @@ pub fn chosen_for(device: &Device) -> Option<Choice> {
 /// # Errors
 /// As [`Kernels::new`], where the kernels are wanted.
 pub fn describe(device: &Device) -> Result<String, KernelError> {
+    #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+    if crate::gpu::computes_on(device) {
+        return Ok("burn, own normalizations and softmax".to_owned());
+    }
     if chosen() == Choice::Burn || device.clone().inner() != Device::flex() {
         return Ok("burn".to_owned());
     }

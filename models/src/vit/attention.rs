@@ -50,7 +50,7 @@ impl Attention {
         let part = |index| qkv.clone().narrow(0, index, 1).squeeze_dim::<4>(0);
         // Scaling the queries costs less than scaling the larger product.
         let query = part(0) * (depth as f64).powf(-0.5);
-        let weights = softmax_f32(query.matmul(part(1).transpose()), 3);
+        let weights = softmax_f32(query.matmul(part(1).transpose()));
         let x = weights.matmul(part(2)).swap_dims(1, 2);
         x.reshape([batch, tokens, dim])
     }

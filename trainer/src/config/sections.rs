@@ -446,10 +446,11 @@ pub struct TrainConfig {
     /// with the feature of that name. Ranks of a node take one device after the other. Default
     /// `auto`.
     pub device: DeviceName,
-    /// What the layers of a model compute with on the CPU: `auto` (the kernels of this program, which
-    /// are several times faster), `burn` (Burn's own operations, as on other devices), or `exact`
-    /// (the kernels with direct convolutions in place of Winograd's, whose rounding errors are
-    /// larger: 1e-5 of the largest value). With `f16`, Burn's operations compute. Default `auto`.
+    /// What the layers of a model compute with: `auto` (the kernels of this program, on the CPU for
+    /// everything and several times faster, on a GPU for normalizations and softmax), `burn` (Burn's own
+    /// operations alone), or `exact` (as `auto`, with direct convolutions in place of Winograd's on the
+    /// CPU, whose rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations
+    /// compute on the CPU. Default `auto`.
     pub kernels: KernelsName,
     /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
     /// and takes time; always so with `zero-3`. Default false.

@@ -134,7 +134,7 @@ impl<F> Run<'_, F> {
             let batch = self.data.next()?;
             let batch = to_tensors(batch, self.device);
             let loss = loss::of_batch(parallel, batch, train.label_smoothing);
-            sum += f64::from(loss.clone().into_scalar::<f32>());
+            sum += loss::read(loss.clone(), index + 1)?;
             parallel.backward(loss)?;
         }
         Ok(sum / self.batching.accumulate.max(1) as f64)

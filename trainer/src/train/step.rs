@@ -49,10 +49,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         let report = self.parallel.step(lr)?;
         times.wait = report.waited.as_secs_f64();
         // Only now: reading a number waits for the device, which has the whole step to do by then.
-        let losses = losses
-            .into_iter()
-            .map(|loss| f64::from(loss.into_scalar::<f32>()));
-        let loss_sum: f64 = losses.sum();
+        let losses = losses.into_iter().map(|loss| loss::read(loss, number));
+        let loss_sum: f64 = losses.sum::<Result<_, _>>()?;
         times.update = watch.lap() - times.wait;
         // With a scaled loss it is the scale that was too large; the next one is smaller.
         if !report.applied && report.loss_scale.is_none() {

@@ -12,6 +12,7 @@ use super::{Subject, Trained, WithTrained};
 use crate::batch::to_tensors;
 use crate::data;
 use crate::error::TrainError;
+use crate::evaluate::read;
 
 /// Images that are decoded and computed at a time.
 const BATCH: usize = 64;
@@ -110,7 +111,7 @@ impl<F> Predict<'_, F> {
             let (images, _) = to_tensors(batch?, self.device);
             let logits = model.forward(images);
             let classes = model.num_classes().max(1);
-            let probabilities = softmax(logits, 1).into_data();
+            let probabilities = read(softmax(logits, 1).try_into_data())?;
             let probabilities: Vec<f32> = probabilities.iter::<f32>().collect();
             guesses.extend(probabilities.chunks(classes).map(|row| self.best(row)));
         }

@@ -1,0 +1,133 @@
+//! Batch normalization and the ReLU that often follows.
+
+use std::sync::{Arc, OnceLock};
+
+use burn::backend::Cube;
+use burn::tensor::{FloatDType, Tensor};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::channels::{self, backward, forward};
+use super::matrix::{Matrix, row_of};
+use super::operation::{Operation, apply_with};
+
+/// What [`batch_norm_train`] gives.
+#[derive(Debug)]
+pub struct Normalised {
+    /// \[batch, channels, height, width\], in the type of the input.
+    pub output: Tensor<4>,
+    /// Mean of each channel in this batch, \[channels\], in `f32`.
+    pub mean: Tensor<1>,
+    /// Variance of each channel in this batch, divided by the number of values, \[channels\], in `f32`.
+    pub variance: Tensor<1>,
+}
+
+/// Normalises `x`, \[batch, channels, height, width\], by mean and variance of this batch; `weight`
+/// and `bias` are \[channels\]. Sums are in `f32` whatever the type of `x`. For a device that
+/// [`super::computes_on`], and at least one value.
+///
+/// # Panics
+/// When the shapes do not fit together, as Burn's own operations do.
+pub fn batch_norm_train(
+    x: Tensor<4>,
+    [weight, bias]: [Tensor<1>; 2],
+    epsilon: f64,
+    relu: bool,
+) -> Normalised {
+    let [_, channels, _, _] = x.dims();
+    assert!(
+        x.shape().num_elements() > 0 && [weight.dims(), bias.dims()] == [[channels]; 2],
+        "batch normalization of {:?} by weights {:?} and {:?}",
+        x.dims(),
+        weight.dims(),
+        bias.dims()
+    );
+    let layer = Arc::new(BatchNorm {
+        epsilon: epsilon as f32,
+        relu,
+        lines: OnceLock::new(),
+    });
+    let output = apply_with(layer.clone(), x, [weight, bias]);
+    let lines = layer.lines.get().expect("the layer has been computed");
+    let row = |row| Tensor::from_primitive::<Cube>(row_of(lines, row));
+    Normalised {
+        output,
+        mean: row(forward::MEAN),
+        variance: row(forward::VARIANCE),
+    }
+}
+
+/// Normalises `x`, \[batch, channels, height, width\], by a given mean and variance, as in evaluation;
+/// all others are \[channels\] in `f32`. Without autodiff; else as [`batch_norm_train`].
+///
+/// # Panics
+/// When the shapes do not fit together, as Burn's own operations do.
+pub fn batch_norm(
+    x: Tensor<4>,
+    [weight, bias]: [Tensor<1>; 2],
+    [mean, variance]: [Tensor<1>; 2],
+    epsilon: f64,
+    relu: bool,
+) -> Tensor<4> {
+    let [_, channels, _, _] = x.dims();
+    let scale = weight / (variance.clone() + epsilon).sqrt();
+    let offset = bias - mean.clone() * scale.clone();
+    let lines = Tensor::stack::<2>(vec![mean, variance, scale, offset], 0);
+    assert!(
+        x.shape().num_elements() > 0 && lines.dims() == [forward::ROWS, channels],
+        "batch normalization of {:?} by weights and statistics {:?}",
+        x.dims(),
+        lines.dims()
+    );
+    let primitive = "not tracked, and on a GPU";
+    let x = Matrix::of_images(x.try_into_primitive::<Cube>().expect(primitive));
+    let lines = lines.cast(FloatDType::F32).try_into_primitive::<Cube>();
+    let lines = into_contiguous(lines.expect(primitive));
+    let out = channels::normalise(&x, &lines, relu);
+    Tensor::from_primitive::<Cube>(out.into_images())
+}
+
+#[derive(Debug)]
+struct BatchNorm {
+    epsilon: f32,
+    relu: bool,
+    /// Set by the first forward pass.
+    lines: OnceLock<CubeTensor>,
+}
+
+impl Operation<3> for BatchNorm {
+    fn forward(&self, [x, weight, bias]: [CubeTensor; 3]) -> CubeTensor {
+        let x = Matrix::of_images(x);
+        let lines = self
+            .lines
+            .get_or_init(|| channels::moments(&x, [weight, bias], self.epsilon));
+        channels::normalise(&x, lines, self.relu).into_images()
+    }
+
+    fn backward(
+        &self,
+        x: Option<CubeTensor>,
+        dy: CubeTensor,
+        to_first: bool,
+    ) -> [Option<CubeTensor>; 3] {
+        let (Some(x), Some(lines)) = (x, self.lines.get()) else {
+            return [const { None }; 3];
+        };
+        let (x, dy) = (Matrix::of_images(x), Matrix::of_images(dy));
+        let sums = channels::gradient_sums(&x, &dy, lines, self.epsilon, self.relu);
+        let input = to_first.then(|| {
+            let dx = channels::input_gradient(&x, &dy, lines, &sums, self.relu);
+            dx.into_images()
+        });
+        let parameter = |row| Some(row_of(&sums, row));
+        [
+            input,
+            parameter(backward::WEIGHT),
+            parameter(backward::BIAS),
+        ]
+    }
+
+    fn reads_input(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,424 @@
+//! GPU kernels of batch normalization, on matrices of a row per pixel and a column per channel.
+//!
+//! Burn's own normalization reads and writes every value some forty times in a step. What is needed
+//! is to read it twice forward and four times backward: each direction is a sum over pixels and a
+//! line through every pixel, with the few numbers per channel in between.
+//!
+//! The sums are of what is left after the first pixel's value is subtracted: they do not cancel where
+//! a mean is large beside its deviation.
+
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+use super::matrix::{Matrix, arg};
+use super::sums::{Division, FINISH_WIDTH, UNITS, add_lanes, add_parts, cube, end_of_part};
+
+/// Rows of what forward computes for every channel.
+pub(super) mod forward {
+    /// Of the batch.
+    pub const MEAN: usize = 0;
+    /// Of the batch, divided by the number of values.
+    pub const VARIANCE: usize = 1;
+    /// What a value is multiplied by.
+    pub const SCALE: usize = 2;
+    /// What is added then.
+    pub const OFFSET: usize = 3;
+    /// How many there are.
+    pub const ROWS: usize = 4;
+}
+
+/// Rows of what backward computes for every channel.
+pub(super) mod backward {
+    /// Gradient of the weight.
+    pub const WEIGHT: usize = 0;
+    /// Gradient of the bias.
+    pub const BIAS: usize = 1;
+    /// What the deviation from the mean is multiplied by in the gradient of the input.
+    pub const SLOPE: usize = 2;
+    /// What is added then.
+    pub const OFFSET: usize = 3;
+    /// How many there are.
+    pub const ROWS: usize = 4;
+}
+
+/// Mean, variance, and the line that normalises each channel: \[[`forward::ROWS`], channels\].
+pub(super) fn moments(x: &Matrix, [weight, bias]: [CubeTensor; 2], epsilon: f32) -> CubeTensor {
+    let (rows, channels, vector) = (x.rows(), x.columns(), x.vector());
+    let division = Division::new(rows, x.row_vectors());
+    let client = x.client();
+    let sums = x.numbers([division.parts, 2, channels]);
+    let out = x.numbers([forward::ROWS, channels]);
+    // SAFETY: the division covers the rows and columns of `x`, and `sums` has room for all parts.
+    unsafe {
+        sum_moments::launch_unchecked(
+            client,
+            division.cubes(),
+            cube(),
+            x.address(),
+            vector,
+            x.arg(),
+            arg(&sums),
+            rows,
+            division.rows_of_part,
+            division.columns,
+            division.width,
+            division.lanes,
+            x.elem(),
+        );
+    }
+    // SAFETY: all have a number for each channel, and `sums` as many parts as are said.
+    unsafe {
+        finish_moments::launch_unchecked(
+            client,
+            division.finish_cubes(),
+            cube(),
+            AddressType::default(),
+            vector,
+            x.arg(),
+            arg(&sums),
+            arg(&weight),
+            arg(&bias),
+            arg(&out),
+            division.parts,
+            division.columns,
+            rows as f32,
+            epsilon,
+            x.elem(),
+        );
+    }
+    out
+}
+
+/// `x` times a scale plus an offset, rows of `lines`, and ReLU if asked for.
+pub(super) fn normalise(x: &Matrix, lines: &CubeTensor, relu: bool) -> Matrix {
+    let (vector, out) = (x.vector(), x.empty_like());
+    let vectors = x.rows() * x.row_vectors();
+    // SAFETY: every unit writes a vector of its own, if there is one; `lines` has all channels.
+    unsafe {
+        line::launch_unchecked(
+            x.client(),
+            calculate_cube_count_elemwise(x.client(), vectors, cube()),
+            cube(),
+            x.address(),
+            vector,
+            x.arg(),
+            arg(lines),
+            out.arg(),
+            x.row_vectors(),
+            vectors,
+            relu,
+            x.elem(),
+        );
+    }
+    out
+}
+
+/// Gradients of weight and bias, and what the input's needs: \[[`backward::ROWS`], channels\].
+pub(super) fn gradient_sums(
+    x: &Matrix,
+    dy: &Matrix,
+    lines: &CubeTensor,
+    epsilon: f32,
+    relu: bool,
+) -> CubeTensor {
+    let (rows, channels, vector) = (x.rows(), x.columns(), x.vector());
+    let division = Division::new(rows, x.row_vectors());
+    let client = x.client();
+    let sums = x.numbers([division.parts, 2, channels]);
+    let out = x.numbers([backward::ROWS, channels]);
+    // SAFETY: `dy` is as large as `x`; else as in `moments`.
+    unsafe {
+        sum_gradients::launch_unchecked(
+            client,
+            division.cubes(),
+            cube(),
+            x.address(),
+            vector,
+            x.arg(),
+            dy.arg(),
+            arg(lines),
+            arg(&sums),
+            rows,
+            division.rows_of_part,
+            division.columns,
+            division.width,
+            division.lanes,
+            relu,
+            x.elem(),
+        );
+    }
+    // SAFETY: as in `moments`.
+    unsafe {
+        finish_gradients::launch_unchecked(
+            client,
+            division.finish_cubes(),
+            cube(),
+            AddressType::default(),
+            vector,
+            arg(lines),
+            arg(&sums),
+            arg(&out),
+            division.parts,
+            division.columns,
+            rows as f32,
+            epsilon,
+        );
+    }
+    out
+}
+
+/// The gradient of the input.
+pub(super) fn input_gradient(
+    x: &Matrix,
+    dy: &Matrix,
+    lines: &CubeTensor,
+    sums: &CubeTensor,
+    relu: bool,
+) -> Matrix {
+    let (vector, out) = (x.vector(), x.empty_like());
+    let vectors = x.rows() * x.row_vectors();
+    // SAFETY: as in `normalise`; `dy` is as large as `x`, `sums` has all channels.
+    unsafe {
+        back::launch_unchecked(
+            x.client(),
+            calculate_cube_count_elemwise(x.client(), vectors, cube()),
+            cube(),
+            x.address(),
+            vector,
+            x.arg(),
+            dy.arg(),
+            arg(lines),
+            arg(&sums),
+            out.arg(),
+            x.row_vectors(),
+            vectors,
+            relu,
+            x.elem(),
+        );
+    }
+    out
+}
+
+/// Sums and sums of squares of some rows, of what is left after the first row is subtracted.
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn sum_moments<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    sums: &mut [Vector<f32, N>],
+    rows: usize,
+    rows_of_part: usize,
+    columns: usize,
+    #[comptime] width: usize,
+    #[comptime] lanes: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let unit = UNIT_POS as usize;
+    let part = CUBE_POS_X as usize;
+    let lane = unit / width;
+    let column = CUBE_POS_Y as usize * width + unit % width;
+    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    let mut squares = Vector::<f32, N>::new(0.0f32);
+    if lane < lanes && column < columns {
+        let base = Vector::<f32, N>::cast_from(x[column]);
+        let mut row = part * rows_of_part + lane;
+        let end = end_of_part(part, rows_of_part, rows);
+        while row < end {
+            let value = Vector::<f32, N>::cast_from(x[row * columns + column]) - base;
+            sum += value;
+            squares += value * value;
+            row += lanes;
+        }
+    }
+    first[unit] = sum;
+    second[unit] = squares;
+    add_lanes::<N>(&mut first, &mut second, lane, width, lanes);
+    if lane == 0 && column < columns {
+        sums[2 * part * columns + column] = first[unit];
+        sums[(2 * part + 1) * columns + column] = second[unit];
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn finish_moments<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    sums: &[Vector<f32, N>],
+    weight: &[Vector<f32, N>],
+    bias: &[Vector<f32, N>],
+    out: &mut [Vector<f32, N>],
+    parts: usize,
+    columns: usize,
+    rows: f32,
+    epsilon: f32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let unit = UNIT_POS as usize;
+    let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
+    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    add_parts::<N>(sums, &mut first, &mut second, column, parts, columns);
+    if unit < FINISH_WIDTH && column < columns {
+        let rows = Vector::<f32, N>::new(rows);
+        let mean = first[unit] / rows;
+        let zero = Vector::<f32, N>::new(0.0f32);
+        let variance = second[unit] / rows - mean * mean;
+        // Rounding may take it below; what is no number stays so.
+        let variance = select_many(variance.less_than(&zero), zero, variance);
+        let mean = mean + Vector::<f32, N>::cast_from(x[column]);
+        let deviation = (variance + Vector::<f32, N>::new(epsilon)).sqrt();
+        let scale = weight[column] / deviation;
+        out[forward::MEAN * columns + column] = mean;
+        out[forward::VARIANCE * columns + column] = variance;
+        out[forward::SCALE * columns + column] = scale;
+        out[forward::OFFSET * columns + column] = bias[column] - mean * scale;
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn line<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    lines: &[Vector<f32, N>],
+    out: &mut [Vector<F, N>],
+    columns: usize,
+    vectors: usize,
+    #[comptime] relu: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let column = at % columns;
+        let value = Vector::<f32, N>::cast_from(x[at]) * lines[forward::SCALE * columns + column]
+            + lines[forward::OFFSET * columns + column];
+        if comptime!(relu) {
+            // What is no number stays so: a scaled loss must be seen to overflow.
+            let zero = Vector::<f32, N>::new(0.0f32);
+            let value = select_many(value.less_than(&zero), zero, value);
+            out[at] = Vector::<F, N>::cast_from(value);
+        } else {
+            out[at] = Vector::<F, N>::cast_from(value);
+        }
+    }
+}
+
+/// The gradient before ReLU, if there is one.
+#[cube]
+fn before_relu<N: Size>(
+    x: Vector<f32, N>,
+    dy: Vector<f32, N>,
+    scale: Vector<f32, N>,
+    offset: Vector<f32, N>,
+    #[comptime] relu: bool,
+) -> Vector<f32, N> {
+    if comptime!(relu) {
+        let zero = Vector::<f32, N>::new(0.0f32);
+        let value = x * scale + offset;
+        select_many(value.less_equal(&zero), zero, dy)
+    } else {
+        dy
+    }
+}
+
+/// Sums of the gradients of some rows, and of their products with the deviations from the mean.
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn sum_gradients<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    lines: &[Vector<f32, N>],
+    sums: &mut [Vector<f32, N>],
+    rows: usize,
+    rows_of_part: usize,
+    columns: usize,
+    #[comptime] width: usize,
+    #[comptime] lanes: usize,
+    #[comptime] relu: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let unit = UNIT_POS as usize;
+    let part = CUBE_POS_X as usize;
+    let lane = unit / width;
+    let column = CUBE_POS_Y as usize * width + unit % width;
+    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    let mut products = Vector::<f32, N>::new(0.0f32);
+    if lane < lanes && column < columns {
+        let mean = lines[forward::MEAN * columns + column];
+        let scale = lines[forward::SCALE * columns + column];
+        let offset = lines[forward::OFFSET * columns + column];
+        let mut row = part * rows_of_part + lane;
+        let end = end_of_part(part, rows_of_part, rows);
+        while row < end {
+            let at = row * columns + column;
+            let value = Vector::<f32, N>::cast_from(x[at]);
+            let gradient = Vector::<f32, N>::cast_from(dy[at]);
+            let gradient = before_relu::<N>(value, gradient, scale, offset, relu);
+            sum += gradient;
+            products += gradient * (value - mean);
+            row += lanes;
+        }
+    }
+    first[unit] = sum;
+    second[unit] = products;
+    add_lanes::<N>(&mut first, &mut second, lane, width, lanes);
+    if lane == 0 && column < columns {
+        sums[2 * part * columns + column] = first[unit];
+        sums[(2 * part + 1) * columns + column] = second[unit];
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn finish_gradients<N: Size>(
+    lines: &[Vector<f32, N>],
+    sums: &[Vector<f32, N>],
+    out: &mut [Vector<f32, N>],
+    parts: usize,
+    columns: usize,
+    rows: f32,
+    epsilon: f32,
+) {
+    let unit = UNIT_POS as usize;
+    let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
+    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    add_parts::<N>(sums, &mut first, &mut second, column, parts, columns);
+    if unit < FINISH_WIDTH && column < columns {
+        let rows = Vector::<f32, N>::new(rows);
+        let variance = lines[forward::VARIANCE * columns + column] + Vector::<f32, N>::new(epsilon);
+        let scale = lines[forward::SCALE * columns + column];
+        let (sum, products) = (first[unit], second[unit]);
+        let zero = Vector::<f32, N>::new(0.0f32);
+        out[backward::WEIGHT * columns + column] = products / variance.sqrt();
+        out[backward::BIAS * columns + column] = sum;
+        out[backward::SLOPE * columns + column] = zero - scale * (products / (rows * variance));
+        out[backward::OFFSET * columns + column] = zero - scale * (sum / rows);
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn back<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    lines: &[Vector<f32, N>],
+    sums: &[Vector<f32, N>],
+    out: &mut [Vector<F, N>],
+    columns: usize,
+    vectors: usize,
+    #[comptime] relu: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let column = at % columns;
+        let mean = lines[forward::MEAN * columns + column];
+        let scale = lines[forward::SCALE * columns + column];
+        let value = Vector::<f32, N>::cast_from(x[at]);
+        let gradient = Vector::<f32, N>::cast_from(dy[at]);
+        let offset = lines[forward::OFFSET * columns + column];
+        let gradient = before_relu::<N>(value, gradient, scale, offset, relu);
+        let result = scale * gradient
+            + sums[backward::SLOPE * columns + column] * (value - mean)
+            + sums[backward::OFFSET * columns + column];
+        out[at] = Vector::<F, N>::cast_from(result);
+    }
+}

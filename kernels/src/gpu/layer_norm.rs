@@ -1,0 +1,85 @@
+//! Layer normalization over the last dimension.
+
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::matrix::{Matrix, row_of};
+use super::operation::{Operation, apply_with};
+use super::tokens::{self, backward};
+
+/// Normalises each row of `x`, \[…, features\], by its own mean and variance; `weight` and `bias` are
+/// \[features\]. Sums are in `f32` whatever the type of `x`, and so is what is kept of them. For a device
+/// that [`super::computes_on`], and at least one value.
+///
+/// # Panics
+/// When the shapes do not fit together, as Burn's own operations do.
+pub fn layer_norm<const D: usize>(
+    x: Tensor<D>,
+    [weight, bias]: [Tensor<1>; 2],
+    epsilon: f64,
+) -> Tensor<D> {
+    let features = x.dims().last().copied().unwrap_or(0);
+    assert!(
+        x.shape().num_elements() > 0 && [weight.dims(), bias.dims()] == [[features]; 2],
+        "layer normalization of {:?} by weights {:?} and {:?}",
+        x.dims(),
+        weight.dims(),
+        bias.dims()
+    );
+    let layer = LayerNorm {
+        epsilon: epsilon as f32,
+        kept: OnceLock::new(),
+    };
+    apply_with(Arc::new(layer), x, [weight, bias])
+}
+
+#[derive(Debug)]
+struct LayerNorm {
+    epsilon: f32,
+    /// Set by the first forward pass.
+    kept: OnceLock<Kept>,
+}
+
+/// What backward needs.
+#[derive(Debug)]
+struct Kept {
+    weight: CubeTensor,
+    /// Mean and inverse deviation of every row, \[rows, 2\].
+    moments: CubeTensor,
+}
+
+impl Operation<3> for LayerNorm {
+    fn forward(&self, [x, weight, bias]: [CubeTensor; 3]) -> CubeTensor {
+        let x = Matrix::new(x);
+        let (out, moments) = tokens::normalise(&x, [&weight, &bias], self.epsilon);
+        self.kept.get_or_init(|| Kept { weight, moments });
+        out.into_tensor()
+    }
+
+    fn backward(
+        &self,
+        x: Option<CubeTensor>,
+        dy: CubeTensor,
+        to_first: bool,
+    ) -> [Option<CubeTensor>; 3] {
+        let (Some(x), Some(kept)) = (x, self.kept.get()) else {
+            return [const { None }; 3];
+        };
+        let Kept { weight, moments } = kept;
+        let (x, dy) = (Matrix::new(x), Matrix::new(dy));
+        let sums = tokens::gradient_sums(&x, &dy, moments);
+        let input = to_first.then(|| tokens::input_gradient(&x, &dy, weight, moments));
+        let parameter = |row| Some(row_of(&sums, row));
+        [
+            input.map(Matrix::into_tensor),
+            parameter(backward::WEIGHT),
+            parameter(backward::BIAS),
+        ]
+    }
+
+    fn reads_input(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,119 @@
+//! What normalizations are computed on: matrices in the memory of a GPU, of a row per pixel or token
+//! and a column per channel or feature.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::{DType, Shape};
+use burn_cubecl::kernel::{into_contiguous, slice};
+use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+/// Numbers of a vector, at most: as many as are read at once in f32.
+const VECTOR: usize = 4;
+
+/// A tensor \[…, columns\] whose rows lie in memory one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Matrix {
+    tensor: CubeTensor,
+}
+
+impl Matrix {
+    /// The last dimension of `tensor` are the columns.
+    pub fn new(tensor: CubeTensor) -> Self {
+        Self {
+            tensor: into_contiguous(tensor),
+        }
+    }
+
+    /// Of images \[batch, channels, height, width\], with a row per pixel: without a copy where their
+    /// channels lie last already, as those of every convolution's result do.
+    pub fn of_images(images: CubeTensor) -> Self {
+        Self::new(permute_nchw_to_nhwc(images))
+    }
+
+    /// As images \[batch, channels, height, width\], where they lie.
+    pub fn into_images(self) -> CubeTensor {
+        permute_nhwc_to_nchw(self.tensor)
+    }
+
+    /// As it was given.
+    pub fn into_tensor(self) -> CubeTensor {
+        self.tensor
+    }
+
+    /// A matrix for results, of as many rows and columns, and of the same type.
+    pub fn empty_like(&self) -> Self {
+        let shape = self.tensor.meta.shape().clone();
+        Self {
+            tensor: self.empty(shape, self.tensor.dtype),
+        }
+    }
+
+    /// Memory on the same device for numbers in f32.
+    pub fn numbers<const D: usize>(&self, shape: [usize; D]) -> CubeTensor {
+        self.empty(Shape::new(shape), DType::F32)
+    }
+
+    fn empty(&self, shape: Shape, dtype: DType) -> CubeTensor {
+        let handle = self.client().empty(shape.num_elements() * dtype.size());
+        let device = self.tensor.device.clone();
+        CubeTensor::new_contiguous(self.client().clone(), device, shape, handle, dtype)
+    }
+
+    pub fn columns(&self) -> usize {
+        let shape = self.tensor.meta.shape();
+        shape.iter().last().copied().unwrap_or(0)
+    }
+
+    pub fn rows(&self) -> usize {
+        self.tensor.meta.shape().num_elements() / self.columns().max(1)
+    }
+
+    /// Numbers of a vector; a row is made of whole ones.
+    pub fn vector(&self) -> usize {
+        let columns = self.columns();
+        let fits = |size: &usize| *size <= VECTOR && columns.is_multiple_of(*size);
+        let sizes = self
+            .client()
+            .io_optimized_vector_sizes(self.tensor.dtype.size());
+        sizes.filter(fits).max().unwrap_or(1)
+    }
+
+    /// Vectors of a row.
+    pub fn row_vectors(&self) -> usize {
+        self.columns() / self.vector()
+    }
+
+    pub fn client(&self) -> &cubecl::client::Client {
+        &self.tensor.client
+    }
+
+    /// What a kernel gets.
+    pub fn arg(&self) -> BufferArg {
+        self.tensor.clone().into_buffer_arg()
+    }
+
+    /// Its type, as kernels want it.
+    pub fn elem(&self) -> ElemType {
+        dtype_to_storage_type(self.tensor.dtype)
+    }
+
+    /// How wide its indices are.
+    pub fn address(&self) -> AddressType {
+        self.tensor.required_address_type()
+    }
+}
+
+/// What a kernel gets.
+pub(super) fn arg(tensor: &CubeTensor) -> BufferArg {
+    tensor.clone().into_buffer_arg()
+}
+
+/// One row of a tensor \[rows, columns\], as a tensor of its own.
+pub(super) fn row_of(matrix: &CubeTensor, row: usize) -> CubeTensor {
+    let columns = matrix.meta.shape().iter().last().copied().unwrap_or(0);
+    let (client, device) = (matrix.client.clone(), matrix.device.clone());
+    let row = slice(matrix.clone(), &[row..row + 1, 0..columns]);
+    // A row lies in memory in one piece.
+    CubeTensor::new_contiguous(client, device, Shape::new([columns]), row.handle, row.dtype)
+}

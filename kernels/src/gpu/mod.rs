@@ -1,0 +1,30 @@
+//! Operations for GPUs that Burn computes in many kernels: here they are written for CubeCL, each one
+//! node of Burn's graph with its own backward pass.
+//!
+//! Tensors are Burn's, of any float type that the device has; layers on other devices, and models
+//! built with the feature `fusion`, which changes what a tensor is, take Burn's own operations.
+
+mod batch_norm;
+mod channels;
+mod layer_norm;
+mod matrix;
+mod operation;
+mod rows;
+mod softmax;
+mod sums;
+mod tokens;
+
+pub use batch_norm::{Normalised, batch_norm, batch_norm_train};
+pub use layer_norm::layer_norm;
+pub use softmax::softmax;
+
+use burn::backend::DispatchDevice;
+use burn::tensor::Device;
+
+use crate::burn::{Choice, chosen};
+
+/// Whether these operations are used on `device`: a GPU, unless [`Choice::Burn`] was chosen.
+pub fn computes_on(device: &Device) -> bool {
+    let device = device.clone().inner();
+    matches!(device.as_dispatch(), DispatchDevice::Cube(_)) && chosen() != Choice::Burn
+}

@@ -1,0 +1,178 @@
+//! One operation: how its kernels enter Burn's graph.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
+use burn::backend::autodiff::checkpoint::state::BackwardStates;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Cube, Dispatch, backend_extension};
+use burn::tensor::{FloatDType, Tensor};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+
+/// What is computed, forward and backward. What backward needs beside the first input, forward keeps
+/// in here; it may run a second time, where a result was not kept.
+pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
+    /// The result. All inputs but the first are contiguous.
+    fn forward(&self, inputs: [CubeTensor; N]) -> CubeTensor;
+
+    /// The gradients of the inputs for that of the result, in their order; that of the first only if
+    /// it is wanted. `x` is the first input, if backward reads it.
+    fn backward(
+        &self,
+        x: Option<CubeTensor>,
+        dy: CubeTensor,
+        to_first: bool,
+    ) -> [Option<CubeTensor>; N];
+
+    /// Whether backward reads the first input, and the result can be computed again from it.
+    fn reads_input(&self) -> bool;
+}
+
+/// The result of `operation` for `x` alone.
+pub(super) fn apply<const D: usize>(operation: Arc<dyn Operation<1>>, x: Tensor<D>) -> Tensor<D> {
+    Tensor::from_dispatch(Dispatch::unary(x.into_dispatch(), operation))
+}
+
+/// The result of `operation` for `x`, a weight and a bias, which are read in `f32`.
+pub(super) fn apply_with<const D: usize>(
+    operation: Arc<dyn Operation<3>>,
+    x: Tensor<D>,
+    parameters: [Tensor<1>; 2],
+) -> Tensor<D> {
+    let parameters = parameters.map(|tensor| tensor.cast(FloatDType::F32).into_dispatch());
+    let [weight, bias] = parameters;
+    Tensor::from_dispatch(Dispatch::layer(x.into_dispatch(), weight, bias, operation))
+}
+
+#[backend_extension(Cube, Autodiff)]
+pub(super) trait OperationOps: Backend {
+    fn unary(x: FloatTensor<Self>, operation: Arc<dyn Operation<1>>) -> FloatTensor<Self>;
+
+    fn layer(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        operation: Arc<dyn Operation<3>>,
+    ) -> FloatTensor<Self>;
+}
+
+impl OperationOps for Cube {
+    fn unary(x: FloatTensor<Self>, operation: Arc<dyn Operation<1>>) -> FloatTensor<Self> {
+        operation.forward([x])
+    }
+
+    fn layer(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        operation: Arc<dyn Operation<3>>,
+    ) -> FloatTensor<Self> {
+        operation.forward(contiguous([x, weight, bias]))
+    }
+}
+
+impl<C: CheckpointStrategy> OperationOps for Autodiff<Cube, C> {
+    fn unary(x: FloatTensor<Self>, operation: Arc<dyn Operation<1>>) -> FloatTensor<Self> {
+        record::<C, 1>([x], operation)
+    }
+
+    fn layer(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        operation: Arc<dyn Operation<3>>,
+    ) -> FloatTensor<Self> {
+        record::<C, 3>([x, weight, bias], operation)
+    }
+}
+
+/// All but the first in memory as their shapes say; operations see to the first.
+fn contiguous<const N: usize>(mut inputs: [CubeTensor; N]) -> [CubeTensor; N] {
+    for input in inputs.iter_mut().skip(1) {
+        *input = into_contiguous(input.clone());
+    }
+    inputs
+}
+
+/// Computes the result and adds the operation to the graph.
+fn record<C: CheckpointStrategy, const N: usize>(
+    inputs: [FloatTensor<Autodiff<Cube, C>>; N],
+    operation: Arc<dyn Operation<N>>,
+) -> FloatTensor<Autodiff<Cube, C>> {
+    let primitives = inputs.each_ref().map(|input| input.primitive().clone());
+    let output = operation.forward(contiguous(primitives));
+    let nodes = inputs.each_ref().map(|input| input.node());
+    let prepared = Backward::<Cube, N>::prepare::<C>(OperationBackward, nodes);
+    let prepared = match operation.reads_input() {
+        true => prepared
+            .memory_bound()
+            .retro_forward(Again {
+                inputs: inputs.each_ref().map(|input| input.id()),
+                operation: Arc::clone(&operation),
+            })
+            .parents::<Cube, _>(&inputs),
+        false => prepared.compute_bound(),
+    };
+    match prepared.stateful() {
+        OpsKind::Tracked(mut prepared) => {
+            let first = inputs.first().filter(|_| operation.reads_input());
+            let x = first.map(|input| prepared.checkpoint(input));
+            prepared.finish(State { x, operation }, output)
+        }
+        OpsKind::UnTracked(prepared) => prepared.finish(output),
+    }
+}
+
+/// Computes the result again when backward needs it.
+#[derive(Debug)]
+struct Again<const N: usize> {
+    inputs: [NodeId; N],
+    operation: Arc<dyn Operation<N>>,
+}
+
+impl<const N: usize> RetroForward for Again<N> {
+    fn forward(&self, states: &mut BackwardStates, out: NodeId) {
+        let inputs = self.inputs.each_ref();
+        let inputs = inputs.map(|id| states.get_state::<CubeTensor>(id));
+        states.save(out, self.operation.forward(contiguous(inputs)));
+    }
+}
+
+/// What is kept from forward to backward.
+#[derive(Clone, Debug)]
+struct State<const N: usize> {
+    x: Option<NodeId>,
+    operation: Arc<dyn Operation<N>>,
+}
+
+#[derive(Debug)]
+struct OperationBackward;
+
+impl<const N: usize> Backward<Cube, N> for OperationBackward {
+    type State = State<N>;
+
+    fn backward(
+        self,
+        ops: Ops<State<N>, N>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let dy = grads.consume::<Cube>(&ops.node);
+        let State { x, operation } = ops.state;
+        let x = x.map(|id| checkpointer.retrieve_node_output::<CubeTensor>(id));
+        let to_first = ops.parents.first().is_some_and(Option::is_some);
+        let gradients = operation.backward(x, dy, to_first);
+        for (to, gradient) in ops.parents.into_iter().zip(gradients) {
+            if let (Some(to), Some(gradient)) = (to, gradient) {
+                grads.register::<Cube>(to.id, gradient);
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Softmax over the last dimension.
+
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::matrix::Matrix;
+use super::operation::{Operation, apply};
+use super::rows::{across, add_units, cubes, most_across, most_of_units, row_of_unit, width};
+use super::sums::{UNITS, cube};
+
+/// The softmax of each row of `x`, \[…, columns\], in its type; computed in `f32`. For a device that
+/// [`super::computes_on`], and at least one value.
+pub fn softmax<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    apply(Arc::new(Softmax::default()), x)
+}
+
+#[derive(Debug, Default)]
+struct Softmax {
+    /// The result, which backward needs instead of the input.
+    result: OnceLock<CubeTensor>,
+}
+
+impl Operation<1> for Softmax {
+    fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
+        let x = Matrix::new(x);
+        let out = x.empty_like();
+        // SAFETY: the cubes cover all rows, the units of a row all of its vectors.
+        unsafe {
+            softmax_rows::launch_unchecked(
+                x.client(),
+                cubes(&x),
+                cube(),
+                x.address(),
+                x.vector(),
+                x.arg(),
+                out.arg(),
+                x.rows(),
+                x.row_vectors(),
+                width(&x),
+                x.elem(),
+            );
+        }
+        let out = out.into_tensor();
+        self.result.get_or_init(|| out.clone());
+        out
+    }
+
+    fn backward(
+        &self,
+        _x: Option<CubeTensor>,
+        dy: CubeTensor,
+        _to_first: bool,
+    ) -> [Option<CubeTensor>; 1] {
+        let Some(result) = self.result.get() else {
+            return [None];
+        };
+        let (y, dy) = (Matrix::new(result.clone()), Matrix::new(dy));
+        let out = y.empty_like();
+        // SAFETY: as in `forward`; `dy` is as large as the result.
+        unsafe {
+            back_rows::launch_unchecked(
+                y.client(),
+                cubes(&y),
+                cube(),
+                y.address(),
+                y.vector(),
+                y.arg(),
+                dy.arg(),
+                out.arg(),
+                y.rows(),
+                y.row_vectors(),
+                width(&y),
+                y.elem(),
+            );
+        }
+        [Some(out.into_tensor())]
+    }
+
+    fn reads_input(&self) -> bool {
+        false
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn softmax_rows<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    out: &mut [Vector<F, N>],
+    rows: usize,
+    columns: usize,
+    #[comptime] width: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let unit = UNIT_POS as usize;
+    let row = row_of_unit(width);
+    let place = unit % width;
+    let start = row * columns;
+    let mut most_shared = Shared::<[f32]>::new_slice(UNITS);
+    let mut sums = Shared::<[f32]>::new_slice(UNITS);
+    let mut most = 0.0f32;
+    if row < rows {
+        most = f32::cast_from(x[start].extract(0usize));
+        let mut column = place;
+        while column < columns {
+            let values = Vector::<f32, N>::cast_from(x[start + column]);
+            most = most.max(most_across::<N>(values));
+            column += width;
+        }
+    }
+    most_shared[unit] = most;
+    most_of_units(&mut most_shared, place, width);
+    let most = Vector::<f32, N>::new(most_shared[unit - place]);
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    if row < rows {
+        let mut column = place;
+        while column < columns {
+            sum += (Vector::<f32, N>::cast_from(x[start + column]) - most).exp();
+            column += width;
+        }
+    }
+    sums[unit] = across::<N>(sum);
+    add_units(&mut sums, place, width);
+    if row < rows {
+        let share = Vector::<f32, N>::new(1.0f32 / sums[unit - place]);
+        let mut column = place;
+        while column < columns {
+            let value = (Vector::<f32, N>::cast_from(x[start + column]) - most).exp() * share;
+            out[start + column] = Vector::<F, N>::cast_from(value);
+            column += width;
+        }
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn back_rows<F: Float, N: Size>(
+    y: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    out: &mut [Vector<F, N>],
+    rows: usize,
+    columns: usize,
+    #[comptime] width: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let unit = UNIT_POS as usize;
+    let row = row_of_unit(width);
+    let place = unit % width;
+    let start = row * columns;
+    let mut sums = Shared::<[f32]>::new_slice(UNITS);
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    if row < rows {
+        let mut column = place;
+        while column < columns {
+            let value = Vector::<f32, N>::cast_from(y[start + column]);
+            sum += value * Vector::<f32, N>::cast_from(dy[start + column]);
+            column += width;
+        }
+    }
+    sums[unit] = across::<N>(sum);
+    add_units(&mut sums, place, width);
+    if row < rows {
+        let sum = Vector::<f32, N>::new(sums[unit - place]);
+        let mut column = place;
+        while column < columns {
+            let value = Vector::<f32, N>::cast_from(y[start + column]);
+            let gradient = Vector::<f32, N>::cast_from(dy[start + column]);
+            out[start + column] = Vector::<F, N>::cast_from(value * (gradient - sum));
+            column += width;
+        }
+    }
+}

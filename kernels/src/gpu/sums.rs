@@ -1,0 +1,128 @@
+//! Sums over the rows of a matrix, two at once.
+//!
+//! They are taken in two parts: every cube adds up some rows, in lanes side by side and then over the
+//! lanes, and one more kernel adds up what the cubes have. How rows are divided depends on the
+//! shape alone, so a result is the same bits on every run.
+
+use cubecl::prelude::*;
+
+/// Units of a cube.
+pub(super) const UNITS: usize = 256;
+
+/// Columns side by side where parts are added up.
+pub(super) const FINISH_WIDTH: usize = 8;
+
+/// Rows that a lane adds up at least, if there are so many.
+const LANE_ROWS: usize = 16;
+
+/// Cubes that add up, at most: some for every processor of a large GPU.
+const CUBES: usize = 512;
+
+/// How the rows of a matrix are added up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Division {
+    /// Vectors of a row.
+    pub columns: usize,
+    /// Vectors side by side in a cube.
+    pub width: usize,
+    /// Rows that a cube reads at once.
+    pub lanes: usize,
+    /// Cubes above one another.
+    pub parts: usize,
+    /// The rows of each of them.
+    pub rows_of_part: usize,
+}
+
+impl Division {
+    /// Of `rows` rows of `columns` vectors, at least one of each.
+    pub fn new(rows: usize, columns: usize) -> Self {
+        let width = columns.min(UNITS);
+        let lanes = UNITS / width;
+        let beside = columns.div_ceil(width);
+        let most = (CUBES / beside).max(1);
+        let parts = rows.div_ceil(lanes * LANE_ROWS).clamp(1, most);
+        let rows_of_part = rows.div_ceil(parts);
+        Self {
+            columns,
+            width,
+            lanes,
+            parts: rows.div_ceil(rows_of_part),
+            rows_of_part,
+        }
+    }
+
+    /// The cubes that add up rows.
+    pub fn cubes(&self) -> CubeCount {
+        let beside = self.columns.div_ceil(self.width);
+        CubeCount::Static(self.parts as u32, beside as u32, 1)
+    }
+
+    /// The cubes that add up parts.
+    pub fn finish_cubes(&self) -> CubeCount {
+        CubeCount::Static(self.columns.div_ceil(FINISH_WIDTH) as u32, 1, 1)
+    }
+}
+
+/// The cube of every kernel here.
+pub(super) fn cube() -> CubeDim {
+    CubeDim::new_1d(UNITS as u32)
+}
+
+/// Adds up the lanes of a cube, `width` units apart; the sums are those of the first lane.
+#[cube]
+pub(super) fn add_lanes<N: Size>(
+    first: &mut Shared<[Vector<f32, N>]>,
+    second: &mut Shared<[Vector<f32, N>]>,
+    lane: usize,
+    #[comptime] width: usize,
+    #[comptime] lanes: usize,
+) {
+    let unit = UNIT_POS as usize;
+    let steps = comptime!(lanes.next_power_of_two().trailing_zeros());
+    sync_cube();
+    #[unroll]
+    for step in 0..steps {
+        let stride = comptime!(1usize << (steps - 1 - step));
+        if lane < stride && lane + stride < lanes {
+            let other = unit + stride * width;
+            first[unit] = first[unit] + first[other];
+            second[unit] = second[unit] + second[other];
+        }
+        sync_cube();
+    }
+}
+
+/// The rows of a part that end before `rows`.
+#[cube]
+pub(super) fn end_of_part(part: usize, rows_of_part: usize, rows: usize) -> usize {
+    let end = (part + 1) * rows_of_part;
+    select(end < rows, end, rows)
+}
+
+/// Adds up the parts of a column in lanes side by side; the sums are those of the first lane.
+#[cube]
+pub(super) fn add_parts<N: Size>(
+    sums: &[Vector<f32, N>],
+    first: &mut Shared<[Vector<f32, N>]>,
+    second: &mut Shared<[Vector<f32, N>]>,
+    column: usize,
+    parts: usize,
+    columns: usize,
+) {
+    let unit = UNIT_POS as usize;
+    let lanes = comptime!(UNITS / FINISH_WIDTH);
+    let lane = unit / FINISH_WIDTH;
+    let mut a = Vector::<f32, N>::new(0.0f32);
+    let mut b = Vector::<f32, N>::new(0.0f32);
+    if column < columns {
+        let mut part = lane;
+        while part < parts {
+            a += sums[2 * part * columns + column];
+            b += sums[(2 * part + 1) * columns + column];
+            part += lanes;
+        }
+    }
+    first[unit] = a;
+    second[unit] = b;
+    add_lanes::<N>(first, second, lane, FINISH_WIDTH, lanes);
+}

@@ -1,0 +1,300 @@
+//! GPU kernels of layer normalization, on matrices of a row per token and a column per feature.
+//!
+//! A row is normalised by some units of one cube, which read it once for its sums and, from the
+//! cache, once more for the result. The sums are of what is left after the row's first value is
+//! subtracted, so that they do not cancel where a mean is large beside its deviation.
+
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::matrix::{Matrix, arg};
+use super::rows::{across, add_units, cubes, row_of_unit, width};
+use super::sums::{Division, FINISH_WIDTH, UNITS, add_lanes, add_parts, cube, end_of_part};
+
+/// Rows of what backward computes for every feature.
+pub(super) mod backward {
+    /// Gradient of the weight.
+    pub const WEIGHT: usize = 0;
+    /// Gradient of the bias.
+    pub const BIAS: usize = 1;
+    /// How many there are.
+    pub const ROWS: usize = 2;
+}
+
+/// The normalised rows, and mean and inverse deviation of each: \[rows, 2\].
+pub(super) fn normalise(
+    x: &Matrix,
+    [weight, bias]: [&CubeTensor; 2],
+    epsilon: f32,
+) -> (Matrix, CubeTensor) {
+    let (out, moments) = (x.empty_like(), x.numbers([x.rows(), 2]));
+    // SAFETY: the cubes cover all rows, the units of a row all of its vectors; the parameters have a
+    // number for each column.
+    unsafe {
+        normalise_rows::launch_unchecked(
+            x.client(),
+            cubes(x),
+            cube(),
+            x.address(),
+            x.vector(),
+            x.arg(),
+            arg(weight),
+            arg(bias),
+            out.arg(),
+            arg(&moments),
+            x.rows(),
+            x.row_vectors(),
+            epsilon,
+            width(x),
+            x.elem(),
+        );
+    }
+    (out, moments)
+}
+
+/// The gradient of the input.
+pub(super) fn input_gradient(
+    x: &Matrix,
+    dy: &Matrix,
+    weight: &CubeTensor,
+    moments: &CubeTensor,
+) -> Matrix {
+    let out = x.empty_like();
+    // SAFETY: as in `normalise`; `dy` is as large as `x`, and `moments` has all rows.
+    unsafe {
+        back_rows::launch_unchecked(
+            x.client(),
+            cubes(x),
+            cube(),
+            x.address(),
+            x.vector(),
+            x.arg(),
+            dy.arg(),
+            arg(weight),
+            arg(moments),
+            out.arg(),
+            x.rows(),
+            x.row_vectors(),
+            width(x),
+            x.elem(),
+        );
+    }
+    out
+}
+
+/// Gradients of weight and bias: \[[`backward::ROWS`], features\].
+pub(super) fn gradient_sums(x: &Matrix, dy: &Matrix, moments: &CubeTensor) -> CubeTensor {
+    let division = Division::new(x.rows(), x.row_vectors());
+    let sums = x.numbers([division.parts, 2, x.columns()]);
+    let out = x.numbers([backward::ROWS, x.columns()]);
+    // SAFETY: the division covers the rows and columns of `x` and `dy`, `sums` has room for all parts,
+    // and `moments` has all rows.
+    unsafe {
+        sum_gradients::launch_unchecked(
+            x.client(),
+            division.cubes(),
+            cube(),
+            x.address(),
+            x.vector(),
+            x.arg(),
+            dy.arg(),
+            arg(moments),
+            arg(&sums),
+            x.rows(),
+            division.rows_of_part,
+            division.columns,
+            division.width,
+            division.lanes,
+            x.elem(),
+        );
+    }
+    // SAFETY: both have a number for each column, and `sums` as many parts as are said.
+    unsafe {
+        finish_gradients::launch_unchecked(
+            x.client(),
+            division.finish_cubes(),
+            cube(),
+            AddressType::default(),
+            x.vector(),
+            arg(&sums),
+            arg(&out),
+            division.parts,
+            division.columns,
+        );
+    }
+    out
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn normalise_rows<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    weight: &[Vector<f32, N>],
+    bias: &[Vector<f32, N>],
+    out: &mut [Vector<F, N>],
+    moments: &mut [f32],
+    rows: usize,
+    columns: usize,
+    epsilon: f32,
+    #[comptime] width: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let unit = UNIT_POS as usize;
+    let row = row_of_unit(width);
+    let place = unit % width;
+    let start = row * columns;
+    let mut first = Shared::<[f32]>::new_slice(UNITS);
+    let mut second = Shared::<[f32]>::new_slice(UNITS);
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    let mut squares = Vector::<f32, N>::new(0.0f32);
+    let mut base = 0.0f32;
+    if row < rows {
+        base = f32::cast_from(x[start].extract(0usize));
+        let mut column = place;
+        while column < columns {
+            let value = Vector::<f32, N>::cast_from(x[start + column]) - Vector::new(base);
+            sum += value;
+            squares += value * value;
+            column += width;
+        }
+    }
+    first[unit] = across::<N>(sum);
+    second[unit] = across::<N>(squares);
+    add_units(&mut first, place, width);
+    add_units(&mut second, place, width);
+    if row < rows {
+        let count = f32::cast_from(columns * N::value());
+        let mean = first[unit - place] / count;
+        let variance = second[unit - place] / count - mean * mean;
+        // Rounding may take it below; what is no number stays so.
+        let variance = select(variance < 0.0f32, 0.0f32, variance);
+        let inverse = 1.0f32 / (variance + epsilon).sqrt();
+        let mean = mean + base;
+        if place == 0 {
+            moments[2 * row] = mean;
+            moments[2 * row + 1] = inverse;
+        }
+        let mut column = place;
+        while column < columns {
+            let value = Vector::<f32, N>::cast_from(x[start + column]) - Vector::new(mean);
+            let value = value * Vector::new(inverse) * weight[column] + bias[column];
+            out[start + column] = Vector::<F, N>::cast_from(value);
+            column += width;
+        }
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn back_rows<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    weight: &[Vector<f32, N>],
+    moments: &[f32],
+    out: &mut [Vector<F, N>],
+    rows: usize,
+    columns: usize,
+    #[comptime] width: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let unit = UNIT_POS as usize;
+    let row = row_of_unit(width);
+    let place = unit % width;
+    let start = row * columns;
+    let mut first = Shared::<[f32]>::new_slice(UNITS);
+    let mut second = Shared::<[f32]>::new_slice(UNITS);
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    let mut products = Vector::<f32, N>::new(0.0f32);
+    let mut mean = Vector::<f32, N>::new(0.0f32);
+    let mut inverse = Vector::<f32, N>::new(0.0f32);
+    if row < rows {
+        mean = Vector::new(moments[2 * row]);
+        inverse = Vector::new(moments[2 * row + 1]);
+        let mut column = place;
+        while column < columns {
+            let value = Vector::<f32, N>::cast_from(x[start + column]) - mean;
+            let gradient = Vector::<f32, N>::cast_from(dy[start + column]) * weight[column];
+            sum += gradient;
+            products += gradient * value * inverse;
+            column += width;
+        }
+    }
+    first[unit] = across::<N>(sum);
+    second[unit] = across::<N>(products);
+    add_units(&mut first, place, width);
+    add_units(&mut second, place, width);
+    if row < rows {
+        let count = f32::cast_from(columns * N::value());
+        let slope = Vector::<f32, N>::new(second[unit - place] / count);
+        let offset = Vector::<f32, N>::new(first[unit - place] / count);
+        let mut column = place;
+        while column < columns {
+            let value = (Vector::<f32, N>::cast_from(x[start + column]) - mean) * inverse;
+            let gradient = Vector::<f32, N>::cast_from(dy[start + column]) * weight[column];
+            let result = inverse * (gradient - offset - value * slope);
+            out[start + column] = Vector::<F, N>::cast_from(result);
+            column += width;
+        }
+    }
+}
+
+/// Sums of the gradients of some rows, and of their products with the normalised values.
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn sum_gradients<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    moments: &[f32],
+    sums: &mut [Vector<f32, N>],
+    rows: usize,
+    rows_of_part: usize,
+    columns: usize,
+    #[comptime] width: usize,
+    #[comptime] lanes: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let unit = UNIT_POS as usize;
+    let part = CUBE_POS_X as usize;
+    let lane = unit / width;
+    let column = CUBE_POS_Y as usize * width + unit % width;
+    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    let mut products = Vector::<f32, N>::new(0.0f32);
+    if lane < lanes && column < columns {
+        let mut row = part * rows_of_part + lane;
+        let end = end_of_part(part, rows_of_part, rows);
+        while row < end {
+            let mean = Vector::<f32, N>::new(moments[2 * row]);
+            let inverse = Vector::<f32, N>::new(moments[2 * row + 1]);
+            let at = row * columns + column;
+            let value = (Vector::<f32, N>::cast_from(x[at]) - mean) * inverse;
+            let gradient = Vector::<f32, N>::cast_from(dy[at]);
+            sum += gradient;
+            products += gradient * value;
+            row += lanes;
+        }
+    }
+    first[unit] = sum;
+    second[unit] = products;
+    add_lanes::<N>(&mut first, &mut second, lane, width, lanes);
+    if lane == 0 && column < columns {
+        sums[2 * part * columns + column] = first[unit];
+        sums[(2 * part + 1) * columns + column] = second[unit];
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn finish_gradients<N: Size>(
+    sums: &[Vector<f32, N>],
+    out: &mut [Vector<f32, N>],
+    parts: usize,
+    columns: usize,
+) {
+    let unit = UNIT_POS as usize;
+    let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
+    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    add_parts::<N>(sums, &mut first, &mut second, column, parts, columns);
+    if unit < FINISH_WIDTH && column < columns {
+        out[backward::BIAS * columns + column] = first[unit];
+        out[backward::WEIGHT * columns + column] = second[unit];
+    }
+}
