@@ -10,7 +10,8 @@
 #   --device cuda|wgpu|cpu   default cuda
 #   --quick                  few steps of small models: whether all of it works at all
 #   --profile RECIPE         where the time of RECIPE goes, per kernel, instead of the check
-#   everything else          goes to `bench gpu`, such as --parts speed,torch --recipes olivia
+#   everything else          goes to `bench gpu`, such as --parts speed,torch --recipes olivia; with
+#                            --profile to `bench training-trained`, such as --set train.kernels=burn
 #   PYTHON                   a Python with PyTorch; python3 unless set
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -86,14 +87,26 @@ say "device $device on $(uname -n), $(nvidia-smi --query-gpu=name,driver_version
 if [[ -n $profile ]]; then
   mkdir -p results
   out=$(cd results && pwd)
+  rm -f "$out/profile.log"
   # cubecl times every kernel then and waits for it: shares are right, the sum is not.
   printf '[profiling.logger]\nlevel = "medium"\nfile = "%s"\n' "$out/profile.log" >"$scratch/cubecl.toml"
   bench=$(realpath "$bench")
   (cd "$scratch" && "$bench" training-trained \
     --model "$profile" --ranks 1 --batch "${BATCH:-256}" --steps 8 --images 2048 \
     --set "train.device=$device" --set "train.precision=${PRECISION:-bf16}" \
-    --out "$out/profile-seconds.json")
-  say "kernels in $out/profile.log"
+    --out "$out/profile-seconds.json" "${rest[@]}")
+  say "kernels in $out/profile.log; by their names:"
+  # Kernels are compiled for shapes, which the end of a name stands for.
+  awk -F'|' '{
+    time = $2; gsub(/ /, "", time)
+    unit = time ~ /ns$/ ? 1e-6 : time ~ /[µu]s$/ ? 1e-3 : time ~ /ms$/ ? 1 : 1e3
+    name = $3 ($4 == "" ? "" : " " $4); gsub(/_[0-9a-f]+ *$/, "", name); gsub(/^ +| +$/, "", name)
+    total[name] += time * unit; runs[name]++; all += time * unit; every++
+  }
+  END {
+    for (name in total) printf "%10.1f ms %5.1f %% %7d %s\n", total[name], 100 * total[name] / all, runs[name], name
+    printf "%10.1f ms 100.0 %% %7d all\n", all, every
+  }' "$out/profile.log" | sort -rn | tee "$out/profile.txt"
   exit
 fi
 

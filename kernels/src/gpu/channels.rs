@@ -1,8 +1,8 @@
 //! GPU kernels of batch normalization, on matrices of a row per pixel and a column per channel.
 //!
-//! Burn's own normalization reads and writes every value some forty times in a step. What is needed
-//! is to read it twice forward and four times backward: each direction is a sum over pixels and a
-//! line through every pixel, with the few numbers per channel in between.
+//! Burn's own normalization with ReLU reads and writes every value some fifty times in a step. Eight
+//! times are enough: each direction is a sum over pixels and a line through every pixel, with the few
+//! numbers per channel in between.
 //!
 //! The sums are of what is left after the first pixel's value is subtracted: they do not cancel where
 //! a mean is large beside its deviation.
