@@ -97,7 +97,7 @@ impl Parts {
 /// A reduced gradient, wherever it lies.
 pub(crate) enum Gradient {
     Host(TensorData),
-    Device(Tensor<1>),
+    Device(Box<Tensor<1>>),
 }
 
 impl Gradient {

@@ -75,9 +75,7 @@ fn total(cuda: usize) -> Option<u64> {
 pub fn reserved(device: &Device) -> Option<u64> {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if !super::is_host(device) {
-        return device
-            .memory_pool_usage()
-            .map(|usage| usage.bytes_reserved as u64);
+        return device.memory_pool_usage().map(|usage| usage.bytes_reserved);
     }
     let _ = device;
     None

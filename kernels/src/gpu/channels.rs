@@ -189,7 +189,7 @@ pub(super) fn input_gradient(
             x.arg(),
             dy.arg(),
             arg(lines),
-            arg(&sums),
+            arg(sums),
             out.arg(),
             x.row_vectors(),
             vectors,

@@ -41,7 +41,7 @@ pub(super) fn add_units(numbers: &mut Shared<[f32]>, place: usize, #[comptime] w
     for step in 0..steps {
         let stride = comptime!(1usize << (steps - 1 - step));
         if place < stride {
-            numbers[unit] = numbers[unit] + numbers[unit + stride];
+            numbers[unit] += numbers[unit + stride];
         }
         sync_cube();
     }

@@ -106,10 +106,10 @@ impl Reducer {
             let (_, index) = self.places[parameter];
             let part = state.buckets[bucket].parts.get(index).cloned();
             return Ok(part.map(|part| {
-                Gradient::Device(match factor {
+                Gradient::Device(Box::new(match factor {
                     Some(factor) => part.mul_scalar(factor),
                     None => part,
-                })
+                }))
             }));
         }
         let Memory::Here(buffer) = &state.buckets[bucket].memory else {
