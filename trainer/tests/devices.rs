@@ -178,4 +178,38 @@ mod wgpu {
         let expected = &whole.losses()[4..];
         assert_close(&again.losses(), expected, 1e-6, "continued");
     }
+
+    #[test]
+    fn averages_of_the_parameters_are_those_of_the_processor_and_are_continued() {
+        if !is_here("averages of parameters on wgpu") {
+            return;
+        }
+        let (start, _folder) = same_start();
+        let average = "ema={decay=0.9, warmup=false}";
+        let settings = [start.as_str(), average, "checkpoint.every_steps=4"];
+        let evaluated = |finished: &Finished| {
+            let loss = finished.metrics("eval").last().unwrap()["loss"].as_f64();
+            [loss.unwrap()]
+        };
+        let expected = evaluated(&run("cpu", "1", &settings));
+        let plain = evaluated(&run("wgpu", "1", &[&start]));
+        assert!(
+            (plain[0] / expected[0] - 1.0).abs() > 5e-3,
+            "{plain:?} {expected:?}"
+        );
+        let whole = run("wgpu", "1", &settings);
+        assert_close(&evaluated(&whole), &expected, 1e-3, "one rank");
+        for strategy in ["ddp", "zero-2"] {
+            let strategy = format!("parallel.strategy={strategy}");
+            let settings = [settings[0], settings[1], &strategy];
+            let two = run("wgpu", "2", &settings);
+            assert_close(&evaluated(&two), &expected, 1e-3, &strategy);
+        }
+        let from = whole.path("run/checkpoints/step-0000000004");
+        let all = [&["train.device=wgpu"][..], &SHORT, &settings].concat();
+        let arguments = ["--nproc", "1", "--resume", from.to_str().unwrap()];
+        let again = Trial::tiny(&arguments, &all).run();
+        again.assert_code(0).assert_nobody_left();
+        assert_close(&evaluated(&again), &evaluated(&whole), 1e-6, "continued");
+    }
 }

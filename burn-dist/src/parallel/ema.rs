@@ -1,15 +1,15 @@
 //! An exponential moving average of the parameters, which often evaluates better than the
 //! parameters themselves (Polyak & Juditsky 1992, <https://doi.org/10.1137/0330046>).
 //!
-//! The average of a parameter is a flat vector on the host, so it can be cut like any other state
-//! that is spread over ranks.
+//! The average of a parameter is flat, so it can be cut like any other state that is spread over
+//! ranks, and lies where the parameter is stepped: in host memory or on a GPU.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{FloatDType, Tensor, TensorData};
 use serde_json::Value;
 
 use super::replicas::AutodiffPlace;
@@ -52,13 +52,21 @@ impl EmaOptions {
     }
 }
 
+/// The average of what this rank owns of a parameter.
+#[derive(Clone, Debug)]
+pub(super) enum Average {
+    /// In host memory. A snapshot shares it until it next changes.
+    Host(Arc<Vec<f32>>),
+    /// Of a whole parameter, on its GPU.
+    Device(Box<Tensor<1>>),
+}
+
 /// The average of every trainable parameter.
 pub(super) struct Ema {
     options: EmaOptions,
     updates: u64,
-    /// By index in visit order, of each parameter what this rank owns. A snapshot shares them until
-    /// they next change.
-    values: Vec<Arc<Vec<f32>>>,
+    /// By index in visit order.
+    values: Vec<Average>,
 }
 
 impl Ema {
@@ -67,7 +75,7 @@ impl Ema {
         Self {
             options,
             updates: 0,
-            values,
+            values: values.into_iter().map(Average::Host).collect(),
         }
     }
 
@@ -83,22 +91,51 @@ impl Ema {
         (1.0 - decay) as f32
     }
 
-    /// Takes in the new values of what this rank owns of a parameter.
+    /// Takes in the new values, in host memory, of what this rank owns of a parameter.
     pub(super) fn update(&mut self, index: usize, values: &[f32], weight: f32) {
-        if let Some(average) = self.values.get_mut(index) {
+        if let Some(Average::Host(average)) = self.values.get_mut(index) {
             // Copies only while a snapshot is being written.
             blend(Arc::make_mut(average).as_mut_slice(), values, weight);
         }
     }
 
+    /// Takes in the new values of a parameter on a GPU.
+    pub(super) fn update_on_device<const D: usize>(
+        &mut self,
+        index: usize,
+        value: Tensor<D>,
+        weight: f32,
+    ) {
+        let Some(place) = self.values.get_mut(index) else {
+            return;
+        };
+        let value = value.flatten::<1>(0, D - 1).cast(FloatDType::F32);
+        let nothing = Average::Host(Arc::default());
+        let average = match std::mem::replace(place, nothing) {
+            Average::Host(values) => Tensor::from_floats(values.as_slice(), &value.device()),
+            Average::Device(average) => *average,
+        };
+        let step = (value - average.clone()).mul_scalar(weight);
+        *place = Average::Device(Box::new(average + step));
+    }
+
     /// The averages of what this rank owns of every parameter.
-    pub(super) fn all(&self) -> &[Arc<Vec<f32>>] {
+    pub(super) fn all(&self) -> &[Average] {
         &self.values
     }
 
+    /// The same where parameters are cut, and so in host memory.
+    pub(super) fn pieces(&self) -> Vec<Arc<Vec<f32>>> {
+        let piece = |average: &Average| match average {
+            Average::Host(values) => values.clone(),
+            Average::Device(_) => Arc::default(),
+        };
+        self.values.iter().map(piece).collect()
+    }
+
     /// The average of the parameter with this index.
-    pub(super) fn values(&self, index: usize) -> Option<Arc<Vec<f32>>> {
-        self.values.get(index).cloned()
+    pub(super) fn get(&self, index: usize) -> Option<&Average> {
+        self.values.get(index)
     }
 
     /// What has to be known beside the averages.
@@ -127,7 +164,8 @@ impl Ema {
         let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
             let name = tensor_name(&parameter.path);
             let values = state::read_owned(source, &name, parameter, owned);
-            values.map(Arc::new).map_err(|reason| failed(&name, reason))
+            let average = values.map(|values| Average::Host(Arc::new(values)));
+            average.map_err(|reason| failed(&name, reason))
         };
         let all = parameters.iter().zip(owned);
         self.values = all.map(read).collect::<Result<_, _>>()?;
@@ -139,7 +177,7 @@ impl Ema {
 pub(super) fn put_into<M: Module>(
     model: M,
     parameters: &[ParameterSpec],
-    values: Vec<Vec<f32>>,
+    values: Vec<Average>,
 ) -> M {
     let paths = parameters.iter().map(|parameter| parameter.path.as_str());
     model.map(&mut Put {
@@ -232,7 +270,7 @@ impl ModuleMapper for Load<'_> {
 
 struct Put<'a> {
     path: Vec<String>,
-    averages: HashMap<&'a str, Vec<f32>>,
+    averages: HashMap<&'a str, Average>,
 }
 
 impl ModuleMapper for Put<'_> {
@@ -245,15 +283,20 @@ impl ModuleMapper for Put<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let values = self.averages.remove(self.path.join(".").as_str());
-        let shape = param.lazy_shape();
-        let Some(values) = values.filter(|values| values.len() == shape.num_elements()) else {
+        let Some(average) = self.averages.remove(self.path.join(".").as_str()) else {
             return param;
         };
-        param.map(|value| {
-            let data = TensorData::new(values, shape);
-            Tensor::from_data(data, (&value.device(), value.dtype()))
-        })
+        let shape = param.lazy_shape();
+        match average {
+            Average::Host(values) if values.len() == shape.num_elements() => {
+                let data = TensorData::new(values.to_vec(), shape);
+                param.map(|value| Tensor::from_data(data, (&value.device(), value.dtype())))
+            }
+            Average::Device(average) if average.shape().num_elements() == shape.num_elements() => {
+                param.map(|value| average.reshape(shape).cast(FloatDType::from(value.dtype())))
+            }
+            _ => param,
+        }
     }
 }
 

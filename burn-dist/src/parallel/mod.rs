@@ -61,7 +61,7 @@ pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
 use crate::zero::{Store, gather_values};
 use crate::{ProcessGroup, device};
 use describe::Description;
-use ema::Ema;
+use ema::{Average, Ema};
 use optimizer::OptimizerState;
 use replicas::Which;
 use shard_groups::ShardGroups;
@@ -289,9 +289,13 @@ impl<M: Module> Parallel<M> {
         let whole = match self.options.strategy.shards() {
             // What fails here fails in the next collective again, and is reported there.
             true => {
-                gather_values(&self.shards.within, &self.reducer, ema.all()).unwrap_or_default()
+                let whole = gather_values(&self.shards.within, &self.reducer, &ema.pieces());
+                let whole = whole.unwrap_or_default().into_iter();
+                whole
+                    .map(|values| Average::Host(Arc::new(values)))
+                    .collect()
             }
-            false => ema.all().iter().map(|values| values.to_vec()).collect(),
+            false => ema.all().to_vec(),
         };
         let plain = self.valid();
         Some(ema::put_into(plain, self.parameters(), whole))
@@ -322,7 +326,7 @@ impl<M: Module> Parallel<M> {
             None => model,
         };
         let pieces = match &self.ema {
-            Some(ema) => ema.all().to_vec(),
+            Some(ema) => ema.pieces(),
             None => store.pieces(),
         };
         let result = store.lend(pieces, || full_precision(|| then(&model)));

@@ -8,6 +8,7 @@ use super::ema::Ema;
 use super::optimizer::OptimizerState;
 use super::replicas::AutodiffPlace;
 use crate::bucket::{Gradient, Reducer};
+use crate::device;
 
 /// Steps every trainable parameter that any rank had a gradient for, the gradients times `factor`,
 /// and takes all of them into the average.
@@ -99,6 +100,10 @@ impl Update<'_> {
         let Some((ema, weight)) = &mut self.ema else {
             return value;
         };
+        if !device::is_host(&value.device()) {
+            ema.update_on_device(index, value.clone(), *weight);
+            return value;
+        }
         let (shape, device, dtype) = (value.shape(), value.device(), value.dtype());
         // The value has no other owner, so on the CPU this copies nothing.
         match value.try_into_data() {

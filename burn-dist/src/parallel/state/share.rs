@@ -10,7 +10,7 @@ use burn::tensor::{Bool, ExecutionError, FloatDType, Int, Tensor, TensorData};
 use serde_json::Value;
 
 use super::{ROOT, StatePart, StateValues, model_name, optimizer_name, reshaped};
-use crate::parallel::ema::{self, Ema};
+use crate::parallel::ema::{self, Average, Ema};
 use crate::parallel::groups::Choice;
 use crate::parallel::optimizer::{Kept, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
@@ -29,6 +29,8 @@ pub struct StateShare {
     states: Vec<(Place, Choice, DynState)>,
     /// Values in host memory, with the names of their tensors.
     parts: Vec<(String, Place, Arc<Vec<f32>>)>,
+    /// Averages on a GPU, with the names of their tensors.
+    averages: Vec<(String, Place, Values)>,
     scalars: BTreeMap<String, Value>,
     /// Everything, where it has been read already.
     settled: Option<Result<StateValues, ParallelError>>,
@@ -65,6 +67,7 @@ impl StateShare {
             model: Vec::new(),
             states: Vec::new(),
             parts: Vec::new(),
+            averages: Vec::new(),
             scalars: BTreeMap::new(),
             settled: None,
         }
@@ -106,12 +109,18 @@ impl StateShare {
             scalars: self.scalars,
             ..StateValues::default()
         };
-        for (path, read) in self.model {
-            let data = read().map_err(|error| ParallelError::Read {
-                path: path.clone(),
+        let take = |path: &str, read: Values| {
+            read().map_err(|error| ParallelError::Read {
+                path: path.to_owned(),
                 reason: error.to_string(),
-            })?;
-            values.tensors.push((model_name(&path), data));
+            })
+        };
+        for (path, read) in self.model {
+            values.tensors.push((model_name(&path), take(&path, read)?));
+        }
+        for (name, place, read) in self.averages {
+            let data = take(&place.path, read)?;
+            values.push(name, &place, data);
         }
         for (name, place, part) in self.parts {
             let data = TensorData::new(part.to_vec(), [part.len()]);
@@ -215,9 +224,15 @@ impl StateShare {
             let name = model_name(path);
             self.parts.push((name, place.clone(), piece.clone()));
         }
-        if let Some(average) = whole.ema.and_then(|ema| ema.values(index)) {
-            let name = ema::tensor_name(path);
-            self.parts.push((name, place.clone(), average));
+        let name = ema::tensor_name(path);
+        match whole.ema.and_then(|ema| ema.get(index)) {
+            Some(Average::Host(values)) => self.parts.push((name, place.clone(), values.clone())),
+            Some(Average::Device(average)) => {
+                let average = average.clone();
+                let read = Box::new(move || average.try_into_data());
+                self.averages.push((name, place.clone(), read));
+            }
+            None => {}
         }
         match (whole.optimizer.state(index), whole.optimizer.choice(index)) {
             (Some(Kept::Burn(state)), Some(choice)) => {
