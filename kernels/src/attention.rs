@@ -7,6 +7,7 @@ use crate::bf16::{small, source::Source};
 use crate::error::{KernelError, length, volume};
 use crate::kernels::Kernels;
 use crate::parallel::{Shared, each};
+use crate::vector::softmax::Ahead;
 use crate::vector::tile::Block;
 
 const OP: &str = "attention";
@@ -85,6 +86,21 @@ impl Attention {
         self.heads * self.depth
     }
 
+    /// What the sequence and head after `index` will read.
+    fn ahead(&self, index: usize, qkv: &[f32], gradient: Option<&[f32]>) -> Ahead {
+        if index + 1 == self.batch * self.heads {
+            return Ahead::default();
+        }
+        let (start, out) = self.starts(index + 1);
+        let width = self.width();
+        let part = |which: usize| Some((qkv[start + which * width..].as_ptr(), 3 * width));
+        let gradient = gradient.map(|gradient| (gradient[out..].as_ptr(), width));
+        Ahead {
+            matrices: [part(0), part(1), part(2), gradient],
+            columns: self.depth,
+        }
+    }
+
     /// Where sequence and head `index` start: in query, key and value, and in the result.
     fn starts(&self, index: usize) -> (usize, usize) {
         let (sequence, head) = (index / self.heads, index % self.heads);
@@ -124,7 +140,8 @@ impl Kernels {
                     step: width,
                 };
                 let mut scratch = self.workspace.take(self.square(shape));
-                let p = self.probabilities(shape, part(0), part(1), scratch.pointer());
+                let ahead = shape.ahead(index, qkv, None);
+                let p = self.probabilities(shape, [part(0), part(1)], scratch.pointer(), &ahead);
                 self.rows_by(shape, (p, false), part(2), target);
             }
         });
@@ -168,7 +185,8 @@ impl Kernels {
                 };
                 let mut scratch = self.workspace.take(self.square(shape));
                 let mut more = self.workspace.take(self.square(shape));
-                let p = self.probabilities(shape, part(0), part(1), scratch.pointer());
+                let ahead = shape.ahead(index, qkv, Some(gradient));
+                let p = self.probabilities(shape, [part(0), part(1)], scratch.pointer(), &ahead);
                 self.rows_by(shape, (p, true), dy, to(2));
                 let d = more.pointer();
                 let scores = Target {
@@ -198,9 +216,9 @@ impl Kernels {
     unsafe fn probabilities(
         &self,
         shape: &Attention,
-        q: Matrix,
-        k: Matrix,
+        [q, k]: [Matrix; 2],
         scores: *mut f32,
+        ahead: &Ahead,
     ) -> Matrix {
         let step = shape.tokens.next_multiple_of(2 * self.table.lanes);
         // SAFETY: the caller vouches for the head's rows and for `square` elements.
@@ -215,7 +233,8 @@ impl Kernels {
                 },
             );
             let (tokens, null) = (shape.tokens, std::ptr::null_mut());
-            (self.table.softmax)(tokens, tokens, step, shape.scale, scores, null);
+            let size = (tokens, tokens, step);
+            (self.table.softmax)(size, shape.scale, scores, null, ahead);
         }
         Matrix {
             start: scores,

@@ -4,6 +4,7 @@ use crate::elementwise::Rows;
 use crate::error::{KernelError, length};
 use crate::kernels::Kernels;
 use crate::parallel::Shared;
+use crate::vector::softmax::Ahead;
 
 const OP: &str = "cross-entropy";
 
@@ -61,7 +62,9 @@ impl Kernels {
             gradient.copy_from_slice(logits);
             let (p, logs) = (gradient.as_mut_ptr(), losses.as_mut_ptr());
             // SAFETY: there are `rows` rows of probabilities and as many losses.
-            unsafe { (self.table.softmax)(rows, classes, classes, 1.0, p, logs) };
+            unsafe {
+                (self.table.softmax)((rows, classes, classes), 1.0, p, logs, &Ahead::default())
+            };
             let spread = smoothing / classes as f32;
             let pairs = logits
                 .chunks_exact(classes)

@@ -5,6 +5,7 @@ use crate::isa::Isa;
 use crate::vector::batch_norm::{Channels, Factors};
 use crate::vector::dropout::Mask;
 use crate::vector::max_pool::Windows;
+use crate::vector::softmax::Ahead;
 use crate::vector::tile::Block;
 use crate::vector::winograd::Strip;
 
@@ -30,8 +31,8 @@ macro_rules! functions {
             gelu::gelu(count: usize, x: *const f32, y: *mut f32);
             gelu::gelu_gradient(count: usize, x: *const f32, dy: *const f32, dx: *mut f32);
             softmax::softmax(
-                rows: usize, columns: usize, step: usize, scale: f32, values: *mut f32,
-                logs: *mut f32,
+                shape: (usize, usize, usize), scale: f32, values: *mut f32, logs: *mut f32,
+                ahead: &Ahead,
             );
             softmax::softmax_gradient(
                 rows: usize, columns: usize, step: usize, scale: f32, p: *const f32, d: *mut f32,

@@ -6,8 +6,12 @@
 
 use std::arch::x86_64::*;
 
+use crate::simd::avx512::transposed;
+
 /// Rows of a micro-tile.
 pub(super) const ROWS: usize = 12;
+/// Rows of a micro-tile of which at most half exist.
+const FEW: usize = ROWS / 2;
 /// Steps of the depth that are fetched ahead while packing: rows come from memory, not a cache.
 const AHEAD: usize = 8;
 /// Columns of a micro-tile.
@@ -120,39 +124,26 @@ pub(super) unsafe fn pack_apart(
     to: *mut u32,
 ) {
     let pairs = depth.div_ceil(2);
-    let mut square = [0u32; 256];
-    for lane in (0..width).step_by(16) {
+    // Squares that lie beyond the last lane stay as they are.
+    for lane in (0..lanes).step_by(16) {
+        let used = mask(width - lane);
         for pair in (0..pairs).step_by(16) {
             let left = depth - 2 * pair;
             let (first, second) = (mask(left), mask(left.saturating_sub(16)));
-            // SAFETY: masked elements are not touched; `square` has sixteen rows of sixteen.
+            let mut square = [_mm512_setzero_ps(); 16];
+            // SAFETY: masked elements are not touched; `to` has the lanes and pairs.
             unsafe {
-                for (row, words) in square.chunks_exact_mut(16).enumerate() {
-                    let mut value = _mm512_setzero_si512();
-                    if lane + row < lanes {
-                        let at = from.wrapping_add((lane + row) * step + 2 * pair);
-                        // The same place in the next panel, which may lie beyond the matrix.
-                        let next = at.wrapping_add(width * step).cast();
-                        _mm_prefetch::<_MM_HINT_T0>(next);
-                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64));
-                        let low = _mm512_maskz_loadu_ps(first, at);
-                        let high = _mm512_maskz_loadu_ps(second, at.wrapping_add(16));
-                        value = wide_words(_mm512_cvtne2ps_pbh(high, low));
-                    }
-                    _mm512_storeu_si512(words.as_mut_ptr().cast(), value);
+                for (row, words) in square.iter_mut().enumerate().take(lanes - lane) {
+                    let at = from.wrapping_add((lane + row) * step + 2 * pair);
+                    let low = _mm512_maskz_loadu_ps(first, at);
+                    let high = _mm512_maskz_loadu_ps(second, at.wrapping_add(16));
+                    let value = wide_words(_mm512_cvtne2ps_pbh(high, low));
+                    *words = _mm512_castsi512_ps(value);
                 }
-                let mut turned = [0u32; 256];
-                <crate::simd::avx512::Avx512 as crate::simd::Simd>::transpose(
-                    square.as_ptr().cast(),
-                    16,
-                    turned.as_mut_ptr().cast(),
-                    16,
-                );
-                let used = mask(width - lane);
-                for (row, words) in turned.chunks_exact(16).take(pairs - pair).enumerate() {
-                    let value = _mm512_loadu_si512(words.as_ptr().cast());
+                let turned = transposed(square);
+                for (row, &words) in turned.iter().enumerate().take(pairs - pair) {
                     let to = to.add((pair + row) * width + lane);
-                    _mm512_mask_storeu_epi32(to.cast(), used, value);
+                    _mm512_mask_storeu_ps(to.cast(), used, words);
                 }
             }
         }
@@ -214,19 +205,23 @@ pub(super) unsafe fn tile(
     let size = (rows, columns);
     // SAFETY: as the caller says.
     unsafe {
-        match (columns <= 16, a.row == 1) {
-            (true, true) => vectors::<1, true>(depth, a, b, size, c, step, add),
-            (true, false) => vectors::<1, false>(depth, a, b, size, c, step, add),
-            (false, true) => vectors::<2, true>(depth, a, b, size, c, step, add),
-            (false, false) => vectors::<2, false>(depth, a, b, size, c, step, add),
+        match (columns <= 16, a.row == 1, rows <= FEW) {
+            (true, true, true) => vectors::<1, true, FEW>(depth, a, b, size, c, step, add),
+            (true, true, false) => vectors::<1, true, ROWS>(depth, a, b, size, c, step, add),
+            (true, false, true) => vectors::<1, false, FEW>(depth, a, b, size, c, step, add),
+            (true, false, false) => vectors::<1, false, ROWS>(depth, a, b, size, c, step, add),
+            (false, true, true) => vectors::<2, true, FEW>(depth, a, b, size, c, step, add),
+            (false, true, false) => vectors::<2, true, ROWS>(depth, a, b, size, c, step, add),
+            (false, false, true) => vectors::<2, false, FEW>(depth, a, b, size, c, step, add),
+            (false, false, false) => vectors::<2, false, ROWS>(depth, a, b, size, c, step, add),
         }
     }
 }
 
-/// [`tile`] in so many vectors of columns; `PANEL` says whether `a` is one. Both are constants for
-/// the compiler, which needs them to address `a` without a multiplication per row.
+/// [`tile`] of at most `HEIGHT` rows in so many vectors of columns; `PANEL` says whether `a` is one. All
+/// are constants for the compiler, which needs them to address `a` without a multiplication per row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn vectors<const VECTORS: usize, const PANEL: bool>(
+unsafe fn vectors<const VECTORS: usize, const PANEL: bool, const HEIGHT: usize>(
     depth: usize,
     a: Left,
     b: *const u32,
@@ -235,8 +230,14 @@ unsafe fn vectors<const VECTORS: usize, const PANEL: bool>(
     step: usize,
     add: bool,
 ) {
-    let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+    let mut sums = [[_mm512_setzero_ps(); VECTORS]; HEIGHT];
     let (a_row, a_step) = if PANEL { (1, ROWS) } else { (a.row, 1) };
+    for row in 0..rows {
+        let line: *const i8 = c.wrapping_add(row * step).cast();
+        // A prefetch may go beyond the matrix.
+        _mm_prefetch::<_MM_HINT_ET0>(line);
+        _mm_prefetch::<_MM_HINT_ET0>(line.wrapping_add(64));
+    }
     let (mut a, mut b) = (a.start, b);
     for _ in 0..depth {
         // SAFETY: the panels have `depth` pairs of rows and columns.
@@ -254,6 +255,15 @@ unsafe fn vectors<const VECTORS: usize, const PANEL: bool>(
         }
         a = a.wrapping_add(a_step);
         b = b.wrapping_add(COLUMNS);
+    }
+    if rows == HEIGHT && columns == 16 * VECTORS && !add {
+        for (row, sum) in sums.iter().enumerate() {
+            for (half, &sum) in sum.iter().enumerate() {
+                // SAFETY: all rows and columns exist.
+                unsafe { _mm512_storeu_ps(c.add(row * step + 16 * half), sum) };
+            }
+        }
+        return;
     }
     let used = [mask(columns), mask(columns.saturating_sub(16))];
     for (row, sum) in sums.iter().enumerate() {

@@ -138,40 +138,48 @@ impl Simd for Avx512 {
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
         // SAFETY: see above.
         unsafe {
-            let zero = _mm512_setzero_ps();
-            let mut a = [zero; 16];
-            for (row, register) in a.iter_mut().enumerate() {
+            let mut rows = [_mm512_setzero_ps(); 16];
+            for (row, register) in rows.iter_mut().enumerate() {
                 *register = _mm512_loadu_ps(from.add(row * from_step));
             }
-            let mut b = [zero; 16];
-            // Pairs, then groups of four within the quarters of the registers.
-            for i in 0..8 {
-                b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
-                b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
-            }
-            for i in 0..4 {
-                let pair = |j: usize| _mm512_castps_pd(b[4 * i + j]);
-                let single = |value| _mm512_castpd_ps(value);
-                a[4 * i] = single(_mm512_unpacklo_pd(pair(0), pair(2)));
-                a[4 * i + 1] = single(_mm512_unpackhi_pd(pair(0), pair(2)));
-                a[4 * i + 2] = single(_mm512_unpacklo_pd(pair(1), pair(3)));
-                a[4 * i + 3] = single(_mm512_unpackhi_pd(pair(1), pair(3)));
-            }
-            // The quarters themselves.
-            for half in 0..2 {
-                for i in 0..4 {
-                    let (low, high) = (a[8 * half + i], a[8 * half + 4 + i]);
-                    b[8 * half + i] = _mm512_shuffle_f32x4::<0x88>(low, high);
-                    b[8 * half + 4 + i] = _mm512_shuffle_f32x4::<0xdd>(low, high);
-                }
-            }
-            for i in 0..8 {
-                a[i] = _mm512_shuffle_f32x4::<0x88>(b[i], b[8 + i]);
-                a[8 + i] = _mm512_shuffle_f32x4::<0xdd>(b[i], b[8 + i]);
-            }
-            for (row, register) in a.iter().enumerate() {
+            for (row, register) in transposed(rows).iter().enumerate() {
                 _mm512_storeu_ps(to.add(row * to_step), *register);
             }
         }
+    }
+}
+
+/// The columns of sixteen rows of sixteen.
+#[inline(always)]
+pub(crate) unsafe fn transposed(mut a: [__m512; 16]) -> [__m512; 16] {
+    // SAFETY: see above.
+    unsafe {
+        let mut b = a;
+        // Pairs, then groups of four within the quarters of the registers.
+        for i in 0..8 {
+            b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
+            b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
+        }
+        for i in 0..4 {
+            let pair = |j: usize| _mm512_castps_pd(b[4 * i + j]);
+            let single = |value| _mm512_castpd_ps(value);
+            a[4 * i] = single(_mm512_unpacklo_pd(pair(0), pair(2)));
+            a[4 * i + 1] = single(_mm512_unpackhi_pd(pair(0), pair(2)));
+            a[4 * i + 2] = single(_mm512_unpacklo_pd(pair(1), pair(3)));
+            a[4 * i + 3] = single(_mm512_unpackhi_pd(pair(1), pair(3)));
+        }
+        // The quarters themselves.
+        for half in 0..2 {
+            for i in 0..4 {
+                let (low, high) = (a[8 * half + i], a[8 * half + 4 + i]);
+                b[8 * half + i] = _mm512_shuffle_f32x4::<0x88>(low, high);
+                b[8 * half + 4 + i] = _mm512_shuffle_f32x4::<0xdd>(low, high);
+            }
+        }
+        for i in 0..8 {
+            a[i] = _mm512_shuffle_f32x4::<0x88>(b[i], b[8 + i]);
+            a[8 + i] = _mm512_shuffle_f32x4::<0xdd>(b[i], b[8 + i]);
+        }
+        a
     }
 }

@@ -3,8 +3,45 @@
 use super::math::exp;
 use crate::simd::{Simd, load_up_to, store_up_to};
 
+/// Rows in other matrices that are wanted next. They lie far apart, which processors do not foresee, so
+/// they are asked for while there is something to compute.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Ahead {
+    /// First row and distance of rows of each matrix.
+    pub matrices: [Option<(*const f32, usize)>; 4],
+    /// Elements per row.
+    pub columns: usize,
+}
+
+impl Ahead {
+    /// Asks for a row of each matrix.
+    #[inline(always)]
+    unsafe fn fetch<V: Simd>(&self, row: usize) {
+        for (start, step) in self.matrices.into_iter().flatten() {
+            for column in (0..self.columns).step_by(LINE) {
+                // SAFETY: the caller vouches for the instruction set.
+                unsafe { V::fetch(start.wrapping_add(row * step + column)) };
+            }
+        }
+    }
+}
+
+/// Elements per cache line.
+const LINE: usize = 16;
+
+/// The numbers of the lanes.
+const NUMBERS: [f32; 16] = {
+    let mut numbers = [0.0; 16];
+    let mut lane = 0;
+    while lane < 16 {
+        numbers[lane] = lane as f32;
+        lane += 1;
+    }
+    numbers
+};
+
 /// Replaces each row by its softmax times `scale`; writes the rows' `ln Σ exp(scale · x)` to `logs`
-/// unless that is null.
+/// unless that is null. Row by row asks for those `ahead`.
 ///
 /// # Safety
 ///
@@ -12,48 +49,51 @@ use crate::simd::{Simd, load_up_to, store_up_to};
 /// one element for each of them or none.
 #[inline(always)]
 pub(crate) unsafe fn softmax<V: Simd>(
-    rows: usize,
-    columns: usize,
-    step: usize,
+    (rows, columns, step): (usize, usize, usize),
     scale: f32,
     values: *mut f32,
     logs: *mut f32,
+    ahead: &Ahead,
 ) {
+    let whole = columns - columns % V::LANES;
+    let left = columns - whole;
     for row in 0..rows {
         // SAFETY: as the caller says.
         unsafe {
+            ahead.fetch::<V>(row);
             let values = values.add(row * step);
-            let whole = columns - columns % V::LANES;
-            let mut largest = f32::NEG_INFINITY;
-            if whole > 0 {
-                let mut lanes = V::load(values);
-                for column in (V::LANES..whole).step_by(V::LANES) {
-                    lanes = lanes.max(V::load(values.add(column)));
-                }
-                largest = lanes.max_lane();
+            let last = values.add(whole);
+            // Lanes that do not exist are minus infinity, which adds nothing that counts.
+            let nothing = V::splat(f32::NEG_INFINITY);
+            let mut rest = nothing;
+            if left > 0 {
+                let exists = V::splat(left as f32);
+                rest = exists.gt(V::load(NUMBERS.as_ptr()), V::load_part(last, left), nothing);
             }
-            for column in whole..columns {
-                largest = largest.max(*values.add(column));
+            let mut lanes = rest;
+            for column in (0..whole).step_by(V::LANES) {
+                lanes = lanes.max(V::load(values.add(column)));
             }
+            let largest = lanes.max_lane();
             let (top, factor) = (V::splat(largest), V::splat(scale));
             let mut sum = V::zero();
+            if left > 0 {
+                rest = exp(rest.sub(top).mul(factor));
+                sum = rest;
+            }
             for column in (0..whole).step_by(V::LANES) {
                 let value = exp(V::load(values.add(column)).sub(top).mul(factor));
                 sum = sum.add(value);
                 value.store(values.add(column));
             }
-            let mut total = sum.sum();
-            if whole < columns {
-                let left = columns - whole;
-                let value = V::load_part(values.add(whole), left).sub(top).mul(factor);
-                exp(value).store_part(values.add(whole), left);
-                total += V::load_part(values.add(whole), left).sum();
-            }
+            let total = sum.sum();
             let share = V::splat(1.0 / total);
-            for column in (0..columns).step_by(V::LANES) {
-                let left = columns - column;
-                let value = load_up_to::<V>(values.add(column), left).mul(share);
-                store_up_to(value, values.add(column), left);
+            for column in (0..whole).step_by(V::LANES) {
+                let value = V::load(values.add(column)).mul(share);
+                value.store(values.add(column));
+            }
+            if left > 0 {
+                rest.mul(share).store_part(last, left);
             }
             if !logs.is_null() {
                 *logs.add(row) = largest * scale + total.ln();

@@ -5,6 +5,7 @@ use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::{Device, Tensor};
 
+use super::block::Wanted;
 use super::config::linear;
 use crate::layers::softmax_f32;
 use crate::path::{Path, Then, then_nothing};
@@ -29,14 +30,20 @@ impl Attention {
         }
     }
 
-    /// \[batch, tokens, dim\] to the same shape, and what follows.
-    pub(super) fn forward(&self, path: Path, x: Tensor<3>, then: Then<3>) -> Tensor<3> {
+    /// \[batch, tokens, dim\] to the tokens wanted, and what follows.
+    pub(super) fn forward(
+        &self,
+        path: Path,
+        x: Tensor<3>,
+        wanted: Wanted,
+        then: Then<3>,
+    ) -> Tensor<3> {
         let qkv = path.linear(&self.qkv, x, then_nothing());
         let x = match path {
             Path::Own { bf16, .. } => kernels::burn::attention(qkv, self.heads, bf16),
             Path::Burn => self.mix(qkv),
         };
-        path.linear_dropout(&self.proj, &self.proj_drop, x, then)
+        path.linear_dropout(&self.proj, &self.proj_drop, wanted.of(x), then)
     }
 
     /// `softmax(q kᵀ / √d) v` with Burn's operations.

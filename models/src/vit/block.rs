@@ -14,6 +14,31 @@ use crate::LayerNorm;
 use crate::flops::Tracer;
 use crate::path::{Path, Then, drops, then_nothing, then_plus};
 
+/// Which tokens of a block's result are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    All,
+    /// The first alone.
+    First,
+}
+
+impl Wanted {
+    /// Those of \[batch, tokens, dim\].
+    pub(super) fn of(self, x: Tensor<3>) -> Tensor<3> {
+        match self {
+            Self::All => x,
+            Self::First => x.narrow(1, 0, 1),
+        }
+    }
+
+    fn count(self, tokens: usize) -> usize {
+        match self {
+            Self::All => tokens,
+            Self::First => 1,
+        }
+    }
+}
+
 /// `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.
 #[derive(Module, Debug)]
 pub(super) struct Block {
@@ -41,22 +66,26 @@ impl Block {
     }
 
     /// Counts the operations on one image.
-    pub(super) fn trace(&self, tokens: usize, tracer: &mut Tracer) {
+    pub(super) fn trace(&self, tokens: usize, wanted: Wanted, tracer: &mut Tracer) {
         let [dim, _] = self.mlp.fc1.weight.lazy_shape().dims::<2>();
-        // Query, key, value and the projection of their result.
-        tracer.product(tokens, dim, 4 * dim);
+        // Query, key and value.
+        tracer.product(tokens, dim, 3 * dim);
         // Queries by keys, weights by values: over all heads as one head of the whole width.
         tracer.product(tokens, dim, tokens);
         tracer.product(tokens, tokens, dim);
+        let tokens = wanted.count(tokens);
+        tracer.product(tokens, dim, dim);
         tracer.linear_on(&self.mlp.fc1, tokens);
         tracer.linear_on(&self.mlp.fc2, tokens);
     }
 
-    /// \[batch, tokens, dim\] to the same shape.
-    pub(super) fn forward(&self, path: Path, x: Tensor<3>) -> Tensor<3> {
+    /// \[batch, tokens, dim\] to the tokens wanted.
+    pub(super) fn forward(&self, path: Path, x: Tensor<3>, wanted: Wanted) -> Tensor<3> {
         let x = boundary(x);
         let normal = path.layer_norm(&self.norm1, x.clone());
-        let x = self.plus(x, |then| self.attn.forward(path, normal, then));
+        let x = self.plus(wanted.of(x), |then| {
+            self.attn.forward(path, normal, wanted, then)
+        });
         let normal = path.layer_norm(&self.norm2, x.clone());
         self.plus(x, |then| self.mlp.forward(path, normal, then))
     }
