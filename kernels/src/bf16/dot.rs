@@ -15,8 +15,10 @@ use crate::workspace::{Lease, Workspace};
 
 /// Depth of a block; even.
 const DEPTH: usize = 768;
-/// Rows of a block at most, whole micro-tiles.
-const BLOCK: usize = 240;
+/// Micro-tiles in the rows of a block at most.
+const BLOCK: usize = 20;
+/// And at least, where there are so many.
+const LEAST: usize = 4;
 /// Blocks at least, where the product is large enough.
 const BLOCKS: usize = 8;
 
@@ -151,19 +153,21 @@ pub(super) fn multiply(
     let all_left =
         (left.lane == 1).then(|| left.pack_all(map, workspace, [rows, ROWS, depth], |_, _| ()));
 
-    let block = rows
-        .div_ceil(BLOCKS)
-        .next_multiple_of(ROWS)
-        .clamp(4 * ROWS, BLOCK);
-    let blocks = rows.div_ceil(block);
+    // As many for every thread, and as large as the others.
+    let all = rows.div_ceil(ROWS);
+    let blocks = match all.div_ceil(BLOCK) {
+        1..BLOCKS => all.div_ceil(LEAST).min(BLOCKS),
+        many => many.next_multiple_of(BLOCKS),
+    };
     let wide = panels.div_ceil(BLOCKS.div_ceil(blocks));
     let groups = panels.div_ceil(wide);
     // A group that has all columns has whole rows.
     let fuse = groups == 1;
     let target = Shared::new(product);
     each(blocks * groups, |index| {
-        let range = piece(index / groups, block, rows);
-        let columns_of = piece(index % groups, wide, panels);
+        let (block, group) = (index / groups, index % groups);
+        let range = block * all / blocks * ROWS..((block + 1) * all / blocks * ROWS).min(rows);
+        let columns_of = piece(group, wide, panels);
         let tiles = range.len().div_ceil(ROWS);
         let mut scratch = workspace.take(tiles * ROWS * DEPTH.min(depth.next_multiple_of(2)) / 2);
         let block: *mut u32 = scratch.pointer().cast();

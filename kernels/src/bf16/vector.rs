@@ -52,22 +52,27 @@ pub(super) unsafe fn pack_adjacent(
         let both_exist = 2 * pair + 1 < depth;
         for (index, first) in (0..lanes).step_by(width).enumerate() {
             for lane in (0..width).step_by(16) {
-                let used = mask(lanes.saturating_sub(first + lane));
+                let exist = lanes.saturating_sub(first + lane);
                 // SAFETY: masked lanes are not touched; the second step is read only where it
                 // exists.
                 unsafe {
                     let at = from.wrapping_add(2 * pair * step + first + lane);
                     // A prefetch may go beyond the matrix.
                     let ahead = at.wrapping_add(AHEAD * step).cast();
-                    _mm_prefetch::<_MM_HINT_T0>(ahead);
-                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(4 * step));
-                    let low = _mm512_maskz_loadu_ps(used, at);
+                    _mm_prefetch::<_MM_HINT_T1>(ahead);
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(4 * step));
+                    let to = to.add(index * panel + pair * width + lane).cast();
+                    if exist >= 16 && width - lane >= 16 && both_exist {
+                        let words = rounded(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(step)));
+                        _mm512_storeu_epi32(to, _mm512_permutexvar_epi16(order, words));
+                        continue;
+                    }
+                    let used = mask(exist);
                     let more = if both_exist { used } else { 0 };
+                    let low = _mm512_maskz_loadu_ps(used, at);
                     let high = _mm512_maskz_loadu_ps(more, at.wrapping_add(step));
-                    let words = wide_words(_mm512_cvtne2ps_pbh(high, low));
-                    let words = _mm512_permutexvar_epi16(order, words);
-                    let to = to.add(index * panel + pair * width + lane);
-                    _mm512_mask_storeu_epi32(to.cast(), mask(width - lane), words);
+                    let words = _mm512_permutexvar_epi16(order, rounded(low, high));
+                    _mm512_mask_storeu_epi32(to, mask(width - lane), words);
                 }
             }
         }
@@ -88,25 +93,40 @@ pub(super) unsafe fn pack_rows(
     to: *mut u32,
 ) {
     let pairs = depth.div_ceil(2);
+    let whole = depth / 32 * 16;
     for row in 0..rows {
-        for pair in (0..pairs).step_by(16) {
-            let left = depth - 2 * pair;
-            let (first, second) = (mask(left), mask(left.saturating_sub(16)));
-            // SAFETY: masked elements are not touched.
-            unsafe {
-                let at = from.wrapping_add(row * step + 2 * pair);
-                // The same place some rows below, which may lie beyond the matrix.
-                let ahead = at.wrapping_add(AHEAD * step).cast();
-                _mm_prefetch::<_MM_HINT_T0>(ahead);
-                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64));
-                let low = _mm512_maskz_loadu_ps(first, at);
-                let high = _mm512_maskz_loadu_ps(second, at.wrapping_add(16));
-                let words = wide_words(_mm512_cvtne2ps_pbh(high, low));
-                let to = to.add(row * pairs + pair);
-                _mm512_mask_storeu_epi32(to.cast(), mask(pairs - pair), words);
+        // SAFETY: masked elements are not touched.
+        unsafe {
+            let (from, to) = (from.add(row * step), to.add(row * pairs));
+            for pair in (0..whole).step_by(16) {
+                let at = from.add(2 * pair);
+                let words = rounded(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(16)));
+                _mm512_storeu_epi32(to.add(pair).cast(), words);
+            }
+            if whole < pairs {
+                let words = some_rounded(from.add(2 * whole), depth - 2 * whole);
+                _mm512_mask_storeu_epi32(to.add(whole).cast(), mask(pairs - whole), words);
             }
         }
     }
+}
+
+/// The words of the first 32 of `count` elements, zero where there are fewer.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+unsafe fn some_rounded(from: *const f32, count: usize) -> __m512i {
+    let (first, second) = (mask(count), mask(count.saturating_sub(16)));
+    // SAFETY: masked elements are not touched.
+    unsafe {
+        let low = _mm512_maskz_loadu_ps(first, from);
+        let high = _mm512_maskz_loadu_ps(second, from.wrapping_add(16));
+        rounded(low, high)
+    }
+}
+
+/// The words of two vectors.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+fn rounded(low: __m512, high: __m512) -> __m512i {
+    wide_words(_mm512_cvtne2ps_pbh(high, low))
 }
 
 /// Packs `width` lanes that are `step` apart; steps of the depth are adjacent.
@@ -128,17 +148,12 @@ pub(super) unsafe fn pack_apart(
     for lane in (0..lanes).step_by(16) {
         let used = mask(width - lane);
         for pair in (0..pairs).step_by(16) {
-            let left = depth - 2 * pair;
-            let (first, second) = (mask(left), mask(left.saturating_sub(16)));
             let mut square = [_mm512_setzero_ps(); 16];
             // SAFETY: masked elements are not touched; `to` has the lanes and pairs.
             unsafe {
                 for (row, words) in square.iter_mut().enumerate().take(lanes - lane) {
-                    let at = from.wrapping_add((lane + row) * step + 2 * pair);
-                    let low = _mm512_maskz_loadu_ps(first, at);
-                    let high = _mm512_maskz_loadu_ps(second, at.wrapping_add(16));
-                    let value = wide_words(_mm512_cvtne2ps_pbh(high, low));
-                    *words = _mm512_castsi512_ps(value);
+                    let at = from.add((lane + row) * step + 2 * pair);
+                    *words = _mm512_castsi512_ps(some_rounded(at, depth - 2 * pair));
                 }
                 let turned = transposed(square);
                 for (row, &words) in turned.iter().enumerate().take(pairs - pair) {
@@ -232,14 +247,15 @@ unsafe fn vectors<const VECTORS: usize, const PANEL: bool, const HEIGHT: usize>(
 ) {
     let mut sums = [[_mm512_setzero_ps(); VECTORS]; HEIGHT];
     let (a_row, a_step) = if PANEL { (1, ROWS) } else { (a.row, 1) };
-    for row in 0..rows {
-        let line: *const i8 = c.wrapping_add(row * step).cast();
-        // A prefetch may go beyond the matrix.
-        _mm_prefetch::<_MM_HINT_ET0>(line);
-        _mm_prefetch::<_MM_HINT_ET0>(line.wrapping_add(64));
-    }
     let (mut a, mut b) = (a.start, b);
-    for _ in 0..depth {
+    for pair in 0..depth {
+        if pair < HEIGHT {
+            // The lines that will be written, a row at a time: all at once they would hold up the reads.
+            // They may lie beyond the matrix.
+            let line = c.wrapping_add(pair * step).cast();
+            _mm_prefetch::<_MM_HINT_T0>(line);
+            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(64));
+        }
         // SAFETY: the panels have `depth` pairs of rows and columns.
         unsafe {
             let mut columns = [pairs(_mm512_setzero_si512()); VECTORS];
