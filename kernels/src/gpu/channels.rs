@@ -12,7 +12,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg};
-use super::sums::{Division, FINISH_WIDTH, UNITS, add_lanes, add_parts, cube, end_of_part};
+use super::sums::{Division, FINISH_WIDTH, cube, end_of_part, over_parts, write_part};
 
 /// Rows of what forward computes for every channel.
 pub(super) mod forward {
@@ -213,17 +213,14 @@ fn sum_moments<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let unit = UNIT_POS as usize;
-    let part = CUBE_POS_X as usize;
     let lane = unit / width;
     let column = CUBE_POS_Y as usize * width + unit % width;
-    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
-    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
     let mut sum = Vector::<f32, N>::new(0.0f32);
     let mut squares = Vector::<f32, N>::new(0.0f32);
     if lane < lanes && column < columns {
         let base = Vector::<f32, N>::cast_from(x[column]);
-        let mut row = part * rows_of_part + lane;
-        let end = end_of_part(part, rows_of_part, rows);
+        let mut row = CUBE_POS_X as usize * rows_of_part + lane;
+        let end = end_of_part(rows_of_part, rows);
         while row < end {
             let value = Vector::<f32, N>::cast_from(x[row * columns + column]) - base;
             sum += value;
@@ -231,13 +228,7 @@ fn sum_moments<F: Float, N: Size>(
             row += lanes;
         }
     }
-    first[unit] = sum;
-    second[unit] = squares;
-    add_lanes::<N>(&mut first, &mut second, lane, width, lanes);
-    if lane == 0 && column < columns {
-        sums[2 * part * columns + column] = first[unit];
-        sums[(2 * part + 1) * columns + column] = second[unit];
-    }
+    write_part::<N>(sums, sum, squares, column, columns, width, lanes);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -255,14 +246,13 @@ fn finish_moments<F: Float, N: Size>(
 ) {
     let unit = UNIT_POS as usize;
     let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
-    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
-    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
-    add_parts::<N>(sums, &mut first, &mut second, column, parts, columns);
+    let first = over_parts::<N>(sums, column, parts, columns, 0usize);
+    let second = over_parts::<N>(sums, column, parts, columns, 1usize);
     if unit < FINISH_WIDTH && column < columns {
         let rows = Vector::<f32, N>::new(rows);
-        let mean = first[unit] / rows;
+        let mean = first / rows;
         let zero = Vector::<f32, N>::new(0.0f32);
-        let variance = second[unit] / rows - mean * mean;
+        let variance = second / rows - mean * mean;
         // Rounding may take it below; what is no number stays so.
         let variance = select_many(variance.less_than(&zero), zero, variance);
         let mean = mean + Vector::<f32, N>::cast_from(x[column]);
@@ -335,19 +325,16 @@ fn sum_gradients<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let unit = UNIT_POS as usize;
-    let part = CUBE_POS_X as usize;
     let lane = unit / width;
     let column = CUBE_POS_Y as usize * width + unit % width;
-    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
-    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
     let mut sum = Vector::<f32, N>::new(0.0f32);
     let mut products = Vector::<f32, N>::new(0.0f32);
     if lane < lanes && column < columns {
         let mean = lines[forward::MEAN * columns + column];
         let scale = lines[forward::SCALE * columns + column];
         let offset = lines[forward::OFFSET * columns + column];
-        let mut row = part * rows_of_part + lane;
-        let end = end_of_part(part, rows_of_part, rows);
+        let mut row = CUBE_POS_X as usize * rows_of_part + lane;
+        let end = end_of_part(rows_of_part, rows);
         while row < end {
             let at = row * columns + column;
             let value = Vector::<f32, N>::cast_from(x[at]);
@@ -358,13 +345,7 @@ fn sum_gradients<F: Float, N: Size>(
             row += lanes;
         }
     }
-    first[unit] = sum;
-    second[unit] = products;
-    add_lanes::<N>(&mut first, &mut second, lane, width, lanes);
-    if lane == 0 && column < columns {
-        sums[2 * part * columns + column] = first[unit];
-        sums[(2 * part + 1) * columns + column] = second[unit];
-    }
+    write_part::<N>(sums, sum, products, column, columns, width, lanes);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -379,19 +360,17 @@ fn finish_gradients<N: Size>(
 ) {
     let unit = UNIT_POS as usize;
     let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
-    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
-    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
-    add_parts::<N>(sums, &mut first, &mut second, column, parts, columns);
+    let first = over_parts::<N>(sums, column, parts, columns, 0usize);
+    let second = over_parts::<N>(sums, column, parts, columns, 1usize);
     if unit < FINISH_WIDTH && column < columns {
         let rows = Vector::<f32, N>::new(rows);
         let variance = lines[forward::VARIANCE * columns + column] + Vector::<f32, N>::new(epsilon);
         let scale = lines[forward::SCALE * columns + column];
-        let (sum, products) = (first[unit], second[unit]);
         let zero = Vector::<f32, N>::new(0.0f32);
-        out[backward::WEIGHT * columns + column] = products / variance.sqrt();
-        out[backward::BIAS * columns + column] = sum;
-        out[backward::SLOPE * columns + column] = zero - scale * (products / (rows * variance));
-        out[backward::OFFSET * columns + column] = zero - scale * (sum / rows);
+        out[backward::WEIGHT * columns + column] = second / variance.sqrt();
+        out[backward::BIAS * columns + column] = first;
+        out[backward::SLOPE * columns + column] = zero - scale * (second / (rows * variance));
+        out[backward::OFFSET * columns + column] = zero - scale * (first / rows);
     }
 }
 

@@ -20,33 +20,6 @@ pub(super) fn cubes(x: &Matrix) -> CubeCount {
     CubeCount::Static(side as u32, cubes.div_ceil(side) as u32, 1)
 }
 
-/// The sum of a vector's numbers.
-#[cube]
-pub(super) fn across<N: Size>(vector: Vector<f32, N>) -> f32 {
-    let mut sum = vector.extract(0usize);
-    #[unroll]
-    for index in 1usize..N::value() {
-        sum += vector.extract(index);
-    }
-    sum
-}
-
-/// Adds up the units of each row; the sum is that of its first unit.
-#[cube]
-pub(super) fn add_units(numbers: &mut Shared<[f32]>, place: usize, #[comptime] width: usize) {
-    let unit = UNIT_POS as usize;
-    let steps = comptime!(width.trailing_zeros());
-    sync_cube();
-    #[unroll]
-    for step in 0..steps {
-        let stride = comptime!(1usize << (steps - 1 - step));
-        if place < stride {
-            numbers[unit] += numbers[unit + stride];
-        }
-        sync_cube();
-    }
-}
-
 /// The row of this unit.
 #[cube]
 pub(super) fn row_of_unit(#[comptime] width: usize) -> usize {
@@ -54,29 +27,50 @@ pub(super) fn row_of_unit(#[comptime] width: usize) -> usize {
     cube * comptime!(UNITS / width) + UNIT_POS as usize / width
 }
 
-/// The largest of a vector's numbers.
+/// The sum over a row, of the vectors that its units have.
 #[cube]
-pub(super) fn most_across<N: Size>(vector: Vector<f32, N>) -> f32 {
+pub(super) fn row_sum<N: Size>(vector: Vector<f32, N>, #[comptime] width: usize) -> f32 {
+    let mut sum = vector.extract(0usize);
+    #[unroll]
+    for index in 1usize..N::value() {
+        sum += vector.extract(index);
+    }
+    over_units(sum, width, false)
+}
+
+/// The largest of a row, of the vectors that its units have.
+#[cube]
+pub(super) fn row_most<N: Size>(vector: Vector<f32, N>, #[comptime] width: usize) -> f32 {
     let mut most = vector.extract(0usize);
     #[unroll]
     for index in 1usize..N::value() {
         most = most.max(vector.extract(index));
     }
-    most
+    over_units(most, width, true)
 }
 
-/// Finds the largest of the units of each row; it is that of its first unit.
+/// The sum, or else the largest, of what the units of this unit's row have. Every unit of the cube must
+/// come here.
 #[cube]
-pub(super) fn most_of_units(numbers: &mut Shared<[f32]>, place: usize, #[comptime] width: usize) {
+fn over_units(number: f32, #[comptime] width: usize, #[comptime] most: bool) -> f32 {
     let unit = UNIT_POS as usize;
+    let place = unit % width;
+    let mut numbers = Shared::<[f32]>::new_slice(UNITS);
+    numbers[unit] = number;
     let steps = comptime!(width.trailing_zeros());
     sync_cube();
     #[unroll]
     for step in 0..steps {
         let stride = comptime!(1usize << (steps - 1 - step));
         if place < stride {
-            numbers[unit] = numbers[unit].max(numbers[unit + stride]);
+            let other = numbers[unit + stride];
+            if comptime!(most) {
+                numbers[unit] = numbers[unit].max(other);
+            } else {
+                numbers[unit] += other;
+            }
         }
         sync_cube();
     }
+    numbers[unit - place]
 }

@@ -8,8 +8,8 @@ use cubecl::prelude::*;
 
 use super::matrix::Matrix;
 use super::operation::{Operation, apply};
-use super::rows::{across, add_units, cubes, most_across, most_of_units, row_of_unit, width};
-use super::sums::{UNITS, cube};
+use super::rows::{cubes, row_most, row_of_unit, row_sum, width};
+use super::sums::cube;
 
 /// The softmax of each row of `x`, \[…, columns\], in its type; computed in `f32`. For a device that
 /// [`super::computes_on`], and at least one value.
@@ -93,25 +93,19 @@ fn softmax_rows<F: Float, N: Size>(
     #[comptime] width: usize,
     #[define(F)] _dtype: ElemType,
 ) {
-    let unit = UNIT_POS as usize;
     let row = row_of_unit(width);
-    let place = unit % width;
+    let place = UNIT_POS as usize % width;
     let start = row * columns;
-    let mut most_shared = Shared::<[f32]>::new_slice(UNITS);
-    let mut sums = Shared::<[f32]>::new_slice(UNITS);
-    let mut most = 0.0f32;
+    let mut most = Vector::<f32, N>::new(0.0f32);
     if row < rows {
-        most = f32::cast_from(x[start].extract(0usize));
+        most = Vector::<f32, N>::cast_from(x[start]);
         let mut column = place;
         while column < columns {
-            let values = Vector::<f32, N>::cast_from(x[start + column]);
-            most = most.max(most_across::<N>(values));
+            most = most.max(Vector::<f32, N>::cast_from(x[start + column]));
             column += width;
         }
     }
-    most_shared[unit] = most;
-    most_of_units(&mut most_shared, place, width);
-    let most = Vector::<f32, N>::new(most_shared[unit - place]);
+    let most = Vector::<f32, N>::new(row_most::<N>(most, width));
     let mut sum = Vector::<f32, N>::new(0.0f32);
     if row < rows {
         let mut column = place;
@@ -120,10 +114,9 @@ fn softmax_rows<F: Float, N: Size>(
             column += width;
         }
     }
-    sums[unit] = across::<N>(sum);
-    add_units(&mut sums, place, width);
+    let sum = row_sum::<N>(sum, width);
     if row < rows {
-        let share = Vector::<f32, N>::new(1.0f32 / sums[unit - place]);
+        let share = Vector::<f32, N>::new(1.0f32 / sum);
         let mut column = place;
         while column < columns {
             let value = (Vector::<f32, N>::cast_from(x[start + column]) - most).exp() * share;
@@ -143,11 +136,9 @@ fn back_rows<F: Float, N: Size>(
     #[comptime] width: usize,
     #[define(F)] _dtype: ElemType,
 ) {
-    let unit = UNIT_POS as usize;
     let row = row_of_unit(width);
-    let place = unit % width;
+    let place = UNIT_POS as usize % width;
     let start = row * columns;
-    let mut sums = Shared::<[f32]>::new_slice(UNITS);
     let mut sum = Vector::<f32, N>::new(0.0f32);
     if row < rows {
         let mut column = place;
@@ -157,10 +148,8 @@ fn back_rows<F: Float, N: Size>(
             column += width;
         }
     }
-    sums[unit] = across::<N>(sum);
-    add_units(&mut sums, place, width);
+    let sum = Vector::<f32, N>::new(row_sum::<N>(sum, width));
     if row < rows {
-        let sum = Vector::<f32, N>::new(sums[unit - place]);
         let mut column = place;
         while column < columns {
             let value = Vector::<f32, N>::cast_from(y[start + column]);

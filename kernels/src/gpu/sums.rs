@@ -68,61 +68,79 @@ pub(super) fn cube() -> CubeDim {
     CubeDim::new_1d(UNITS as u32)
 }
 
-/// Adds up the lanes of a cube, `width` units apart; the sums are those of the first lane.
+/// The sum of what the lanes of a cube have, `width` units apart, in the first lane. Every unit of the
+/// cube must come here.
 #[cube]
-pub(super) fn add_lanes<N: Size>(
-    first: &mut Shared<[Vector<f32, N>]>,
-    second: &mut Shared<[Vector<f32, N>]>,
+fn over_lanes<N: Size>(
+    vector: Vector<f32, N>,
     lane: usize,
     #[comptime] width: usize,
     #[comptime] lanes: usize,
-) {
+) -> Vector<f32, N> {
     let unit = UNIT_POS as usize;
+    let mut vectors = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    vectors[unit] = vector;
     let steps = comptime!(lanes.next_power_of_two().trailing_zeros());
     sync_cube();
     #[unroll]
     for step in 0..steps {
         let stride = comptime!(1usize << (steps - 1 - step));
         if lane < stride && lane + stride < lanes {
-            let other = unit + stride * width;
-            first[unit] = first[unit] + first[other];
-            second[unit] = second[unit] + second[other];
+            vectors[unit] = vectors[unit] + vectors[unit + stride * width];
         }
         sync_cube();
     }
+    vectors[unit]
 }
 
-/// The rows of a part that end before `rows`.
+/// The rows of this cube's part end before it.
 #[cube]
-pub(super) fn end_of_part(part: usize, rows_of_part: usize, rows: usize) -> usize {
-    let end = (part + 1) * rows_of_part;
+pub(super) fn end_of_part(rows_of_part: usize, rows: usize) -> usize {
+    let end = (CUBE_POS_X as usize + 1) * rows_of_part;
     select(end < rows, end, rows)
 }
 
-/// Adds up the parts of a column in lanes side by side; the sums are those of the first lane.
+/// Writes the sums of a part, which its lanes have, to \[part, 2, columns\]. Every unit of the cube must
+/// come here.
 #[cube]
-pub(super) fn add_parts<N: Size>(
+pub(super) fn write_part<N: Size>(
+    sums: &mut [Vector<f32, N>],
+    first: Vector<f32, N>,
+    second: Vector<f32, N>,
+    column: usize,
+    columns: usize,
+    #[comptime] width: usize,
+    #[comptime] lanes: usize,
+) {
+    let lane = UNIT_POS as usize / width;
+    let first = over_lanes::<N>(first, lane, width, lanes);
+    let second = over_lanes::<N>(second, lane, width, lanes);
+    if lane == 0 && column < columns {
+        let row = 2 * CUBE_POS_X as usize;
+        sums[row * columns + column] = first;
+        sums[(row + 1) * columns + column] = second;
+    }
+}
+
+/// The sum over the parts of a column in `sums`, the first or the second, in the first lane. Every unit
+/// of the cube must come here.
+#[cube]
+pub(super) fn over_parts<N: Size>(
     sums: &[Vector<f32, N>],
-    first: &mut Shared<[Vector<f32, N>]>,
-    second: &mut Shared<[Vector<f32, N>]>,
     column: usize,
     parts: usize,
     columns: usize,
-) {
-    let unit = UNIT_POS as usize;
+    #[comptime] which: usize,
+) -> Vector<f32, N> {
     let lanes = comptime!(UNITS / FINISH_WIDTH);
-    let lane = unit / FINISH_WIDTH;
-    let mut a = Vector::<f32, N>::new(0.0f32);
-    let mut b = Vector::<f32, N>::new(0.0f32);
+    let lane = UNIT_POS as usize / FINISH_WIDTH;
+    let mut sum = Vector::<f32, N>::new(0.0f32);
     if column < columns {
         let mut part = lane;
         while part < parts {
-            a += sums[2 * part * columns + column];
-            b += sums[(2 * part + 1) * columns + column];
+            sum += sums[(2 * part + which) * columns + column];
             part += lanes;
         }
     }
-    first[unit] = a;
-    second[unit] = b;
-    add_lanes::<N>(first, second, lane, FINISH_WIDTH, lanes);
+    over_lanes::<N>(sum, lane, FINISH_WIDTH, lanes)
 }

@@ -8,8 +8,8 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg};
-use super::rows::{across, add_units, cubes, row_of_unit, width};
-use super::sums::{Division, FINISH_WIDTH, UNITS, add_lanes, add_parts, cube, end_of_part};
+use super::rows::{cubes, row_of_unit, row_sum, width};
+use super::sums::{Division, FINISH_WIDTH, cube, end_of_part, over_parts, write_part};
 
 /// Rows of what backward computes for every feature.
 pub(super) mod backward {
@@ -138,12 +138,9 @@ fn normalise_rows<F: Float, N: Size>(
     #[comptime] width: usize,
     #[define(F)] _dtype: ElemType,
 ) {
-    let unit = UNIT_POS as usize;
     let row = row_of_unit(width);
-    let place = unit % width;
+    let place = UNIT_POS as usize % width;
     let start = row * columns;
-    let mut first = Shared::<[f32]>::new_slice(UNITS);
-    let mut second = Shared::<[f32]>::new_slice(UNITS);
     let mut sum = Vector::<f32, N>::new(0.0f32);
     let mut squares = Vector::<f32, N>::new(0.0f32);
     let mut base = 0.0f32;
@@ -157,14 +154,12 @@ fn normalise_rows<F: Float, N: Size>(
             column += width;
         }
     }
-    first[unit] = across::<N>(sum);
-    second[unit] = across::<N>(squares);
-    add_units(&mut first, place, width);
-    add_units(&mut second, place, width);
+    let sum = row_sum::<N>(sum, width);
+    let squares = row_sum::<N>(squares, width);
     if row < rows {
         let count = f32::cast_from(columns * N::value());
-        let mean = first[unit - place] / count;
-        let variance = second[unit - place] / count - mean * mean;
+        let mean = sum / count;
+        let variance = squares / count - mean * mean;
         // Rounding may take it below; what is no number stays so.
         let variance = select(variance < 0.0f32, 0.0f32, variance);
         let inverse = 1.0f32 / (variance + epsilon).sqrt();
@@ -195,12 +190,9 @@ fn back_rows<F: Float, N: Size>(
     #[comptime] width: usize,
     #[define(F)] _dtype: ElemType,
 ) {
-    let unit = UNIT_POS as usize;
     let row = row_of_unit(width);
-    let place = unit % width;
+    let place = UNIT_POS as usize % width;
     let start = row * columns;
-    let mut first = Shared::<[f32]>::new_slice(UNITS);
-    let mut second = Shared::<[f32]>::new_slice(UNITS);
     let mut sum = Vector::<f32, N>::new(0.0f32);
     let mut products = Vector::<f32, N>::new(0.0f32);
     let mut mean = Vector::<f32, N>::new(0.0f32);
@@ -217,14 +209,12 @@ fn back_rows<F: Float, N: Size>(
             column += width;
         }
     }
-    first[unit] = across::<N>(sum);
-    second[unit] = across::<N>(products);
-    add_units(&mut first, place, width);
-    add_units(&mut second, place, width);
+    let sum = row_sum::<N>(sum, width);
+    let products = row_sum::<N>(products, width);
     if row < rows {
         let count = f32::cast_from(columns * N::value());
-        let slope = Vector::<f32, N>::new(second[unit - place] / count);
-        let offset = Vector::<f32, N>::new(first[unit - place] / count);
+        let slope = Vector::<f32, N>::new(products / count);
+        let offset = Vector::<f32, N>::new(sum / count);
         let mut column = place;
         while column < columns {
             let value = (Vector::<f32, N>::cast_from(x[start + column]) - mean) * inverse;
@@ -251,16 +241,13 @@ fn sum_gradients<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let unit = UNIT_POS as usize;
-    let part = CUBE_POS_X as usize;
     let lane = unit / width;
     let column = CUBE_POS_Y as usize * width + unit % width;
-    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
-    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
     let mut sum = Vector::<f32, N>::new(0.0f32);
     let mut products = Vector::<f32, N>::new(0.0f32);
     if lane < lanes && column < columns {
-        let mut row = part * rows_of_part + lane;
-        let end = end_of_part(part, rows_of_part, rows);
+        let mut row = CUBE_POS_X as usize * rows_of_part + lane;
+        let end = end_of_part(rows_of_part, rows);
         while row < end {
             let mean = Vector::<f32, N>::new(moments[2 * row]);
             let inverse = Vector::<f32, N>::new(moments[2 * row + 1]);
@@ -272,13 +259,7 @@ fn sum_gradients<F: Float, N: Size>(
             row += lanes;
         }
     }
-    first[unit] = sum;
-    second[unit] = products;
-    add_lanes::<N>(&mut first, &mut second, lane, width, lanes);
-    if lane == 0 && column < columns {
-        sums[2 * part * columns + column] = first[unit];
-        sums[(2 * part + 1) * columns + column] = second[unit];
-    }
+    write_part::<N>(sums, sum, products, column, columns, width, lanes);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -290,11 +271,10 @@ fn finish_gradients<N: Size>(
 ) {
     let unit = UNIT_POS as usize;
     let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
-    let mut first = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
-    let mut second = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
-    add_parts::<N>(sums, &mut first, &mut second, column, parts, columns);
+    let first = over_parts::<N>(sums, column, parts, columns, 0usize);
+    let second = over_parts::<N>(sums, column, parts, columns, 1usize);
     if unit < FINISH_WIDTH && column < columns {
-        out[backward::BIAS * columns + column] = first[unit];
-        out[backward::WEIGHT * columns + column] = second[unit];
+        out[backward::BIAS * columns + column] = first;
+        out[backward::WEIGHT * columns + column] = second;
     }
 }

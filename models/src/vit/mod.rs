@@ -25,7 +25,7 @@ pub use config::{Pooling, VitConfig};
 /// class token is the first) → 12 blocks → 192 → classes. The names of the parameters are timm's.
 ///
 /// What no logit depends on is not computed: with a class token, the last block computes it alone after
-/// its attention, which saves ViT-Tiny a sixteenth of its arithmetic.
+/// its attention, which saves ViT-Tiny 6 % of its arithmetic.
 #[derive(Module, Debug)]
 pub struct Vit {
     cls_token: Option<Param<Tensor<3>>>,
