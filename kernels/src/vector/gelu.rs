@@ -6,6 +6,9 @@ use super::curve::{CURVES, Curve};
 use super::math::normal;
 use crate::simd::{Simd, load_up_to, store_up_to};
 
+/// How many elements ahead what comes from memory is asked for.
+const AHEAD: usize = 2048;
+
 /// `y = x · Φ(x)`
 ///
 /// # Safety
@@ -18,6 +21,7 @@ pub(crate) unsafe fn gelu<V: Simd>(count: usize, x: *const f32, y: *mut f32) {
         // SAFETY: no more than what is left is touched.
         unsafe {
             let left = count - index;
+            V::fetch(x.wrapping_add(index + AHEAD));
             let value = load_up_to::<V>(x.add(index), left);
             let result = match curve {
                 // x (½ + sign(x) f(|x|))
@@ -50,6 +54,7 @@ pub(crate) unsafe fn gelu_gradient<V: Simd>(
         // SAFETY: no more than what is left is touched.
         unsafe {
             let left = count - index;
+            V::fetch(x.wrapping_add(index + AHEAD));
             let value = load_up_to::<V>(x.add(index), left);
             let slope = match curve {
                 Some(curve) => {
