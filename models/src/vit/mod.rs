@@ -69,9 +69,8 @@ impl Vit {
             x = Tensor::cat(vec![token, x], 1);
         }
         x = path.dropout(&self.pos_drop, x + path.read(&self.pos_embed));
-        let last = self.blocks.len().saturating_sub(1);
-        for (index, block) in self.blocks.iter().enumerate() {
-            x = block.forward(path, x, self.wanted(index == last));
+        for (block, wanted) in self.blocks() {
+            x = block.forward(path, x, wanted);
         }
         let x = boundary(x);
         let mut x: Tensor<2> = match &self.norm {
@@ -84,12 +83,16 @@ impl Vit {
         path.leave(path.linear(&self.head, x, then_nothing()))
     }
 
-    /// What a block has to compute: nothing but the class token goes on from the last one.
-    fn wanted(&self, last: bool) -> Wanted {
-        match last && self.cls_token.is_some() {
-            true => Wanted::First,
-            false => Wanted::All,
-        }
+    /// The blocks and what they have to compute: nothing but the class token goes on from the last one.
+    fn blocks(&self) -> impl Iterator<Item = (&Block, Wanted)> {
+        self.blocks.iter().enumerate().map(|(index, block)| {
+            let last = index + 1 == self.blocks.len();
+            let wanted = match last && self.cls_token.is_some() {
+                true => Wanted::First,
+                false => Wanted::All,
+            };
+            (block, wanted)
+        })
     }
 }
 
@@ -106,9 +109,8 @@ impl ImageClassifier for Vit {
         let mut tracer = Tracer::new(image);
         tracer.conv(&self.patch_embed.proj);
         let [_, tokens, _] = self.pos_embed.lazy_shape().dims::<3>();
-        let last = self.blocks.len().saturating_sub(1);
-        for (index, block) in self.blocks.iter().enumerate() {
-            block.trace(tokens, self.wanted(index == last), &mut tracer);
+        for (block, wanted) in self.blocks() {
+            block.trace(tokens, wanted, &mut tracer);
         }
         tracer.linear(&self.head);
         Some(tracer.operations())
