@@ -32,6 +32,12 @@ pub enum Error {
     /// NCCL cannot be used, or failed.
     #[error(transparent)]
     Nccl(#[from] crate::nccl::NcclError),
+    /// A device did not give what the ranks were to exchange.
+    #[error("the device did not give what the ranks were to exchange: {reason}")]
+    Device {
+        /// What it said.
+        reason: String,
+    },
     /// A buffer was asked for elements of another type.
     #[error(transparent)]
     WrongType(#[from] WrongType),

@@ -26,6 +26,7 @@ mod reduce;
 pub mod rendezvous;
 mod shard;
 pub mod transport;
+mod values;
 pub mod world;
 mod zero;
 

@@ -23,7 +23,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use super::anchor;
 use super::grad_hook::GradHookBackward;
-use super::sink::{GradientSink, ParameterSource, Use};
+use super::sink::{GradientSink, ParameterSource, Use, WholeParameter};
 
 /// What the operation has to know of its parameter.
 #[derive(Clone, Debug)]
@@ -72,14 +72,19 @@ where
     DispatchTensor: DispatchKindConversion<B>,
 {
     let shape = placeholder.shape();
-    let values = fetch.source.whole(fetch.parameter);
-    let len = shape.num_elements() * size_of::<f32>();
-    let Some(values) = values.filter(|values| values.len() == len) else {
+    let elements = shape.num_elements();
+    match fetch.source.whole(fetch.parameter) {
+        Some(WholeParameter::Host(values)) if values.len() == elements * size_of::<f32>() => {
+            let data = TensorData::from_bytes(values, shape, DType::F32);
+            B::float_from_data(data, &placeholder.device())
+        }
+        Some(WholeParameter::Device(flat)) if flat.shape().num_elements() == elements => {
+            let flat = flat.try_into_primitive::<B>();
+            flat.map_or(placeholder, |flat| B::float_reshape(flat, shape))
+        }
         // The source remembers why, and the step will report it.
-        return placeholder;
-    };
-    let data = TensorData::from_bytes(values, shape, DType::F32);
-    B::float_from_data(data, &placeholder.device())
+        _ => placeholder,
+    }
 }
 
 /// Gathers the parameter again when backward needs it.

@@ -27,7 +27,7 @@ pub use full_precision::full_precision;
 
 pub(crate) use anchor::forget as forget_anchor;
 pub(crate) use grad_hook::GradHooks;
-pub(crate) use sink::{GradientSink, ParameterSource};
+pub(crate) use sink::{GradientSink, ParameterSource, WholeParameter};
 
 #[cfg(test)]
 mod tests;

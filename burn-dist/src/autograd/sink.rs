@@ -31,9 +31,17 @@ pub(crate) trait GradientSink: fmt::Debug + Send + Sync {
 
 /// Gives the values of parameters that are not in the model itself.
 pub(crate) trait ParameterSource: fmt::Debug + Send + Sync {
-    /// All values of a parameter, `f32`; `None` if they cannot be had, which is then known to the
-    /// source.
-    fn whole(&self, parameter: usize) -> Option<Bytes>;
+    /// All values of a parameter; `None` if they cannot be had, which is then known to the source.
+    fn whole(&self, parameter: usize) -> Option<WholeParameter>;
+}
+
+/// All values of a parameter, flat, in `f32`.
+#[derive(Debug)]
+pub(crate) enum WholeParameter {
+    /// In host memory, which whoever writes to it gets a copy of.
+    Host(Bytes),
+    /// On the model's device.
+    Device(Box<Tensor<1>>),
 }
 
 /// One use of a parameter in a graph, alive as long as the operation that recorded it.

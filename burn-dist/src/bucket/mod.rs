@@ -16,10 +16,8 @@ pub use layout::{BucketSizes, ParameterSpec};
 
 pub(crate) use layout::{BucketLayout, Slot};
 pub(crate) use reducer::{Gradients, Reducer};
-#[cfg(all(feature = "cuda", not(feature = "fusion")))]
-pub(crate) use resident::DeviceHandle;
-pub(crate) use resident::{DeviceReduce, Gradient};
-pub(crate) use storage::gradient_dtype;
+pub(crate) use resident::{Alone, DeviceCollectives, DeviceHandle, Gradient, Resident, assemble};
+pub(crate) use storage::{burn_dtype, gradient_dtype};
 
 #[cfg(test)]
 mod tests;

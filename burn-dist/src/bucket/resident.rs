@@ -1,35 +1,72 @@
 //! Gradients on a device whose memory the processor does not share: they stay there until their
-//! bucket is full, and leave it in one piece if they have to leave it at all.
+//! bucket is full, and what becomes of the bucket returns there.
 //!
 //! Reading a gradient waits for all that was queued on the device before it, so one read per
 //! parameter would stop backward as often as the model has parameters.
 
-use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
+use std::{fmt, mem};
 
 use burn::tensor::{Device, Shape, Tensor, TensorData};
 
-use super::layout::BucketLayout;
-use crate::Error;
+use super::layout::{BucketLayout, Slot};
+use crate::{Cuts, Error};
 
-/// Reduces gradients without bringing them to the host.
-pub(crate) trait DeviceReduce: fmt::Debug + Send + Sync {
-    /// Starts replacing `flat` by its mean over all ranks. Every rank calls it in the same order, on
-    /// the thread that computes.
+/// Collectives on the memory of a device. Every rank calls the same in the same order, on the thread
+/// that computes.
+pub(crate) trait DeviceCollectives: fmt::Debug + Send + Sync {
+    /// Starts replacing `flat` by its mean over all ranks.
     fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle>;
+
+    /// Starts the same of a bucket that is cut into shards, of which only this rank's is wanted: what
+    /// comes is as long as the shard, in memory of its own; anything if the shard is empty, since
+    /// devices have no empty memory.
+    fn start_mean_of_shard(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle>;
+
+    /// Starts filling in the shards of all ranks. `flat` has this rank's in its place.
+    fn start_gather(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle>;
 }
 
-/// A reduction on the device that was started.
+/// A collective on the device that was started.
 pub(crate) trait DeviceHandle: Send {
-    /// Waits for it, and gives the mean.
+    /// Waits for it, and gives the result.
     fn wait(self: Box<Self>) -> Result<Tensor<1>, Error>;
 }
 
-/// Where the gradients of a reducer stay, and who reduces them there; without anybody they are
-/// staged through host memory.
-pub(super) struct Resident {
-    pub device: Device,
-    pub reduce: Option<Arc<dyn DeviceReduce>>,
+/// A rank without others.
+#[derive(Debug)]
+pub(crate) struct Alone;
+
+impl DeviceCollectives for Alone {
+    fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle> {
+        Box::new(flat)
+    }
+
+    fn start_mean_of_shard(&self, flat: Tensor<1>, _cuts: &Cuts) -> Box<dyn DeviceHandle> {
+        Box::new(flat)
+    }
+
+    fn start_gather(&self, flat: Tensor<1>, _cuts: &Cuts) -> Box<dyn DeviceHandle> {
+        Box::new(flat)
+    }
+}
+
+/// What is there already.
+impl DeviceHandle for Tensor<1> {
+    fn wait(self: Box<Self>) -> Result<Tensor<1>, Error> {
+        Ok(*self)
+    }
+}
+
+/// Where the gradients of a reducer stay, and how they are reduced there.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    pub(crate) device: Device,
+    /// Over the ranks that share one set of shards.
+    pub(crate) within: Arc<dyn DeviceCollectives>,
+    /// Over the ranks that have the same shard, where there are several sets.
+    pub(crate) across: Option<Arc<dyn DeviceCollectives>>,
 }
 
 /// What is there of a bucket on the device, by slot.
@@ -64,34 +101,30 @@ impl Parts {
         self.slots.clear();
     }
 
-    /// All slots one after the other, without gaps; what is missing is zero.
+    /// The bucket; what is missing of it is zero, and so are its gaps.
     pub fn take_flat(&mut self, layout: &BucketLayout, device: &Device) -> Tensor<1> {
         let dtype = super::storage::burn_dtype(layout.dtype);
-        let parts: Vec<_> = layout
-            .slots
-            .iter()
-            .enumerate()
-            .map(|(index, slot)| {
-                let part = self.slots.get_mut(index).and_then(Option::take);
-                part.unwrap_or_else(|| Tensor::zeros([slot.elements.len()], (device, dtype)))
-            })
-            .collect();
-        self.clear();
-        Tensor::cat(parts, 0)
+        let parts = layout.slots.iter().zip(mem::take(&mut self.slots));
+        let parts = parts.filter_map(|(slot, part)| Some((slot.elements.clone(), part?)));
+        assemble(Tensor::zeros([layout.len], (device, dtype)), parts)
     }
 
-    /// The slots of a bucket in what [`take_flat`](Self::take_flat) made.
+    /// The slots of a bucket.
     pub fn split(layout: &BucketLayout, flat: &Tensor<1>) -> Self {
-        let mut start = 0;
-        let slots = layout.slots.iter().map(|slot| {
-            let range = start..start + slot.elements.len();
-            start = range.end;
-            Some(flat.clone().slice(range))
-        });
+        let part = |slot: &Slot| Some(flat.clone().slice(slot.elements.clone()));
         Self {
-            slots: slots.collect(),
+            slots: layout.slots.iter().map(part).collect(),
         }
     }
+}
+
+/// Writes `parts` to their places in `flat`.
+pub(crate) fn assemble(
+    flat: Tensor<1>,
+    parts: impl IntoIterator<Item = (Range<usize>, Tensor<1>)>,
+) -> Tensor<1> {
+    let put = |flat: Tensor<1>, (place, part)| flat.slice_assign(place, part);
+    parts.into_iter().fold(flat, put)
 }
 
 /// A reduced gradient, wherever it lies.

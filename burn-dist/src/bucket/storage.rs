@@ -4,14 +4,12 @@ use std::ops::Range;
 
 use burn::tensor::{DType as BurnDType, Shape, TensorData, bf16, f16};
 
-use super::layout::Slot;
 use crate::{Buffer, DType, Element, Error};
 
 /// Arithmetic that gradients need. 16-bit types compute in `f32` and round once.
 trait Float: Element + burn::tensor::Element {
     const ZERO: Self;
     fn plus(self, other: Self) -> Self;
-    fn times(self, factor: f64) -> Self;
     fn widen(self) -> f64;
 }
 
@@ -21,9 +19,6 @@ macro_rules! native_float {
             const ZERO: Self = 0.0;
             fn plus(self, other: Self) -> Self {
                 self + other
-            }
-            fn times(self, factor: f64) -> Self {
-                self * factor as Self
             }
             fn widen(self) -> f64 {
                 f64::from(self)
@@ -39,9 +34,6 @@ macro_rules! half_float {
             const ZERO: Self = <$type>::ZERO;
             fn plus(self, other: Self) -> Self {
                 Self::from_f32(self.to_f32() + other.to_f32())
-            }
-            fn times(self, factor: f64) -> Self {
-                Self::from_f32(self.to_f32() * factor as f32)
             }
             fn widen(self) -> f64 {
                 f64::from(self.to_f32())
@@ -88,7 +80,7 @@ pub(crate) fn gradient_dtype(dtype: BurnDType) -> Option<DType> {
 }
 
 /// Burn's name for one of those types.
-pub(super) fn burn_dtype(dtype: DType) -> BurnDType {
+pub(crate) fn burn_dtype(dtype: DType) -> BurnDType {
     match dtype {
         DType::F16 => BurnDType::F16,
         DType::BF16 => BurnDType::BF16,
@@ -142,27 +134,6 @@ fn put_typed<T: Float>(
     Ok(true)
 }
 
-/// Replaces the content of all slots by `flat`, which holds them without gaps. False if its type or
-/// length is not theirs.
-pub(super) fn fill(buffer: &mut Buffer, slots: &[Slot], flat: &TensorData) -> Result<bool, Error> {
-    with_type!(buffer.dtype(), T => {
-        let Ok(mut source) = flat.as_slice::<T>() else {
-            return Ok(false);
-        };
-        let target = buffer.as_mut_slice::<T>()?;
-        for slot in slots {
-            let part = source.split_at_checked(slot.elements.len());
-            let (Some((part, rest)), Some(place)) = (part, target.get_mut(slot.elements.clone()))
-            else {
-                return Ok(false);
-            };
-            place.copy_from_slice(part);
-            source = rest;
-        }
-        Ok(source.is_empty())
-    })
-}
-
 /// Zeros a place.
 pub(super) fn clear(buffer: &mut Buffer, place: &Range<usize>) -> Result<(), Error> {
     with_type!(buffer.dtype(), T => {
@@ -199,24 +170,18 @@ fn sum_of_squares_typed<T: Float>(values: &[T]) -> f64 {
     partial.iter().sum()
 }
 
-/// A copy of a place, each element times `factor` if there is one. `None` if the shape does not
-/// have the place's length.
+/// A copy of a place. `None` if the shape does not have the place's length.
 pub(super) fn read(
     buffer: &Buffer,
     place: &Range<usize>,
     shape: &Shape,
-    factor: Option<f64>,
 ) -> Result<Option<TensorData>, Error> {
     with_type!(buffer.dtype(), T => {
         let values = buffer.as_slice::<T>()?.get(place.clone()).unwrap_or_default();
         if values.len() != shape.num_elements() {
             return Ok(None);
         }
-        let copy: Vec<T> = match factor {
-            None => values.to_vec(),
-            Some(factor) => values.iter().map(|value| value.times(factor)).collect(),
-        };
-        Ok(Some(TensorData::new(copy, shape.clone())))
+        Ok(Some(TensorData::new(values.to_vec(), shape.clone())))
     })
 }
 

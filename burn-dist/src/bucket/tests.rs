@@ -41,10 +41,8 @@ fn fire(reducer: &Reducer, parameter: usize, value: f32) {
     reducer.released(parameter);
 }
 
-fn result(reducer: &Reducer, parameter: usize, factor: Option<f64>) -> Option<Vec<f32>> {
-    let gradient = reducer
-        .gradient(parameter, &Shape::new([LEN]), factor)
-        .unwrap();
+fn result(reducer: &Reducer, parameter: usize) -> Option<Vec<f32>> {
+    let gradient = reducer.gradient(parameter, &Shape::new([LEN])).unwrap();
     let like = Tensor::<1>::zeros([LEN], &Device::flex());
     gradient.map(|gradient| {
         let tensor = gradient.into_tensor(&Shape::new([LEN]), &like);
@@ -84,7 +82,7 @@ fn a_bucket_waits_for_every_use() {
     assert_eq!(reducer.sent(), 1);
     reducer.end_backward().unwrap();
     reducer.wait().unwrap();
-    assert_eq!(result(&reducer, 0, None), Some(vec![3.0; LEN]));
+    assert_eq!(result(&reducer, 0), Some(vec![3.0; LEN]));
 }
 
 fn replicated(keep: Gradients) -> Reducer {
@@ -149,8 +147,8 @@ fn what_the_graph_does_not_use_holds_nothing_up() {
     assert_eq!(reducer.sent(), 3);
     reducer.end_backward().unwrap();
     reducer.wait().unwrap();
-    assert_eq!(result(&reducer, 2, None), None);
-    assert_eq!(result(&reducer, 0, None), Some(vec![1.0; LEN]));
+    assert_eq!(result(&reducer, 2), None);
+    assert_eq!(result(&reducer, 0), Some(vec![1.0; LEN]));
 }
 
 #[test]
@@ -180,7 +178,7 @@ fn a_step_starts_from_nothing() {
             reducer.end_backward().unwrap();
         }
         reducer.wait().unwrap();
-        let results = [0, 1].map(|parameter| result(&reducer, parameter, None));
+        let results = [0, 1].map(|parameter| result(&reducer, parameter));
         reducer.reset();
         results
     };
@@ -215,8 +213,8 @@ fn every_float_type_is_summed_measured_and_scaled() {
     let one = 9.0 + 16.0 + 0.25;
     assert_eq!(reducer.norm().unwrap(), f64::sqrt(4.0 * one));
     for parameter in 0..dtypes.len() {
-        let halved = result(&reducer, parameter, Some(0.5));
-        assert_eq!(halved, Some(vec![1.5, -2.0, 0.25]));
+        let sum = result(&reducer, parameter);
+        assert_eq!(sum, Some(vec![3.0, -4.0, 0.5]));
     }
 }
 
@@ -242,36 +240,46 @@ mod resident {
     //! Gradients that stay on a device, which the processor plays, against those that do not.
 
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use super::*;
-    use crate::bucket::resident::{DeviceHandle, DeviceReduce};
+    use crate::bucket::resident::{Alone, DeviceCollectives, DeviceHandle, Resident};
+    use crate::device::Staged;
     use crate::group::GroupOptions;
-    use crate::{Error, ReduceOp};
+    use crate::{Cuts, Error};
 
-    /// Reduces on the device, which is the processor.
-    #[derive(Debug)]
-    struct There {
-        group: ProcessGroup,
-        started: AtomicUsize,
-    }
-
-    struct Started(ProcessGroup, Tensor<1>);
-
-    impl DeviceReduce for There {
-        fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle> {
-            self.started.fetch_add(1, Ordering::SeqCst);
-            Box::new(Started(self.group.clone(), flat))
+    /// The processor as a device of its own.
+    pub(super) fn there(within: &ProcessGroup, across: Option<&ProcessGroup>) -> Resident {
+        let staged = |group: &ProcessGroup| -> Arc<dyn DeviceCollectives> {
+            match group.size() {
+                1 => Arc::new(Alone),
+                _ => Arc::new(Staged {
+                    group: group.clone(),
+                    device: Device::flex(),
+                }),
+            }
+        };
+        Resident {
+            device: Device::flex(),
+            within: staged(within),
+            across: across.map(staged),
         }
     }
 
-    impl DeviceHandle for Started {
-        fn wait(self: Box<Self>) -> Result<Tensor<1>, Error> {
-            let mut values: Vec<f32> = self.1.into_data().try_to_vec().unwrap();
-            self.0.all_reduce(&mut values, ReduceOp::Mean)?;
-            Ok(Tensor::from_floats(values.as_slice(), &Device::flex()))
+    /// What this rank has of a parameter's gradient, wherever it is; `None` if no rank had one.
+    pub(super) fn owned(reducer: &Reducer, parameter: usize) -> Option<Vec<f32>> {
+        let mut found = None;
+        match reducer.resident() {
+            Some(_) => {
+                let gradient = reducer.owned_there(parameter);
+                found = gradient.map(|g| g.into_data().try_to_vec().unwrap());
+            }
+            None => {
+                let take = |values: &[f32]| found = Some(values.to_vec());
+                reducer.with_owned(parameter, take).unwrap();
+            }
         }
+        found
     }
 
     /// What a rank has after a step of two micro-batches with a parameter that is used twice, one
@@ -291,61 +299,43 @@ mod resident {
         }
         reducer.wait().unwrap();
         let norm = reducer.norm().unwrap();
-        let all = (0..3).map(|parameter| result(reducer, parameter, Some(0.5)));
+        // On a device nothing is kept of what this rank does not own.
+        let some = |values: &Vec<f32>| !values.is_empty();
+        let all = (0..3).map(|parameter| owned(reducer, parameter).filter(some));
         let all = all.collect();
         reducer.reset();
         (all, norm)
     }
 
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Place {
-        Host,
-        Staged,
-        There,
-    }
-
-    fn ranks(place: Place, keep: Gradients, size: usize) -> Vec<(Vec<Option<Vec<f32>>>, f64)> {
+    fn ranks(on_device: bool, keep: Gradients, size: usize) -> Vec<(Vec<Option<Vec<f32>>>, f64)> {
         let groups = match size {
             1 => vec![ProcessGroup::single()],
             size => ProcessGroup::in_process(size, &GroupOptions::default()).unwrap(),
         };
+        let run = |group: ProcessGroup| {
+            let spec = |index| ParameterSpec {
+                path: format!("p{index}"),
+                shape: vec![LEN],
+                dtype: DType::F32,
+            };
+            let sizes = BucketSizes {
+                first: 1,
+                others: 100,
+            };
+            let parameters = (0..3).map(spec).collect();
+            let mut reducer = Reducer::new(&group, parameters, &[], sizes, keep).unwrap();
+            if on_device {
+                reducer = reducer.on_device(there(&group, None));
+            }
+            let first = step(&reducer, group.rank());
+            let second = step(&reducer, group.rank());
+            assert_eq!(first, second, "something is left of the first step");
+            first
+        };
         std::thread::scope(|scope| {
             let threads: Vec<_> = groups
                 .into_iter()
-                .map(|group| {
-                    scope.spawn(move || {
-                        let spec = |index| ParameterSpec {
-                            path: format!("p{index}"),
-                            shape: vec![LEN],
-                            dtype: DType::F32,
-                        };
-                        let parameters = (0..3).map(spec).collect();
-                        let sizes = BucketSizes {
-                            first: 1,
-                            others: 100,
-                        };
-                        let mut reducer =
-                            Reducer::new(&group, parameters, &[], sizes, keep).unwrap();
-                        let there = Arc::new(There {
-                            group: group.clone(),
-                            started: AtomicUsize::new(0),
-                        });
-                        let reduce =
-                            (place == Place::There).then(|| there.clone() as Arc<dyn DeviceReduce>);
-                        if place != Place::Host {
-                            reducer = reducer.on_device(Device::flex(), reduce);
-                        }
-                        let first = step(&reducer, group.rank());
-                        let second = step(&reducer, group.rank());
-                        assert_eq!(first, second, "something is left of the first step");
-                        let sent = match (place, keep, group.size()) {
-                            (Place::There, Gradients::Whole, 2) => 4,
-                            _ => 0,
-                        };
-                        assert_eq!(there.started.load(Ordering::SeqCst), sent);
-                        first
-                    })
-                })
+                .map(|group| scope.spawn(|| run(group)))
                 .collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         })
@@ -354,31 +344,27 @@ mod resident {
     #[test]
     fn gradients_on_a_device_are_those_in_host_memory() {
         for size in [1, 2] {
-            let expected = ranks(Place::Host, Gradients::Whole, size);
-            for place in [Place::Staged, Place::There] {
-                let found = ranks(place, Gradients::Whole, size);
+            for keep in [Gradients::Whole, Gradients::Scattered, Gradients::Sharded] {
+                let (expected, found) = (ranks(false, keep, size), ranks(true, keep, size));
                 for ((found, norm), (expected, expected_norm)) in found.iter().zip(&expected) {
-                    assert_eq!(found, expected, "{place:?}, {size} ranks");
+                    assert_eq!(found, expected, "{keep:?}, {size} ranks");
                     assert!((norm / expected_norm - 1.0).abs() < 1e-6);
                 }
-            }
-            for keep in [Gradients::Scattered, Gradients::Sharded] {
-                let expected = ranks(Place::Host, keep, size);
-                assert_eq!(ranks(Place::Staged, keep, size), expected, "{keep:?}");
             }
         }
     }
 
     #[test]
     fn a_gradient_on_a_device_that_does_not_fit_or_comes_late_is_an_error() {
-        let reducer = reducer(1).on_device(Device::flex(), None);
+        let alone = || there(&ProcessGroup::single(), None);
+        let reducer = super::reducer(1).on_device(alone());
         reducer.used(0);
         reducer.begin_backward(true).unwrap();
         reducer.collect(0, Tensor::zeros([LEN + 1], &Device::flex()));
         let message = reducer.end_backward().unwrap_err().to_string();
         assert!(message.contains("has 4 elements"), "{message}");
 
-        let reducer = super::reducer(1).on_device(Device::flex(), None);
+        let reducer = super::reducer(1).on_device(alone());
         reducer.begin_backward(true).unwrap();
         reducer.used(0);
         fire(&reducer, 0, 1.0);
@@ -386,12 +372,20 @@ mod resident {
         assert!(message.contains("p0"), "{message}");
     }
 
-    /// A device whose reductions fail.
+    /// A device whose collectives fail.
     #[derive(Debug)]
     struct Broken;
 
-    impl DeviceReduce for Broken {
+    impl DeviceCollectives for Broken {
         fn start_mean(&self, _flat: Tensor<1>) -> Box<dyn DeviceHandle> {
+            Box::new(Self)
+        }
+
+        fn start_mean_of_shard(&self, _flat: Tensor<1>, _cuts: &Cuts) -> Box<dyn DeviceHandle> {
+            Box::new(Self)
+        }
+
+        fn start_gather(&self, _flat: Tensor<1>, _cuts: &Cuts) -> Box<dyn DeviceHandle> {
             Box::new(Self)
         }
     }
@@ -409,36 +403,35 @@ mod resident {
             timeout: Duration::from_secs(20),
             ..GroupOptions::default()
         };
-        let groups = ProcessGroup::in_process(2, &options).unwrap();
-        let step = |group: ProcessGroup| {
-            let reduce: Arc<dyn DeviceReduce> = match group.rank() {
-                0 => Arc::new(Broken),
-                _ => Arc::new(There {
-                    group: group.clone(),
-                    started: AtomicUsize::new(0),
-                }),
-            };
+        let step = |group: ProcessGroup, keep: Gradients| {
+            let mut resident = there(&group, None);
+            if group.rank() == 0 {
+                resident.within = Arc::new(Broken);
+            }
             let parameters = vec![ParameterSpec {
                 path: "p0".into(),
                 shape: vec![LEN],
                 dtype: DType::F32,
             }];
-            let reducer = Reducer::new(&group, parameters, &[], SMALL, Gradients::Whole).unwrap();
-            let reducer = reducer.on_device(Device::flex(), Some(reduce));
+            let reducer = Reducer::new(&group, parameters, &[], SMALL, keep).unwrap();
+            let reducer = reducer.on_device(resident);
             reducer.begin_backward(true).unwrap();
             reducer.end_backward().unwrap();
             // The group outlives the step, so nobody is missed.
             (reducer.wait().unwrap_err().to_string(), group)
         };
         let reason = crate::CollectiveError::NoProgress.to_string();
-        std::thread::scope(|scope| {
-            let step = &step;
-            let spawn = |group| scope.spawn(move || step(group));
-            let threads: Vec<_> = groups.into_iter().map(spawn).collect();
-            let ends: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
-            for (error, _) in &ends {
-                assert!(error.contains(&reason), "{error}");
-            }
-        });
+        for keep in [Gradients::Whole, Gradients::Scattered, Gradients::Sharded] {
+            let groups = ProcessGroup::in_process(2, &options).unwrap();
+            std::thread::scope(|scope| {
+                let step = &step;
+                let spawn = |group| scope.spawn(move || step(group, keep));
+                let threads: Vec<_> = groups.into_iter().map(spawn).collect();
+                let ends: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+                for (error, _) in &ends {
+                    assert!(error.contains(&reason), "{error}");
+                }
+            });
+        }
     }
 }

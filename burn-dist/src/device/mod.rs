@@ -9,6 +9,7 @@ mod choose;
 mod error;
 mod found;
 mod memory;
+mod staged;
 
 use std::sync::Arc;
 
@@ -17,10 +18,11 @@ use burn::tensor::Device;
 pub use error::DeviceError;
 pub use memory::{MemoryShortage, device_memory, reserved};
 
-use crate::bucket::DeviceReduce;
+use crate::bucket::{Alone, DeviceCollectives};
 use crate::world::World;
 use crate::{Error, ProcessGroup};
 use choose::{Pick, choose};
+pub(crate) use staged::Staged;
 
 /// Which kind of device is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,40 +127,35 @@ pub fn list() -> Vec<String> {
     found::list()
 }
 
-/// What reduces gradients on `device` without bringing them to the host, where there is such a thing.
-/// A collective call.
+/// The collectives of `group` on `device`, whose memory the processor does not share: NCCL's if all ranks
+/// can, else through host memory. A collective call.
 pub(crate) fn collectives(
     device: &Device,
     group: &ProcessGroup,
-) -> Result<Option<Arc<dyn DeviceReduce>>, Error> {
+) -> Result<Arc<dyn DeviceCollectives>, Error> {
     if group.size() == 1 {
-        return Ok(None);
+        return Ok(Arc::new(Alone));
     }
     #[cfg(all(feature = "cuda", not(feature = "fusion")))]
-    let connected = crate::nccl::connect(device, group)?;
-    #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
-    let connected: Result<std::convert::Infallible, String> = {
-        let _ = device;
-        let without = match cfg!(feature = "fusion") {
-            true => "this program is built with fusion",
-            false => "this program is built without cuda",
-        };
-        Err(without.to_owned())
-    };
-    let reason = match connected {
-        #[cfg(all(feature = "cuda", not(feature = "fusion")))]
-        Ok(reduce) => {
-            tracing::info!("gradients stay on the device: NCCL {}", reduce.version());
-            return Ok(Some(Arc::new(reduce)));
+    let reason = match crate::nccl::connect(device, group)? {
+        Ok(nccl) => {
+            tracing::info!("buckets stay on the device: NCCL {}", nccl.version());
+            return Ok(Arc::new(nccl));
         }
-        #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
-        Ok(never) => match never {},
         Err(reason) => reason,
     };
+    #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
+    let reason = match cfg!(feature = "fusion") {
+        true => "this program is built with fusion",
+        false => "this program is built without cuda",
+    };
     if group.rank() == 0 {
-        tracing::info!("gradients go through host memory, without NCCL: {reason}");
+        tracing::info!("buckets go through host memory, without NCCL: {reason}");
     }
-    Ok(None)
+    Ok(Arc::new(Staged {
+        group: group.clone(),
+        device: device.clone(),
+    }))
 }
 
 /// Whether tensors of `device` are in memory that the processor reads at no cost.

@@ -1,6 +1,7 @@
 //! The little of NCCL that is needed.
 
 use super::NcclError;
+use crate::Cuts;
 use crate::collective::Descriptor;
 
 /// What rank 0 makes and all others need to meet it.
@@ -27,11 +28,12 @@ pub(crate) trait Nccl: Send + 'static {
     /// Waits until what computes the elements is done.
     fn make_ready(&self, memory: &mut Self::Memory) -> Result<(), NcclError>;
 
-    /// Puts a collective, in place, on the stream.
+    /// Puts a collective, in place, on the stream; `cuts` says which shards are whose.
     fn enqueue(
         &self,
         communicator: &mut Self::Communicator,
         what: &Descriptor,
+        cuts: &Cuts,
         memory: &mut Self::Memory,
     ) -> Result<(), NcclError>;
 

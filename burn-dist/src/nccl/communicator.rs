@@ -13,7 +13,7 @@ use super::NcclError;
 use super::api::{Nccl, UniqueId};
 use crate::collective::{Descriptor, Kind};
 use crate::error::{CollectiveError, Error};
-use crate::{Buffer, DType, Handle, ProcessGroup, ReduceOp, shard};
+use crate::{Buffer, Cuts, DType, Handle, ProcessGroup, ReduceOp, shard};
 
 /// How long the thread asks without a pause whether a collective is done.
 const EAGER: Duration = Duration::from_micros(200);
@@ -34,10 +34,26 @@ pub(crate) struct Communicator<N: Nccl> {
 
 struct Job<N: Nccl> {
     what: Descriptor,
+    cuts: Cuts,
     /// What all ranks call.
     called: Handle,
     memory: N::Memory,
     answer: SyncSender<Result<N::Memory, Error>>,
+}
+
+/// What a rank asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub kind: Kind,
+    /// `None` where nothing is reduced.
+    pub op: Option<ReduceOp>,
+    pub dtype: DType,
+    /// Number of elements.
+    pub len: usize,
+    /// From where; 0 where there is no root.
+    pub root: usize,
+    /// Where the elements are cut into the ranks' shards.
+    pub cuts: Cuts,
 }
 
 /// A collective that was started.
@@ -90,21 +106,28 @@ impl<N: Nccl> Communicator<N> {
         })
     }
 
-    /// Starts a collective on `len` elements in `memory`. Every rank calls the same on the thread
-    /// that also calls the host group's collectives.
-    pub fn start(
-        &self,
-        (kind, op): (Kind, Option<ReduceOp>),
-        (dtype, len): (DType, usize),
-        root: usize,
-        memory: N::Memory,
-    ) -> Started<N::Memory> {
+    /// The ranks, in host memory.
+    pub fn group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
+    /// Starts a collective on the elements in `memory`. Every rank calls the same on the thread that
+    /// also calls the host group's collectives.
+    pub fn start(&self, call: Call, memory: N::Memory) -> Started<N::Memory> {
         let (answer, receiver) = sync_channel(1);
         let started = Started { answer: receiver };
-        if let Some(error) = refuse(op, dtype, root, self.group.size()) {
+        if let Some(error) = refuse(&call, self.group.size()) {
             let _ = answer.send(Err(error.into()));
             return started;
         }
+        let Call {
+            kind,
+            op,
+            dtype,
+            len,
+            root,
+            cuts,
+        } = call;
         let what = Descriptor {
             sequence: self.sequence.fetch_add(1, Ordering::AcqRel) + 1,
             kind,
@@ -113,11 +136,15 @@ impl<N: Nccl> Communicator<N> {
             root: u16::try_from(root).unwrap_or(u16::MAX),
             len: len as u64,
             bucket: 0,
-            cuts: 0,
+            cuts: match kind.has_shards() {
+                true => cuts.digest(),
+                false => 0,
+            },
         };
         let job = Job {
             called: tell(&self.group, &what),
             what,
+            cuts,
             memory,
             answer,
         };
@@ -146,10 +173,16 @@ impl<N: Nccl> std::fmt::Debug for Communicator<N> {
 }
 
 /// What can be known to be wrong without the others.
-fn refuse(op: Option<ReduceOp>, dtype: DType, root: usize, size: usize) -> Option<CollectiveError> {
-    let mean = op == Some(ReduceOp::Mean);
+fn refuse(call: &Call, size: usize) -> Option<CollectiveError> {
+    let Call {
+        dtype, len, root, ..
+    } = *call;
+    let mean = call.op == Some(ReduceOp::Mean);
     if mean && !matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) {
         return Some(CollectiveError::MeanOfIntegers { dtype });
+    }
+    if call.kind.has_shards() && !call.cuts.fit(len, size) {
+        return Some(CollectiveError::Cuts { len, size });
     }
     (root >= size).then_some(CollectiveError::NoSuchRoot { root, size })
 }
@@ -235,6 +268,7 @@ fn serve<N: Nccl>(
     while let Ok(job) = jobs.recv() {
         let Job {
             what,
+            cuts,
             called,
             memory,
             answer,
@@ -245,7 +279,7 @@ fn serve<N: Nccl>(
             let _ = answer.send(Err(CollectiveError::Unusable { first }.into()));
             continue;
         };
-        let done = carry_out(nccl, active, group, &what, called, memory);
+        let done = carry_out(nccl, active, group, (&what, &cuts), called, memory);
         if let Err(error) = &done {
             if let Some(communicator) = communicator.take() {
                 nccl.abort(communicator);
@@ -264,7 +298,7 @@ fn carry_out<N: Nccl>(
     nccl: &N,
     communicator: &mut N::Communicator,
     group: &ProcessGroup,
-    what: &Descriptor,
+    (what, cuts): (&Descriptor, &Cuts),
     called: Handle,
     mut memory: N::Memory,
 ) -> Result<N::Memory, Error> {
@@ -273,7 +307,7 @@ fn carry_out<N: Nccl>(
     if what.kind == Kind::Barrier || what.len == 0 {
         return Ok(memory);
     }
-    nccl.enqueue(communicator, what, &mut memory)?;
+    nccl.enqueue(communicator, what, cuts, &mut memory)?;
     let (first, others) = group.timeouts();
     let limit = if what.sequence == 1 { first } else { others };
     let begin = Instant::now();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::NcclError;
 use super::api::{Nccl, UniqueId};
 use crate::collective::{Descriptor, Kind};
-use crate::{DType, ReduceOp, shard};
+use crate::{Cuts, DType, ReduceOp};
 
 /// What goes wrong on a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +122,7 @@ impl Nccl for Fake {
         &self,
         connected: &mut Connected,
         what: &Descriptor,
+        cuts: &Cuts,
         memory: &mut Memory,
     ) -> Result<(), NcclError> {
         assert!(memory.is_ready, "used before it was computed");
@@ -147,7 +148,7 @@ impl Nccl for Fake {
         places[connected.rank] = Some(memory.values.clone());
         if places.iter().all(Option::is_some) {
             let all: Vec<Shared> = places.iter().flatten().cloned().collect();
-            compute(what, &all);
+            compute(what, cuts, &all);
             put.remove(&what.sequence);
         }
         Ok(())
@@ -179,7 +180,7 @@ impl Nccl for Fake {
 }
 
 /// What the collective leaves with every rank; what is undefined becomes NaN.
-fn compute(what: &Descriptor, all: &[Shared]) {
+fn compute(what: &Descriptor, cuts: &Cuts, all: &[Shared]) {
     let before: Vec<Vec<f32>> = all.iter().map(|v| v.lock().unwrap().clone()).collect();
     let (len, size) = (what.len as usize, all.len());
     let reduced = |i: usize| {
@@ -193,7 +194,7 @@ fn compute(what: &Descriptor, all: &[Shared]) {
     };
     let owner = |i: usize| {
         (0..size)
-            .find(|r| shard(len, size, *r).contains(&i))
+            .find(|r| cuts.shard(len, size, *r).contains(&i))
             .unwrap()
     };
     for (rank, values) in all.iter().enumerate() {

@@ -14,7 +14,7 @@ use cudarc::driver::{CudaContext, CudaStream, sys};
 use super::NcclError;
 use super::api::{Nccl, UniqueId};
 use crate::collective::{Descriptor, Kind};
-use crate::{DType, ReduceOp, shard};
+use crate::{Cuts, DType, ReduceOp};
 
 /// As programs that only run NCCL have it, and as programs that are built with it have it.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
@@ -237,11 +237,11 @@ impl<K> Cuda<K> {
         self.stream.cu_stream().cast()
     }
 
-    /// One call per shard, for lengths that the world size does not divide.
+    /// One call per shard, where they are not of one length.
     fn by_shard(
         &self,
         connected: &Connected,
-        what: &Descriptor,
+        (what, cuts): (&Descriptor, &Cuts),
         address: u64,
     ) -> Result<(), NcclError> {
         let library = self.library;
@@ -251,7 +251,10 @@ impl<K> Cuda<K> {
         library.check("ncclGroupStart", unsafe { (library.group_start)() })?;
         let mut outcome = Ok(());
         for root in 0..connected.size {
-            let own = shard(len, connected.size, root);
+            let own = cuts.shard(len, connected.size, root);
+            if own.is_empty() {
+                continue;
+            }
             let place = address + (own.start * what.dtype.size()) as u64;
             let place = place as *mut c_void;
             let to = root as c_int;
@@ -337,14 +340,15 @@ impl<K: Send + 'static> Nccl for Cuda<K> {
         &self,
         connected: &mut Connected,
         what: &Descriptor,
+        cuts: &Cuts,
         memory: &mut DeviceMemory<K>,
     ) -> Result<(), NcclError> {
         let (library, comm, stream) = (self.library, connected.comm, self.stream());
         let len = usize::try_from(what.len).unwrap_or(usize::MAX);
         let (kind, op) = (data_type(what.dtype), reduction(what.op));
         let all = memory.address as *mut c_void;
-        let even = len.is_multiple_of(connected.size);
-        let own = shard(len, connected.size, connected.rank);
+        let even = *cuts == Cuts::Even && len.is_multiple_of(connected.size);
+        let own = cuts.shard(len, connected.size, connected.rank);
         let own_address = memory.address + (own.start * what.dtype.size()) as u64;
         let own_place = own_address as *mut c_void;
         // SAFETY: `memory` holds `len` elements of this type and stays with the caller until the
@@ -368,7 +372,7 @@ impl<K: Send + 'static> Nccl for Cuda<K> {
                     (library.broadcast)(all, all, len, kind, c_int::from(what.root), comm, stream),
                 ),
                 Kind::ReduceScatter | Kind::AllGather => {
-                    return self.by_shard(connected, what, memory.address);
+                    return self.by_shard(connected, (what, cuts), memory.address);
                 }
                 Kind::Barrier | Kind::GatherBytes | Kind::Register => return Ok(()),
             }

@@ -5,6 +5,8 @@
 //! cubecl may otherwise move or reuse the memory. After the collective the host has waited for
 //! NCCL's stream, so whatever is queued next on the compute stream comes after it.
 
+use std::ops::Range;
+
 use burn::backend::Cube;
 use burn::tensor::{Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
@@ -14,12 +16,12 @@ use cubecl_runtime::server::ServerStorage;
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 
 use super::NcclError;
-use super::communicator::{Communicator, Started};
+use super::communicator::{Call, Communicator, Started};
 use super::decide::{Offer, Verdict, decide};
 use super::library::{Cuda, DeviceMemory, Library};
-use crate::bucket::{DeviceHandle, DeviceReduce, gradient_dtype};
+use crate::bucket::{DeviceCollectives, DeviceHandle, gradient_dtype};
 use crate::collective::Kind;
-use crate::{DType, Error, ProcessGroup, ReduceOp};
+use crate::{Cuts, DType, Error, ProcessGroup, ReduceOp};
 
 type Storage = <<CudaRuntime as Runtime>::Server as ServerStorage>::Storage;
 type Guard = ManagedResource<<Storage as ComputeStorage>::Resource>;
@@ -35,7 +37,7 @@ struct Kept {
 pub(crate) fn connect(
     device: &Device,
     group: &ProcessGroup,
-) -> Result<Result<NcclReduce, String>, Error> {
+) -> Result<Result<NcclTensors, String>, Error> {
     let index = cuda_index(device);
     let offer = Offer {
         device: index.and_then(unique_name),
@@ -55,7 +57,7 @@ pub(crate) fn connect(
         .map_err(Error::from)
         .and_then(|cuda| Communicator::connect(cuda, group))
         .inspect_err(|error| group.abort(&error.to_string()))?;
-    Ok(Ok(NcclReduce {
+    Ok(Ok(NcclTensors {
         communicator,
         version,
     }))
@@ -83,51 +85,92 @@ fn unique_name(index: usize) -> Option<String> {
     Some(bytes)
 }
 
-/// Gradients reduced on the device.
+/// NCCL's collectives for tensors.
 #[derive(Debug)]
-pub(crate) struct NcclReduce {
+pub(crate) struct NcclTensors {
     communicator: Communicator<Cuda<Kept>>,
     version: String,
 }
 
-impl NcclReduce {
+impl NcclTensors {
     pub(crate) fn version(&self) -> &str {
         &self.version
     }
 
-    fn start(&self, call: (Kind, Option<ReduceOp>), flat: Tensor<1>) -> Waiting {
-        let (dtype, len) = (gradient_dtype(flat.dtype()), flat.shape().num_elements());
+    /// Starts a collective, of whose result a part may be all that is wanted.
+    fn start(
+        &self,
+        (kind, op): (Kind, Option<ReduceOp>),
+        flat: Tensor<1>,
+        cuts: &Cuts,
+        part: Option<Range<usize>>,
+    ) -> Waiting {
+        let len = flat.shape().num_elements();
+        let dtype = gradient_dtype(flat.dtype()).unwrap_or(DType::F32);
+        let call = Call {
+            kind,
+            op,
+            dtype,
+            len,
+            root: 0,
+            cuts: cuts.clone(),
+        };
         match memory(flat) {
-            Ok(memory) => {
-                let elements = (dtype.unwrap_or(DType::F32), len);
-                Waiting::For(self.communicator.start(call, elements, 0, memory))
-            }
+            Ok(memory) => Waiting::For(self.communicator.start(call, memory), part),
             Err(error) => Waiting::Failed(error),
         }
     }
 }
 
-impl DeviceReduce for NcclReduce {
+const MEAN: Option<ReduceOp> = Some(ReduceOp::Mean);
+
+impl DeviceCollectives for NcclTensors {
     fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle> {
-        Box::new(self.start((Kind::AllReduce, Some(ReduceOp::Mean)), flat))
+        Box::new(self.start((Kind::AllReduce, MEAN), flat, &Cuts::Even, None))
+    }
+
+    fn start_mean_of_shard(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle> {
+        let len = flat.shape().num_elements();
+        let group = self.communicator.group();
+        let own = cuts.shard(len, group.size(), group.rank());
+        Box::new(self.start((Kind::ReduceScatter, MEAN), flat, cuts, Some(own)))
+    }
+
+    fn start_gather(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle> {
+        Box::new(self.start((Kind::AllGather, None), flat, cuts, None))
     }
 }
 
-/// A collective on a tensor, or why it was not started.
+/// A collective on a tensor and the part of it that is wanted, or why it was not started.
 enum Waiting {
-    For(Started<DeviceMemory<Kept>>),
+    For(Started<DeviceMemory<Kept>>, Option<Range<usize>>),
     Failed(NcclError),
 }
 
 impl DeviceHandle for Waiting {
     fn wait(self: Box<Self>) -> Result<Tensor<1>, Error> {
         match *self {
-            Self::For(started) => {
+            Self::For(started, part) => {
                 let memory = started.wait()?;
-                Ok(Tensor::from_primitive::<Cube>(memory.keep.tensor))
+                let all = Tensor::from_primitive::<Cube>(memory.keep.tensor);
+                Ok(match part {
+                    Some(part) => own_memory(all, part),
+                    None => all,
+                })
             }
             Self::Failed(error) => Err(error.into()),
         }
+    }
+}
+
+/// A copy of a part, so that the rest can be given back; of an empty one something, since devices have
+/// no empty memory.
+fn own_memory(all: Tensor<1>, part: Range<usize>) -> Tensor<1> {
+    let len = part.len().max(1);
+    let own = Tensor::empty([len], (&all.device(), all.dtype()));
+    match part.is_empty() {
+        true => own,
+        false => own.slice_assign(0..len, all.slice(part)),
     }
 }
 
@@ -169,7 +212,7 @@ pub fn self_test(device: &Device) -> Result<String, Error> {
     let version = super::version()?;
     let group = ProcessGroup::single();
     let communicator = Communicator::connect(Cuda::open(index)?, &group)?;
-    let reduce = NcclReduce {
+    let nccl = NcclTensors {
         communicator,
         version: version.clone(),
     };
@@ -185,7 +228,8 @@ pub fn self_test(device: &Device) -> Result<String, Error> {
         for call in calls {
             let values: Vec<f32> = (0..len).map(|i| (i % 1000) as f32).collect();
             let sent = Tensor::<1>::from_floats(values.as_slice(), &device.clone().inner());
-            let got = Box::new(reduce.start(call, sent)).wait()?.into_data();
+            let started = nccl.start(call, sent, &Cuts::Even, None);
+            let got = Box::new(started).wait()?.into_data();
             if got.as_slice::<f32>().ok() != Some(values.as_slice()) {
                 let reason = format!("wrong result for {len} elements");
                 return Err(NcclError::Call {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::communicator::Communicator;
+use super::communicator::{Call, Communicator};
 use super::fake::{Failure, Fake, Memory, Wire};
 use crate::collective::Kind;
 use crate::error::{CollectiveError, Error};
 use crate::group::{GroupOptions, TransportKind};
-use crate::{DType, ProcessGroup, ReduceOp, shard};
+use crate::{Cuts, DType, ProcessGroup, ReduceOp, shard};
 
 const PATIENCE: Duration = Duration::from_millis(600);
 
@@ -59,9 +59,33 @@ fn run(
     root: usize,
     values: Vec<f32>,
 ) -> Result<Vec<f32>, Error> {
-    let elements = (DType::F32, values.len());
-    let started = communicator.start((kind, op), elements, root, Memory::of(values));
-    Ok(started.wait()?.take())
+    cut(communicator, (kind, op), root, Cuts::Even, values)
+}
+
+fn cut(
+    communicator: &Communicator<Fake>,
+    (kind, op): (Kind, Option<ReduceOp>),
+    root: usize,
+    cuts: Cuts,
+    values: Vec<f32>,
+) -> Result<Vec<f32>, Error> {
+    let call = Call {
+        cuts,
+        root,
+        ..elements((kind, op), DType::F32, values.len())
+    };
+    Ok(communicator.start(call, Memory::of(values)).wait()?.take())
+}
+
+fn elements((kind, op): (Kind, Option<ReduceOp>), dtype: DType, len: usize) -> Call {
+    Call {
+        kind,
+        op,
+        dtype,
+        len,
+        root: 0,
+        cuts: Cuts::Even,
+    }
 }
 
 fn sum(communicator: &Communicator<Fake>, values: Vec<f32>) -> Result<Vec<f32>, Error> {
@@ -72,6 +96,36 @@ fn sum(communicator: &Communicator<Fake>, values: Vec<f32>) -> Result<Vec<f32>, 
         0,
         values,
     )
+}
+
+#[test]
+fn shards_may_be_of_any_length_if_all_ranks_agree() {
+    let ends = |ends: &[usize]| Cuts::Ends(ends.into());
+    let sum = (Kind::ReduceScatter, Some(ReduceOp::Sum));
+    let (results, _) = ranks(&[Failure::None; 3], |group, nccl| {
+        let (rank, cuts) = (group.rank(), ends(&[2, 2, 9]));
+        let mine = cuts.shard(9, 3, rank);
+        let sums: Vec<f32> = (0..9).map(|i| (0..3).map(|r| own(r, 9)[i]).sum()).collect();
+        let scattered = cut(&nccl, sum, 0, cuts.clone(), own(rank, 9))?;
+        assert_eq!(scattered[mine.clone()], sums[mine]);
+        let gathered = cut(&nccl, (Kind::AllGather, None), 0, cuts, own(rank, 9))?;
+        assert_eq!(
+            (&gathered[..2], &gathered[2..]),
+            (&own(0, 9)[..2], &own(2, 9)[2..])
+        );
+        let refused = cut(&nccl, sum, 0, ends(&[2, 9]), own(rank, 9)).unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("not cut into shards of 3 ranks")
+        );
+        let theirs = [ends(&[2, 2, 9]), Cuts::Even][usize::from(rank == 1)].clone();
+        cut(&nccl, sum, 0, theirs, own(rank, 9))
+    });
+    for result in results {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("disagree"), "{error}");
+    }
 }
 
 /// What rank `rank` has before a collective.
@@ -134,7 +188,8 @@ fn collectives_run_while_the_caller_goes_on_and_mix_with_the_groups_own() {
         let started: Vec<_> = (0..20)
             .map(|i| {
                 let call = (Kind::AllReduce, Some(ReduceOp::Sum));
-                let started = nccl.start(call, (DType::F32, 3), 0, Memory::of(vec![i as f32; 3]));
+                let call = elements(call, DType::F32, 3);
+                let started = nccl.start(call, Memory::of(vec![i as f32; 3]));
                 let mut word = [1u8];
                 group.all_reduce(&mut word, ReduceOp::Sum)?;
                 assert_eq!(word, [2]);
@@ -253,7 +308,8 @@ fn what_fails_while_connecting_is_known_to_all() {
 fn what_is_wrong_without_the_others_is_refused_alone() {
     let (results, _) = ranks(&[Failure::None; 2], |_, nccl| {
         let call = (Kind::AllReduce, Some(ReduceOp::Mean));
-        let mean = nccl.start(call, (DType::I64, 1), 0, Memory::of(vec![1.0]));
+        let call = elements(call, DType::I64, 1);
+        let mean = nccl.start(call, Memory::of(vec![1.0]));
         let error = mean.wait().err().map(|error| error.to_string());
         assert!(error.unwrap_or_default().contains("mean of"));
         let root = run(&nccl, Kind::Broadcast, None, 7, vec![1.0]);

@@ -2,18 +2,18 @@
 //! parameters themselves (Polyak & Juditsky 1992, <https://doi.org/10.1137/0330046>).
 //!
 //! The average of a parameter is flat, so it can be cut like any other state that is spread over
-//! ranks, and lies where the parameter is stepped: in host memory or on a GPU.
+//! ranks, and lies where the parameter is stepped.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use serde_json::Value;
 
 use super::replicas::AutodiffPlace;
 use super::{ParallelError, ParameterSpec, StateSourceRead, state};
+use crate::values::Values;
 
 /// Under which the average is saved.
 pub(super) const NAME: &str = "ema";
@@ -52,35 +52,26 @@ impl EmaOptions {
     }
 }
 
-/// The average of what this rank owns of a parameter.
-#[derive(Clone, Debug)]
-pub(super) enum Average {
-    /// In host memory. A snapshot shares it until it next changes.
-    Host(Arc<Vec<f32>>),
-    /// Of a whole parameter, on its GPU.
-    Device(Box<Tensor<1>>),
-}
-
 /// The average of every trainable parameter.
 pub(super) struct Ema {
     options: EmaOptions,
     updates: u64,
-    /// By index in visit order.
-    values: Vec<Average>,
+    /// By index in visit order, of what this rank owns.
+    values: Vec<Values>,
 }
 
 impl Ema {
     /// Starts at the `values` that this rank owns of every parameter.
-    pub(super) fn new(options: EmaOptions, values: Vec<Arc<Vec<f32>>>) -> Self {
+    pub(super) fn new(options: EmaOptions, values: Vec<Values>) -> Self {
         Self {
             options,
             updates: 0,
-            values: values.into_iter().map(Average::Host).collect(),
+            values,
         }
     }
 
     /// Starts anew.
-    pub(super) fn start_at(&mut self, values: Vec<Arc<Vec<f32>>>) {
+    pub(super) fn start_at(&mut self, values: Vec<Values>) {
         *self = Self::new(self.options, values);
     }
 
@@ -93,48 +84,34 @@ impl Ema {
 
     /// Takes in the new values, in host memory, of what this rank owns of a parameter.
     pub(super) fn update(&mut self, index: usize, values: &[f32], weight: f32) {
-        if let Some(Average::Host(average)) = self.values.get_mut(index) {
-            // Copies only while a snapshot is being written.
-            blend(Arc::make_mut(average).as_mut_slice(), values, weight);
+        if let Some(average) = self.values.get_mut(index) {
+            blend(average.host_mut(), values, weight);
         }
     }
 
-    /// Takes in the new values of a parameter on a GPU.
+    /// Takes in the new values of what this rank owns of a parameter on a GPU.
     pub(super) fn update_on_device<const D: usize>(
         &mut self,
         index: usize,
-        value: Tensor<D>,
+        values: Tensor<D>,
         weight: f32,
     ) {
-        let Some(place) = self.values.get_mut(index) else {
+        let Some(place) = self.values.get_mut(index).filter(|place| !place.is_empty()) else {
             return;
         };
-        let value = value.flatten::<1>(0, D - 1).cast(FloatDType::F32);
-        let nothing = Average::Host(Arc::default());
-        let average = match std::mem::replace(place, nothing) {
-            Average::Host(values) => Tensor::from_floats(values.as_slice(), &value.device()),
-            Average::Device(average) => *average,
-        };
-        let step = (value - average.clone()).mul_scalar(weight);
-        *place = Average::Device(Box::new(average + step));
+        let values = values.reshape([place.len()]).cast(FloatDType::F32);
+        let average = place.take().into_tensor(&values.device());
+        let step = (values - average.clone()).mul_scalar(weight);
+        *place = Values::on_device(average + step);
     }
 
     /// The averages of what this rank owns of every parameter.
-    pub(super) fn all(&self) -> &[Average] {
+    pub(super) fn all(&self) -> &[Values] {
         &self.values
     }
 
-    /// The same where parameters are cut, and so in host memory.
-    pub(super) fn pieces(&self) -> Vec<Arc<Vec<f32>>> {
-        let piece = |average: &Average| match average {
-            Average::Host(values) => values.clone(),
-            Average::Device(_) => Arc::default(),
-        };
-        self.values.iter().map(piece).collect()
-    }
-
     /// The average of the parameter with this index.
-    pub(super) fn get(&self, index: usize) -> Option<&Average> {
+    pub(super) fn get(&self, index: usize) -> Option<&Values> {
         self.values.get(index)
     }
 
@@ -143,11 +120,11 @@ impl Ema {
         vec![(UPDATES.to_owned(), self.updates.into())]
     }
 
-    /// Continues from a state that has averages; false if it has none.
+    /// Continues from a state that has averages, on `device` or in host memory; false if it has none.
     pub(super) fn restore(
         &mut self,
-        parameters: &[ParameterSpec],
-        owned: &[Range<usize>],
+        (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
+        device: Option<&Device>,
         source: &dyn StateSourceRead,
     ) -> Result<bool, ParallelError> {
         let scalars = state::scalars(source, NAME);
@@ -164,7 +141,7 @@ impl Ema {
         let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
             let name = tensor_name(&parameter.path);
             let values = state::read_owned(source, &name, parameter, owned);
-            let average = values.map(|values| Average::Host(Arc::new(values)));
+            let average = values.map(|values| Values::put(values, device));
             average.map_err(|reason| failed(&name, reason))
         };
         let all = parameters.iter().zip(owned);
@@ -177,7 +154,7 @@ impl Ema {
 pub(super) fn put_into<M: Module>(
     model: M,
     parameters: &[ParameterSpec],
-    values: Vec<Average>,
+    values: Vec<Values>,
 ) -> M {
     let paths = parameters.iter().map(|parameter| parameter.path.as_str());
     model.map(&mut Put {
@@ -270,7 +247,7 @@ impl ModuleMapper for Load<'_> {
 
 struct Put<'a> {
     path: Vec<String>,
-    averages: HashMap<&'a str, Average>,
+    averages: HashMap<&'a str, Values>,
 }
 
 impl ModuleMapper for Put<'_> {
@@ -287,16 +264,13 @@ impl ModuleMapper for Put<'_> {
             return param;
         };
         let shape = param.lazy_shape();
-        match average {
-            Average::Host(values) if values.len() == shape.num_elements() => {
-                let data = TensorData::new(values.to_vec(), shape);
-                param.map(|value| Tensor::from_data(data, (&value.device(), value.dtype())))
-            }
-            Average::Device(average) if average.shape().num_elements() == shape.num_elements() => {
-                param.map(|value| average.reshape(shape).cast(FloatDType::from(value.dtype())))
-            }
-            _ => param,
+        if average.len() != shape.num_elements() {
+            return param;
         }
+        param.map(|value| {
+            let average = average.into_tensor(&value.device());
+            average.reshape(shape).cast(FloatDType::from(value.dtype()))
+        })
     }
 }
 

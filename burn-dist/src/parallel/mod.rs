@@ -58,10 +58,10 @@ use crate::autograd::{GradHooks, ParameterSource, forget_anchor, full_precision}
 use crate::bucket::Reducer;
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
-use crate::zero::{Store, gather_values};
+use crate::zero::{Store, gather_values, steps_on};
 use crate::{ProcessGroup, device};
 use describe::Description;
-use ema::{Average, Ema};
+use ema::Ema;
 use optimizer::OptimizerState;
 use replicas::Which;
 use shard_groups::ShardGroups;
@@ -151,15 +151,8 @@ impl<M: Module> Parallel<M> {
         let sizes = options.buckets;
         let reducer = Reducer::new(&shards.within, parameters, &whole, sizes, keep)?;
         let mut reducer = reducer.replicated(shards.across.clone());
-        let device = model
-            .devices()
-            .into_iter()
-            .next()
-            .unwrap_or_else(Device::flex);
-        if !device::is_host(&device) {
-            let device = device.inner();
-            let reduce = device::collectives(&device, group)?;
-            reducer = reducer.on_device(device, reduce);
+        if let Some(device) = resident_device(&model) {
+            reducer = reducer.on_device(shards.resident(device)?);
         }
         let reducer = Arc::new(reducer);
         let (model, store) = match sharded {
@@ -217,9 +210,8 @@ impl<M: Module> Parallel<M> {
             return Err(ParallelError::NothingToTrain);
         }
         let strategy = options.strategy;
-        let on_host = || model.devices().iter().all(device::is_host);
-        let optimizer =
-            OptimizerState::new(optimizer, &parameters, strategy.shards() || on_host())?;
+        let fuses = resident_device(model).is_none_or(|device| steps_on(&device));
+        let optimizer = OptimizerState::new(optimizer, &parameters, fuses)?;
         if strategy.shards()
             && let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32)
         {
@@ -240,7 +232,8 @@ impl<M: Module> Parallel<M> {
         let Some(options) = options.ema else {
             return (model, Ok(None));
         };
-        let (model, pieces) = pieces_of(model, reducer.owned());
+        let device = reducer.resident().map(|resident| &resident.device);
+        let (model, pieces) = pieces_of(model, reducer.owned(), device);
         (model, pieces.map(|pieces| Some(Ema::new(options, pieces))))
     }
 
@@ -252,7 +245,8 @@ impl<M: Module> Parallel<M> {
         (all, within): (&ProcessGroup, &ProcessGroup),
         reducer: &Arc<Reducer>,
     ) -> (M, Result<Option<Arc<Store>>, ParallelError>) {
-        let (model, pieces) = take_pieces(model, reducer.owned(), all);
+        let device = reducer.resident().map(|resident| &resident.device);
+        let (model, pieces) = take_pieces(model, reducer.owned(), device, all);
         let store = |pieces| {
             Arc::new(Store::new(
                 within,
@@ -289,11 +283,7 @@ impl<M: Module> Parallel<M> {
         let whole = match self.options.strategy.shards() {
             // What fails here fails in the next collective again, and is reported there.
             true => {
-                let whole = gather_values(&self.shards.within, &self.reducer, &ema.pieces());
-                let whole = whole.unwrap_or_default().into_iter();
-                whole
-                    .map(|values| Average::Host(Arc::new(values)))
-                    .collect()
+                gather_values(&self.shards.within, &self.reducer, ema.all()).unwrap_or_default()
             }
             false => ema.all().to_vec(),
         };
@@ -326,7 +316,7 @@ impl<M: Module> Parallel<M> {
             None => model,
         };
         let pieces = match &self.ema {
-            Some(ema) => ema.pieces(),
+            Some(ema) => ema.all().to_vec(),
             None => store.pieces(),
         };
         let result = store.lend(pieces, || full_precision(|| then(&model)));
@@ -458,13 +448,13 @@ impl<M: Module> Parallel<M> {
         let Some(model) = self.model.take() else {
             return Ok(());
         };
-        let device = model.devices().into_iter().next().unwrap_or_default();
         let (model, outcome) = state::restore_model(model, source, self.store.is_some());
         self.model = Some(model);
         outcome?;
-        let (parameters, owned) = (self.reducer.parameters(), self.reducer.owned());
+        let own = (self.reducer.parameters(), self.reducer.owned());
+        let resident = self.reducer.resident().map(|resident| &resident.device);
         if let Some(store) = &self.store {
-            let pieces = state::restore_pieces(parameters, owned, source)?;
+            let pieces = state::restore_pieces(own, resident, source)?;
             store.update(|own| own.clone_from_slice(&pieces));
         }
         if let Some(loss_scale) = &mut self.loss_scale {
@@ -477,7 +467,7 @@ impl<M: Module> Parallel<M> {
                 })?;
         }
         if let Some(ema) = &mut self.ema
-            && !ema.restore(parameters, owned, source)?
+            && !ema.restore(own, resident, source)?
         {
             let values = match (&self.store, self.model.take()) {
                 (Some(store), model) => {
@@ -485,7 +475,7 @@ impl<M: Module> Parallel<M> {
                     store.pieces()
                 }
                 (None, Some(model)) => {
-                    let (model, pieces) = pieces_of(model, owned);
+                    let (model, pieces) = pieces_of(model, own.1, resident);
                     self.model = Some(model);
                     pieces?
                 }
@@ -493,14 +483,9 @@ impl<M: Module> Parallel<M> {
             };
             ema.start_at(values);
         }
-        let cut = self.options.strategy.shards();
-        // Where it is stepped: shards in host memory, wherever the model is.
-        let device = match cut {
-            true => Device::flex(),
-            false => device.inner(),
-        };
-        let optimizer = &mut self.optimizer;
-        state::restore_optimizer(parameters, owned, optimizer, source, &device, cut)
+        let device = resident.cloned().unwrap_or_else(Device::flex);
+        let (optimizer, cut) = (&mut self.optimizer, self.options.strategy.shards());
+        state::restore_optimizer(own, optimizer, source, &device, cut)
     }
 
     /// Changes the number of micro-batches of the steps that follow. Every rank makes this call.
@@ -560,6 +545,12 @@ impl<M: Module> Parallel<M> {
             .as_ref()
             .expect("the model is only absent while `step` or `sync_buffers` replaces it")
     }
+}
+
+/// The device of a model's parameters, if it is not the processor.
+fn resident_device<M: Module>(model: &M) -> Option<Device> {
+    let device = model.devices().into_iter().next()?;
+    (!device::is_host(&device)).then(|| device.inner())
 }
 
 /// Under which the loss scale is saved.

@@ -1,8 +1,8 @@
 //! Burn's optimizers, one parameter at a time and chosen at run time.
 //!
 //! Burn's own module optimizer keeps its state by parameter id, and ids differ between ranks. Here
-//! the state lies by index in visit order. Where parameters are in host memory, AdamW, Adam and SGD
-//! are a fused loop over it, with Burn's arithmetic; everything else is stepped by Burn.
+//! the state lies by index in visit order. AdamW, Adam and SGD are stepped in one pass, with Burn's
+//! arithmetic; everything else by Burn.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use burn::optim::{
     AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, DynOptimizer, DynState,
     LambConfig, LionConfig, MuonConfig, Optimizer, RmsPropConfig, SgdConfig,
 };
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Shape, Tensor, TensorData};
 
 use super::groups::{self, Choice, ParameterGroup};
 use super::{ParallelError, ParameterSpec};
-use crate::zero::{Fused, FusedState};
+use crate::zero::{Fused, FusedState, steps_on};
 
 /// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
 /// any [`burn::optim::Optimizer`] through [`new`](Self::new).
@@ -138,17 +138,17 @@ pub(super) struct OptimizerState {
 }
 
 impl OptimizerState {
-    /// `on_host`: whether parameters are stepped in host memory.
+    /// `fuses`: whether there are steps in one pass where the parameters are.
     pub(super) fn new(
         optimizer: &ParameterOptimizer,
         parameters: &[ParameterSpec],
-        on_host: bool,
+        fuses: bool,
     ) -> Result<Self, ParallelError> {
         let mut choices = groups::choose(optimizer, parameters)?;
         for (choice, parameter) in choices.iter_mut().zip(parameters) {
             choice.fused = choice
                 .fused
-                .filter(|_| on_host && parameter.dtype == crate::DType::F32);
+                .filter(|_| fuses && parameter.dtype == crate::DType::F32);
         }
         Ok(Self {
             choices,
@@ -178,57 +178,80 @@ impl OptimizerState {
         }
     }
 
-    /// The new value of the parameter with this index; both tensors on the same plain device.
+    /// The new value of the parameter with this index, by its gradient times `factor`; both tensors on
+    /// the same plain device.
     pub(super) fn step<const D: usize>(
         &mut self,
         index: usize,
         learning_rate: f64,
         value: Tensor<D>,
         gradient: Tensor<D>,
+        factor: Option<f64>,
     ) -> Tensor<D> {
-        let Some(choice) = self.choices.get(index) else {
+        let (Some(choice), Some(place)) = (self.choices.get(index), self.states.get_mut(index))
+        else {
             return value;
         };
-        let state = match self.states.get_mut(index).and_then(Option::take) {
+        let rate = learning_rate * choice.lr_factor;
+        if let Some(fused) = choice.fused.filter(|_| steps_on(&value.device())) {
+            let (shape, len) = (value.shape(), value.shape().num_elements());
+            let mut state = match place.take() {
+                Some(Kept::Fused(state)) => Some(state),
+                _ => None,
+            };
+            let (value, gradient) = (value.reshape([len]), gradient.reshape([len]));
+            let factor = factor.map(|factor| factor as f32);
+            let value = fused.step_on_device(rate, value, gradient, factor, &mut state);
+            *place = state.map(Kept::Fused);
+            return value.reshape(shape);
+        }
+        let gradient = match factor {
+            Some(factor) => gradient.mul_scalar(factor),
+            None => gradient,
+        };
+        let state = match place.take() {
             Some(Kept::Burn(state)) => Some(state),
             _ => None,
         };
-        let (value, state) = choice.optimizer.step_dyn(
-            D,
-            learning_rate * choice.lr_factor,
-            value.into_bridge(),
-            gradient.into_bridge(),
-            state,
-        );
-        self.set_state(index, state.map(Kept::Burn));
+        let (value, gradient) = (value.into_bridge(), gradient.into_bridge());
+        let (value, state) = choice.optimizer.step_dyn(D, rate, value, gradient, state);
+        *place = state.map(Kept::Burn);
         Tensor::from_bridge(value)
     }
 
-    /// The same in host memory, in whatever shape.
-    fn step_data(
+    /// The same of what this rank owns of a parameter, flat.
+    pub(super) fn step_flat(
         &mut self,
         index: usize,
         learning_rate: f64,
-        value: TensorData,
-        gradient: TensorData,
-    ) -> TensorData {
+        values: Tensor<1>,
+        gradients: Tensor<1>,
+        factor: Option<f64>,
+    ) -> Tensor<1> {
+        let len = values.shape().num_elements();
+        let whole = self.choices.get(index).and_then(|c| c.whole.as_ref());
+        let shape = match whole {
+            Some(shape) if shape.iter().product::<usize>() == len => shape.clone(),
+            _ => vec![len],
+        };
         macro_rules! by_dimensions {
             ($($dimensions:literal)*) => {
-                match value.shape().len() {
+                match shape.len() {
                     $($dimensions => {
-                        let [value, gradient] = [value, gradient]
-                            .map(|data| Tensor::<$dimensions>::from_data(data, &Device::flex()));
-                        self.step(index, learning_rate, value, gradient).into_data()
+                        let shape = Shape::from(shape);
+                        let values = values.reshape::<$dimensions, _>(shape.clone());
+                        let gradients = gradients.reshape::<$dimensions, _>(shape);
+                        self.step(index, learning_rate, values, gradients, factor).reshape([len])
                     })*
                     // Burn's tensors have no more.
-                    _ => value,
+                    _ => values,
                 }
             };
         }
         by_dimensions!(0 1 2 3 4 5 6 7 8)
     }
 
-    /// Whether the parameter with this index is stepped in host memory, in one pass.
+    /// Whether the parameter with this index is stepped in one pass.
     pub(super) fn is_fused(&self, index: usize) -> bool {
         self.choices.get(index).is_some_and(|c| c.fused.is_some())
     }
@@ -247,8 +270,8 @@ impl OptimizerState {
         else {
             return;
         };
-        let factor = factor.map(|factor| factor as f32);
         if let Some(fused) = &choice.fused {
+            let factor = factor.map(|factor| factor as f32);
             let mut own = match state.take() {
                 Some(Kept::Fused(state)) => Some(state),
                 _ => None,
@@ -258,15 +281,10 @@ impl OptimizerState {
             *state = own.map(Kept::Fused);
             return;
         }
-        let shape = match &choice.whole {
-            Some(shape) if shape.iter().product::<usize>() == values.len() => shape.clone(),
-            _ => vec![values.len()],
-        };
-        let scaled = gradients.iter().map(|g| g * factor.unwrap_or(1.0));
-        let gradient = TensorData::new(scaled.collect(), shape.clone());
-        let value = TensorData::new(values.to_vec(), shape);
-        let stepped = self.step_data(index, learning_rate, value, gradient);
-        if let Ok(stepped) = stepped.as_slice::<f32>()
+        let tensor = |values: &[f32]| Tensor::from_data(TensorData::from(values), &Device::flex());
+        let (value, gradient) = (tensor(values), tensor(gradients));
+        let stepped = self.step_flat(index, learning_rate, value, gradient, factor);
+        if let Ok(stepped) = stepped.into_data().as_slice::<f32>()
             && stepped.len() == values.len()
         {
             values.copy_from_slice(stepped);

@@ -6,6 +6,7 @@ use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Ten
 
 use super::ParallelError;
 use crate::ProcessGroup;
+use crate::autograd::WholeParameter;
 use crate::zero::Store;
 
 /// Which tensors of a model are broadcast.
@@ -68,7 +69,19 @@ pub(super) fn checksum<M: Module>(model: &M) -> Result<Checksum, ParallelError> 
 pub(super) fn checksum_of(store: &Store, parameters: usize) -> Result<Checksum, ParallelError> {
     let mut hasher = blake3::Hasher::new();
     for parameter in 0..parameters {
-        hasher.update(&store.read(parameter)?);
+        match store.read(parameter)? {
+            Some(WholeParameter::Host(values)) => {
+                hasher.update(&values);
+            }
+            Some(WholeParameter::Device(values)) => {
+                let data = values.try_into_data();
+                let data = data.map_err(|error| crate::Error::Device {
+                    reason: error.to_string(),
+                })?;
+                hasher.update(data.as_bytes());
+            }
+            None => {}
+        }
     }
     store.release();
     Ok(Checksum(*hasher.finalize().as_bytes()))

@@ -4,8 +4,11 @@
 //! links alone; what crosses the slow ones is a shard of the gradients, once a step. (As PyTorch's
 //! `HYBRID_SHARD`, <https://pytorch.org/docs/stable/fsdp.html>.)
 
+use burn::tensor::Device;
+
 use super::{ParallelError, ShardWithin};
-use crate::ProcessGroup;
+use crate::bucket::Resident;
+use crate::{ProcessGroup, device};
 
 /// The two groups that a rank is in.
 pub(super) struct ShardGroups {
@@ -39,6 +42,16 @@ impl ShardGroups {
         Ok(Self {
             within,
             across: Some(across),
+        })
+    }
+
+    /// How buckets on `device`, whose memory the processor does not share, are reduced. A collective call.
+    pub(super) fn resident(&self, device: Device) -> Result<Resident, ParallelError> {
+        let over = |group: &ProcessGroup| device::collectives(&device, group);
+        Ok(Resident {
+            within: over(&self.within)?,
+            across: self.across.as_ref().map(over).transpose()?,
+            device,
         })
     }
 

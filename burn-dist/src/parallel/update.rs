@@ -53,7 +53,7 @@ impl Update<'_> {
         if self.outcome.is_err() {
             return None;
         }
-        match self.reducer.gradient(index, shape, self.factor) {
+        match self.reducer.gradient(index, shape) {
             Ok(gradient) => gradient,
             Err(error) => {
                 self.outcome = Err(error.into());
@@ -132,7 +132,8 @@ impl ModuleMapper for Update<'_> {
         }
         let index = self.next;
         self.next += 1;
-        if self.optimizer.is_fused(index) && self.outcome.is_ok() {
+        let in_place = self.reducer.resident().is_none() && self.optimizer.is_fused(index);
+        if in_place && self.outcome.is_ok() {
             return param.map(|value| {
                 let place = AutodiffPlace::of(&value);
                 let value = self.step_host(index, value.inner());
@@ -149,9 +150,8 @@ impl ModuleMapper for Update<'_> {
             let mut value = value.inner();
             if let Some(gradient) = gradient {
                 let gradient = gradient.into_tensor(&shape, &value);
-                value = self
-                    .optimizer
-                    .step(index, self.learning_rate, value, gradient);
+                let (rate, factor) = (self.learning_rate, self.factor);
+                value = self.optimizer.step(index, rate, value, gradient, factor);
             }
             place.restore(self.average(index, value))
         })

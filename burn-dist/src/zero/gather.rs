@@ -7,13 +7,14 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use burn::tensor::{AllocationProperty, Bytes};
+use burn::tensor::{AllocationProperty, Bytes, Tensor};
 
-use crate::autograd::ParameterSource;
-use crate::bucket::{BucketLayout, Reducer};
+use crate::autograd::{ParameterSource, WholeParameter};
+use crate::bucket::{BucketLayout, DeviceHandle, Reducer, assemble};
+use crate::values::Values;
 use crate::{Buffer, DType, Error, Handle, ProcessGroup};
 
-/// Gathers one bucket after the other.
+/// Gathers one bucket after the other, in host memory.
 pub(crate) struct Gatherer<'a> {
     group: &'a ProcessGroup,
     reducer: &'a Reducer,
@@ -64,18 +65,12 @@ fn start(
     let mut buffer = Buffer::recycled(DType::F32, layout.len);
     let values = buffer.as_mut_slice::<f32>()?;
     for slot in &layout.slots {
-        let place = own_place(reducer, slot.parameter, slot.elements.start);
+        let place = reducer.own_place(slot.parameter).unwrap_or(0..0);
         if let Some(own) = values.get_mut(place).filter(|own| !own.is_empty()) {
             fill(slot.parameter, own);
         }
     }
     Ok(group.start_all_gather(buffer.cut(layout.cuts.clone())))
-}
-
-/// Where in its bucket lies what this rank owns of a parameter that begins at `start`.
-fn own_place(reducer: &Reducer, parameter: usize, start: usize) -> Range<usize> {
-    let owned = reducer.owned().get(parameter).cloned().unwrap_or(0..0);
-    start + owned.start..start + owned.end
 }
 
 fn finish(
@@ -102,31 +97,41 @@ fn finish(
 pub(crate) fn gather_values(
     group: &ProcessGroup,
     reducer: &Reducer,
-    pieces: &[Arc<Vec<f32>>],
-) -> Result<Vec<Vec<f32>>, Error> {
-    let mut whole = vec![Vec::new(); reducer.parameters().len()];
-    let mut take = |parameter: usize, values: &[f32]| {
-        if let Some(place) = whole.get_mut(parameter) {
-            *place = values.to_vec();
-        }
-    };
-    let fill = |parameter: usize, own: &mut [f32]| copy_piece(pieces, parameter, own);
-    let mut gatherer = Gatherer::new(group, reducer);
+    pieces: &[Values],
+) -> Result<Vec<Values>, Error> {
+    let mut whole = vec![Values::put(Vec::new(), None); reducer.parameters().len()];
+    let mut under_way = VecDeque::new();
     for bucket in 0..reducer.layouts().len() {
-        gatherer.start(bucket, fill)?;
-        gatherer.take(1, &mut take)?;
+        under_way.push_back((bucket, Content::start(group, reducer, bucket, pieces)?));
+        if under_way.len() > 1 {
+            take_whole(reducer, under_way.pop_front(), &mut whole)?;
+        }
     }
-    gatherer.take(0, &mut take)?;
+    take_whole(reducer, under_way.pop_front(), &mut whole)?;
     Ok(whole)
 }
 
-fn copy_piece(pieces: &[Arc<Vec<f32>>], parameter: usize, own: &mut [f32]) {
-    if let Some(piece) = pieces
-        .get(parameter)
-        .filter(|piece| piece.len() == own.len())
-    {
-        own.copy_from_slice(piece);
+fn take_whole(
+    reducer: &Reducer,
+    bucket: Option<(usize, Content)>,
+    whole: &mut [Values],
+) -> Result<(), Error> {
+    let Some((bucket, content)) = bucket else {
+        return Ok(());
+    };
+    let content = content.arrive()?;
+    for slot in reducer.layouts().get(bucket).map_or(&[][..], |b| &b.slots) {
+        if let Some(place) = whole.get_mut(slot.parameter) {
+            *place = match content.part(slot.elements.clone()) {
+                Some(WholeParameter::Host(bytes)) => {
+                    Values::put(bytemuck::pod_collect_to_vec(&bytes), None)
+                }
+                Some(WholeParameter::Device(part)) => Values::Device(part),
+                None => continue,
+            };
+        }
     }
+    Ok(())
 }
 
 /// The parameters of a model that live as shards, and the buckets of them that are gathered at the
@@ -144,8 +149,8 @@ pub(crate) struct Store {
 }
 
 struct State {
-    /// By parameter: the elements that this rank owns. A snapshot shares them until they change.
-    pieces: Vec<Arc<Vec<f32>>>,
+    /// By parameter: the elements that this rank owns.
+    pieces: Vec<Values>,
     /// Gathered buckets and those on their way; the one that was read last is at the back.
     gathered: VecDeque<Gathered>,
     /// Of the buckets that are cut, and of those of whole parameters.
@@ -190,9 +195,84 @@ struct Gathered {
     content: Content,
 }
 
+/// A bucket that is gathered, or will be.
 enum Content {
     Coming(Handle),
     Here(bytes::Bytes),
+    ComingThere(Box<dyn DeviceHandle>),
+    There(Box<Tensor<1>>),
+}
+
+impl Content {
+    /// Starts gathering a bucket, of which this rank has `pieces`.
+    fn start(
+        group: &ProcessGroup,
+        reducer: &Reducer,
+        bucket: usize,
+        pieces: &[Values],
+    ) -> Result<Self, Error> {
+        if reducer.resident().is_none() {
+            let fill = |parameter: usize, own: &mut [f32]| {
+                let piece = pieces.get(parameter).map_or(&[][..], Values::host);
+                if piece.len() == own.len() {
+                    own.copy_from_slice(piece);
+                }
+            };
+            return Ok(Self::Coming(start(group, reducer, bucket, fill)?));
+        }
+        let piece = |parameter: usize| match pieces.get(parameter) {
+            Some(Values::Device(piece)) => Some((**piece).clone()),
+            _ => None,
+        };
+        let started = start_there(reducer, bucket, piece);
+        Ok(started.map_or(Self::Here(bytes::Bytes::new()), Self::ComingThere))
+    }
+
+    /// Waits until it is there.
+    fn arrive(self) -> Result<Self, Error> {
+        Ok(match self {
+            Self::Coming(handle) => Self::Here(bytes::Bytes::from_owner(Owner(handle.wait()?))),
+            Self::ComingThere(handle) => Self::There(Box::new(handle.wait()?)),
+            here => here,
+        })
+    }
+
+    /// Some elements of what is there.
+    fn part(&self, place: Range<usize>) -> Option<WholeParameter> {
+        match self {
+            Self::Here(all) => {
+                let bytes = place.start * size_of::<f32>()..place.end * size_of::<f32>();
+                let part = (bytes.end <= all.len()).then(|| all.slice(bytes))?;
+                Some(WholeParameter::Host(Bytes::from_shared(
+                    part,
+                    AllocationProperty::Native,
+                )))
+            }
+            Self::There(all) => {
+                let part = (**all).clone().slice(place);
+                Some(WholeParameter::Device(Box::new(part)))
+            }
+            Self::Coming(_) | Self::ComingThere(_) => None,
+        }
+    }
+}
+
+/// Starts gathering a bucket on the device, of which `piece` gives what this rank owns of each
+/// parameter.
+pub(crate) fn start_there(
+    reducer: &Reducer,
+    bucket: usize,
+    mut piece: impl FnMut(usize) -> Option<Tensor<1>>,
+) -> Option<Box<dyn DeviceHandle>> {
+    let (flat, layout) = reducer.empty_there(bucket)?;
+    let parts = layout.slots.iter().filter_map(|slot| {
+        let place = reducer.own_place(slot.parameter)?;
+        let piece = piece(slot.parameter).filter(|_| !place.is_empty())?;
+        Some((place, piece))
+    });
+    let flat = assemble(flat, parts);
+    let resident = reducer.resident()?;
+    Some(resident.within.start_gather(flat, &layout.cuts))
 }
 
 /// A gathered bucket, whose parts may outlive its place in the store.
@@ -210,7 +290,7 @@ impl Store {
         group: &ProcessGroup,
         reducer: Arc<Reducer>,
         prefetch: usize,
-        pieces: Vec<Arc<Vec<f32>>>,
+        pieces: Vec<Values>,
     ) -> Self {
         Self {
             group: group.clone(),
@@ -226,12 +306,12 @@ impl Store {
     }
 
     /// What this rank owns.
-    pub(crate) fn pieces(&self) -> Vec<Arc<Vec<f32>>> {
+    pub(crate) fn pieces(&self) -> Vec<Values> {
         self.lock().pieces.clone()
     }
 
     /// Changes what this rank owns; what was gathered before is given up.
-    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut [Arc<Vec<f32>>]) -> R) -> R {
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut [Values]) -> R) -> R {
         let mut state = self.lock();
         state.gathered.clear();
         for pass in &mut state.passes {
@@ -241,8 +321,8 @@ impl Store {
     }
 
     /// Lets `then` read `pieces` in place of those that are kept here.
-    pub(crate) fn lend<R>(&self, pieces: Vec<Arc<Vec<f32>>>, then: impl FnOnce() -> R) -> R {
-        let swap = |mut pieces: Vec<Arc<Vec<f32>>>| {
+    pub(crate) fn lend<R>(&self, pieces: Vec<Values>, then: impl FnOnce() -> R) -> R {
+        let swap = |mut pieces: Vec<Values>| {
             self.release();
             std::mem::swap(&mut self.lock().pieces, &mut pieces);
             pieces
@@ -264,11 +344,11 @@ impl Store {
         self.lock().failure.take().map_or(Ok(()), Err)
     }
 
-    /// The whole of a parameter: its part of the gathered bucket, which is not copied. Every rank
-    /// reads the same parameters in the same order.
-    pub(crate) fn read(&self, parameter: usize) -> Result<bytes::Bytes, Error> {
+    /// The whole of a parameter: its part of the gathered bucket, which is not copied in host memory.
+    /// Every rank reads the same parameters in the same order.
+    pub(crate) fn read(&self, parameter: usize) -> Result<Option<WholeParameter>, Error> {
         let Some((bucket, place)) = self.reducer.place_of(parameter) else {
-            return Ok(bytes::Bytes::new());
+            return Ok(None);
         };
         let mut state = self.lock();
         self.ensure(&mut state, bucket)?;
@@ -278,20 +358,12 @@ impl Store {
             .iter_mut()
             .find(|entry| entry.bucket == bucket)
         else {
-            return Ok(bytes::Bytes::new());
+            return Ok(None);
         };
         // Waits only now, when the next ones are under way.
-        if let Content::Coming(_) = content {
-            let coming = std::mem::replace(content, Content::Here(bytes::Bytes::new()));
-            if let Content::Coming(handle) = coming {
-                *content = Content::Here(bytes::Bytes::from_owner(Owner(handle.wait()?)));
-            }
-        }
-        let place = place.start * size_of::<f32>()..place.end * size_of::<f32>();
-        match content {
-            Content::Here(all) if place.end <= all.len() => Ok(all.slice(place)),
-            _ => Ok(bytes::Bytes::new()),
-        }
+        let coming = std::mem::replace(content, Content::Here(bytes::Bytes::new()));
+        *content = coming.arrive()?;
+        Ok(content.part(place))
     }
 
     /// Starts a bucket if it is not there, and makes it the one read last.
@@ -302,14 +374,10 @@ impl Store {
             .position(|entry| entry.bucket == bucket);
         let entry = match at.and_then(|at| state.gathered.remove(at)) {
             Some(entry) => entry,
-            None => {
-                let pieces = &state.pieces;
-                let fill = |parameter: usize, own: &mut [f32]| copy_piece(pieces, parameter, own);
-                Gathered {
-                    bucket,
-                    content: Content::Coming(start(&self.group, &self.reducer, bucket, fill)?),
-                }
-            }
+            None => Gathered {
+                bucket,
+                content: Content::start(&self.group, &self.reducer, bucket, &state.pieces)?,
+            },
         };
         state.gathered.push_back(entry);
         Ok(())
@@ -344,10 +412,9 @@ impl Store {
 }
 
 impl ParameterSource for Store {
-    fn whole(&self, parameter: usize) -> Option<Bytes> {
+    fn whole(&self, parameter: usize) -> Option<WholeParameter> {
         match self.read(parameter) {
-            // Whoever writes to it gets a copy.
-            Ok(values) => Some(Bytes::from_shared(values, AllocationProperty::Native)),
+            Ok(values) => values,
             Err(error) => {
                 self.lock().failure.get_or_insert(error);
                 None

@@ -7,10 +7,10 @@
 //! parameter's index in visit order, and saved by its path. A rank that owns all of every parameter
 //! is what plain data parallelism has.
 //!
-//! `fused` steps a range in one pass over host memory, `gather` makes wholes of shards again.
+//! `fused` steps a range in one pass, `gather` makes wholes of shards again.
 
 mod fused;
 mod gather;
 
-pub(crate) use fused::{Fused, FusedState};
-pub(crate) use gather::{Gatherer, Store, gather_values};
+pub(crate) use fused::{Fused, FusedState, steps_on};
+pub(crate) use gather::{Gatherer, Store, gather_values, start_there};

@@ -93,6 +93,10 @@ impl Matrix {
         self.tensor.clone().into_buffer_arg()
     }
 
+    pub fn is_f32(&self) -> bool {
+        self.tensor.dtype == DType::F32
+    }
+
     /// Its type, as kernels want it.
     pub fn elem(&self) -> ElemType {
         dtype_to_storage_type(self.tensor.dtype)

@@ -1,5 +1,5 @@
-//! Operations for GPUs that Burn computes in many kernels: here they are written for CubeCL, each one
-//! node of Burn's graph with its own backward pass.
+//! Operations for GPUs that Burn computes in many kernels: here they are written for CubeCL. Layers are
+//! nodes of Burn's graph with their own backward pass; steps of optimizers are outside of it.
 //!
 //! Tensors are Burn's, of any float type that the device has; layers on other devices, and models
 //! built with the feature `fusion`, which changes what a tensor is, take Burn's own operations.
@@ -9,6 +9,7 @@ mod channels;
 mod layer_norm;
 mod matrix;
 mod operation;
+mod optimizer;
 mod rows;
 mod softmax;
 mod sums;
@@ -16,6 +17,7 @@ mod tokens;
 
 pub use batch_norm::{Normalised, batch_norm, batch_norm_train};
 pub use layer_norm::layer_norm;
+pub use optimizer::{AdamStep, SgdStep, adam, sgd, sgd_momentum};
 pub use softmax::softmax;
 
 use burn::backend::DispatchDevice;

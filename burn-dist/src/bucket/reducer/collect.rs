@@ -1,5 +1,4 @@
-//! What the gradient hooks bring during backward: puts every gradient into its place in its bucket, in
-//! host memory or on the device.
+//! What the gradient hooks bring during backward: puts every gradient into its place in its bucket.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -74,7 +73,7 @@ impl Reducer {
         };
         let spec = &self.parameters[parameter];
         if self.resident.is_some() {
-            return self.receive_on_device(state, parameter, gradient, last_use);
+            return self.receive_there(state, parameter, gradient, last_use);
         }
         let gradient = gradient
             .try_into_data()
@@ -114,41 +113,6 @@ impl Reducer {
             });
         }
         if last_use && matches!(state.phase, Phase::Sending { .. }) {
-            self.complete(state, parameter)?;
-        }
-        Ok(())
-    }
-
-    fn receive_on_device(
-        &self,
-        state: &mut State,
-        parameter: usize,
-        gradient: Tensor<1>,
-        last_use: bool,
-    ) -> Result<(), BucketError> {
-        let spec = &self.parameters[parameter];
-        let (bucket, slot) = self.places[parameter];
-        let sending = matches!(state.phase, Phase::Sending { .. });
-        if sending && state.complete[parameter] {
-            return Err(BucketError::Late {
-                path: spec.path.clone(),
-            });
-        }
-        let (len, dtype) = (gradient.shape().num_elements(), gradient.dtype());
-        if len != spec.num_elements() || storage::gradient_dtype(dtype) != Some(spec.dtype) {
-            return Err(BucketError::Mismatch {
-                path: spec.path.clone(),
-                expected_len: spec.num_elements(),
-                expected: spec.dtype,
-                found_len: len,
-                found: format!("{dtype:?}"),
-            });
-        }
-        if let Some(mark) = state.marks.get_mut(parameter) {
-            *mark = 1;
-        }
-        state.buckets[bucket].parts.add(slot, gradient);
-        if last_use && sending {
             self.complete(state, parameter)?;
         }
         Ok(())

@@ -9,9 +9,11 @@
 //! a gradient, or with uses in a graph that this backward did not reach) counts as zero.
 //!
 //! `phases` follows the calls of a step and `collect` those of the hooks, `send` and `replicas` have
-//! what is on its way, and `reduced` is for the optimizer.
+//! what is on its way, and `reduced` is for the optimizer. `on_device` has all of it for gradients that
+//! stay on a device.
 
 mod collect;
+mod on_device;
 mod phases;
 mod reduced;
 mod replicas;
@@ -21,16 +23,14 @@ mod state;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use burn::tensor::Device;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::error::BucketError;
 use super::layout::{BucketLayout, BucketSizes, Owners, ParameterSpec, Slot, owned, plan};
-use super::resident::{DeviceReduce, Parts, Resident};
+use super::resident::Resident;
 use super::storage::Arrival;
 use crate::{Buffer, ProcessGroup};
-use state::{Bucket, Health, Memory, Phase, Shard, State};
+use state::{Bucket, Health, Memory, Phase, Shard, State, There};
 
 /// What a rank keeps of the gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl Reducer {
                     arrival: Arrival::First,
                 }),
                 replicating: None,
-                parts: Parts::default(),
+                there: There::default(),
             });
         }
         let shards = owned(&layouts, parameters.len(), group.size(), group.rank());
@@ -146,29 +146,21 @@ impl Reducer {
         self
     }
 
-    /// Gradients are on `device`, whose memory the processor does not share: collects them there, and
-    /// has them reduced there by `reduce` where all of them are kept.
-    pub(crate) fn on_device(
-        mut self,
-        device: Device,
-        reduce: Option<Arc<dyn DeviceReduce>>,
-    ) -> Self {
-        let reduce = reduce.filter(|_| self.keep == Gradients::Whole);
-        self.resident = Some(Resident { device, reduce });
-        if self.stays_on_device() {
-            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            for bucket in &mut state.buckets {
-                bucket.memory = Memory::None;
-            }
+    /// Gradients are on a device whose memory the processor does not share: collects and reduces them
+    /// there.
+    pub(crate) fn on_device(mut self, resident: Resident) -> Self {
+        self.resident = Some(resident);
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for bucket in &mut state.buckets {
+            bucket.memory = Memory::None;
+            bucket.shard = None;
         }
         self
     }
 
-    /// Whether gradients never come to the host.
-    fn stays_on_device(&self) -> bool {
-        let alone = self.keep == Gradients::Whole && self.group.size() == 1;
-        let resident = self.resident.as_ref();
-        resident.is_some_and(|resident| alone || resident.reduce.is_some())
+    /// The device on which gradients stay, if it is not the processor.
+    pub(crate) fn resident(&self) -> Option<&Resident> {
+        self.resident.as_ref()
     }
 
     /// The buckets, in the order in which they are sent.
@@ -219,8 +211,8 @@ impl Reducer {
     #[cfg(test)]
     pub(super) fn replicating(&self) -> usize {
         let state = self.lock();
-        let all = state.buckets.iter().filter(|b| b.replicating.is_some());
-        all.count()
+        let travels = |b: &&Bucket| b.replicating.is_some() || b.there.replicating.is_some();
+        state.buckets.iter().filter(travels).count()
     }
 }
 

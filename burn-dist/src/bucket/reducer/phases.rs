@@ -96,7 +96,8 @@ impl Reducer {
         state.present.fill(false);
         state.marks.fill(0);
         for bucket in &mut state.buckets {
-            bucket.parts.clear();
+            bucket.there.parts.clear();
+            bucket.there.shard = None;
         }
         for own in state.buckets.iter_mut().filter_map(|b| b.shard.as_mut()) {
             own.arrival = Arrival::First;

@@ -5,28 +5,41 @@ use std::ops::Range;
 
 use burn::tensor::Shape;
 
-use super::Reducer;
 use super::state::{Memory, State};
+use super::{Gradients, Reducer};
 use crate::bucket::error::BucketError;
-use crate::bucket::resident::{self, Gradient};
+use crate::bucket::resident::Gradient;
 use crate::bucket::storage;
 use crate::{Buffer, ReduceOp};
 
 impl Reducer {
-    /// Euclidean norm of all reduced gradients together; the same bits on every rank, and, where no
-    /// parameter stays whole, whatever the ranks keep of the gradients. A collective call.
+    /// Euclidean norm of all reduced gradients together; the same bits on every rank, and in host
+    /// memory, where no parameter stays whole, whatever the ranks keep of the gradients. A collective
+    /// call.
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
         let mut state = self.lock();
-        let sum = match self.stays_on_device() {
-            true => self.sum_on_device(&state),
-            false => self.sum_over_shards(&state),
+        let sum = match (&self.resident, self.keep) {
+            // All have all.
+            (Some(_), Gradients::Whole) => self.sum_of_squares_there(&state),
+            (Some(_), _) => self
+                .sum_of_squares_there(&state)
+                .and_then(|own| self.over_ranks(own)),
+            (None, _) => self
+                .sum_of_squares(&state)
+                .and_then(|own| self.over_ranks(own)),
         };
         sum.map(f64::sqrt)
             .map_err(|error| self.fail(&mut state, error))
     }
 
-    /// Sum of the squares of all gradients.
-    fn sum_over_shards(&self, state: &State) -> Result<f64, BucketError> {
+    fn over_ranks(&self, own: f64) -> Result<f64, BucketError> {
+        let mut sums = [own];
+        self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
+        Ok(sums[0])
+    }
+
+    /// Sum of the squares of the gradients in this rank's shards.
+    fn sum_of_squares(&self, state: &State) -> Result<f64, BucketError> {
         let mut sum = 0.0;
         for slot in self.layouts.iter().flat_map(|layout| &layout.slots) {
             // Of its shards alone, where it has more: sums of the same parts have the same bits.
@@ -35,17 +48,7 @@ impl Reducer {
                 sum += storage::sum_of_squares(buffer, &place)?;
             }
         }
-        let mut sums = [sum];
-        self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
-        Ok(sums[0])
-    }
-
-    fn sum_on_device(&self, state: &State) -> Result<f64, BucketError> {
-        let parts = state.buckets.iter().flat_map(|bucket| bucket.parts.all());
-        resident::sum_of_squares(parts.cloned()).map_err(|reason| BucketError::Read {
-            path: "all parameters".to_owned(),
-            reason,
-        })
+        Ok(sum)
     }
 
     /// Hands the reduced gradient of the elements that this rank owns of a parameter to `then`, as
@@ -88,13 +91,16 @@ impl Reducer {
         }
     }
 
-    /// The reduced gradient of a parameter times `factor`, or `None` if no rank had one.
+    /// The reduced gradient of a parameter of which this rank keeps all, or `None` if no rank had one.
     pub(crate) fn gradient(
         &self,
         parameter: usize,
         shape: &Shape,
-        factor: Option<f64>,
     ) -> Result<Option<Gradient>, BucketError> {
+        if self.resident.is_some() {
+            let gradient = self.owned_there(parameter);
+            return Ok(gradient.map(|flat| Gradient::Device(Box::new(flat))));
+        }
         let state = self.lock();
         let Some((bucket, slot)) = self.place(parameter) else {
             return Ok(None);
@@ -102,20 +108,10 @@ impl Reducer {
         if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
             return Ok(None);
         }
-        if self.stays_on_device() {
-            let (_, index) = self.places[parameter];
-            let part = state.buckets[bucket].parts.get(index).cloned();
-            return Ok(part.map(|part| {
-                Gradient::Device(Box::new(match factor {
-                    Some(factor) => part.mul_scalar(factor),
-                    None => part,
-                }))
-            }));
-        }
         let Memory::Here(buffer) = &state.buckets[bucket].memory else {
             return Ok(None);
         };
-        let data = storage::read(buffer, &slot.elements, shape, factor)?;
+        let data = storage::read(buffer, &slot.elements, shape)?;
         Ok(data.map(Gradient::Host))
     }
 }

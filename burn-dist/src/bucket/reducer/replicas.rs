@@ -17,6 +17,10 @@ impl Reducer {
             Phase::Sending { last } => last && index < state.next,
             phase => phase == Phase::Sent,
         };
+        if is_last && self.resident.is_some() {
+            self.replicate_there(state, index);
+            return Ok(());
+        }
         let replicas = self.replicas.as_ref().filter(|_| is_last);
         let (Some(replicas), Some(bucket)) = (replicas, state.buckets.get_mut(index)) else {
             return Ok(());
@@ -41,6 +45,9 @@ impl Reducer {
         state: &mut State,
         index: usize,
     ) -> Result<(), BucketError> {
+        if self.resident.is_some() {
+            return self.receive_replica_there(state, index);
+        }
         let Some(bucket) = state.buckets.get_mut(index) else {
             return Ok(());
         };

@@ -6,7 +6,6 @@ use std::mem;
 use super::state::{Memory, State};
 use super::{Gradients, Reducer};
 use crate::bucket::error::BucketError;
-use crate::bucket::resident::Parts;
 use crate::bucket::storage::{self, Arrival};
 use crate::{Buffer, ReduceOp};
 
@@ -39,12 +38,28 @@ impl Reducer {
         Buffer::recycled(layout.dtype, layout.len)
     }
 
-    /// Sends a bucket; what is missing in it is zero.
+    /// Sends a bucket; what is missing in it is zero. Waits for those that were sent long before.
     fn send(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
         self.receive_bucket(state, index)?;
-        if self.send_from_device(state, index)? {
-            return Ok(());
+        match self.resident {
+            Some(_) => self.send_there(state, index),
+            None => self.send_here(state, index)?,
         }
+        if self.keep == Gradients::Sharded || self.replicas.is_some() {
+            for earlier in 0..(index + 1).saturating_sub(IN_FLIGHT) {
+                self.receive_bucket(state, earlier)?;
+            }
+        }
+        if self.keep == Gradients::Scattered {
+            // Copies of shards that have yet to return.
+            for earlier in 0..(index + 1).saturating_sub(2 * IN_FLIGHT) {
+                self.receive_replica(state, earlier)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send_here(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
         let layout = &self.layouts[index];
         let bucket = &mut state.buckets[index];
         let mut buffer = match mem::replace(&mut bucket.memory, Memory::Lost) {
@@ -76,54 +91,7 @@ impl Reducer {
                 state.present[slot.parameter] = false;
             }
         }
-        if self.keep == Gradients::Sharded || self.replicas.is_some() {
-            for earlier in 0..(index + 1).saturating_sub(IN_FLIGHT) {
-                self.receive_bucket(state, earlier)?;
-            }
-        }
-        if self.keep == Gradients::Scattered {
-            // Copies of shards that have yet to return.
-            for earlier in 0..(index + 1).saturating_sub(2 * IN_FLIGHT) {
-                self.receive_replica(state, earlier)?;
-            }
-        }
         Ok(())
-    }
-
-    /// Sends a full bucket from the device: as it is where it is reduced there, else through host
-    /// memory. True if nothing is left to do.
-    fn send_from_device(&self, state: &mut State, index: usize) -> Result<bool, BucketError> {
-        let Some(resident) = &self.resident else {
-            return Ok(false);
-        };
-        let (layout, bucket) = (&self.layouts[index], &mut state.buckets[index]);
-        if self.keep == Gradients::Whole && self.group.size() == 1 {
-            return Ok(true);
-        }
-        let flat = bucket.parts.take_flat(layout, &resident.device);
-        if let Some(reduce) = &resident.reduce {
-            bucket.memory = Memory::TravellingThere(reduce.start_mean(flat));
-            return Ok(true);
-        }
-        if matches!(bucket.memory, Memory::None) {
-            bucket.memory = Memory::Here(self.new_memory(index));
-        }
-        let unreadable = |reason: String| BucketError::Read {
-            path: format!("bucket {index}"),
-            reason,
-        };
-        let data = flat.try_into_data();
-        let data = data.map_err(|error| unreadable(error.to_string()))?;
-        if let Memory::Here(buffer) = &mut bucket.memory
-            && !storage::fill(buffer, &layout.slots, &data)?
-        {
-            let found = format!("{} elements of {:?}", data.num_elements(), data.dtype());
-            return Err(unreadable(format!("the device gave {found}")));
-        }
-        for slot in &layout.slots {
-            state.present[slot.parameter] = true;
-        }
-        Ok(false)
     }
 
     /// Waits for a bucket that is on its way, and takes its shard out if nothing else is kept.
@@ -132,19 +100,14 @@ impl Reducer {
         state: &mut State,
         index: usize,
     ) -> Result<(), BucketError> {
+        if self.resident.is_some() {
+            return self.receive_bucket_there(state, index);
+        }
         let Some(bucket) = state.buckets.get_mut(index) else {
             return Ok(());
         };
         let buffer = match mem::replace(&mut bucket.memory, Memory::Lost) {
             Memory::Travelling(handle) => handle.wait()?,
-            Memory::TravellingThere(handle) => {
-                let flat = handle.wait()?;
-                if let Some(layout) = self.layouts.get(index) {
-                    bucket.parts = Parts::split(layout, &flat);
-                }
-                bucket.memory = Memory::None;
-                return Ok(());
-            }
             other => {
                 bucket.memory = other;
                 return Ok(());

@@ -1,5 +1,7 @@
 //! What a reducer knows of the step that it is in.
 
+use burn::tensor::Tensor;
+
 use crate::bucket::error::BucketError;
 use crate::bucket::resident::{DeviceHandle, Parts};
 use crate::bucket::storage::Arrival;
@@ -45,8 +47,21 @@ pub(super) struct Bucket {
     pub shard: Option<Shard>,
     /// This rank's shard, on its way to the mean over replicas.
     pub replicating: Option<Handle>,
-    /// What lies on the device.
+    /// Instead of all that, where gradients stay on a device.
+    pub there: There,
+}
+
+/// What there is of a bucket on a device.
+#[derive(Default)]
+pub(super) struct There {
+    /// Gradients that have come; where all are kept, their mean in the end.
     pub parts: Parts,
+    /// The bucket on its way to the mean.
+    pub travelling: Option<Box<dyn DeviceHandle>>,
+    /// Sum of this rank's shards over the backward passes of the step.
+    pub shard: Option<Tensor<1>>,
+    /// The shard on its way to the mean over replicas.
+    pub replicating: Option<Box<dyn DeviceHandle>>,
 }
 
 pub(super) struct Shard {
@@ -59,8 +74,6 @@ pub(super) enum Memory {
     None,
     Here(Buffer),
     Travelling(Handle),
-    /// On the device, from where it does not return to the host.
-    TravellingThere(Box<dyn DeviceHandle>),
     Lost,
 }
 

@@ -9,16 +9,17 @@ use burn::tensor::Device;
 use serde_json::{Value, json};
 
 use super::{ROOT, StateSourceRead, optimizer_name, read_owned};
+use crate::device::is_host;
 use crate::parallel::groups::Choice;
 use crate::parallel::optimizer::{Kept, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec};
+use crate::values::Values;
 
 /// Rebuilds the state that the optimizer has of what this rank owns from `source`; a parameter of
 /// which it has nothing starts without. Of parameters that are `cut` over the ranks, Burn's
 /// element-wise optimizers see the part that this rank owns, flat; of others the whole in its shape.
 pub(in crate::parallel) fn restore_optimizer(
-    parameters: &[ParameterSpec],
-    owned: &[Range<usize>],
+    (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
     optimizer: &mut OptimizerState,
     source: &dyn StateSourceRead,
     device: &Device,
@@ -89,10 +90,11 @@ impl<'a> Saved<'a> {
     ) -> Result<Kept, String> {
         match &choice.fused {
             Some(fused) => {
+                let there = Some(device).filter(|device| !is_host(device));
                 let mut tensors = BTreeMap::new();
                 for (leaf, name) in &self.tensors {
                     let values = read_owned(self.source, name, self.parameter, owned)?;
-                    tensors.insert((*leaf).to_owned(), values);
+                    tensors.insert((*leaf).to_owned(), Values::put(values, there));
                 }
                 let scalars = self.scalars.iter();
                 let scalars = scalars.map(|(leaf, value)| (leaf.clone(), plain(value)));

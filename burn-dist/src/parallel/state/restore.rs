@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Bool, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::{StateSourceRead, model_name, model_path, read_owned};
 use crate::parallel::replicas::AutodiffPlace;
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
+use crate::values::Values;
 
 /// Replaces all tensors of `model` by those of `source`, but leaves trainable parameters alone if
 /// they are `elsewhere`.
@@ -131,16 +131,16 @@ impl ModuleMapper for Put<'_> {
     }
 }
 
-/// What this rank owns of the parameters themselves.
+/// What this rank owns of the parameters themselves, on `device` or in host memory.
 pub(in crate::parallel) fn restore_pieces(
-    parameters: &[ParameterSpec],
-    owned: &[Range<usize>],
+    (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
+    device: Option<&Device>,
     source: &dyn StateSourceRead,
-) -> Result<Vec<Arc<Vec<f32>>>, ParallelError> {
+) -> Result<Vec<Values>, ParallelError> {
     let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
         let values = read_owned(source, &model_name(&parameter.path), parameter, owned);
         values
-            .map(Arc::new)
+            .map(|values| Values::put(values, device))
             .map_err(|reason| ParallelError::Restore {
                 path: parameter.path.clone(),
                 reason,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{DynState, StateSink};
@@ -10,14 +9,15 @@ use burn::tensor::{Bool, ExecutionError, FloatDType, Int, Tensor, TensorData};
 use serde_json::Value;
 
 use super::{ROOT, StatePart, StateValues, model_name, optimizer_name, reshaped};
-use crate::parallel::ema::{self, Average, Ema};
+use crate::parallel::ema::{self, Ema};
 use crate::parallel::groups::Choice;
 use crate::parallel::optimizer::{Kept, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
 use crate::shard;
+use crate::values::Values;
 
 /// Reads one tensor's values; moves to another thread before it does.
-type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
+type Read = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 
 /// This rank's share of the state of a training, as it was at one step: every element is in the
 /// share of one rank.
@@ -25,12 +25,10 @@ type Values = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 /// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on. On a GPU
 /// it is read when it is taken.
 pub struct StateShare {
-    model: Vec<(String, Values)>,
+    model: Vec<(String, Read)>,
     states: Vec<(Place, Choice, DynState)>,
-    /// Values in host memory, with the names of their tensors.
-    parts: Vec<(String, Place, Arc<Vec<f32>>)>,
-    /// Averages on a GPU, with the names of their tensors.
-    averages: Vec<(String, Place, Values)>,
+    /// What is owned, with the names of the tensors.
+    parts: Vec<(String, Place, Values)>,
     scalars: BTreeMap<String, Value>,
     /// Everything, where it has been read already.
     settled: Option<Result<StateValues, ParallelError>>,
@@ -67,7 +65,6 @@ impl StateShare {
             model: Vec::new(),
             states: Vec::new(),
             parts: Vec::new(),
-            averages: Vec::new(),
             scalars: BTreeMap::new(),
             settled: None,
         }
@@ -109,21 +106,19 @@ impl StateShare {
             scalars: self.scalars,
             ..StateValues::default()
         };
-        let take = |path: &str, read: Values| {
-            read().map_err(|error| ParallelError::Read {
+        let take = |path: &str, data: Result<TensorData, ExecutionError>| {
+            data.map_err(|error| ParallelError::Read {
                 path: path.to_owned(),
                 reason: error.to_string(),
             })
         };
         for (path, read) in self.model {
-            values.tensors.push((model_name(&path), take(&path, read)?));
-        }
-        for (name, place, read) in self.averages {
-            let data = take(&place.path, read)?;
-            values.push(name, &place, data);
+            values
+                .tensors
+                .push((model_name(&path), take(&path, read())?));
         }
         for (name, place, part) in self.parts {
-            let data = TensorData::new(part.to_vec(), [part.len()]);
+            let data = take(&place.path, part.read())?;
             values.push(name, &place, data);
         }
         for (
@@ -163,7 +158,7 @@ pub(in crate::parallel) struct Whole<'a> {
     /// What this rank owns of every parameter, if state is sharded.
     pub(in crate::parallel) owned: Option<&'a [Range<usize>]>,
     /// Their values, if they are not in the model.
-    pub(in crate::parallel) pieces: Option<Vec<Arc<Vec<f32>>>>,
+    pub(in crate::parallel) pieces: Option<Vec<Values>>,
 }
 
 /// Takes the share of `rank` among `size` ranks. What all ranks have is divided by whole
@@ -225,14 +220,8 @@ impl StateShare {
             self.parts.push((name, place.clone(), piece.clone()));
         }
         let name = ema::tensor_name(path);
-        match whole.ema.and_then(|ema| ema.get(index)) {
-            Some(Average::Host(values)) => self.parts.push((name, place.clone(), values.clone())),
-            Some(Average::Device(average)) => {
-                let average = average.clone();
-                let read = Box::new(move || average.try_into_data());
-                self.averages.push((name, place.clone(), read));
-            }
-            None => {}
+        if let Some(average) = whole.ema.and_then(|ema| ema.get(index)) {
+            self.parts.push((name, place.clone(), average.clone()));
         }
         match (whole.optimizer.state(index), whole.optimizer.choice(index)) {
             (Some(Kept::Burn(state)), Some(choice)) => {
@@ -260,12 +249,12 @@ struct Take<'a> {
     buffers: bool,
     /// Index of the trainable parameter that is visited next.
     next: usize,
-    taken: Vec<(String, Values)>,
+    taken: Vec<(String, Read)>,
 }
 
 impl Take<'_> {
-    fn push(&mut self, values: Values) {
-        self.taken.push((self.path.join("."), values));
+    fn push(&mut self, read: Read) {
+        self.taken.push((self.path.join("."), read));
     }
 }
 

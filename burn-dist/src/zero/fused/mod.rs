@@ -1,17 +1,24 @@
-//! AdamW, Adam and SGD in one vectorised pass over a range of elements in host memory.
+//! AdamW, Adam and SGD in one pass over a range of elements: vectorised in host memory, and by one
+//! kernel on a GPU (`device`).
 //!
 //! Burn's optimizers make a pass, and a temporary of the parameter's size, for every operation.
 //! Here the same operations are done in the same order on one element after the other, so the
 //! result is Burn's but for the last bit, at the speed of the memory. How a parameter is cut into
 //! ranges changes nothing.
 
+mod device;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::reduce::vectorised;
+use crate::values::Values;
+
+pub(crate) use device::steps_on;
 
 /// Elements that one thread steps at least.
 const PART: usize = 1 << 15;
@@ -48,18 +55,27 @@ struct Momentum {
     nesterov: bool,
 }
 
-/// What an optimizer keeps for the elements of a parameter that this rank owns. A snapshot shares
-/// the values until they next change.
+impl Momentum {
+    /// Weights of the velocity and of the gradient in the next velocity. The first velocity is the
+    /// gradient, whatever the dampening.
+    fn keep_and_intake(&self, has_velocity: bool) -> (f32, f32) {
+        match has_velocity {
+            true => (self.momentum, self.intake),
+            false => (0.0, 1.0),
+        }
+    }
+}
+
+/// What an optimizer keeps for the elements of a parameter that this rank owns.
 #[derive(Clone, Debug)]
 pub(crate) enum FusedState {
     Adam {
         /// Steps that were done.
         time: u64,
-        moment_1: Arc<Vec<f32>>,
-        moment_2: Arc<Vec<f32>>,
+        moments: [Values; 2],
     },
     Sgd {
-        velocity: Option<Arc<Vec<f32>>>,
+        velocity: Option<Values>,
     },
 }
 
@@ -165,43 +181,26 @@ impl Adam {
         state: &mut Option<FusedState>,
     ) {
         // Zero moments make a first step: 0·β + g·(1 − β) is g·(1 − β).
-        let zeros = || Arc::new(vec![0.0f32; values.len()]);
-        if !matches!(state, Some(FusedState::Adam { .. })) {
-            *state = Some(FusedState::Adam {
-                time: 0,
-                moment_1: zeros(),
-                moment_2: zeros(),
-            });
-        }
-        let Some(FusedState::Adam {
-            time,
-            moment_1,
-            moment_2,
-        }) = state
-        else {
-            return;
+        let (time, mut moments) = match state.take() {
+            Some(FusedState::Adam { time, moments }) => (time + 1, moments),
+            _ => (
+                1,
+                [(); 2].map(|()| Values::put(vec![0.0; values.len()], None)),
+            ),
         };
-        *time += 1;
         let Self {
             beta_1,
             beta_2,
             epsilon,
             penalty,
-            decoupled_decay,
+            ..
         } = *self;
-        let steps = i32::try_from(*time).unwrap_or(i32::MAX);
         let (factor_1, factor_2) = (1.0 - beta_1, 1.0 - beta_2);
-        let (correct_1, correct_2) = (1.0 - beta_1.powi(steps), 1.0 - beta_2.powi(steps));
-        let decay = learning_rate * f64::from(decoupled_decay);
-        let keep = if decay == 0.0 {
-            1.0
-        } else {
-            (1.0 - decay) as f32
-        };
-        let rate = learning_rate as f32;
-        // Copies only while a snapshot is being written.
-        let moment_1 = Arc::make_mut(moment_1).as_mut_slice();
-        let moment_2 = Arc::make_mut(moment_2).as_mut_slice();
+        let AdamNumbers {
+            corrections: [correct_1, correct_2],
+            keep,
+            rate,
+        } = self.numbers(learning_rate, time);
         let step = |values: &mut [f32],
                     gradients: &[f32],
                     [moment_1, moment_2]: [&mut [f32]; 2]| {
@@ -223,8 +222,33 @@ impl Adam {
                 },
             );
         };
-        in_parts(values, gradients, [moment_1, moment_2], &step);
+        let kept = moments.each_mut().map(Values::host_mut);
+        in_parts(values, gradients, kept, &step);
+        *state = Some(FusedState::Adam { time, moments });
     }
+
+    /// What changes from step to step, in the one with this number, from 1.
+    fn numbers(&self, learning_rate: f64, time: u64) -> AdamNumbers {
+        let steps = i32::try_from(time).unwrap_or(i32::MAX);
+        let decay = learning_rate * f64::from(self.decoupled_decay);
+        AdamNumbers {
+            corrections: [self.beta_1, self.beta_2].map(|beta| 1.0 - beta.powi(steps)),
+            keep: match decay == 0.0 {
+                true => 1.0,
+                false => (1.0 - decay) as f32,
+            },
+            rate: learning_rate as f32,
+        }
+    }
+}
+
+/// What changes from step to step of Adam.
+struct AdamNumbers {
+    /// What the moments are divided by, because they began at zero.
+    corrections: [f32; 2],
+    /// What parameters are multiplied by.
+    keep: f32,
+    rate: f32,
 }
 
 impl Sgd {
@@ -260,13 +284,8 @@ impl Sgd {
             Some(FusedState::Sgd { velocity }) => velocity,
             _ => None,
         };
-        // The first velocity is the gradient, whatever the dampening.
-        let (keep, intake) = match before {
-            Some(_) => (momentum.momentum, momentum.intake),
-            None => (0.0, 1.0),
-        };
-        let mut velocity = before.unwrap_or_else(|| Arc::new(vec![0.0; values.len()]));
-        let held = Arc::make_mut(&mut velocity).as_mut_slice();
+        let (keep, intake) = momentum.keep_and_intake(before.is_some());
+        let mut velocity = before.unwrap_or_else(|| Values::put(vec![0.0; values.len()], None));
         let step = |values: &mut [f32], gradients: &[f32], [held]: [&mut [f32]; 1]| {
             vectorised(
                 #[inline(always)]
@@ -284,7 +303,7 @@ impl Sgd {
                 },
             );
         };
-        in_parts(values, gradients, [held], &step);
+        in_parts(values, gradients, [velocity.host_mut()], &step);
         *state = Some(FusedState::Sgd {
             velocity: Some(velocity),
         });
@@ -322,13 +341,14 @@ fn in_parts<const N: usize>(
 
 impl FusedState {
     /// The tensors, named as Burn flattens them.
-    pub(crate) fn tensors(&self) -> Vec<(&'static str, Arc<Vec<f32>>)> {
+    pub(crate) fn tensors(&self) -> Vec<(&'static str, Values)> {
         match self {
             Self::Adam {
-                moment_1, moment_2, ..
+                moments: [first, second],
+                ..
             } => vec![
-                ("momentum.moment_1", moment_1.clone()),
-                ("momentum.moment_2", moment_2.clone()),
+                ("momentum.moment_1", first.clone()),
+                ("momentum.moment_2", second.clone()),
             ],
             Self::Sgd { velocity } => velocity
                 .iter()
@@ -350,15 +370,14 @@ impl Fused {
     /// The state that `tensors` and `scalars` are of; `None` if they are another optimizer's.
     pub(crate) fn restore(
         &self,
-        mut tensors: BTreeMap<String, Vec<f32>>,
+        mut tensors: BTreeMap<String, Values>,
         scalars: &BTreeMap<String, Value>,
     ) -> Option<FusedState> {
-        let mut take = |name: &str| tensors.remove(name).map(Arc::new);
+        let mut take = |name: &str| tensors.remove(name);
         let state = match self {
             Self::Adam(_) => FusedState::Adam {
                 time: scalars.get("momentum.time")?.as_u64()?,
-                moment_1: take("momentum.moment_1")?,
-                moment_2: take("momentum.moment_2")?,
+                moments: [take("momentum.moment_1")?, take("momentum.moment_2")?],
             },
             Self::Sgd(sgd) => FusedState::Sgd {
                 velocity: match sgd.momentum {
@@ -368,149 +387,5 @@ impl Fused {
             },
         };
         (tensors.is_empty() && scalars.len() == state.scalars().len()).then_some(state)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use burn::optim::decay::WeightDecayConfig;
-    use burn::optim::momentum::MomentumConfig;
-    use burn::optim::{AdamConfig, AdamWConfig, Optimizer, SgdConfig};
-    use burn::tensor::{Device, Tensor, TensorData};
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn tensor(values: &[f32]) -> Tensor<1> {
-        Tensor::from_data(
-            TensorData::new(values.to_vec(), [values.len()]),
-            &Device::flex(),
-        )
-    }
-
-    /// Five steps with Burn and here must agree, and in every bit if done in two pieces.
-    fn assert_equal(optimizer: &impl Optimizer, fused: Fused, values: &[f32], cut: usize) {
-        let (mut whole, mut state) = (values.to_vec(), None);
-        let (mut left, mut right) = (values[..cut].to_vec(), values[cut..].to_vec());
-        let (mut left_state, mut right_state) = (None, None);
-        let (mut expected, mut expected_state) = (tensor(values), None);
-        for step in 0..5 {
-            let gradients: Vec<f32> = values
-                .iter()
-                .map(|value| (value * 3.0 + step as f32).sin() * 0.1)
-                .collect();
-            let rate = 0.003 * (step + 1) as f64;
-            let factor = (step > 2).then_some(0.37f32);
-            let scaled: Vec<f32> = gradients
-                .iter()
-                .map(|g| g * factor.unwrap_or(1.0))
-                .collect();
-            let (next, next_state) =
-                optimizer.step(rate, expected, tensor(&scaled), expected_state);
-            (expected, expected_state) = (next, next_state);
-            fused.step(rate, &mut whole, &gradients, factor, &mut state);
-            fused.step(rate, &mut left, &gradients[..cut], factor, &mut left_state);
-            fused.step(
-                rate,
-                &mut right,
-                &gradients[cut..],
-                factor,
-                &mut right_state,
-            );
-        }
-        let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        let expected: Vec<f32> = expected.into_data().try_to_vec().unwrap();
-        for (whole, expected) in whole.iter().zip(&expected) {
-            assert!(
-                (whole - expected).abs() <= 1e-6 * expected.abs().max(0.01),
-                "{whole} {expected}"
-            );
-        }
-        assert_eq!(bits(&[left, right].concat()), bits(&whole));
-    }
-
-    proptest! {
-        #[test]
-        fn steps_are_burns(
-            values in prop::collection::vec(-2.0f32..2.0, 1..300),
-            cut in 0usize..300,
-            decay in prop::option::of(0.0f32..0.3),
-            nesterov in any::<bool>(),
-            dampening in prop_oneof![Just(0.0), Just(0.1)],
-        ) {
-            let cut = cut.min(values.len());
-            let adamw = AdamWConfig::new().with_weight_decay(decay.unwrap_or(0.0)).with_epsilon(1e-8);
-            assert_equal(&adamw.build(), Fused::adamw(&adamw).unwrap(), &values, cut);
-            let penalty = decay.map(WeightDecayConfig::new);
-            let adam = AdamConfig::new().with_weight_decay(penalty.clone());
-            assert_equal(&adam.build(), Fused::adam(&adam).unwrap(), &values, cut);
-            let momentum = MomentumConfig { momentum: 0.9, dampening, nesterov };
-            let sgd = SgdConfig::new().with_momentum(Some(momentum)).with_weight_decay(penalty.clone());
-            assert_equal(&sgd.build(), Fused::sgd(&sgd).unwrap(), &values, cut);
-            let plain = SgdConfig::new().with_weight_decay(penalty);
-            assert_equal(&plain.build(), Fused::sgd(&plain).unwrap(), &values, cut);
-        }
-    }
-
-    #[test]
-    fn threads_change_no_bit() {
-        let len = 5 * PART + 7;
-        let wave = |phase: f32| (0..len).map(move |i| (i as f32 * 0.37 + phase).sin());
-        let gradients: Vec<f32> = wave(1.0).collect();
-        let momentum = MomentumConfig {
-            momentum: 0.9,
-            dampening: 0.1,
-            nesterov: true,
-        };
-        let sgd = SgdConfig::new();
-        for fused in [
-            Fused::adamw(&AdamWConfig::new()).unwrap(),
-            Fused::sgd(&sgd).unwrap(),
-            Fused::sgd(&sgd.with_momentum(Some(momentum))).unwrap(),
-        ] {
-            let (mut whole, mut pieces): (Vec<f32>, Vec<f32>) = wave(0.0).map(|x| (x, x)).unzip();
-            let (mut state, mut states) = (None, vec![None; len.div_ceil(1000)]);
-            for _ in 0..2 {
-                fused.step(0.1, &mut whole, &gradients, Some(0.5), &mut state);
-                let parts = pieces.chunks_mut(1000).zip(gradients.chunks(1000));
-                for ((values, gradients), state) in parts.zip(&mut states) {
-                    fused.step(0.1, values, gradients, Some(0.5), state);
-                }
-            }
-            assert!(whole == pieces, "{fused:?}");
-        }
-    }
-
-    #[test]
-    fn variants_are_left_to_burn() {
-        assert!(Fused::adamw(&AdamWConfig::new().with_amsgrad(true)).is_none());
-        assert!(Fused::adamw(&AdamWConfig::new().with_cautious_weight_decay(true)).is_none());
-        assert!(Fused::adam(&AdamConfig::new().with_amsgrad(true)).is_none());
-    }
-
-    #[test]
-    fn state_is_restored_or_refused() {
-        let fused = Fused::adamw(&AdamWConfig::new()).unwrap();
-        let mut state = None;
-        fused.step(0.1, &mut [1.0, 2.0], &[0.5, 0.25], None, &mut state);
-        let state = state.unwrap();
-        let tensors = || {
-            let named = |(name, values): (&str, Arc<Vec<f32>>)| (name.to_owned(), values.to_vec());
-            state
-                .tensors()
-                .into_iter()
-                .map(named)
-                .collect::<BTreeMap<_, _>>()
-        };
-        let named = |(name, value): (&str, Value)| (name.to_owned(), value);
-        let scalars: BTreeMap<_, _> = state.scalars().into_iter().map(named).collect();
-        let restored = fused.restore(tensors(), &scalars).unwrap();
-        assert_eq!(format!("{restored:?}"), format!("{state:?}"));
-        assert!(fused.restore(BTreeMap::new(), &scalars).is_none());
-        let mut more = tensors();
-        more.insert("momentum.max_moment_2".to_owned(), vec![0.0; 2]);
-        assert!(fused.restore(more, &scalars).is_none());
-        let sgd = Fused::sgd(&SgdConfig::new()).unwrap();
-        assert!(sgd.restore(tensors(), &scalars).is_none());
     }
 }

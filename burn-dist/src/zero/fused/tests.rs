@@ -1,0 +1,144 @@
+//! Against Burn's own optimizers.
+
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdamConfig, AdamWConfig, Optimizer, SgdConfig};
+use burn::tensor::{Device, Tensor, TensorData};
+use proptest::prelude::*;
+
+use super::*;
+
+fn tensor(values: &[f32]) -> Tensor<1> {
+    Tensor::from_data(
+        TensorData::new(values.to_vec(), [values.len()]),
+        &Device::flex(),
+    )
+}
+
+/// Five steps with Burn and here must agree, and in every bit if done in two pieces.
+fn assert_equal(optimizer: &impl Optimizer, fused: Fused, values: &[f32], cut: usize) {
+    let (mut whole, mut state) = (values.to_vec(), None);
+    let (mut left, mut right) = (values[..cut].to_vec(), values[cut..].to_vec());
+    let (mut left_state, mut right_state) = (None, None);
+    let (mut expected, mut expected_state) = (tensor(values), None);
+    for step in 0..5 {
+        let gradients: Vec<f32> = values
+            .iter()
+            .map(|value| (value * 3.0 + step as f32).sin() * 0.1)
+            .collect();
+        let rate = 0.003 * (step + 1) as f64;
+        let factor = (step > 2).then_some(0.37f32);
+        let scaled: Vec<f32> = gradients
+            .iter()
+            .map(|g| g * factor.unwrap_or(1.0))
+            .collect();
+        let (next, next_state) = optimizer.step(rate, expected, tensor(&scaled), expected_state);
+        (expected, expected_state) = (next, next_state);
+        fused.step(rate, &mut whole, &gradients, factor, &mut state);
+        fused.step(rate, &mut left, &gradients[..cut], factor, &mut left_state);
+        fused.step(
+            rate,
+            &mut right,
+            &gradients[cut..],
+            factor,
+            &mut right_state,
+        );
+    }
+    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    let expected: Vec<f32> = expected.into_data().try_to_vec().unwrap();
+    for (whole, expected) in whole.iter().zip(&expected) {
+        assert!(
+            (whole - expected).abs() <= 1e-6 * expected.abs().max(0.01),
+            "{whole} {expected}"
+        );
+    }
+    assert_eq!(bits(&[left, right].concat()), bits(&whole));
+}
+
+proptest! {
+    #[test]
+    fn steps_are_burns(
+        values in prop::collection::vec(-2.0f32..2.0, 1..300),
+        cut in 0usize..300,
+        decay in prop::option::of(0.0f32..0.3),
+        nesterov in any::<bool>(),
+        dampening in prop_oneof![Just(0.0), Just(0.1)],
+    ) {
+        let cut = cut.min(values.len());
+        let adamw = AdamWConfig::new().with_weight_decay(decay.unwrap_or(0.0)).with_epsilon(1e-8);
+        assert_equal(&adamw.build(), Fused::adamw(&adamw).unwrap(), &values, cut);
+        let penalty = decay.map(WeightDecayConfig::new);
+        let adam = AdamConfig::new().with_weight_decay(penalty.clone());
+        assert_equal(&adam.build(), Fused::adam(&adam).unwrap(), &values, cut);
+        let momentum = MomentumConfig { momentum: 0.9, dampening, nesterov };
+        let sgd = SgdConfig::new().with_momentum(Some(momentum)).with_weight_decay(penalty.clone());
+        assert_equal(&sgd.build(), Fused::sgd(&sgd).unwrap(), &values, cut);
+        let plain = SgdConfig::new().with_weight_decay(penalty);
+        assert_equal(&plain.build(), Fused::sgd(&plain).unwrap(), &values, cut);
+    }
+}
+
+#[test]
+fn threads_change_no_bit() {
+    let len = 5 * PART + 7;
+    let wave = |phase: f32| (0..len).map(move |i| (i as f32 * 0.37 + phase).sin());
+    let gradients: Vec<f32> = wave(1.0).collect();
+    let momentum = MomentumConfig {
+        momentum: 0.9,
+        dampening: 0.1,
+        nesterov: true,
+    };
+    let sgd = SgdConfig::new();
+    for fused in [
+        Fused::adamw(&AdamWConfig::new()).unwrap(),
+        Fused::sgd(&sgd).unwrap(),
+        Fused::sgd(&sgd.with_momentum(Some(momentum))).unwrap(),
+    ] {
+        let (mut whole, mut pieces): (Vec<f32>, Vec<f32>) = wave(0.0).map(|x| (x, x)).unzip();
+        let (mut state, mut states) = (None, vec![None; len.div_ceil(1000)]);
+        for _ in 0..2 {
+            fused.step(0.1, &mut whole, &gradients, Some(0.5), &mut state);
+            let parts = pieces.chunks_mut(1000).zip(gradients.chunks(1000));
+            for ((values, gradients), state) in parts.zip(&mut states) {
+                fused.step(0.1, values, gradients, Some(0.5), state);
+            }
+        }
+        assert!(whole == pieces, "{fused:?}");
+    }
+}
+
+#[test]
+fn variants_are_left_to_burn() {
+    assert!(Fused::adamw(&AdamWConfig::new().with_amsgrad(true)).is_none());
+    assert!(Fused::adamw(&AdamWConfig::new().with_cautious_weight_decay(true)).is_none());
+    assert!(Fused::adam(&AdamConfig::new().with_amsgrad(true)).is_none());
+}
+
+#[test]
+fn state_is_restored_or_refused() {
+    let fused = Fused::adamw(&AdamWConfig::new()).unwrap();
+    let mut state = None;
+    fused.step(0.1, &mut [1.0, 2.0], &[0.5, 0.25], None, &mut state);
+    let state = state.unwrap();
+    let tensors = || {
+        let named = |(name, values): (&str, Values)| (name.to_owned(), values);
+        state
+            .tensors()
+            .into_iter()
+            .map(named)
+            .collect::<BTreeMap<_, _>>()
+    };
+    let named = |(name, value): (&str, Value)| (name.to_owned(), value);
+    let scalars: BTreeMap<_, _> = state.scalars().into_iter().map(named).collect();
+    let restored = fused.restore(tensors(), &scalars).unwrap();
+    assert_eq!(format!("{restored:?}"), format!("{state:?}"));
+    assert!(fused.restore(BTreeMap::new(), &scalars).is_none());
+    let mut more = tensors();
+    more.insert(
+        "momentum.max_moment_2".to_owned(),
+        Values::put(vec![0.0; 2], None),
+    );
+    assert!(fused.restore(more, &scalars).is_none());
+    let sgd = Fused::sgd(&SgdConfig::new()).unwrap();
+    assert!(sgd.restore(tensors(), &scalars).is_none());
+}
