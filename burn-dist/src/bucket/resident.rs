@@ -10,7 +10,7 @@ use std::{fmt, mem};
 
 use burn::tensor::{Device, Shape, Tensor, TensorData};
 
-use super::layout::{BucketLayout, Slot};
+use super::layout::BucketLayout;
 use crate::{Cuts, Error};
 
 /// Collectives on the memory of a device. Every rank calls the same in the same order, on the thread
@@ -107,14 +107,6 @@ impl Parts {
         let parts = layout.slots.iter().zip(mem::take(&mut self.slots));
         let parts = parts.filter_map(|(slot, part)| Some((slot.elements.clone(), part?)));
         assemble(Tensor::zeros([layout.len], (device, dtype)), parts)
-    }
-
-    /// The slots of a bucket.
-    pub fn split(layout: &BucketLayout, flat: &Tensor<1>) -> Self {
-        let part = |slot: &Slot| Some(flat.clone().slice(slot.elements.clone()));
-        Self {
-            slots: layout.slots.iter().map(part).collect(),
-        }
     }
 }
 

@@ -10,9 +10,9 @@ use burn_dist::parallel::{
 };
 use burn_dist::{ProcessGroup, TransportKind};
 
+use crate::STEPS;
 use crate::models::{Net, Values, assert_close, batch, on_ranks, scalar, values};
 
-const STEPS: u64 = 12;
 const STAGES: [Strategy; 3] = [Strategy::Zero1, Strategy::Zero2, Strategy::Zero3];
 
 fn within(ranks: usize) -> ShardWithin {

@@ -11,3 +11,11 @@ mod ranks;
 mod single;
 mod whole;
 mod zero;
+
+/// Steps of a training that is compared with another.
+const STEPS: u64 = 12;
+
+/// The device of all models.
+fn device() -> burn::tensor::Device {
+    burn::tensor::Device::flex()
+}

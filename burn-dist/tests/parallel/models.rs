@@ -8,9 +8,11 @@ use std::time::Duration;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::tanh;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use burn_dist::autograd::boundary;
 use burn_dist::{GroupOptions, ProcessGroup, TransportKind};
+
+use crate::device;
 
 pub const FEATURES: usize = 5;
 const HIDDEN: usize = 8;
@@ -30,7 +32,7 @@ impl Net {
     }
 
     pub fn with_hidden(seed: u64, hidden: usize) -> Self {
-        let device = Device::flex().autodiff();
+        let device = device().autodiff();
         let linear = |inputs, outputs| LinearConfig::new(inputs, outputs).init(&device);
         let net = Self {
             blocks: vec![linear(FEATURES, hidden), linear(hidden, hidden)],
@@ -65,7 +67,7 @@ pub struct Normed {
 
 impl Normed {
     pub fn new(seed: u64) -> Self {
-        let device = Device::flex().autodiff();
+        let device = device().autodiff();
         let normed = Self {
             first: LinearConfig::new(FEATURES, HIDDEN).init(&device),
             norm: BatchNormConfig::new(HIDDEN).init(&device),
@@ -112,7 +114,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<f32> {
 
 /// Rows `rows` of the global batch of a step.
 pub fn batch(step: u64, rows: std::ops::Range<usize>) -> (Tensor<2>, Tensor<2>) {
-    let device = Device::flex();
+    let device = device();
     let inputs = noise(2 * step + 1, rows.end * FEATURES);
     let targets = noise(2 * step + 2, rows.end);
     let tensor = |values: &[f32], width| {

@@ -4,16 +4,15 @@ use burn::module::Module;
 use burn::nn::LinearConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig};
-use burn::tensor::Device;
 use burn_dist::parallel::{
     BucketSizes, EmaOptions, Parallel, ParallelError, ParallelOptions, ParameterGroup,
     ParameterOptimizer, Precision, StepReport, Strategy, is_norm_or_bias,
 };
 use burn_dist::{ProcessGroup, TransportKind};
 
+use crate::STEPS;
 use crate::models::{Net, Values, assert_close, batch, on_ranks, scalar, values};
 
-const STEPS: u64 = 12;
 pub const STAGES: [Strategy; 3] = [Strategy::Zero1, Strategy::Zero2, Strategy::Zero3];
 
 fn sgd() -> ParameterOptimizer {
@@ -208,7 +207,7 @@ fn overflows_skip_the_step_on_all_ranks() {
 
 #[test]
 fn stage_3_needs_no_values_before_it_shards() {
-    let device = Device::flex().autodiff();
+    let device = crate::device().autodiff();
     let group = ProcessGroup::single();
     let frozen = LinearConfig::new(3, 4).init(&device).no_grad();
     let refused = Parallel::new(frozen.clone(), sgd(), Strategy::Zero3, &group);

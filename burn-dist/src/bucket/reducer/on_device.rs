@@ -9,7 +9,7 @@ use super::state::{Phase, State};
 use super::{Gradients, Reducer};
 use crate::bucket::error::BucketError;
 use crate::bucket::layout::BucketLayout;
-use crate::bucket::resident::{self, Parts};
+use crate::bucket::resident;
 use crate::bucket::storage;
 
 impl Reducer {
@@ -54,7 +54,7 @@ impl Reducer {
         let (Some(resident), Some(layout)) = (&self.resident, self.layouts.get(index)) else {
             return;
         };
-        if self.keep == Gradients::Whole && self.group.size() == 1 {
+        if self.keeps_alone() {
             return;
         }
         let there = &mut state.buckets[index].there;
@@ -79,9 +79,9 @@ impl Reducer {
             return Ok(());
         };
         let arrived = handle.wait()?;
-        let (layout, there) = (&self.layouts[index], &mut state.buckets[index].there);
+        let there = &mut state.buckets[index].there;
         if self.keep == Gradients::Whole {
-            there.parts = Parts::split(layout, &arrived);
+            there.mean = Some(arrived);
             return Ok(());
         }
         if self.shard_of(index).is_empty() {
@@ -118,21 +118,29 @@ impl Reducer {
         Ok(())
     }
 
-    /// Sum of the squares of all that this rank has.
+    /// Sum of the squares of the gradients in this rank's shards: of its shards alone, where it has
+    /// more, since sums of the same parts have the same bits.
     pub(super) fn sum_of_squares_there(&self, state: &State) -> Result<f64, BucketError> {
-        let there = || state.buckets.iter().map(|bucket| &bucket.there);
-        let sum = match self.keep {
-            Gradients::Whole => {
-                let parts = there().flat_map(|there| there.parts.all());
-                resident::sum_of_squares(parts.cloned())
-            }
+        let all = || state.buckets.iter().map(|bucket| &bucket.there);
+        let sum = match self.keeps_alone() {
+            true => resident::sum_of_squares(all().flat_map(|there| there.parts.all()).cloned()),
             // Between its parts a shard is zero.
-            _ => resident::sum_of_squares(there().filter_map(|there| there.shard.clone())),
+            false => resident::sum_of_squares(all().enumerate().filter_map(|(index, there)| {
+                let own = self.shard_of(index);
+                let mean = there.mean.clone().filter(|_| !own.is_empty());
+                let of_mean = mean.map(|mean| mean.slice(own));
+                of_mean.or_else(|| there.shard.clone())
+            })),
         };
         sum.map_err(|reason| BucketError::Read {
             path: "all parameters".to_owned(),
             reason,
         })
+    }
+
+    /// Whether gradients are never sent.
+    fn keeps_alone(&self) -> bool {
+        self.keep == Gradients::Whole && self.group.size() == 1
     }
 
     /// The reduced gradient of the elements that this rank owns of a parameter, flat; `None` if it
@@ -144,13 +152,16 @@ impl Reducer {
         }
         let (bucket, index) = *self.places.get(parameter)?;
         let there = &state.buckets.get(bucket)?.there;
-        if self.keep == Gradients::Whole {
+        if self.keeps_alone() {
             return there.parts.get(index).cloned();
         }
-        let shift = self.shard_of(bucket).start;
         let place = self
             .own_place(parameter)
             .filter(|place| !place.is_empty())?;
+        if let Some(mean) = there.mean.clone() {
+            return Some(mean.slice(place));
+        }
+        let shift = self.shard_of(bucket).start;
         let shard = there.shard.clone()?;
         Some(shard.slice(place.start - shift..place.end - shift))
     }

@@ -97,6 +97,7 @@ impl Reducer {
         state.marks.fill(0);
         for bucket in &mut state.buckets {
             bucket.there.parts.clear();
+            bucket.there.mean = None;
             bucket.there.shard = None;
         }
         for own in state.buckets.iter_mut().filter_map(|b| b.shard.as_mut()) {

@@ -5,30 +5,24 @@ use std::ops::Range;
 
 use burn::tensor::Shape;
 
+use super::Reducer;
 use super::state::{Memory, State};
-use super::{Gradients, Reducer};
 use crate::bucket::error::BucketError;
 use crate::bucket::resident::Gradient;
 use crate::bucket::storage;
 use crate::{Buffer, ReduceOp};
 
 impl Reducer {
-    /// Euclidean norm of all reduced gradients together; the same bits on every rank, and in host
-    /// memory, where no parameter stays whole, whatever the ranks keep of the gradients. A collective
-    /// call.
+    /// Euclidean norm of all reduced gradients together; the same bits on every rank, and, where no
+    /// parameter stays whole, whatever the ranks keep of the gradients. A collective call.
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
         let mut state = self.lock();
-        let sum = match (&self.resident, self.keep) {
-            // All have all.
-            (Some(_), Gradients::Whole) => self.sum_of_squares_there(&state),
-            (Some(_), _) => self
-                .sum_of_squares_there(&state)
-                .and_then(|own| self.over_ranks(own)),
-            (None, _) => self
-                .sum_of_squares(&state)
-                .and_then(|own| self.over_ranks(own)),
+        let own = match self.resident {
+            Some(_) => self.sum_of_squares_there(&state),
+            None => self.sum_of_squares(&state),
         };
-        sum.map(f64::sqrt)
+        own.and_then(|own| self.over_ranks(own))
+            .map(f64::sqrt)
             .map_err(|error| self.fail(&mut state, error))
     }
 

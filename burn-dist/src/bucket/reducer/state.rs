@@ -54,11 +54,13 @@ pub(super) struct Bucket {
 /// What there is of a bucket on a device.
 #[derive(Default)]
 pub(super) struct There {
-    /// Gradients that have come; where all are kept, their mean in the end.
+    /// Gradients that have come.
     pub parts: Parts,
     /// The bucket on its way to the mean.
     pub travelling: Option<Box<dyn DeviceHandle>>,
-    /// Sum of this rank's shards over the backward passes of the step.
+    /// Their mean, where all of it is kept and there are other ranks.
+    pub mean: Option<Tensor<1>>,
+    /// Else the sum of this rank's shards over the backward passes of the step.
     pub shard: Option<Tensor<1>>,
     /// The shard on its way to the mean over replicas.
     pub replicating: Option<Box<dyn DeviceHandle>>,

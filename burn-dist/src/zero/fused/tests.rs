@@ -142,3 +142,81 @@ fn state_is_restored_or_refused() {
     let sgd = Fused::sgd(&SgdConfig::new()).unwrap();
     assert!(sgd.restore(tensors(), &scalars).is_none());
 }
+
+#[cfg(all(feature = "wgpu", not(feature = "fusion")))]
+#[test]
+fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
+    use crate::device::DeviceChoice;
+    use crate::world::World;
+    let device = match World::single().choose_device(DeviceChoice::Wgpu) {
+        Ok(chosen) => chosen.device,
+        Err(error) => {
+            eprintln!("SKIPPED: steps of optimizers on wgpu: {error}");
+            return;
+        }
+    };
+    let penalty = Some(WeightDecayConfig::new(0.01));
+    let momentum = |dampening, nesterov| {
+        let momentum = MomentumConfig {
+            momentum: 0.9,
+            dampening,
+            nesterov,
+        };
+        SgdConfig::new().with_momentum(Some(momentum))
+    };
+    let decayed = momentum(0.1, false).with_weight_decay(penalty.clone());
+    for fused in [
+        Fused::sgd(&SgdConfig::new().with_weight_decay(penalty.clone())).unwrap(),
+        Fused::sgd(&momentum(0.0, true)).unwrap(),
+        Fused::sgd(&decayed).unwrap(),
+        Fused::adam(&AdamConfig::new().with_weight_decay(penalty)).unwrap(),
+        Fused::adamw(&AdamWConfig::new().with_weight_decay(0.1)).unwrap(),
+    ] {
+        // With and without whole vectors, and more than a cube.
+        for len in [1, 7, 64, 5000] {
+            // Copies: what a device gives may be a view of its memory.
+            let numbers = |data: TensorData| data.try_to_vec::<f32>().unwrap();
+            let wave = |phase: f32| (0..len).map(move |i| (i as f32 * 0.37 + phase).sin());
+            let mut expected: Vec<f32> = wave(0.0).collect();
+            let there = |values: &[f32]| Tensor::<1>::from_floats(values, &device);
+            let mut found = there(&expected);
+            let (mut state, mut found_state) = (None, None);
+            let (mut snapshots, mut states) = (Vec::new(), Vec::new());
+            for step in 0..4u8 {
+                let gradients: Vec<f32> = wave(f32::from(step)).map(|g| g * 0.1).collect();
+                let factor = (step > 1).then_some(0.37);
+                fused.step(0.03, &mut expected, &gradients, factor, &mut state);
+                let gradients = there(&gradients);
+                let before = found.clone();
+                found = fused.step_on_device(0.03, found, gradients, factor, &mut found_state);
+                if step % 2 == 0 {
+                    snapshots.push((before.clone(), numbers(before.into_data())));
+                    let kept = found_state.clone().unwrap().tensors();
+                    let kept = kept.into_iter().map(|(_, values)| values);
+                    states.extend(kept.map(|v| (v.clone(), numbers(v.read().unwrap()))));
+                }
+            }
+            let close = |found: Vec<f32>, expected: &[f32]| {
+                assert_eq!(found.len(), expected.len());
+                for (found, expected) in found.iter().zip(expected) {
+                    let off = (found - expected).abs();
+                    assert!(
+                        off <= 2e-6 * expected.abs().max(0.1),
+                        "{fused:?}, {len}: {found} {expected}"
+                    );
+                }
+            };
+            close(numbers(found.into_data()), &expected);
+            let kept = found_state.unwrap().tensors().into_iter();
+            for ((_, found), (_, expected)) in kept.zip(state.unwrap().tensors()) {
+                close(numbers(found.read().unwrap()), expected.host());
+            }
+            for (held, then) in snapshots {
+                assert_eq!(numbers(held.into_data()), then, "{fused:?}");
+            }
+            for (held, then) in states {
+                assert_eq!(numbers(held.read().unwrap()), then, "{fused:?}");
+            }
+        }
+    }
+}
