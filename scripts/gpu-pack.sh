@@ -6,7 +6,7 @@
 #
 #   FEATURES   cuda (kernels compiled by the LLVM inside: needs only a driver), cuda-nvrtc (by the CUDA
 #              toolkit's libnvrtc), wgpu, autotune; joined by commas. Default cuda-nvrtc,autotune
-#   ALSO       features of a second program in the same file, bench-2, for a machine on which the
+#   ALSO       features of a second program in the same file, bench-gpu-2, for a machine on which the
 #              first does not run. Default none; sensible: cuda,autotune
 #   LIMIT_MIB  largest size of the file. Default 40
 #   NVRTC      folder with lib/libnvrtc*.so* and include/ to pack along, for machines without a
