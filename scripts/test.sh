@@ -192,6 +192,30 @@ if [[ $# -eq 0 ]]; then
   fi
 fi
 
+# The library's example as two processes: whether it runs, and that sharding changes no loss.
+test_example() {
+  local program=${CARGO_TARGET_DIR:-target}/release/examples/custom_model folder strategy rank code=0
+  folder=$(mktemp -d)
+  for strategy in ddp zero-3; do
+    local port=$((20000 + RANDOM % 10000)) ranks=()
+    for rank in 0 1; do
+      RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+        timeout -k 10 120 "$program" "$strategy" >"$folder/$strategy-$rank" &
+      ranks+=($!)
+    done
+    for rank in "${ranks[@]}"; do wait "$rank" || code=$?; done
+    grep '^step' "$folder/$strategy-0" >"$folder/$strategy" || code=1
+  done
+  diff "$folder/ddp" "$folder/zero-3" || code=1
+  rm -rf "$folder"
+  [[ $code -eq 0 ]] && say "examples/custom_model.rs: two ranks, ddp and zero-3 agree"
+  return "$code"
+}
+
+if [[ $# -eq 0 ]]; then
+  BURN_DIST_TEST_MARK="$mark" test_example </dev/null 2>&1 | tee -a "$log" || status=1
+fi
+
 # Everything again with MPI, and on a cluster.
 test_cluster() {
   local programs name begin=$SECONDS

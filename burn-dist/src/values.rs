@@ -19,8 +19,8 @@ impl Values {
     pub(crate) fn put(values: Vec<f32>, device: Option<&Device>) -> Self {
         match device.filter(|_| !values.is_empty()) {
             Some(device) => {
-                let data = TensorData::from(values.as_slice());
-                Self::on_device(Tensor::from_data(data, device))
+                let len = values.len();
+                Self::on_device(Tensor::from_data(TensorData::new(values, [len]), device))
             }
             None => Self::Host(Arc::new(values)),
         }

@@ -15,6 +15,7 @@ mod models;
 #[path = "parallel"]
 mod device {
     pub mod buffers;
+    pub mod checkpoint;
     pub mod ema;
     pub mod hybrid;
     pub mod ranks;

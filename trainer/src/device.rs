@@ -4,7 +4,7 @@ use burn_dist::device::{ChosenDevice, DeviceChoice, DeviceError, MemoryShortage,
 use burn_dist::parallel::{MemoryEstimate, ParameterState};
 use burn_dist::world::World;
 
-use crate::config::{Config, DeviceName, StrategyName};
+use crate::config::{Config, DeviceName};
 use crate::error::TrainError;
 use crate::train::parallel_options;
 
@@ -45,13 +45,7 @@ pub(crate) fn check_memory(
         return Ok(());
     };
     let strategy = parallel_options(config, 1).strategy;
-    let estimate = MemoryEstimate::of(strategy, states, ranks);
-    let needed = match config.parallel.strategy {
-        StrategyName::Ddp => estimate.total(),
-        // What is sharded lies in host memory.
-        StrategyName::Zero1 | StrategyName::Zero2 => estimate.parameters,
-        StrategyName::Zero3 => 0,
-    };
+    let needed = MemoryEstimate::of(strategy, states, ranks).total();
     Ok(MemoryShortage::check(
         needed,
         states.iter().map(|state| state.elements).sum(),

@@ -115,3 +115,96 @@ impl DeviceHandle for Started {
         Ok(Tensor::from_data(data, (&self.device, dtype)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::DType as BurnDType;
+
+    use super::*;
+    use crate::bucket::Alone;
+    use crate::group::GroupOptions;
+
+    const LEN: usize = 11;
+
+    /// What rank `rank` has; whole numbers, so that sums are exact in every type.
+    fn own(rank: usize) -> Vec<f32> {
+        (0..LEN).map(|i| ((i * (rank + 2)) % 5) as f32).collect()
+    }
+
+    fn numbers(tensor: Tensor<1>, dtype: BurnDType) -> Vec<f32> {
+        assert_eq!(tensor.dtype(), dtype);
+        tensor.into_data().convert::<f32>().try_to_vec().unwrap()
+    }
+
+    /// What every implementation must do, as rank `rank` of `size`.
+    fn conforms(
+        on: &dyn DeviceCollectives,
+        rank: usize,
+        size: usize,
+        dtype: BurnDType,
+        cuts: &Cuts,
+    ) {
+        let flat = || Tensor::<1>::from_data(own(rank).as_slice(), (&Device::flex(), dtype));
+        let all: Vec<Vec<f32>> = (0..size).map(own).collect();
+        let sum = |i: usize| all.iter().map(|values| values[i]).sum::<f32>();
+        let means: Vec<f32> = (0..LEN).map(|i| sum(i) / size as f32).collect();
+        let near = |found: Vec<f32>, expected: &[f32]| {
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(expected) {
+                assert!(
+                    (found - expected).abs() < 0.02,
+                    "{found} {expected}, {dtype:?}"
+                );
+            }
+        };
+        near(
+            numbers(on.start_mean(flat()).wait().unwrap(), dtype),
+            &means,
+        );
+        let shard = cuts.shard(LEN, size, rank);
+        let mean = on.start_mean_of_shard(flat(), cuts).wait().unwrap();
+        if !shard.is_empty() {
+            near(numbers(mean, dtype), &means[shard]);
+        }
+        let gathered = on.start_gather(flat(), cuts).wait().unwrap();
+        let owner = |i: usize| (0..size).find(|r| cuts.shard(LEN, size, *r).contains(&i));
+        let expected = (0..LEN).map(|i| all[owner(i).unwrap()][i]);
+        assert_eq!(numbers(gathered, dtype), expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn device_collectives_of_every_type_and_cut_give_the_right_elements() {
+        let types = [
+            BurnDType::F32,
+            BurnDType::F64,
+            BurnDType::F16,
+            BurnDType::BF16,
+        ];
+        for size in [1, 2, 3] {
+            let mut ends = vec![4; size];
+            ends[size - 1] = LEN;
+            let groups = match size {
+                1 => vec![ProcessGroup::single()],
+                _ => ProcessGroup::in_process(size, &GroupOptions::default()).unwrap(),
+            };
+            let ends = Cuts::Ends(ends.into());
+            std::thread::scope(|scope| {
+                for group in groups {
+                    let cuts = [Cuts::Even, ends.clone()];
+                    scope.spawn(move || {
+                        let device = Device::flex();
+                        let (rank, staged) = (group.rank(), Staged { group, device });
+                        for (dtype, cuts) in
+                            types.iter().flat_map(|t| cuts.iter().map(move |c| (t, c)))
+                        {
+                            conforms(&staged, rank, size, *dtype, cuts);
+                            if size == 1 {
+                                conforms(&Alone, rank, size, *dtype, cuts);
+                            }
+                        }
+                    });
+                }
+            });
+        }
+    }
+}

@@ -15,7 +15,8 @@ use burn::tensor::{Device, Shape, Tensor, TensorData};
 
 use super::groups::{self, Choice, ParameterGroup};
 use super::{ParallelError, ParameterSpec};
-use crate::zero::{Fused, FusedState, steps_on};
+use crate::device::is_host;
+use crate::zero::{Fused, FusedState};
 
 /// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
 /// any [`burn::optim::Optimizer`] through [`new`](Self::new).
@@ -193,7 +194,7 @@ impl OptimizerState {
             return value;
         };
         let rate = learning_rate * choice.lr_factor;
-        if let Some(fused) = choice.fused.filter(|_| steps_on(&value.device())) {
+        if let Some(fused) = choice.fused.filter(|_| !is_host(&value.device())) {
             let (shape, len) = (value.shape(), value.shape().num_elements());
             let mut state = match place.take() {
                 Some(Kept::Fused(state)) => Some(state),

@@ -1,6 +1,7 @@
 //! `Parallel` as its users see it: in one process, and on several ranks that are threads.
 
 mod buffers;
+mod checkpoint;
 mod ema;
 mod faults;
 mod groups;

@@ -105,7 +105,7 @@ pub fn chosen_for(device: &Device) -> Option<Choice> {
 pub fn describe(device: &Device) -> Result<String, KernelError> {
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     if crate::gpu::computes_on(device) {
-        return Ok("burn, own normalizations and softmax".to_owned());
+        return Ok("burn, own normalizations, softmax and optimizers".to_owned());
     }
     if chosen() == Choice::Burn || device.clone().inner() != Device::flex() {
         return Ok("burn".to_owned());

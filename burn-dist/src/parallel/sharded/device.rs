@@ -104,7 +104,7 @@ impl ModuleMapper for TakeOut<'_> {
                 shape,
                 place: place.clone(),
             });
-            place.restore(Tensor::zeros([1; D], &device))
+            place.restore(Tensor::empty([1; D], &device))
         })
     }
 }

@@ -12,7 +12,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdafactorConfig, AdamWConfig, LambConfig, LionConfig, MuonConfig, SgdConfig};
 use burn::tensor::activation::relu;
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 use burn_dist::checkpoint::{CheckpointError, Job, Manifest, Source, Writer, list, newest_good};
 use burn_dist::parallel::{
     Checksum, EmaOptions, LossScaleOptions, Parallel, ParallelError, ParallelOptions,
@@ -32,7 +32,7 @@ struct Net {
 
 impl Net {
     fn new(hidden: usize) -> Self {
-        let device = Device::flex().autodiff();
+        let device = crate::device().autodiff();
         Self {
             first: LinearConfig::new(6, hidden).init(&device),
             second: LinearConfig::new(hidden, 3).init(&device),
@@ -43,7 +43,7 @@ impl Net {
     fn loss(&self, rank: usize, step: u64, dtype: FloatDType) -> Tensor<1> {
         let value = |i: usize| ((i * 7 + rank * 3 + step as usize * 5) % 11) as f32 / 11.0;
         let values: Vec<f32> = (0..4 * 6).map(value).collect();
-        let x = Tensor::<1>::from_floats(values.as_slice(), &Device::flex().autodiff());
+        let x = Tensor::<1>::from_floats(values.as_slice(), &crate::device().autodiff());
         let x = relu(self.first.forward(x.reshape([4, 6]).cast(dtype)));
         let x = self.second.forward(x).cast(FloatDType::F32);
         (x - 1.0).square().mean()
@@ -346,7 +346,7 @@ fn another_model_or_optimizer_is_refused() {
         assert!(error.to_string().contains(part), "{error}");
     }
     let group = ProcessGroup::single();
-    let device = Device::flex().autodiff();
+    let device = crate::device().autodiff();
     let linear: Linear = LinearConfig::new(6, 8).init(&device);
     let mut training = Parallel::new(linear, adamw(), Strategy::Ddp, &group).unwrap();
     let error = training.restore(&source).unwrap_err().to_string();
