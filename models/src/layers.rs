@@ -3,7 +3,7 @@
 
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Initializer, Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::activation::softmax;
+use burn::tensor::activation::{self, softmax};
 use burn::tensor::{Device, FloatDType, Tensor};
 
 /// How the weight of a convolution is drawn.
@@ -66,6 +66,15 @@ pub(crate) fn softmax_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
         return kernels::gpu::softmax(x);
     }
     in_f32(x, |x| softmax(x, D - 1))
+}
+
+/// GELU with the exact normal distribution.
+pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    if x.shape().num_elements() > 0 && kernels::gpu::computes_on(&x.device()) {
+        return kernels::gpu::gelu(x);
+    }
+    activation::gelu(x)
 }
 
 #[cfg(test)]

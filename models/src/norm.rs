@@ -90,9 +90,15 @@ impl BatchNorm2d {
             let moments = [state(&self.running_mean), state(&self.running_var)];
             return Some(gpu::batch_norm(x, parameters, moments, EPSILON, relu));
         }
-        let result = gpu::batch_norm_train(x, parameters, EPSILON, relu);
-        self.remember(values, result.mean, result.variance);
-        Some(result.output)
+        let (output, moments) = gpu::batch_norm_train(x, parameters, EPSILON, relu);
+        let device = device.inner();
+        let states = [&self.running_mean, &self.running_var];
+        let old = states.map(|state| state.value_sync().to_device(&device));
+        let new = moments.running(old, MOMENTUM, unbias(values));
+        for (state, new) in states.into_iter().zip(new) {
+            state.update(new);
+        }
+        Some(output)
     }
 
     /// The same with the operations of `kernels`: `x` is \[batch, height, width, channels\] in `f32`;
@@ -121,16 +127,13 @@ impl BatchNorm2d {
 
     /// Takes mean and biased variance of `values` values into the running statistics.
     fn remember(&self, values: usize, mean: Tensor<1>, variance: Tensor<1>) {
-        let values = values as f64;
-        // One value has no variance to correct.
-        let unbias = values / (values - 1.0).max(1.0);
         let remember = |state: &RunningState<Tensor<1>>, seen: Tensor<1>, factor: f64| {
             let old = state.value_sync().to_device(&seen.device());
             let new = old * (1.0 - MOMENTUM) + seen * (MOMENTUM * factor);
             state.update(new.detach());
         };
         remember(&self.running_mean, mean, 1.0);
-        remember(&self.running_var, variance, unbias);
+        remember(&self.running_var, variance, unbias(values));
     }
 
     fn infer(&self, x: Tensor<4>) -> Tensor<4> {
@@ -154,6 +157,11 @@ impl BatchNorm2d {
         self.remember(values, result.mean.detach(), result.variance.detach());
         result.output
     }
+}
+
+/// What a variance that is divided by `values` is multiplied by. One value has none to correct.
+fn unbias(values: usize) -> f64 {
+    values as f64 / (values as f64 - 1.0).max(1.0)
 }
 
 /// Layer normalization over the last dimension (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).

@@ -13,13 +13,13 @@ use burn::module::Param;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
 use burn::nn::{Dropout, Linear, PaddingConfig2d};
-use burn::tensor::activation::{gelu, relu};
+use burn::tensor::activation::relu;
 use burn::tensor::{FloatDType, Tensor};
 use burn_dist::autograd::full_precision;
 use kernels::ConvMethod;
 use kernels::burn as own;
 
-use crate::layers::{global_mean, in_f32};
+use crate::layers::{self, global_mean, in_f32};
 use crate::norm::{BatchNorm2d, LayerNorm};
 
 /// What the layers of a model compute with in one forward pass.
@@ -208,7 +208,7 @@ impl Path {
     pub fn gelu<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Own { .. } => own::gelu(x),
-            Self::Burn => gelu(x),
+            Self::Burn => layers::gelu(x),
         }
     }
 

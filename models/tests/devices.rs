@@ -6,7 +6,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::device::DeviceChoice;
 use burn_dist::world::World;
 use kernels::burn::{Choice, scoped};
-use kernels::gpu::{batch_norm, batch_norm_train, computes_on, layer_norm, softmax};
+use kernels::gpu::{batch_norm, batch_norm_train, computes_on, gelu, layer_norm, softmax};
 
 const EPSILON: f64 = 1e-5;
 
@@ -159,15 +159,16 @@ impl Case {
         let (weight, bias) = (leaf(&inputs.weight), leaf(&inputs.bias));
         let parameters = [weight.clone(), bias.clone()];
         // An operation before it, whose result a checkpoint may forget.
-        let result = batch_norm_train(x.clone().mul_scalar(1.0), parameters, EPSILON, self.relu);
-        assert_eq!(FloatDType::from(result.output.dtype()), self.dtype);
+        let x_again = x.clone().mul_scalar(1.0);
+        let (output, moments) = batch_norm_train(x_again, parameters, EPSILON, self.relu);
+        assert_eq!(FloatDType::from(output.dtype()), self.dtype);
         let dy = Tensor::from_inner(self.tensor(&inputs.dy, device)).to_device(&tracked);
-        let loss = (result.output.clone() * dy).cast(FloatDType::F32).sum();
+        let loss = (output.clone() * dy).cast(FloatDType::F32).sum();
         let mut gradients = loss.backward();
         Outputs {
-            y: numbers(result.output),
-            mean: numbers(result.mean),
-            variance: numbers(result.variance),
+            y: numbers(output),
+            mean: numbers(moments.mean()),
+            variance: numbers(moments.variance()),
             dx: numbers(x.grad_remove(&mut gradients).unwrap()),
             dweight: numbers(weight.grad_remove(&mut gradients).unwrap()),
             dbias: numbers(bias.grad_remove(&mut gradients).unwrap()),
@@ -529,4 +530,123 @@ fn gpu_softmax_is_that_of_the_definition() {
             }
         }
     }
+}
+
+#[test]
+fn gpu_running_statistics_are_blends() {
+    let Some(device) = device("running statistics on a GPU") else {
+        return;
+    };
+    // Whole vectors, and not.
+    for channels in [1, 8, 13, 300] {
+        let case = Case {
+            shape: [3, channels, 5, 7],
+            ..CASE
+        };
+        let inputs = case.inputs();
+        let expected = case.expected(&inputs);
+        let x = case.tensor(&inputs.x, &device);
+        let parameter = || Tensor::<1>::ones([channels], &device);
+        let (_, moments) = batch_norm_train(x, [parameter(), parameter()], EPSILON, false);
+        let old = |from: f32| -> Vec<f32> { (0..channels).map(|i| from + i as f32).collect() };
+        let (mean, variance) = (old(-2.0), old(3.0));
+        let there = |values: &[f32]| Tensor::<1>::from_floats(values, &device);
+        let before = [there(&mean), there(&variance)];
+        let [new_mean, new_variance] = moments.running(before.clone(), 0.1, 1.25);
+        let blend = |old: &[f32], seen: &[f64], weight: f64| -> Vec<f64> {
+            let pairs = old.iter().zip(seen);
+            pairs
+                .map(|(old, seen)| f64::from(*old) * 0.9 + seen * weight)
+                .collect()
+        };
+        let what = format!("{channels} channels");
+        close(
+            &what,
+            &blend(&mean, &expected.mean, 0.1),
+            &numbers(new_mean),
+            1e-6,
+        );
+        let expected = blend(&variance, &expected.variance, 0.125);
+        close(&what, &expected, &numbers(new_variance), 1e-6);
+        let [held, _] = before;
+        assert_eq!(held.into_data().try_to_vec::<f32>().unwrap(), mean);
+    }
+}
+
+#[test]
+fn gpu_gelu_is_that_of_the_definition() {
+    let Some(device) = device("GELU on a GPU") else {
+        return;
+    };
+    let half = device.supports_dtype(FloatDType::F16);
+    for shape in [[1, 1, 1, 1], [2, 3, 5, 7], [1, 4, 9, 64]] {
+        for (dtype, recompute) in [
+            (FloatDType::F32, false),
+            (FloatDType::F32, true),
+            (FloatDType::F16, false),
+        ] {
+            if dtype == FloatDType::F16 && !half {
+                eprintln!("SKIPPED: GELU in f16: this device does not compute in it");
+                continue;
+            }
+            let case = Case {
+                shape,
+                dtype,
+                ..CASE
+            };
+            let mut inputs = case.inputs();
+            // Where nothing or all is below.
+            inputs
+                .x
+                .iter_mut()
+                .step_by(17)
+                .for_each(|x| *x = x.signum() * 6.0);
+            let tracked = match recompute {
+                true => device.clone().autodiff().gradient_checkpointing(),
+                false => device.clone().autodiff(),
+            };
+            let leaf = |values: &[f32]| {
+                let values = Tensor::<1>::from_floats(values, &device).reshape(shape);
+                Tensor::from_inner(values).to_device(&tracked)
+            };
+            let x: Tensor<4> = leaf(&inputs.x).require_grad();
+            let out = gelu(x.clone().cast(dtype));
+            let loss = (out.clone().cast(FloatDType::F32) * leaf(&inputs.dy)).sum();
+            let dx = x.grad_remove(&mut loss.backward()).unwrap();
+            let rounded = |v: f32| match dtype {
+                FloatDType::F16 => f64::from(burn::tensor::f16::from_f32(v)),
+                _ => f64::from(v),
+            };
+            let pairs = inputs.x.iter().zip(&inputs.dy);
+            let (expected, gradient): (Vec<f64>, Vec<f64>) = pairs
+                .map(|(x, dy)| {
+                    let (x, dy) = (rounded(*x), rounded(*dy));
+                    let density = (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+                    (x * normal(x), dy * (normal(x) + x * density))
+                })
+                .unzip();
+            let tolerance = if dtype == FloatDType::F16 { 2e-3 } else { 2e-6 };
+            let what = format!("GELU of {shape:?} in {dtype:?}");
+            close(&what, &expected, &numbers(out), tolerance);
+            close(
+                &format!("gradient of {what}"),
+                &gradient,
+                &numbers(dx),
+                tolerance,
+            );
+        }
+    }
+}
+
+/// The share of the normal distribution below `x`, by its density's integral (Simpson's rule).
+fn normal(x: f64) -> f64 {
+    let x = x.clamp(-9.0, 9.0);
+    let steps = 2000;
+    let width = x / f64::from(steps);
+    let density = |i: i32| (-(f64::from(i) * width).powi(2) / 2.0).exp();
+    let inner: f64 = (1..steps)
+        .map(|i| density(i) * if i % 2 == 1 { 4.0 } else { 2.0 })
+        .sum();
+    let integral = (density(0) + inner + density(steps)) * width / 3.0;
+    0.5 + integral / (2.0 * std::f64::consts::PI).sqrt()
 }

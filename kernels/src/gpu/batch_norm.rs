@@ -11,15 +11,42 @@ use super::channels::{self, backward, forward};
 use super::matrix::{Matrix, row_of};
 use super::operation::{Operation, apply_with};
 
-/// What [`batch_norm_train`] gives.
+/// Mean and variance of each channel in a batch, in `f32`.
 #[derive(Debug)]
-pub struct Normalised {
-    /// \[batch, channels, height, width\], in the type of the input.
-    pub output: Tensor<4>,
-    /// Mean of each channel in this batch, \[channels\], in `f32`.
-    pub mean: Tensor<1>,
-    /// Variance of each channel in this batch, divided by the number of values, \[channels\], in `f32`.
-    pub variance: Tensor<1>,
+pub struct BatchMoments {
+    /// Rows as in [`forward`].
+    lines: CubeTensor,
+}
+
+impl BatchMoments {
+    /// The means, \[channels\].
+    pub fn mean(&self) -> Tensor<1> {
+        Tensor::from_primitive::<Cube>(row_of(&self.lines, forward::MEAN))
+    }
+
+    /// The variances, divided by the number of values, \[channels\].
+    pub fn variance(&self) -> Tensor<1> {
+        Tensor::from_primitive::<Cube>(row_of(&self.lines, forward::VARIANCE))
+    }
+
+    /// Takes them into a running mean and variance, \[channels\]: `1 - momentum` of what was, and
+    /// `momentum` of these, the variances times `unbias`.
+    ///
+    /// # Panics
+    /// When the shapes do not fit, or a tensor is not on the GPU.
+    pub fn running(
+        &self,
+        [mean, variance]: [Tensor<1>; 2],
+        momentum: f64,
+        unbias: f64,
+    ) -> [Tensor<1>; 2] {
+        let old = [mean, variance].map(|tensor| {
+            let tensor = tensor.cast(FloatDType::F32).try_into_primitive::<Cube>();
+            into_contiguous(tensor.expect("running statistics on the GPU of the batch"))
+        });
+        channels::running(&self.lines, old, momentum as f32, unbias as f32)
+            .map(Tensor::from_primitive::<Cube>)
+    }
 }
 
 /// Normalises `x`, \[batch, channels, height, width\], by mean and variance of this batch; `weight`
@@ -33,7 +60,7 @@ pub fn batch_norm_train(
     [weight, bias]: [Tensor<1>; 2],
     epsilon: f64,
     relu: bool,
-) -> Normalised {
+) -> (Tensor<4>, BatchMoments) {
     let [_, channels, _, _] = x.dims();
     assert!(
         x.shape().num_elements() > 0 && [weight.dims(), bias.dims()] == [[channels]; 2],
@@ -49,12 +76,10 @@ pub fn batch_norm_train(
     });
     let output = apply_with(layer.clone(), x, [weight, bias]);
     let lines = layer.lines.get().expect("the layer has been computed");
-    let row = |row| Tensor::from_primitive::<Cube>(row_of(lines, row));
-    Normalised {
-        output,
-        mean: row(forward::MEAN),
-        variance: row(forward::VARIANCE),
-    }
+    let moments = BatchMoments {
+        lines: lines.clone(),
+    };
+    (output, moments)
 }
 
 /// Normalises `x`, \[batch, channels, height, width\], by a given mean and variance, as in evaluation;

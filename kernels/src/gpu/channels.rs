@@ -90,6 +90,41 @@ pub(super) fn moments(x: &Matrix, [weight, bias]: [CubeTensor; 2], epsilon: f32)
     out
 }
 
+/// `1 - momentum` of the `old` means and variances and `momentum` of those in `lines`, the variances times
+/// `unbias`.
+pub(super) fn running(
+    lines: &CubeTensor,
+    old: [CubeTensor; 2],
+    momentum: f32,
+    unbias: f32,
+) -> [CubeTensor; 2] {
+    let [old_mean, old_variance] = old.map(Matrix::new);
+    let channels = old_mean.columns();
+    assert!(
+        lines.meta.shape().to_vec() == [forward::ROWS, channels]
+            && old_variance.columns() == channels
+    );
+    let (mean, variance) = (old_mean.empty_like(), old_mean.empty_like());
+    // SAFETY: every unit writes a channel of its own, if there is one, and all have every channel.
+    unsafe {
+        blend::launch_unchecked(
+            old_mean.client(),
+            calculate_cube_count_elemwise(old_mean.client(), channels, cube()),
+            cube(),
+            AddressType::default(),
+            arg(lines),
+            old_mean.arg(),
+            old_variance.arg(),
+            mean.arg(),
+            variance.arg(),
+            channels,
+            momentum,
+            momentum * unbias,
+        );
+    }
+    [mean.into_tensor(), variance.into_tensor()]
+}
+
 /// `x` times a scale plus an offset, rows of `lines`, and ReLU if asked for.
 pub(super) fn normalise(x: &Matrix, lines: &CubeTensor, relu: bool) -> Matrix {
     let (vector, out) = (x.vector(), x.empty_like());
@@ -229,6 +264,27 @@ fn sum_moments<F: Float, N: Size>(
         }
     }
     write_part::<N>(sums, sum, squares, column, columns, width, lanes);
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn blend(
+    lines: &[f32],
+    old_mean: &[f32],
+    old_variance: &[f32],
+    mean: &mut [f32],
+    variance: &mut [f32],
+    channels: usize,
+    of_mean: f32,
+    of_variance: f32,
+) {
+    let channel = ABSOLUTE_POS;
+    if channel < channels {
+        let keep = 1.0f32 - of_mean;
+        mean[channel] =
+            old_mean[channel] * keep + lines[forward::MEAN * channels + channel] * of_mean;
+        variance[channel] = old_variance[channel] * keep
+            + lines[forward::VARIANCE * channels + channel] * of_variance;
+    }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]

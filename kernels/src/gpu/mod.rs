@@ -6,6 +6,7 @@
 
 mod batch_norm;
 mod channels;
+mod gelu;
 mod layer_norm;
 mod matrix;
 mod operation;
@@ -15,7 +16,8 @@ mod softmax;
 mod sums;
 mod tokens;
 
-pub use batch_norm::{Normalised, batch_norm, batch_norm_train};
+pub use batch_norm::{BatchMoments, batch_norm, batch_norm_train};
+pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use optimizer::{AdamStep, SgdStep, adam, sgd, sgd_momentum};
 pub use softmax::softmax;

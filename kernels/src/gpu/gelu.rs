@@ -1,0 +1,116 @@
+//! GELU with the exact normal distribution (Hendrycks & Gimpel 2016, <https://arxiv.org/abs/1606.08415>).
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+use super::matrix::Matrix;
+use super::operation::{Operation, apply};
+use super::sums::cube;
+
+/// `x` times the share of the normal distribution below it, in the type of `x`; computed in `f32`. For a
+/// device that [`super::computes_on`], and at least one value.
+pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    apply(Arc::new(Gelu), x)
+}
+
+#[derive(Debug)]
+struct Gelu;
+
+impl Operation<1> for Gelu {
+    fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
+        let x = Matrix::new(x);
+        let (vectors, out) = (x.rows() * x.row_vectors(), x.empty_like());
+        // SAFETY: every unit writes a vector of its own, if there is one.
+        unsafe {
+            gelu_of_each::launch_unchecked(
+                x.client(),
+                calculate_cube_count_elemwise(x.client(), vectors, cube()),
+                cube(),
+                x.address(),
+                x.vector(),
+                x.arg(),
+                out.arg(),
+                vectors,
+                x.elem(),
+            );
+        }
+        out.into_tensor()
+    }
+
+    fn backward(
+        &self,
+        x: Option<CubeTensor>,
+        dy: CubeTensor,
+        _to_first: bool,
+    ) -> [Option<CubeTensor>; 1] {
+        let Some(x) = x else {
+            return [None];
+        };
+        let (x, dy) = (Matrix::new(x), Matrix::new(dy));
+        let (vectors, out) = (x.rows() * x.row_vectors(), x.empty_like());
+        // SAFETY: as in `forward`; `dy` is as large as `x`.
+        unsafe {
+            gradient_of_each::launch_unchecked(
+                x.client(),
+                calculate_cube_count_elemwise(x.client(), vectors, cube()),
+                cube(),
+                x.address(),
+                x.vector(),
+                x.arg(),
+                dy.arg(),
+                out.arg(),
+                vectors,
+                x.elem(),
+            );
+        }
+        [Some(out.into_tensor())]
+    }
+
+    fn reads_input(&self) -> bool {
+        true
+    }
+}
+
+/// The share of the normal distribution that is below each value.
+#[cube]
+fn share_below<N: Size>(value: Vector<f32, N>) -> Vector<f32, N> {
+    let scaled = value * Vector::<f32, N>::new(std::f32::consts::FRAC_1_SQRT_2);
+    (scaled.erf() + Vector::<f32, N>::new(1.0f32)) * Vector::<f32, N>::new(0.5f32)
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn gelu_of_each<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    out: &mut [Vector<F, N>],
+    vectors: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let value = Vector::<f32, N>::cast_from(x[at]);
+        out[at] = Vector::<F, N>::cast_from(value * share_below::<N>(value));
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn gradient_of_each<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    out: &mut [Vector<F, N>],
+    vectors: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let value = Vector::<f32, N>::cast_from(x[at]);
+        // 1 / √(2π)
+        let peak = Vector::<f32, N>::new(0.398_942_3f32);
+        let density = (value * value * Vector::<f32, N>::new(-0.5f32)).exp() * peak;
+        let slope = share_below::<N>(value) + value * density;
+        out[at] = Vector::<F, N>::cast_from(Vector::<f32, N>::cast_from(dy[at]) * slope);
+    }
+}
