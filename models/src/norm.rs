@@ -91,9 +91,8 @@ impl BatchNorm2d {
             return Some(gpu::batch_norm(x, parameters, moments, EPSILON, relu));
         }
         let (output, moments) = gpu::batch_norm_train(x, parameters, EPSILON, relu);
-        let device = device.inner();
         let states = [&self.running_mean, &self.running_var];
-        let old = states.map(|state| state.value_sync().to_device(&device));
+        let old = states.map(|state| state.value_sync().without_autodiff());
         let new = moments.running(old, MOMENTUM, unbias(values));
         for (state, new) in states.into_iter().zip(new) {
             state.update(new);

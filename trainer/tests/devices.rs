@@ -102,13 +102,18 @@ mod wgpu {
     fn same_start() -> (String, Finished) {
         let settings = ["train.max_steps=1", "checkpoint.every_steps=1"];
         let first = Trial::tiny(&[], &settings).run();
+        (exported(&first), first)
+    }
+
+    /// The setting that takes the parameters of a run.
+    fn exported(first: &Finished) -> String {
         first.assert_code(0);
         let (run, file) = (first.path("run"), first.path("start.safetensors"));
         let (run, file) = (run.to_str().unwrap(), file.to_str().unwrap());
         Trial::new(&["export", run, "--last", "--out", file])
             .run()
             .assert_code(0);
-        (format!("model.weights={file}"), first)
+        format!("model.weights={file}")
     }
 
     fn assert_close(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
@@ -144,6 +149,38 @@ mod wgpu {
         for nproc in ["1", "2"] {
             let found = run("wgpu", nproc, &settings).losses();
             assert_close(&found, &expected, 1e-3, "accumulated and clipped");
+        }
+    }
+
+    #[test]
+    fn models_of_every_kind_of_layer_are_those_of_the_processor() {
+        if !is_here("models on wgpu") {
+            return;
+        }
+        let residual = ["model.name=wide-resnet", "model.depth=10", "model.widen=1"];
+        let vit = [
+            "model.name=vit",
+            "model.patch=4",
+            "model.dim=16",
+            "model.depth=2",
+            "model.heads=2",
+        ];
+        for model in [&residual[..], &vit] {
+            let same = ["train.max_steps=1", "checkpoint.every_steps=1"];
+            let first = Trial::of_model(&[], &[model, &same].concat()).run();
+            let start = exported(&first);
+            let losses = |device: &str| {
+                let settings = [model, &SHORT, &["train.max_steps=3", &start, device]].concat();
+                let finished = Trial::of_model(&[], &settings).run();
+                finished.assert_code(0).assert_nobody_left();
+                // The last evaluation goes by running statistics.
+                let mut losses = finished.losses();
+                let evaluated = finished.metrics("eval");
+                losses.push(evaluated.last().unwrap()["loss"].as_f64().unwrap());
+                losses
+            };
+            let (found, expected) = (losses("train.device=wgpu"), losses("train.device=cpu"));
+            assert_close(&found, &expected, 2e-3, &format!("{model:?}"));
         }
     }
 

@@ -4,6 +4,7 @@
 //! Tensors are Burn's, of any float type that the device has; layers on other devices, and models
 //! built with the feature `fusion`, which changes what a tensor is, take Burn's own operations.
 
+mod attention;
 mod batch_norm;
 mod channels;
 mod gelu;
@@ -16,6 +17,7 @@ mod softmax;
 mod sums;
 mod tokens;
 
+pub use attention::attention;
 pub use batch_norm::{BatchMoments, batch_norm, batch_norm_train};
 pub use gelu::gelu;
 pub use layer_norm::layer_norm;

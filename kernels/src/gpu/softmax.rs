@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use burn::backend::Cube;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -15,6 +16,38 @@ use super::sums::cube;
 /// [`super::computes_on`], and at least one value.
 pub fn softmax<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Softmax::default()), x)
+}
+
+/// The gradient of what [`softmax`] made `y` of, for that of `y`; without autodiff.
+pub(super) fn softmax_gradient<const D: usize>(y: Tensor<D>, dy: Tensor<D>) -> Tensor<D> {
+    let [y, dy] = [y, dy].map(|tensor| {
+        let tensor = tensor.try_into_primitive::<Cube>();
+        tensor.expect("a tensor on a GPU, without autodiff")
+    });
+    Tensor::from_primitive::<Cube>(gradient(y, dy))
+}
+
+fn gradient(y: CubeTensor, dy: CubeTensor) -> CubeTensor {
+    let (y, dy) = (Matrix::new(y), Matrix::new(dy));
+    let out = y.empty_like();
+    // SAFETY: the cubes cover all rows, the units of a row all of its vectors; `dy` is as large as `y`.
+    unsafe {
+        back_rows::launch_unchecked(
+            y.client(),
+            cubes(&y),
+            cube(),
+            y.address(),
+            y.vector(),
+            y.arg(),
+            dy.arg(),
+            out.arg(),
+            y.rows(),
+            y.row_vectors(),
+            width(&y),
+            y.elem(),
+        );
+    }
+    out.into_tensor()
 }
 
 #[derive(Debug, Default)]
@@ -54,29 +87,8 @@ impl Operation<1> for Softmax {
         dy: CubeTensor,
         _to_first: bool,
     ) -> [Option<CubeTensor>; 1] {
-        let Some(result) = self.result.get() else {
-            return [None];
-        };
-        let (y, dy) = (Matrix::new(result.clone()), Matrix::new(dy));
-        let out = y.empty_like();
-        // SAFETY: as in `forward`; `dy` is as large as the result.
-        unsafe {
-            back_rows::launch_unchecked(
-                y.client(),
-                cubes(&y),
-                cube(),
-                y.address(),
-                y.vector(),
-                y.arg(),
-                dy.arg(),
-                out.arg(),
-                y.rows(),
-                y.row_vectors(),
-                width(&y),
-                y.elem(),
-            );
-        }
-        [Some(out.into_tensor())]
+        let result = self.result.get().cloned();
+        [result.map(|y| gradient(y, dy))]
     }
 
     fn reads_input(&self) -> bool {

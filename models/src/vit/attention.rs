@@ -46,8 +46,12 @@ impl Attention {
         path.linear_dropout(&self.proj, &self.proj_drop, wanted.of(x), then)
     }
 
-    /// `softmax(q kᵀ / √d) v` with Burn's operations.
+    /// `softmax(q kᵀ / √d) v` where it is not computed by the processor's kernels.
     fn mix(&self, qkv: Tensor<3>) -> Tensor<3> {
+        #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+        if qkv.shape().num_elements() > 0 && kernels::gpu::computes_on(&qkv.device()) {
+            return kernels::gpu::attention(qkv, self.heads);
+        }
         let [batch, tokens, width] = qkv.dims();
         let dim = width / 3;
         let depth = dim / self.heads;

@@ -71,10 +71,21 @@ impl Trial {
     /// A tiny run with these further settings, into the folder `run`, whose whole path is among
     /// the arguments of all its processes and tells them from others.
     pub fn tiny(args: &[&str], settings: &[&str]) -> Self {
+        Self::with_settings(args, &[TINY, settings].concat())
+    }
+
+    /// The same with the model that `settings` say.
+    pub fn of_model(args: &[&str], settings: &[&str]) -> Self {
+        let others = TINY.iter().filter(|setting| !setting.starts_with("model."));
+        let all: Vec<&str> = others.chain(settings).copied().collect();
+        Self::with_settings(args, &all)
+    }
+
+    fn with_settings(args: &[&str], settings: &[&str]) -> Self {
         let mut trial = Self::new(args);
         let run_dir = trial.folder.path().join("run");
         trial.command.arg("--run-dir").arg(run_dir);
-        for setting in TINY.iter().chain(settings) {
+        for setting in settings {
             trial.command.args(["--set", setting]);
         }
         trial
