@@ -6,10 +6,15 @@ use std::sync::{Arc, OnceLock};
 
 use burn::backend::Cube;
 use burn::tensor::Tensor;
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
 
+use super::matrix::Matrix;
 use super::operation::{Operation, apply};
 use super::softmax::{softmax, softmax_gradient};
+use super::sums::cube;
 
 /// `softmax(q kᵀ / √depth) v` for every head. `qkv` is \[batch, tokens, 3 × heads × depth\]: queries, keys
 /// and values in this order, each with the heads one after another; the result is \[batch, tokens,
@@ -26,7 +31,7 @@ pub fn attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
     );
     let operation = Attention {
         heads,
-        shares: OnceLock::new(),
+        kept: OnceLock::new(),
     };
     apply(Arc::new(operation), qkv)
 }
@@ -34,94 +39,208 @@ pub fn attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
 #[derive(Debug)]
 struct Attention {
     heads: usize,
-    /// How much each token takes of each: \[batch, heads, tokens, tokens\]. Set by the first forward pass.
-    shares: OnceLock<Tensor<4>>,
+    /// Set by the first forward pass.
+    kept: OnceLock<Kept>,
 }
 
-/// \[batch, heads, tokens, depth\] each; the queries divided by √depth, which costs less than dividing the
-/// larger product.
+/// What backward needs.
+#[derive(Debug)]
+struct Kept {
+    parts: Parts,
+    /// How much each token takes of each: \[batch, heads, tokens, tokens\].
+    shares: Tensor<4>,
+}
+
+/// \[batch, heads, tokens, depth\] each, as products want them in memory; the queries divided by √depth,
+/// which costs less than dividing the larger product.
+#[derive(Clone, Debug)]
 struct Parts {
     query: Tensor<4>,
     key: Tensor<4>,
     value: Tensor<4>,
-    scale: f64,
-}
-
-impl Attention {
-    fn parts(&self, qkv: CubeTensor) -> Parts {
-        let qkv: Tensor<3> = Tensor::from_primitive::<Cube>(qkv);
-        let [batch, tokens, width] = qkv.dims();
-        let depth = width / (3 * self.heads);
-        let qkv = qkv.reshape([batch, tokens, 3, self.heads, depth]);
-        let part = |index| {
-            let part = qkv.clone().narrow(2, index, 1).squeeze_dim::<4>(2);
-            part.swap_dims(1, 2)
-        };
-        let scale = (depth as f64).powf(-0.5);
-        Parts {
-            query: part(0).mul_scalar(scale),
-            key: part(1),
-            value: part(2),
-            scale,
-        }
-    }
 }
 
 impl Operation<1> for Attention {
     fn forward(&self, [qkv]: [CubeTensor; 1]) -> CubeTensor {
-        let Parts {
-            query, key, value, ..
-        } = self.parts(qkv);
-        let shares = softmax(query.matmul(key.transpose()));
-        self.shares.get_or_init(|| shares.clone());
-        let [batch, heads, tokens, depth] = value.dims();
-        let out = shares.matmul(value).swap_dims(1, 2);
+        let parts = split(tensor(qkv), self.heads);
+        let shares = softmax(parts.query.clone().matmul(parts.key.clone().transpose()));
+        let out = shares.clone().matmul(parts.value.clone()).swap_dims(1, 2);
+        self.kept.get_or_init(|| Kept { parts, shares });
+        let [batch, tokens, heads, depth] = out.dims();
         primitive(out.reshape([batch, tokens, heads * depth]))
     }
 
     fn backward(
         &self,
-        qkv: Option<CubeTensor>,
+        _x: Option<CubeTensor>,
         dy: CubeTensor,
         _to_first: bool,
     ) -> [Option<CubeTensor>; 1] {
-        let (Some(qkv), Some(shares)) = (qkv, self.shares.get()) else {
+        let Some(Kept { parts, shares }) = self.kept.get() else {
             return [None];
         };
-        let Parts {
-            query,
-            key,
-            value,
-            scale,
-        } = self.parts(qkv);
+        let Parts { query, key, value } = parts.clone();
         let [batch, heads, tokens, depth] = value.dims();
-        let dy: Tensor<3> = Tensor::from_primitive::<Cube>(dy);
-        let dy = dy.reshape([batch, tokens, heads, depth]).swap_dims(1, 2);
+        let dy = tensor::<3>(dy).reshape([batch, tokens, heads, depth]);
+        let dy = contiguous(dy.swap_dims(1, 2));
         let to_value = shares.clone().transpose().matmul(dy.clone());
         let to_shares = dy.matmul(value.transpose());
         let to_scores = softmax_gradient(shares.clone(), to_shares);
         let to_key = to_scores.clone().transpose().matmul(query);
-        let to_query = to_scores.matmul(key).mul_scalar(scale);
-        let shape = [batch, tokens, 3, heads, depth];
-        let all = Tensor::<5>::empty(shape, (&to_value.device(), to_value.dtype()));
-        let parts = [to_query, to_key, to_value].into_iter().enumerate();
-        let all = parts.fold(all, |all, (index, part)| {
-            let place = [0..batch, 0..tokens, index..index + 1, 0..heads, 0..depth];
-            all.slice_assign(place, part.swap_dims(1, 2).unsqueeze_dim(2))
-        });
-        [Some(primitive(all.reshape([
-            batch,
-            tokens,
-            3 * heads * depth,
-        ])))]
+        let to_query = to_scores.matmul(key);
+        let gradients = Parts {
+            query: to_query,
+            key: to_key,
+            value: to_value,
+        };
+        [Some(primitive(join(gradients)))]
     }
 
     fn reads_input(&self) -> bool {
-        true
+        false
     }
 }
 
-fn primitive(tensor: Tensor<3>) -> CubeTensor {
+/// Queries, keys and values for every head.
+fn split(qkv: Tensor<3>, heads: usize) -> Parts {
+    let [batch, tokens, width] = qkv.dims();
+    let depth = width / (3 * heads);
+    let rows = Matrix::new(primitive(qkv.reshape([batch * tokens * 3 * heads, depth])));
+    let part = || rows.empty([batch, heads, tokens, depth]);
+    let [query, key, value] = [part(), part(), part()];
+    let vectors = rows.rows() * rows.row_vectors();
+    // SAFETY: every unit writes a vector of its own, if there is one; the parts together have as many.
+    unsafe {
+        split_heads::launch_unchecked(
+            rows.client(),
+            calculate_cube_count_elemwise(rows.client(), vectors, cube()),
+            cube(),
+            rows.address(),
+            rows.vector(),
+            rows.arg(),
+            query.arg(),
+            key.arg(),
+            value.arg(),
+            tokens,
+            heads,
+            rows.row_vectors(),
+            vectors,
+            scale(depth),
+            rows.elem(),
+        );
+    }
+    let [query, key, value] = [query, key, value].map(|part| tensor(part.into_tensor()));
+    Parts { query, key, value }
+}
+
+/// The gradient of what [`split`] made parts of, for those of the parts.
+fn join(parts: Parts) -> Tensor<3> {
+    let [batch, heads, tokens, depth] = parts.query.dims();
+    let Parts { query, key, value } = parts;
+    let [query, key, value] = [query, key, value].map(|part| Matrix::new(primitive(part)));
+    let out = query.empty([batch, tokens, 3 * heads * depth]);
+    let vectors = 3 * query.rows() * query.row_vectors();
+    // SAFETY: as in `split`.
+    unsafe {
+        join_heads::launch_unchecked(
+            query.client(),
+            calculate_cube_count_elemwise(query.client(), vectors, cube()),
+            cube(),
+            out.address(),
+            query.vector(),
+            query.arg(),
+            key.arg(),
+            value.arg(),
+            out.arg(),
+            tokens,
+            heads,
+            query.row_vectors(),
+            vectors,
+            scale(depth),
+            query.elem(),
+        );
+    }
+    tensor(out.into_tensor())
+}
+
+fn scale(depth: usize) -> f32 {
+    (depth as f32).powf(-0.5)
+}
+
+fn tensor<const D: usize>(primitive: CubeTensor) -> Tensor<D> {
+    Tensor::from_primitive::<Cube>(primitive)
+}
+
+fn primitive<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
     let tensor = tensor.try_into_primitive::<Cube>();
     tensor.expect("a tensor on a GPU, without autodiff")
+}
+
+fn contiguous(values: Tensor<4>) -> Tensor<4> {
+    tensor(into_contiguous(primitive(values)))
+}
+
+/// Where a vector of \[batch, tokens, 3, heads, depth\] lies in its part, \[batch, heads, tokens, depth\].
+#[cube]
+fn place(at: usize, tokens: usize, heads: usize, row: usize) -> usize {
+    let head = at / row % heads;
+    let token = at / (row * heads * 3);
+    let (batch, token) = (token / tokens, token % tokens);
+    ((batch * heads + head) * tokens + token) * row + at % row
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn split_heads<F: Float, N: Size>(
+    qkv: &[Vector<F, N>],
+    query: &mut [Vector<F, N>],
+    key: &mut [Vector<F, N>],
+    value: &mut [Vector<F, N>],
+    tokens: usize,
+    heads: usize,
+    row: usize,
+    vectors: usize,
+    scale: f32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let part = at / (row * heads) % 3;
+        let place = place(at, tokens, heads, row);
+        if part == 0 {
+            let scaled = Vector::<f32, N>::cast_from(qkv[at]) * Vector::<f32, N>::new(scale);
+            query[place] = Vector::<F, N>::cast_from(scaled);
+        } else if part == 1 {
+            key[place] = qkv[at];
+        } else {
+            value[place] = qkv[at];
+        }
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn join_heads<F: Float, N: Size>(
+    query: &[Vector<F, N>],
+    key: &[Vector<F, N>],
+    value: &[Vector<F, N>],
+    out: &mut [Vector<F, N>],
+    tokens: usize,
+    heads: usize,
+    row: usize,
+    vectors: usize,
+    scale: f32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let part = at / (row * heads) % 3;
+        let place = place(at, tokens, heads, row);
+        if part == 0 {
+            let scaled = Vector::<f32, N>::cast_from(query[place]) * Vector::<f32, N>::new(scale);
+            out[at] = Vector::<F, N>::cast_from(scaled);
+        } else if part == 1 {
+            out[at] = key[place];
+        } else {
+            out[at] = value[place];
+        }
+    }
 }

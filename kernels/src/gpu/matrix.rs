@@ -45,16 +45,23 @@ impl Matrix {
     pub fn empty_like(&self) -> Self {
         let shape = self.tensor.meta.shape().clone();
         Self {
-            tensor: self.empty(shape, self.tensor.dtype),
+            tensor: self.memory(shape, self.tensor.dtype),
+        }
+    }
+
+    /// Memory on the same device for results of the same type and another shape.
+    pub fn empty<const D: usize>(&self, shape: [usize; D]) -> Self {
+        Self {
+            tensor: self.memory(Shape::new(shape), self.tensor.dtype),
         }
     }
 
     /// Memory on the same device for numbers in f32.
     pub fn numbers<const D: usize>(&self, shape: [usize; D]) -> CubeTensor {
-        self.empty(Shape::new(shape), DType::F32)
+        self.memory(Shape::new(shape), DType::F32)
     }
 
-    fn empty(&self, shape: Shape, dtype: DType) -> CubeTensor {
+    fn memory(&self, shape: Shape, dtype: DType) -> CubeTensor {
         let handle = self.client().empty(shape.num_elements() * dtype.size());
         let device = self.tensor.device.clone();
         CubeTensor::new_contiguous(self.client().clone(), device, shape, handle, dtype)
