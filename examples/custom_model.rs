@@ -1,14 +1,19 @@
 //! Trains a model that is written with plain Burn modules, with its parameters, gradients and
 //! optimizer state sharded over the ranks (ZeRO stage 3).
 //!
-//!   cargo run --release --example custom_model                  # one rank
-//!   torchrun-style variables start several, for example two:
-//!   for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
-//!     MASTER_PORT=29500 cargo run --release --example custom_model -- zero-3 & done; wait
+//!   cargo run --release -p burn-dist --example custom_model     # one rank
+//!
+//! As many as wanted with the variables that torchrun sets, for example two:
+//!
+//!   export BURN_DIST_SECRET=$(openssl rand -hex 16) WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500
+//!   for rank in 0 1; do
+//!     RANK=$rank LOCAL_RANK=$rank target/release/examples/custom_model zero-3 &
+//!   done; wait
 //!
 //! Arguments: strategy (zero-3), width (64), depth (4), micro-batch (8), steps (10). A width of 768
 //! and a depth of 12 is a transformer of 85 million parameters.
 
+use std::process::ExitCode;
 use std::time::Instant;
 
 use burn::module::Module;
@@ -100,7 +105,17 @@ fn peak_mib() -> Option<usize> {
     Some(line.split_whitespace().nth(1)?.parse::<usize>().ok()? / 1024)
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match train() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn train() -> Result<(), Box<dyn std::error::Error>> {
     let strategy = argument(1, Strategy::Zero3)?;
     let (width, depth) = (argument(2, 64)?, argument(3, 4)?);
     let (batch, steps) = (argument(4, 8)?, argument(5, 10)?);

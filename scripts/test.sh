@@ -200,7 +200,7 @@ test_example() {
     local port=$((20000 + RANDOM % 10000)) ranks=()
     for rank in 0 1; do
       RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-        timeout -k 10 120 "$program" "$strategy" >"$folder/$strategy-$rank" &
+        BURN_DIST_SECRET=$mark timeout -k 10 120 "$program" "$strategy" >"$folder/$strategy-$rank" &
       ranks+=($!)
     done
     for rank in "${ranks[@]}"; do wait "$rank" || code=$?; done
@@ -208,7 +208,10 @@ test_example() {
   done
   diff "$folder/ddp" "$folder/zero-3" || code=1
   rm -rf "$folder"
-  [[ $code -eq 0 ]] && say "examples/custom_model.rs: two ranks, ddp and zero-3 agree"
+  case $code in
+    0) say "examples/custom_model.rs: two ranks, ddp and zero-3 agree" ;;
+    *) say "FAILED: examples/custom_model.rs as two ranks" ;;
+  esac
   return "$code"
 }
 
