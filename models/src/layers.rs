@@ -61,10 +61,6 @@ pub(crate) fn in_f32<const D: usize>(
 
 /// Softmax over the last dimension, in `f32`: in half precision its sums lose what matters.
 pub(crate) fn softmax_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-    if x.shape().num_elements() > 0 && kernels::gpu::computes_on(&x.device()) {
-        return kernels::gpu::softmax(x);
-    }
     in_f32(x, |x| softmax(x, D - 1))
 }
 

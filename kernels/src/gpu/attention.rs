@@ -11,7 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::matrix::Matrix;
+use super::matrix::{Matrix, primitive};
 use super::operation::{Operation, apply};
 use super::softmax::{softmax, softmax_gradient};
 use super::sums::cube;
@@ -169,11 +169,6 @@ fn scale(depth: usize) -> f32 {
 
 fn tensor<const D: usize>(primitive: CubeTensor) -> Tensor<D> {
     Tensor::from_primitive::<Cube>(primitive)
-}
-
-fn primitive<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
-    let tensor = tensor.try_into_primitive::<Cube>();
-    tensor.expect("a tensor on a GPU, without autodiff")
 }
 
 fn contiguous(values: Tensor<4>) -> Tensor<4> {

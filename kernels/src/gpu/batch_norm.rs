@@ -8,7 +8,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::channels::{self, backward, forward};
-use super::matrix::{Matrix, row_of};
+use super::matrix::{Matrix, primitive, row_of};
 use super::operation::{Operation, apply_with};
 
 /// Mean and variance of each channel in a batch, in `f32`.
@@ -40,10 +40,7 @@ impl BatchMoments {
         momentum: f64,
         unbias: f64,
     ) -> [Tensor<1>; 2] {
-        let old = [mean, variance].map(|tensor| {
-            let tensor = tensor.cast(FloatDType::F32).try_into_primitive::<Cube>();
-            into_contiguous(tensor.expect("running statistics on the GPU of the batch"))
-        });
+        let old = [mean, variance].map(|tensor| primitive(tensor.cast(FloatDType::F32)));
         channels::running(&self.lines, old, momentum as f32, unbias as f32)
             .map(Tensor::from_primitive::<Cube>)
     }

@@ -1,8 +1,9 @@
 //! What normalizations are computed on: matrices in the memory of a GPU, of a row per pixel or token
 //! and a column per channel or feature.
 
+use burn::backend::Cube;
 use burn::backend::cubecl::dtype_to_storage_type;
-use burn::tensor::{DType, Shape};
+use burn::tensor::{DType, Shape, Tensor};
 use burn_cubecl::kernel::{into_contiguous, slice};
 use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw};
 use burn_cubecl::tensor::CubeTensor;
@@ -113,6 +114,15 @@ impl Matrix {
     pub fn address(&self) -> AddressType {
         self.tensor.required_address_type()
     }
+}
+
+/// What kernels are launched on.
+///
+/// # Panics
+/// If the tensor is not on a GPU, or has autodiff.
+pub(super) fn primitive<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
+    let tensor = tensor.try_into_primitive::<Cube>();
+    tensor.expect("a tensor on a GPU, without autodiff")
 }
 
 /// What a kernel gets.

@@ -4,11 +4,10 @@
 use burn::backend::Cube;
 use burn::tensor::Tensor;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::matrix::Matrix;
+use super::matrix::{Matrix, primitive};
 use super::sums::cube;
 
 /// The numbers of one step of SGD with momentum.
@@ -162,18 +161,13 @@ pub fn adam(
     (tensor(values), [tensor(first), tensor(second)])
 }
 
-fn on_gpu(tensor: Tensor<1>) -> CubeTensor {
-    let tensor = tensor.try_into_primitive::<Cube>();
-    into_contiguous(tensor.expect("a tensor on a GPU"))
-}
-
 fn readable(tensor: Tensor<1>) -> Matrix {
-    Matrix::new(on_gpu(tensor))
+    Matrix::new(primitive(tensor))
 }
 
 /// Memory that nobody else sees change.
 fn changeable(tensor: Tensor<1>) -> Matrix {
-    let tensor = on_gpu(tensor);
+    let tensor = into_contiguous(primitive(tensor));
     Matrix::new(match tensor.can_mut() {
         true => tensor,
         false => tensor.copy(),

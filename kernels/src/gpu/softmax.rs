@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::matrix::Matrix;
+use super::matrix::{Matrix, primitive};
 use super::operation::{Operation, apply};
 use super::rows::{cubes, row_most, row_of_unit, row_sum, width};
 use super::sums::cube;
@@ -20,11 +20,7 @@ pub fn softmax<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 
 /// The gradient of what [`softmax`] made `y` of, for that of `y`; without autodiff.
 pub(super) fn softmax_gradient<const D: usize>(y: Tensor<D>, dy: Tensor<D>) -> Tensor<D> {
-    let [y, dy] = [y, dy].map(|tensor| {
-        let tensor = tensor.try_into_primitive::<Cube>();
-        tensor.expect("a tensor on a GPU, without autodiff")
-    });
-    Tensor::from_primitive::<Cube>(gradient(y, dy))
+    Tensor::from_primitive::<Cube>(gradient(primitive(y), primitive(dy)))
 }
 
 fn gradient(y: CubeTensor, dy: CubeTensor) -> CubeTensor {
