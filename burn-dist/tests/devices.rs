@@ -1,6 +1,6 @@
 //! `Parallel` on a GPU: the same tests as in host memory. The GPU is wgpu's, in software where there is
-//! no other; docs/gpu.md.
-#![cfg(feature = "wgpu")]
+//! no other, or what `BURN_DIST_TEST_DEVICE` names; docs/gpu.md.
+#![cfg(any(feature = "wgpu", feature = "cuda"))]
 
 use std::sync::OnceLock;
 
@@ -28,11 +28,27 @@ use device::zero;
 /// Steps of a training that is compared with another: few, since software takes long for a kernel.
 const STEPS: u64 = 4;
 
+/// What `BURN_DIST_TEST_DEVICE` names.
+fn asked() -> Option<DeviceChoice> {
+    let name = std::env::var("BURN_DIST_TEST_DEVICE").ok()?;
+    Some(name.parse().unwrap())
+}
+
+/// How far sums in another order may be off, relative to the largest value: CUDA's tensor cores take
+/// products of f32 in TensorFloat-32, which has eleven bits.
+fn rounding() -> f32 {
+    match asked() {
+        Some(DeviceChoice::Cuda) => 2e-3,
+        _ => 1e-5,
+    }
+}
+
 /// The device of all models; says so if it is the processor.
 fn device() -> Device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
-    let choose = || match World::single().choose_device(DeviceChoice::Wgpu) {
+    let choose = || match World::single().choose_device(asked().unwrap_or(DeviceChoice::Wgpu)) {
         Ok(chosen) => chosen.device,
+        Err(error) if asked().is_some() => panic!("{error}"),
         Err(error) => {
             eprintln!("SKIPPED: training on wgpu: {error}");
             Device::flex()

@@ -1,6 +1,6 @@
 //! Operations that are written for GPUs against the same in f64. A GPU is wgpu's, in software where
-//! there is no other; docs/gpu.md.
-#![cfg(all(feature = "wgpu", not(feature = "fusion")))]
+//! there is no other, or what `BURN_DIST_TEST_DEVICE` names; docs/gpu.md.
+#![cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
 
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::device::DeviceChoice;
@@ -8,14 +8,25 @@ use burn_dist::world::World;
 use kernels::burn::{Choice, scoped};
 use kernels::gpu::{
     attention, batch_norm, batch_norm_train, computes_on, gelu, layer_norm, softmax,
+    sums_of_squares,
 };
 
 const EPSILON: f64 = 1e-5;
 
+/// The device that is asked for.
+fn asked() -> Option<String> {
+    std::env::var("BURN_DIST_TEST_DEVICE").ok()
+}
+
 /// The device, if there is one; says so if not.
 fn device(test: &str) -> Option<Device> {
-    match World::single().choose_device(DeviceChoice::Wgpu) {
+    let asked = asked();
+    let choice = asked
+        .as_deref()
+        .map_or(DeviceChoice::Wgpu, |name| name.parse().unwrap());
+    match World::single().choose_device(choice) {
         Ok(chosen) => Some(chosen.device),
+        Err(error) if asked.is_some() => panic!("{error}"),
         Err(error) => {
             eprintln!("SKIPPED: {test}: {error}");
             None
@@ -642,7 +653,12 @@ fn gpu_attention_is_that_of_the_definition() {
             let exact = processor.clone().autodiff();
             let expected = run(&exact, &processor, FloatDType::F64, false);
             let found = run(&tracked, &device, dtype, true);
-            let tolerance = if dtype == FloatDType::F16 { 1e-2 } else { 1e-5 };
+            let tolerance = match dtype {
+                FloatDType::F16 => 1e-2,
+                // Products on tensor cores are in TensorFloat-32.
+                _ if asked().as_deref() == Some("cuda") => 2e-3,
+                _ => 1e-5,
+            };
             let what = format!("attention of {shape:?} in {dtype:?}");
             close(&what, &expected[0], &found[0], tolerance);
             close(
@@ -732,4 +748,35 @@ fn normal(x: f64) -> f64 {
         .sum();
     let integral = (density(0) + inner + density(steps)) * width / 3.0;
     0.5 + integral / (2.0 * std::f64::consts::PI).sqrt()
+}
+
+#[test]
+fn gpu_sums_of_squares_are_those_of_the_definition_wherever_the_numbers_lie() {
+    let Some(device) = device("norms on a GPU") else {
+        return;
+    };
+    let mut random = fastrand::Rng::with_seed(3);
+    let values: Vec<f32> = (0..200_003).map(|_| random.f32() - 0.5).collect();
+    let all = Tensor::<1>::from_floats(values.as_slice(), &device);
+    for (place, parts) in [
+        (1..2, 1),
+        (0..257, 1),
+        (3..65_539, 1),
+        (0..65_537, 2),
+        (1..200_002, 4),
+    ] {
+        let found = numbers(sums_of_squares(all.clone().slice(place.clone())));
+        assert_eq!(found.len(), parts);
+        let expected: f64 = values[place.clone()]
+            .iter()
+            .map(|v| f64::from(*v).powi(2))
+            .sum();
+        let sum: f64 = found.iter().sum();
+        assert!(
+            (sum / expected - 1.0).abs() < 1e-5,
+            "{place:?}: {sum} is not {expected}"
+        );
+        let alone = Tensor::<1>::from_floats(&values[place.clone()], &device);
+        assert_eq!(numbers(sums_of_squares(alone)), found, "{place:?}");
+    }
 }

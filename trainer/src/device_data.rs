@@ -220,13 +220,18 @@ mod tests {
         compare(&Device::flex().autodiff());
     }
 
-    #[cfg(feature = "wgpu")]
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
     #[test]
-    fn batches_on_wgpu_are_those_of_the_loader() {
+    fn batches_on_a_gpu_device_are_those_of_the_loader() {
         use burn_dist::device::DeviceChoice;
         use burn_dist::world::World;
-        match World::single().choose_device(DeviceChoice::Wgpu) {
+        let asked = std::env::var("BURN_DIST_TEST_DEVICE").ok();
+        let choice = asked
+            .as_deref()
+            .map_or(DeviceChoice::Wgpu, |name| name.parse().unwrap());
+        match World::single().choose_device(choice) {
             Ok(chosen) => compare(&chosen.device),
+            Err(error) if asked.is_some() => panic!("{error}"),
             Err(error) => eprintln!("SKIPPED: batches on wgpu: {error}"),
         }
     }

@@ -29,12 +29,21 @@ pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<
         let other = surprise(&log_probabilities, labels);
         loss = other.clone() + (loss - other) * weights;
     }
-    let loss = loss.mean();
+    let loss = mean(loss);
     match smoothing {
         0.0 => loss,
         // The mean over samples and classes is that over samples of the evenly spread label's loss.
-        share => loss * (1.0 - share) - log_probabilities.mean() * share,
+        share => {
+            let of_classes = log_probabilities.mean_dim(1).squeeze_dim::<1>(1);
+            loss * (1.0 - share) - mean(of_classes) * share
+        }
     }
+}
+
+/// The mean in an order of its own: `Tensor::mean` adds atomically on CUDA, so that a run that is repeated
+/// would report another loss.
+fn mean(values: Tensor<1>) -> Tensor<1> {
+    values.mean_dim(0)
 }
 
 /// How surprised each row of log-probabilities is by its label.

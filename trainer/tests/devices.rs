@@ -66,22 +66,42 @@ fn images_on_the_device_are_those_of_the_loader() {
     }
 }
 
-#[cfg(feature = "wgpu")]
-mod wgpu {
-    use burn_dist::device::DeviceChoice;
+/// On wgpu, in software where there is no GPU, or on what `BURN_DIST_TEST_DEVICE` names; docs/gpu.md.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod gpu {
+    use std::sync::LazyLock;
+
     use burn_dist::world::World;
 
     use super::common::{Finished, Trial};
 
+    static ASKED: LazyLock<Option<String>> =
+        LazyLock::new(|| std::env::var("BURN_DIST_TEST_DEVICE").ok());
+
+    fn device() -> &'static str {
+        ASKED.as_deref().unwrap_or("wgpu")
+    }
+
+    /// The setting that takes the device.
+    fn on_device() -> String {
+        format!("train.device={}", device())
+    }
+
     /// Whether there is something to test; says so if not.
     fn is_here(test: &str) -> bool {
-        match World::single().choose_device(DeviceChoice::Wgpu) {
+        match World::single().choose_device(device().parse().unwrap()) {
             Ok(_) => true,
+            Err(error) if ASKED.is_some() => panic!("{error}"),
             Err(error) => {
                 eprintln!("SKIPPED: {test}: {error}");
                 false
             }
         }
+    }
+
+    /// How far a loss may be off: CUDA's tensor cores take products of f32 in TensorFloat-32.
+    fn tolerance() -> f64 {
+        if device() == "cuda" { 2e-3 } else { 1e-3 }
     }
 
     /// Ten steps.
@@ -100,7 +120,8 @@ mod wgpu {
     /// The same initial parameters for all, which every device draws in its own way; the setting
     /// that takes them, and the run whose folder holds them.
     fn same_start() -> (String, Finished) {
-        let settings = ["train.max_steps=1", "checkpoint.every_steps=1"];
+        let cpu = "train.device=cpu";
+        let settings = ["train.max_steps=1", "checkpoint.every_steps=1", cpu];
         let first = Trial::tiny(&[], &settings).run();
         (exported(&first), first)
     }
@@ -129,32 +150,36 @@ mod wgpu {
 
     #[test]
     fn steps_are_those_of_the_processor_whatever_the_strategy_and_the_number_of_ranks() {
-        if !is_here("training on wgpu") {
+        if !is_here("training") {
             return;
         }
         let (start, _folder) = same_start();
         let start = start.as_str();
         let expected = run("cpu", "1", &[start]).losses();
         assert!(expected.last() < expected.first());
-        let one = run("wgpu", "1", &[start]);
-        assert!(one.stdout.contains("wgpu"), "{}", one.stdout);
-        assert_close(&one.losses(), &expected, 1e-3, "one rank");
+        let one = run(device(), "1", &[start]);
+        assert!(
+            one.stdout.to_lowercase().contains(device()),
+            "{}",
+            one.stdout
+        );
+        assert_close(&one.losses(), &expected, tolerance(), "one rank");
         for strategy in ["ddp", "zero-1", "zero-2", "zero-3"] {
             let strategy = format!("parallel.strategy={strategy}");
-            let two = run("wgpu", "2", &[start, &strategy]).losses();
-            assert_close(&two, &expected, 1e-3, &strategy);
+            let two = run(device(), "2", &[start, &strategy]).losses();
+            assert_close(&two, &expected, tolerance(), &strategy);
         }
         let settings = [start, "train.accumulate=2", "train.clip_norm=0.5"];
         let expected = run("cpu", "1", &settings).losses();
         for nproc in ["1", "2"] {
-            let found = run("wgpu", nproc, &settings).losses();
-            assert_close(&found, &expected, 1e-3, "accumulated and clipped");
+            let found = run(device(), nproc, &settings).losses();
+            assert_close(&found, &expected, tolerance(), "accumulated and clipped");
         }
     }
 
     #[test]
     fn models_of_every_kind_of_layer_are_those_of_the_processor() {
-        if !is_here("models on wgpu") {
+        if !is_here("models") {
             return;
         }
         let residual = ["model.name=wide-resnet", "model.depth=10", "model.widen=1"];
@@ -166,7 +191,8 @@ mod wgpu {
             "model.heads=2",
         ];
         for model in [&residual[..], &vit] {
-            let same = ["train.max_steps=1", "checkpoint.every_steps=1"];
+            let cpu = "train.device=cpu";
+            let same = ["train.max_steps=1", "checkpoint.every_steps=1", cpu];
             let first = Trial::of_model(&[], &[model, &same].concat()).run();
             let start = exported(&first);
             let losses = |device: &str| {
@@ -179,21 +205,26 @@ mod wgpu {
                 losses.push(evaluated.last().unwrap()["loss"].as_f64().unwrap());
                 losses
             };
-            let (found, expected) = (losses("train.device=wgpu"), losses("train.device=cpu"));
+            let (found, expected) = (losses(&on_device()), losses("train.device=cpu"));
             assert_close(&found, &expected, 2e-3, &format!("{model:?}"));
         }
     }
 
     #[test]
     fn half_precision_learns_and_what_is_not_supported_is_refused() {
-        if !is_here("number formats on wgpu") {
+        if !is_here("number formats") {
             return;
         }
         let expected = run("cpu", "1", &[]).losses();
         for nproc in ["1", "2"] {
-            let half = run("wgpu", nproc, &["train.precision=f16"]);
+            let half = run(device(), nproc, &["train.precision=f16"]);
             assert_close(&half.losses(), &expected, 0.05, "f16");
             assert!(half.metrics("train")[0]["loss_scale"].is_number());
+        }
+        if device() == "cuda" {
+            let half = run(device(), "2", &["train.precision=bf16"]);
+            assert_close(&half.losses(), &expected, 0.1, "bf16");
+            return;
         }
         let settings = ["train.device=wgpu", "train.precision=bf16"];
         let finished = Trial::tiny(&[], &settings).run();
@@ -202,7 +233,7 @@ mod wgpu {
 
     #[test]
     fn a_run_that_is_continued_goes_on_as_if_nothing_had_happened() {
-        if !is_here("checkpoints on wgpu") {
+        if !is_here("checkpoints") {
             return;
         }
         // LAMB sees whole parameters, and its steps are Burn's.
@@ -216,12 +247,13 @@ mod wgpu {
             let optimizer = format!("optimizer.name={optimizer}");
             let saved = "checkpoint.every_steps=4";
             let settings = ["train.clip_norm=0.5", saved, &strategy, &optimizer];
-            let whole = run("wgpu", "2", &settings);
+            let whole = run(device(), "2", &settings);
             let from = whole.path("run/checkpoints/step-0000000004");
-            let all = [&["train.device=wgpu"][..], &SHORT, &settings].concat();
+            let on_device = on_device();
+            let all = [&[on_device.as_str()][..], &SHORT, &settings].concat();
             let expected = &whole.losses()[4..];
             // With as many ranks, and with another number, which adds up in another order.
-            for (nproc, tolerance) in [("2", 1e-6), ("1", 1e-3)] {
+            for (nproc, tolerance) in [("2", 1e-6), ("1", tolerance())] {
                 let arguments = ["--nproc", nproc, "--resume", from.to_str().unwrap()];
                 let again = Trial::tiny(&arguments, &all).run();
                 again.assert_code(0).assert_nobody_left();
@@ -232,7 +264,7 @@ mod wgpu {
 
     #[test]
     fn averages_of_the_parameters_are_those_of_the_processor_and_are_continued() {
-        if !is_here("averages of parameters on wgpu") {
+        if !is_here("averages of parameters") {
             return;
         }
         let (start, _folder) = same_start();
@@ -243,21 +275,22 @@ mod wgpu {
             [loss.unwrap()]
         };
         let expected = evaluated(&run("cpu", "1", &settings));
-        let plain = evaluated(&run("wgpu", "1", &[&start]));
+        let plain = evaluated(&run(device(), "1", &[&start]));
         assert!(
             (plain[0] / expected[0] - 1.0).abs() > 5e-3,
             "{plain:?} {expected:?}"
         );
-        let whole = run("wgpu", "1", &settings);
-        assert_close(&evaluated(&whole), &expected, 1e-3, "one rank");
+        let whole = run(device(), "1", &settings);
+        assert_close(&evaluated(&whole), &expected, tolerance(), "one rank");
         for strategy in ["ddp", "zero-2", "zero-3"] {
             let strategy = format!("parallel.strategy={strategy}");
             let settings = [settings[0], settings[1], &strategy];
-            let two = run("wgpu", "2", &settings);
-            assert_close(&evaluated(&two), &expected, 1e-3, &strategy);
+            let two = run(device(), "2", &settings);
+            assert_close(&evaluated(&two), &expected, tolerance(), &strategy);
         }
         let from = whole.path("run/checkpoints/step-0000000004");
-        let all = [&["train.device=wgpu"][..], &SHORT, &settings].concat();
+        let on_device = on_device();
+        let all = [&[on_device.as_str()][..], &SHORT, &settings].concat();
         let arguments = ["--nproc", "1", "--resume", from.to_str().unwrap()];
         let again = Trial::tiny(&arguments, &all).run();
         again.assert_code(0).assert_nobody_left();

@@ -135,12 +135,10 @@ impl Gradient {
     }
 }
 
-/// Sum of the squares of all `parts`, in `f32` on the device and read once.
+/// Sum of the squares of all `parts`, in `f32` on the device and read once. Where there are kernels for
+/// the device, its order depends on the lengths alone.
 pub(super) fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f64, String> {
-    let sums = parts.map(|part| {
-        let part = part.cast(burn::tensor::FloatDType::F32);
-        part.clone().mul(part).sum()
-    });
+    let sums = parts.map(|part| squares(part.cast(burn::tensor::FloatDType::F32)));
     let sums: Vec<Tensor<1>> = sums.collect();
     if sums.is_empty() {
         return Ok(0.0);
@@ -148,4 +146,14 @@ pub(super) fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f
     let all = Tensor::cat(sums, 0).try_into_data();
     let all = all.map_err(|error| error.to_string())?;
     Ok(all.iter::<f64>().sum())
+}
+
+/// Sums of the squares of parts of `part`.
+fn squares(part: Tensor<1>) -> Tensor<1> {
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    if kernels::gpu::computes_on(&part.device()) {
+        return kernels::gpu::sums_of_squares(part);
+    }
+    // Not `sum`, which adds atomically on CUDA, and so in another order each time.
+    part.clone().mul(part).sum_dim(0)
 }

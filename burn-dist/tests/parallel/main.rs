@@ -16,6 +16,11 @@ mod zero;
 /// Steps of a training that is compared with another.
 const STEPS: u64 = 12;
 
+/// How far sums in another order may be off, relative to the largest value.
+fn rounding() -> f32 {
+    1e-5
+}
+
 /// The device of all models.
 fn device() -> burn::tensor::Device {
     burn::tensor::Device::flex()

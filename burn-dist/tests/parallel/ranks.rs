@@ -78,9 +78,12 @@ fn assert_same_training(
     for (losses, model, checksum) in &ranks {
         assert_eq!(*checksum, ranks[0].2);
         assert_eq!(values(model), values(&ranks[0].1));
-        assert_close(model, &expected, 1e-5);
+        assert_close(model, &expected, crate::rounding());
         for (loss, expected) in losses.iter().zip(&expected_losses) {
-            assert!((loss / expected - 1.0).abs() <= 1e-5, "{loss} {expected}");
+            assert!(
+                (loss / expected - 1.0).abs() <= crate::rounding(),
+                "{loss} {expected}"
+            );
         }
         assert!(losses.len() == STEPS as usize);
     }
@@ -145,7 +148,7 @@ fn tied_weights_are_sent_when_their_last_part_is_there() {
     let expected = step(&ProcessGroup::single());
     let ranks = on_ranks(2, TransportKind::Auto, move |group| step(&group));
     assert_eq!(values(&ranks[0]), values(&ranks[1]));
-    assert_close(&ranks[0], &expected, 1e-5);
+    assert_close(&ranks[0], &expected, crate::rounding());
 }
 
 /// A loss that reads the parameters in another order, or more of them, on odd ranks.
@@ -184,7 +187,7 @@ fn ranks_may_use_different_parts_of_the_model() {
         single.backward(loss).unwrap();
         single.step(RATE).unwrap();
     }
-    assert_close(&ranks[0], &single.valid(), 1e-5);
+    assert_close(&ranks[0], &single.valid(), crate::rounding());
     let extra = |model: &Net| value_at(model, "extra.weight");
     assert_ne!(extra(&ranks[0]), extra(&Net::new(1)));
 }

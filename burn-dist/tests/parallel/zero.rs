@@ -109,15 +109,20 @@ pub fn assert_follows(
             }
             for (loss, expected) in own.losses.iter().zip(&expected.losses) {
                 let difference = (loss / expected - 1.0).abs();
-                assert!(difference <= 1e-5, "{strategy}: {loss} {expected}");
+                assert!(
+                    difference <= crate::rounding(),
+                    "{strategy}: {loss} {expected}"
+                );
             }
-            assert_close(&own.model, &expected.model, 1e-5);
+            assert_close(&own.model, &expected.model, crate::rounding());
             assert_eq!(own.averages.is_some(), expected.averages.is_some());
             for (own, expected) in own.reports.iter().zip(&expected.reports) {
                 let applied = |report: &StepReport| (report.applied, report.clipped);
                 assert_eq!(applied(own), applied(expected));
                 let norms = own.gradient_norm.zip(expected.gradient_norm);
-                assert!(norms.is_none_or(|(a, b)| (a / b - 1.0).abs() < 1e-5));
+                assert!(
+                    norms.is_none_or(|(a, b)| (a / b - 1.0).abs() < f64::from(crate::rounding()))
+                );
             }
         }
     }

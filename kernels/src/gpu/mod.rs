@@ -1,5 +1,5 @@
 //! Operations for GPUs that Burn computes in many kernels: here they are written for CubeCL. Layers are
-//! nodes of Burn's graph with their own backward pass; steps of optimizers are outside of it.
+//! nodes of Burn's graph with their own backward pass; steps of optimizers and norms are outside of it.
 //!
 //! Tensors are Burn's, of any float type that the device has; layers on other devices, and models
 //! built with the feature `fusion`, which changes what a tensor is, take Burn's own operations.
@@ -14,6 +14,7 @@ mod operation;
 mod optimizer;
 mod rows;
 mod softmax;
+mod squares;
 mod sums;
 mod tokens;
 
@@ -23,6 +24,7 @@ pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use optimizer::{AdamStep, SgdStep, adam, sgd, sgd_momentum};
 pub use softmax::softmax;
+pub use squares::sums_of_squares;
 
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;

@@ -184,6 +184,25 @@ fn tensor(matrix: Matrix) -> Tensor<1> {
     Tensor::from_primitive::<Cube>(matrix.into_tensor())
 }
 
+/// `value + other × by`, rounded once. Left to itself a compiler puts a product and a sum together or
+/// not, and NVRTC does so for vectors of some lengths only: the shard of a parameter would be stepped in
+/// other bits than the whole.
+#[cube]
+fn scaled_add<N: Size>(value: Vector<f32, N>, other: Vector<f32, N>, by: f32) -> Vector<f32, N> {
+    fma(other, Vector::<f32, N>::new(by), value)
+}
+
+/// `value × of_value + other × of_other`, with the first product rounded.
+#[cube]
+fn scaled<N: Size>(
+    value: Vector<f32, N>,
+    of_value: f32,
+    other: Vector<f32, N>,
+    of_other: f32,
+) -> Vector<f32, N> {
+    scaled_add(value * Vector::<f32, N>::new(of_value), other, of_other)
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sgd_plain<N: Size>(
     values: &mut [Vector<f32, N>],
@@ -196,9 +215,8 @@ fn sgd_plain<N: Size>(
     let at = ABSOLUTE_POS;
     if at < vectors {
         let value = values[at];
-        let gradient =
-            value * Vector::<f32, N>::new(penalty) + gradients[at] * Vector::<f32, N>::new(scale);
-        values[at] = value - gradient * Vector::<f32, N>::new(rate);
+        let gradient = scaled(gradients[at], scale, value, penalty);
+        values[at] = scaled_add(value, gradient, -rate);
     }
 }
 
@@ -219,14 +237,11 @@ fn sgd_with_velocity<N: Size>(
     let at = ABSOLUTE_POS;
     if at < vectors {
         let value = values[at];
-        let gradient =
-            value * Vector::<f32, N>::new(penalty) + gradients[at] * Vector::<f32, N>::new(scale);
-        let speed =
-            gradient * Vector::<f32, N>::new(intake) + velocity[at] * Vector::<f32, N>::new(keep);
+        let gradient = scaled(gradients[at], scale, value, penalty);
+        let speed = scaled(velocity[at], keep, gradient, intake);
         velocity[at] = speed;
-        let delta = speed * Vector::<f32, N>::new(of_velocity)
-            + gradient * Vector::<f32, N>::new(of_gradient);
-        values[at] = value - delta * Vector::<f32, N>::new(rate);
+        let delta = scaled(speed, of_velocity, gradient, of_gradient);
+        values[at] = scaled_add(value, delta, -rate);
     }
 }
 
@@ -250,17 +265,14 @@ fn adam_with_moments<N: Size>(
     let at = ABSOLUTE_POS;
     if at < vectors {
         let value = values[at];
-        let gradient =
-            value * Vector::<f32, N>::new(penalty) + gradients[at] * Vector::<f32, N>::new(scale);
-        let mean = first[at] * Vector::<f32, N>::new(beta_1)
-            + gradient * Vector::<f32, N>::new(1.0f32 - beta_1);
-        let square = second[at] * Vector::<f32, N>::new(beta_2)
-            + gradient * gradient * Vector::<f32, N>::new(1.0f32 - beta_2);
+        let gradient = scaled(gradients[at], scale, value, penalty);
+        let mean = scaled(first[at], beta_1, gradient, 1.0f32 - beta_1);
+        let square = scaled(second[at], beta_2, gradient * gradient, 1.0f32 - beta_2);
         first[at] = mean;
         second[at] = square;
         let deviation = (square / Vector::<f32, N>::new(correct_2)).sqrt();
         let delta =
             mean / Vector::<f32, N>::new(correct_1) / (deviation + Vector::<f32, N>::new(epsilon));
-        values[at] = value * Vector::<f32, N>::new(decay) - delta * Vector::<f32, N>::new(rate);
+        values[at] = scaled(value, decay, delta, -rate);
     }
 }

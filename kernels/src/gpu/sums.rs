@@ -71,7 +71,7 @@ pub(super) fn cube() -> CubeDim {
 /// The sum of what the lanes of a cube have, `width` units apart, in the first lane. Every unit of the
 /// cube must come here.
 #[cube]
-fn over_lanes<N: Size>(
+pub(super) fn over_lanes<N: Size>(
     vector: Vector<f32, N>,
     lane: usize,
     #[comptime] width: usize,

@@ -143,18 +143,28 @@ fn state_is_restored_or_refused() {
     assert!(sgd.restore(tensors(), &scalars).is_none());
 }
 
-#[cfg(all(feature = "wgpu", not(feature = "fusion")))]
-#[test]
-fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
+/// The GPU, if there is one; says so if not.
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+fn gpu() -> Option<burn::tensor::Device> {
     use crate::device::DeviceChoice;
     use crate::world::World;
-    let device = match World::single().choose_device(DeviceChoice::Wgpu) {
-        Ok(chosen) => chosen.device,
+    let asked = std::env::var("BURN_DIST_TEST_DEVICE").ok();
+    let choice = asked
+        .as_deref()
+        .map_or(DeviceChoice::Wgpu, |name| name.parse().unwrap());
+    match World::single().choose_device(choice) {
+        Ok(chosen) => Some(chosen.device),
+        Err(error) if asked.is_some() => panic!("{error}"),
         Err(error) => {
             eprintln!("SKIPPED: steps of optimizers on wgpu: {error}");
-            return;
+            None
         }
-    };
+    }
+}
+
+/// Of every kind that has a kernel.
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+fn variants() -> [Fused; 5] {
     let penalty = Some(WeightDecayConfig::new(0.01));
     let momentum = |dampening, nesterov| {
         let momentum = MomentumConfig {
@@ -165,13 +175,22 @@ fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
         SgdConfig::new().with_momentum(Some(momentum))
     };
     let decayed = momentum(0.1, false).with_weight_decay(penalty.clone());
-    for fused in [
+    [
         Fused::sgd(&SgdConfig::new().with_weight_decay(penalty.clone())).unwrap(),
         Fused::sgd(&momentum(0.0, true)).unwrap(),
         Fused::sgd(&decayed).unwrap(),
         Fused::adam(&AdamConfig::new().with_weight_decay(penalty)).unwrap(),
         Fused::adamw(&AdamWConfig::new().with_weight_decay(0.1)).unwrap(),
-    ] {
+    ]
+}
+
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#[test]
+fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
+    let Some(device) = gpu() else {
+        return;
+    };
+    for fused in variants() {
         // With and without whole vectors, and more than a cube.
         for len in [1, 7, 64, 5000] {
             // Copies: what a device gives may be a view of its memory.
@@ -217,6 +236,38 @@ fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
             for (held, then) in states {
                 assert_eq!(numbers(held.read().unwrap()), then, "{fused:?}");
             }
+        }
+    }
+}
+
+/// Parts have other lengths, and so vectors of another length than the whole has.
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#[test]
+fn a_part_is_stepped_on_a_device_bit_for_bit_as_in_the_whole() {
+    let Some(device) = gpu() else {
+        return;
+    };
+    let numbers = |tensor: Tensor<1>| tensor.into_data().try_to_vec::<f32>().unwrap();
+    let wave = |phase: f32| (0..4096).map(move |i| (i as f32 * 0.37 + phase).sin());
+    let start: Vec<f32> = wave(0.0).collect();
+    for fused in variants() {
+        let stepped = |place: std::ops::Range<usize>| {
+            let there = |values: &[f32]| Tensor::<1>::from_floats(&values[place.clone()], &device);
+            let (mut values, mut state) = (there(&start), None);
+            for step in 0..4u8 {
+                let gradients: Vec<f32> = wave(f32::from(step)).map(|g| g * 0.1).collect();
+                let factor = (step > 1).then_some(0.37);
+                let gradients = there(&gradients);
+                values = fused.step_on_device(0.03, values, gradients, factor, &mut state);
+            }
+            numbers(values)
+        };
+        let whole = stepped(0..4096);
+        for place in [0..2047, 2047..4096, 1..3, 2..1000] {
+            assert!(
+                stepped(place.clone()) == whole[place.clone()],
+                "{fused:?}, {place:?}"
+            );
         }
     }
 }
