@@ -527,9 +527,11 @@ fn any_number_of_ranks_continues_any_strategy() {
                 (strategy, optimizer),
             );
         }
+        let rounding = crate::rounding();
         let difference = (whole.0 - resharded.0).abs();
+        // Where products are rounded more than sums, a small loss is off by more than its share.
         assert!(
-            difference <= tolerance * whole.0.abs(),
+            difference <= tolerance * whole.0.abs() + (rounding - 1e-5),
             "{whole:?} {resharded:?}"
         );
         let largest = whole
@@ -538,7 +540,7 @@ fn any_number_of_ranks_continues_any_strategy() {
             .fold(0.0f32, |most, value| most.max(value.abs()));
         for (whole, resharded) in whole.1.iter().zip(&resharded.1) {
             assert!(
-                (whole - resharded).abs() <= 1e-5 * largest,
+                (whole - resharded).abs() <= rounding * largest,
                 "{whole} {resharded}"
             );
         }
