@@ -56,7 +56,8 @@ libraries() {
   if command -v "$python" >/dev/null; then
     while IFS= read -r folder; do
       places+=("$folder")
-      if [[ -z ${CUDA_PATH:-} && ! -d /usr/local/cuda && -e ${folder%/lib}/include/cuda_runtime.h ]]; then
+      if [[ -z ${CUDA_PATH:-} && ! -d /usr/local/cuda && -e ${folder%/lib}/include/cuda_runtime.h &&
+        -e ${folder%/lib}/include/crt/mma.h ]]; then
         export CUDA_PATH=${folder%/lib}
       fi
     done < <("$python" -c '

@@ -10,7 +10,7 @@
 #              first does not run. Default none; sensible: cuda,autotune
 #   LIMIT_MIB  largest size of the file. Default 40
 #   NVRTC      folder with lib/libnvrtc*.so* and include/ to pack along, for machines without a
-#              toolkit; what NVIDIA's Python packages nvidia-cuda-nvrtc and nvidia-cuda-runtime hold
+#              toolkit; what NVIDIA's Python packages nvidia-cuda-nvrtc, -runtime, -crt and -cccl hold
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -14,6 +14,9 @@ use crate::report;
 /// Lines of a failed process that are shown.
 const SHOWN: usize = 6;
 
+/// Of one that panicked: cubecl's errors list their causes, the first one last.
+const SHOWN_OF_PANIC: usize = 40;
+
 /// What a part leaves in its file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Left {
@@ -102,7 +105,7 @@ impl Child {
     }
 }
 
-/// The last lines of a log.
+/// What a log says of a failure: from where a program panicked, else its last lines.
 fn end_of(log: &Path) -> String {
     let bytes = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -110,6 +113,34 @@ fn end_of(log: &Path) -> String {
         .lines()
         .filter(|line| !line.trim().is_empty())
         .collect();
-    let start = lines.len().saturating_sub(SHOWN);
-    lines.get(start..).unwrap_or_default().join("\n")
+    let panic = lines.iter().position(|line| line.contains(" panicked at "));
+    let start = panic.unwrap_or_else(|| lines.len().saturating_sub(SHOWN));
+    let most = if panic.is_some() {
+        SHOWN_OF_PANIC
+    } else {
+        SHOWN
+    };
+    let shown = lines.iter().skip(start).take(most);
+    shown.copied().collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_shown_from_its_message_on() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let trace: String = (0..60).map(|frame| format!("  {frame}: call\n")).collect();
+        let panic = "thread 'main' panicked at here.rs:1:\nwhat went wrong\nCaused by\n";
+        std::fs::write(file.path(), format!("before\n\n{panic}{trace}")).unwrap();
+        let shown = end_of(file.path());
+        assert!(shown.starts_with("thread 'main' panicked"), "{shown}");
+        assert!(shown.contains("what went wrong"), "{shown}");
+        assert_eq!(shown.lines().count(), SHOWN_OF_PANIC);
+        std::fs::write(file.path(), &trace).unwrap();
+        let shown = end_of(file.path());
+        assert_eq!(shown.lines().count(), SHOWN);
+        assert!(shown.ends_with("59: call"), "{shown}");
+    }
 }

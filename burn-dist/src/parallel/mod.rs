@@ -134,10 +134,15 @@ impl<M: Module> Parallel<M> {
         options: impl Into<ParallelOptions>,
         group: &ProcessGroup,
     ) -> Result<Self, ParallelError> {
-        let (optimizer, options) = (optimizer.into(), options.into());
+        let (optimizer, mut options) = (optimizer.into(), options.into());
         let (description, parameters, optimizer) =
             tell_others(group, Self::prepare(&model, &optimizer, &options, group))?;
         description.agree(group)?;
+        if group.size() > 1 {
+            let whole = optimizer.whole().contains(&true);
+            let device = resident_device(&model);
+            options.strategy = replicas::kept_equal(options.strategy, whole, device, &parameters);
+        }
         let shards = tell_others(group, ShardGroups::of(group, options.shard_within))?;
         let sharded = options.strategy == Strategy::Zero3;
         let which = match sharded {

@@ -15,7 +15,8 @@ use crate::precision::{LossScaleOptions, Precision};
 #[non_exhaustive]
 pub enum Strategy {
     /// Distributed data parallel: every rank holds the whole model and all of the optimizer's
-    /// state, gradients are averaged.
+    /// state, gradients are averaged. Where a step would not come out in the same bits on every rank (an
+    /// optimizer that sees whole parameters, on CUDA or with the feature `autotune`), it is done as in stage 1.
     #[default]
     Ddp,
     /// ZeRO stage 1: every rank holds the whole model and all gradients, and its shard of the

@@ -2,11 +2,14 @@
 //! place in autodiff after its value was replaced.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Tensor, TensorData};
+use burn::tensor::{
+    Bool, Device, ExecutionError, GradientCheckpointingStrategy, Int, Tensor, TensorData,
+};
 
-use super::ParallelError;
+use super::{ParallelError, Strategy};
 use crate::ProcessGroup;
 use crate::autograd::WholeParameter;
+use crate::bucket::ParameterSpec;
 use crate::zero::Store;
 
 /// Which tensors of a model are broadcast.
@@ -51,6 +54,38 @@ impl ModuleMapper for WithoutUninitialized {
             false => Param::initialized(param.id, Tensor::zeros([1; D], &param.lazy_device())),
         }
     }
+}
+
+/// How `strategy` is carried out, so that replicas stay equal to the bit. A step that sees whole parameters
+/// (`whole`) adds up, and Burn's sums on CUDA come in any order, as atomic additions do; with the feature
+/// `autotune` ranks even take other kernels. Then every parameter is stepped by one rank for all, as in ZeRO
+/// stage 1, which sends as much as averaging gradients does.
+pub(super) fn kept_equal(
+    strategy: Strategy,
+    whole: bool,
+    device: Option<Device>,
+    parameters: &[ParameterSpec],
+) -> Strategy {
+    let sharable = parameters.iter().all(|p| p.dtype == crate::DType::F32);
+    let varies = whole && sharable && device.is_some_and(|device| sums_vary(&device));
+    if strategy != Strategy::Ddp || !varies {
+        return strategy;
+    }
+    tracing::info!("each parameter is stepped by one rank: sums on this device vary in their bits");
+    Strategy::Zero1
+}
+
+#[cfg(not(feature = "cuda"))]
+fn sums_vary(_device: &Device) -> bool {
+    cfg!(feature = "autotune")
+}
+
+#[cfg(feature = "cuda")]
+fn sums_vary(device: &Device) -> bool {
+    use burn::backend::DispatchDevice;
+    let on_cuda =
+        |device: &DispatchDevice| matches!(device, DispatchDevice::Cube(cubecl::Device::Cuda(_)));
+    cfg!(feature = "autotune") || on_cuda(device.as_dispatch())
 }
 
 /// A checksum of the trainable parameters: their bytes in visit order.
