@@ -9,7 +9,7 @@
 #   BURN_DIST_PYTHON        a Python with torch, for the exchange of weights with it; unset: skipped
 #   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
 #   SKIP_CLUSTER=1          leaves Slurm and MPI out
-#   SKIP_GPU=1              leaves wgpu on software Vulkan, and the build with CUDA, out
+#   SKIP_GPU=1              leaves wgpu on software Vulkan, and CUDA in software, out
 #   GPU_BUILD_SECONDS       most that building the dependencies of GPUs may take, 900 unless set
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
 #   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
@@ -243,8 +243,8 @@ elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} == 1 ]]; then
   missing+=("Slurm and MPI: SKIP_CLUSTER=1")
 fi
 
-# GPUs: wgpu in software, and that everything compiles and links with CUDA. One build for both, apart
-# from that of the other tests; the first one takes long (docs/gpu.md).
+# GPUs: wgpu in software, and CUDA in software. One build for both, apart from that of the other tests; the
+# first one takes long (docs/gpu.md).
 vulkan_ready() {
   ldconfig -p | grep -q 'libvulkan\.so\.1' && compgen -G '/usr/share/vulkan/icd.d/*.json'
 } >/dev/null 2>&1
@@ -285,7 +285,28 @@ test_gpu() {
   fi
   [[ $code -eq 0 ]] || return "$code"
   "${tests[@]}" -- --show-output device nccl resident wgpu parity gpu || code=$?
+  if [[ $features == *cuda* && -z $without_soft_cuda ]]; then
+    test_cuda "$features" || code=$?
+  fi
   say "GPUs took $((SECONDS - begin)) s"
+  return "$code"
+}
+
+# The same on a CUDA driver in software, with kernels compiled by NVRTC: every rank has a device of its own.
+test_cuda() {
+  local begin=$SECONDS features=$1 code=0 bench=${CARGO_TARGET_DIR:-target}/release/bench
+  local runner="target.'cfg(all())'.runner = ['$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$limit']"
+  BURN_DIST_TEST_DEVICE=cuda SOFT_CUDA_DEVICES=4 cargo test --release --workspace --no-fail-fast --features "$features" \
+    --config "$runner" --lib --bin trainer --bin bench --test devices -- --show-output device:: gpu resident fused soft_cuda \
+    --skip a_machine_without_a_driver || code=$?
+  cargo build --release --workspace --bins --features "$features" || code=$?
+  local golden=$PWD/models/tests/golden script=$PWD/scripts/cuda-software.sh folder
+  bench=$(realpath "$bench")
+  folder=$(mktemp -d)
+  (cd "$folder" && timeout --verbose -k 10 "$limit" "$script" "$bench" gpu --device cuda --parts nccl,parity \
+    --precisions f32,f16 --golden "$golden") || code=$?
+  rm -rf "$folder"
+  say "CUDA in software took $((SECONDS - begin)) s"
   return "$code"
 }
 
@@ -297,6 +318,11 @@ if [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]]; then
     missing+=("GPUs: the build takes 12 GiB, and $free are free for $folder")
   elif install_vulkan; then
     code=0
+    without_soft_cuda=''
+    if ! scripts/cuda-software.sh --prepare; then
+      without_soft_cuda=1
+      missing+=("CUDA in software: scripts/cuda-software.sh --prepare failed")
+    fi
     BURN_DIST_TEST_MARK="$mark" test_gpu </dev/null 2>&1 | tee -a "$log" || code=${PIPESTATUS[0]}
     case $code in
       0) ;;

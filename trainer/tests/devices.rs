@@ -297,3 +297,93 @@ mod gpu {
         assert_close(&evaluated(&again), &evaluated(&whole), 1e-6, "continued");
     }
 }
+
+/// What a driver in software can be made to lack; scripts/cuda-software.sh.
+#[cfg(feature = "cuda")]
+mod soft_cuda {
+    use rustix::process::{Signal, kill_process};
+
+    use super::common::{Finished, LIMIT, Trial};
+
+    /// Whether these run on it; says so if not.
+    fn is_here(test: &str) -> bool {
+        let here = std::env::var_os("SOFT_CUDA_DEVICES").is_some();
+        if !here {
+            eprintln!("SKIPPED: {test}: the CUDA driver is not soft-cuda");
+        }
+        here
+    }
+
+    /// Few steps with this of the driver.
+    fn run(variable: (&str, &str), nproc: &str, settings: &[&str]) -> Finished {
+        let short = ["data.train_samples=120", "train.max_steps=2"];
+        let all = [&["train.device=cuda"], &short[..], settings].concat();
+        let (name, value) = variable;
+        Trial::tiny(&["--nproc", nproc], &all)
+            .env(name, value)
+            .env("RUST_LOG", "info")
+            .run()
+    }
+
+    #[test]
+    fn too_little_memory_is_an_error_that_says_what_to_do() {
+        if !is_here("too little memory") {
+            return;
+        }
+        let large = ["model.hidden=1024"];
+        run(("SOFT_CUDA_MEMORY", "8000000"), "1", &large)
+            .assert_code(1)
+            .assert_stderr(&["a model of up to", "would fit", "zero-1"]);
+        run(("SOFT_CUDA_MEMORY", "24000000"), "1", &large)
+            .assert_code(1)
+            .assert_stderr(&["out of device memory", "train.micro_batch_size"]);
+    }
+
+    #[test]
+    fn a_driver_without_devices_is_an_error_or_means_the_processor() {
+        if !is_here("no devices") {
+            return;
+        }
+        let none = ("SOFT_CUDA_DEVICES", "0");
+        run(none, "1", &[])
+            .assert_code(1)
+            .assert_stderr(&["the NVIDIA driver shows no device", "auto or cpu"]);
+        run(none, "1", &["train.device=auto"]).assert_code(0);
+    }
+
+    #[test]
+    fn ranks_take_nccl_if_each_has_its_own_device_and_memory_of_the_host_if_not() {
+        if !is_here("ranks and devices") {
+            return;
+        }
+        for (devices, words) in [
+            ("2", "buckets stay on the device: NCCL"),
+            ("1", "buckets go through host memory, without NCCL"),
+        ] {
+            let finished = run(("SOFT_CUDA_DEVICES", devices), "2", &[]);
+            finished
+                .assert_code(0)
+                .assert_stderr(&[words])
+                .assert_nobody_left();
+        }
+    }
+
+    #[test]
+    fn a_rank_that_is_killed_ends_the_other_which_waits_for_it_in_nccl() {
+        if !is_here("a killed rank") {
+            return;
+        }
+        let settings = ["train.device=cuda", "train.epochs=1000"];
+        let mut running = Trial::tiny(&["--nproc", "2"], &settings)
+            .env("SOFT_CUDA_DEVICES", "2")
+            .env("RUST_LOG", "info")
+            .start();
+        running.wait_for_metrics(2);
+        kill_process(running.rank(1), Signal::KILL).unwrap();
+        running
+            .wait(LIMIT)
+            .assert_code(1)
+            .assert_stderr(&["buckets stay on the device: NCCL", "rank 1"])
+            .assert_nobody_left();
+    }
+}

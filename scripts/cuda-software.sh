@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Runs a program with CUDA where there is no GPU: with the crate soft-cuda in place of the driver and of
+# NCCL, and with NVIDIA's own compiler of kernels, NVRTC. For tests; it is slow, and says nothing of speed.
+#
+#   scripts/cuda-software.sh --prepare     builds soft-cuda and installs NVRTC, if they are not there
+#   scripts/cuda-software.sh PROGRAM ...   runs a program that is built with cuda-nvrtc, or with cuda
+#
+#   SOFT_CUDA_DEVICES and others           see soft-cuda/src/lib.rs
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+libraries=$target/soft-cuda
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/nvrtc-venv
+# The compiler, and the headers that it includes, of one version.
+packages=(nvidia-cuda-nvrtc==13.0.* nvidia-cuda-runtime==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.*)
+
+say() { printf '%s\n' "cuda-software.sh: $*" >&2; }
+
+toolkit() {
+  local header
+  for header in "$venv"/lib/python3*/site-packages/nvidia/cu13/include/crt/mma.h; do
+    [[ ! -e $header ]] || { printf '%s\n' "${header%/include/crt/mma.h}"; return; }
+  done
+  return 1
+}
+
+install_nvrtc() {
+  ! toolkit >/dev/null || return 0
+  say "installing the Python packages ${packages[*]} into $venv"
+  { python3 -m venv --clear "$venv" && timeout 600 "$venv/bin/pip" install --quiet --no-deps "${packages[@]}"; } \
+    </dev/null >&2 || true
+  toolkit >/dev/null || { say "MISSING: NVRTC: pip could not install ${packages[*]}"; exit 1; }
+}
+
+prepare() {
+  install_nvrtc
+  (cd "$root" && cargo build --locked --release -p soft-cuda) >&2
+  # In a folder of their own: cargo has all tests look for libraries in its own folders.
+  mkdir -p "$libraries"
+  cp "$target/release/libsoft_cuda.so" "$libraries/libcuda.so.1.new"
+  mv "$libraries/libcuda.so.1.new" "$libraries/libcuda.so.1"
+  ln -sfn libcuda.so.1 "$libraries/libcuda.so"
+  ln -sfn libcuda.so.1 "$libraries/libnccl.so.2"
+  local found
+  found=$(toolkit)
+  ln -sfn "$(compgen -G "$found/lib/libnvrtc.so.*" | head -1)" "$libraries/libnvrtc.so"
+}
+
+[[ $# -gt 0 ]] || { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
+if [[ $1 == --prepare ]]; then
+  prepare
+  exit
+fi
+[[ -e $libraries/libcuda.so.1 ]] || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
+CUDA_PATH=$(toolkit) || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
+export CUDA_PATH
+export LD_LIBRARY_PATH=$libraries:$CUDA_PATH/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+exec "$@"

@@ -1,0 +1,43 @@
+//! Handles that a caller has of things within the driver.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::Error;
+use crate::report::lock;
+
+/// In C a pointer, whose target only the driver knows.
+pub type Handle = usize;
+
+/// Things of one kind that were made and not destroyed.
+pub(crate) struct Handles<T> {
+    next: AtomicUsize,
+    all: Mutex<BTreeMap<Handle, Arc<T>>>,
+}
+
+impl<T> Handles<T> {
+    /// Kinds start at different numbers, so that a handle of another kind is not valid.
+    pub const fn new(first: Handle) -> Self {
+        Self {
+            next: AtomicUsize::new(first),
+            all: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    pub fn add(&self, thing: T) -> Handle {
+        let handle = self.next.fetch_add(16, Ordering::Relaxed);
+        lock(&self.all).insert(handle, Arc::new(thing));
+        handle
+    }
+
+    pub fn get(&self, handle: Handle) -> Result<Arc<T>, Error> {
+        let thing = lock(&self.all).get(&handle).cloned();
+        thing.ok_or(Error::InvalidHandle)
+    }
+
+    pub fn remove(&self, handle: Handle) -> Result<Arc<T>, Error> {
+        let thing = lock(&self.all).remove(&handle);
+        thing.ok_or(Error::InvalidHandle)
+    }
+}

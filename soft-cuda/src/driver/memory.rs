@@ -1,0 +1,148 @@
+//! "Memory Management": allocations. Those in the order of a stream are made at once.
+#![allow(unsafe_code)] // Exports C functions.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Mutex;
+
+use super::call::{Code, Out, call, put};
+use super::context::current;
+use super::device::device;
+use super::stream::{device_of, ready};
+use super::table::{self, Owner};
+use super::{Error, Handle, pending};
+use crate::machine::Buffer;
+use crate::report::{lock, say};
+use crate::settings::settings;
+
+/// Memory of the processor that the driver gave out.
+static HOST: Mutex<BTreeMap<usize, Buffer>> = Mutex::new(BTreeMap::new());
+
+/// The handle of device 0's pool.
+const FIRST_POOL: Handle = 0x800;
+
+fn allocate(device: usize, out: Out<u64>, bytes: usize) -> Result<(), Error> {
+    let out = out.ok_or(Error::InvalidValue)?;
+    out.write(table::write().add(device, Owner::Program, bytes, &[])?);
+    Ok(())
+}
+
+fn free(address: u64) -> Result<(), Error> {
+    if address == 0 {
+        return Ok(());
+    }
+    let removed = table::write().remove(address, Owner::Program);
+    if removed.is_err() {
+        say(format_args!("{address:#x} is freed, and is no allocation"));
+    }
+    removed
+}
+
+/// Free bytes and all bytes of the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
+    call("cuMemGetInfo_v2", || {
+        let used = table::read().used(current()?);
+        put(free, settings().memory.saturating_sub(used) as usize)?;
+        put(total, settings().memory as usize)
+    })
+}
+
+/// Memory of the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(out: Out<u64>, bytes: usize) -> Code {
+    call("cuMemAlloc_v2", || allocate(current()?, out, bytes))
+}
+
+/// Memory of the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync(out: Out<u64>, bytes: usize, stream: Handle) -> Code {
+    call("cuMemAllocAsync", || {
+        allocate(device_of(stream)?, out, bytes)
+    })
+}
+
+/// Frees memory of the device, when its streams have nothing to do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> Code {
+    call("cuMemFree_v2", || {
+        // Without a context it is no device's turn to wait.
+        if let Ok(device) = current() {
+            pending::wait_for_device(device);
+        }
+        free(address)
+    })
+}
+
+/// Frees memory of the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeAsync(address: u64, stream: Handle) -> Code {
+    call("cuMemFreeAsync", || {
+        ready(stream)?;
+        free(address)
+    })
+}
+
+fn allocate_host(out: Out<usize>, bytes: usize) -> Result<(), Error> {
+    current()?;
+    if bytes == 0 {
+        return Err(Error::InvalidValue);
+    }
+    let buffer = Buffer::new(bytes).ok_or(Error::OutOfMemory)?;
+    let start = buffer.range().start as usize;
+    put(out, start)?;
+    lock(&HOST).insert(start, buffer);
+    Ok(())
+}
+
+/// Memory of the processor. Kernels cannot touch it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocHost_v2(out: Out<usize>, bytes: usize) -> Code {
+    call("cuMemAllocHost_v2", || allocate_host(out, bytes))
+}
+
+/// Memory of the processor. Kernels cannot touch it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemHostAlloc(out: Out<usize>, bytes: usize, _flags: c_uint) -> Code {
+    call("cuMemHostAlloc", || allocate_host(out, bytes))
+}
+
+/// Frees memory of the processor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeHost(address: usize) -> Code {
+    call("cuMemFreeHost", || match lock(&HOST).remove(&address) {
+        Some(_) => Ok(()),
+        None => Err(Error::InvalidValue),
+    })
+}
+
+/// The pool of a device, which keeps nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(out: Out<Handle>, number: c_int) -> Code {
+    call("cuDeviceGetDefaultMemPool", || {
+        put(out, FIRST_POOL + device(number)?)
+    })
+}
+
+/// As [`cuDeviceGetDefaultMemPool`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetMemPool(out: Out<Handle>, number: c_int) -> Code {
+    // SAFETY: the same is promised.
+    unsafe { cuDeviceGetDefaultMemPool(out, number) }
+}
+
+/// How much a pool keeps: nothing, whatever it is told.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolSetAttribute(
+    _pool: Handle,
+    _attribute: c_int,
+    _value: *mut c_void,
+) -> Code {
+    call("cuMemPoolSetAttribute", || Ok(()))
+}
+
+/// Frees what a pool keeps.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolTrimTo(_pool: Handle, _bytes: usize) -> Code {
+    call("cuMemPoolTrimTo", || Ok(()))
+}

@@ -1,0 +1,79 @@
+//! How a kernel can fail.
+
+use std::fmt;
+
+/// What a lane did that it must not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// It touched memory that it does not have.
+    IllegalAddress {
+        /// Where.
+        address: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// It touched memory at an address that is no multiple of what it touches.
+    Misaligned {
+        /// Where.
+        address: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// It waits for lanes that will not come. A GPU would wait until a watchdog ends it.
+    Deadlock,
+    /// It came to `trap`.
+    Trap,
+}
+
+/// What a lane did, and which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What happened.
+    pub kind: FaultKind,
+    /// The lane within its warp.
+    pub lane: usize,
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IllegalAddress { address, bytes } => {
+                write!(f, "illegal address {address:#x}, {bytes} bytes")
+            }
+            Self::Misaligned { address, bytes } => {
+                write!(f, "misaligned address {address:#x}, {bytes} bytes")
+            }
+            Self::Deadlock => f.write_str("waits for lanes that do not come"),
+            Self::Trap => f.write_str("trap"),
+        }
+    }
+}
+
+/// A fault and where in the grid it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What happened.
+    pub kind: FaultKind,
+    /// Name of the kernel.
+    pub kernel: String,
+    /// Of the grid.
+    pub block: [u32; 3],
+    /// Of the block.
+    pub warp: usize,
+    /// Of the warp.
+    pub lane: usize,
+    /// The text of the instruction.
+    pub instruction: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "kernel `{}`, block {:?}, warp {}, lane {}, `{}`: {}",
+            self.kernel, self.block, self.warp, self.lane, self.instruction, self.kind
+        )
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,139 @@
+//! A launch: the blocks of a grid, shared among threads.
+#![allow(unsafe_code)] // That the device's memory is there, only who launches knows.
+
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use super::block::Block;
+use super::memory::Memory;
+use super::{Failure, Kernel, Range};
+use crate::ptx::Special;
+use crate::report::lock;
+
+/// Below so many blocks per thread, another thread costs more than it saves.
+const BLOCKS_PER_THREAD: u64 = 4;
+
+/// What is launched.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'l> {
+    /// The kernel.
+    pub kernel: &'l Kernel,
+    /// Blocks along each axis.
+    pub grid: [u32; 3],
+    /// Threads of a block along each axis.
+    pub block: [u32; 3],
+    /// Bytes of shared memory besides the kernel's own.
+    pub dynamic_shared: usize,
+    /// The parameters, laid out as the kernel says.
+    pub arguments: &'l [u8],
+    /// Addresses of the module's variables.
+    pub globals: &'l [u64],
+    /// The device's memory in ascending order.
+    pub device: &'l [Range],
+}
+
+/// Why a launch came to nothing.
+#[derive(Debug)]
+pub enum LaunchError {
+    /// There is no memory for the block.
+    OutOfMemory,
+    /// A lane did what it must not.
+    Failed(Box<Failure>),
+}
+
+impl std::fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::OutOfMemory => f.write_str("no memory for a block"),
+            Self::Failed(failure) => failure.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LaunchError {}
+
+impl Launch<'_> {
+    /// Runs all blocks.
+    ///
+    /// # Errors
+    /// The first fault that a block has, after which no further blocks start.
+    ///
+    /// # Safety
+    /// Each byte of `device` is initialised memory that stays where it is until this returns. Nobody has a
+    /// reference to it, and no thread writes to it other than kernels.
+    pub unsafe fn run(&self) -> Result<(), LaunchError> {
+        let blocks = self.grid.iter().map(|&n| u64::from(n)).product::<u64>();
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = (blocks / BLOCKS_PER_THREAD).clamp(1, processors as u64);
+        let next = AtomicU64::new(0);
+        let failed = Mutex::new(None);
+        let work = || {
+            if let Err(error) = self.work(&next, blocks) {
+                next.store(blocks, Ordering::Relaxed);
+                lock(&failed).get_or_insert(error);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..threads {
+                // Without another thread this one does the work.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let error = lock(&failed).take();
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Runs blocks until there are no more.
+    fn work(&self, next: &AtomicU64, blocks: u64) -> Result<(), LaunchError> {
+        let mut block = Block::new(self)?;
+        let [x, y, _] = self.grid.map(u64::from);
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= blocks {
+                return Ok(());
+            }
+            let number = [number % x, number / x % y, number / (x * y)].map(|n| n as u32);
+            let run = block.run(number);
+            run.map_err(|failure| LaunchError::Failed(Box::new(failure)))?;
+        }
+    }
+
+    pub(super) fn memory(&self, parameters: Range, shared: Range) -> Memory<'_> {
+        // SAFETY: a launch only comes here from `run`, whose caller promises what is said of the device's
+        // memory; the others are buffers of the block, which uses them in one thread.
+        unsafe { Memory::new(self.device, parameters, shared) }
+    }
+
+    /// Threads of a block.
+    pub(super) fn threads(&self) -> usize {
+        self.block.iter().map(|&n| n as usize).product()
+    }
+
+    /// What a special register says to a lane, besides the number of the block.
+    pub(super) fn special(&self, special: Special, warp: usize, lane: usize) -> u64 {
+        let [x, y, _] = self.block.map(|n| n as usize);
+        let thread = warp * super::lanes::LANES + lane;
+        let below = (1u64 << lane) - 1;
+        let up_to = below << 1 | 1;
+        let all = 0xffff_ffff;
+        match special {
+            Special::Thread(axis) => [thread % x, thread / x % y, thread / (x * y)][axis] as u64,
+            Special::Threads(axis) => self.block[axis].into(),
+            Special::Block(_) => 0,
+            Special::Blocks(axis) => self.grid[axis].into(),
+            Special::Lane => lane as u64,
+            Special::Warp => warp as u64,
+            Special::Warps => self.threads().div_ceil(super::lanes::LANES) as u64,
+            Special::LanesEqual => 1 << lane,
+            Special::LanesBelow => below,
+            Special::LanesUpTo => up_to,
+            Special::LanesAbove => all & !up_to,
+            Special::LanesFrom => all & !below,
+            Special::DynamicShared => self.dynamic_shared as u64,
+            Special::Always(value) => value,
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A kernel whose instructions are translated.
+
+use super::operation::Operation;
+use crate::ptx::{Fill, Function, Guard, Instruction, Invalid, Parameter, ThreadLimit};
+
+/// A kernel that can be launched.
+pub struct Kernel {
+    /// What `cuModuleGetFunction` calls it.
+    pub name: String,
+    /// Where arguments go.
+    pub parameters: Vec<Parameter>,
+    /// Bytes of all of them.
+    pub parameter_bytes: usize,
+    /// Which blocks it can be launched with.
+    pub threads: ThreadLimit,
+    /// Bytes of shared memory without those that a launch asks for.
+    pub shared: usize,
+    /// Where those start.
+    pub(super) dynamic_shared: usize,
+    /// Bytes of local memory of a lane.
+    pub local: usize,
+    pub(super) registers: usize,
+    pub(super) fills: Vec<(usize, Fill)>,
+    pub(super) code: Vec<Translated>,
+}
+
+/// An instruction that can be executed.
+pub(super) struct Translated {
+    pub guard: Option<Guard>,
+    pub operation: Operation,
+    pub text: String,
+}
+
+impl Kernel {
+    /// Translates a function.
+    ///
+    /// # Errors
+    /// For an instruction that is not known.
+    pub fn new(function: Function) -> Result<Self, Invalid> {
+        let name = function.name;
+        let code = function.code.into_iter();
+        let code =
+            code.map(|i| translated(i).map_err(|e| Invalid(format!("kernel `{name}`: {e}"))));
+        Ok(Self {
+            code: code.collect::<Result<_, _>>()?,
+            name,
+            parameters: function.parameters,
+            parameter_bytes: function.parameter_bytes,
+            threads: function.threads,
+            shared: function.shared,
+            dynamic_shared: function.dynamic_shared,
+            local: function.local,
+            registers: function.registers,
+            fills: function.fills,
+        })
+    }
+}
+
+fn translated(instruction: Instruction) -> Result<Translated, Invalid> {
+    let operation = Operation::of(&instruction);
+    Ok(Translated {
+        operation: operation.map_err(|e| Invalid(format!("{e}, `{}`", instruction.text)))?,
+        guard: instruction.guard,
+        text: instruction.text,
+    })
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "kernel `{}`", self.name)
+    }
+}

@@ -1,0 +1,203 @@
+//! `mma` and `ldmatrix` ("Warp Level Matrix Multiply-Accumulate Instructions"), whose layouts the manual says:
+//! a lane of group `lane / 4` has elements of that row and the one 8 further, or of that column.
+
+use super::fault::Fault;
+use super::lanes::{LANES, Mask};
+use super::matrix::{Shape, add_product, gather, per_register, scatter};
+use super::memory::Memory;
+use super::operation::{Operation, Together};
+use super::warp::Lanes;
+use crate::ptx::Type::{self, *};
+use crate::ptx::{Instruction, Invalid, Space};
+
+/// No matrix of any shape has more elements.
+const MOST: usize = 16 * 16;
+
+/// Columns of the second factor.
+const N: usize = 8;
+
+pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
+    if i.name == "ldmatrix" {
+        return load(i);
+    }
+    i.only(&[
+        "sync", "aligned", "row", "col", "m16n8k4", "m16n8k8", "m16n8k16",
+    ])?;
+    i.takes(&[4])?;
+    let shape = i.modifiers.iter().find_map(|word| Shape::of(word));
+    let (Some(shape), &[d, factor, other, c]) = (shape, i.types.as_slice()) else {
+        return i.unknown();
+    };
+    let known = match factor {
+        F16 | BF16 => matches!(shape.k, 8 | 16),
+        TF32 => matches!(shape.k, 4 | 8),
+        _ => false,
+    };
+    let is_sum = |kind| matches!(kind, F16 | F32);
+    if !known || factor != other || !is_sum(c) || !is_sum(d) {
+        return i.unknown();
+    }
+    let product = Product {
+        shape,
+        factor,
+        a: i.sources(1)?,
+        b: i.sources(2)?,
+        c: (i.sources(3)?, c),
+        d: (i.destinations(0)?, d),
+    };
+    match product.fits() {
+        true => Operation::together(product),
+        false => i.unknown(),
+    }
+}
+
+struct Product {
+    shape: Shape,
+    /// Of both factors.
+    factor: Type,
+    a: Vec<usize>,
+    b: Vec<usize>,
+    c: (Vec<usize>, Type),
+    d: (Vec<usize>, Type),
+}
+
+impl Product {
+    /// Whether there are as many registers as matrices need.
+    fn fits(&self) -> bool {
+        let Shape { m, n, k } = self.shape;
+        let room = |registers: &[usize], kind| registers.len() * LANES * per_register(kind);
+        room(&self.a, self.factor) == m * k
+            && room(&self.b, self.factor) == k * n
+            && room(&self.c.0, self.c.1) == m * n
+            && room(&self.d.0, self.d.1) == m * n
+    }
+}
+
+/// Rows of the first factor: registers take turns between both halves of 8, then go on along `k`.
+fn place_a(kind: Type, k: usize) -> impl Fn(usize, usize, usize) -> usize {
+    let per = per_register(kind);
+    move |lane, register, n| {
+        let row = lane / 4 + 8 * (register % 2);
+        row * k + lane % 4 * per + n + 4 * per * (register / 2)
+    }
+}
+
+fn place_b(kind: Type) -> impl Fn(usize, usize, usize) -> usize {
+    let per = per_register(kind);
+    move |lane, register, n| {
+        let at = lane % 4 * per + n + 4 * per * register;
+        at * N + lane / 4
+    }
+}
+
+/// Two neighbours of a row, in one register or two, and two of the row 8 further.
+fn place_sum(kind: Type) -> impl Fn(usize, usize, usize) -> usize {
+    let per = per_register(kind);
+    move |lane, register, n| {
+        let element = register * per + n;
+        let row = lane / 4 + 8 * (element / 2);
+        row * N + lane % 4 * 2 + element % 2
+    }
+}
+
+impl Together for Product {
+    fn members(&self) -> Option<usize> {
+        None
+    }
+
+    fn run(&self, warp: &mut Lanes, _: &Memory<'_>, _: Mask) -> Result<(), Fault> {
+        let kind = self.factor;
+        let a = gather::<MOST>(warp, &self.a, kind, place_a(kind, self.shape.k));
+        let b = gather(warp, &self.b, kind, place_b(kind));
+        let mut sum = gather(warp, &self.c.0, self.c.1, place_sum(self.c.1));
+        add_product(self.shape, &a, &b, &mut sum);
+        scatter(warp, &self.d.0, self.d.1, &sum, place_sum(self.d.1));
+        Ok(())
+    }
+}
+
+/// Matrices of 8 rows of 8 numbers of 16 bits, a register for each; lanes have the addresses of the rows.
+struct LoadMatrix {
+    to: Vec<usize>,
+    space: Space,
+    base: usize,
+    offset: i64,
+    transposed: bool,
+}
+
+fn load(i: &Instruction) -> Result<Operation, Invalid> {
+    i.only(&[
+        "sync",
+        "aligned",
+        "m8n8",
+        "x1",
+        "x2",
+        "x4",
+        "trans",
+        "shared",
+        "shared::cta",
+    ])?;
+    i.takes(&[2])?;
+    let count = match i.find(&["x1", "x2", "x4"]) {
+        Some("x1") => 1,
+        Some("x2") => 2,
+        Some(_) => 4,
+        None => return i.unknown(),
+    };
+    let to = i.destinations(0)?;
+    let (base, offset) = i.address(1)?;
+    if i.types != [B16] || !i.has("m8n8") || to.len() != count {
+        return i.unknown();
+    }
+    Operation::together(LoadMatrix {
+        to,
+        space: i.space(),
+        base,
+        offset,
+        transposed: i.has("trans"),
+    })
+}
+
+impl LoadMatrix {
+    /// The matrix whose first row's address lane `first` has.
+    fn rows(
+        &self,
+        warp: &mut Lanes,
+        memory: &Memory<'_>,
+        first: usize,
+    ) -> Result<[[u64; 8]; 8], Fault> {
+        let mut rows = [[0; 8]; 8];
+        for (y, row) in rows.iter_mut().enumerate() {
+            let lane = first + y;
+            let address = warp.registers[self.base][lane].wrapping_add_signed(self.offset);
+            let place = memory.place(&mut warp.private, lane, self.space, address, 16)?;
+            for (x, element) in row.iter_mut().enumerate() {
+                *element = place.load(x, 2);
+            }
+        }
+        Ok(rows)
+    }
+}
+
+impl Together for LoadMatrix {
+    fn members(&self) -> Option<usize> {
+        None
+    }
+
+    fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, _: Mask) -> Result<(), Fault> {
+        // All rows are read before a register is written: one may be what the addresses are in.
+        let matrices = (0..self.to.len()).map(|n| self.rows(warp, memory, n * 8));
+        let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
+        for (&to, rows) in self.to.iter().zip(matrices) {
+            for lane in 0..LANES {
+                let (y, x) = (lane / 4, lane % 4 * 2);
+                let [first, second] = match self.transposed {
+                    true => [rows[x][y], rows[x + 1][y]],
+                    false => [rows[y][x], rows[y][x + 1]],
+                };
+                warp.registers[to][lane] = first | second << 16;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! Runs kernels: a block at a time per thread, a warp at a time, 32 lanes in lockstep.
+//!
+//! What makes it fast enough for tests that train: an instruction is translated once into the numbers of its
+//! registers and a function that works on a register of all lanes at once (`lanes`).
+
+mod atomic;
+mod bits;
+mod block;
+mod compare;
+mod convert;
+mod copy;
+mod fault;
+mod float;
+mod formats;
+mod grid;
+mod integer;
+mod kernel;
+mod lanes;
+mod load_store;
+mod matrix;
+mod memory;
+mod mma;
+mod moves;
+mod operation;
+mod shuffle;
+#[cfg(test)]
+mod tests;
+mod warp;
+mod wmma;
+
+pub use fault::{Failure, Fault, FaultKind};
+pub use grid::{Launch, LaunchError};
+pub use kernel::Kernel;
+pub use memory::{Buffer, Range};

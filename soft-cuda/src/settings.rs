@@ -1,0 +1,91 @@
+//! What the environment says of the devices, read once.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+/// The variables that the crate's first page lists.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Bytes of each device.
+    pub memory: u64,
+    pub devices: usize,
+    /// Compute capability, as in 90.
+    pub arch: u32,
+    pub driver: i32,
+    pub name: String,
+    pub log: bool,
+    pub dump: Option<PathBuf>,
+    /// How long NCCL waits for ranks to come.
+    pub nccl_seconds: u64,
+}
+
+impl Settings {
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        Self {
+            memory: parsed(variable("SOFT_CUDA_MEMORY"), 16 << 30),
+            devices: parsed(variable("SOFT_CUDA_DEVICES"), 1),
+            arch: parsed(variable("SOFT_CUDA_ARCH"), 90),
+            driver: parsed(variable("SOFT_CUDA_DRIVER"), 13_000),
+            name: variable("SOFT_CUDA_NAME").unwrap_or_else(|| "soft-cuda".to_owned()),
+            log: variable("SOFT_CUDA_LOG").is_some(),
+            dump: variable("SOFT_CUDA_DUMP").map(PathBuf::from),
+            nccl_seconds: parsed(variable("SOFT_CUDA_NCCL_SECONDS"), 120),
+        }
+    }
+}
+
+fn parsed<T: FromStr>(text: Option<String>, default: T) -> T {
+    text.and_then(|text| text.trim().parse().ok())
+        .unwrap_or(default)
+}
+
+/// The settings of this process.
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
+        if cfg!(test) {
+            // A device for each test of the driver: after a failed kernel a device is of no more use.
+            Settings::read(|name| match name {
+                "SOFT_CUDA_DEVICES" => Some("16".to_owned()),
+                "SOFT_CUDA_MEMORY" => Some((64 << 20).to_string()),
+                "SOFT_CUDA_NCCL_SECONDS" => Some("8".to_owned()),
+                _ => None,
+            })
+        } else {
+            Settings::read(|name| std::env::var(name).ok())
+        }
+    });
+    &SETTINGS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let settings = Settings::read(|_| None);
+        assert_eq!(
+            (settings.memory, settings.devices, settings.arch),
+            (16 << 30, 1, 90)
+        );
+        assert_eq!(
+            (settings.driver, settings.name.as_str()),
+            (13_000, "soft-cuda")
+        );
+        assert_eq!(settings.nccl_seconds, 120);
+        assert!(!settings.log && settings.dump.is_none());
+    }
+
+    #[test]
+    fn the_environment_decides() {
+        let settings = Settings::read(|name| match name {
+            "SOFT_CUDA_MEMORY" => Some("4096".to_owned()),
+            "SOFT_CUDA_DEVICES" => Some("many".to_owned()),
+            "SOFT_CUDA_NAME" => Some("NVIDIA H200".to_owned()),
+            _ => None,
+        });
+        assert_eq!((settings.memory, settings.devices), (4096, 1));
+        assert_eq!(settings.name, "NVIDIA H200");
+    }
+}
