@@ -284,7 +284,7 @@ test_gpu() {
     return 124
   fi
   [[ $code -eq 0 ]] || return "$code"
-  "${tests[@]}" -- --show-output device nccl resident wgpu parity gpu || code=$?
+  "${tests[@]}" -- --show-output device nccl resident wgpu parity gpu --skip soft_cuda || code=$?
   if [[ $features == *cuda* && -z $without_soft_cuda ]]; then
     test_cuda "$features" || code=$?
   fi
