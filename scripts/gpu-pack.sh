@@ -4,7 +4,7 @@
 #
 #   scripts/gpu-pack.sh [FILE]        default: target/gpu-check.tar.xz
 #
-#   FEATURES   cuda (kernels compiled by the LLVM inside: needs only a driver), cuda-nvrtc (by the CUDA
+#   FEATURES   cuda (kernels compiled by the LLVM inside and CUDA's libdevice), cuda-nvrtc (by the CUDA
 #              toolkit's libnvrtc), wgpu, autotune; joined by commas. Default cuda-nvrtc,autotune
 #   ALSO       features of a second program in the same file, bench-gpu-2, for a machine on which the
 #              first does not run. Default none; sensible: cuda,autotune

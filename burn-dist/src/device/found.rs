@@ -73,9 +73,26 @@ fn compiler() -> Result<(), String> {
     ))
 }
 
+/// The LLVM inside the program lacks what NVIDIA's functions consist of, from exponentials on.
 #[cfg(all(feature = "cuda", not(feature = "cuda-nvrtc")))]
 fn compiler() -> Result<(), String> {
-    Ok(())
+    // As cubecl looks for it.
+    let places: Vec<std::path::PathBuf> = match std::env::var_os("CUDA_PATH") {
+        Some(path) => vec![path.into()],
+        None => ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"]
+            .map(Into::into)
+            .into(),
+    };
+    let functions = "nvvm/libdevice/libdevice.10.bc";
+    if places.iter().any(|place| place.join(functions).exists()) {
+        return Ok(());
+    }
+    let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    Err(format!(
+        "{functions} of the CUDA toolkit, which kernels are linked with, was not found in {}: set CUDA_PATH \
+         to a folder that holds it",
+        places.join(", ")
+    ))
 }
 
 /// The GPUs that wgpu can use.
