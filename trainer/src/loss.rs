@@ -41,7 +41,7 @@ pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<
 }
 
 /// The mean in an order of its own: `Tensor::mean` adds atomically on CUDA, so that a run that is repeated
-/// would report another loss.
+/// may report another loss.
 fn mean(values: Tensor<1>) -> Tensor<1> {
     values.mean_dim(0)
 }

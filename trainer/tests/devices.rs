@@ -369,7 +369,7 @@ mod soft_cuda {
     }
 
     #[test]
-    fn a_rank_that_is_killed_ends_the_other_which_waits_for_it_in_nccl() {
+    fn a_rank_that_is_killed_ends_a_run_over_nccl_and_is_named() {
         if !is_here("a killed rank") {
             return;
         }

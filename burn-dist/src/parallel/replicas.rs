@@ -83,9 +83,11 @@ fn sums_vary(_device: &Device) -> bool {
 #[cfg(feature = "cuda")]
 fn sums_vary(device: &Device) -> bool {
     use burn::backend::DispatchDevice;
-    let on_cuda =
-        |device: &DispatchDevice| matches!(device, DispatchDevice::Cube(cubecl::Device::Cuda(_)));
-    cfg!(feature = "autotune") || on_cuda(device.as_dispatch())
+    let on_cuda = matches!(
+        device.as_dispatch(),
+        DispatchDevice::Cube(cubecl::Device::Cuda(_))
+    );
+    cfg!(feature = "autotune") || on_cuda
 }
 
 /// A checksum of the trainable parameters: their bytes in visit order.
