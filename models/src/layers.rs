@@ -73,6 +73,53 @@ pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     activation::gelu(x)
 }
 
+/// A convolution: on a GPU that has tensor cores for its type with them, if its shape suits them.
+pub(crate) fn conv2d(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    if let Some(padding) = padding(&conv.padding)
+        && is_plain(conv)
+        && kernels::gpu::computes_on(&x.device())
+    {
+        return conv2d_on_gpu(conv, x, padding);
+    }
+    conv.forward(x)
+}
+
+/// The same on a GPU. Parameters are read once, whatever computes with them: where they are shards, reading
+/// gathers them.
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+fn conv2d_on_gpu(conv: &Conv2d, x: Tensor<4>, padding: [usize; 2]) -> Tensor<4> {
+    use burn::tensor::{module, ops};
+    let weight = conv.weight.val();
+    let bias = conv.bias.as_ref().map(|bias| bias.val());
+    let stride = conv.stride;
+    let options = kernels::gpu::ConvOptions { stride, padding };
+    match (kernels::gpu::conv2d(&x, &weight, options), bias) {
+        (Some(out), Some(bias)) => out + bias.reshape([1, -1, 1, 1]),
+        (Some(out), None) => out,
+        (None, bias) => {
+            let options = ops::ConvOptions::new(stride, padding, [1, 1], 1);
+            module::conv2d(x, weight, bias, options)
+        }
+    }
+}
+
+/// Rows above and below, columns on both sides, where these are the same.
+pub(crate) fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
+    match *padding {
+        PaddingConfig2d::Valid => Some([0, 0]),
+        PaddingConfig2d::Explicit(top, left, bottom, right) => {
+            (top == bottom && left == right).then_some([top, left])
+        }
+        PaddingConfig2d::Same => None,
+    }
+}
+
+/// Whether a convolution neither spreads its window nor divides its channels.
+pub(crate) fn is_plain(conv: &Conv2d) -> bool {
+    conv.groups == 1 && conv.dilation == [1, 1]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

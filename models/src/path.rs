@@ -12,7 +12,7 @@
 use burn::module::Param;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
-use burn::nn::{Dropout, Linear, PaddingConfig2d};
+use burn::nn::{Dropout, Linear};
 use burn::tensor::activation::relu;
 use burn::tensor::{FloatDType, Tensor};
 use burn_dist::autograd::full_precision;
@@ -109,9 +109,10 @@ impl Path {
     /// A convolution and what follows it.
     pub fn conv(self, conv: &Conv2d, x: Tensor<4>, then: Then<4>) -> Tensor<4> {
         let Self::Own { method, .. } = self else {
-            return then.apply(conv.forward(x));
+            return then.apply(layers::conv2d(conv, x));
         };
-        let Some(padding) = padding(&conv.padding).filter(|_| is_plain(conv)) else {
+        let Some(padding) = layers::padding(&conv.padding).filter(|_| layers::is_plain(conv))
+        else {
             return then.apply(channels_first(x, |x| conv.forward(x)));
         };
         let options = own::ConvOptions {
@@ -243,7 +244,7 @@ impl Path {
             return pool.forward(x);
         }
         let plain = pool.dilation == [1, 1] && !pool.ceil_mode;
-        match padding(&pool.padding).filter(|_| plain) {
+        match layers::padding(&pool.padding).filter(|_| plain) {
             Some(padding) => {
                 let options = own::PoolOptions {
                     kernel: pool.kernel_size,
@@ -312,22 +313,6 @@ impl Path {
 /// Whether any of `x` drops out.
 pub(crate) fn drops<const D: usize>(dropout: &Dropout, x: &Tensor<D>) -> bool {
     dropout.prob > 0.0 && dropout.training.is_enabled() && x.device().is_autodiff()
-}
-
-/// Rows above and below, columns on both sides, where these are the same.
-fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
-    match *padding {
-        PaddingConfig2d::Valid => Some([0, 0]),
-        PaddingConfig2d::Explicit(top, left, bottom, right) => {
-            (top == bottom && left == right).then_some([top, left])
-        }
-        PaddingConfig2d::Same => None,
-    }
-}
-
-/// Whether a convolution neither spreads its window nor divides its channels.
-fn is_plain(conv: &Conv2d) -> bool {
-    conv.groups == 1 && conv.dilation == [1, 1]
 }
 
 /// Applies Burn's `operation` to an activation whose channels come last.

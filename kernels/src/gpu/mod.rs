@@ -7,6 +7,7 @@
 mod attention;
 mod batch_norm;
 mod channels;
+mod conv;
 mod gelu;
 mod layer_norm;
 mod matrix;
@@ -20,6 +21,7 @@ mod tokens;
 
 pub use attention::attention;
 pub use batch_norm::{BatchMoments, batch_norm, batch_norm_train};
+pub use conv::{ConvOptions, conv2d};
 pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use optimizer::{AdamStep, SgdStep, adam, sgd, sgd_momentum};

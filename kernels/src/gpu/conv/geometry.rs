@@ -1,0 +1,140 @@
+//! All sizes of a convolution, checked.
+
+use super::ConvOptions;
+use super::shape::Slide;
+
+/// All sizes of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Geometry {
+    pub batch: u32,
+    pub inputs: u32,
+    pub outputs: u32,
+    /// Of the images, of the window and of the result: height and width.
+    images: [u32; 2],
+    window: [u32; 2],
+    result: [u32; 2],
+    stride: [u32; 2],
+    padding: [u32; 2],
+}
+
+impl Geometry {
+    /// If the window fits, and no size is beyond what kernels count with: 2³² pairs of numbers.
+    pub fn new(x: [usize; 4], weight: [usize; 4], options: ConvOptions) -> Option<Self> {
+        let [batch, inputs, images @ ..] = narrow(x)?;
+        let [outputs, of_weight, window @ ..] = narrow(weight)?;
+        let [stride, padding] = [narrow(options.stride)?, narrow(options.padding)?];
+        let size = |d: usize| {
+            let padded = padding[d].checked_mul(2)?.checked_add(images[d])?;
+            let steps = padded.checked_sub(window[d])?.checked_div(stride[d])?;
+            steps.checked_add(1)
+        };
+        let result = [size(0)?, size(1)?];
+        let is_empty = [batch, inputs, outputs, window[0], window[1]].contains(&0);
+        let numbers = |[height, width]: [u32; 2], channels: u32| {
+            let numbers = batch.checked_mul(height)?.checked_mul(width)?;
+            numbers.checked_mul(channels.div_ceil(2))
+        };
+        numbers(images, inputs)?;
+        numbers(result, outputs)?;
+        let weight = outputs.checked_mul(inputs)?.checked_mul(window[0])?;
+        weight.checked_mul(window[1])?;
+        (!is_empty && of_weight == inputs).then_some(Self {
+            batch,
+            inputs,
+            outputs,
+            images,
+            window,
+            result,
+            stride,
+            padding,
+        })
+    }
+
+    /// The convolution.
+    pub fn slide(self) -> Slide {
+        Slide {
+            source: self.images,
+            depth: self.inputs,
+            result: self.result,
+            features: self.outputs,
+            window: self.window,
+            stride: self.stride,
+            padding: self.padding,
+            back: false,
+        }
+    }
+
+    /// Pixels of the result of all images.
+    pub fn pixels(self) -> u32 {
+        self.batch * self.result[0] * self.result[1]
+    }
+
+    /// The gradient of its images.
+    pub fn slide_back(self) -> Slide {
+        Slide {
+            source: self.result,
+            depth: self.outputs,
+            result: self.images,
+            features: self.inputs,
+            back: true,
+            ..self.slide()
+        }
+    }
+}
+
+fn narrow<const N: usize>(sizes: [usize; N]) -> Option<[u32; N]> {
+    let mut narrow = [0; N];
+    for (narrow, size) in narrow.iter_mut().zip(sizes) {
+        *narrow = u32::try_from(size).ok()?;
+    }
+    Some(narrow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: ConvOptions = ConvOptions {
+        stride: [2, 1],
+        padding: [1, 0],
+    };
+
+    #[test]
+    fn sizes_of_a_result() {
+        let geometry = Geometry::new([4, 16, 9, 8], [32, 16, 3, 3], OPTIONS);
+        assert_eq!(geometry.unwrap().result, [5, 6]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let cases = [
+            ([4, 16, 9, 2], [32, 16, 3, 3], OPTIONS),
+            ([4, 16, 9, 8], [32, 8, 3, 3], OPTIONS),
+            ([0, 16, 9, 8], [32, 16, 3, 3], OPTIONS),
+            ([1 << 20, 16, 1 << 10, 1 << 10], [32, 16, 3, 3], OPTIONS),
+            (
+                [4, 16, 9, 8],
+                [32, 16, 3, 3],
+                ConvOptions {
+                    stride: [0, 1],
+                    ..OPTIONS
+                },
+            ),
+            (
+                [4, 16, 9, 8],
+                [32, 16, 3, 3],
+                ConvOptions {
+                    padding: [usize::MAX, 1],
+                    ..OPTIONS
+                },
+            ),
+        ];
+        for (x, weight, options) in cases {
+            assert_eq!(
+                Geometry::new(x, weight, options),
+                None,
+                "{x:?} {weight:?} {options:?}"
+            );
+        }
+    }
+}

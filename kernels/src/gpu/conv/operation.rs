@@ -1,0 +1,111 @@
+//! The convolution as an operation of Burn's graph.
+
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Cube, Dispatch, backend_extension};
+use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::super::matrix::primitive;
+use super::ConvOptions;
+use super::geometry::Geometry;
+use super::launch::Convolution;
+
+/// `x ⊛ weight`, if both are on a GPU that has the instructions, in f16 or bf16, and their channels are
+/// multiples of 8; otherwise nothing.
+///
+/// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], the result \[batch,
+/// out, out height, out width\]; in memory its channels come last, as those of `x` do best. Sums are in f32.
+pub fn conv2d(x: &Tensor<4>, weight: &Tensor<4>, options: ConvOptions) -> Option<Tensor<4>> {
+    let inner = [x, weight].map(|tensor| primitive(tensor.clone().without_autodiff()));
+    let geometry = Geometry::new(x.dims(), weight.dims(), options)?;
+    let convolution = Convolution::new(&inner[0], &inner[1], geometry)?;
+    let [x, weight] = [x, weight].map(|tensor| tensor.clone().into_dispatch());
+    Some(Tensor::from_dispatch(Dispatch::convolution(
+        x,
+        weight,
+        convolution,
+    )))
+}
+
+#[backend_extension(Cube, Autodiff)]
+pub(super) trait ConvolutionOps: Backend {
+    fn convolution(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        convolution: Convolution,
+    ) -> FloatTensor<Self>;
+}
+
+impl ConvolutionOps for Cube {
+    fn convolution(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        convolution: Convolution,
+    ) -> FloatTensor<Self> {
+        convolution.forward(x, weight)
+    }
+}
+
+impl<C: CheckpointStrategy> ConvolutionOps for Autodiff<Cube, C> {
+    fn convolution(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        convolution: Convolution,
+    ) -> FloatTensor<Self> {
+        let [images, filter] = [&x, &weight].map(|tensor| tensor.primitive().clone());
+        let output = convolution.forward(images, filter);
+        let nodes = [x.node(), weight.node()];
+        let prepared = Backward::<Cube, 2>::prepare::<C>(ConvolutionBackward, nodes);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut prepared) => {
+                let state = State {
+                    x: prepared.checkpoint(&x),
+                    weight: prepared.checkpoint(&weight),
+                    convolution,
+                };
+                prepared.finish(state, output)
+            }
+            OpsKind::UnTracked(prepared) => prepared.finish(output),
+        }
+    }
+}
+
+/// What is kept from forward to backward.
+#[derive(Clone, Debug)]
+struct State {
+    x: NodeId,
+    weight: NodeId,
+    convolution: Convolution,
+}
+
+#[derive(Debug)]
+struct ConvolutionBackward;
+
+impl Backward<Cube, 2> for ConvolutionBackward {
+    type State = State;
+
+    fn backward(self, ops: Ops<State, 2>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let dy = grads.consume::<Cube>(&ops.node);
+        let State {
+            x,
+            weight,
+            convolution,
+        } = ops.state;
+        let x = checkpointer.retrieve_node_output::<CubeTensor>(x);
+        let weight = checkpointer.retrieve_node_output::<CubeTensor>(weight);
+        let [to_x, to_weight] = ops.parents;
+        if let Some(to) = to_weight {
+            let gradient = convolution.gradient_of_weight(x, dy.clone());
+            grads.register::<Cube>(to.id, gradient);
+        }
+        if let Some(to) = to_x {
+            let gradient = convolution.gradient_of_images(dy, weight);
+            grads.register::<Cube>(to.id, gradient);
+        }
+    }
+}

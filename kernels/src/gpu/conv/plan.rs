@@ -1,0 +1,131 @@
+//! Which tile a product is computed in, by what it would take on a GPU like an H100.
+
+use super::shape::Slide;
+use super::tile::{Order, STAGE_DEPTH, Tile};
+use super::weights::Parts;
+
+/// What a cube takes beside its steps, to begin and to end, counted in steps.
+const FIXED: f64 = 8.0;
+
+/// What a number of a part takes to be written and read again, counted in products of tensor cores: 8 bytes at
+/// 3 TB/s, for all 132 processors of an H100. An estimate, not measured.
+const NUMBER: f64 = 0.08;
+
+/// How many times the cubes of a gradient fill all processors, at most.
+const WAVES: u32 = 8;
+
+/// A GPU as far as it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gpu {
+    pub processors: u32,
+    /// Shared memory of a cube at most, in bytes.
+    pub memory: usize,
+}
+
+impl Gpu {
+    /// What so many cubes take, of so many steps each.
+    fn time(self, tile: Tile, cubes: u32, steps: u32) -> f64 {
+        let waves = cubes.div_ceil(self.processors.max(1) * tile.at_once());
+        f64::from(waves) * (f64::from(steps) + FIXED) * tile.step_time()
+    }
+
+    /// For a convolution of so many images, or the gradient of these.
+    pub fn tile(self, slide: Slide, batch: u32) -> Option<Tile> {
+        let [height, width] = slide.grid();
+        let time = |tile: &Tile| {
+            let below = (batch * height * width).div_ceil(tile.rows() as u32);
+            let cubes = below * slide.beside(*tile) * slide.grids();
+            let steps = slide
+                .under_window()
+                .div_ceil(STAGE_DEPTH as u32 * slide.grids());
+            self.time(*tile, cubes, steps)
+        };
+        let tiles = Tile::all(Order::Along, self.memory).filter(|tile| self.has_memory(tile));
+        tiles.min_by(|a, b| time(a).total_cmp(&time(b)))
+    }
+
+    /// For the gradient of a convolution's weight, over so many pixels.
+    pub fn tile_and_parts(self, slide: Slide, pixels: u32) -> Option<(Tile, Parts)> {
+        let numbers = slide.features * slide.under_window();
+        let steps = pixels.div_ceil(STAGE_DEPTH as u32);
+        let cubes = |tile: &Tile| {
+            let beside = slide.under_window().div_ceil(tile.columns() as u32);
+            beside * slide.features.div_ceil(tile.rows() as u32)
+        };
+        let time = |(tile, parts): &(Tile, Parts)| {
+            let written = f64::from(numbers) * f64::from(parts.count) * NUMBER;
+            self.time(*tile, cubes(tile) * parts.count, parts.steps) + written
+        };
+        let tiles = Tile::all(Order::Across, self.memory).filter(|tile| self.has_memory(tile));
+        // As many parts as fill the processors once, or twice, and so on.
+        let all = tiles.flat_map(|tile| {
+            let at_once = self.processors * tile.at_once();
+            (1..=WAVES).map(move |waves| {
+                let most = (u32::MAX / numbers.max(1)).max(1);
+                let count = (waves * at_once / cubes(&tile)).min(most);
+                (tile, Parts::new(steps, count))
+            })
+        });
+        all.min_by(|a, b| time(a).total_cmp(&time(b)))
+    }
+
+    fn has_memory(self, tile: &Tile) -> bool {
+        tile.bytes() <= self.memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H100: Gpu = Gpu {
+        processors: 132,
+        memory: 232_448,
+    };
+
+    /// A convolution that keeps the size.
+    fn slide(size: u32, depth: u32, features: u32) -> Slide {
+        Slide {
+            source: [size; 2],
+            depth,
+            result: [size; 2],
+            features,
+            window: [3; 2],
+            stride: [1; 2],
+            padding: [1; 2],
+            back: false,
+        }
+    }
+
+    #[test]
+    fn little_is_computed_in_vain() {
+        for (size, features, columns) in
+            [(32, 160, 160), (16, 320, 160), (32, 64, 64), (32, 16, 32)]
+        {
+            let tile = H100.tile(slide(size, features, features), 256).unwrap();
+            assert_eq!(tile.columns(), columns, "{features}");
+        }
+    }
+
+    #[test]
+    fn all_processors_compute_a_gradient() {
+        for (size, channels) in [(32, 160), (16, 320), (8, 640), (32, 16)] {
+            let slide = slide(size, channels, channels);
+            let (tile, parts) = H100.tile_and_parts(slide, 256 * size * size).unwrap();
+            let beside = slide.under_window().div_ceil(tile.columns() as u32);
+            let cubes = beside * channels.div_ceil(tile.rows() as u32) * parts.count;
+            let at_once = H100.processors * tile.at_once();
+            let busy = f64::from(cubes) / f64::from(cubes.next_multiple_of(at_once));
+            assert!(busy > 0.8, "{channels}: {tile:?} {parts:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_without_memory() {
+        let none = Gpu {
+            memory: 16_384,
+            ..H100
+        };
+        assert_eq!(none.tile(slide(8, 160, 160), 1), None);
+    }
+}

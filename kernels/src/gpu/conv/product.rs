@@ -1,0 +1,256 @@
+//! The product that both kernels are: factors are copied into shared memory while tensor cores compute with
+//! those that came before, and sums stay in the registers of a plane.
+//!
+//! The instructions are those of NVIDIA's compute capability 8.0, `cp.async`, `ldmatrix` and `mma` ("PTX ISA",
+//! "Data Movement and Conversion Instructions" and "Warp-Level Matrix Instructions"). Stages take turns as in
+//! CUTLASS's `MmaMultistage`.
+
+use cubecl::cmma::{MatrixIdent, MmaDefinition};
+use cubecl::prelude::barrier::copy_async_checked;
+use cubecl::prelude::*;
+
+use super::tile::{COLUMNS, DEPTH, LANES, Order, ROWS, STAGE_DEPTH, Tile, VECTOR};
+
+/// What an instruction takes of a lane at once.
+type Pair = Const<2>;
+
+/// Brings factors into shared memory.
+#[cube]
+pub(super) trait Feed {
+    /// Begins to copy what a step multiplies from `first` and `second` to vector `to` of `stages` and on, in
+    /// the order of `tile`.
+    fn begin<F: Float, V: Size>(
+        &self,
+        first: &[Vector<F, V>],
+        second: &[Vector<F, V>],
+        stages: &mut [Vector<F, V>],
+        step: u32,
+        to: u32,
+        #[comptime] tile: Tile,
+    );
+}
+
+/// Begins to copy vector `from` of `source` to vector `to` of `stages`, or to make that zero.
+#[cube]
+pub(super) fn copy<F: Float, V: Size>(
+    source: &[Vector<F, V>],
+    from: u32,
+    stages: &mut [Vector<F, V>],
+    to: u32,
+    is_there: bool,
+) {
+    let from = select(is_there, from, 0u32) as usize;
+    let to = to as usize;
+    let length = select(is_there, 1u32, 0u32) as usize;
+    copy_async_checked(
+        &source[from..from + length],
+        &mut stages[to..to + 1],
+        comptime!(VECTOR as u32),
+    );
+}
+
+/// The sums of a plane: for each of its instructions two pairs, of rows `lane / 4` and `8 + lane / 4`,
+/// columns `2 (lane % 4)` and the next.
+#[derive(CubeType)]
+pub(super) struct Sums {
+    pairs: Sequence<Array<Vector<f32, Pair>>>,
+}
+
+#[cube]
+impl Sums {
+    fn zero(#[comptime] tile: Tile) -> Self {
+        let mut pairs = Sequence::new();
+        #[unroll]
+        for _ in 0..comptime!(tile.tiles[0] * tile.tiles[1]) {
+            let mut pair = Array::<Vector<f32, Pair>>::new(2usize);
+            #[unroll]
+            for half in 0..2 {
+                pair[half] = Vector::new(0.0f32);
+            }
+            pairs.push(pair);
+        }
+        Sums { pairs }
+    }
+
+    /// The pair of an instruction, `row` and `column` of its plane: the upper one or the lower.
+    pub fn pair(
+        &self,
+        #[comptime] row: usize,
+        #[comptime] column: usize,
+        #[comptime] half: usize,
+        #[comptime] tile: Tile,
+    ) -> Vector<f32, Pair> {
+        self.pairs.index(comptime!(row * tile.tiles[1] + column))[half]
+    }
+}
+
+/// The product of what `feed` brings in `steps` steps.
+#[cube]
+pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
+    feed: &From,
+    first: &[Vector<F, V>],
+    second: &[Vector<F, V>],
+    steps: u32,
+    #[comptime] tile: Tile,
+) -> Sums {
+    let mut stages = Shared::<[Vector<F, V>]>::new_aligned_slice(
+        comptime!(tile.stage_vectors() as usize * tile.stages),
+        16usize,
+    );
+    let mut sums = Sums::zero(tile);
+    let ahead = comptime!(tile.stages as u32 - 1);
+    #[unroll]
+    for step in 0..ahead {
+        if step < steps {
+            let to = comptime!(step * tile.stage_vectors());
+            feed.begin::<F, V>(
+                first,
+                second,
+                &mut stages,
+                step.runtime(),
+                to.runtime(),
+                tile,
+            );
+        }
+        commit();
+    }
+    for step in 0..steps {
+        // What this step needs is there, and nobody computes with what the step before needed.
+        wait(comptime!(tile.stages - 2));
+        sync_cube();
+        let next = step + ahead;
+        if next < steps {
+            feed.begin::<F, V>(first, second, &mut stages, next, stage_of(next, tile), tile);
+        }
+        commit();
+        multiply::<F, V>(&stages, stage_of(step, tile), &mut sums, tile);
+    }
+    sums
+}
+
+/// The first vector of a step's stage.
+#[cube]
+fn stage_of(step: u32, #[comptime] tile: Tile) -> u32 {
+    step % comptime!(tile.stages as u32) * comptime!(tile.stage_vectors())
+}
+
+/// Closes a group of copies.
+#[cube]
+fn commit() {
+    gpu_asm!("cp.async.commit_group;");
+}
+
+/// Waits for all but the last `open` groups of this unit's copies.
+#[cube]
+fn wait(#[comptime] open: usize) {
+    gpu_asm!("cp.async.wait_group {open};", open = const open);
+}
+
+/// The first row and column of this unit's plane in its cube.
+#[cube]
+fn corner_of_plane(#[comptime] tile: Tile) -> (u32, u32) {
+    let plane = UNIT_POS / comptime!(LANES as u32);
+    let beside = comptime!(tile.planes[1] as u32);
+    (
+        plane / beside * comptime!(tile.plane_rows() as u32),
+        plane % beside * comptime!(tile.plane_columns() as u32),
+    )
+}
+
+/// The row of this unit's first pair in its cube, and the column of its plane.
+#[cube]
+pub(super) fn row_and_column(#[comptime] tile: Tile) -> (u32, u32) {
+    let (row, column) = corner_of_plane(tile);
+    (row + UNIT_POS % comptime!(LANES as u32) / 4, column)
+}
+
+/// Adds the product of the stage that begins at vector `stage`.
+#[cube]
+fn multiply<F: Float, V: Size>(
+    stages: &[Vector<F, V>],
+    stage: u32,
+    sums: &mut Sums,
+    #[comptime] tile: Tile,
+) {
+    let definition = MmaDefinition::<F, F, f32>::new(ROWS, COLUMNS, DEPTH);
+    let turned = comptime!(tile.order == Order::Across);
+    let (row, column) = corner_of_plane(tile);
+    let second = stage + comptime!(tile.first_vectors());
+    #[unroll]
+    for deep in 0..comptime!(STAGE_DEPTH / DEPTH) {
+        let mut rows = Sequence::<Array<Vector<F, Pair>>>::new();
+        #[unroll]
+        for down in 0..comptime!(tile.tiles[0]) {
+            let row = row + comptime!((down * ROWS) as u32);
+            let at = (stage + of_first(row, deep, tile)) as usize;
+            rows.push(definition.load_matrix::<Vector<F, V>, Pair>(
+                &stages[at..at + 1],
+                MatrixIdent::A,
+                4usize,
+                turned,
+            ));
+        }
+        #[unroll]
+        for two in 0..comptime!(tile.tiles[1] / 2) {
+            let column = column + comptime!((two * 2 * COLUMNS) as u32);
+            let at = (second + of_second(column, deep, tile)) as usize;
+            let columns = definition.load_matrix::<Vector<F, V>, Pair>(
+                &stages[at..at + 1],
+                MatrixIdent::B,
+                4usize,
+                turned,
+            );
+            #[unroll]
+            for one in 0..2usize {
+                let mut factor = Array::<Vector<F, Pair>>::new(2usize);
+                factor[0] = columns[comptime!(2 * one)];
+                factor[1] = columns[comptime!(2 * one + 1)];
+                #[unroll]
+                for down in 0..comptime!(tile.tiles[0]) {
+                    let at = comptime!(down * tile.tiles[1] + 2 * two + one);
+                    let sum = sums.pairs.index_mut(at);
+                    definition.execute_inplace(rows.index(down), &factor, sum);
+                }
+            }
+        }
+    }
+}
+
+/// The vector of the first factor's stage that this lane names to `ldmatrix`, for 16 rows from `row` on. The
+/// four matrices are both halves of the rows at the first depth, then at the second.
+#[cube]
+fn of_first(row: u32, #[comptime] deep: usize, #[comptime] tile: Tile) -> u32 {
+    let lane = UNIT_POS % comptime!(LANES as u32);
+    match comptime!(tile.order) {
+        Order::Along => {
+            (row + lane % 16) * comptime!(tile.first_pitch())
+                + lane / 16
+                + comptime!((deep * DEPTH / VECTOR) as u32)
+        }
+        Order::Across => {
+            (lane % 8 + lane / 16 * 8 + comptime!((deep * DEPTH) as u32))
+                * comptime!(tile.first_pitch())
+                + row / 8
+                + lane / 8 % 2
+        }
+    }
+}
+
+/// The same of the second factor, for 16 columns from `column` on. The four matrices are both depths of the
+/// first half of the columns, then of the second.
+#[cube]
+fn of_second(column: u32, #[comptime] deep: usize, #[comptime] tile: Tile) -> u32 {
+    let lane = UNIT_POS % comptime!(LANES as u32);
+    match comptime!(tile.order) {
+        Order::Along => {
+            (column + lane % 8 + lane / 16 * 8) * comptime!(tile.second_pitch())
+                + lane / 8 % 2
+                + comptime!((deep * DEPTH / VECTOR) as u32)
+        }
+        Order::Across => {
+            (lane % 16 + comptime!((deep * DEPTH) as u32)) * comptime!(tile.second_pitch())
+                + column / 8
+                + lane / 16
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The convolution and the gradient of its images, as one product of matrices that are never written out: a
+//! row per pixel of the result, a column per channel of it, and a sum over what lies under the window.
+//!
+//! Images are \[batch, height, width, channels\], a weight is \[channels of the result, window rows, window
+//! columns, channels of the source\].
+
+use cubecl::prelude::*;
+
+use super::product::{Feed, FeedExpand, Sums, copy, product, row_and_column};
+use super::shape::Slide;
+use super::tile::{LANES, ROWS, STAGE_DEPTH, Tile, VECTOR};
+
+/// Vectors of a row of a stage.
+const CHUNKS: usize = STAGE_DEPTH / VECTOR;
+
+/// Rows of a stage that a plane copies at once: neighbouring lanes write to different banks.
+const AT_ONCE: usize = LANES / CHUNKS;
+
+/// Writes the result, `rows` pixels of each grid.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn convolve<F: Float, V: Size, Q: Size>(
+    source: &[Vector<F, V>],
+    weight: &[Vector<F, V>],
+    out: &mut [Vector<F, Q>],
+    rows: u32,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+    #[define(F)] _dtype: ElemType,
+) {
+    let window = Window::seen(slide);
+    let vectors = window.rows * window.columns * comptime!(slide.depth / VECTOR as u32);
+    let steps = (vectors + comptime!(CHUNKS as u32 - 1)) / comptime!(CHUNKS as u32);
+    let under = UnderWindow {
+        corners: corners(rows, slide, tile),
+        window,
+        slide,
+    };
+    let sums = product::<F, V, UnderWindow>(&under, source, weight, steps, tile);
+    write::<F, Q>(&sums, out, rows, slide, tile);
+}
+
+/// The part of the window that a grid sees: from the first row and column on in steps of a stride.
+#[derive(CubeType)]
+struct Window {
+    first_row: u32,
+    first_column: u32,
+    rows: u32,
+    columns: u32,
+}
+
+#[cube]
+impl Window {
+    fn seen(#[comptime] slide: Slide) -> Self {
+        if comptime!(slide.grids() > 1) {
+            let [down, beside] = comptime!(slide.stride);
+            let [height, width] = comptime!(slide.window);
+            let first_row = (CUBE_POS_Z / beside + comptime!(slide.padding[0])) % down;
+            let first_column = (CUBE_POS_Z % beside + comptime!(slide.padding[1])) % beside;
+            Window {
+                first_row,
+                first_column,
+                rows: (comptime!(height + down - 1) - first_row) / down,
+                columns: (comptime!(width + beside - 1) - first_column) / beside,
+            }
+        } else {
+            Window {
+                first_row: 0u32.runtime(),
+                first_column: 0u32.runtime(),
+                rows: comptime!(slide.window[0]).runtime(),
+                columns: comptime!(slide.window[1]).runtime(),
+            }
+        }
+    }
+}
+
+/// The pixels under the window's first number, for the rows of the product that a unit copies. What is above
+/// or left of an image has very large coordinates.
+#[derive(CubeType)]
+struct Corners {
+    /// Among the pixels of all images.
+    pixel: Array<u32>,
+    row: Array<u32>,
+    column: Array<u32>,
+}
+
+#[cube]
+fn corners(rows: u32, #[comptime] slide: Slide, #[comptime] tile: Tile) -> Corners {
+    let count = comptime!(tile.rows() / (AT_ONCE * tile.all_planes()));
+    let mut corners = Corners {
+        pixel: Array::new(count),
+        row: Array::new(count),
+        column: Array::new(count),
+    };
+    let [height, width] = comptime!(slide.grid());
+    #[unroll]
+    for i in 0..count {
+        let at = first_row(slide, tile) + row_of_unit(i, tile);
+        let image = at / comptime!(height * width);
+        let row = at / width % height;
+        let column = at % width;
+        let (row, column) = if comptime!(slide.back) {
+            let [down, beside] = comptime!(slide.stride);
+            // Multiplied by the stride, then divided: rounded down as the window's first row is.
+            let row = row * down + CUBE_POS_Z / beside + comptime!(slide.padding[0]);
+            let column = column * beside + CUBE_POS_Z % beside + comptime!(slide.padding[1]);
+            (row / down, column / beside)
+        } else {
+            (
+                row * comptime!(slide.stride[0]) - comptime!(slide.padding[0]),
+                column * comptime!(slide.stride[1]) - comptime!(slide.padding[1]),
+            )
+        };
+        let [height, width] = comptime!(slide.source);
+        corners.pixel[i] = (image * height + row) * width + column;
+        corners.row[i] = select(at < rows, row, 0x8000_0000u32);
+        corners.column[i] = column;
+    }
+    corners
+}
+
+/// The first row of this cube.
+#[cube]
+fn first_row(#[comptime] slide: Slide, #[comptime] tile: Tile) -> u32 {
+    CUBE_POS_X / comptime!(slide.beside(tile)) * comptime!(tile.rows() as u32)
+}
+
+/// The first column of this cube.
+#[cube]
+fn first_column(#[comptime] slide: Slide, #[comptime] tile: Tile) -> u32 {
+    CUBE_POS_X % comptime!(slide.beside(tile)) * comptime!(tile.columns() as u32)
+}
+
+/// A row of a stage that this unit copies to.
+#[cube]
+fn row_of_unit(#[comptime] i: usize, #[comptime] tile: Tile) -> u32 {
+    UNIT_POS / comptime!(LANES as u32) * comptime!(AT_ONCE as u32)
+        + UNIT_POS % comptime!(AT_ONCE as u32)
+        + comptime!((i * AT_ONCE * tile.all_planes()) as u32)
+}
+
+/// The vector of a row that this unit copies to.
+#[cube]
+fn chunk_of_unit() -> u32 {
+    UNIT_POS % comptime!(LANES as u32) / comptime!(AT_ONCE as u32)
+}
+
+/// The column of the product that is a row of the second factor's stage: so that the pairs which a lane sums up
+/// in two neighbouring instructions are four neighbours in the result.
+#[cube]
+fn column_of(row: u32) -> u32 {
+    row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2
+}
+
+/// What a step multiplies: a row per pixel of what lies under its window, and the weight.
+#[derive(CubeType)]
+struct UnderWindow {
+    corners: Corners,
+    window: Window,
+    #[cube(comptime)]
+    slide: Slide,
+}
+
+#[cube]
+impl Feed for UnderWindow {
+    fn begin<F: Float, V: Size>(
+        &self,
+        source: &[Vector<F, V>],
+        weight: &[Vector<F, V>],
+        stages: &mut [Vector<F, V>],
+        step: u32,
+        to: u32,
+        #[comptime] tile: Tile,
+    ) {
+        let slide = comptime!(self.slide);
+        let vectors = comptime!(slide.depth / VECTOR as u32);
+        let in_window = self.window.rows * self.window.columns;
+        // Channels of all the window before more channels, where a step does not divide them: the pixels under
+        // neighbouring parts of the window are the same.
+        let (at, vector) = if comptime!(slide.is_divided()) {
+            let chunk = step / in_window * comptime!(CHUNKS as u32) + chunk_of_unit();
+            (step % in_window, chunk)
+        } else {
+            let chunk = step * comptime!(CHUNKS as u32) + chunk_of_unit();
+            (chunk / vectors, chunk % vectors)
+        };
+        let is_inside = at < in_window;
+        let row = at / self.window.columns;
+        let column = at % self.window.columns;
+        let to = to + chunk_of_unit();
+
+        let [height, width] = comptime!(slide.source);
+        let (down, beside) = if comptime!(slide.back) {
+            (0u32 - row, 0u32 - column)
+        } else {
+            (row, column)
+        };
+        let further = down * width + beside;
+        #[unroll]
+        for i in 0..comptime!(tile.rows() / (AT_ONCE * tile.all_planes())) {
+            let is_there = is_inside
+                && self.corners.row[i] + down < height
+                && self.corners.column[i] + beside < width;
+            copy::<F, V>(
+                source,
+                (self.corners.pixel[i] + further) * vectors + vector,
+                stages,
+                to + row_of_unit(i, tile) * comptime!(tile.first_pitch()),
+                is_there,
+            );
+        }
+
+        let [down, beside] = comptime!(if slide.back { slide.stride } else { [1, 1] });
+        let in_window = (self.window.first_row + row * down) * comptime!(slide.window[1])
+            + self.window.first_column
+            + column * beside;
+        #[unroll]
+        for i in 0..comptime!(tile.columns().div_ceil(AT_ONCE * tile.all_planes())) {
+            let row = row_of_unit(i, tile);
+            let feature = first_column(slide, tile) + column_of(row);
+            let all = comptime!((i + 1) * AT_ONCE * tile.all_planes() <= tile.columns());
+            if all || row < comptime!(tile.columns() as u32) {
+                copy::<F, V>(
+                    weight,
+                    feature * comptime!(slide.under_window() / VECTOR as u32)
+                        + in_window * vectors
+                        + vector,
+                    stages,
+                    to + comptime!(tile.first_vectors()) + row * comptime!(tile.second_pitch()),
+                    is_inside && feature < comptime!(slide.features),
+                );
+            }
+        }
+    }
+}
+
+#[cube]
+fn write<F: Float, Q: Size>(
+    sums: &Sums,
+    out: &mut [Vector<F, Q>],
+    rows: u32,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) {
+    let (row, column) = row_and_column(tile);
+    let row = first_row(slide, tile) + row;
+    let column = first_column(slide, tile) + column + UNIT_POS % 4 * 4;
+    let [height, width] = comptime!(slide.result);
+    #[unroll]
+    for down in 0..comptime!(2 * tile.tiles[0]) {
+        let mut pixel = row + comptime!((down * ROWS / 2) as u32);
+        let mut is_inside = pixel < rows;
+        if comptime!(slide.grids() > 1) {
+            let [grid_height, grid_width] = comptime!(slide.grid());
+            let [down, beside] = comptime!(slide.stride);
+            let image = pixel / comptime!(grid_height * grid_width);
+            let row = pixel / grid_width % grid_height * down + CUBE_POS_Z / beside;
+            let column = pixel % grid_width * beside + CUBE_POS_Z % beside;
+            pixel = (image * height + row) * width + column;
+            is_inside = is_inside && row < height && column < width;
+        }
+        #[unroll]
+        for two in 0..comptime!(tile.tiles[1] / 2) {
+            let feature = column + comptime!((two * 16) as u32);
+            if is_inside && feature < comptime!(slide.features) {
+                let (instruction, half) = comptime!((down / 2, down % 2));
+                let left = sums.pair(instruction, comptime!(2 * two), half, tile);
+                let right = sums.pair(instruction, comptime!(2 * two + 1), half, tile);
+                let mut four = Vector::<F, Q>::empty();
+                four.insert(0usize, F::cast_from(left.extract(0usize)));
+                four.insert(1usize, F::cast_from(left.extract(1usize)));
+                four.insert(2usize, F::cast_from(right.extract(0usize)));
+                four.insert(3usize, F::cast_from(right.extract(1usize)));
+                let at = pixel * comptime!(slide.features / 4) + feature / 4;
+                out[at as usize] = four;
+            }
+        }
+    }
+}

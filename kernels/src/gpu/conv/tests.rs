@@ -1,0 +1,262 @@
+//! Every tile against the same in f64, on CUDA: where `BURN_DIST_TEST_DEVICE` asks for it, as the run on CUDA
+//! in software does; docs/gpu.md.
+
+use burn::backend::Cube;
+use burn::tensor::{Device, FloatDType, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+
+use super::super::matrix::primitive;
+use super::geometry::Geometry;
+use super::launch::Convolution;
+use super::tile::{Order, STAGE_DEPTH, Tile};
+use super::weights::Parts;
+use super::{ConvOptions, conv2d};
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    /// Batch, channels, height, width.
+    x: [usize; 4],
+    outputs: usize,
+    window: [usize; 2],
+    options: ConvOptions,
+    dtype: FloatDType,
+}
+
+const CASE: Case = Case {
+    x: [3, 16, 6, 5],
+    outputs: 24,
+    window: [3, 3],
+    options: ConvOptions {
+        stride: [1, 1],
+        padding: [1, 1],
+    },
+    dtype: FloatDType::BF16,
+};
+
+/// The result, and the gradients of images and weight.
+type Results = [Vec<f64>; 3];
+
+impl Case {
+    fn weight(&self) -> [usize; 4] {
+        [self.outputs, self.x[1], self.window[0], self.window[1]]
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::new(self.x, self.weight(), self.options).unwrap()
+    }
+
+    fn result(&self) -> [usize; 4] {
+        let [height, width] = self.geometry().slide().result;
+        [self.x[0], self.outputs, height as usize, width as usize]
+    }
+
+    /// Images, weight and gradient of the result, of numbers that the type has.
+    fn draw(&self) -> [Tensor<4>; 3] {
+        let mut random = fastrand::Rng::with_seed(3);
+        [self.x, self.weight(), self.result()].map(|dims| {
+            let count = dims.iter().product();
+            let values: Vec<f32> = (0..count).map(|_| random.f32() - 0.5).collect();
+            let values = Tensor::<1>::from_floats(values.as_slice(), &Device::flex());
+            values.cast(self.dtype).reshape(dims)
+        })
+    }
+
+    /// Calls `add` with the place in the images, in the weight and in the result of each product.
+    fn products(&self, mut add: impl FnMut(usize, usize, usize)) {
+        let [_, inputs, height, width] = self.x;
+        let [rows, columns] = self.window;
+        let [_, outputs, out_height, out_width] = self.result();
+        let ConvOptions { stride, padding } = self.options;
+        for y in 0..self.result().iter().product() {
+            let [column, row] = [y % out_width, y / out_width % out_height];
+            let plane = y / out_width / out_height;
+            let [output, image] = [plane % outputs, plane / outputs];
+            for tap in 0..rows * columns {
+                let down = (row * stride[0] + tap / columns).checked_sub(padding[0]);
+                let beside = (column * stride[1] + tap % columns).checked_sub(padding[1]);
+                let (Some(down), Some(beside)) = (down, beside) else {
+                    continue;
+                };
+                if down >= height || beside >= width {
+                    continue;
+                }
+                for input in 0..inputs {
+                    let x = ((image * inputs + input) * height + down) * width + beside;
+                    let weight = (output * inputs + input) * rows * columns + tap;
+                    add(x, weight, y);
+                }
+            }
+        }
+    }
+
+    fn expected(&self, given: &[Tensor<4>; 3]) -> Results {
+        let [x, weight, dy] = given.each_ref().map(|tensor| numbers(tensor.clone()));
+        let mut out = [
+            vec![0.0; dy.len()],
+            vec![0.0; x.len()],
+            vec![0.0; weight.len()],
+        ];
+        self.products(|at_x, at_weight, at_y| {
+            out[0][at_y] += x[at_x] * weight[at_weight];
+            out[1][at_x] += dy[at_y] * weight[at_weight];
+            out[2][at_weight] += dy[at_y] * x[at_x];
+        });
+        out
+    }
+
+    fn assert_close(&self, found: &Results, expected: &Results, how: &str) {
+        // Sums are in f32; results are rounded once.
+        let rounding = match self.dtype {
+            FloatDType::F16 => 2f64.powi(-11),
+            _ => 2f64.powi(-8),
+        };
+        for (what, (found, expected)) in found.iter().zip(expected).enumerate() {
+            assert_eq!(found.len(), expected.len());
+            let most = expected.iter().fold(0.0f64, |most, v| most.max(v.abs()));
+            for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+                let off = (found - expected).abs();
+                assert!(
+                    off <= rounding * expected.abs() + 1e-6 * most,
+                    "{} at {at}: {found} instead of {expected}, {how}, {self:?}",
+                    ["result", "images", "weight"][what]
+                );
+            }
+        }
+    }
+}
+
+fn numbers(tensor: Tensor<4>) -> Vec<f64> {
+    tensor.into_data().convert::<f64>().iter().collect()
+}
+
+/// The device, if there is to be one; says so if not.
+fn device(test: &str) -> Option<Device> {
+    if std::env::var("BURN_DIST_TEST_DEVICE").is_ok_and(|name| name == "cuda") {
+        return Some(Device::cuda(0));
+    }
+    eprintln!("SKIPPED: {test}: BURN_DIST_TEST_DEVICE is not cuda");
+    None
+}
+
+fn on(device: &Device, dtype: FloatDType, tensor: Tensor<4>) -> Tensor<4> {
+    Tensor::from_data(tensor.into_data(), (device, dtype.into()))
+}
+
+/// Computes `case` in tiles of its own choice, and in those which `choose` makes of it.
+fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) {
+    let given = case.draw();
+    let expected = case.expected(&given);
+    let there = given.map(|tensor| primitive(on(device, case.dtype, tensor)));
+    let [x, weight, dy] = &there;
+    let mut convolution = Convolution::new(x, weight, case.geometry()).unwrap();
+    choose(&mut convolution);
+    let found = [
+        convolution.forward(x.clone(), weight.clone()),
+        convolution.gradient_of_images(dy.clone(), weight.clone()),
+        convolution.gradient_of_weight(x.clone(), dy.clone()),
+    ];
+    let found = found.map(|found: CubeTensor| numbers(Tensor::from_primitive::<Cube>(found)));
+    case.assert_close(&found, &expected, &format!("{convolution:?}"));
+}
+
+const MEMORY: usize = 232_448;
+
+#[test]
+fn every_tile_on_tensor_cores() {
+    let Some(device) = device("tiles") else {
+        return;
+    };
+    // More rows and columns than one of any tile, in both products, and steps for all stages.
+    let case = Case {
+        x: [2, 64, 13, 11],
+        outputs: 168,
+        ..CASE
+    };
+    let beside = Tile::all(Order::Along, MEMORY);
+    let steps = case.geometry().pixels().div_ceil(STAGE_DEPTH as u32);
+    let parts = [1, 2, 3, 7].map(|count| Parts::new(steps, count));
+    for (n, (columns, rows)) in beside.zip(Tile::all(Order::Across, MEMORY)).enumerate() {
+        check(&device, case, |convolution| {
+            convolution.result = columns;
+            convolution.images = columns;
+            convolution.weight = (rows, parts[n % parts.len()]);
+        });
+    }
+}
+
+#[test]
+fn every_number_of_stages_on_tensor_cores() {
+    let Some(device) = device("stages") else {
+        return;
+    };
+    for stages in 2..=4 {
+        for x in [[1, 8, 3, 3], [2, 32, 6, 5]] {
+            check(&device, Case { x, ..CASE }, |convolution| {
+                let tiles = [&mut convolution.result, &mut convolution.images];
+                tiles.into_iter().for_each(|tile| tile.stages = stages);
+                convolution.weight.0.stages = stages;
+            });
+        }
+    }
+}
+
+#[test]
+fn windows_and_strides_on_tensor_cores() {
+    let Some(device) = device("windows") else {
+        return;
+    };
+    let options = |stride, padding| ConvOptions { stride, padding };
+    for (x, window, options) in [
+        ([2, 32, 8, 8], [3, 3], options([2, 2], [1, 1])),
+        ([2, 32, 7, 8], [1, 1], options([2, 2], [0, 0])),
+        ([2, 16, 12, 11], [5, 3], options([2, 3], [2, 0])),
+        ([2, 8, 8, 8], [4, 4], options([4, 4], [0, 0])),
+        ([1, 8, 5, 7], [1, 6], options([1, 1], [3, 2])),
+        ([1, 32, 3, 4], [3, 4], options([1, 1], [0, 0])),
+    ] {
+        for dtype in [FloatDType::BF16, FloatDType::F16] {
+            let case = Case {
+                x,
+                window,
+                options,
+                dtype,
+                ..CASE
+            };
+            check(&device, case, |_| {});
+        }
+    }
+}
+
+#[test]
+fn gradients_reach_parameters_on_tensor_cores() {
+    let Some(device) = device("gradients") else {
+        return;
+    };
+    let given = CASE.draw();
+    let expected = CASE.expected(&given);
+    let device = device.autodiff();
+    let [x, weight, dy] = given.map(|tensor| on(&device, CASE.dtype, tensor));
+    let (x, weight) = (x.require_grad(), weight.require_grad());
+    let y = conv2d(&x, &weight, CASE.options).unwrap();
+    let mut gradients = (y.clone() * dy).sum().backward();
+    let [dx, dweight] = [x, weight].map(|tensor| tensor.grad_remove(&mut gradients).unwrap());
+    CASE.assert_close(&[y, dx, dweight].map(numbers), &expected, "by Burn's graph");
+}
+
+#[test]
+fn what_tensor_cores_lack_is_left_to_others_on_tensor_cores() {
+    let Some(device) = device("what is left") else {
+        return;
+    };
+    let takes = |x: [usize; 4], outputs: usize, dtype: FloatDType| {
+        let x = Tensor::<4>::zeros(x, (&device, dtype.into()));
+        let weight = [outputs, x.dims()[1], 3, 3];
+        let weight = Tensor::<4>::zeros(weight, (&device, dtype.into()));
+        conv2d(&x, &weight, CASE.options).is_some()
+    };
+    assert!(takes(CASE.x, 24, FloatDType::BF16));
+    assert!(!takes(CASE.x, 24, FloatDType::F32));
+    assert!(!takes(CASE.x, 20, FloatDType::BF16));
+    assert!(!takes([3, 3, 6, 5], 24, FloatDType::BF16));
+    assert!(!takes([3, 16, 6, 0], 24, FloatDType::BF16));
+}

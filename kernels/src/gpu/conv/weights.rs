@@ -1,0 +1,193 @@
+//! The gradient of a convolution's weight, as a product of matrices that are never written out: a row per
+//! channel of the result, a column per number under the window, and a sum over all pixels of the result.
+//!
+//! That sum is long and the product small, so parts of it are taken by cubes of their own, and added up in
+//! order: a result is the same bits on every run.
+
+use cubecl::prelude::*;
+
+use super::product::{Feed, FeedExpand, Sums, copy, product, row_and_column};
+use super::shape::Slide;
+use super::tile::{ROWS, STAGE_DEPTH, Tile, VECTOR};
+
+/// How the sum is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub count: u32,
+    pub steps: u32,
+}
+
+impl Parts {
+    /// At most `count` parts of a sum of so many steps.
+    pub fn new(steps: u32, count: u32) -> Self {
+        let of_part = steps.div_ceil(count.max(1)).max(1);
+        Self {
+            count: steps.div_ceil(of_part).max(1),
+            steps: of_part,
+        }
+    }
+}
+
+/// Writes the sums of the parts, \[part, features, window rows, window columns, channels\].
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn multiply_parts<F: Float, V: Size, P: Size>(
+    images: &[Vector<F, V>],
+    gradient: &[Vector<F, V>],
+    out: &mut [Vector<f32, P>],
+    pixels: u32,
+    steps: u32,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+    #[define(F)] _dtype: ElemType,
+) {
+    let first = CUBE_POS_Z * steps * comptime!(STAGE_DEPTH as u32);
+    let end = first + steps * comptime!(STAGE_DEPTH as u32);
+    let part = Part {
+        first,
+        end: select(end < pixels, end, pixels),
+        slide,
+    };
+    let sums = product::<F, V, Part>(&part, gradient, images, steps, tile);
+    write::<P>(&sums, out, slide, tile);
+}
+
+/// The pixels of a part: the gradients of a step's pixels, and what lies under the window there.
+#[derive(CubeType)]
+struct Part {
+    first: u32,
+    end: u32,
+    #[cube(comptime)]
+    slide: Slide,
+}
+
+#[cube]
+impl Feed for Part {
+    fn begin<F: Float, V: Size>(
+        &self,
+        gradient: &[Vector<F, V>],
+        images: &[Vector<F, V>],
+        stages: &mut [Vector<F, V>],
+        step: u32,
+        to: u32,
+        #[comptime] tile: Tile,
+    ) {
+        let slide = comptime!(self.slide);
+        let first = self.first + step * comptime!(STAGE_DEPTH as u32);
+
+        let chunks = comptime!((tile.rows() / VECTOR) as u32);
+        let vectors = comptime!(slide.features / VECTOR as u32);
+        #[unroll]
+        for i in 0..comptime!((STAGE_DEPTH * tile.rows() / VECTOR).div_ceil(tile.units())) {
+            let at = UNIT_POS + comptime!((i * tile.units()) as u32);
+            let pixel = first + at / chunks;
+            let vector = CUBE_POS_Y * chunks + at % chunks;
+            let all = comptime!((i + 1) * tile.units() <= STAGE_DEPTH * tile.rows() / VECTOR);
+            if all || at < comptime!((STAGE_DEPTH * tile.rows() / VECTOR) as u32) {
+                copy::<F, V>(
+                    gradient,
+                    pixel * vectors + vector,
+                    stages,
+                    to + at / chunks * comptime!(tile.first_pitch()) + at % chunks,
+                    pixel < self.end && vector < vectors,
+                );
+            }
+        }
+
+        let to = to + comptime!(tile.first_vectors());
+        let chunks = comptime!((tile.columns() / VECTOR) as u32);
+        let vectors = comptime!(slide.depth / VECTOR as u32);
+        let [window_height, window_width] = comptime!(slide.window);
+        let [out_height, out_width] = comptime!(slide.result);
+        let [height, width] = comptime!(slide.source);
+        #[unroll]
+        for i in 0..comptime!(STAGE_DEPTH * tile.columns() / VECTOR / tile.units()) {
+            let at = UNIT_POS + comptime!((i * tile.units()) as u32);
+            let pixel = first + at / chunks;
+            let vector = CUBE_POS_X * chunks + at % chunks;
+            let in_window = vector / vectors;
+            let image = pixel / comptime!(out_height * out_width);
+            // Above and left of an image these are very large.
+            let row = pixel / out_width % out_height * comptime!(slide.stride[0])
+                + in_window / window_width
+                - comptime!(slide.padding[0]);
+            let column = pixel % out_width * comptime!(slide.stride[1]) + in_window % window_width
+                - comptime!(slide.padding[1]);
+            let is_there = pixel < self.end
+                && in_window < comptime!(window_height * window_width)
+                && row < height
+                && column < width;
+            copy::<F, V>(
+                images,
+                ((image * height + row) * width + column) * vectors + vector % vectors,
+                stages,
+                to + at / chunks * comptime!(tile.second_pitch()) + at % chunks,
+                is_there,
+            );
+        }
+    }
+}
+
+#[cube]
+fn write<P: Size>(
+    sums: &Sums,
+    out: &mut [Vector<f32, P>],
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) {
+    let (row, column) = row_and_column(tile);
+    let row = CUBE_POS_Y * comptime!(tile.rows() as u32) + row;
+    let column = CUBE_POS_X * comptime!(tile.columns() as u32) + column + UNIT_POS % 4 * 2;
+    #[unroll]
+    for down in 0..comptime!(2 * tile.tiles[0]) {
+        let feature = row + comptime!((down * ROWS / 2) as u32);
+        #[unroll]
+        for beside in 0..comptime!(tile.tiles[1]) {
+            let column = column + comptime!((beside * 8) as u32);
+            if feature < comptime!(slide.features) && column < comptime!(slide.under_window()) {
+                let pair = sums.pair(comptime!(down / 2), beside, comptime!(down % 2), tile);
+                let mut two = Vector::<f32, P>::empty();
+                two.insert(0usize, pair.extract(0usize));
+                two.insert(1usize, pair.extract(1usize));
+                let at = (CUBE_POS_Z * comptime!(slide.features) + feature)
+                    * comptime!(slide.under_window() / 2)
+                    + column / 2;
+                out[at as usize] = two;
+            }
+        }
+    }
+}
+
+/// Adds up the parts.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn add_parts<F: Float, Q: Size>(
+    parts: &[Vector<f32, Q>],
+    out: &mut [Vector<F, Q>],
+    count: usize,
+    vectors: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let mut sum = parts[at];
+        for part in 1..count {
+            sum += parts[part * vectors + at];
+        }
+        out[at] = Vector::<F, Q>::cast_from(sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_step_is_of_one_part(steps in 0u32..100_000, count in 0u32..1000) {
+            let parts = Parts::new(steps, count);
+            prop_assert!(parts.count <= count.max(1));
+            prop_assert!(parts.count * parts.steps >= steps);
+            prop_assert!((parts.count - 1) * parts.steps < steps.max(1));
+        }
+    }
+}
