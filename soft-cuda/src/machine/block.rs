@@ -1,5 +1,6 @@
 //! A block: its warps, one after another, and its barriers.
 
+use super::copy::Copies;
 use super::grid::{Launch, LaunchError};
 use super::lanes::{LANES, Mask};
 use super::memory::{Buffer, Memory, Private};
@@ -76,7 +77,11 @@ impl<'l> Block<'l> {
         }
         let missing = (warp + 1) * LANES;
         let missing = missing.saturating_sub(launch.threads());
-        let lanes = Lanes { registers, private };
+        let lanes = Lanes {
+            registers,
+            private,
+            copies: Copies::default(),
+        };
         self.warps.push(Warp::new(lanes, Mask::MAX >> missing));
     }
 

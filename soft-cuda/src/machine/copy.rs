@@ -1,12 +1,38 @@
-//! `cp.async` ("Data Movement and Conversion Instructions"): copies to shared memory, which are over at once,
-//! so that there is nothing to wait for.
+//! `cp.async` ("Data Movement and Conversion Instructions"): copies to shared memory. They arrive when they are
+//! waited for, not before, so that a kernel which forgets to wait, or waits for too few, is seen to.
 
 use super::fault::Fault;
-use super::lanes::{Mask, lanes};
+use super::lanes::{LANES, Mask, lanes};
 use super::memory::Memory;
 use super::operation::{Operation, Step};
 use super::warp::Lanes;
 use crate::ptx::{Instruction, Invalid, Space};
+
+/// The copies of a warp that have not arrived.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    under_way: Vec<UnderWay>,
+    /// Groups that each lane has closed.
+    closed: [u32; LANES],
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    lane: usize,
+    /// The group of its lane.
+    group: u32,
+    to: u64,
+    bytes: usize,
+    values: [u8; 16],
+}
+
+impl Copies {
+    /// As before a block.
+    pub fn forget(&mut self) {
+        self.under_way.clear();
+        self.closed = [0; LANES];
+    }
+}
 
 struct Copy {
     /// Register and offset.
@@ -17,15 +43,31 @@ struct Copy {
     read: usize,
 }
 
+/// Closes a group of each lane.
+struct Commit;
+
+/// Waits for all groups but the last ones, or for everything.
+struct Wait {
+    but: Option<usize>,
+}
+
 pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
     if !i.has("async") {
         return i.unknown();
     }
-    if i.find(&["commit_group", "wait_group", "wait_all"])
-        .is_some()
-    {
-        i.only(&["async", "commit_group", "wait_group", "wait_all"])?;
-        return Ok(Operation::Nothing);
+    if i.has("commit_group") {
+        i.only(&["async", "commit_group"])?;
+        return Operation::step(Commit);
+    }
+    if i.has("wait_group") {
+        i.only(&["async", "wait_group"])?;
+        i.takes(&[1])?;
+        let but = Some(i.source(0)?);
+        return Operation::step(Wait { but });
+    }
+    if i.has("wait_all") {
+        i.only(&["async", "wait_all"])?;
+        return Operation::step(Wait { but: None });
     }
     i.only(&[
         "async",
@@ -59,27 +101,58 @@ impl Step for Copy {
 impl Copy {
     fn lane(&self, warp: &mut Lanes, memory: &Memory<'_>, lane: usize) -> Result<(), Fault> {
         let of = |register: usize| warp.registers[register][lane];
-        let bytes = of(self.bytes) as u32 as usize;
+        let mut values = [0; 16];
+        let bytes = (of(self.bytes) as u32 as usize).min(values.len());
         let read = (of(self.read) as u32 as usize).min(bytes);
         let to = of(self.to.0).wrapping_add_signed(self.to.1);
         let from = of(self.from.0).wrapping_add_signed(self.from.1);
         let own = &mut warp.private;
-        let to = memory.place(own, lane, Space::Shared, to, bytes)?;
-        if read == bytes && bytes.is_multiple_of(4) {
-            let from = memory.place(own, lane, Space::Global, from, bytes)?;
-            for word in 0..bytes / 4 {
-                to.store(word, 4, from.load(word, 4));
-            }
-            return Ok(());
+        memory.place(own, lane, Space::Shared, to, bytes)?;
+        for (at, value) in values.iter_mut().enumerate().take(read) {
+            let at = from.wrapping_add(at as u64);
+            *value = memory.place(own, lane, Space::Global, at, 1)?.load(0, 1) as u8;
         }
-        for byte in 0..bytes {
-            let value = if byte < read {
-                let at = from.wrapping_add(byte as u64);
-                memory.place(own, lane, Space::Global, at, 1)?.load(0, 1)
-            } else {
-                0
+        warp.copies.under_way.push(UnderWay {
+            lane,
+            group: warp.copies.closed[lane],
+            to,
+            bytes,
+            values,
+        });
+        Ok(())
+    }
+}
+
+impl Step for Commit {
+    fn run(&self, warp: &mut Lanes, _: &Memory<'_>, active: Mask) -> Result<(), Fault> {
+        for lane in lanes(active) {
+            warp.copies.closed[lane] += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Step for Wait {
+    fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault> {
+        // The number of groups of each lane that are waited for.
+        let mut until = [0; LANES];
+        for lane in lanes(active) {
+            until[lane] = match self.but {
+                Some(but) => {
+                    let but = warp.registers[but][lane] as u32;
+                    warp.copies.closed[lane].saturating_sub(but)
+                }
+                None => u32::MAX,
             };
-            to.store(byte, 1, value);
+        }
+        let waited_for = |copy: &mut UnderWay| copy.group < until[copy.lane];
+        let arrived: Vec<_> = warp.copies.under_way.extract_if(.., waited_for).collect();
+        for copy in arrived {
+            let own = &mut warp.private;
+            let to = memory.place(own, copy.lane, Space::Shared, copy.to, copy.bytes)?;
+            for (at, value) in copy.values.iter().enumerate().take(copy.bytes) {
+                to.store(at, 1, u64::from(*value));
+            }
         }
         Ok(())
     }

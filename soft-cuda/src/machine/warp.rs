@@ -1,6 +1,7 @@
 //! 32 lanes. Those whose next instruction comes first go on, until they reach lanes that are further, end or
 //! wait: after a branch that only some take, lanes so meet again where their paths do.
 
+use super::copy::Copies;
 use super::fault::{Fault, FaultKind};
 use super::kernel::Translated;
 use super::lanes::{LANES, Mask, Row, lanes, mask_of};
@@ -12,6 +13,7 @@ use crate::ptx::Guard;
 pub(super) struct Lanes {
     pub registers: Vec<Row>,
     pub private: Private,
+    pub copies: Copies,
 }
 
 /// A fault, and the instruction at which it happened.
@@ -62,6 +64,7 @@ impl Warp {
 
     /// Back to the first instruction.
     pub fn restart(&mut self) {
+        self.lanes.copies.forget();
         self.next = [0; LANES];
         (self.running, self.parked, self.waiting) = (self.all, 0, 0);
     }

@@ -80,6 +80,28 @@ fn copies_to_shared_memory() {
 }
 
 #[test]
+fn copies_arrive_when_they_are_waited_for() {
+    let body = "
+        .shared .align 16 .b8 tile[16];
+        mov.u32 %r1, 7; st.shared.v4.u32 [tile], {%r1, %r1, %r1, %r1};
+        mov.u32 %r1, tile;
+        cp.async.ca.shared.global [%r1], [%d0], 4; cp.async.commit_group;
+        cp.async.ca.shared.global [%r1+4], [%d0+4], 4; cp.async.commit_group;
+        cp.async.ca.shared.global [%r1+8], [%d0+8], 4;
+        ld.shared.u32 %r2, [tile];
+        cp.async.wait_group 1;
+        ld.shared.v2.u32 {%r3, %r4}, [tile];
+        cp.async.wait_group 0;
+        ld.shared.u32 %r5, [tile+4]; ld.shared.u32 %r6, [tile+8];
+        cp.async.wait_all;
+        ld.shared.u32 %r7, [tile+8];
+        st.global.v4.u32 [%d1], {%r2, %r3, %r4, %r5};
+        st.global.v2.u32 [%d1+16], {%r6, %r7};";
+    let out = launch(body, [1; 3], [1; 3], &[1, 2, 3, 4], 6).unwrap();
+    assert_eq!(out, [7, 1, 7, 2, 7, 3]);
+}
+
+#[test]
 fn shared_memory_is_forgotten_between_blocks() {
     let body = "
         .shared .b32 x;
