@@ -13,6 +13,7 @@ mod product;
 mod shape;
 mod slide;
 mod tile;
+mod tune;
 mod weights;
 
 #[cfg(all(test, feature = "cuda"))]

@@ -1,7 +1,8 @@
-//! Which tile a product is computed in, by what it would take on a GPU like an H100.
+//! Which tiles a product may be computed in, by what it would take on a GPU like an H100.
 
 use super::shape::Slide;
 use super::tile::{Order, STAGE_DEPTH, Tile};
+use super::tune::CANDIDATES;
 use super::weights::Parts;
 
 /// What a cube takes beside its steps, to begin and to end, counted in steps.
@@ -29,48 +30,53 @@ impl Gpu {
         f64::from(waves) * (f64::from(steps) + FIXED) * tile.step_time()
     }
 
-    /// For a convolution of so many images, or the gradient of these.
-    pub fn tile(self, slide: Slide, batch: u32) -> Option<Tile> {
+    /// For a convolution of so many images, or the gradient of these: the fastest first, by what is expected.
+    pub fn tiles(self, slide: Slide, batch: u32) -> Vec<Tile> {
         let [height, width] = slide.grid();
-        let time = |tile: &Tile| {
+        self.sorted(Order::Along, |tile| {
             let below = (batch * height * width).div_ceil(tile.rows() as u32);
             let cubes = below * slide.beside(*tile) * slide.grids();
             let steps = slide
                 .under_window()
                 .div_ceil(STAGE_DEPTH as u32 * slide.grids());
             self.time(*tile, cubes, steps)
-        };
-        let tiles = Tile::all(Order::Along, self.memory).filter(|tile| self.has_memory(tile));
-        tiles.min_by(|a, b| time(a).total_cmp(&time(b)))
+        })
     }
 
-    /// For the gradient of a convolution's weight, over so many pixels.
-    pub fn tile_and_parts(self, slide: Slide, pixels: u32) -> Option<(Tile, Parts)> {
+    /// For the gradient of a convolution's weight, over so many pixels: the fastest first, in the parts that
+    /// are best for it.
+    pub fn tiles_and_parts(self, slide: Slide, pixels: u32) -> (Vec<Tile>, Parts) {
         let numbers = slide.features * slide.under_window();
         let steps = pixels.div_ceil(STAGE_DEPTH as u32);
         let cubes = |tile: &Tile| {
             let beside = slide.under_window().div_ceil(tile.columns() as u32);
             beside * slide.features.div_ceil(tile.rows() as u32)
         };
-        let time = |(tile, parts): &(Tile, Parts)| {
+        let time = |tile: &Tile, parts: Parts| {
             let written = f64::from(numbers) * f64::from(parts.count) * NUMBER;
             self.time(*tile, cubes(tile) * parts.count, parts.steps) + written
         };
-        let tiles = Tile::all(Order::Across, self.memory).filter(|tile| self.has_memory(tile));
         // As many parts as fill the processors once, or twice, and so on.
-        let all = tiles.flat_map(|tile| {
+        let parts = |tile: &Tile| {
             let at_once = self.processors * tile.at_once();
-            (1..=WAVES).map(move |waves| {
-                let most = (u32::MAX / numbers.max(1)).max(1);
-                let count = (waves * at_once / cubes(&tile)).min(most);
-                (tile, Parts::new(steps, count))
-            })
-        });
-        all.min_by(|a, b| time(a).total_cmp(&time(b)))
+            let most = (u32::MAX / numbers.max(1)).max(1);
+            let counts = (1..=WAVES).map(|waves| (waves * at_once / cubes(tile)).min(most));
+            let parts = counts.map(|count| Parts::new(steps, count));
+            let fastest = parts.min_by(|a, b| time(tile, *a).total_cmp(&time(tile, *b)));
+            fastest.unwrap_or(Parts::new(steps, 1))
+        };
+        let tiles = self.sorted(Order::Across, |tile| time(tile, parts(tile)));
+        let parts = tiles.first().map_or(Parts::new(steps, 1), parts);
+        (self.sorted(Order::Across, |tile| time(tile, parts)), parts)
     }
 
-    fn has_memory(self, tile: &Tile) -> bool {
-        tile.bytes() <= self.memory
+    /// Those for which there is memory, the least `time` first.
+    fn sorted(self, order: Order, time: impl Fn(&Tile) -> f64) -> Vec<Tile> {
+        let tiles = Tile::all(order, self.memory).filter(|tile| tile.bytes() <= self.memory);
+        let mut tiles: Vec<_> = tiles.collect();
+        tiles.sort_by(|a, b| time(a).total_cmp(&time(b)));
+        tiles.truncate(CANDIDATES);
+        tiles
     }
 }
 
@@ -102,8 +108,8 @@ mod tests {
         for (size, features, columns) in
             [(32, 160, 160), (16, 320, 160), (32, 64, 64), (32, 16, 32)]
         {
-            let tile = H100.tile(slide(size, features, features), 256).unwrap();
-            assert_eq!(tile.columns(), columns, "{features}");
+            let tiles = H100.tiles(slide(size, features, features), 256);
+            assert_eq!(tiles[0].columns(), columns, "{features}");
         }
     }
 
@@ -111,7 +117,8 @@ mod tests {
     fn all_processors_compute_a_gradient() {
         for (size, channels) in [(32, 160), (16, 320), (8, 640), (32, 16)] {
             let slide = slide(size, channels, channels);
-            let (tile, parts) = H100.tile_and_parts(slide, 256 * size * size).unwrap();
+            let (tiles, parts) = H100.tiles_and_parts(slide, 256 * size * size);
+            let tile = tiles[0];
             let beside = slide.under_window().div_ceil(tile.columns() as u32);
             let cubes = beside * channels.div_ceil(tile.rows() as u32) * parts.count;
             let at_once = H100.processors * tile.at_once();
@@ -126,6 +133,6 @@ mod tests {
             memory: 16_384,
             ..H100
         };
-        assert_eq!(none.tile(slide(8, 160, 160), 1), None);
+        assert_eq!(none.tiles(slide(8, 160, 160), 1), []);
     }
 }

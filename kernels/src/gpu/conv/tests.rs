@@ -177,9 +177,10 @@ fn every_tile_on_tensor_cores() {
     let parts = [1, 2, 3, 7].map(|count| Parts::new(steps, count));
     for (n, (columns, rows)) in beside.zip(Tile::all(Order::Across, MEMORY)).enumerate() {
         check(&device, case, |convolution| {
-            convolution.result = columns;
-            convolution.images = columns;
-            convolution.weight = (rows, parts[n % parts.len()]);
+            convolution.result = vec![columns];
+            convolution.images = vec![columns];
+            convolution.weight = vec![rows];
+            convolution.parts = parts[n % parts.len()];
         });
     }
 }
@@ -192,9 +193,14 @@ fn every_number_of_stages_on_tensor_cores() {
     for stages in 2..=4 {
         for x in [[1, 8, 3, 3], [2, 32, 6, 5]] {
             check(&device, Case { x, ..CASE }, |convolution| {
-                let tiles = [&mut convolution.result, &mut convolution.images];
-                tiles.into_iter().for_each(|tile| tile.stages = stages);
-                convolution.weight.0.stages = stages;
+                let (result, images) = (&mut convolution.result, &mut convolution.images);
+                for tile in result
+                    .iter_mut()
+                    .chain(images)
+                    .chain(&mut convolution.weight)
+                {
+                    tile.stages = stages;
+                }
             });
         }
     }
