@@ -2,6 +2,7 @@
 
 use super::ConvOptions;
 use super::shape::Slide;
+use super::tile::VECTOR;
 
 /// All sizes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// If the window fits, and no size is beyond what kernels count with: 2³² pairs of numbers.
+    /// If the window fits, and no size is beyond what kernels count with.
     pub fn new(x: [usize; 4], weight: [usize; 4], options: ConvOptions) -> Option<Self> {
         let [batch, inputs, images @ ..] = narrow(x)?;
         let [outputs, of_weight, window @ ..] = narrow(weight)?;
@@ -30,15 +31,7 @@ impl Geometry {
         };
         let result = [size(0)?, size(1)?];
         let is_empty = [batch, inputs, outputs, window[0], window[1]].contains(&0);
-        let numbers = |[height, width]: [u32; 2], channels: u32| {
-            let numbers = batch.checked_mul(height)?.checked_mul(width)?;
-            numbers.checked_mul(channels.div_ceil(2))
-        };
-        numbers(images, inputs)?;
-        numbers(result, outputs)?;
-        let weight = outputs.checked_mul(inputs)?.checked_mul(window[0])?;
-        weight.checked_mul(window[1])?;
-        (!is_empty && of_weight == inputs).then_some(Self {
+        let geometry = Self {
             batch,
             inputs,
             outputs,
@@ -47,7 +40,36 @@ impl Geometry {
             result,
             stride,
             padding,
-        })
+        };
+        geometry
+            .counted()
+            .filter(|_| !is_empty && of_weight == inputs)
+    }
+
+    /// The same with channels that are whole vectors.
+    pub fn widened(self) -> Option<Self> {
+        let widened = |channels: u32| channels.checked_next_multiple_of(VECTOR as u32);
+        Self {
+            inputs: widened(self.inputs)?,
+            outputs: widened(self.outputs)?,
+            ..self
+        }
+        .counted()
+    }
+
+    /// If no size is beyond what kernels count with: 2³² pairs of numbers.
+    fn counted(self) -> Option<Self> {
+        let numbers = |[height, width]: [u32; 2], channels: u32| {
+            let numbers = self.batch.checked_mul(height)?.checked_mul(width)?;
+            numbers.checked_mul(channels.div_ceil(2))
+        };
+        numbers(self.images, self.inputs)?;
+        numbers(self.result, self.outputs)?;
+        let weight = self.outputs.checked_mul(self.inputs)?;
+        weight
+            .checked_mul(self.window[0])?
+            .checked_mul(self.window[1])?;
+        Some(self)
     }
 
     /// The convolution.

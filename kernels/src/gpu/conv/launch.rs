@@ -17,6 +17,7 @@ use super::slide::convolve;
 use super::tile::{COLUMNS, DEPTH, LANES, ROWS, Tile, VECTOR};
 use super::tune::fastest;
 use super::weights::{Parts, add_parts, multiply_parts};
+use super::widen::widen;
 
 /// Numbers of a vector of the result: what a lane has beside one another.
 const OF_RESULT: usize = 4;
@@ -34,6 +35,8 @@ const PROCESSORS: u32 = 100;
 #[derive(Clone, Debug)]
 pub(super) struct Convolution {
     geometry: Geometry,
+    /// The same with channels that are whole vectors.
+    wide: Geometry,
     /// Tiles for the result, for the gradient of the images and for that of the weight.
     pub result: Vec<Tile>,
     pub images: Vec<Tile>,
@@ -42,24 +45,24 @@ pub(super) struct Convolution {
 }
 
 impl Convolution {
-    /// If channels are whole vectors, and the device has the instructions for numbers of this type, and memory.
+    /// If the device has the instructions for numbers of this type, and memory.
     pub fn new(x: &CubeTensor, weight: &CubeTensor, geometry: Geometry) -> Option<Self> {
-        let channels = [geometry.inputs, geometry.outputs];
-        let are_vectors = channels.iter().all(|n| n.is_multiple_of(VECTOR as u32));
-        if weight.dtype != x.dtype || !are_vectors || !has_instructions(x) {
+        if weight.dtype != x.dtype || !has_instructions(x) {
             return None;
         }
+        let wide = geometry.widened()?;
         let hardware = &x.client.properties().hardware;
         let gpu = Gpu {
             processors: hardware.num_streaming_multiprocessors.unwrap_or(PROCESSORS),
             memory: hardware.max_shared_memory_size,
         };
-        let result = gpu.tiles(geometry.slide(), geometry.batch);
-        let images = gpu.tiles(geometry.slide_back(), geometry.batch);
-        let (weight, parts) = gpu.tiles_and_parts(geometry.slide(), geometry.pixels());
+        let result = gpu.tiles(wide.slide(), geometry.batch);
+        let images = gpu.tiles(wide.slide_back(), geometry.batch);
+        let (weight, parts) = gpu.tiles_and_parts(wide.slide(), geometry.pixels());
         let has_memory = ![&result, &images, &weight].into_iter().any(Vec::is_empty);
         has_memory.then_some(Self {
             geometry,
+            wide,
             result,
             images,
             weight,
@@ -70,27 +73,60 @@ impl Convolution {
     /// The result, \[batch, out, out height, out width\], with its channels last in memory.
     pub fn forward(&self, x: CubeTensor, weight: CubeTensor) -> CubeTensor {
         let weight = into_contiguous(permute_nchw_to_nhwc(weight));
-        let batch = self.geometry.batch;
-        slide(x, weight, batch, self.geometry.slide(), &self.result)
+        let outputs = self.geometry.outputs;
+        self.slide(x, weight, self.wide.slide(), outputs, &self.result)
     }
 
     /// The gradient of the images for that of the result.
     pub fn gradient_of_images(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
         let weight = into_contiguous(permute(weight, &[1, 2, 3, 0]));
+        let inputs = self.geometry.inputs;
+        self.slide(dy, weight, self.wide.slide_back(), inputs, &self.images)
+    }
+
+    /// Either of them, of so many channels.
+    fn slide(
+        &self,
+        source: CubeTensor,
+        weight: CubeTensor,
+        slide: Slide,
+        channels: u32,
+        tiles: &[Tile],
+    ) -> CubeTensor {
         let batch = self.geometry.batch;
-        slide(dy, weight, batch, self.geometry.slide_back(), &self.images)
+        let source = widen_images(source, batch, slide.source, slide.depth);
+        let [rows, columns] = slide.window;
+        let weight = widen(weight, [slide.features, rows, columns, slide.depth]);
+        let name = format!("{:?} {batch} {slide:?}", source.dtype);
+        let like = source.clone();
+        let run = move |tile| slide_in(&source, &weight, batch, slide, tile);
+        let out = fastest(name, &like, tiles, run);
+        let [height, width] = slide.result;
+        permute_nhwc_to_nchw(widen(out, [batch, height, width, channels]))
     }
 
     /// The gradient of the weight for that of the result, \[out, in, window height, window width\]; in memory,
     /// channels that go in come last.
     pub fn gradient_of_weight(&self, x: CubeTensor, dy: CubeTensor) -> CubeTensor {
-        let [x, dy] = [x, dy].map(|tensor| into_contiguous(permute_nchw_to_nhwc(tensor)));
-        let (geometry, parts) = (self.geometry, self.parts);
-        let name = format!("{:?} {geometry:?}", x.dtype);
+        let (geometry, wide, parts) = (self.geometry, self.wide, self.parts);
+        let slide = wide.slide();
+        let x = widen_images(x, wide.batch, slide.source, slide.depth);
+        let dy = widen_images(dy, wide.batch, slide.result, slide.features);
+        let name = format!("{:?} {wide:?}", x.dtype);
         let like = x.clone();
-        let run = move |tile| weigh(&x, &dy, geometry, tile, parts);
-        permute_nhwc_to_nchw(fastest(name, &like, &self.weight, run))
+        let run = move |tile| weigh(&x, &dy, wide, tile, parts);
+        let out = fastest(name, &like, &self.weight, run);
+        let [rows, columns] = slide.window;
+        let shape = [geometry.outputs, rows, columns, geometry.inputs];
+        permute_nhwc_to_nchw(widen(out, shape))
     }
+}
+
+/// Images \[batch, channels, height, width\] as \[batch, height, width, channels\], of so many channels.
+fn widen_images(images: CubeTensor, batch: u32, size: [u32; 2], channels: u32) -> CubeTensor {
+    let images = into_contiguous(permute_nchw_to_nhwc(images));
+    let [height, width] = size;
+    widen(images, [batch, height, width, channels])
 }
 
 /// The gradient of a weight in one tile.
@@ -167,22 +203,7 @@ fn has_instructions(x: &CubeTensor) -> bool {
         && [hardware.plane_size_min, hardware.plane_size_max] == [LANES as u32; 2]
 }
 
-/// A convolution, or the gradient of images.
-fn slide(
-    source: CubeTensor,
-    weight: CubeTensor,
-    batch: u32,
-    slide: Slide,
-    tiles: &[Tile],
-) -> CubeTensor {
-    let source = into_contiguous(permute_nchw_to_nhwc(source));
-    let name = format!("{:?} {batch} {slide:?}", source.dtype);
-    let like = source.clone();
-    let run = move |tile| slide_in(&source, &weight, batch, slide, tile);
-    permute_nhwc_to_nchw(fastest(name, &like, tiles, run))
-}
-
-/// The same in one tile.
+/// A convolution, or the gradient of images, in one tile.
 fn slide_in(
     source: &CubeTensor,
     weight: &CubeTensor,
@@ -217,7 +238,8 @@ fn slide_in(
     out
 }
 
-fn memory(like: &CubeTensor, shape: [u32; 4], dtype: DType) -> CubeTensor {
+/// Memory on the same device for a contiguous tensor.
+pub(super) fn memory(like: &CubeTensor, shape: [u32; 4], dtype: DType) -> CubeTensor {
     let shape = Shape::new(shape.map(|size| size as usize));
     let client = like.client.clone();
     let handle = client.empty(shape.num_elements() * dtype.size());
@@ -225,7 +247,7 @@ fn memory(like: &CubeTensor, shape: [u32; 4], dtype: DType) -> CubeTensor {
 }
 
 /// How wide the indices of all of them are.
-fn address(tensors: &[&CubeTensor]) -> AddressType {
+pub(super) fn address(tensors: &[&CubeTensor]) -> AddressType {
     let types = tensors.iter().map(|tensor| tensor.required_address_type());
     types.max().unwrap_or_default()
 }

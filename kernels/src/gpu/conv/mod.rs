@@ -15,6 +15,7 @@ mod slide;
 mod tile;
 mod tune;
 mod weights;
+mod widen;
 
 #[cfg(all(test, feature = "cuda"))]
 mod tests;

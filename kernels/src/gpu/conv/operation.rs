@@ -15,8 +15,7 @@ use super::ConvOptions;
 use super::geometry::Geometry;
 use super::launch::Convolution;
 
-/// `x ⊛ weight`, if both are on a GPU that has the instructions, in f16 or bf16, and their channels are
-/// multiples of 8; otherwise nothing.
+/// `x ⊛ weight`, if both are on a GPU that has the instructions, in f16 or bf16; otherwise nothing.
 ///
 /// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], the result \[batch,
 /// out, out height, out width\]; in memory its channels come last, as those of `x` do best. Sums are in f32.
