@@ -284,7 +284,7 @@ test_gpu() {
     return 124
   fi
   [[ $code -eq 0 ]] || return "$code"
-  "${tests[@]}" -- --show-output device nccl resident wgpu parity gpu --skip soft_cuda || code=$?
+  "${tests[@]}" -- --show-output device nccl resident wgpu parity gpu --skip soft_cuda --skip tensor_cores || code=$?
   if [[ $features == *cuda* && -z $without_soft_cuda ]]; then
     test_cuda "$features" || code=$?
   fi
@@ -304,7 +304,7 @@ test_cuda() {
   bench=$(realpath "$bench")
   folder=$(mktemp -d)
   (cd "$folder" && timeout --verbose -k 10 "$limit" "$script" "$bench" gpu --device cuda --parts nccl,parity \
-    --precisions f32,f16 --golden "$golden") || code=$?
+    --precisions f32,bf16,f16 --golden "$golden") || code=$?
   rm -rf "$folder"
   say "CUDA in software took $((SECONDS - begin)) s"
   return "$code"

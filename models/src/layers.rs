@@ -95,7 +95,11 @@ fn conv2d_on_gpu(conv: &Conv2d, x: Tensor<4>, padding: [usize; 2]) -> Tensor<4> 
     let stride = conv.stride;
     let options = kernels::gpu::ConvOptions { stride, padding };
     match (kernels::gpu::conv2d(&x, &weight, options), bias) {
-        (Some(out), Some(bias)) => out + bias.reshape([1, -1, 1, 1]),
+        // In f32, so that the bias' gradient, a sum over all pixels, is.
+        (Some(out), Some(bias)) => {
+            let bias = bias.cast(FloatDType::F32).reshape([1, -1, 1, 1]);
+            in_f32(out, |out| out + bias)
+        }
         (Some(out), None) => out,
         (None, bias) => {
             let options = ops::ConvOptions::new(stride, padding, [1, 1], 1);

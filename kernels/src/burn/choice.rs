@@ -105,7 +105,12 @@ pub fn chosen_for(device: &Device) -> Option<Choice> {
 pub fn describe(device: &Device) -> Result<String, KernelError> {
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     if crate::gpu::computes_on(device) {
-        return Ok("burn, own normalizations, softmax and optimizers".to_owned());
+        let own = "burn, own normalizations, softmax and optimizers";
+        let convolutions = match crate::gpu::convolves_on(device) {
+            true => ", convolutions in half precision",
+            false => "",
+        };
+        return Ok(format!("{own}{convolutions}"));
     }
     if chosen() == Choice::Burn || device.clone().inner() != Device::flex() {
         return Ok("burn".to_owned());

@@ -21,7 +21,7 @@ mod tokens;
 
 pub use attention::attention;
 pub use batch_norm::{BatchMoments, batch_norm, batch_norm_train};
-pub use conv::{ConvOptions, conv2d};
+pub use conv::{ConvOptions, conv2d, convolves_on};
 pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use optimizer::{AdamStep, SgdStep, adam, sgd, sgd_momentum};

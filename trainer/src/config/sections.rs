@@ -447,8 +447,8 @@ pub struct TrainConfig {
     /// `auto`.
     pub device: DeviceName,
     /// What the layers of a model compute with: `auto` (the kernels of this program, on the CPU for
-    /// everything and several times faster, on a GPU for most but convolutions and products), `burn` (Burn's own
-    /// operations alone), or `exact` (as `auto`, with direct convolutions in place of Winograd's on the
+    /// everything and several times faster, on a GPU for most but products, and convolutions in `f32`), `burn`
+    /// (Burn's own operations alone), or `exact` (as `auto`, with direct convolutions in place of Winograd's on the
     /// CPU, whose rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations
     /// compute on the CPU. Default `auto`.
     pub kernels: KernelsName,

@@ -5,6 +5,7 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::{permute, permute_nchw_to_nhwc, permute_nhwc_to_nchw};
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::client::Client;
 use cubecl::features::MmaConfig;
 use cubecl::ir::FloatKind;
 use cubecl::prelude::*;
@@ -47,7 +48,7 @@ pub(super) struct Convolution {
 impl Convolution {
     /// If the device has the instructions for numbers of this type, and memory.
     pub fn new(x: &CubeTensor, weight: &CubeTensor, geometry: Geometry) -> Option<Self> {
-        if weight.dtype != x.dtype || !has_instructions(x) {
+        if weight.dtype != x.dtype || !has_instructions(&x.client, x.dtype) {
             return None;
         }
         let wide = geometry.widened()?;
@@ -184,9 +185,9 @@ fn weigh(
 }
 
 /// Whether the device multiplies matrices of this type from shared memory, and copies into it meanwhile.
-fn has_instructions(x: &CubeTensor) -> bool {
-    let properties = x.client.properties();
-    let elem = dtype_to_storage_type(x.dtype);
+pub(super) fn has_instructions(client: &Client, dtype: DType) -> bool {
+    let properties = client.properties();
+    let elem = dtype_to_storage_type(dtype);
     let product = MmaConfig {
         a_type: elem,
         b_type: elem,
@@ -196,7 +197,7 @@ fn has_instructions(x: &CubeTensor) -> bool {
         k: DEPTH as u32,
     };
     let (features, hardware) = (&properties.features, &properties.hardware);
-    matches!(x.dtype, DType::F16 | DType::BF16)
+    matches!(dtype, DType::F16 | DType::BF16)
         && features.copy_async
         && features.matmul.ldmatrix.contains(&elem)
         && features.matmul.mma.contains(&product)

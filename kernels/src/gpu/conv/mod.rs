@@ -20,7 +20,7 @@ mod widen;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 
-pub use operation::conv2d;
+pub use operation::{conv2d, convolves_on};
 
 /// How a window slides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

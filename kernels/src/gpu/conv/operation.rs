@@ -7,13 +7,13 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Cube, Dispatch, backend_extension};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
 use super::super::matrix::primitive;
 use super::ConvOptions;
 use super::geometry::Geometry;
-use super::launch::Convolution;
+use super::launch::{Convolution, has_instructions};
 
 /// `x ⊛ weight`, if both are on a GPU that has the instructions, in f16 or bf16; otherwise nothing.
 ///
@@ -29,6 +29,12 @@ pub fn conv2d(x: &Tensor<4>, weight: &Tensor<4>, options: ConvOptions) -> Option
         weight,
         convolution,
     )))
+}
+
+/// Whether [`conv2d`] is for `device`: it has the instructions for f16 and bf16.
+pub fn convolves_on(device: &Device) -> bool {
+    let one = primitive(Tensor::<1>::zeros([1], &device.clone().inner()));
+    [DType::F16, DType::BF16].map(|dtype| has_instructions(&one.client, dtype)) == [true; 2]
 }
 
 #[backend_extension(Cube, Autodiff)]

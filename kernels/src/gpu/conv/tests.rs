@@ -10,7 +10,7 @@ use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::tile::{Order, STAGE_DEPTH, Tile};
 use super::weights::Parts;
-use super::{ConvOptions, conv2d};
+use super::{ConvOptions, conv2d, convolves_on};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -142,8 +142,8 @@ fn on(device: &Device, dtype: FloatDType, tensor: Tensor<4>) -> Tensor<4> {
     Tensor::from_data(tensor.into_data(), (device, dtype.into()))
 }
 
-/// Computes `case` in tiles of its own choice, and in those which `choose` makes of it.
-fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) {
+/// Computes `case` in tiles of its own choice, or in those which `choose` makes of them.
+fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) -> Results {
     let given = case.draw();
     let expected = case.expected(&given);
     let there = given.map(|tensor| primitive(on(device, case.dtype, tensor)));
@@ -157,6 +157,7 @@ fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) {
     ];
     let found = found.map(|found: CubeTensor| numbers(Tensor::from_primitive::<Cube>(found)));
     case.assert_close(&found, &expected, &format!("{convolution:?}"));
+    found
 }
 
 const MEMORY: usize = 232_448;
@@ -173,14 +174,29 @@ fn every_tile_on_tensor_cores() {
         ..CASE
     };
     let beside = Tile::all(Order::Along, MEMORY);
-    let steps = case.geometry().pixels().div_ceil(STAGE_DEPTH as u32);
-    let parts = [1, 2, 3, 7].map(|count| Parts::new(steps, count));
-    for (n, (columns, rows)) in beside.zip(Tile::all(Order::Across, MEMORY)).enumerate() {
-        check(&device, case, |convolution| {
+    let mut all = Vec::new();
+    for (columns, rows) in beside.zip(Tile::all(Order::Across, MEMORY)) {
+        all.push(check(&device, case, |convolution| {
             convolution.result = vec![columns];
             convolution.images = vec![columns];
             convolution.weight = vec![rows];
-            convolution.parts = parts[n % parts.len()];
+        }));
+    }
+    assert!(
+        all.windows(2).all(|two| two[0] == two[1]),
+        "tiles differ in bits"
+    );
+}
+
+#[test]
+fn every_division_into_parts_on_tensor_cores() {
+    let Some(device) = device("parts") else {
+        return;
+    };
+    let steps = CASE.geometry().pixels().div_ceil(STAGE_DEPTH as u32);
+    for count in 1..=steps {
+        check(&device, CASE, |convolution| {
+            convolution.parts = Parts::new(steps, count);
         });
     }
 }
@@ -263,6 +279,7 @@ fn what_tensor_cores_lack_is_left_to_others_on_tensor_cores() {
         let weight = Tensor::<4>::zeros(weight, (&device, dtype.into()));
         conv2d(&x, &weight, CASE.options).is_some()
     };
+    assert!(convolves_on(&device));
     assert!(takes(CASE.x, 24, FloatDType::BF16));
     assert!(!takes(CASE.x, 24, FloatDType::F32));
     assert!(!takes([3, 16, 6, 0], 24, FloatDType::BF16));
