@@ -2,7 +2,7 @@
 //! the precision of the model is.
 
 use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::{Initializer, Linear, LinearConfig, PaddingConfig2d};
+use burn::nn::{Dropout, Initializer, Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::activation::{self, softmax};
 use burn::tensor::{Device, FloatDType, Tensor};
 
@@ -62,6 +62,21 @@ pub(crate) fn in_f32<const D: usize>(
 /// Softmax over the last dimension, in `f32`: in half precision its sums lose what matters.
 pub(crate) fn softmax_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     in_f32(x, |x| softmax(x, D - 1))
+}
+
+/// Dropout, on an autodiff device alone.
+pub(crate) fn dropout<const D: usize>(dropout: &Dropout, x: Tensor<D>) -> Tensor<D> {
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    if drops(dropout, &x) && x.shape().num_elements() > 0 && kernels::gpu::computes_on(&x.device())
+    {
+        return kernels::gpu::dropout(x, dropout.prob);
+    }
+    dropout.forward(x)
+}
+
+/// Whether any of `x` drops out.
+pub(crate) fn drops<const D: usize>(dropout: &Dropout, x: &Tensor<D>) -> bool {
+    dropout.prob > 0.0 && dropout.training.is_enabled() && x.device().is_autodiff()
 }
 
 /// GELU with the exact normal distribution.

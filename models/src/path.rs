@@ -19,7 +19,7 @@ use burn_dist::autograd::full_precision;
 use kernels::ConvMethod;
 use kernels::burn as own;
 
-use crate::layers::{self, global_mean, in_f32};
+use crate::layers::{self, drops, global_mean, in_f32};
 use crate::norm::{BatchNorm2d, LayerNorm};
 
 /// What the layers of a model compute with in one forward pass.
@@ -234,7 +234,7 @@ impl Path {
         match self {
             Self::Own { .. } if drops(dropout, &x) => own::dropout(x, dropout.prob),
             Self::Own { .. } => x,
-            Self::Burn => dropout.forward(x),
+            Self::Burn => layers::dropout(dropout, x),
         }
     }
 
@@ -308,11 +308,6 @@ impl Path {
             Self::Burn => in_f32(x, |x| x.mean_dim(1)).squeeze_dim(1),
         }
     }
-}
-
-/// Whether any of `x` drops out.
-pub(crate) fn drops<const D: usize>(dropout: &Dropout, x: &Tensor<D>) -> bool {
-    dropout.prob > 0.0 && dropout.training.is_enabled() && x.device().is_autodiff()
 }
 
 /// Applies Burn's `operation` to an activation whose channels come last.

@@ -12,7 +12,8 @@ use super::config::{layer_norm, linear};
 use super::drop_path::DropPath;
 use crate::LayerNorm;
 use crate::flops::Tracer;
-use crate::path::{Path, Then, drops, then_nothing, then_plus};
+use crate::layers::drops;
+use crate::path::{Path, Then, then_nothing, then_plus};
 
 /// Which tokens of a block's result are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

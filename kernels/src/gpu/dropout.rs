@@ -1,0 +1,167 @@
+//! Dropout whose mask is not kept, but drawn again in backward (Srivastava et al. 2014,
+//! <https://jmlr.org/papers/v15/srivastava14a.html>).
+//!
+//! What becomes of a value follows from its place in memory and a key, by Philox4x32-10 (Salmon et al. 2011,
+//! <https://doi.org/10.1145/2063384.2063405>). The key is drawn by the device's generator and stays on the
+//! device, so that nobody waits for it.
+
+use std::sync::Arc;
+
+use burn::tensor::{Distribution, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+use super::matrix::{Matrix, arg, primitive};
+use super::operation::{Operation, apply};
+use super::sums::cube;
+
+/// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`, in the type of
+/// `x`. For a device that [`super::computes_on`], and at least one value.
+pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
+    let key = Distribution::Uniform(0.0, 1.0);
+    let key = Tensor::<1>::random([KEY], key, &x.device().inner());
+    let operation = Dropout {
+        key: primitive(key),
+        rate,
+        are_images: D == 4,
+    };
+    apply(Arc::new(operation), x)
+}
+
+/// Numbers of a key.
+const KEY: usize = 2;
+
+/// Philox's multipliers and what it adds to the key from round to round.
+const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+const ROUNDS: u32 = 10;
+
+#[derive(Debug)]
+struct Dropout {
+    key: CubeTensor,
+    rate: f64,
+    /// Whether the values are \[batch, channels, height, width\], whose channels lie last where convolutions
+    /// left them so.
+    are_images: bool,
+}
+
+impl Dropout {
+    fn of(&self, values: CubeTensor) -> CubeTensor {
+        let values = match self.are_images {
+            true => Matrix::of_images(values),
+            false => Matrix::new(values),
+        };
+        let (vectors, out) = (values.rows() * values.row_vectors(), values.empty_like());
+        // SAFETY: every unit writes a vector of its own, if there is one; the key has both numbers.
+        unsafe {
+            drop_some::launch_unchecked(
+                values.client(),
+                calculate_cube_count_elemwise(values.client(), vectors, cube()),
+                cube(),
+                values.address(),
+                values.vector(),
+                values.arg(),
+                arg(&self.key),
+                out.arg(),
+                vectors,
+                // All below it are dropped.
+                (self.rate * f64::from(u32::MAX)) as u32,
+                (1.0 - self.rate).recip() as f32,
+                values.vector(),
+                values.elem(),
+            );
+        }
+        match self.are_images {
+            true => out.into_images(),
+            false => out.into_tensor(),
+        }
+    }
+}
+
+impl Operation<1> for Dropout {
+    fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
+        self.of(x)
+    }
+
+    fn backward(
+        &self,
+        _x: Option<CubeTensor>,
+        dy: CubeTensor,
+        _to_first: bool,
+    ) -> [Option<CubeTensor>; 1] {
+        [Some(self.of(dy))]
+    }
+
+    fn reads_input(&self) -> bool {
+        false
+    }
+}
+
+/// Four numbers for a counter.
+#[derive(CubeType)]
+struct Four {
+    first: u32,
+    second: u32,
+    third: u32,
+    fourth: u32,
+}
+
+#[cube]
+fn philox(counter: u32, key: &[Vector<f32, Const<1>>]) -> Four {
+    let mut key_first = u32::reinterpret(key[0]);
+    let mut key_second = u32::reinterpret(key[1]);
+    let mut first = counter;
+    let mut second = 0u32.runtime();
+    let mut third = 0u32.runtime();
+    let mut fourth = 0u32.runtime();
+    #[unroll]
+    for _ in 0..ROUNDS {
+        let high_first = first.mul_hi(MULTIPLIERS[0]);
+        let high_third = third.mul_hi(MULTIPLIERS[1]);
+        let low_first = first * MULTIPLIERS[0];
+        first = high_third ^ second ^ key_first;
+        second = third * MULTIPLIERS[1];
+        third = high_first ^ fourth ^ key_second;
+        fourth = low_first;
+        key_first += WEYL[0];
+        key_second += WEYL[1];
+    }
+    Four {
+        first,
+        second,
+        third,
+        fourth,
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn drop_some<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    key: &[Vector<f32, Const<1>>],
+    out: &mut [Vector<F, N>],
+    vectors: usize,
+    below: u32,
+    scale: f32,
+    #[comptime] width: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        // Four values share a counter, however many are in a vector.
+        let place = at * width;
+        let four = philox((place / 4) as u32, key);
+        let value = Vector::<f32, N>::cast_from(x[at]);
+        let mut result = Vector::<f32, N>::empty();
+        #[unroll]
+        for lane in 0..width {
+            let number = (place + lane) % 4;
+            let low = select(number == 0, four.first, four.second);
+            let high = select(number == 2, four.third, four.fourth);
+            let drawn = select(number < 2, low, high);
+            let kept = value.extract(lane) * scale;
+            result.insert(lane, select(drawn < below, 0.0f32, kept));
+        }
+        out[at] = Vector::<F, N>::cast_from(result);
+    }
+}
