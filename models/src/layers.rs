@@ -109,18 +109,10 @@ fn conv2d_on_gpu(conv: &Conv2d, x: Tensor<4>, padding: [usize; 2]) -> Tensor<4> 
     let bias = conv.bias.as_ref().map(|bias| bias.val());
     let stride = conv.stride;
     let options = kernels::gpu::ConvOptions { stride, padding };
-    match (kernels::gpu::conv2d(&x, &weight, options), bias) {
-        // In f32, so that the bias' gradient, a sum over all pixels, is.
-        (Some(out), Some(bias)) => {
-            let bias = bias.cast(FloatDType::F32).reshape([1, -1, 1, 1]);
-            in_f32(out, |out| out + bias)
-        }
-        (Some(out), None) => out,
-        (None, bias) => {
-            let options = ops::ConvOptions::new(stride, padding, [1, 1], 1);
-            module::conv2d(x, weight, bias, options)
-        }
-    }
+    kernels::gpu::conv2d(&x, &weight, bias.as_ref(), options).unwrap_or_else(|| {
+        let options = ops::ConvOptions::new(stride, padding, [1, 1], 1);
+        module::conv2d(x, weight, bias, options)
+    })
 }
 
 /// Rows above and below, columns on both sides, where these are the same.

@@ -72,24 +72,32 @@ impl Convolution {
     }
 
     /// The result, \[batch, out, out height, out width\], with its channels last in memory.
-    pub fn forward(&self, x: CubeTensor, weight: CubeTensor) -> CubeTensor {
+    /// `bias` is \[out\] in f32.
+    pub fn forward(
+        &self,
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: Option<CubeTensor>,
+    ) -> CubeTensor {
         let weight = into_contiguous(permute_nchw_to_nhwc(weight));
         let outputs = self.geometry.outputs;
-        self.slide(x, weight, self.wide.slide(), outputs, &self.result)
+        let bias = bias.map(|bias| widen(into_contiguous(bias), [1, 1, 1, self.wide.outputs]));
+        self.slide([x, weight], bias, self.wide.slide(), outputs, &self.result)
     }
 
     /// The gradient of the images for that of the result.
     pub fn gradient_of_images(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
         let weight = into_contiguous(permute(weight, &[1, 2, 3, 0]));
         let inputs = self.geometry.inputs;
-        self.slide(dy, weight, self.wide.slide_back(), inputs, &self.images)
+        let slide = self.wide.slide_back();
+        self.slide([dy, weight], None, slide, inputs, &self.images)
     }
 
     /// Either of them, of so many channels.
     fn slide(
         &self,
-        source: CubeTensor,
-        weight: CubeTensor,
+        [source, weight]: [CubeTensor; 2],
+        bias: Option<CubeTensor>,
         slide: Slide,
         channels: u32,
         tiles: &[Tile],
@@ -98,9 +106,9 @@ impl Convolution {
         let source = widen_images(source, batch, slide.source, slide.depth);
         let [rows, columns] = slide.window;
         let weight = widen(weight, [slide.features, rows, columns, slide.depth]);
-        let name = format!("{:?} {batch} {slide:?}", source.dtype);
+        let name = format!("{:?} {batch} {slide:?} {}", source.dtype, bias.is_some());
         let like = source.clone();
-        let run = move |tile| slide_in(&source, &weight, batch, slide, tile);
+        let run = move |tile| slide_in(&source, &weight, bias.as_ref(), batch, slide, tile);
         let out = fastest(name, &like, tiles, run);
         let [height, width] = slide.result;
         permute_nhwc_to_nchw(widen(out, [batch, height, width, channels]))
@@ -208,6 +216,7 @@ pub(super) fn has_instructions(client: &Client, dtype: DType) -> bool {
 fn slide_in(
     source: &CubeTensor,
     weight: &CubeTensor,
+    bias: Option<&CubeTensor>,
     batch: u32,
     slide: Slide,
     tile: Tile,
@@ -218,7 +227,7 @@ fn slide_in(
     let rows = batch * height * width;
     let cubes = rows.div_ceil(tile.rows() as u32) * slide.beside(tile);
     // SAFETY: a unit copies from places of `source` that it has found inside of an image, and from the rows
-    // of `weight` below `features`; it writes to pixels of `out` that it has found inside as well.
+    // of `weight` and `bias` below `features`; it writes to pixels of `out` that it has found inside as well.
     unsafe {
         convolve::launch_unchecked(
             &source.client,
@@ -229,8 +238,11 @@ fn slide_in(
             OF_RESULT,
             arg(source),
             arg(weight),
+            // Something must be given where there is none.
+            arg(bias.unwrap_or(weight)),
             arg(&out),
             rows,
+            bias.is_some(),
             slide,
             tile,
             dtype_to_storage_type(source.dtype),

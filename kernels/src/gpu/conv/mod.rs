@@ -5,6 +5,7 @@
 //! "optimized" iterators for two-dimensional convolutions) is the reference. What Burn has instead keeps one
 //! stage of 64 by 64 at most in shared memory, and computes the gradient of a small weight on few processors.
 
+mod bias;
 mod geometry;
 mod launch;
 mod operation;

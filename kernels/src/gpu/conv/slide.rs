@@ -16,13 +16,15 @@ const CHUNKS: usize = STAGE_DEPTH / VECTOR;
 /// Rows of a stage that a plane copies at once: neighbouring lanes write to different banks.
 const AT_ONCE: usize = LANES / CHUNKS;
 
-/// Writes the result, `rows` pixels of each grid.
+/// Writes the result, `rows` pixels of each grid; without `has_bias`, nothing of `bias` is read.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn convolve<F: Float, V: Size, Q: Size>(
     source: &[Vector<F, V>],
     weight: &[Vector<F, V>],
+    bias: &[Vector<f32, Q>],
     out: &mut [Vector<F, Q>],
     rows: u32,
+    #[comptime] has_bias: bool,
     #[comptime] slide: Slide,
     #[comptime] tile: Tile,
     #[define(F)] _dtype: ElemType,
@@ -36,7 +38,7 @@ pub(super) fn convolve<F: Float, V: Size, Q: Size>(
         slide,
     };
     let sums = product::<F, V, UnderWindow>(&under, source, weight, steps, tile);
-    write::<F, Q>(&sums, out, rows, slide, tile);
+    write::<F, Q>(&sums, bias, out, rows, has_bias, slide, tile);
 }
 
 /// The part of the window that a grid sees: from the first row and column on in steps of a stride.
@@ -236,8 +238,10 @@ impl Feed for UnderWindow {
 #[cube]
 fn write<F: Float, Q: Size>(
     sums: &Sums,
+    bias: &[Vector<f32, Q>],
     out: &mut [Vector<F, Q>],
     rows: u32,
+    #[comptime] has_bias: bool,
     #[comptime] slide: Slide,
     #[comptime] tile: Tile,
 ) {
@@ -265,13 +269,16 @@ fn write<F: Float, Q: Size>(
                 let (instruction, half) = comptime!((down / 2, down % 2));
                 let left = sums.pair(instruction, comptime!(2 * two), half, tile);
                 let right = sums.pair(instruction, comptime!(2 * two + 1), half, tile);
-                let mut four = Vector::<F, Q>::empty();
-                four.insert(0usize, F::cast_from(left.extract(0usize)));
-                four.insert(1usize, F::cast_from(left.extract(1usize)));
-                four.insert(2usize, F::cast_from(right.extract(0usize)));
-                four.insert(3usize, F::cast_from(right.extract(1usize)));
+                let mut four = Vector::<f32, Q>::empty();
+                four.insert(0usize, left.extract(0usize));
+                four.insert(1usize, left.extract(1usize));
+                four.insert(2usize, right.extract(0usize));
+                four.insert(3usize, right.extract(1usize));
+                if comptime!(has_bias) {
+                    four += bias[(feature / 4) as usize];
+                }
                 let at = pixel * comptime!(slide.features / 4) + feature / 4;
-                out[at as usize] = four;
+                out[at as usize] = Vector::<F, Q>::cast_from(four);
             }
         }
     }

@@ -151,7 +151,7 @@ fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) -> Resu
     let mut convolution = Convolution::new(x, weight, case.geometry()).unwrap();
     choose(&mut convolution);
     let found = [
-        convolution.forward(x.clone(), weight.clone()),
+        convolution.forward(x.clone(), weight.clone(), None),
         convolution.gradient_of_images(dy.clone(), weight.clone()),
         convolution.gradient_of_weight(x.clone(), dy.clone()),
     ];
@@ -257,15 +257,35 @@ fn gradients_reach_parameters_on_tensor_cores() {
     let Some(device) = device("gradients") else {
         return;
     };
-    let given = CASE.draw();
-    let expected = CASE.expected(&given);
     let device = device.autodiff();
-    let [x, weight, dy] = given.map(|tensor| on(&device, CASE.dtype, tensor));
-    let (x, weight) = (x.require_grad(), weight.require_grad());
-    let y = conv2d(&x, &weight, CASE.options).unwrap();
-    let mut gradients = (y.clone() * dy).sum().backward();
-    let [dx, dweight] = [x, weight].map(|tensor| tensor.grad_remove(&mut gradients).unwrap());
-    CASE.assert_close(&[y, dx, dweight].map(numbers), &expected, "by Burn's graph");
+    for outputs in [24, 5] {
+        let case = Case { outputs, ..CASE };
+        let given = case.draw();
+        let [mut y, dx, dweight] = case.expected(&given);
+        let bias: Vec<f32> = (0..outputs).map(|n| n as f32 / 4.0 - 1.0).collect();
+        let mut dbias = vec![0.0; outputs];
+        let plane = y.len() / case.x[0] / outputs;
+        for (at, (y, dy)) in y.iter_mut().zip(numbers(given[2].clone())).enumerate() {
+            *y += f64::from(bias[at / plane % outputs]);
+            dbias[at / plane % outputs] += dy;
+        }
+        let [x, weight, dy] = given.map(|tensor| on(&device, case.dtype, tensor));
+        let (x, weight) = (x.require_grad(), weight.require_grad());
+        let bias = Tensor::<1>::from_floats(bias.as_slice(), &device).require_grad();
+        let out = conv2d(&x, &weight, Some(&bias), case.options).unwrap();
+        let mut gradients = (out.clone() * dy).sum().backward();
+        let found = [x, weight].map(|tensor| tensor.grad_remove(&mut gradients).unwrap());
+        let [found_dx, found_dweight] = found.map(numbers);
+        let found = [numbers(out), found_dx, found_dweight];
+        case.assert_close(&found, &[y, dx, dweight], "by Burn's graph");
+        let found = bias.grad_remove(&mut gradients).unwrap().into_data();
+        for (found, expected) in found.iter::<f64>().zip(dbias) {
+            assert!(
+                (found - expected).abs() < 1e-4,
+                "bias: {found} instead of {expected}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -277,7 +297,7 @@ fn what_tensor_cores_lack_is_left_to_others_on_tensor_cores() {
         let x = Tensor::<4>::zeros(x, (&device, dtype.into()));
         let weight = [outputs, x.dims()[1], 3, 3];
         let weight = Tensor::<4>::zeros(weight, (&device, dtype.into()));
-        conv2d(&x, &weight, CASE.options).is_some()
+        conv2d(&x, &weight, None, CASE.options).is_some()
     };
     assert!(convolves_on(&device));
     assert!(takes(CASE.x, 24, FloatDType::BF16));
