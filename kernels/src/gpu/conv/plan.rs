@@ -8,9 +8,9 @@ use super::weights::Parts;
 /// What a cube takes beside its steps, to begin and to end, counted in steps.
 const FIXED: f64 = 8.0;
 
-/// What a number of a part takes to be written and read again, counted in products of tensor cores: 8 bytes at
-/// 3 TB/s, for all 132 processors of an H100. An estimate, not measured.
-const NUMBER: f64 = 0.08;
+/// What a number of a part takes to be written and read again, in the unit of [`Tile::step_time`]: 8 bytes at
+/// 3 TB/s, where each of 132 processors takes 65 such units in a nanosecond. An estimate, not measured.
+const NUMBER: f64 = 0.17;
 
 /// How many times the cubes of a gradient fill all processors, at most.
 const WAVES: u32 = 8;

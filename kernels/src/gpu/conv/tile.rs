@@ -21,8 +21,9 @@ const STAGES: [usize; 2] = [2, 4];
 /// Planes whose sums fit into the registers of a processor.
 const PLANES: usize = 8;
 
-/// Products that a processor's tensor cores take in the time in which a number of the factors comes from the
-/// second-level cache: 5.5 TB/s for the 132 processors of an H100, 550 TFLOP/s. An estimate, not measured.
+/// Numbers of the result for which a processor's tensor cores take a step's sum in the time in which a row or a
+/// column of a step's factors comes from the second-level cache: 5.5 TB/s for the 132 processors of an H100, 550
+/// TFLOP/s. An estimate, not measured.
 const FACTOR: f64 = 100.0;
 
 /// How the factors lie in a stage.
@@ -100,8 +101,9 @@ impl Tile {
         (PLANES / self.all_planes()) as u32
     }
 
-    /// What a step of all the cubes that a processor has at once takes, counted in products of tensor cores: as
-    /// long as these compute, or as long as the factors take to come from the second-level cache.
+    /// What a step of all the cubes that a processor has at once takes: as long as its tensor cores compute, or as
+    /// long as the factors take to come from the second-level cache. The unit is the time in which tensor cores
+    /// take a step's sum for one number of the result.
     pub fn step_time(&self) -> f64 {
         let [rows, columns] = [self.rows(), self.columns()].map(|n| n as f64);
         f64::from(self.at_once()) * (rows * columns).max(FACTOR * (rows + columns))
