@@ -16,11 +16,15 @@ use super::bias::gradient_of_bias;
 use super::geometry::Geometry;
 use super::launch::{Convolution, has_instructions};
 
-/// `x ⊛ weight + bias`, if `x` and `weight` are on a GPU that has the instructions, in f16 or bf16; otherwise nothing.
+/// `x ⊛ weight + bias`, if `x` and `weight` are f16 or bf16 on a GPU that has the instructions; otherwise
+/// nothing.
 ///
 /// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the
 /// result \[batch, out, out height, out width\]; in memory its channels come last, as those of `x` do best. Sums
 /// are in f32, in which the bias is read too.
+///
+/// # Panics
+/// If they are not on a device that [`crate::gpu::computes_on`].
 pub fn conv2d(
     x: &Tensor<4>,
     weight: &Tensor<4>,
@@ -39,6 +43,9 @@ pub fn conv2d(
 }
 
 /// Whether [`conv2d`] is for `device`: it has the instructions for f16 and bf16.
+///
+/// # Panics
+/// If it is not one that [`crate::gpu::computes_on`].
 pub fn convolves_on(device: &Device) -> bool {
     let one = primitive(Tensor::<1>::zeros([1], &device.clone().inner()));
     [DType::F16, DType::BF16].map(|dtype| has_instructions(&one.client, dtype)) == [true; 2]

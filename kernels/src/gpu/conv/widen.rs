@@ -11,11 +11,12 @@ use super::launch::{address, memory};
 /// Units of a cube.
 const UNITS: u32 = 256;
 
-/// A contiguous tensor with another first and last size: what there is more of is zero.
+/// A contiguous tensor with another first and last size, both larger or both smaller, if they are others: what
+/// there is more of is zero.
 pub(super) fn widen(tensor: CubeTensor, shape: [u32; 4]) -> CubeTensor {
     let wanted = Shape::new(shape.map(|size| size as usize));
     let old = tensor.meta.shape();
-    if *old == wanted {
+    if old.num_elements() == wanted.num_elements() {
         return tensor;
     }
     let width = |shape: &Shape| shape.iter().last().copied().unwrap_or(1);
