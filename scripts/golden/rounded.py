@@ -2,9 +2,9 @@
 
     python scripts/golden/rounded.py
 
-What `bench gpu --parts parity` tolerates of a device follows from it: normalisations over the few
-values of a golden file amplify roundings. Per file the distance ‖found − golden‖ / ‖golden‖ of all
-gradients together, with autocast and with a model of that type.
+Normalisations over the few values of a golden file amplify roundings, so what `bench gpu --parts
+parity` finds of a device is to be read beside it. Per file the distance ‖found − golden‖ / ‖golden‖ of
+all gradients together, with autocast and with a model of that type.
 """
 
 import json

@@ -17,7 +17,7 @@ use super::operation::{Operation, apply};
 use super::sums::cube;
 
 /// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`, in the type of
-/// `x`. For a device that [`super::computes_on`], and at least one value.
+/// `x`; `rate` is below 1. For a device that [`super::computes_on`], and at least one value.
 pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
     let key = Distribution::Uniform(0.0, 1.0);
     let key = Tensor::<1>::random([KEY], key, &x.device().inner());

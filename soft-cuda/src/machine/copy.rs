@@ -108,9 +108,16 @@ impl Copy {
         let from = of(self.from.0).wrapping_add_signed(self.from.1);
         let own = &mut warp.private;
         memory.place(own, lane, Space::Shared, to, bytes)?;
-        for (at, value) in values.iter_mut().enumerate().take(read) {
-            let at = from.wrapping_add(at as u64);
-            *value = memory.place(own, lane, Space::Global, at, 1)?.load(0, 1) as u8;
+        if read == bytes {
+            let from = memory.place(own, lane, Space::Global, from, bytes)?;
+            for (at, value) in values.iter_mut().enumerate().take(read) {
+                *value = from.load(at, 1) as u8;
+            }
+        } else {
+            for (at, value) in values.iter_mut().enumerate().take(read) {
+                let at = from.wrapping_add(at as u64);
+                *value = memory.place(own, lane, Space::Global, at, 1)?.load(0, 1) as u8;
+            }
         }
         warp.copies.under_way.push(UnderWay {
             lane,

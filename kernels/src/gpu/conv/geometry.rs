@@ -4,6 +4,9 @@ use super::ConvOptions;
 use super::shape::Slide;
 use super::tile::VECTOR;
 
+/// Cubes above one another that CUDA launches at most.
+const MOST_GRIDS: u32 = 65_535;
+
 /// All sizes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
@@ -19,7 +22,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// If the window fits, and no size is beyond what kernels count with.
+    /// If the window fits, and no size is beyond what kernels count with, nor the stride beyond their cubes.
     pub fn new(x: [usize; 4], weight: [usize; 4], options: ConvOptions) -> Option<Self> {
         let [batch, inputs, images @ ..] = narrow(x)?;
         let [outputs, of_weight, window @ ..] = narrow(weight)?;
@@ -30,6 +33,8 @@ impl Geometry {
             steps.checked_add(1)
         };
         let result = [size(0)?, size(1)?];
+        // Each place of a step is a grid of cubes in the gradient of the images.
+        let grids = stride[0].checked_mul(stride[1])?;
         let is_empty = [batch, inputs, outputs, window[0], window[1]].contains(&0);
         let geometry = Self {
             batch,
@@ -43,7 +48,7 @@ impl Geometry {
         };
         geometry
             .counted()
-            .filter(|_| !is_empty && of_weight == inputs)
+            .filter(|_| !is_empty && of_weight == inputs && grids <= MOST_GRIDS)
     }
 
     /// The same with channels that are whole vectors.
@@ -139,6 +144,14 @@ mod tests {
                 [32, 16, 3, 3],
                 ConvOptions {
                     stride: [0, 1],
+                    ..OPTIONS
+                },
+            ),
+            (
+                [4, 16, 9, 8],
+                [32, 16, 3, 3],
+                ConvOptions {
+                    stride: [256, 256],
                     ..OPTIONS
                 },
             ),

@@ -5,12 +5,14 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::{permute, permute_nchw_to_nhwc, permute_nhwc_to_nchw};
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
 use cubecl::client::Client;
 use cubecl::features::MmaConfig;
 use cubecl::ir::FloatKind;
 use cubecl::prelude::*;
 
 use super::super::matrix::arg;
+use super::super::sums::cube;
 use super::geometry::Geometry;
 use super::plan::Gpu;
 use super::shape::Slide;
@@ -25,9 +27,6 @@ const OF_RESULT: usize = 4;
 
 /// Numbers of a vector of a part.
 const OF_PART: usize = 2;
-
-/// Units of a cube that adds up parts.
-const UNITS: u32 = 256;
 
 /// Processors of a GPU that does not say how many it has.
 const PROCESSORS: u32 = 100;
@@ -154,7 +153,7 @@ fn weigh(
     let of_parts = [parts.count, slide.features, height * width, slide.depth];
     let sums = memory(x, of_parts, DType::F32);
     let out = memory(x, shape, x.dtype);
-    let vectors = slide.features * slide.under_window() / OF_RESULT as u32;
+    let vectors = (slide.features * slide.under_window()) as usize / OF_RESULT;
     let elem = dtype_to_storage_type(x.dtype);
     // SAFETY: a unit copies from places of `x` that it has found inside of an image, and from pixels and
     // channels that `dy` has; it writes to numbers of `sums` that its part has. Then a unit of its own
@@ -178,14 +177,14 @@ fn weigh(
         );
         add_parts::launch_unchecked(
             &x.client,
-            CubeCount::Static(vectors.div_ceil(UNITS), 1, 1),
-            CubeDim::new_1d(UNITS),
+            calculate_cube_count_elemwise(&x.client, vectors, cube()),
+            cube(),
             address(&[&sums, &out]),
             OF_RESULT,
             arg(&sums),
             arg(&out),
             parts.count as usize,
-            vectors as usize,
+            vectors,
             elem,
         );
     }

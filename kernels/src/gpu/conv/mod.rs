@@ -2,8 +2,9 @@
 //! matrices: nothing but images, weights and results is written to memory.
 //!
 //! Chetlur et al. 2014, <https://arxiv.org/abs/1410.0759>, describe the method; CUTLASS's `conv` (its
-//! "optimized" iterators for two-dimensional convolutions) is the reference. What Burn has instead keeps one
-//! stage of 64 by 64 at most in shared memory, and computes the gradient of a small weight on few processors.
+//! "optimized" iterators for two-dimensional convolutions) is the reference. Burn's own (cubek-convolution 0.3.1)
+//! keep one stage of at most 64 by 64 in shared memory, and make that smaller instead of dividing the long sum of a
+//! weight's gradient.
 
 mod bias;
 mod geometry;

@@ -3,13 +3,12 @@
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::Shape;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::super::matrix::arg;
+use super::super::sums::cube;
 use super::launch::{address, memory};
-
-/// Units of a cube.
-const UNITS: u32 = 256;
 
 /// A contiguous tensor with another first and last size, both larger or both smaller, if they are others: what
 /// there is more of is zero.
@@ -28,8 +27,8 @@ pub(super) fn widen(tensor: CubeTensor, shape: [u32; 4]) -> CubeTensor {
     unsafe {
         change_width::launch_unchecked(
             &tensor.client,
-            CubeCount::Static((numbers as u32).div_ceil(UNITS), 1, 1),
-            CubeDim::new_1d(UNITS),
+            calculate_cube_count_elemwise(&tensor.client, numbers, cube()),
+            cube(),
             address(&[&tensor, &out]),
             1,
             arg(&tensor),

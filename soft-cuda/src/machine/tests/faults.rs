@@ -31,6 +31,8 @@ fn misaligned_addresses() {
         "ld.global.u32 %r1, [%d0+2];",
         "ld.global.v2.u32 {%r1, %r2}, [%d0+4];",
         "st.shared.u16 [dynamic+1], %h1;",
+        "mov.u32 %r1, dynamic; cp.async.ca.shared.global [%r1], [%d0+4], 8;",
+        "mov.u32 %r1, dynamic; cp.async.ca.shared.global [%r1+4], [%d0], 8;",
     ] {
         let kind = fault(body);
         assert!(
