@@ -1,10 +1,14 @@
 //! Layers as the reference implementations initialise them, and what they compute in `f32` whatever
 //! the precision of the model is.
 
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+use burn::module::Param;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Dropout, Initializer, Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::activation::{self, softmax};
 use burn::tensor::{Device, FloatDType, Tensor};
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+use burn_dist::autograd::full_precision;
 
 /// How the weight of a convolution is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,14 +109,39 @@ pub(crate) fn conv2d(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
 fn conv2d_on_gpu(conv: &Conv2d, x: Tensor<4>, padding: [usize; 2]) -> Tensor<4> {
     use burn::tensor::{module, ops};
-    let weight = conv.weight.val();
-    let bias = conv.bias.as_ref().map(|bias| bias.val());
+    let (weight, bias) = (conv.weight.val(), read_bias(&conv.bias));
     let stride = conv.stride;
     let options = kernels::gpu::ConvOptions { stride, padding };
     kernels::gpu::conv2d(&x, &weight, bias.as_ref(), options).unwrap_or_else(|| {
         let options = ops::ConvOptions::new(stride, padding, [1, 1], 1);
+        let bias = bias.map(|bias| bias.cast(weight.dtype()));
         module::conv2d(x, weight, bias, options)
     })
+}
+
+/// A linear layer on the last dimension, as [`conv2d`].
+pub(crate) fn linear_forward<const D: usize>(linear: &Linear, x: Tensor<D>) -> Tensor<D> {
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    if kernels::gpu::computes_on(&x.device()) {
+        return linear_on_gpu(linear, x);
+    }
+    linear.forward(x)
+}
+
+/// The same on a GPU, as [`conv2d_on_gpu`].
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+fn linear_on_gpu<const D: usize>(linear: &Linear, x: Tensor<D>) -> Tensor<D> {
+    let (weight, bias) = (linear.weight.val(), read_bias(&linear.bias));
+    kernels::gpu::linear(&x, &weight, bias.as_ref()).unwrap_or_else(|| {
+        let bias = bias.map(|bias| bias.cast(weight.dtype()));
+        burn::tensor::module::linear(x, weight, bias)
+    })
+}
+
+/// A bias as it is: what the products' sums are in is exacter than what models train in.
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+fn read_bias(bias: &Option<Param<Tensor<1>>>) -> Option<Tensor<1>> {
+    bias.as_ref().map(|bias| full_precision(|| bias.val()))
 }
 
 /// Rows above and below, columns on both sides, where these are the same.

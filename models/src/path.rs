@@ -19,7 +19,7 @@ use burn_dist::autograd::full_precision;
 use kernels::ConvMethod;
 use kernels::burn as own;
 
-use crate::layers::{self, drops, global_mean, in_f32};
+use crate::layers::{self, drops, global_mean, in_f32, linear_forward};
 use crate::norm::{BatchNorm2d, LayerNorm};
 
 /// What the layers of a model compute with in one forward pass.
@@ -142,7 +142,7 @@ impl Path {
     ) -> Tensor<D> {
         let Self::Own { bf16, .. } = self else {
             let x = if gelu { self.gelu(x) } else { x };
-            return then.apply(linear.forward(x));
+            return then.apply(linear_forward(linear, x));
         };
         let options = own::LinearOptions {
             gelu,

@@ -106,11 +106,11 @@ pub fn describe(device: &Device) -> Result<String, KernelError> {
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     if crate::gpu::computes_on(device) {
         let own = "burn, own normalizations, softmax and optimizers";
-        let convolutions = match crate::gpu::convolves_on(device) {
-            true => ", convolutions in half precision",
+        let products = match crate::gpu::multiplies_on(device) {
+            true => ", convolutions and linear layers in half precision",
             false => "",
         };
-        return Ok(format!("{own}{convolutions}"));
+        return Ok(format!("{own}{products}"));
     }
     if chosen() == Choice::Burn || device.clone().inner() != Device::flex() {
         return Ok("burn".to_owned());

@@ -22,7 +22,7 @@ mod tokens;
 
 pub use attention::attention;
 pub use batch_norm::{BatchMoments, batch_norm, batch_norm_train};
-pub use conv::{ConvOptions, conv2d, convolves_on};
+pub use conv::{ConvOptions, conv2d, linear, multiplies_on};
 pub use dropout::dropout;
 pub use gelu::gelu;
 pub use layer_norm::layer_norm;

@@ -13,7 +13,9 @@ use cubecl::prelude::*;
 
 use super::super::matrix::arg;
 use super::super::sums::cube;
+use super::bias::gradient_of_bias;
 use super::geometry::Geometry;
+use super::operation::Product;
 use super::plan::Gpu;
 use super::shape::Slide;
 use super::slide::convolve;
@@ -70,28 +72,6 @@ impl Convolution {
         })
     }
 
-    /// The result, \[batch, out, out height, out width\], with its channels last in memory.
-    /// `bias` is \[out\] in f32.
-    pub fn forward(
-        &self,
-        x: CubeTensor,
-        weight: CubeTensor,
-        bias: Option<CubeTensor>,
-    ) -> CubeTensor {
-        let weight = into_contiguous(permute_nchw_to_nhwc(weight));
-        let outputs = self.geometry.outputs;
-        let bias = bias.map(|bias| widen(into_contiguous(bias), [1, 1, 1, self.wide.outputs]));
-        self.slide([x, weight], bias, self.wide.slide(), outputs, &self.result)
-    }
-
-    /// The gradient of the images for that of the result.
-    pub fn gradient_of_images(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
-        let weight = into_contiguous(permute(weight, &[1, 2, 3, 0]));
-        let inputs = self.geometry.inputs;
-        let slide = self.wide.slide_back();
-        self.slide([dy, weight], None, slide, inputs, &self.images)
-    }
-
     /// Either of them, of so many channels.
     fn slide(
         &self,
@@ -105,28 +85,52 @@ impl Convolution {
         let source = widen_images(source, batch, slide.source, slide.depth);
         let [rows, columns] = slide.window;
         let weight = widen(weight, [slide.features, rows, columns, slide.depth]);
-        let name = format!("{:?} {batch} {slide:?} {}", source.dtype, bias.is_some());
+        let (dtype, has_bias) = (source.dtype, bias.is_some());
+        let name = || format!("{dtype:?} {batch} {slide:?} {has_bias}");
         let like = source.clone();
         let run = move |tile| slide_in(&source, &weight, bias.as_ref(), batch, slide, tile);
         let out = fastest(name, &like, tiles, run);
         let [height, width] = slide.result;
         permute_nhwc_to_nchw(widen(out, [batch, height, width, channels]))
     }
+}
+
+impl Product for Convolution {
+    /// The result, \[batch, out, out height, out width\], with its channels last in memory.
+    /// `bias` is \[out\] in f32.
+    fn forward(&self, x: CubeTensor, weight: CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
+        let weight = into_contiguous(permute_nchw_to_nhwc(weight));
+        let outputs = self.geometry.outputs;
+        let bias = bias.map(|bias| widen(into_contiguous(bias), [1, 1, 1, self.wide.outputs]));
+        self.slide([x, weight], bias, self.wide.slide(), outputs, &self.result)
+    }
+
+    /// The gradient of the images for that of the result.
+    fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
+        let weight = into_contiguous(permute(weight, &[1, 2, 3, 0]));
+        let inputs = self.geometry.inputs;
+        let slide = self.wide.slide_back();
+        self.slide([dy, weight], None, slide, inputs, &self.images)
+    }
 
     /// The gradient of the weight for that of the result, \[out, in, window height, window width\]; in memory,
     /// channels that go in come last.
-    pub fn gradient_of_weight(&self, x: CubeTensor, dy: CubeTensor) -> CubeTensor {
+    fn gradient_of_weight(&self, x: CubeTensor, dy: CubeTensor) -> CubeTensor {
         let (geometry, wide, parts) = (self.geometry, self.wide, self.parts);
         let slide = wide.slide();
         let x = widen_images(x, wide.batch, slide.source, slide.depth);
         let dy = widen_images(dy, wide.batch, slide.result, slide.features);
-        let name = format!("{:?} {wide:?}", x.dtype);
         let like = x.clone();
+        let name = || format!("{:?} {wide:?}", like.dtype);
         let run = move |tile| weigh(&x, &dy, wide, tile, parts);
         let out = fastest(name, &like, &self.weight, run);
         let [rows, columns] = slide.window;
         let shape = [geometry.outputs, rows, columns, geometry.inputs];
         permute_nhwc_to_nchw(widen(out, shape))
+    }
+
+    fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor {
+        gradient_of_bias(dy)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Convolutions in f16 and bf16 on NVIDIA's tensor cores, with their gradients, as implicit products of
-//! matrices: nothing but images, weights and results is written to memory.
+//! Convolutions and linear layers in f16 and bf16 on NVIDIA's tensor cores, with their gradients, as implicit
+//! products of matrices: nothing but images, weights and results is written to memory.
 //!
 //! Chetlur et al. 2014, <https://arxiv.org/abs/1410.0759>, describe the method; CUTLASS's `conv` (its
 //! "optimized" iterators for two-dimensional convolutions) is the reference. Burn's own (cubek-convolution 0.3.1)
@@ -9,6 +9,7 @@
 mod bias;
 mod geometry;
 mod launch;
+mod linear;
 mod operation;
 mod plan;
 mod product;
@@ -22,7 +23,15 @@ mod widen;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 
-pub use operation::{conv2d, convolves_on};
+pub use linear::linear;
+
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, Tensor};
+
+use super::matrix::primitive;
+use geometry::Geometry;
+use launch::{Convolution, has_instructions};
 
 /// How a window slides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,4 +40,34 @@ pub struct ConvOptions {
     pub stride: [usize; 2],
     /// Zeros above and below, and on the left and on the right.
     pub padding: [usize; 2],
+}
+
+/// `x ⊛ weight + bias`, if `x` and `weight` are f16 or bf16 on a GPU that has the instructions; otherwise
+/// nothing.
+///
+/// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the
+/// result \[batch, out, out height, out width\]; in memory its channels come last, as those of `x` do best. Sums
+/// are in f32, in which the bias is read too.
+///
+/// # Panics
+/// If they are not on a device that [`crate::gpu::computes_on`].
+pub fn conv2d(
+    x: &Tensor<4>,
+    weight: &Tensor<4>,
+    bias: Option<&Tensor<1>>,
+    options: ConvOptions,
+) -> Option<Tensor<4>> {
+    let inner = [x, weight].map(|tensor| primitive(tensor.clone().without_autodiff()));
+    let geometry = Geometry::new(x.dims(), weight.dims(), options)?;
+    let convolution = Convolution::new(&inner[0], &inner[1], geometry)?;
+    Some(operation::apply(Arc::new(convolution), x, weight, bias))
+}
+
+/// Whether [`conv2d`] and [`linear`] are for `device`: it has the instructions for f16 and bf16.
+///
+/// # Panics
+/// If it is not one that [`crate::gpu::computes_on`].
+pub fn multiplies_on(device: &Device) -> bool {
+    let one = primitive(Tensor::<1>::zeros([1], &device.clone().inner()));
+    [DType::F16, DType::BF16].map(|dtype| has_instructions(&one.client, dtype)) == [true; 2]
 }

@@ -1,4 +1,7 @@
-//! The convolution as an operation of Burn's graph.
+//! How products enter Burn's graph.
+
+use std::fmt::Debug;
+use std::sync::Arc;
 
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -7,122 +10,118 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Cube, Dispatch, backend_extension};
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-use super::super::matrix::primitive;
-use super::ConvOptions;
-use super::bias::gradient_of_bias;
-use super::geometry::Geometry;
-use super::launch::{Convolution, has_instructions};
+/// A layer that multiplies its input with a weight and may add a bias, as an operation of the graph.
+pub(super) trait Product: Debug + Send + Sync + 'static {
+    /// The result. `bias` is in f32.
+    fn forward(
+        &self,
+        input: CubeTensor,
+        weight: CubeTensor,
+        bias: Option<CubeTensor>,
+    ) -> CubeTensor;
 
-/// `x ⊛ weight + bias`, if `x` and `weight` are f16 or bf16 on a GPU that has the instructions; otherwise
-/// nothing.
-///
-/// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the
-/// result \[batch, out, out height, out width\]; in memory its channels come last, as those of `x` do best. Sums
-/// are in f32, in which the bias is read too.
-///
-/// # Panics
-/// If they are not on a device that [`crate::gpu::computes_on`].
-pub fn conv2d(
-    x: &Tensor<4>,
-    weight: &Tensor<4>,
-    bias: Option<&Tensor<1>>,
-    options: ConvOptions,
-) -> Option<Tensor<4>> {
-    let inner = [x, weight].map(|tensor| primitive(tensor.clone().without_autodiff()));
-    let geometry = Geometry::new(x.dims(), weight.dims(), options)?;
-    let convolution = Convolution::new(&inner[0], &inner[1], geometry)?;
-    let [x, weight] = [x, weight].map(|tensor| tensor.clone().into_dispatch());
-    let bias = bias.map(|bias| bias.clone().cast(FloatDType::F32).into_dispatch());
-    Some(Tensor::from_dispatch(match bias {
-        Some(bias) => Dispatch::convolution_and_bias(x, weight, bias, convolution),
-        None => Dispatch::convolution(x, weight, convolution),
-    }))
+    /// That of the input for the gradient of the result.
+    fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor;
+
+    /// That of the weight, in its type.
+    fn gradient_of_weight(&self, input: CubeTensor, dy: CubeTensor) -> CubeTensor;
+
+    /// That of the bias, in f32.
+    fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor;
 }
 
-/// Whether [`conv2d`] is for `device`: it has the instructions for f16 and bf16.
-///
-/// # Panics
-/// If it is not one that [`crate::gpu::computes_on`].
-pub fn convolves_on(device: &Device) -> bool {
-    let one = primitive(Tensor::<1>::zeros([1], &device.clone().inner()));
-    [DType::F16, DType::BF16].map(|dtype| has_instructions(&one.client, dtype)) == [true; 2]
+/// The result of `product` for an input, a weight of its type, and a bias, which is read in f32.
+pub(super) fn apply<const D: usize, const W: usize>(
+    product: Arc<dyn Product>,
+    input: &Tensor<D>,
+    weight: &Tensor<W>,
+    bias: Option<&Tensor<1>>,
+) -> Tensor<D> {
+    let input = input.clone().into_dispatch();
+    let weight = weight.clone().into_dispatch();
+    let bias = bias.map(|bias| bias.clone().cast(FloatDType::F32).into_dispatch());
+    Tensor::from_dispatch(match bias {
+        Some(bias) => Dispatch::product_and_bias(input, weight, bias, product),
+        None => Dispatch::product(input, weight, product),
+    })
 }
 
 #[backend_extension(Cube, Autodiff)]
-pub(super) trait ConvolutionOps: Backend {
-    fn convolution(
-        x: FloatTensor<Self>,
+pub(super) trait ProductOps: Backend {
+    fn product(
+        input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        convolution: Convolution,
+        product: Arc<dyn Product>,
     ) -> FloatTensor<Self>;
 
-    fn convolution_and_bias(
-        x: FloatTensor<Self>,
+    fn product_and_bias(
+        input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        convolution: Convolution,
+        product: Arc<dyn Product>,
     ) -> FloatTensor<Self>;
 }
 
-impl ConvolutionOps for Cube {
-    fn convolution(
-        x: FloatTensor<Self>,
+impl ProductOps for Cube {
+    fn product(
+        input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        convolution: Convolution,
+        product: Arc<dyn Product>,
     ) -> FloatTensor<Self> {
-        convolution.forward(x, weight, None)
+        product.forward(input, weight, None)
     }
 
-    fn convolution_and_bias(
-        x: FloatTensor<Self>,
+    fn product_and_bias(
+        input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        convolution: Convolution,
+        product: Arc<dyn Product>,
     ) -> FloatTensor<Self> {
-        convolution.forward(x, weight, Some(bias))
+        product.forward(input, weight, Some(bias))
     }
 }
 
-impl<C: CheckpointStrategy> ConvolutionOps for Autodiff<Cube, C> {
-    fn convolution(
-        x: FloatTensor<Self>,
+impl<C: CheckpointStrategy> ProductOps for Autodiff<Cube, C> {
+    fn product(
+        input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        convolution: Convolution,
+        product: Arc<dyn Product>,
     ) -> FloatTensor<Self> {
-        let [images, filter] = [&x, &weight].map(|tensor| tensor.primitive().clone());
-        let output = convolution.forward(images, filter, None);
-        record::<C, 2>([&x, &weight], convolution, output)
+        let [factor, other] = [&input, &weight].map(|tensor| tensor.primitive().clone());
+        let output = product.forward(factor, other, None);
+        record::<C, 2>([&input, &weight], product, output)
     }
 
-    fn convolution_and_bias(
-        x: FloatTensor<Self>,
+    fn product_and_bias(
+        input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        convolution: Convolution,
+        product: Arc<dyn Product>,
     ) -> FloatTensor<Self> {
-        let [images, filter, added] = [&x, &weight, &bias].map(|tensor| tensor.primitive().clone());
-        let output = convolution.forward(images, filter, Some(added));
-        record::<C, 3>([&x, &weight, &bias], convolution, output)
+        let inputs = [&input, &weight, &bias];
+        let [factor, other, added] = inputs.map(|tensor| tensor.primitive().clone());
+        let output = product.forward(factor, other, Some(added));
+        record::<C, 3>(inputs, product, output)
     }
 }
 
-/// Adds the operation to the graph. Backward reads images and weight, which come first.
+/// Adds the operation to the graph. Backward reads input and weight, which come first.
 fn record<C: CheckpointStrategy, const N: usize>(
     inputs: [&FloatTensor<Autodiff<Cube, C>>; N],
-    convolution: Convolution,
+    product: Arc<dyn Product>,
     output: CubeTensor,
 ) -> FloatTensor<Autodiff<Cube, C>> {
     let nodes = inputs.map(|input| input.node());
-    let prepared = Backward::<Cube, N>::prepare::<C>(ConvolutionBackward, nodes);
+    let prepared = Backward::<Cube, N>::prepare::<C>(ProductBackward, nodes);
     match prepared.compute_bound().stateful() {
         OpsKind::Tracked(mut prepared) => {
             let state = State {
-                x: prepared.checkpoint(inputs[0]),
+                input: prepared.checkpoint(inputs[0]),
                 weight: prepared.checkpoint(inputs[1]),
-                convolution,
+                product,
             };
             prepared.finish(state, output)
         }
@@ -133,39 +132,38 @@ fn record<C: CheckpointStrategy, const N: usize>(
 /// What is kept from forward to backward.
 #[derive(Clone, Debug)]
 struct State {
-    x: NodeId,
+    input: NodeId,
     weight: NodeId,
-    convolution: Convolution,
+    product: Arc<dyn Product>,
 }
 
 #[derive(Debug)]
-struct ConvolutionBackward;
+struct ProductBackward;
 
-impl<const N: usize> Backward<Cube, N> for ConvolutionBackward {
+impl<const N: usize> Backward<Cube, N> for ProductBackward {
     type State = State;
 
     fn backward(self, ops: Ops<State, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let dy = grads.consume::<Cube>(&ops.node);
         let State {
-            x,
+            input,
             weight,
-            convolution,
+            product,
         } = ops.state;
-        let x = checkpointer.retrieve_node_output::<CubeTensor>(x);
+        let input = checkpointer.retrieve_node_output::<CubeTensor>(input);
         let weight = checkpointer.retrieve_node_output::<CubeTensor>(weight);
         let mut parents = ops.parents.into_iter();
         let mut next = || parents.next().flatten();
-        let (to_x, to_weight, to_bias) = (next(), next(), next());
+        let (to_input, to_weight, to_bias) = (next(), next(), next());
         if let Some(to) = to_bias {
-            grads.register::<Cube>(to.id, gradient_of_bias(dy.clone()));
+            grads.register::<Cube>(to.id, product.gradient_of_bias(dy.clone()));
         }
         if let Some(to) = to_weight {
-            let gradient = convolution.gradient_of_weight(x, dy.clone());
+            let gradient = product.gradient_of_weight(input, dy.clone());
             grads.register::<Cube>(to.id, gradient);
         }
-        if let Some(to) = to_x {
-            let gradient = convolution.gradient_of_images(dy, weight);
-            grads.register::<Cube>(to.id, gradient);
+        if let Some(to) = to_input {
+            grads.register::<Cube>(to.id, product.gradient_of_input(dy, weight));
         }
     }
 }

@@ -8,9 +8,10 @@ use burn_cubecl::tensor::CubeTensor;
 use super::super::matrix::primitive;
 use super::geometry::Geometry;
 use super::launch::Convolution;
+use super::operation::Product;
 use super::tile::{Order, STAGE_DEPTH, Tile};
 use super::weights::Parts;
-use super::{ConvOptions, conv2d, convolves_on};
+use super::{ConvOptions, conv2d, linear, multiplies_on};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -152,7 +153,7 @@ fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) -> Resu
     choose(&mut convolution);
     let found = [
         convolution.forward(x.clone(), weight.clone(), None),
-        convolution.gradient_of_images(dy.clone(), weight.clone()),
+        convolution.gradient_of_input(dy.clone(), weight.clone()),
         convolution.gradient_of_weight(x.clone(), dy.clone()),
     ];
     let found = found.map(|found: CubeTensor| numbers(Tensor::from_primitive::<Cube>(found)));
@@ -299,8 +300,75 @@ fn what_tensor_cores_lack_is_left_to_others_on_tensor_cores() {
         let weight = Tensor::<4>::zeros(weight, (&device, dtype.into()));
         conv2d(&x, &weight, None, CASE.options).is_some()
     };
-    assert!(convolves_on(&device));
+    assert!(multiplies_on(&device));
     assert!(takes(CASE.x, 24, FloatDType::BF16));
     assert!(!takes(CASE.x, 24, FloatDType::F32));
     assert!(!takes([3, 16, 6, 0], 24, FloatDType::BF16));
+}
+
+#[test]
+fn linear_layers_on_tensor_cores() {
+    let Some(device) = device("linear layers") else {
+        return;
+    };
+    let device = device.autodiff();
+    for (rows, inputs, outputs) in [([3, 5], 16, 24), ([2, 9], 40, 5), ([1, 4], 7, 64)] {
+        let count = rows.iter().product();
+        let case = Case {
+            x: [count, inputs, 1, 1],
+            outputs,
+            window: [1, 1],
+            options: ConvOptions {
+                stride: [1, 1],
+                padding: [0, 0],
+            },
+            ..CASE
+        };
+        let given = case.draw();
+        let [mut y, dx, dweight] = case.expected(&given);
+        let bias: Vec<f32> = (0..outputs).map(|n| n as f32 / 4.0 - 1.0).collect();
+        let mut dbias = vec![0.0; outputs];
+        for (at, (y, dy)) in y.iter_mut().zip(numbers(given[2].clone())).enumerate() {
+            *y += f64::from(bias[at % outputs]);
+            dbias[at % outputs] += dy;
+        }
+        let [x, weight, dy] = given.map(|tensor| on(&device, case.dtype, tensor));
+        let x = x.reshape([rows[0], rows[1], inputs]).require_grad();
+        // A convolution's weight is [out, in].
+        let weight = weight.reshape([outputs, inputs]).transpose();
+        let weight = weight.detach().require_grad();
+        let bias = Tensor::<1>::from_floats(bias.as_slice(), &device).require_grad();
+        let out = linear(&x, &weight, Some(&bias)).unwrap();
+        assert_eq!(out.dims(), [rows[0], rows[1], outputs]);
+        let dy = dy.reshape(out.dims());
+        let mut gradients = (out.clone() * dy).sum().backward();
+        let found_dweight = weight.grad_remove(&mut gradients).unwrap();
+        assert_eq!(found_dweight.dims(), [inputs, outputs]);
+        let found = [
+            numbers(out.reshape([count, outputs, 1, 1])),
+            numbers(x.grad_remove(&mut gradients).unwrap().reshape(case.x)),
+            numbers(found_dweight.transpose().reshape([outputs, inputs, 1, 1])),
+        ];
+        case.assert_close(&found, &[y, dx, dweight], "as a linear layer");
+        let found = bias.grad_remove(&mut gradients).unwrap().into_data();
+        for (found, expected) in found.iter::<f64>().zip(dbias) {
+            assert!((found - expected).abs() < 1e-4, "{found} of {expected}");
+        }
+    }
+}
+
+#[test]
+fn linear_layers_that_tensor_cores_lack_are_left_on_tensor_cores() {
+    let Some(device) = device("linear layers that are left") else {
+        return;
+    };
+    let takes = |x: [usize; 2], weight: [usize; 2], dtype: FloatDType| {
+        let x = Tensor::<2>::zeros(x, (&device, dtype.into()));
+        let weight = Tensor::<2>::zeros(weight, (&device, dtype.into()));
+        linear(&x, &weight, None).is_some()
+    };
+    assert!(takes([3, 16], [16, 8], FloatDType::F16));
+    assert!(!takes([3, 16], [16, 8], FloatDType::F32));
+    assert!(!takes([0, 16], [16, 8], FloatDType::F16));
+    assert!(!takes([3, 16], [8, 16], FloatDType::F16));
 }

@@ -17,7 +17,7 @@ pub(super) const CANDIDATES: usize = 3;
 /// sizes that its time depends on.
 #[cfg(not(feature = "autotune"))]
 pub(super) fn fastest(
-    _name: String,
+    _name: impl Fn() -> String,
     _like: &CubeTensor,
     tiles: &[Tile],
     run: impl Fn(Tile) -> CubeTensor,
@@ -29,7 +29,7 @@ pub(super) fn fastest(
 /// sizes that its time depends on.
 #[cfg(feature = "autotune")]
 pub(super) fn fastest(
-    name: String,
+    name: impl Fn() -> String,
     like: &CubeTensor,
     tiles: &[Tile],
     run: impl Fn(Tile) -> CubeTensor + Send + Sync + 'static,
@@ -46,7 +46,7 @@ pub(super) fn fastest(
         })
     });
     let candidates = Candidates {
-        name,
+        name: name(),
         tiles: tiles.to_vec(),
         run: Arc::new(run),
     };

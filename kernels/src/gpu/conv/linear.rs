@@ -1,0 +1,119 @@
+//! Linear layers as convolutions of images that are one pixel each.
+
+use std::sync::Arc;
+
+use burn::tensor::{Shape, Tensor};
+use burn_cubecl::ops::{permute, reshape};
+use burn_cubecl::tensor::CubeTensor;
+
+use super::super::matrix::primitive;
+use super::ConvOptions;
+use super::bias::gradient_of_bias;
+use super::geometry::Geometry;
+use super::launch::Convolution;
+use super::operation::{Product, apply};
+
+/// `x · weight + bias`, if `x` and `weight` are f16 or bf16 on a GPU that has the instructions; otherwise
+/// nothing.
+///
+/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], the result \[…, out\]. Sums are
+/// in f32, in which the bias is read too.
+///
+/// # Panics
+/// If they are not on a device that [`crate::gpu::computes_on`].
+pub fn linear<const D: usize>(
+    x: &Tensor<D>,
+    weight: &Tensor<2>,
+    bias: Option<&Tensor<1>>,
+) -> Option<Tensor<D>> {
+    let [inputs, outputs] = weight.dims();
+    let dims = x.dims();
+    let (&columns, before) = dims.split_last()?;
+    if columns != inputs {
+        return None;
+    }
+    let rows = before.iter().product();
+    let inner_x = primitive(x.clone().without_autodiff());
+    let inner_weight = primitive(weight.clone().without_autodiff());
+    let convolution = |inputs, outputs| {
+        let geometry = Geometry::new([rows, inputs, 1, 1], [outputs, inputs, 1, 1], PIXEL)?;
+        Convolution::new(&inner_x, &inner_weight, geometry)
+    };
+    let product = Linear {
+        sizes: [inputs, outputs],
+        forward: convolution(inputs, outputs)?,
+        back: convolution(outputs, inputs)?,
+    };
+    Some(apply(Arc::new(product), x, weight, bias))
+}
+
+/// A window over one pixel.
+const PIXEL: ConvOptions = ConvOptions {
+    stride: [1, 1],
+    padding: [0, 0],
+};
+
+/// A linear layer.
+#[derive(Debug)]
+struct Linear {
+    /// Features that go in and come out.
+    sizes: [usize; 2],
+    forward: Convolution,
+    /// From the features that come out to those that go in. The gradient of its weight is \[in, out\] in memory,
+    /// as the layer's weight is.
+    back: Convolution,
+}
+
+impl Linear {
+    /// The weight as that of a convolution, \[out, in, 1, 1\].
+    fn window(&self, weight: CubeTensor) -> CubeTensor {
+        let [inputs, outputs] = self.sizes;
+        let weight = reshape(weight, Shape::new([inputs, outputs, 1, 1]));
+        permute(weight, &[1, 0, 2, 3])
+    }
+}
+
+/// \[…, features\] as images of a pixel each.
+fn pixels(x: CubeTensor) -> CubeTensor {
+    let features = x.meta.shape().iter().last().copied().unwrap_or(1);
+    let rows = x.meta.shape().num_elements() / features.max(1);
+    reshape(x, Shape::new([rows, features, 1, 1]))
+}
+
+/// The pixels of images as the last dimension of a tensor that is like another in all but this.
+fn unpixel(images: CubeTensor, like: &Shape, features: usize) -> CubeTensor {
+    let before = like.iter().copied().take(like.num_dims().saturating_sub(1));
+    let shape: Vec<usize> = before.chain([features]).collect();
+    reshape(images, Shape::from(shape))
+}
+
+impl Product for Linear {
+    fn forward(
+        &self,
+        input: CubeTensor,
+        weight: CubeTensor,
+        bias: Option<CubeTensor>,
+    ) -> CubeTensor {
+        let shape = input.meta.shape().clone();
+        let out = self
+            .forward
+            .forward(pixels(input), self.window(weight), bias);
+        unpixel(out, &shape, self.sizes[1])
+    }
+
+    fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
+        let shape = dy.meta.shape().clone();
+        let weight = self.window(weight);
+        let out = self.forward.gradient_of_input(pixels(dy), weight);
+        unpixel(out, &shape, self.sizes[0])
+    }
+
+    fn gradient_of_weight(&self, input: CubeTensor, dy: CubeTensor) -> CubeTensor {
+        let gradient = self.back.gradient_of_weight(pixels(dy), pixels(input));
+        reshape(gradient, Shape::new(self.sizes))
+    }
+
+    fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor {
+        gradient_of_bias(pixels(dy))
+    }
+}
