@@ -4,6 +4,7 @@
 #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
 use burn::module::Param;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::pool::MaxPool2d;
 use burn::nn::{Dropout, Initializer, Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::activation::{self, softmax};
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -142,6 +143,25 @@ fn linear_on_gpu<const D: usize>(linear: &Linear, x: Tensor<D>) -> Tensor<D> {
 #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
 fn read_bias(bias: &Option<Param<Tensor<1>>>) -> Option<Tensor<1>> {
     bias.as_ref().map(|bias| full_precision(|| bias.val()))
+}
+
+/// The maximum of a sliding window.
+pub(crate) fn max_pool2d(pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    if let Some(padding) = padding(&pool.padding)
+        && (pool.dilation, pool.ceil_mode) == ([1, 1], false)
+        && kernels::gpu::computes_on(&x.device())
+    {
+        let options = kernels::gpu::PoolOptions {
+            window: pool.kernel_size,
+            stride: pool.stride,
+            padding,
+        };
+        if let Some(out) = kernels::gpu::max_pool2d(x.clone(), options) {
+            return out;
+        }
+    }
+    pool.forward(x)
 }
 
 /// Rows above and below, columns on both sides, where these are the same.

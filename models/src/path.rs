@@ -241,7 +241,7 @@ impl Path {
     /// Max-pooling.
     pub fn max_pool(self, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
         if self == Self::Burn {
-            return pool.forward(x);
+            return layers::max_pool2d(pool, x);
         }
         let plain = pool.dilation == [1, 1] && !pool.ceil_mode;
         match layers::padding(&pool.padding).filter(|_| plain) {

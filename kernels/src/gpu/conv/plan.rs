@@ -15,6 +15,10 @@ const NUMBER: f64 = 0.17;
 /// How many times the cubes of a gradient fill all processors, at most.
 const WAVES: u32 = 8;
 
+/// Bytes of all parts of a gradient, at most, unless one of them takes more: cubecl takes its memory in pages that
+/// are as large as the largest tensor, so that this one would decide what all the others take.
+const PARTS: u32 = 64 << 20;
+
 /// A GPU as far as it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gpu {
@@ -59,7 +63,7 @@ impl Gpu {
         // As many parts as fill the processors once, or twice, and so on.
         let parts = |tile: &Tile| {
             let at_once = self.processors * tile.at_once();
-            let most = (u32::MAX / numbers.max(1)).max(1);
+            let most = (PARTS / size_of::<f32>() as u32 / numbers.max(1)).max(1);
             let counts = (1..=WAVES).map(|waves| (waves * at_once / cubes(tile)).min(most));
             let parts = counts.map(|count| Parts::new(steps, count));
             let fastest = parts.min_by(|a, b| time(tile, *a).total_cmp(&time(tile, *b)));
@@ -124,6 +128,8 @@ mod tests {
             let at_once = H100.processors * tile.at_once();
             let busy = f64::from(cubes) / f64::from(cubes.next_multiple_of(at_once));
             assert!(busy > 0.8, "{channels}: {tile:?} {parts:?}");
+            let bytes = 4 * parts.count * channels * slide.under_window();
+            assert!(bytes <= PARTS, "{channels}: {parts:?}");
         }
     }
 
