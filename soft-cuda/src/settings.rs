@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     pub driver: i32,
     pub name: String,
     pub log: bool,
+    /// Kernels are not run.
+    pub idle: bool,
     pub dump: Option<PathBuf>,
     /// How long NCCL waits for ranks to come.
     pub nccl_seconds: u64,
@@ -29,6 +31,7 @@ impl Settings {
             driver: parsed(variable("SOFT_CUDA_DRIVER"), 13_000),
             name: variable("SOFT_CUDA_NAME").unwrap_or_else(|| "soft-cuda".to_owned()),
             log: variable("SOFT_CUDA_LOG").is_some(),
+            idle: variable("SOFT_CUDA_IDLE").is_some(),
             dump: variable("SOFT_CUDA_DUMP").map(PathBuf::from),
             nccl_seconds: parsed(variable("SOFT_CUDA_NCCL_SECONDS"), 120),
         }
@@ -74,7 +77,7 @@ mod tests {
             (13_000, "soft-cuda")
         );
         assert_eq!(settings.nccl_seconds, 120);
-        assert!(!settings.log && settings.dump.is_none());
+        assert!(!settings.log && !settings.idle && settings.dump.is_none());
     }
 
     #[test]

@@ -4,10 +4,16 @@
 //! step from the metrics that they leave.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use burn::tensor::Device;
+use burn_dist::device::reserved;
 use burn_dist::launch::LocalLauncher;
 use burn_dist::world::{Launch, World};
 use serde::{Deserialize, Serialize};
+use trainer::callback::{Action, Callback, CallbackError};
+use trainer::metrics::TrainLine;
 use trainer::{Trainer, metrics};
 
 use super::workload::{Optimizer, Sizes, Workload};
@@ -101,24 +107,50 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
     }
     let loaded = args.model.config_with(sizes, args.optimizer, &sets)?;
     let before = Memory::now();
-    Trainer::new(&loaded, world).run_dir(run_dir).run()?;
-    if let (Some(folder), Some(before), Some(after)) = (&args.memory, before, Memory::now()) {
+    let trainer = Trainer::new(&loaded, world).run_dir(run_dir);
+    let Some(folder) = &args.memory else {
+        trainer.run()?;
+        return Ok(());
+    };
+    let most = Arc::new(AtomicU64::new(0));
+    match device_of(&loaded, world) {
+        Some(device) => {
+            let most = most.clone();
+            trainer.callback(Peak { device, most }).run()?
+        }
+        None => trainer.run()?,
+    };
+    if let (Some(before), Some(after)) = (before, Memory::now()) {
+        let most = most.load(Ordering::Relaxed);
         let taken = Taken {
             start_mib: before.resident,
             peak_mib: after.peak,
-            device_mib: device_mib(&loaded, world),
+            device_mib: (most > 0).then(|| most as f64 / f64::from(1 << 20)),
         };
         report::write(&Taken::file(folder, world.rank()), &taken)?;
     }
     Ok(())
 }
 
-/// MiB that the device of a training has taken from its driver, if it is a GPU that says so.
-fn device_mib(loaded: &trainer::config::Loaded, world: &World) -> Option<f64> {
+/// The device of a training.
+fn device_of(loaded: &trainer::config::Loaded, world: &World) -> Option<Device> {
     let wanted = loaded.config.train.device.to_string().parse().ok()?;
-    let chosen = world.choose_device(wanted).ok()?;
-    let reserved = burn_dist::device::reserved(&chosen.device)?;
-    Some(reserved as f64 / f64::from(1 << 20))
+    Some(world.choose_device(wanted).ok()?.device)
+}
+
+/// Looks after every step at what a device has taken from its driver: pools may give some of it back.
+struct Peak {
+    device: Device,
+    most: Arc<AtomicU64>,
+}
+
+impl Callback for Peak {
+    fn on_step(&mut self, _step: &TrainLine) -> Result<Action, CallbackError> {
+        if let Some(reserved) = reserved(&self.device) {
+            self.most.fetch_max(reserved, Ordering::Relaxed);
+        }
+        Ok(Action::Continue)
+    }
 }
 
 /// Memory that one rank took, in MiB.
@@ -128,7 +160,7 @@ pub struct Taken {
     pub start_mib: f64,
     /// The most that was resident.
     pub peak_mib: f64,
-    /// What the device has taken from its driver, if it is a GPU that says so.
+    /// The most that the device had taken from its driver after a step, if it is a GPU that says so.
     pub device_mib: Option<f64>,
 }
 

@@ -57,7 +57,11 @@ impl Table {
         if bytes as u64 > free {
             return Err(Error::OutOfMemory);
         }
-        let mut buffer = Buffer::new(bytes).ok_or(Error::OutOfMemory)?;
+        let buffer = match settings().idle {
+            true => Buffer::zeros(bytes),
+            false => Buffer::new(bytes),
+        };
+        let mut buffer = buffer.ok_or(Error::OutOfMemory)?;
         buffer.write(content);
         let start = buffer.range().start;
         let allocation = Allocation {

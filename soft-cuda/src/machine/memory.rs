@@ -2,7 +2,7 @@
 //! [`Place`] only for memory that is there.
 #![allow(unsafe_code)] // The memory of a device is host memory at addresses that the program computes.
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -57,12 +57,24 @@ impl Buffer {
 
     /// Memory that is `UNWRITTEN`; none if there is not as much.
     pub fn new(bytes: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(bytes.max(1), Self::ALIGN).ok()?;
+        let layout = Self::layout(bytes)?;
         // SAFETY: the layout is of at least one byte.
         let start = NonNull::new(unsafe { alloc(layout) })?;
         // SAFETY: as many bytes were just allocated there.
         unsafe { start.write_bytes(UNWRITTEN, layout.size()) };
         Some(Self { start, layout })
+    }
+
+    /// Memory that is zeros, of which the system makes pages when they are written; none if there is not as much.
+    pub fn zeros(bytes: usize) -> Option<Self> {
+        let layout = Self::layout(bytes)?;
+        // SAFETY: the layout is of at least one byte.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { start, layout })
+    }
+
+    fn layout(bytes: usize) -> Option<Layout> {
+        Layout::from_size_align(bytes.max(1), Self::ALIGN).ok()
     }
 
     /// Where it is.

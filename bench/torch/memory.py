@@ -1,0 +1,79 @@
+"""What PyTorch's tensors take at most while it trains the models of train.py, without a GPU: with fake tensors,
+which have sizes and no numbers. A lower bound of what a GPU shows: allocators take more, and cuDNN has workspaces.
+
+    python3 bench/torch/memory.py --recipe olivia --precision bf16 --batch 256
+"""
+
+import argparse
+import weakref
+
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from train import PRECISIONS, RECIPES
+
+# What CUDA's allocations are multiples of.
+GRAIN = 512
+
+
+class Watch(TorchDispatchMode):
+    """Counts the bytes of all storages that live, which no two tensors that share one count twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.live = {}
+        self.now = self.most = 0
+
+    def see(self, tensor):
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.live:
+            return
+        self.live[key] = -(-storage.nbytes() // GRAIN) * GRAIN
+        self.now += self.live[key]
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self.forget, key)
+
+    def forget(self, key):
+        self.now -= self.live.pop(key, 0)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        tree_map_only(torch.Tensor, self.see, out)
+        return out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recipe", choices=RECIPES, required=True)
+    parser.add_argument("--precision", choices=PRECISIONS, default="f32")
+    parser.add_argument("--batch", type=int, default=256)
+    args = parser.parse_args()
+    dtype = PRECISIONS[args.precision]
+    side, build = RECIPES[args.recipe]
+    with FakeTensorMode(), Watch() as watch:
+        model = build()
+        for parameter in model.parameters():
+            if parameter.dim() == 4:
+                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        data = torch.randint(0, 256, (8 * args.batch, 3, side, side), dtype=torch.uint8)
+        labels = torch.arange(8 * args.batch) % 100
+        # State of the optimizer is there from the second step on.
+        for _ in range(3):
+            picked = torch.randint(0, len(data), (args.batch,))
+            images = data[picked].float().div_(127.5).sub_(1)
+            images = images.contiguous(memory_format=torch.channels_last)
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+                logits = model(images)
+            loss = F.cross_entropy(logits.float(), labels[picked])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+    print(f"{args.recipe} {args.precision}, batch {args.batch}: {watch.most / 2**20:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()
