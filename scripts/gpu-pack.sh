@@ -5,16 +5,16 @@
 #   scripts/gpu-pack.sh [FILE]        default: target/gpu-check.tar.xz
 #
 #   FEATURES   cuda (kernels compiled by the LLVM inside and CUDA's libdevice), cuda-nvrtc (by the CUDA
-#              toolkit's libnvrtc), wgpu, autotune; joined by commas. Default cuda-nvrtc,autotune
+#              toolkit's libnvrtc), wgpu, tune, autotune; joined by commas. Default cuda-nvrtc,tune
 #   ALSO       features of a second program in the same file, bench-gpu-2, for a machine on which the
-#              first does not run. Default none; sensible: cuda,autotune
+#              first does not run. Default none; sensible: cuda,tune
 #   LIMIT_MIB  largest size of the file. Default 40
 #   NVRTC      folder with lib/libnvrtc*.so* and include/ to pack along, for machines without a
 #              toolkit; what NVIDIA's Python packages nvidia-cuda-nvrtc, -runtime, -crt and -cccl hold
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-features=${FEATURES:-cuda-nvrtc,autotune}
+features=${FEATURES:-cuda-nvrtc,tune}
 limit=${LIMIT_MIB:-40}
 target=${CARGO_TARGET_DIR:-target}
 say() { printf '%s\n' "gpu-pack.sh: $*" >&2; }

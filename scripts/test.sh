@@ -305,6 +305,16 @@ test_cuda() {
   folder=$(mktemp -d)
   (cd "$folder" && timeout --verbose -k 10 "$limit" "$script" "$bench" gpu --device cuda --parts nccl,parity \
     --precisions f32,bf16,f16 --golden "$golden") || code=$?
+  # Kernels need not run for this: what the Olivia WideResNet takes of a GPU's memory at its full size, at most 1.2 times
+  # what PyTorch's tensors take (docs/gpu.md).
+  (cd "$folder" && SOFT_CUDA_IDLE=1 timeout --verbose -k 10 "$limit" "$script" "$bench" training-trained --model olivia \
+    --ranks 1 --batch 256 --images 2048 --steps 6 --set train.device=cuda --set train.precision=bf16 \
+    --out seconds.json --memory . && python3 - memory-0.json <<'EOF') || code=$?
+import json, sys
+taken = json.load(open(sys.argv[1]))["device_mib"]
+print(f"test.sh: the Olivia WideResNet takes {taken:.0f} MiB of a GPU")
+sys.exit(not 1000 < taken <= 1.2 * 1806)
+EOF
   rm -rf "$folder"
   say "CUDA in software took $((SECONDS - begin)) s"
   return "$code"

@@ -1,15 +1,14 @@
 //! Layers as the reference implementations initialise them, and what they compute in `f32` whatever
 //! the precision of the model is.
 
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-use burn::module::Param;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::MaxPool2d;
 use burn::nn::{Dropout, Initializer, Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::activation::{self, softmax};
 use burn::tensor::{Device, FloatDType, Tensor};
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-use burn_dist::autograd::full_precision;
+
+#[cfg(own_gpu)]
+use crate::gpu;
 
 /// How the weight of a convolution is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +70,9 @@ pub(crate) fn softmax_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 
 /// Dropout, on an autodiff device alone.
 pub(crate) fn dropout<const D: usize>(dropout: &Dropout, x: Tensor<D>) -> Tensor<D> {
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-    if drops(dropout, &x) && x.shape().num_elements() > 0 && kernels::gpu::computes_on(&x.device())
-    {
-        return kernels::gpu::dropout(x, dropout.prob);
+    #[cfg(own_gpu)]
+    if let Some(out) = gpu::dropout(dropout, &x) {
+        return out;
     }
     dropout.forward(x)
 }
@@ -86,80 +84,36 @@ pub(crate) fn drops<const D: usize>(dropout: &Dropout, x: &Tensor<D>) -> bool {
 
 /// GELU with the exact normal distribution.
 pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-    if x.shape().num_elements() > 0 && kernels::gpu::computes_on(&x.device()) {
-        return kernels::gpu::gelu(x);
+    #[cfg(own_gpu)]
+    if let Some(out) = gpu::gelu(&x) {
+        return out;
     }
     activation::gelu(x)
 }
 
-/// A convolution: on a GPU that has tensor cores for its type with them, if its shape suits them.
+/// A convolution.
 pub(crate) fn conv2d(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-    if let Some(padding) = padding(&conv.padding)
-        && is_plain(conv)
-        && kernels::gpu::computes_on(&x.device())
-    {
-        return conv2d_on_gpu(conv, x, padding);
+    #[cfg(own_gpu)]
+    if let Some(out) = gpu::conv2d(conv, &x) {
+        return out;
     }
     conv.forward(x)
 }
 
-/// The same on a GPU. Parameters are read once, whatever computes with them: where they are shards, reading
-/// gathers them.
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-fn conv2d_on_gpu(conv: &Conv2d, x: Tensor<4>, padding: [usize; 2]) -> Tensor<4> {
-    use burn::tensor::{module, ops};
-    let (weight, bias) = (conv.weight.val(), read_bias(&conv.bias));
-    let stride = conv.stride;
-    let options = kernels::gpu::ConvOptions { stride, padding };
-    kernels::gpu::conv2d(&x, &weight, bias.as_ref(), options).unwrap_or_else(|| {
-        let options = ops::ConvOptions::new(stride, padding, [1, 1], 1);
-        let bias = bias.map(|bias| bias.cast(weight.dtype()));
-        module::conv2d(x, weight, bias, options)
-    })
-}
-
-/// A linear layer on the last dimension, as [`conv2d`].
+/// A linear layer on the last dimension.
 pub(crate) fn linear_forward<const D: usize>(linear: &Linear, x: Tensor<D>) -> Tensor<D> {
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-    if kernels::gpu::computes_on(&x.device()) {
-        return linear_on_gpu(linear, x);
+    #[cfg(own_gpu)]
+    if let Some(out) = gpu::linear(linear, &x) {
+        return out;
     }
     linear.forward(x)
 }
 
-/// The same on a GPU, as [`conv2d_on_gpu`].
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-fn linear_on_gpu<const D: usize>(linear: &Linear, x: Tensor<D>) -> Tensor<D> {
-    let (weight, bias) = (linear.weight.val(), read_bias(&linear.bias));
-    kernels::gpu::linear(&x, &weight, bias.as_ref()).unwrap_or_else(|| {
-        let bias = bias.map(|bias| bias.cast(weight.dtype()));
-        burn::tensor::module::linear(x, weight, bias)
-    })
-}
-
-/// A bias as it is: what the products' sums are in is exacter than what models train in.
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-fn read_bias(bias: &Option<Param<Tensor<1>>>) -> Option<Tensor<1>> {
-    bias.as_ref().map(|bias| full_precision(|| bias.val()))
-}
-
 /// The maximum of a sliding window.
 pub(crate) fn max_pool2d(pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-    if let Some(padding) = padding(&pool.padding)
-        && (pool.dilation, pool.ceil_mode) == ([1, 1], false)
-        && kernels::gpu::computes_on(&x.device())
-    {
-        let options = kernels::gpu::PoolOptions {
-            window: pool.kernel_size,
-            stride: pool.stride,
-            padding,
-        };
-        if let Some(out) = kernels::gpu::max_pool2d(x.clone(), options) {
-            return out;
-        }
+    #[cfg(own_gpu)]
+    if let Some(out) = gpu::max_pool2d(pool, &x) {
+        return out;
     }
     pool.forward(x)
 }

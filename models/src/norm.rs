@@ -68,13 +68,13 @@ impl BatchNorm2d {
         if relu { activation::relu(out) } else { out }
     }
 
-    #[cfg(not(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion"))))]
+    #[cfg(not(own_gpu))]
     fn on_gpu(&self, _x: &Tensor<4>, _relu: bool) -> Option<Tensor<4>> {
         None
     }
 
     /// The same on a GPU, as one operation.
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    #[cfg(own_gpu)]
     fn on_gpu(&self, x: &Tensor<4>, relu: bool) -> Option<Tensor<4>> {
         use kernels::gpu;
         let device = x.device();
@@ -187,7 +187,7 @@ impl LayerNorm {
     /// Normalises `x`, \[…, features\]. Computes in `f32` and returns the type of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let (gamma, beta) = full_precision(|| (self.gamma.val(), self.beta.val()));
-        #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+        #[cfg(own_gpu)]
         if x.shape().num_elements() > 0 && kernels::gpu::computes_on(&x.device()) {
             return kernels::gpu::layer_norm(x, [gamma, beta], self.epsilon);
         }

@@ -1,6 +1,6 @@
 //! Operations that are written for GPUs against the same in f64. A GPU is wgpu's, in software where
 //! there is no other, or what `BURN_DIST_TEST_DEVICE` names; docs/gpu.md.
-#![cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#![cfg(own_gpu)]
 
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::device::DeviceChoice;

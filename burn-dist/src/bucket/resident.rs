@@ -150,7 +150,7 @@ pub(super) fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f
 
 /// Sums of the squares of parts of `part`.
 fn squares(part: Tensor<1>) -> Tensor<1> {
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    #[cfg(own_gpu)]
     if kernels::gpu::computes_on(&part.device()) {
         return kernels::gpu::sums_of_squares(part);
     }

@@ -106,7 +106,7 @@ impl World {
         let device = found::device(&pick);
         let untuned = !cfg!(feature = "autotune") && matches!(pick, Pick::Cuda(_) | Pick::Wgpu(_));
         let reason = match untuned {
-            true => format!("{reason}; built without autotune, which finds faster kernels"),
+            true => format!("{reason}; built without autotune, which tries Burn's kernels out"),
             false => reason,
         };
         Ok(ChosenDevice {

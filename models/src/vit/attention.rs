@@ -48,9 +48,9 @@ impl Attention {
 
     /// `softmax(q kᵀ / √d) v` where it is not computed by the processor's kernels.
     fn mix(&self, qkv: Tensor<3>) -> Tensor<3> {
-        #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-        if qkv.shape().num_elements() > 0 && kernels::gpu::computes_on(&qkv.device()) {
-            return kernels::gpu::attention(qkv, self.heads);
+        #[cfg(own_gpu)]
+        if let Some(out) = crate::gpu::attention(&qkv, self.heads) {
+            return out;
         }
         let [batch, tokens, width] = qkv.dims();
         let dim = width / 3;

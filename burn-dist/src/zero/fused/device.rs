@@ -5,12 +5,12 @@ use burn::tensor::Tensor;
 use super::{Fused, FusedState};
 
 /// Whether there are kernels for `device`.
-#[cfg(not(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion"))))]
+#[cfg(not(own_gpu))]
 pub(crate) fn steps_on(_device: &burn::tensor::Device) -> bool {
     false
 }
 
-#[cfg(not(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion"))))]
+#[cfg(not(own_gpu))]
 impl Fused {
     /// Not called where [`steps_on`] says no.
     pub(crate) fn step_on_device(
@@ -25,10 +25,10 @@ impl Fused {
     }
 }
 
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#[cfg(own_gpu)]
 pub(crate) use kernels::gpu::computes_on as steps_on;
 
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#[cfg(own_gpu)]
 mod kernel {
     use kernels::gpu::{AdamStep, SgdStep, adam, sgd, sgd_momentum};
 

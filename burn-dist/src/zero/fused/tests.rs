@@ -144,7 +144,7 @@ fn state_is_restored_or_refused() {
 }
 
 /// The GPU, if there is one; says so if not.
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#[cfg(own_gpu)]
 fn gpu() -> Option<burn::tensor::Device> {
     use crate::device::DeviceChoice;
     use crate::world::World;
@@ -163,7 +163,7 @@ fn gpu() -> Option<burn::tensor::Device> {
 }
 
 /// Of every kind that has a kernel.
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#[cfg(own_gpu)]
 fn variants() -> [Fused; 5] {
     let penalty = Some(WeightDecayConfig::new(0.01));
     let momentum = |dampening, nesterov| {
@@ -184,7 +184,7 @@ fn variants() -> [Fused; 5] {
     ]
 }
 
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#[cfg(own_gpu)]
 #[test]
 fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
     let Some(device) = gpu() else {
@@ -241,7 +241,7 @@ fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
 }
 
 /// Parts have other lengths, and so vectors of another length than the whole has.
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#[cfg(own_gpu)]
 #[test]
 fn a_part_is_stepped_on_a_device_bit_for_bit_as_in_the_whole() {
     let Some(device) = gpu() else {

@@ -1,11 +1,11 @@
 //! Which of the tiles that should be fast is the fastest on this device: tried out once for every shape with
-//! the feature `autotune`, the first of them without it. Results are the same bits in all of them.
+//! the feature `tune`, the first of them without it. Results are the same bits in all of them.
 
-#[cfg(feature = "autotune")]
+#[cfg(feature = "tune")]
 use std::sync::Arc;
 
 use burn_cubecl::tensor::CubeTensor;
-#[cfg(feature = "autotune")]
+#[cfg(feature = "tune")]
 use cubecl::tune::{LocalTuner, Tunable, TunableSet, local_tuner};
 
 use super::tile::Tile;
@@ -15,7 +15,7 @@ pub(super) const CANDIDATES: usize = 3;
 
 /// What `run` makes in one of `tiles`, of which there is at least one. `name` says what is computed, with all
 /// sizes that its time depends on.
-#[cfg(not(feature = "autotune"))]
+#[cfg(not(feature = "tune"))]
 pub(super) fn fastest(
     _name: impl Fn() -> String,
     _like: &CubeTensor,
@@ -27,7 +27,7 @@ pub(super) fn fastest(
 
 /// What `run` makes in one of `tiles`, of which there is at least one. `name` says what is computed, with all
 /// sizes that its time depends on.
-#[cfg(feature = "autotune")]
+#[cfg(feature = "tune")]
 pub(super) fn fastest(
     name: impl Fn() -> String,
     like: &CubeTensor,
@@ -54,7 +54,7 @@ pub(super) fn fastest(
 }
 
 /// What the tuner is given.
-#[cfg(feature = "autotune")]
+#[cfg(feature = "tune")]
 #[derive(Clone)]
 struct Candidates {
     name: String,
@@ -62,7 +62,7 @@ struct Candidates {
     run: Arc<dyn Fn(Tile) -> CubeTensor + Send + Sync>,
 }
 
-#[cfg(feature = "autotune")]
+#[cfg(feature = "tune")]
 impl Candidates {
     fn run(self, n: usize) -> Result<CubeTensor, String> {
         let tile = self.tiles.get(n).copied();

@@ -1,0 +1,77 @@
+//! Layers on GPUs: with the operations of `kernels::gpu` where these are used on the device. Each is nothing
+//! elsewhere, for the caller to take Burn's.
+//!
+//! Parameters are read once, whatever computes with them: where they are shards, reading gathers them.
+
+use burn::module::Param;
+use burn::nn::conv::Conv2d;
+use burn::nn::pool::MaxPool2d;
+use burn::nn::{Dropout, Linear};
+use burn::tensor::{Tensor, module, ops};
+use burn_dist::autograd::full_precision;
+use kernels::gpu;
+
+use crate::layers::{drops, is_plain, padding};
+
+/// Whether `x` has values, on a device that the operations are used on.
+fn takes<const D: usize>(x: &Tensor<D>) -> bool {
+    x.shape().num_elements() > 0 && gpu::computes_on(&x.device())
+}
+
+/// Dropout, if anything drops out.
+pub(crate) fn dropout<const D: usize>(dropout: &Dropout, x: &Tensor<D>) -> Option<Tensor<D>> {
+    (drops(dropout, x) && takes(x)).then(|| gpu::dropout(x.clone(), dropout.prob))
+}
+
+/// GELU with the exact normal distribution.
+pub(crate) fn gelu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
+    takes(x).then(|| gpu::gelu(x.clone()))
+}
+
+/// Attention of as many heads among the queries, keys and values in `qkv`, \[batch, tokens, 3 · features\].
+pub(crate) fn attention(qkv: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
+    takes(qkv).then(|| gpu::attention(qkv.clone(), heads))
+}
+
+/// A convolution, on tensor cores if the device has them for its type.
+pub(crate) fn conv2d(conv: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
+    let padding = padding(&conv.padding).filter(|_| is_plain(conv) && takes(x))?;
+    let (weight, bias) = (conv.weight.val(), read_bias(&conv.bias));
+    let stride = conv.stride;
+    let options = gpu::ConvOptions { stride, padding };
+    Some(
+        gpu::conv2d(x, &weight, bias.as_ref(), options).unwrap_or_else(|| {
+            let options = ops::ConvOptions::new(stride, padding, [1, 1], 1);
+            let bias = bias.map(|bias| bias.cast(weight.dtype()));
+            module::conv2d(x.clone(), weight, bias, options)
+        }),
+    )
+}
+
+/// A linear layer on the last dimension, on tensor cores if the device has them for its type.
+pub(crate) fn linear<const D: usize>(linear: &Linear, x: &Tensor<D>) -> Option<Tensor<D>> {
+    if !takes(x) {
+        return None;
+    }
+    let (weight, bias) = (linear.weight.val(), read_bias(&linear.bias));
+    Some(gpu::linear(x, &weight, bias.as_ref()).unwrap_or_else(|| {
+        let bias = bias.map(|bias| bias.cast(weight.dtype()));
+        module::linear(x.clone(), weight, bias)
+    }))
+}
+
+/// A bias as it is: what the products' sums are in is exacter than what models train in.
+fn read_bias(bias: &Option<Param<Tensor<1>>>) -> Option<Tensor<1>> {
+    bias.as_ref().map(|bias| full_precision(|| bias.val()))
+}
+
+/// The maximum of a sliding window.
+pub(crate) fn max_pool2d(pool: &MaxPool2d, x: &Tensor<4>) -> Option<Tensor<4>> {
+    let is_plain = pool.dilation == [1, 1] && !pool.ceil_mode;
+    let options = gpu::PoolOptions {
+        window: pool.kernel_size,
+        stride: pool.stride,
+        padding: padding(&pool.padding).filter(|_| is_plain && takes(x))?,
+    };
+    gpu::max_pool2d(x.clone(), options)
+}
