@@ -65,6 +65,11 @@ fn read_bias(bias: &Option<Param<Tensor<1>>>) -> Option<Tensor<1>> {
     bias.as_ref().map(|bias| full_precision(|| bias.val()))
 }
 
+/// The mean over the first rows and columns.
+pub(crate) fn mean_of(x: &Tensor<4>, part: [usize; 2]) -> Option<Tensor<2>> {
+    takes(x).then(|| gpu::mean_of_pixels(x.clone(), part))?
+}
+
 /// The maximum of a sliding window.
 pub(crate) fn max_pool2d(pool: &MaxPool2d, x: &Tensor<4>) -> Option<Tensor<4>> {
     let is_plain = pool.dilation == [1, 1] && !pool.ceil_mode;

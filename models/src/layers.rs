@@ -49,8 +49,17 @@ pub(crate) fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
     LinearConfig::new(inputs, outputs).init(device)
 }
 
-/// The mean over all positions: \[batch, channels, height, width\] to \[batch, channels\].
-pub(crate) fn global_mean(x: Tensor<4>) -> Tensor<2> {
+/// The mean over the first rows and columns: \[batch, channels, height, width\] to \[batch, channels\].
+pub(crate) fn mean_of(x: Tensor<4>, part: [usize; 2]) -> Tensor<2> {
+    #[cfg(own_gpu)]
+    if let Some(out) = gpu::mean_of(&x, part) {
+        return out;
+    }
+    let [batch, channels, rows, columns] = x.dims();
+    let x = match [rows, columns] == part {
+        true => x,
+        false => x.slice([0..batch, 0..channels, 0..part[0], 0..part[1]]),
+    };
     in_f32(x, |x| x.mean_dim(3).mean_dim(2)).flatten(1, 3)
 }
 

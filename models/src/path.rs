@@ -19,7 +19,7 @@ use burn_dist::autograd::full_precision;
 use kernels::ConvMethod;
 use kernels::burn as own;
 
-use crate::layers::{self, drops, global_mean, in_f32, linear_forward};
+use crate::layers::{self, drops, in_f32, linear_forward};
 use crate::norm::{BatchNorm2d, LayerNorm};
 
 /// What the layers of a model compute with in one forward pass.
@@ -259,14 +259,14 @@ impl Path {
 
     /// The mean over the first `height` rows and `width` columns: \[batch, channels\].
     pub fn mean_of(self, x: Tensor<4>, [height, width]: [usize; 2]) -> Tensor<2> {
-        let (rows, columns) = (0..height, 0..width);
-        let [batch, channels, _, last] = x.dims();
+        let [batch, _, _, channels] = x.dims();
         let whole = self.size(&x) == [height, width];
         match self {
             Self::Own { .. } if whole => own::mean_of_pixels(x),
-            Self::Own { .. } => own::mean_of_pixels(x.slice([0..batch, rows, columns, 0..last])),
-            Self::Burn if whole => global_mean(x),
-            Self::Burn => global_mean(x.slice([0..batch, 0..channels, rows, columns])),
+            Self::Own { .. } => {
+                own::mean_of_pixels(x.slice([0..batch, 0..height, 0..width, 0..channels]))
+            }
+            Self::Burn => layers::mean_of(x, [height, width]),
         }
     }
 

@@ -8,7 +8,7 @@ use burn_dist::world::World;
 use kernels::burn::{Choice, scoped};
 use kernels::gpu::{
     PoolOptions, attention, batch_norm, batch_norm_train, computes_on, dropout, gelu, layer_norm,
-    max_pool2d, softmax, sums_of_squares,
+    max_pool2d, mean_of_pixels, softmax, sums_of_squares,
 };
 
 const EPSILON: f64 = 1e-5;
@@ -896,6 +896,49 @@ fn gpu_max_pooling_is_the_first_maximum_of_each_window() {
     let odd = Tensor::<1>::from_floats([1.0, f32::NAN, 2.0, 0.0], &device).reshape([1, 1, 2, 2]);
     let out = max_pool2d(odd, options([2, 2], [2, 2], [0, 0])).unwrap();
     assert!(numbers(out)[0].is_nan());
+}
+
+#[test]
+fn gpu_means_are_over_the_first_rows_and_columns() {
+    let Some(device) = device("means on a GPU") else {
+        return;
+    };
+    for (shape, part) in [
+        ([3, 8, 5, 4], [5, 4]),
+        ([2, 6, 8, 8], [7, 7]),
+        ([2, 5, 3, 6], [1, 6]),
+    ] {
+        let [batch, channels, rows, columns] = shape;
+        let mut random = fastrand::Rng::with_seed(4);
+        let count = shape.iter().product();
+        let values: Vec<f32> = (0..count).map(|_| random.f32() - 0.5).collect();
+        let share = 1.0 / (part[0] * part[1]) as f64;
+        let mut expected = vec![0.0; batch * channels];
+        let mut dx = vec![0.0; count];
+        for (at, value) in values.iter().enumerate() {
+            let (plane, row, column) = (at / columns / rows, at / columns % rows, at % columns);
+            if row < part[0] && column < part[1] {
+                expected[plane] += f64::from(*value) * share;
+                dx[at] = (plane as f64 + 1.0) * share;
+            }
+        }
+        let tracked = device.clone().autodiff();
+        let x = Tensor::<1>::from_floats(values.as_slice(), &tracked).reshape(shape);
+        let x = x.require_grad();
+        let out = mean_of_pixels(x.clone(), part).unwrap();
+        assert_eq!(out.dims(), [batch, channels]);
+        let dy: Vec<f32> = (0..expected.len())
+            .map(|plane| plane as f32 + 1.0)
+            .collect();
+        let dy = Tensor::<1>::from_floats(dy.as_slice(), &tracked).reshape(out.dims());
+        let gradients = (out.clone() * dy).sum().backward();
+        let what = format!("the mean over {part:?} of {shape:?}");
+        close(&what, &expected, &numbers(out), 1e-6);
+        close(&what, &dx, &numbers(x.grad(&gradients).unwrap()), 1e-6);
+        for outside in [[rows + 1, 1], [1, columns + 1], [0, 1]] {
+            assert!(mean_of_pixels(x.clone(), outside).is_none());
+        }
+    }
 }
 
 /// The share of the normal distribution below `x`, by its density's integral (Simpson's rule).

@@ -36,7 +36,10 @@ pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
 }
 
 /// The result of `operation` for `x` alone.
-pub(super) fn apply<const D: usize>(operation: Arc<dyn Operation<1>>, x: Tensor<D>) -> Tensor<D> {
+pub(super) fn apply<const D: usize, const R: usize>(
+    operation: Arc<dyn Operation<1>>,
+    x: Tensor<D>,
+) -> Tensor<R> {
     Tensor::from_dispatch(Dispatch::unary(x.into_dispatch(), operation))
 }
 
