@@ -54,8 +54,8 @@ impl Pool {
         } = options;
         let size = |d: usize| {
             let sees = padding[d] <= window[d] / 2;
-            let steps = (source[d] + 2 * padding[d]).checked_sub(window[d])?;
-            let steps = steps.checked_div(stride[d])?;
+            let padded = padding[d].checked_mul(2)?.checked_add(source[d])?;
+            let steps = padded.checked_sub(window[d])?.checked_div(stride[d])?;
             (sees && window[d] > 0 && source[d] > 0).then_some(steps + 1)
         };
         Some(Self {
@@ -81,7 +81,7 @@ impl Operation<1> for Pool {
                 x.client(),
                 calculate_cube_count_elemwise(x.client(), vectors, cube()),
                 cube(),
-                x.address(),
+                x.address().max(out.address()),
                 x.vector(),
                 x.arg(),
                 out.arg(),
@@ -113,7 +113,7 @@ impl Operation<1> for Pool {
                 x.client(),
                 calculate_cube_count_elemwise(x.client(), vectors, cube()),
                 cube(),
-                x.address(),
+                x.address().max(dy.address()),
                 x.vector(),
                 x.arg(),
                 dy.arg(),
@@ -133,13 +133,14 @@ impl Operation<1> for Pool {
     }
 }
 
-/// First and last but one place under a window, in one direction.
+/// The first of some places or steps, and the one behind the last.
 #[derive(CubeType)]
 struct Seen {
     start: usize,
     end: usize,
 }
 
+/// What a window sees, in one direction.
 #[cube]
 fn seen(
     step: usize,
@@ -155,7 +156,7 @@ fn seen(
     }
 }
 
-/// First and last but one step whose window sees a place.
+/// The steps whose windows see a place.
 #[cube]
 fn seeing(
     place: usize,
@@ -319,6 +320,10 @@ mod tests {
             ([0, 5], OPTIONS),
             ([8, 5], with(|o| o.padding = [2, 0])),
             ([8, 5], with(|o| o.stride = [0, 1])),
+            (
+                [8, 5],
+                with(|o| (o.window, o.padding) = ([usize::MAX; 2], [usize::MAX / 2; 2])),
+            ),
             ([8, 5], with(|o| o.window = [0, 2])),
         ] {
             assert_eq!(Pool::new(source, options), None, "{source:?} {options:?}");
