@@ -140,37 +140,28 @@ struct Seen {
     end: usize,
 }
 
-/// What a window sees, in one direction.
+/// What the window of a step sees, in one direction.
 #[cube]
-fn seen(
-    step: usize,
-    #[comptime] stride: usize,
-    #[comptime] window: usize,
-    #[comptime] padding: usize,
-    #[comptime] size: usize,
-) -> Seen {
-    let start = step * stride;
+fn seen(step: usize, #[comptime] pool: Pool, #[comptime] d: usize) -> Seen {
+    let (window, padding) = comptime!((pool.window[d], pool.padding[d]));
+    let start = step * comptime!(pool.stride[d]);
+    let end = comptime!(pool.source[d] + padding);
     Seen {
         start: start.max(padding) - padding,
-        end: (start + window).min(size + padding) - padding,
+        end: (start + window).min(end) - padding,
     }
 }
 
-/// The steps whose windows see a place.
+/// The steps whose windows see a place, in one direction.
 #[cube]
-fn seeing(
-    place: usize,
-    #[comptime] stride: usize,
-    #[comptime] window: usize,
-    #[comptime] padding: usize,
-    #[comptime] steps: usize,
-) -> Seen {
-    let place = place + padding;
+fn seeing(place: usize, #[comptime] pool: Pool, #[comptime] d: usize) -> Seen {
+    let (window, stride) = comptime!((pool.window[d], pool.stride[d]));
+    let place = place + comptime!(pool.padding[d]);
     // The first window that ends behind it.
     let start = (place + stride).max(window) - window;
     Seen {
         start: start / stride,
-        end: (place / stride + 1).min(steps),
+        end: (place / stride + 1).min(comptime!(pool.result[d])),
     }
 }
 
@@ -189,20 +180,8 @@ fn largest_of_each<F: Float, N: Size>(
         let (pixel, column) = (at / columns, at % columns);
         let (line, right) = (pixel / pool.result[1], pixel % pool.result[1]);
         let (image, down) = (line / pool.result[0], line % pool.result[0]);
-        let rows = seen(
-            down,
-            pool.stride[0],
-            pool.window[0],
-            pool.padding[0],
-            pool.source[0],
-        );
-        let places = seen(
-            right,
-            pool.stride[1],
-            pool.window[1],
-            pool.padding[1],
-            pool.source[1],
-        );
+        let rows = seen(down, pool, 0usize);
+        let places = seen(right, pool, 1usize);
         let image = image * pool.source[0];
         let first = (image + rows.start) * pool.source[1] + places.start;
         let mut largest = Vector::<f32, N>::cast_from(x[first * columns + column]);
@@ -240,36 +219,12 @@ fn gradient_of_each<F: Float, N: Size>(
         let (image, down) = (line / pool.source[0], line % pool.source[0]);
         let own = Vector::<f32, N>::cast_from(x[at]);
         let mut sum = Vector::<f32, N>::new(0.0f32);
-        let lines = seeing(
-            down,
-            pool.stride[0],
-            pool.window[0],
-            pool.padding[0],
-            pool.result[0],
-        );
-        let steps = seeing(
-            right,
-            pool.stride[1],
-            pool.window[1],
-            pool.padding[1],
-            pool.result[1],
-        );
+        let lines = seeing(down, pool, 0usize);
+        let steps = seeing(right, pool, 1usize);
         for line in lines.start..lines.end {
             for step in steps.start..steps.end {
-                let rows = seen(
-                    line,
-                    pool.stride[0],
-                    pool.window[0],
-                    pool.padding[0],
-                    pool.source[0],
-                );
-                let places = seen(
-                    step,
-                    pool.stride[1],
-                    pool.window[1],
-                    pool.padding[1],
-                    pool.source[1],
-                );
+                let rows = seen(line, pool, 0usize);
+                let places = seen(step, pool, 1usize);
                 let from = (image * pool.result[0] + line) * pool.result[1] + step;
                 let mut gradient = Vector::<f32, N>::cast_from(dy[from * columns + column]);
                 for row in rows.start..rows.end {
