@@ -36,14 +36,14 @@ pub(crate) fn attention(qkv: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
 /// A convolution, on tensor cores if the device has them for its type.
 pub(crate) fn conv2d(conv: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
     let padding = padding(&conv.padding).filter(|_| is_plain(conv) && takes(x))?;
-    let (weight, bias) = (conv.weight.val(), read_bias(&conv.bias));
+    let (weight, bias) = parameters(&conv.weight, &conv.bias);
     let stride = conv.stride;
     let options = gpu::ConvOptions { stride, padding };
     Some(
         gpu::conv2d(x, &weight, bias.as_ref(), options).unwrap_or_else(|| {
             let options = ops::ConvOptions::new(stride, padding, [1, 1], 1);
-            let bias = bias.map(|bias| bias.cast(weight.dtype()));
-            module::conv2d(x.clone(), weight, bias, options)
+            let bias = bias.map(|bias| bias.cast(x.dtype()));
+            module::conv2d(x.clone(), weight.cast(x.dtype()), bias, options)
         }),
     )
 }
@@ -53,16 +53,20 @@ pub(crate) fn linear<const D: usize>(linear: &Linear, x: &Tensor<D>) -> Option<T
     if !takes(x) {
         return None;
     }
-    let (weight, bias) = (linear.weight.val(), read_bias(&linear.bias));
+    let (weight, bias) = parameters(&linear.weight, &linear.bias);
     Some(gpu::linear(x, &weight, bias.as_ref()).unwrap_or_else(|| {
-        let bias = bias.map(|bias| bias.cast(weight.dtype()));
-        module::linear(x.clone(), weight, bias)
+        let bias = bias.map(|bias| bias.cast(x.dtype()));
+        module::linear(x.clone(), weight.cast(x.dtype()), bias)
     }))
 }
 
-/// A bias as it is: what the products' sums are in is exacter than what models train in.
-fn read_bias(bias: &Option<Param<Tensor<1>>>) -> Option<Tensor<1>> {
-    bias.as_ref().map(|bias| full_precision(|| bias.val()))
+/// Weight and bias as they are: the products round a weight themselves, and give a gradient that is not rounded;
+/// their sums, to which a bias is added, are exacter than what models train in.
+fn parameters<const D: usize>(
+    weight: &Param<Tensor<D>>,
+    bias: &Option<Param<Tensor<1>>>,
+) -> (Tensor<D>, Option<Tensor<1>>) {
+    full_precision(|| (weight.val(), bias.as_ref().map(Param::val)))
 }
 
 /// The mean over the first rows and columns.

@@ -7,7 +7,7 @@ use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::channels::{self, backward, forward};
+use super::channels::{self, forward};
 use super::matrix::{Matrix, primitive, row_of};
 use super::operation::{Operation, apply_with};
 
@@ -141,12 +141,7 @@ impl Operation<3> for BatchNorm {
             let dx = channels::input_gradient(&x, &dy, lines, &sums, self.relu);
             dx.into_images()
         });
-        let parameter = |row| Some(row_of(&sums, row));
-        [
-            input,
-            parameter(backward::WEIGHT),
-            parameter(backward::BIAS),
-        ]
+        [input, Some(sums.weight), Some(sums.bias)]
     }
 
     fn reads_input(&self) -> bool {

@@ -28,18 +28,23 @@ pub(super) mod forward {
     pub const ROWS: usize = 4;
 }
 
-/// Rows of what backward computes for every channel.
-pub(super) mod backward {
-    /// Gradient of the weight.
-    pub const WEIGHT: usize = 0;
-    /// Gradient of the bias.
-    pub const BIAS: usize = 1;
-    /// What the deviation from the mean is multiplied by in the gradient of the input.
-    pub const SLOPE: usize = 2;
+/// Rows of what the gradient of the input needs of every channel.
+mod backward {
+    /// What the deviation from the mean is multiplied by.
+    pub const SLOPE: usize = 0;
     /// What is added then.
-    pub const OFFSET: usize = 3;
+    pub const OFFSET: usize = 1;
     /// How many there are.
-    pub const ROWS: usize = 4;
+    pub const ROWS: usize = 2;
+}
+
+/// What is summed up over all pixels in backward.
+pub(super) struct GradientSums {
+    /// Gradients of the parameters, \[channels\].
+    pub weight: CubeTensor,
+    pub bias: CubeTensor,
+    /// For the gradient of the input: \[[`backward::ROWS`], channels\].
+    lines: CubeTensor,
 }
 
 /// Mean, variance, and the line that normalises each channel: \[[`forward::ROWS`], channels\].
@@ -149,19 +154,20 @@ pub(super) fn normalise(x: &Matrix, lines: &CubeTensor, relu: bool) -> Matrix {
     out
 }
 
-/// Gradients of weight and bias, and what the input's needs: \[[`backward::ROWS`], channels\].
+/// The gradients of weight and bias, and what the input's needs.
 pub(super) fn gradient_sums(
     x: &Matrix,
     dy: &Matrix,
     lines: &CubeTensor,
     epsilon: f32,
     relu: bool,
-) -> CubeTensor {
+) -> GradientSums {
     let (rows, channels, vector) = (x.rows(), x.columns(), x.vector());
     let division = Division::new(rows, x.row_vectors());
     let client = x.client();
     let sums = x.numbers([division.parts, 2, channels]);
-    let out = x.numbers([backward::ROWS, channels]);
+    let [to_weight, to_bias] = [(); 2].map(|()| x.numbers([channels]));
+    let to_input = x.numbers([backward::ROWS, channels]);
     // SAFETY: `dy` is as large as `x`; else as in `moments`.
     unsafe {
         sum_gradients::launch_unchecked(
@@ -193,14 +199,20 @@ pub(super) fn gradient_sums(
             vector,
             arg(lines),
             arg(&sums),
-            arg(&out),
+            arg(&to_weight),
+            arg(&to_bias),
+            arg(&to_input),
             division.parts,
             division.columns,
             rows as f32,
             epsilon,
         );
     }
-    out
+    GradientSums {
+        weight: to_weight,
+        bias: to_bias,
+        lines: to_input,
+    }
 }
 
 /// The gradient of the input.
@@ -208,7 +220,7 @@ pub(super) fn input_gradient(
     x: &Matrix,
     dy: &Matrix,
     lines: &CubeTensor,
-    sums: &CubeTensor,
+    sums: &GradientSums,
     relu: bool,
 ) -> Matrix {
     let (vector, out) = (x.vector(), x.empty_like());
@@ -224,7 +236,7 @@ pub(super) fn input_gradient(
             x.arg(),
             dy.arg(),
             arg(lines),
-            arg(sums),
+            arg(&sums.lines),
             out.arg(),
             x.row_vectors(),
             vectors,
@@ -408,7 +420,9 @@ fn sum_gradients<F: Float, N: Size>(
 fn finish_gradients<N: Size>(
     lines: &[Vector<f32, N>],
     sums: &[Vector<f32, N>],
-    out: &mut [Vector<f32, N>],
+    to_weight: &mut [Vector<f32, N>],
+    to_bias: &mut [Vector<f32, N>],
+    to_input: &mut [Vector<f32, N>],
     parts: usize,
     columns: usize,
     rows: f32,
@@ -423,10 +437,10 @@ fn finish_gradients<N: Size>(
         let variance = lines[forward::VARIANCE * columns + column] + Vector::<f32, N>::new(epsilon);
         let scale = lines[forward::SCALE * columns + column];
         let zero = Vector::<f32, N>::new(0.0f32);
-        out[backward::WEIGHT * columns + column] = second / variance.sqrt();
-        out[backward::BIAS * columns + column] = first;
-        out[backward::SLOPE * columns + column] = zero - scale * (second / (rows * variance));
-        out[backward::OFFSET * columns + column] = zero - scale * (first / rows);
+        to_weight[column] = second / variance.sqrt();
+        to_bias[column] = first;
+        to_input[backward::SLOPE * columns + column] = zero - scale * (second / (rows * variance));
+        to_input[backward::OFFSET * columns + column] = zero - scale * (first / rows);
     }
 }
 

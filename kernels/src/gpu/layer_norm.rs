@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::matrix::{Matrix, row_of};
+use super::matrix::Matrix;
 use super::operation::{Operation, apply_with};
-use super::tokens::{self, backward};
+use super::tokens;
 
 /// Normalises each row of `x`, \[…, features\], by its own mean and variance; `weight` and `bias` are
 /// \[features\]. Sums are in `f32` whatever the type of `x`, and so is what is kept of them. For a device
@@ -69,13 +69,12 @@ impl Operation<3> for LayerNorm {
         };
         let Kept { weight, moments } = kept;
         let (x, dy) = (Matrix::new(x), Matrix::new(dy));
-        let sums = tokens::gradient_sums(&x, &dy, moments);
+        let [to_weight, to_bias] = tokens::parameter_gradients(&x, &dy, moments);
         let input = to_first.then(|| tokens::input_gradient(&x, &dy, weight, moments));
-        let parameter = |row| Some(row_of(&sums, row));
         [
             input.map(Matrix::into_tensor),
-            parameter(backward::WEIGHT),
-            parameter(backward::BIAS),
+            Some(to_weight),
+            Some(to_bias),
         ]
     }
 

@@ -11,16 +11,6 @@ use super::matrix::{Matrix, arg};
 use super::rows::{cubes, row_of_unit, row_sum, width};
 use super::sums::{Division, FINISH_WIDTH, cube, end_of_part, over_parts, write_part};
 
-/// Rows of what backward computes for every feature.
-pub(super) mod backward {
-    /// Gradient of the weight.
-    pub const WEIGHT: usize = 0;
-    /// Gradient of the bias.
-    pub const BIAS: usize = 1;
-    /// How many there are.
-    pub const ROWS: usize = 2;
-}
-
 /// The normalised rows, and mean and inverse deviation of each: \[rows, 2\].
 pub(super) fn normalise(
     x: &Matrix,
@@ -82,11 +72,15 @@ pub(super) fn input_gradient(
     out
 }
 
-/// Gradients of weight and bias: \[[`backward::ROWS`], features\].
-pub(super) fn gradient_sums(x: &Matrix, dy: &Matrix, moments: &CubeTensor) -> CubeTensor {
+/// Gradients of weight and bias, \[features\] each.
+pub(super) fn parameter_gradients(
+    x: &Matrix,
+    dy: &Matrix,
+    moments: &CubeTensor,
+) -> [CubeTensor; 2] {
     let division = Division::new(x.rows(), x.row_vectors());
     let sums = x.numbers([division.parts, 2, x.columns()]);
-    let out = x.numbers([backward::ROWS, x.columns()]);
+    let [weight, bias] = [(); 2].map(|()| x.numbers([x.columns()]));
     // SAFETY: the division covers the rows and columns of `x` and `dy`, `sums` has room for all parts,
     // and `moments` has all rows.
     unsafe {
@@ -108,7 +102,7 @@ pub(super) fn gradient_sums(x: &Matrix, dy: &Matrix, moments: &CubeTensor) -> Cu
             x.elem(),
         );
     }
-    // SAFETY: both have a number for each column, and `sums` as many parts as are said.
+    // SAFETY: all have a number for each column, and `sums` as many parts as are said.
     unsafe {
         finish_gradients::launch_unchecked(
             x.client(),
@@ -117,12 +111,13 @@ pub(super) fn gradient_sums(x: &Matrix, dy: &Matrix, moments: &CubeTensor) -> Cu
             AddressType::default(),
             x.vector(),
             arg(&sums),
-            arg(&out),
+            arg(&weight),
+            arg(&bias),
             division.parts,
             division.columns,
         );
     }
-    out
+    [weight, bias]
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -265,7 +260,8 @@ fn sum_gradients<F: Float, N: Size>(
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn finish_gradients<N: Size>(
     sums: &[Vector<f32, N>],
-    out: &mut [Vector<f32, N>],
+    weight: &mut [Vector<f32, N>],
+    bias: &mut [Vector<f32, N>],
     parts: usize,
     columns: usize,
 ) {
@@ -274,7 +270,7 @@ fn finish_gradients<N: Size>(
     let first = over_parts::<N>(sums, column, parts, columns, 0usize);
     let second = over_parts::<N>(sums, column, parts, columns, 1usize);
     if unit < FINISH_WIDTH && column < columns {
-        out[backward::BIAS * columns + column] = first;
-        out[backward::WEIGHT * columns + column] = second;
+        bias[column] = first;
+        weight[column] = second;
     }
 }

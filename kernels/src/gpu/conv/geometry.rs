@@ -91,6 +91,11 @@ impl Geometry {
         }
     }
 
+    /// Places under the window.
+    pub fn in_window(self) -> u32 {
+        self.window[0] * self.window[1]
+    }
+
     /// Pixels of the result of all images.
     pub fn pixels(self) -> u32 {
         self.batch * self.result[0] * self.result[1]

@@ -3,7 +3,7 @@
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::{permute, permute_nchw_to_nhwc, permute_nhwc_to_nchw};
+use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::client::Client;
@@ -13,6 +13,7 @@ use cubecl::prelude::*;
 
 use super::super::matrix::arg;
 use super::super::sums::cube;
+use super::arrange::{Matrices, transposed};
 use super::bias::gradient_of_bias;
 use super::geometry::Geometry;
 use super::operation::Product;
@@ -44,12 +45,18 @@ pub(super) struct Convolution {
     pub images: Vec<Tile>,
     pub weight: Vec<Tile>,
     pub parts: Parts,
+    /// Of the images, and so of all that is multiplied.
+    dtype: DType,
+    /// Of the weight and its gradient.
+    weight_dtype: DType,
 }
 
 impl Convolution {
-    /// If the device has the instructions for numbers of this type, and memory.
+    /// If the device has the instructions for numbers of the type of `x`, and memory. The weight is in f32 or that.
     pub fn new(x: &CubeTensor, weight: &CubeTensor, geometry: Geometry) -> Option<Self> {
-        if weight.dtype != x.dtype || !has_instructions(&x.client, x.dtype) {
+        let weight_dtype = weight.dtype;
+        let can_be_read = [DType::F32, x.dtype].contains(&weight_dtype);
+        if !can_be_read || !has_instructions(&x.client, x.dtype) {
             return None;
         }
         let wide = geometry.widened()?;
@@ -69,7 +76,33 @@ impl Convolution {
             images,
             weight,
             parts,
+            dtype: x.dtype,
+            weight_dtype,
         })
+    }
+
+    /// The result for a weight [`Self::arranged`] as \[out, window, in\]. `bias` is \[out\] in f32.
+    pub fn convolve(
+        &self,
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: Option<CubeTensor>,
+    ) -> CubeTensor {
+        let outputs = self.geometry.outputs;
+        let bias = bias.map(|bias| widen(into_contiguous(bias), [1, 1, 1, self.wide.outputs]));
+        self.slide([x, weight], bias, self.wide.slide(), outputs, &self.result)
+    }
+
+    /// The gradient of the images for that of the result and a weight [`Self::arranged`] as \[in, window, out\].
+    pub fn convolve_back(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
+        let (slide, inputs) = (self.wide.slide_back(), self.geometry.inputs);
+        self.slide([dy, weight], None, slide, inputs, &self.images)
+    }
+
+    /// A weight for the product: these matrices of `sizes`, transposed.
+    pub fn arranged(&self, weight: CubeTensor, sizes: impl Fn(Geometry) -> Matrices) -> CubeTensor {
+        let (given, wide) = (sizes(self.geometry), sizes(self.wide));
+        transposed(weight, given, wide, self.dtype)
     }
 
     /// Either of them, of so many channels.
@@ -83,8 +116,6 @@ impl Convolution {
     ) -> CubeTensor {
         let batch = self.geometry.batch;
         let source = widen_images(source, batch, slide.source, slide.depth);
-        let [rows, columns] = slide.window;
-        let weight = widen(weight, [slide.features, rows, columns, slide.depth]);
         let (dtype, has_bias) = (source.dtype, bias.is_some());
         let name = || format!("{dtype:?} {batch} {slide:?} {has_bias}");
         let like = source.clone();
@@ -99,34 +130,34 @@ impl Product for Convolution {
     /// The result, \[batch, out, out height, out width\], with its channels last in memory.
     /// `bias` is \[out\] in f32.
     fn forward(&self, x: CubeTensor, weight: CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
-        let weight = into_contiguous(permute_nchw_to_nhwc(weight));
-        let outputs = self.geometry.outputs;
-        let bias = bias.map(|bias| widen(into_contiguous(bias), [1, 1, 1, self.wide.outputs]));
-        self.slide([x, weight], bias, self.wide.slide(), outputs, &self.result)
+        let weight = self.arranged(weight, |sizes| Matrices {
+            count: sizes.outputs,
+            rows: sizes.inputs,
+            columns: sizes.in_window(),
+        });
+        self.convolve(x, weight, bias)
     }
 
     /// The gradient of the images for that of the result.
     fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
-        let weight = into_contiguous(permute(weight, &[1, 2, 3, 0]));
-        let inputs = self.geometry.inputs;
-        let slide = self.wide.slide_back();
-        self.slide([dy, weight], None, slide, inputs, &self.images)
+        let weight = self.arranged(weight, |sizes| Matrices {
+            count: 1,
+            rows: sizes.outputs,
+            columns: sizes.inputs * sizes.in_window(),
+        });
+        self.convolve_back(dy, weight)
     }
 
-    /// The gradient of the weight for that of the result, \[out, in, window height, window width\]; in memory,
-    /// channels that go in come last.
+    /// The gradient of the weight for that of the result, \[out, in, window height, window width\].
     fn gradient_of_weight(&self, x: CubeTensor, dy: CubeTensor) -> CubeTensor {
-        let (geometry, wide, parts) = (self.geometry, self.wide, self.parts);
+        let (wide, parts) = (self.wide, self.parts);
         let slide = wide.slide();
         let x = widen_images(x, wide.batch, slide.source, slide.depth);
         let dy = widen_images(dy, wide.batch, slide.result, slide.features);
-        let like = x.clone();
+        let (like, weight) = (x.clone(), (self.geometry, self.weight_dtype));
         let name = || format!("{:?} {wide:?}", like.dtype);
-        let run = move |tile| weigh(&x, &dy, wide, tile, parts);
-        let out = fastest(name, &like, &self.weight, run);
-        let [rows, columns] = slide.window;
-        let shape = [geometry.outputs, rows, columns, geometry.inputs];
-        permute_nhwc_to_nchw(widen(out, shape))
+        let run = move |tile| weigh([&x, &dy], wide, tile, parts, weight);
+        fastest(name, &like, &self.weight, run)
     }
 
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor {
@@ -141,27 +172,27 @@ fn widen_images(images: CubeTensor, batch: u32, size: [u32; 2], channels: u32) -
     widen(images, [batch, height, width, channels])
 }
 
-/// The gradient of a weight in one tile.
+/// The gradient of a weight in one tile, with the channels and in the type that are said.
 fn weigh(
-    x: &CubeTensor,
-    dy: &CubeTensor,
-    geometry: Geometry,
+    [x, dy]: [&CubeTensor; 2],
+    wide: Geometry,
     tile: Tile,
     parts: Parts,
+    (weight, dtype): (Geometry, DType),
 ) -> CubeTensor {
-    let slide = geometry.slide();
+    let slide = wide.slide();
     let beside = slide.under_window().div_ceil(tile.columns() as u32);
     let below = slide.features.div_ceil(tile.rows() as u32);
     let [height, width] = slide.window;
-    let shape = [slide.features, height, width, slide.depth];
     let of_parts = [parts.count, slide.features, height * width, slide.depth];
     let sums = memory(x, of_parts, DType::F32);
-    let out = memory(x, shape, x.dtype);
+    let out = memory(x, [weight.outputs, weight.inputs, height, width], dtype);
     let vectors = (slide.features * slide.under_window()) as usize / OF_RESULT;
-    let elem = dtype_to_storage_type(x.dtype);
+    // Channels that are beside one another in both are written together.
+    let is_in_order = height * width == 1 && weight.inputs.is_multiple_of(OF_RESULT as u32);
     // SAFETY: a unit copies from places of `x` that it has found inside of an image, and from pixels and
     // channels that `dy` has; it writes to numbers of `sums` that its part has. Then a unit of its own
-    // reads and writes each vector of `out`.
+    // reads each vector of `sums`, and writes those of its numbers that `out` has.
     unsafe {
         multiply_parts::launch_unchecked(
             &x.client,
@@ -173,11 +204,11 @@ fn weigh(
             arg(x),
             arg(dy),
             arg(&sums),
-            geometry.pixels(),
+            wide.pixels(),
             parts.steps,
             slide,
             tile,
-            elem,
+            dtype_to_storage_type(x.dtype),
         );
         add_parts::launch_unchecked(
             &x.client,
@@ -185,11 +216,17 @@ fn weigh(
             cube(),
             address(&[&sums, &out]),
             OF_RESULT,
+            if is_in_order { OF_RESULT } else { 1 },
             arg(&sums),
             arg(&out),
             parts.count as usize,
             vectors,
-            elem,
+            slide.depth as usize / OF_RESULT,
+            (height * width) as usize,
+            weight.inputs as usize,
+            weight.outputs as usize,
+            is_in_order,
+            dtype_to_storage_type(dtype),
         );
     }
     out

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use burn::tensor::{Shape, Tensor};
-use burn_cubecl::ops::{permute, reshape};
+use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::super::matrix::primitive;
 use super::ConvOptions;
+use super::arrange::Matrices;
 use super::bias::gradient_of_bias;
 use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Product, apply};
 
-/// `x · weight + bias`, if `x` and `weight` are f16 or bf16 on a GPU that has the instructions; otherwise
-/// nothing.
+/// `x · weight + bias`, if `x` is f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight` may be
+/// in f32: it is rounded to the type of `x`, and its gradient is not.
 ///
 /// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], the result \[…, out\]. Sums are
 /// in f32, in which the bias is read too.
@@ -64,15 +65,6 @@ struct Linear {
     back: Convolution,
 }
 
-impl Linear {
-    /// The weight as that of a convolution, \[out, in, 1, 1\].
-    fn window(&self, weight: CubeTensor) -> CubeTensor {
-        let [inputs, outputs] = self.sizes;
-        let weight = reshape(weight, Shape::new([inputs, outputs, 1, 1]));
-        permute(weight, &[1, 0, 2, 3])
-    }
-}
-
 /// \[…, features\] as images of a pixel each.
 fn pixels(x: CubeTensor) -> CubeTensor {
     let features = x.meta.shape().iter().last().copied().unwrap_or(1);
@@ -95,16 +87,24 @@ impl Product for Linear {
         bias: Option<CubeTensor>,
     ) -> CubeTensor {
         let shape = input.meta.shape().clone();
-        let out = self
-            .forward
-            .forward(pixels(input), self.window(weight), bias);
+        let weight = self.forward.arranged(weight, |sizes| Matrices {
+            count: 1,
+            rows: sizes.inputs,
+            columns: sizes.outputs,
+        });
+        let out = self.forward.convolve(pixels(input), weight, bias);
         unpixel(out, &shape, self.sizes[1])
     }
 
     fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
         let shape = dy.meta.shape().clone();
-        let weight = self.window(weight);
-        let out = self.forward.gradient_of_input(pixels(dy), weight);
+        // It is in the right order already: its numbers are matrices of a column each.
+        let weight = self.forward.arranged(weight, |sizes| Matrices {
+            count: sizes.inputs,
+            rows: sizes.outputs,
+            columns: 1,
+        });
+        let out = self.forward.convolve_back(pixels(dy), weight);
         unpixel(out, &shape, self.sizes[0])
     }
 

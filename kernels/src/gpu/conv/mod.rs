@@ -6,6 +6,7 @@
 //! keep one stage of at most 64 by 64 in shared memory, and make that smaller instead of dividing the long sum of a
 //! weight's gradient.
 
+mod arrange;
 mod bias;
 mod geometry;
 mod launch;
@@ -42,8 +43,8 @@ pub struct ConvOptions {
     pub padding: [usize; 2],
 }
 
-/// `x ⊛ weight + bias`, if `x` and `weight` are f16 or bf16 on a GPU that has the instructions; otherwise
-/// nothing.
+/// `x ⊛ weight + bias`, if `x` is f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight` may
+/// be in f32: it is rounded to the type of `x`, and its gradient is not.
 ///
 /// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the
 /// result \[batch, out, out height, out width\]; in memory its channels come last, as those of `x` do best. Sums

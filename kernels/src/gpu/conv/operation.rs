@@ -33,7 +33,7 @@ pub(super) trait Product: Debug + Send + Sync + 'static {
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor;
 }
 
-/// The result of `product` for an input, a weight of its type, and a bias, which is read in f32.
+/// The result of `product` for an input, a weight, and a bias, which is read in f32.
 pub(super) fn apply<const D: usize, const W: usize>(
     product: Arc<dyn Product>,
     input: &Tensor<D>,

@@ -126,6 +126,22 @@ impl Case {
     }
 }
 
+/// The types that a weight may have, and how far its gradient may be off, of the largest there is.
+fn of_weight(dtype: FloatDType) -> [(FloatDType, f64); 2] {
+    [(dtype, 1.0), (FloatDType::F32, 1e-6)]
+}
+
+fn assert_gradient(found: &[f64], expected: &[f64], off: f64) {
+    let most = expected.iter().fold(0.0f64, |most, v| most.max(v.abs()));
+    for (found, expected) in found.iter().zip(expected) {
+        let is_near = (found - expected).abs() <= off * most;
+        assert!(
+            is_near,
+            "gradient of the weight: {found} instead of {expected}"
+        );
+    }
+}
+
 fn numbers(tensor: Tensor<4>) -> Vec<f64> {
     tensor.into_data().convert::<f64>().iter().collect()
 }
@@ -259,7 +275,8 @@ fn gradients_reach_parameters_on_tensor_cores() {
         return;
     };
     let device = device.autodiff();
-    for outputs in [24, 5] {
+    let outputs = [24, 5].into_iter();
+    for (outputs, (of_weight, off)) in outputs.flat_map(|n| of_weight(CASE.dtype).map(|t| (n, t))) {
         let case = Case { outputs, ..CASE };
         let given = case.draw();
         let [mut y, dx, dweight] = case.expected(&given);
@@ -271,12 +288,15 @@ fn gradients_reach_parameters_on_tensor_cores() {
             dbias[at / plane % outputs] += dy;
         }
         let [x, weight, dy] = given.map(|tensor| on(&device, case.dtype, tensor));
+        let weight = weight.cast(of_weight).detach();
         let (x, weight) = (x.require_grad(), weight.require_grad());
         let bias = Tensor::<1>::from_floats(bias.as_slice(), &device).require_grad();
         let out = conv2d(&x, &weight, Some(&bias), case.options).unwrap();
         let mut gradients = (out.clone() * dy).sum().backward();
         let found = [x, weight].map(|tensor| tensor.grad_remove(&mut gradients).unwrap());
+        assert_eq!(FloatDType::from(found[1].dtype()), of_weight);
         let [found_dx, found_dweight] = found.map(numbers);
+        assert_gradient(&found_dweight, &dweight, off);
         let found = [numbers(out), found_dx, found_dweight];
         case.assert_close(&found, &[y, dx, dweight], "by Burn's graph");
         let found = bias.grad_remove(&mut gradients).unwrap().into_data();
@@ -312,7 +332,9 @@ fn linear_layers_on_tensor_cores() {
         return;
     };
     let device = device.autodiff();
-    for (rows, inputs, outputs) in [([3, 5], 16, 24), ([2, 9], 40, 5), ([1, 4], 7, 64)] {
+    let sizes = [([3, 5], 16, 24), ([2, 9], 40, 5), ([1, 4], 7, 64)].into_iter();
+    let cases = sizes.flat_map(|sizes| of_weight(CASE.dtype).map(|of_weight| (sizes, of_weight)));
+    for ((rows, inputs, outputs), (of_weight, off)) in cases {
         let count = rows.iter().product();
         let case = Case {
             x: [count, inputs, 1, 1],
@@ -336,7 +358,7 @@ fn linear_layers_on_tensor_cores() {
         let x = x.reshape([rows[0], rows[1], inputs]).require_grad();
         // A convolution's weight is [out, in].
         let weight = weight.reshape([outputs, inputs]).transpose();
-        let weight = weight.detach().require_grad();
+        let weight = weight.cast(of_weight).detach().require_grad();
         let bias = Tensor::<1>::from_floats(bias.as_slice(), &device).require_grad();
         let out = linear(&x, &weight, Some(&bias)).unwrap();
         assert_eq!(out.dims(), [rows[0], rows[1], outputs]);
@@ -344,10 +366,13 @@ fn linear_layers_on_tensor_cores() {
         let mut gradients = (out.clone() * dy).sum().backward();
         let found_dweight = weight.grad_remove(&mut gradients).unwrap();
         assert_eq!(found_dweight.dims(), [inputs, outputs]);
+        assert_eq!(FloatDType::from(found_dweight.dtype()), of_weight);
+        let found_dweight = numbers(found_dweight.transpose().reshape([outputs, inputs, 1, 1]));
+        assert_gradient(&found_dweight, &dweight, off);
         let found = [
             numbers(out.reshape([count, outputs, 1, 1])),
             numbers(x.grad_remove(&mut gradients).unwrap().reshape(case.x)),
-            numbers(found_dweight.transpose().reshape([outputs, inputs, 1, 1])),
+            found_dweight,
         ];
         case.assert_close(&found, &[y, dx, dweight], "as a linear layer");
         let found = bias.grad_remove(&mut gradients).unwrap().into_data();

@@ -157,13 +157,19 @@ fn write<P: Size>(
     }
 }
 
-/// Adds up the parts.
+/// Adds up the parts, and writes \[outputs, inputs, window\]: vectors as they are, if channels are in order in
+/// both.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn add_parts<F: Float, Q: Size>(
+pub(super) fn add_parts<F: Float, Q: Size, R: Size>(
     parts: &[Vector<f32, Q>],
-    out: &mut [Vector<F, Q>],
+    out: &mut [Vector<F, R>],
     count: usize,
     vectors: usize,
+    depth: usize,
+    window: usize,
+    inputs: usize,
+    outputs: usize,
+    #[comptime] is_in_order: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS;
@@ -172,7 +178,23 @@ pub(super) fn add_parts<F: Float, Q: Size>(
         for part in 1..count {
             sum += parts[part * vectors + at];
         }
-        out[at] = Vector::<F, Q>::cast_from(sum);
+        let width = Q::value();
+        let input = at % depth * width;
+        let in_window = at / depth % window;
+        let output = at / depth / window;
+        let first = (output * inputs + input) * window + in_window;
+        if comptime!(is_in_order) {
+            if output < outputs && input < inputs {
+                out[first / width] = Vector::<F, R>::cast_from(sum);
+            }
+        } else {
+            #[unroll]
+            for i in 0..width {
+                if output < outputs && input + i < inputs {
+                    out[first + i * window] = Vector::new(F::cast_from(sum.extract(i)));
+                }
+            }
+        }
     }
 }
 

@@ -1,0 +1,109 @@
+//! Weights as products read them: in the type that they multiply, in another order than parameters have, and with
+//! zeros behind channels that are no whole vectors. One kernel does all three, of parameters in f32 too.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::DType;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+use super::super::matrix::arg;
+use super::super::sums::cube;
+use super::launch::{address, memory};
+use super::tile::VECTOR;
+
+/// Columns that a unit reads at once, at most.
+const COLUMNS: u32 = 4;
+
+/// Matrices one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Matrices {
+    pub count: u32,
+    pub rows: u32,
+    pub columns: u32,
+}
+
+/// `weight`, which is the matrices `given`, transposed and in `dtype`. What `wide` has more of is zero: no less of
+/// anything, and rows that are whole vectors.
+pub(super) fn transposed(
+    weight: CubeTensor,
+    given: Matrices,
+    wide: Matrices,
+    dtype: DType,
+) -> CubeTensor {
+    let weight = into_contiguous(weight);
+    let out = memory(&weight, [wide.count, wide.columns, 1, wide.rows], dtype);
+    // Whether a vector of columns is within both, or none, is one question then.
+    let fits =
+        |size: &u32| given.columns.is_multiple_of(*size) && wide.columns.is_multiple_of(*size);
+    let columns = [COLUMNS, 2].into_iter().find(fits).unwrap_or(1);
+    let units = wide.count * (wide.columns / columns) * (wide.rows / VECTOR as u32);
+    // SAFETY: a unit reads places that it has found in `given`, and writes rows and columns of its own of `wide`.
+    unsafe {
+        transpose::launch_unchecked(
+            &weight.client,
+            calculate_cube_count_elemwise(&weight.client, units as usize, cube()),
+            cube(),
+            address(&[&weight, &out]),
+            columns as usize,
+            VECTOR,
+            arg(&weight),
+            arg(&out),
+            units as usize,
+            given.count as usize,
+            given.rows as usize,
+            (given.columns / columns) as usize,
+            (wide.rows as usize) / VECTOR,
+            (wide.columns / columns) as usize,
+            columns as usize,
+            dtype_to_storage_type(weight.dtype),
+            dtype_to_storage_type(dtype),
+        );
+    }
+    out
+}
+
+/// A unit transposes some rows of a vector of columns. `columns` and `wide_columns` are counted in vectors of
+/// what is read, `wide_rows` in vectors of what is written.
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn transpose<S: Float, P: Size, F: Float, Q: Size>(
+    source: &[Vector<S, P>],
+    out: &mut [Vector<F, Q>],
+    units: usize,
+    count: usize,
+    rows: usize,
+    columns: usize,
+    wide_rows: usize,
+    wide_columns: usize,
+    #[comptime] at_once: usize,
+    #[define(S)] _from: ElemType,
+    #[define(F)] _to: ElemType,
+) {
+    let unit = ABSOLUTE_POS;
+    if unit < units {
+        let below = unit % wide_rows;
+        let column = unit / wide_rows % wide_columns;
+        let matrix = unit / wide_rows / wide_columns;
+        let is_there = matrix < count && column < columns;
+        let mut read = Array::<Vector<S, P>>::new(VECTOR);
+        #[unroll]
+        for i in 0..VECTOR {
+            let row = below * VECTOR + i;
+            read[i] = Vector::new(S::new(0.0f32));
+            if is_there && row < rows {
+                read[i] = source[(matrix * rows + row) * columns + column];
+            }
+        }
+        #[unroll]
+        for beside in 0..at_once {
+            let mut written = Vector::<F, Q>::empty();
+            #[unroll]
+            for i in 0..VECTOR {
+                written.insert(i, F::cast_from(read[i].extract(beside)));
+            }
+            let column = (matrix * wide_columns + column) * at_once + beside;
+            out[column * wide_rows + below] = written;
+        }
+    }
+}
