@@ -11,6 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
+use super::flash::FlashAttention;
 use super::matrix::{Matrix, primitive};
 use super::operation::{Operation, apply};
 use super::softmax::{softmax, softmax_gradient};
@@ -29,11 +30,17 @@ pub fn attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
         "attention of {heads} heads on {:?}",
         qkv.dims()
     );
-    let operation = Attention {
-        heads,
-        kept: OnceLock::new(),
-    };
-    apply(Arc::new(operation), qkv)
+    let inner = primitive(qkv.clone().without_autodiff());
+    match FlashAttention::new(&inner, heads) {
+        Some(flash) => apply(Arc::new(flash), qkv),
+        None => apply(
+            Arc::new(Attention {
+                heads,
+                kept: OnceLock::new(),
+            }),
+            qkv,
+        ),
+    }
 }
 
 #[derive(Debug)]

@@ -9,6 +9,7 @@ mod batch_norm;
 mod channels;
 mod conv;
 mod dropout;
+mod flash;
 mod gelu;
 mod layer_norm;
 mod matrix;
@@ -20,6 +21,7 @@ mod rows;
 mod softmax;
 mod squares;
 mod sums;
+mod tensor_cores;
 mod tokens;
 
 pub use attention::attention;

@@ -10,8 +10,8 @@ use cubecl::prelude::*;
 
 use super::super::matrix::arg;
 use super::super::sums::cube;
+use super::super::tensor_cores::VECTOR;
 use super::launch::{address, memory};
-use super::tile::VECTOR;
 
 /// Columns that a unit reads at once, at most.
 const COLUMNS: u32 = 4;

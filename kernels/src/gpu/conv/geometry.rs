@@ -1,8 +1,8 @@
 //! All sizes of a convolution, checked.
 
+use super::super::tensor_cores::VECTOR;
 use super::ConvOptions;
 use super::shape::Slide;
-use super::tile::VECTOR;
 
 /// Cubes above one another that CUDA launches at most.
 const MOST_GRIDS: u32 = 65_535;

@@ -6,13 +6,11 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
-use cubecl::client::Client;
-use cubecl::features::MmaConfig;
-use cubecl::ir::FloatKind;
 use cubecl::prelude::*;
 
 use super::super::matrix::arg;
 use super::super::sums::cube;
+use super::super::tensor_cores::{VECTOR, has_instructions};
 use super::arrange::{Matrices, transposed};
 use super::bias::gradient_of_bias;
 use super::geometry::Geometry;
@@ -20,7 +18,7 @@ use super::operation::Product;
 use super::plan::Gpu;
 use super::shape::Slide;
 use super::slide::convolve;
-use super::tile::{COLUMNS, DEPTH, LANES, ROWS, Tile, VECTOR};
+use super::tile::Tile;
 use super::tune::fastest;
 use super::weights::{Parts, add_parts, multiply_parts};
 use super::widen::widen;
@@ -230,26 +228,6 @@ fn weigh(
         );
     }
     out
-}
-
-/// Whether the device multiplies matrices of this type from shared memory, and copies into it meanwhile.
-pub(super) fn has_instructions(client: &Client, dtype: DType) -> bool {
-    let properties = client.properties();
-    let elem = dtype_to_storage_type(dtype);
-    let product = MmaConfig {
-        a_type: elem,
-        b_type: elem,
-        cd_type: ElemType::Float(FloatKind::F32),
-        m: ROWS as u32,
-        n: COLUMNS as u32,
-        k: DEPTH as u32,
-    };
-    let (features, hardware) = (&properties.features, &properties.hardware);
-    matches!(dtype, DType::F16 | DType::BF16)
-        && features.copy_async
-        && features.matmul.ldmatrix.contains(&elem)
-        && features.matmul.mma.contains(&product)
-        && [hardware.plane_size_min, hardware.plane_size_max] == [LANES as u32; 2]
 }
 
 /// A convolution, or the gradient of images, in one tile.

@@ -31,8 +31,9 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::matrix::primitive;
+use super::tensor_cores::has_instructions;
 use geometry::Geometry;
-use launch::{Convolution, has_instructions};
+use launch::Convolution;
 
 /// How a window slides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,18 +1,13 @@
 //! The product that both kernels are: factors are copied into shared memory while tensor cores compute with
 //! those that came before, and sums stay in the registers of a plane.
 //!
-//! The instructions are those of NVIDIA's compute capability 8.0, `cp.async`, `ldmatrix` and `mma` ("PTX ISA",
-//! "Data Movement and Conversion Instructions" and "Warp-Level Matrix Instructions"). Stages take turns as in
-//! CUTLASS's `MmaMultistage`.
+//! Stages take turns as in CUTLASS's `MmaMultistage`.
 
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
-use cubecl::prelude::barrier::copy_async_checked;
 use cubecl::prelude::*;
 
-use super::tile::{COLUMNS, DEPTH, LANES, Order, ROWS, STAGE_DEPTH, Tile, VECTOR};
-
-/// What an instruction takes of a lane at once.
-type Pair = Const<2>;
+use super::super::tensor_cores::{COLUMNS, DEPTH, LANES, Pair, ROWS, Sums, VECTOR, commit, wait};
+use super::tile::{Order, STAGE_DEPTH, Tile};
 
 /// Brings factors into shared memory.
 #[cube]
@@ -30,60 +25,6 @@ pub(super) trait Feed {
     );
 }
 
-/// Begins to copy vector `from` of `source` to vector `to` of `stages`, or to make that zero.
-#[cube]
-pub(super) fn copy<F: Float, V: Size>(
-    source: &[Vector<F, V>],
-    from: u32,
-    stages: &mut [Vector<F, V>],
-    to: u32,
-    is_there: bool,
-) {
-    let from = select(is_there, from, 0u32) as usize;
-    let to = to as usize;
-    let length = select(is_there, 1u32, 0u32) as usize;
-    copy_async_checked(
-        &source[from..from + length],
-        &mut stages[to..to + 1],
-        comptime!(VECTOR as u32),
-    );
-}
-
-/// The sums of a plane: for each of its instructions two pairs, of rows `lane / 4` and `8 + lane / 4`,
-/// columns `2 (lane % 4)` and the next.
-#[derive(CubeType)]
-pub(super) struct Sums {
-    pairs: Sequence<Array<Vector<f32, Pair>>>,
-}
-
-#[cube]
-impl Sums {
-    fn zero(#[comptime] tile: Tile) -> Self {
-        let mut pairs = Sequence::new();
-        #[unroll]
-        for _ in 0..comptime!(tile.tiles[0] * tile.tiles[1]) {
-            let mut pair = Array::<Vector<f32, Pair>>::new(2usize);
-            #[unroll]
-            for half in 0..2 {
-                pair[half] = Vector::new(0.0f32);
-            }
-            pairs.push(pair);
-        }
-        Sums { pairs }
-    }
-
-    /// The pair of an instruction, `row` and `column` of its plane: the upper one or the lower.
-    pub fn pair(
-        &self,
-        #[comptime] row: usize,
-        #[comptime] column: usize,
-        #[comptime] half: usize,
-        #[comptime] tile: Tile,
-    ) -> Vector<f32, Pair> {
-        self.pairs.index(comptime!(row * tile.tiles[1] + column))[half]
-    }
-}
-
 /// The product of what `feed` brings in `steps` steps.
 #[cube]
 pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
@@ -97,7 +38,7 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
         comptime!(tile.stage_vectors() as usize * tile.stages),
         16usize,
     );
-    let mut sums = Sums::zero(tile);
+    let mut sums = Sums::zero(comptime!(tile.tiles[0] * tile.tiles[1]));
     let ahead = comptime!(tile.stages as u32 - 1);
     #[unroll]
     for step in 0..ahead {
@@ -132,18 +73,6 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
 #[cube]
 fn stage_of(step: u32, #[comptime] tile: Tile) -> u32 {
     step % comptime!(tile.stages as u32) * comptime!(tile.stage_vectors())
-}
-
-/// Closes a group of copies.
-#[cube]
-fn commit() {
-    gpu_asm!("cp.async.commit_group;");
-}
-
-/// Waits for all but the last `open` groups of this unit's copies.
-#[cube]
-fn wait(#[comptime] open: usize) {
-    gpu_asm!("cp.async.wait_group {open};", open = const open);
 }
 
 /// The first row and column of this unit's plane in its cube.

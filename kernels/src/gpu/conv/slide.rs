@@ -6,9 +6,10 @@
 
 use cubecl::prelude::*;
 
-use super::product::{Feed, FeedExpand, Sums, copy, product, row_and_column};
+use super::super::tensor_cores::{LANES, ROWS, Sums, VECTOR, copy};
+use super::product::{Feed, FeedExpand, product, row_and_column};
 use super::shape::Slide;
-use super::tile::{LANES, ROWS, STAGE_DEPTH, Tile, VECTOR};
+use super::tile::{STAGE_DEPTH, Tile};
 
 /// Vectors of a row of a stage.
 const CHUNKS: usize = STAGE_DEPTH / VECTOR;
@@ -267,8 +268,9 @@ fn write<F: Float, Q: Size>(
             let feature = column + comptime!((two * 16) as u32);
             if is_inside && feature < comptime!(slide.features) {
                 let (instruction, half) = comptime!((down / 2, down % 2));
-                let left = sums.pair(instruction, comptime!(2 * two), half, tile);
-                let right = sums.pair(instruction, comptime!(2 * two + 1), half, tile);
+                let first = comptime!(instruction * tile.tiles[1] + 2 * two);
+                let left = sums.pair(first, half);
+                let right = sums.pair(comptime!(first + 1), half);
                 let mut four = Vector::<f32, Q>::empty();
                 four.insert(0usize, left.extract(0usize));
                 four.insert(1usize, left.extract(1usize));

@@ -1,16 +1,6 @@
 //! How a product of matrices is divided among cubes, planes and instructions.
 
-/// Lanes of a plane.
-pub(super) const LANES: usize = 32;
-
-/// Numbers of a vector: the 16 bytes that are copied at once.
-pub(super) const VECTOR: usize = 8;
-const VECTOR_BYTES: usize = 16;
-
-/// What an instruction multiplies: 16 rows by 8 columns, over 16 numbers.
-pub(super) const ROWS: usize = 16;
-pub(super) const COLUMNS: usize = 8;
-pub(super) const DEPTH: usize = 16;
+use super::super::tensor_cores::{COLUMNS, DEPTH, LANES, ROWS, VECTOR, VECTOR_BYTES};
 
 /// How much of the sum is a stage: two instructions deep.
 pub(super) const STAGE_DEPTH: usize = 2 * DEPTH;

@@ -6,9 +6,10 @@
 
 use cubecl::prelude::*;
 
-use super::product::{Feed, FeedExpand, Sums, copy, product, row_and_column};
+use super::super::tensor_cores::{ROWS, Sums, VECTOR, copy};
+use super::product::{Feed, FeedExpand, product, row_and_column};
 use super::shape::Slide;
-use super::tile::{ROWS, STAGE_DEPTH, Tile, VECTOR};
+use super::tile::{STAGE_DEPTH, Tile};
 
 /// How the sum is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +145,10 @@ fn write<P: Size>(
         for beside in 0..comptime!(tile.tiles[1]) {
             let column = column + comptime!((beside * 8) as u32);
             if feature < comptime!(slide.features) && column < comptime!(slide.under_window()) {
-                let pair = sums.pair(comptime!(down / 2), beside, comptime!(down % 2), tile);
+                let pair = sums.pair(
+                    comptime!(down / 2 * tile.tiles[1] + beside),
+                    comptime!(down % 2),
+                );
                 let mut two = Vector::<f32, P>::empty();
                 two.insert(0usize, pair.extract(0usize));
                 two.insert(1usize, pair.extract(1usize));

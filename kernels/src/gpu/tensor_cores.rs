@@ -1,0 +1,117 @@
+//! What NVIDIA's tensor cores offer to a kernel: instructions of compute capability 8.0 that multiply matrices,
+//! `ldmatrix` and `mma`, and copies to shared memory that go on meanwhile, `cp.async` ("PTX ISA", "Warp-Level Matrix
+//! Instructions" and "Data Movement and Conversion Instructions").
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::DType;
+use cubecl::client::Client;
+use cubecl::features::MmaConfig;
+use cubecl::ir::FloatKind;
+use cubecl::prelude::barrier::copy_async_checked;
+use cubecl::prelude::*;
+
+/// Lanes of a plane.
+pub(super) const LANES: usize = 32;
+
+/// Numbers of a vector: the 16 bytes that are copied at once.
+pub(super) const VECTOR: usize = 8;
+pub(super) const VECTOR_BYTES: usize = 16;
+
+/// What an instruction multiplies: 16 rows by 8 columns, over 16 numbers.
+pub(super) const ROWS: usize = 16;
+pub(super) const COLUMNS: usize = 8;
+pub(super) const DEPTH: usize = 16;
+
+/// What an instruction takes of a lane at once.
+pub(super) type Pair = Const<2>;
+
+/// Whether the device multiplies matrices of this type from shared memory, and copies into it meanwhile.
+pub(super) fn has_instructions(client: &Client, dtype: DType) -> bool {
+    let properties = client.properties();
+    let elem = dtype_to_storage_type(dtype);
+    let product = MmaConfig {
+        a_type: elem,
+        b_type: elem,
+        cd_type: ElemType::Float(FloatKind::F32),
+        m: ROWS as u32,
+        n: COLUMNS as u32,
+        k: DEPTH as u32,
+    };
+    let (features, hardware) = (&properties.features, &properties.hardware);
+    matches!(dtype, DType::F16 | DType::BF16)
+        && features.copy_async
+        && features.matmul.ldmatrix.contains(&elem)
+        && features.matmul.mma.contains(&product)
+        && [hardware.plane_size_min, hardware.plane_size_max] == [LANES as u32; 2]
+}
+
+/// Begins to copy vector `from` of `source` to vector `to` of `stages`, or to make that zero.
+#[cube]
+pub(super) fn copy<F: Float, V: Size>(
+    source: &[Vector<F, V>],
+    from: u32,
+    stages: &mut [Vector<F, V>],
+    to: u32,
+    is_there: bool,
+) {
+    let from = select(is_there, from, 0u32) as usize;
+    let to = to as usize;
+    let length = select(is_there, 1u32, 0u32) as usize;
+    copy_async_checked(
+        &source[from..from + length],
+        &mut stages[to..to + 1],
+        comptime!(VECTOR as u32),
+    );
+}
+
+/// Closes a group of copies.
+#[cube]
+pub(super) fn commit() {
+    gpu_asm!("cp.async.commit_group;");
+}
+
+/// Waits for all but the last `open` groups of this unit's copies.
+#[cube]
+pub(super) fn wait(#[comptime] open: usize) {
+    gpu_asm!("cp.async.wait_group {open};", open = const open);
+}
+
+/// The sums of a plane: for each of its instructions two pairs, of rows `lane / 4` and `8 + lane / 4`,
+/// columns `2 (lane % 4)` and the next.
+#[derive(CubeType)]
+pub(super) struct Sums {
+    pub pairs: Sequence<Array<Vector<f32, Pair>>>,
+}
+
+#[cube]
+impl Sums {
+    /// Of so many instructions.
+    pub fn zero(#[comptime] count: usize) -> Self {
+        let mut pairs = Sequence::new();
+        #[unroll]
+        for _ in 0..count {
+            let mut pair = Array::<Vector<f32, Pair>>::new(2usize);
+            #[unroll]
+            for half in 0..2 {
+                pair[half] = Vector::new(0.0f32);
+            }
+            pairs.push(pair);
+        }
+        Sums { pairs }
+    }
+
+    /// The pair of an instruction: the upper one or the lower.
+    pub fn pair(&self, #[comptime] at: usize, #[comptime] half: usize) -> Vector<f32, Pair> {
+        self.pairs.index(at)[half]
+    }
+
+    pub fn set(
+        &mut self,
+        #[comptime] at: usize,
+        #[comptime] half: usize,
+        value: Vector<f32, Pair>,
+    ) {
+        let pair = self.pairs.index_mut(at);
+        pair[half] = value;
+    }
+}
