@@ -76,6 +76,28 @@ pub(super) fn wait(#[comptime] open: usize) {
     gpu_asm!("cp.async.wait_group {open};", open = const open);
 }
 
+/// 2 to the power of each, by `ex2.approx`: within 2⁻²² of it, without the exact exponential's dozen instructions.
+#[cube]
+pub(super) fn powers_of_two(exponents: Vector<f32, Pair>) -> Vector<f32, Pair> {
+    let mut powers = Vector::<f32, Pair>::empty();
+    #[unroll]
+    for one in 0..2usize {
+        powers.insert(one, power_of_two(exponents.extract(one)));
+    }
+    powers
+}
+
+/// As [`powers_of_two`], of one.
+#[cube]
+pub(super) fn power_of_two(exponent: f32) -> f32 {
+    let power: f32;
+    gpu_asm!(
+        "ex2.approx.ftz.f32 {power}, {exponent};",
+        power = out(_) power, exponent = in(_) exponent, options(pure, nomem),
+    );
+    power
+}
+
 /// The sums of a plane: for each of its instructions two pairs, of rows `lane / 4` and `8 + lane / 4`,
 /// columns `2 (lane % 4)` and the next.
 #[derive(CubeType)]

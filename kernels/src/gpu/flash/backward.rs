@@ -4,12 +4,13 @@
 
 use cubecl::prelude::*;
 
-use super::super::tensor_cores::{COLUMNS, Pair, ROWS, Sums};
+use super::super::tensor_cores::{COLUMNS, Pair, ROWS, Sums, powers_of_two};
 use super::tile::{STEP, Tile};
 use super::tokens::{Place, Rows, Steps, add_shares, column, over_columns, with_each, write};
 
 /// Writes the gradient of the queries to its part of `out`, which is like `qkv`, and to `dots`, \[images, heads,
-/// tokens\], the product of each token's result with its gradient.
+/// tokens\], the product of each token's result with its gradient. `to_power` is `scale` times log₂ e, as what
+/// forward kept is in powers of 2.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn gradient_of_queries<F: Float, V: Size>(
     qkv: &[Vector<F, V>],
@@ -22,6 +23,7 @@ pub(super) fn gradient_of_queries<F: Float, V: Size>(
     tokens: u32,
     heads: u32,
     scale: f32,
+    to_power: f32,
     #[comptime] tile: Tile,
     #[define(F)] _dtype: ElemType,
 ) {
@@ -69,8 +71,8 @@ pub(super) fn gradient_of_queries<F: Float, V: Size>(
             let token = token + comptime!((beside * COLUMNS) as u32);
             #[unroll]
             for half in 0..2usize {
-                let score = scores.pair(beside, half) * Vector::new(scale);
-                let share = (score - Vector::new(total[half])).exp();
+                let score = scores.pair(beside, half) * Vector::new(to_power);
+                let share = powers_of_two(score - Vector::new(total[half]));
                 let mut slope = share * (to_shares.pair(beside, half) - Vector::new(dot[half]));
                 // Keys behind the last are zero, and would have a share.
                 #[unroll]
@@ -102,6 +104,7 @@ pub(super) fn gradients_of_keys_and_values<F: Float, V: Size>(
     tokens: u32,
     heads: u32,
     scale: f32,
+    to_power: f32,
     #[comptime] tile: Tile,
     #[define(F)] _dtype: ElemType,
 ) {
@@ -146,8 +149,8 @@ pub(super) fn gradients_of_keys_and_values<F: Float, V: Size>(
             }
             #[unroll]
             for half in 0..2usize {
-                let score = shares.pair(beside, half) * Vector::new(scale);
-                let share = (score - total).exp() * is_there;
+                let score = shares.pair(beside, half) * Vector::new(to_power);
+                let share = powers_of_two(score - total) * is_there;
                 let slope = share * (slopes.pair(beside, half) - dot);
                 shares.set(beside, half, share);
                 slopes.set(beside, half, slope);

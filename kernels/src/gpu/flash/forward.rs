@@ -1,15 +1,18 @@
 //! What attention makes of queries, keys and values.
 
+use std::f32::consts::LOG2_E;
+
 use cubecl::prelude::*;
 
-use super::super::tensor_cores::{COLUMNS, Pair, ROWS, Sums};
+use super::super::tensor_cores::{COLUMNS, Pair, ROWS, Sums, power_of_two, powers_of_two};
 use super::tile::{STEP, Tile};
 use super::tokens::{
     Place, Rows, Steps, add_shares, column, most_of_columns, over_columns, with_each, write,
 };
 
 /// Writes the result, \[images, tokens, heads, depth\], and the logarithm of the sum of each token's shares,
-/// \[images, heads, tokens\]. `qkv`, \[images, tokens, 3, heads, depth\], is given in vectors and in pairs.
+/// \[images, heads, tokens\]. `qkv`, \[images, tokens, 3, heads, depth\], is given in vectors and in pairs. Shares are
+/// powers of 2, and so is the logarithm's base: `scale` is that of the scores times log₂ e.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn attend<F: Float, V: Size>(
     qkv: &[Vector<F, V>],
@@ -52,7 +55,7 @@ pub(super) fn attend<F: Float, V: Size>(
         write::<F>(&sums, 1.0f32 / total, half, out, &result, place.row, tile);
         let row = place.row + comptime!((half * ROWS / 2) as u32);
         if row < tokens && column() == 0 {
-            totals[(first + row) as usize] = rows.most[half] * scale + total.ln();
+            totals[(first + row) as usize] = rows.most[half] * scale + total.ln() * LOG2_E;
         }
     }
 }
@@ -107,12 +110,12 @@ impl Softmax {
                 scores.set(beside, half, pair);
             }
             let most = most_of_columns(most);
-            let shrink = ((self.most[half] - most) * scale).exp();
+            let shrink = power_of_two((self.most[half] - most) * scale);
             let mut total = self.total[half] * shrink;
             #[unroll]
             for beside in 0..comptime!(STEP / COLUMNS) {
                 let pair = scores.pair(beside, half);
-                let share = ((pair - Vector::new(most)) * Vector::new(scale)).exp();
+                let share = powers_of_two((pair - Vector::new(most)) * Vector::new(scale));
                 scores.set(beside, half, share);
                 total += share.extract(0usize) + share.extract(1usize);
             }

@@ -11,6 +11,7 @@ mod tokens;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 
+use std::f32::consts::LOG2_E;
 use std::sync::OnceLock;
 
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -41,7 +42,7 @@ pub(super) struct FlashAttention {
 #[derive(Debug)]
 struct Kept {
     result: CubeTensor,
-    /// Logarithms of the sums of each token's shares: \[images, heads, tokens\].
+    /// Binary logarithms of the sums of each token's shares: \[images, heads, tokens\].
     totals: CubeTensor,
 }
 
@@ -77,8 +78,14 @@ impl FlashAttention {
         CubeDim::new_1d(self.tile.units() as u32)
     }
 
+    /// What scores are multiplied by.
     fn scale(&self) -> f32 {
         (self.tile.depth as f32).powf(-0.5)
+    }
+
+    /// The same for scores that become powers of 2.
+    fn to_power(&self) -> f32 {
+        self.scale() * LOG2_E
     }
 
     /// A number for each token of each head.
@@ -106,7 +113,7 @@ impl FlashAttention {
                 arg(&totals),
                 self.tokens as u32,
                 self.heads as u32,
-                self.scale(),
+                self.to_power(),
                 self.tile,
                 dtype_to_storage_type(qkv.dtype),
             );
@@ -140,6 +147,7 @@ impl FlashAttention {
                 tokens,
                 heads,
                 self.scale(),
+                self.to_power(),
                 self.tile,
                 elem,
             );
@@ -158,6 +166,7 @@ impl FlashAttention {
                 tokens,
                 heads,
                 self.scale(),
+                self.to_power(),
                 self.tile,
                 elem,
             );
