@@ -1,6 +1,8 @@
 //! Multi-head self-attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>) as one node of the
 //! graph. Of Burn's operations, each part that is taken out of queries, keys and values would have a
 //! gradient as large as all three, and these would be added up.
+//!
+//! Where tensor cores have instructions for its type, all of it is [`super::flash`]; else products are Burn's.
 
 use std::sync::{Arc, OnceLock};
 
