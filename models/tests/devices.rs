@@ -615,6 +615,7 @@ fn gpu_attention_is_that_of_the_definition() {
             (FloatDType::F32, false),
             (FloatDType::F32, true),
             (FloatDType::F16, false),
+            (FloatDType::F16, true),
         ] {
             if dtype == FloatDType::F16 && !half {
                 eprintln!("SKIPPED: attention in f16: this device does not compute in it");

@@ -12,7 +12,7 @@ static CALLS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 static KERNELS: Mutex<BTreeMap<String, (Duration, u64)>> = Mutex::new(BTreeMap::new());
 
 /// How many kernels the summary lists.
-const LISTED: usize = 25;
+const LISTED: usize = 250;
 
 /// A lock that a panic elsewhere does not make unusable.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
