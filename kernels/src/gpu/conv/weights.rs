@@ -161,8 +161,8 @@ fn write<P: Size>(
     }
 }
 
-/// Adds up the parts, and writes \[outputs, inputs, window\]: vectors as they are, if channels are in order in
-/// both.
+/// Adds up the parts, \[features, window, channels\] each, and writes \[outputs, inputs, window\]: whole vectors, if
+/// the order is the same in both. Features and channels behind `outputs` and `inputs` are left out.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn add_parts<F: Float, Q: Size, R: Size>(
     parts: &[Vector<f32, Q>],

@@ -6,7 +6,9 @@ use cubecl::prelude::*;
 
 use super::super::tensor_cores::{COLUMNS, Pair, ROWS, Sums, powers_of_two};
 use super::tile::{STEP, Tile};
-use super::tokens::{Place, Rows, Steps, add_shares, column, over_columns, with_each, write};
+use super::tokens::{
+    KEY, Place, QUERY, Rows, Steps, VALUE, add_shares, column, over_columns, with_each, write,
+};
 
 /// Writes the gradient of the queries to its part of `out`, which is like `qkv`, and to `dots`, \[images, heads,
 /// tokens\], the product of each token's result with its gradient. `to_power` is `scale` times log₂ e, as what
@@ -28,9 +30,9 @@ pub(super) fn gradient_of_queries<F: Float, V: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let place = Place::of_unit(tokens, heads, tile);
-    let of_queries = place.tokens(tokens, heads, 0u32, 3u32, tile);
+    let of_queries = place.part(tokens, heads, QUERY, tile);
     let queries = Rows::<F>::read(pairs, &of_queries, place.row, tile);
-    let of_result = place.tokens(tokens, heads, 0u32, 1u32, tile);
+    let of_result = place.result(tokens, heads, tile);
     let gradients = Rows::<F>::read(gradient, &of_result, place.row, tile);
 
     let first = place.first_number(tokens, heads);
@@ -51,8 +53,8 @@ pub(super) fn gradient_of_queries<F: Float, V: Size>(
         }
     }
 
-    let keys = place.tokens(tokens, heads, 1u32, 3u32, tile);
-    let values = place.tokens(tokens, heads, 2u32, 3u32, tile);
+    let keys = place.part(tokens, heads, KEY, tile);
+    let values = place.part(tokens, heads, VALUE, tile);
     let steps = Steps::new(keys, values);
     let mut stages = Shared::<[Vector<F, V>]>::new_aligned_slice(
         comptime!(4 * tile.step_vectors() as usize),
@@ -109,13 +111,13 @@ pub(super) fn gradients_of_keys_and_values<F: Float, V: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let place = Place::of_unit(tokens, heads, tile);
-    let of_keys = place.tokens(tokens, heads, 1u32, 3u32, tile);
-    let of_values = place.tokens(tokens, heads, 2u32, 3u32, tile);
+    let of_keys = place.part(tokens, heads, KEY, tile);
+    let of_values = place.part(tokens, heads, VALUE, tile);
     let keys = Rows::<F>::read(pairs, &of_keys, place.row, tile);
     let values = Rows::<F>::read(pairs, &of_values, place.row, tile);
 
-    let of_queries = place.tokens(tokens, heads, 0u32, 3u32, tile);
-    let of_gradient = place.tokens(tokens, heads, 0u32, 1u32, tile);
+    let of_queries = place.part(tokens, heads, QUERY, tile);
+    let of_gradient = place.result(tokens, heads, tile);
     let steps = Steps::new(of_queries, of_gradient);
     let mut stages = Shared::<[Vector<F, V>]>::new_aligned_slice(
         comptime!(4 * tile.step_vectors() as usize),

@@ -7,7 +7,8 @@ use cubecl::prelude::*;
 use super::super::tensor_cores::{COLUMNS, Pair, ROWS, Sums, power_of_two, powers_of_two};
 use super::tile::{STEP, Tile};
 use super::tokens::{
-    Place, Rows, Steps, add_shares, column, most_of_columns, over_columns, with_each, write,
+    KEY, Place, QUERY, Rows, Steps, VALUE, add_shares, column, most_of_columns, over_columns,
+    with_each, write,
 };
 
 /// Writes the result, \[images, tokens, heads, depth\], and the logarithm of the sum of each token's shares,
@@ -26,10 +27,10 @@ pub(super) fn attend<F: Float, V: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let place = Place::of_unit(tokens, heads, tile);
-    let queries = place.tokens(tokens, heads, 0u32, 3u32, tile);
+    let queries = place.part(tokens, heads, QUERY, tile);
     let queries = Rows::<F>::read(pairs, &queries, place.row, tile);
-    let keys = place.tokens(tokens, heads, 1u32, 3u32, tile);
-    let values = place.tokens(tokens, heads, 2u32, 3u32, tile);
+    let keys = place.part(tokens, heads, KEY, tile);
+    let values = place.part(tokens, heads, VALUE, tile);
     let steps = Steps::new(keys, values);
 
     let mut stages = Shared::<[Vector<F, V>]>::new_aligned_slice(
@@ -47,7 +48,7 @@ pub(super) fn attend<F: Float, V: Size>(
         add_shares::<F, V>(&scores, &stages, values, &mut sums, tile);
     }
 
-    let result = place.tokens(tokens, heads, 0u32, 1u32, tile);
+    let result = place.result(tokens, heads, tile);
     let first = place.first_number(tokens, heads);
     #[unroll]
     for half in 0..2usize {

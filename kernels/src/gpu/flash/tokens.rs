@@ -12,6 +12,12 @@ use super::tile::{STEP, Tile};
 /// Numbers of a pair.
 const PAIR: usize = 2;
 
+/// What queries, keys and values are among the parts of what they come in, and how many these are.
+pub(super) const QUERY: u32 = 0;
+pub(super) const KEY: u32 = 1;
+pub(super) const VALUE: u32 = 2;
+const PARTS: u32 = 3;
+
 /// The tokens of one head in memory.
 #[derive(CubeType, Clone)]
 pub(super) struct Tokens {
@@ -44,8 +50,23 @@ impl Place {
         }
     }
 
-    /// Its tokens in \[images, tokens, parts, heads, depth\].
-    pub fn tokens(
+    /// The queries, keys or values of its tokens in \[images, tokens, 3, heads, depth\].
+    pub fn part(
+        &self,
+        tokens: u32,
+        heads: u32,
+        #[comptime] part: u32,
+        #[comptime] tile: Tile,
+    ) -> Tokens {
+        self.tokens(tokens, heads, part, PARTS, tile)
+    }
+
+    /// Its tokens in \[images, tokens, heads, depth\].
+    pub fn result(&self, tokens: u32, heads: u32, #[comptime] tile: Tile) -> Tokens {
+        self.tokens(tokens, heads, 0u32, 1u32, tile)
+    }
+
+    fn tokens(
         &self,
         tokens: u32,
         heads: u32,
@@ -102,7 +123,7 @@ pub(super) struct Rows<F: Float> {
 
 #[cube]
 impl<F: Float> Rows<F> {
-    /// Those of `tokens` from `row` on; what is behind the last is zero.
+    /// Those of `tokens` from this unit's `row` on; what is behind the last is zero.
     pub fn read(
         source: &[Vector<F, Pair>],
         tokens: &Tokens,
@@ -144,7 +165,7 @@ impl<F: Float> Rows<F> {
         Rows::<F> { pairs }
     }
 
-    /// For each of the two rows, this unit's part of its product with the same row of `other`.
+    /// This unit's part of the product of one of its two rows with the same row of `other`.
     pub fn dot(&self, other: &Self, #[comptime] half: usize, #[comptime] tile: Tile) -> f32 {
         let mut sum = Vector::<f32, Pair>::new(0.0f32);
         #[unroll]
@@ -168,7 +189,7 @@ fn pair_of(tokens: &Tokens, row: u32, number: u32) -> usize {
     vector as usize * comptime!(VECTOR / PAIR) + number as usize / PAIR
 }
 
-/// Writes sums, a row for each token, times `factor`.
+/// Writes this unit's sums of one of its two rows, which is a token, times `factor`.
 #[cube]
 pub(super) fn write<F: Float>(
     sums: &Sums,
@@ -301,7 +322,7 @@ pub(super) fn with_each<F: Float, V: Size>(
     sums
 }
 
-/// Adds the sums of a step's tokens, as often as `shares`, which has a column for each of them, says.
+/// Adds a step's tokens, each times its share: `shares` has a column for each of them.
 #[cube]
 pub(super) fn add_shares<F: Float, V: Size>(
     shares: &Sums,
