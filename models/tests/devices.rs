@@ -8,7 +8,7 @@ use burn_dist::world::World;
 use kernels::burn::{Choice, scoped};
 use kernels::gpu::{
     PoolOptions, attention, batch_norm, batch_norm_train, computes_on, dropout, gelu, layer_norm,
-    max_pool2d, mean_of_pixels, softmax, sums_of_squares,
+    max_pool2d, mean_of_pixels, put_parts, softmax, sums_of_squares, take_parts,
 };
 
 const EPSILON: f64 = 1e-5;
@@ -970,7 +970,7 @@ fn gpu_sums_of_squares_are_those_of_the_definition_wherever_the_numbers_lie() {
         (0..65_537, 2),
         (1..200_002, 4),
     ] {
-        let found = numbers(sums_of_squares(all.clone().slice(place.clone())));
+        let found = numbers(sums_of_squares([all.clone().slice(place.clone())]).unwrap());
         assert_eq!(found.len(), parts);
         let expected: f64 = values[place.clone()]
             .iter()
@@ -982,6 +982,62 @@ fn gpu_sums_of_squares_are_those_of_the_definition_wherever_the_numbers_lie() {
             "{place:?}: {sum} is not {expected}"
         );
         let alone = Tensor::<1>::from_floats(&values[place.clone()], &device);
-        assert_eq!(numbers(sums_of_squares(alone)), found, "{place:?}");
+        assert_eq!(
+            numbers(sums_of_squares([alone]).unwrap()),
+            found,
+            "{place:?}"
+        );
+    }
+    // More tensors than a kernel takes, some without numbers.
+    let lengths = [0, 1, 65_536, 70_000, 3, 257];
+    let tensors = || (0..30).map(|i| all.clone().slice(i..i + lengths[i % lengths.len()]));
+    let found = numbers(sums_of_squares(tensors()).unwrap());
+    let alone = tensors().flat_map(|tensor| sums_of_squares([tensor]).map(numbers));
+    assert_eq!(found, alone.flatten().collect::<Vec<f64>>());
+    assert!(sums_of_squares([]).is_none());
+}
+
+#[test]
+fn gpu_parts_of_a_flat_tensor_are_put_and_found_where_they_were_asked_for() {
+    let Some(device) = device("flat tensors on a GPU") else {
+        return;
+    };
+    // Lengths and places with whole vectors and without, and more parts than a kernel takes.
+    let lengths = [1, 512, 3, 4, 1000, 128, 257];
+    let (mut end, mut parts, mut expected) = (0, Vec::new(), Vec::new());
+    for part in 0..40 {
+        let start = end + [0, 1, 2, 128, 5][part % 5];
+        let values: Vec<f32> = (0..lengths[part % lengths.len()])
+            .map(|i| (part * 1000 + i) as f32)
+            .collect();
+        end = start + values.len();
+        expected.resize(start, -1.0);
+        expected.extend(values.iter().map(|value| f64::from(*value)));
+        parts.push((start, Tensor::<1>::from_floats(values.as_slice(), &device)));
+    }
+    expected.resize(end + 7, -1.0);
+    let flat = Tensor::<1>::full([end + 7], -1.0, &device);
+    let held = flat.clone();
+    let flat = put_parts(flat, parts);
+    assert_eq!(numbers(flat.clone()), expected);
+    assert!(numbers(held).iter().all(|value| *value == -1.0));
+    let ranges = [
+        0..1,
+        0..end,
+        128..256,
+        4..8,
+        5..5,
+        128..131,
+        1..1000,
+        512..end + 7,
+        3..4,
+    ];
+    let taken = take_parts(flat.clone(), &ranges);
+    assert_eq!(taken.len(), ranges.len());
+    for (range, part) in ranges.into_iter().zip(taken) {
+        assert_eq!(part.dims(), [range.len()]);
+        if !range.is_empty() {
+            assert_eq!(numbers(part), expected[range]);
+        }
     }
 }

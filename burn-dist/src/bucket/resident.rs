@@ -115,8 +115,23 @@ pub(crate) fn assemble(
     flat: Tensor<1>,
     parts: impl IntoIterator<Item = (Range<usize>, Tensor<1>)>,
 ) -> Tensor<1> {
+    #[cfg(own_gpu)]
+    if kernels::gpu::computes_on(&flat.device()) {
+        let parts = parts.into_iter().map(|(place, part)| (place.start, part));
+        return kernels::gpu::put_parts(flat, parts.collect());
+    }
     let put = |flat: Tensor<1>, (place, part)| flat.slice_assign(place, part);
     parts.into_iter().fold(flat, put)
+}
+
+/// Parts of what was assembled; without copies, where the device allows it.
+pub(crate) fn take_parts(flat: Tensor<1>, places: &[Range<usize>]) -> Vec<Tensor<1>> {
+    #[cfg(own_gpu)]
+    if kernels::gpu::computes_on(&flat.device()) {
+        return kernels::gpu::take_parts(flat, places);
+    }
+    let part = |place: &Range<usize>| flat.clone().slice(place.clone());
+    places.iter().map(part).collect()
 }
 
 /// A reduced gradient, wherever it lies.
@@ -138,22 +153,22 @@ impl Gradient {
 /// Sum of the squares of all `parts`, in `f32` on the device and read once. Where there are kernels for
 /// the device, its order depends on the lengths alone.
 pub(super) fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f64, String> {
-    let sums = parts.map(|part| squares(part.cast(burn::tensor::FloatDType::F32)));
-    let sums: Vec<Tensor<1>> = sums.collect();
-    if sums.is_empty() {
+    let parts = parts.map(|part| part.cast(burn::tensor::FloatDType::F32));
+    let Some(sums) = squares(parts.collect()) else {
         return Ok(0.0);
-    }
-    let all = Tensor::cat(sums, 0).try_into_data();
-    let all = all.map_err(|error| error.to_string())?;
+    };
+    let all = sums.try_into_data().map_err(|error| error.to_string())?;
     Ok(all.iter::<f64>().sum())
 }
 
-/// Sums of the squares of parts of `part`.
-fn squares(part: Tensor<1>) -> Tensor<1> {
+/// Sums of the squares of parts of all `tensors`.
+fn squares(tensors: Vec<Tensor<1>>) -> Option<Tensor<1>> {
+    let first = tensors.first()?;
     #[cfg(own_gpu)]
-    if kernels::gpu::computes_on(&part.device()) {
-        return kernels::gpu::sums_of_squares(part);
+    if kernels::gpu::computes_on(&first.device()) {
+        return kernels::gpu::sums_of_squares(tensors);
     }
     // Not `sum`, which adds atomically on CUDA, and so in another order each time.
-    part.clone().mul(part).sum_dim(0)
+    let squares = |part: Tensor<1>| part.clone().mul(part).sum_dim(0);
+    Some(Tensor::cat(tensors.into_iter().map(squares).collect(), 0))
 }

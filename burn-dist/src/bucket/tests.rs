@@ -271,7 +271,7 @@ mod resident {
         let mut found = None;
         match reducer.resident() {
             Some(_) => {
-                let gradient = reducer.owned_there(parameter);
+                let gradient = reducer.owned_there(&[parameter]).pop().flatten();
                 found = gradient.map(|g| g.into_data().try_to_vec().unwrap());
             }
             None => {

@@ -89,20 +89,21 @@ impl Ema {
         }
     }
 
-    /// Takes in the new values of what this rank owns of a parameter on a GPU.
-    pub(super) fn update_on_device<const D: usize>(
-        &mut self,
-        index: usize,
-        values: Tensor<D>,
-        weight: f32,
-    ) {
-        let Some(place) = self.values.get_mut(index).filter(|place| !place.is_empty()) else {
-            return;
-        };
-        let values = values.reshape([place.len()]).cast(FloatDType::F32);
-        let average = place.take().into_tensor(&values.device());
-        let step = (values - average.clone()).mul_scalar(weight);
-        *place = Values::on_device(average + step);
+    /// Takes in the new values, flat and on a GPU, of what this rank owns of several parameters.
+    pub(super) fn update_on_device(&mut self, parameters: &[(usize, Tensor<1>)], weight: f32) {
+        let mut indices = Vec::new();
+        let mut tensors = Vec::new();
+        for (index, values) in parameters {
+            let place = self.values.get_mut(*index);
+            if let Some(place) = place.filter(|place| !place.is_empty()) {
+                let values = values.clone().cast(FloatDType::F32);
+                tensors.push([place.take().into_tensor(&values.device()), values]);
+                indices.push(*index);
+            }
+        }
+        for (index, average) in indices.into_iter().zip(blend_on_device(tensors, weight)) {
+            self.values[index] = Values::on_device(average);
+        }
     }
 
     /// The averages of what this rank owns of every parameter.
@@ -204,6 +205,21 @@ fn blend(average: &mut [f32], values: &[f32], weight: f32) {
     for (average, value) in average.iter_mut().zip(values) {
         *average += (value - *average) * weight;
     }
+}
+
+/// The same of averages and values on a GPU.
+fn blend_on_device(tensors: Vec<[Tensor<1>; 2]>, weight: f32) -> Vec<Tensor<1>> {
+    #[cfg(own_gpu)]
+    if let Some([average, _]) = tensors.first()
+        && kernels::gpu::computes_on(&average.device())
+    {
+        return kernels::gpu::blend(weight, tensors);
+    }
+    let blended = tensors.into_iter().map(|[average, values]| {
+        let step = (values - average.clone()).mul_scalar(weight);
+        average + step
+    });
+    blended.collect()
 }
 
 struct Load<'a> {

@@ -33,6 +33,7 @@ mod sharded;
 mod state;
 mod statistics;
 mod step;
+mod taken;
 mod trained;
 mod update;
 

@@ -15,8 +15,7 @@ use burn::tensor::{Device, Shape, Tensor, TensorData};
 
 use super::groups::{self, Choice, ParameterGroup};
 use super::{ParallelError, ParameterSpec};
-use crate::device::is_host;
-use crate::zero::{Fused, FusedState};
+use crate::zero::{Fused, FusedState, OnDevice, step_on_device};
 
 /// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
 /// any [`burn::optim::Optimizer`] through [`new`](Self::new).
@@ -131,6 +130,16 @@ pub(super) enum Kept {
     Fused(FusedState),
 }
 
+/// What is stepped of a parameter on a device, flat.
+pub(super) struct Stepping {
+    pub index: usize,
+    pub values: Tensor<1>,
+    /// None if nobody had one: the values stay as they are.
+    pub gradients: Option<Tensor<1>>,
+    /// In which Burn's optimizers see it.
+    pub shape: Shape,
+}
+
 /// An optimizer with the state of every parameter.
 pub(super) struct OptimizerState {
     /// How each parameter is stepped.
@@ -194,18 +203,6 @@ impl OptimizerState {
             return value;
         };
         let rate = learning_rate * choice.lr_factor;
-        if let Some(fused) = choice.fused.filter(|_| !is_host(&value.device())) {
-            let (shape, len) = (value.shape(), value.shape().num_elements());
-            let mut state = match place.take() {
-                Some(Kept::Fused(state)) => Some(state),
-                _ => None,
-            };
-            let (value, gradient) = (value.reshape([len]), gradient.reshape([len]));
-            let factor = factor.map(|factor| factor as f32);
-            let value = fused.step_on_device(rate, value, gradient, factor, &mut state);
-            *place = state.map(Kept::Fused);
-            return value.reshape(shape);
-        }
         let gradient = match factor {
             Some(factor) => gradient.mul_scalar(factor),
             None => gradient,
@@ -220,26 +217,84 @@ impl OptimizerState {
         Tensor::from_bridge(value)
     }
 
-    /// The same of what this rank owns of a parameter, flat.
-    pub(super) fn step_flat(
+    /// The shape in which as many elements of the parameter with this index are stepped: its own, if its optimizer
+    /// has to see all of it.
+    pub(super) fn shape(&self, index: usize, len: usize) -> Shape {
+        let whole = self.choices.get(index).and_then(|c| c.whole.as_ref());
+        match whole {
+            Some(shape) if shape.iter().product::<usize>() == len => Shape::from(shape.clone()),
+            _ => Shape::new([len]),
+        }
+    }
+
+    /// The new values of several parameters on a device, flat, in their order.
+    pub(super) fn step_there(
+        &mut self,
+        learning_rate: f64,
+        parameters: Vec<Stepping>,
+        factor: Option<f64>,
+    ) -> Vec<Tensor<1>> {
+        let mut stepped: Vec<Option<Tensor<1>>> = Vec::new();
+        let (mut places, mut fused) = (Vec::new(), Vec::new());
+        for parameter in parameters {
+            let index = parameter.index;
+            let choice = self.choices.get(index).zip(self.states.get_mut(index));
+            match (choice, parameter.gradients) {
+                (
+                    Some((
+                        &Choice {
+                            fused: Some(own),
+                            lr_factor,
+                            ..
+                        },
+                        state,
+                    )),
+                    Some(gradients),
+                ) => {
+                    places.push((stepped.len(), index));
+                    fused.push(OnDevice {
+                        fused: own,
+                        learning_rate: learning_rate * lr_factor,
+                        values: parameter.values,
+                        gradients,
+                        state: match state.take() {
+                            Some(Kept::Fused(state)) => Some(state),
+                            _ => None,
+                        },
+                    });
+                    stepped.push(None);
+                }
+                (_, Some(gradients)) => {
+                    let (values, shape) = (parameter.values, parameter.shape);
+                    let values =
+                        self.step_flat(index, learning_rate, [values, gradients], factor, shape);
+                    stepped.push(Some(values));
+                }
+                (_, None) => stepped.push(Some(parameter.values)),
+            }
+        }
+        let results = step_on_device(fused, factor.map(|factor| factor as f32));
+        for ((place, index), (values, state)) in places.into_iter().zip(results) {
+            stepped[place] = Some(values);
+            self.states[index] = state.map(Kept::Fused);
+        }
+        stepped.into_iter().flatten().collect()
+    }
+
+    /// [`step`](Self::step) of a value and gradient that are flat, in the shape that is said.
+    fn step_flat(
         &mut self,
         index: usize,
         learning_rate: f64,
-        values: Tensor<1>,
-        gradients: Tensor<1>,
+        [values, gradients]: [Tensor<1>; 2],
         factor: Option<f64>,
+        shape: Shape,
     ) -> Tensor<1> {
         let len = values.shape().num_elements();
-        let whole = self.choices.get(index).and_then(|c| c.whole.as_ref());
-        let shape = match whole {
-            Some(shape) if shape.iter().product::<usize>() == len => shape.clone(),
-            _ => vec![len],
-        };
         macro_rules! by_dimensions {
             ($($dimensions:literal)*) => {
-                match shape.len() {
+                match shape.num_dims() {
                     $($dimensions => {
-                        let shape = Shape::from(shape);
                         let values = values.reshape::<$dimensions, _>(shape.clone());
                         let gradients = gradients.reshape::<$dimensions, _>(shape);
                         self.step(index, learning_rate, values, gradients, factor).reshape([len])
@@ -284,7 +339,8 @@ impl OptimizerState {
         }
         let tensor = |values: &[f32]| Tensor::from_data(TensorData::from(values), &Device::flex());
         let (value, gradient) = (tensor(values), tensor(gradients));
-        let stepped = self.step_flat(index, learning_rate, value, gradient, factor);
+        let shape = self.shape(index, values.len());
+        let stepped = self.step_flat(index, learning_rate, [value, gradient], factor, shape);
         if let Ok(stepped) = stepped.into_data().as_slice::<f32>()
             && stepped.len() == values.len()
         {

@@ -5,10 +5,14 @@ use burn::tensor::{Shape, Tensor};
 
 use super::ParallelError;
 use super::ema::Ema;
-use super::optimizer::OptimizerState;
+use super::optimizer::{OptimizerState, Stepping};
 use super::replicas::AutodiffPlace;
+use super::taken;
 use crate::bucket::{Gradient, Reducer};
 use crate::device;
+
+/// Numbers of parameters that are stepped together on a device, about: their gradients may be copies.
+const TOGETHER: usize = 1 << 24;
 
 /// Steps every trainable parameter that any rank had a gradient for, the gradients times `factor`,
 /// and takes all of them into the average.
@@ -20,13 +24,18 @@ pub(super) fn parameters<M: Module>(
     learning_rate: f64,
     factor: Option<f64>,
 ) -> (M, Result<(), ParallelError>) {
+    let ema = ema.map(|ema| {
+        let weight = ema.begin_update();
+        (ema, weight)
+    });
+    if reducer.resident().is_some() {
+        let stepped = step_there(model, reducer, optimizer, ema, (learning_rate, factor));
+        return (stepped, Ok(()));
+    }
     let mut update = Update {
         reducer,
         optimizer,
-        ema: ema.map(|ema| {
-            let weight = ema.begin_update();
-            (ema, weight)
-        }),
+        ema,
         learning_rate,
         factor,
         next: 0,
@@ -34,6 +43,45 @@ pub(super) fn parameters<M: Module>(
     };
     let model = model.map(&mut update);
     (model, update.outcome)
+}
+
+/// The same on a device whose memory the processor does not share, many parameters at a time.
+fn step_there<M: Module>(
+    model: M,
+    reducer: &Reducer,
+    optimizer: &mut OptimizerState,
+    mut ema: Option<(&mut Ema, f32)>,
+    (learning_rate, factor): (f64, Option<f64>),
+) -> M {
+    let (model, homes, values) = taken::take_out(model);
+    let mut stepped = Vec::with_capacity(values.len());
+    let mut values = values.into_iter().enumerate().peekable();
+    while values.peek().is_some() {
+        let mut numbers = 0;
+        let mut together = Vec::new();
+        while numbers < TOGETHER
+            && let Some((index, values)) = values.next()
+        {
+            numbers += values.shape().num_elements();
+            together.push((index, values));
+        }
+        let indices: Vec<usize> = together.iter().map(|(index, _)| *index).collect();
+        let gradients = reducer.owned_there(&indices);
+        let together = together.into_iter().zip(gradients);
+        let together = together.map(|((index, values), gradients)| Stepping {
+            index,
+            shape: homes.shape(index).cloned().unwrap_or(values.shape()),
+            values,
+            gradients,
+        });
+        let new = optimizer.step_there(learning_rate, together.collect(), factor);
+        let new = (stepped.len()..).zip(new).collect::<Vec<_>>();
+        if let Some((ema, weight)) = &mut ema {
+            ema.update_on_device(&new, *weight);
+        }
+        stepped.extend(new.into_iter().map(|(_, values)| values));
+    }
+    taken::put_back(model, homes, stepped)
 }
 
 struct Update<'a> {
@@ -101,7 +149,8 @@ impl Update<'_> {
             return value;
         };
         if !device::is_host(&value.device()) {
-            ema.update_on_device(index, value.clone(), *weight);
+            let len = value.shape().num_elements();
+            ema.update_on_device(&[(index, value.clone().reshape([len]))], *weight);
             return value;
         }
         let (shape, device, dtype) = (value.shape(), value.device(), value.dtype());
@@ -132,8 +181,7 @@ impl ModuleMapper for Update<'_> {
         }
         let index = self.next;
         self.next += 1;
-        let in_place = self.reducer.resident().is_none() && self.optimizer.is_fused(index);
-        if in_place && self.outcome.is_ok() {
+        if self.optimizer.is_fused(index) && self.outcome.is_ok() {
             return param.map(|value| {
                 let place = AutodiffPlace::of(&value);
                 let value = self.step_host(index, value.inner());

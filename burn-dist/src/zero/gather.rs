@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use burn::tensor::{AllocationProperty, Bytes, Tensor};
 
 use crate::autograd::{ParameterSource, WholeParameter};
-use crate::bucket::{BucketLayout, DeviceHandle, Reducer, assemble};
+use crate::bucket::{BucketLayout, DeviceHandle, Reducer, assemble, take_parts};
 use crate::values::Values;
 use crate::{Buffer, DType, Error, Handle, ProcessGroup};
 
@@ -249,7 +249,7 @@ impl Content {
                 )))
             }
             Self::There(all) => {
-                let part = (**all).clone().slice(place);
+                let part = take_parts((**all).clone(), &[place]).pop()?;
                 Some(WholeParameter::Device(Box::new(part)))
             }
             Self::Coming(_) | Self::ComingThere(_) => None,

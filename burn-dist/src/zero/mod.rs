@@ -12,5 +12,5 @@
 mod fused;
 mod gather;
 
-pub(crate) use fused::{Fused, FusedState, steps_on};
+pub(crate) use fused::{Fused, FusedState, OnDevice, step_on_device, steps_on};
 pub(crate) use gather::{Gatherer, Store, gather_values, start_there};

@@ -125,6 +125,18 @@ pub(super) fn primitive<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
     tensor.expect("a tensor on a GPU, without autodiff")
 }
 
+/// Flat numbers in memory that nobody else sees change.
+///
+/// # Panics
+/// As [`primitive`].
+pub(super) fn changeable(tensor: Tensor<1>) -> Matrix {
+    let tensor = into_contiguous(primitive(tensor));
+    Matrix::new(match tensor.can_mut() {
+        true => tensor,
+        false => tensor.copy(),
+    })
+}
+
 /// What a kernel gets.
 pub(super) fn arg(tensor: &CubeTensor) -> BufferArg {
     tensor.clone().into_buffer_arg()

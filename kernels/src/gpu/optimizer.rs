@@ -1,13 +1,12 @@
-//! Steps of SGD and Adam in one kernel each: every value is read and written once, in place where
-//! nobody else holds the memory. Burn's own optimizers launch a kernel for every operation.
+//! Steps of SGD and Adam, of several parameters in one kernel: every value is read and written once, in place where
+//! nobody else holds the memory. Burn's own optimizers launch a kernel for every operation and parameter.
 
 use burn::backend::Cube;
 use burn::tensor::Tensor;
-use burn_cubecl::kernel::into_contiguous;
-use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::matrix::{Matrix, primitive};
+use super::matrix::{Matrix, changeable, primitive};
+use super::multi_tensor::{Place, batches, places};
 use super::sums::cube;
 
 /// The numbers of one step of SGD with momentum.
@@ -48,62 +47,57 @@ pub struct AdamStep {
     pub rate: f32,
 }
 
-/// `values` without `rate` times their gradients, which are scaled and penalised as `step` says.
+/// New values of parameters: the old ones without `rate` times their gradients, which are scaled and penalised as
+/// `step` says. Given are values and gradients.
 ///
 /// # Panics
-/// All tensors here are flat, `f32`, equally long, and on one device that [`super::computes_on`].
-pub fn sgd(step: &SgdStep, values: Tensor<1>, gradients: Tensor<1>) -> Tensor<1> {
-    let (values, gradients) = (changeable(values), readable(gradients));
-    assert_alike(&values, [&gradients]);
-    let vectors = values.rows() * values.row_vectors();
-    if vectors > 0 {
-        // SAFETY: every unit changes a vector of its own, if there is one, and all are as long.
+/// All tensors here are flat, `f32`, as long as the others of their parameter, and on one device that
+/// [`super::computes_on`].
+pub fn sgd(step: &SgdStep, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
+    let parameters = matrices(parameters, [0]);
+    for batch in batches(&parameters, |of| parameters[of][0].vector()) {
+        let units = batch.units();
+        // SAFETY: every unit changes a vector of its own, if there is one, and all of a parameter are as long.
         unsafe {
             sgd_plain::launch_unchecked(
-                values.client(),
-                calculate_cube_count_elemwise(values.client(), vectors, cube()),
+                batch.client(),
+                batch.cubes(&units),
                 cube(),
-                values.address(),
-                values.vector(),
-                values.arg(),
-                gradients.arg(),
-                vectors,
+                batch.address,
+                batch.vector,
+                batch.args(0).collect(),
+                batch.args(1).collect(),
+                places(&units),
                 step.scale,
                 step.penalty,
                 step.rate,
             );
         }
     }
-    tensor(values)
+    let values = parameters.into_iter().map(|[values, _]| tensor(values));
+    values.collect()
 }
 
-/// The same with momentum: the new values, and the new velocity.
+/// The same with momentum: of values, gradients and velocities the new values and the new velocities.
 ///
 /// # Panics
 /// As [`sgd`].
-pub fn sgd_momentum(
-    step: &SgdStep,
-    values: Tensor<1>,
-    gradients: Tensor<1>,
-    velocity: Tensor<1>,
-) -> (Tensor<1>, Tensor<1>) {
-    let (values, gradients) = (changeable(values), readable(gradients));
-    let velocity = changeable(velocity);
-    assert_alike(&values, [&gradients, &velocity]);
-    let vectors = values.rows() * values.row_vectors();
-    if vectors > 0 {
+pub fn sgd_momentum(step: &SgdStep, parameters: Vec<[Tensor<1>; 3]>) -> Vec<[Tensor<1>; 2]> {
+    let parameters = matrices(parameters, [0, 2]);
+    for batch in batches(&parameters, |of| parameters[of][0].vector()) {
+        let units = batch.units();
         // SAFETY: as in `sgd`.
         unsafe {
             sgd_with_velocity::launch_unchecked(
-                values.client(),
-                calculate_cube_count_elemwise(values.client(), vectors, cube()),
+                batch.client(),
+                batch.cubes(&units),
                 cube(),
-                values.address(),
-                values.vector(),
-                values.arg(),
-                gradients.arg(),
-                velocity.arg(),
-                vectors,
+                batch.address,
+                batch.vector,
+                batch.args(0).collect(),
+                batch.args(1).collect(),
+                batch.args(2).collect(),
+                places(&units),
                 step.scale,
                 step.penalty,
                 step.keep,
@@ -114,38 +108,34 @@ pub fn sgd_momentum(
             );
         }
     }
-    (tensor(values), tensor(velocity))
+    let changed = parameters.into_iter();
+    let changed = changed.map(|[values, _, velocity]| [values, velocity].map(tensor));
+    changed.collect()
 }
 
 /// A step of Adam (Kingma & Ba 2015, <https://arxiv.org/abs/1412.6980>) or AdamW (Loshchilov & Hutter
-/// 2019, <https://arxiv.org/abs/1711.05101>): the new values, and the new moments.
+/// 2019, <https://arxiv.org/abs/1711.05101>): of values, gradients and both moments the new values and the new
+/// moments.
 ///
 /// # Panics
 /// As [`sgd`].
-pub fn adam(
-    step: &AdamStep,
-    values: Tensor<1>,
-    gradients: Tensor<1>,
-    [first, second]: [Tensor<1>; 2],
-) -> (Tensor<1>, [Tensor<1>; 2]) {
-    let (values, gradients) = (changeable(values), readable(gradients));
-    let (first, second) = (changeable(first), changeable(second));
-    assert_alike(&values, [&gradients, &first, &second]);
-    let vectors = values.rows() * values.row_vectors();
-    if vectors > 0 {
+pub fn adam(step: &AdamStep, parameters: Vec<[Tensor<1>; 4]>) -> Vec<[Tensor<1>; 3]> {
+    let parameters = matrices(parameters, [0, 2, 3]);
+    for batch in batches(&parameters, |of| parameters[of][0].vector()) {
+        let units = batch.units();
         // SAFETY: as in `sgd`.
         unsafe {
             adam_with_moments::launch_unchecked(
-                values.client(),
-                calculate_cube_count_elemwise(values.client(), vectors, cube()),
+                batch.client(),
+                batch.cubes(&units),
                 cube(),
-                values.address(),
-                values.vector(),
-                values.arg(),
-                gradients.arg(),
-                first.arg(),
-                second.arg(),
-                vectors,
+                batch.address,
+                batch.vector,
+                batch.args(0).collect(),
+                batch.args(1).collect(),
+                batch.args(2).collect(),
+                batch.args(3).collect(),
+                places(&units),
                 step.scale,
                 step.penalty,
                 step.betas[0],
@@ -158,26 +148,55 @@ pub fn adam(
             );
         }
     }
-    (tensor(values), [tensor(first), tensor(second)])
+    let changed = parameters.into_iter();
+    let changed = changed.map(|[values, _, first, second]| [values, first, second].map(tensor));
+    changed.collect()
 }
 
-fn readable(tensor: Tensor<1>) -> Matrix {
-    Matrix::new(primitive(tensor))
+/// Averages moved towards values by `weight` of the distance. Given are averages and values.
+///
+/// # Panics
+/// As [`sgd`].
+pub fn blend(weight: f32, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
+    let parameters = matrices(parameters, [0]);
+    for batch in batches(&parameters, |of| parameters[of][0].vector()) {
+        let units = batch.units();
+        // SAFETY: as in `sgd`.
+        unsafe {
+            move_towards::launch_unchecked(
+                batch.client(),
+                batch.cubes(&units),
+                cube(),
+                batch.address,
+                batch.vector,
+                batch.args(0).collect(),
+                batch.args(1).collect(),
+                places(&units),
+                weight,
+            );
+        }
+    }
+    let averages = parameters.into_iter().map(|[average, _]| tensor(average));
+    averages.collect()
 }
 
-/// Memory that nobody else sees change.
-fn changeable(tensor: Tensor<1>) -> Matrix {
-    let tensor = into_contiguous(primitive(tensor));
-    Matrix::new(match tensor.can_mut() {
-        true => tensor,
-        false => tensor.copy(),
-    })
-}
-
-/// Kernels check no bounds but those of `values`.
-fn assert_alike<const N: usize>(values: &Matrix, others: [&Matrix; N]) {
-    let like = |other: &&Matrix| other.columns() == values.columns() && other.is_f32();
-    assert!(values.is_f32() && others.iter().all(like));
+/// What kernels read, and change at the places that are said: memory that nobody else sees change. Kernels check
+/// no bounds but those of the first tensor.
+fn matrices<const N: usize, const C: usize>(
+    parameters: Vec<[Tensor<1>; N]>,
+    changed: [usize; C],
+) -> Vec<[Matrix; N]> {
+    let matrices = |tensors: [Tensor<1>; N]| {
+        let mut place = 0..;
+        let tensors = tensors.map(|tensor| match place.next() {
+            Some(place) if changed.contains(&place) => changeable(tensor),
+            _ => Matrix::new(primitive(tensor)),
+        });
+        let like = |other: &Matrix| other.columns() == tensors[0].columns() && other.is_f32();
+        assert!(tensors.iter().all(like));
+        tensors
+    };
+    parameters.into_iter().map(matrices).collect()
 }
 
 fn tensor(matrix: Matrix) -> Tensor<1> {
@@ -203,29 +222,36 @@ fn scaled<N: Size>(
     scaled_add(value * Vector::<f32, N>::new(of_value), other, of_other)
 }
 
+/// Tensors of a kernel that are at the same place of their sets.
+type Tensors<N> = Sequence<Box<[Vector<f32, N>]>>;
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sgd_plain<N: Size>(
-    values: &mut [Vector<f32, N>],
-    gradients: &[Vector<f32, N>],
-    vectors: usize,
+    values: &mut Tensors<N>,
+    gradients: &Tensors<N>,
+    places: &Sequence<Place>,
     scale: f32,
     penalty: f32,
     rate: f32,
 ) {
-    let at = ABSOLUTE_POS;
-    if at < vectors {
-        let value = values[at];
-        let gradient = scaled(gradients[at], scale, value, penalty);
-        values[at] = scaled_add(value, gradient, -rate);
+    #[unroll]
+    for set in 0..places.len() {
+        let place = places.index(set);
+        if place.has(ABSOLUTE_POS) {
+            let at = place.vector(ABSOLUTE_POS);
+            let value = values.index(set)[at];
+            let gradient = scaled(gradients.index(set)[at], scale, value, penalty);
+            values.index_mut(set)[at] = scaled_add(value, gradient, -rate);
+        }
     }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sgd_with_velocity<N: Size>(
-    values: &mut [Vector<f32, N>],
-    gradients: &[Vector<f32, N>],
-    velocity: &mut [Vector<f32, N>],
-    vectors: usize,
+    values: &mut Tensors<N>,
+    gradients: &Tensors<N>,
+    velocities: &mut Tensors<N>,
+    places: &Sequence<Place>,
     scale: f32,
     penalty: f32,
     keep: f32,
@@ -234,24 +260,28 @@ fn sgd_with_velocity<N: Size>(
     of_gradient: f32,
     rate: f32,
 ) {
-    let at = ABSOLUTE_POS;
-    if at < vectors {
-        let value = values[at];
-        let gradient = scaled(gradients[at], scale, value, penalty);
-        let speed = scaled(velocity[at], keep, gradient, intake);
-        velocity[at] = speed;
-        let delta = scaled(speed, of_velocity, gradient, of_gradient);
-        values[at] = scaled_add(value, delta, -rate);
+    #[unroll]
+    for set in 0..places.len() {
+        let place = places.index(set);
+        if place.has(ABSOLUTE_POS) {
+            let at = place.vector(ABSOLUTE_POS);
+            let value = values.index(set)[at];
+            let gradient = scaled(gradients.index(set)[at], scale, value, penalty);
+            let speed = scaled(velocities.index(set)[at], keep, gradient, intake);
+            velocities.index_mut(set)[at] = speed;
+            let delta = scaled(speed, of_velocity, gradient, of_gradient);
+            values.index_mut(set)[at] = scaled_add(value, delta, -rate);
+        }
     }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn adam_with_moments<N: Size>(
-    values: &mut [Vector<f32, N>],
-    gradients: &[Vector<f32, N>],
-    first: &mut [Vector<f32, N>],
-    second: &mut [Vector<f32, N>],
-    vectors: usize,
+    values: &mut Tensors<N>,
+    gradients: &Tensors<N>,
+    first: &mut Tensors<N>,
+    second: &mut Tensors<N>,
+    places: &Sequence<Place>,
     scale: f32,
     penalty: f32,
     beta_1: f32,
@@ -262,17 +292,41 @@ fn adam_with_moments<N: Size>(
     decay: f32,
     rate: f32,
 ) {
-    let at = ABSOLUTE_POS;
-    if at < vectors {
-        let value = values[at];
-        let gradient = scaled(gradients[at], scale, value, penalty);
-        let mean = scaled(first[at], beta_1, gradient, 1.0f32 - beta_1);
-        let square = scaled(second[at], beta_2, gradient * gradient, 1.0f32 - beta_2);
-        first[at] = mean;
-        second[at] = square;
-        let deviation = (square / Vector::<f32, N>::new(correct_2)).sqrt();
-        let delta =
-            mean / Vector::<f32, N>::new(correct_1) / (deviation + Vector::<f32, N>::new(epsilon));
-        values[at] = scaled(value, decay, delta, -rate);
+    #[unroll]
+    for set in 0..places.len() {
+        let place = places.index(set);
+        if place.has(ABSOLUTE_POS) {
+            let at = place.vector(ABSOLUTE_POS);
+            let value = values.index(set)[at];
+            let gradient = scaled(gradients.index(set)[at], scale, value, penalty);
+            let mean = scaled(first.index(set)[at], beta_1, gradient, 1.0f32 - beta_1);
+            let square = gradient * gradient;
+            let square = scaled(second.index(set)[at], beta_2, square, 1.0f32 - beta_2);
+            first.index_mut(set)[at] = mean;
+            second.index_mut(set)[at] = square;
+            let deviation = (square / Vector::<f32, N>::new(correct_2)).sqrt();
+            let mean = mean / Vector::<f32, N>::new(correct_1);
+            let delta = mean / (deviation + Vector::<f32, N>::new(epsilon));
+            values.index_mut(set)[at] = scaled(value, decay, delta, -rate);
+        }
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn move_towards<N: Size>(
+    averages: &mut Tensors<N>,
+    values: &Tensors<N>,
+    places: &Sequence<Place>,
+    weight: f32,
+) {
+    #[unroll]
+    for set in 0..places.len() {
+        let place = places.index(set);
+        if place.has(ABSOLUTE_POS) {
+            let at = place.vector(ABSOLUTE_POS);
+            let average = averages.index(set)[at];
+            let distance = values.index(set)[at] - average;
+            averages.index_mut(set)[at] = scaled_add(average, distance, weight);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The norm of what lies on a GPU, in an order that depends on the length alone: where a device can add
+//! The norm of what lies on a GPU, in an order that depends on the lengths alone: where a device can add
 //! atomically, Burn's sum adds up in whatever order its cubes come.
 
 use burn::backend::Cube;
@@ -6,54 +6,86 @@ use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg, primitive};
+use super::multi_tensor::batches;
 use super::sums::{UNITS, cube, over_lanes};
 
 /// Numbers that a cube adds up.
 const PART: usize = 256 * UNITS;
 
-/// Sums of the squares of `values`, one for each 65,536 of them, which are still to be added up: in `f64`,
-/// so that no number of them costs precision.
+/// Sums of the squares of all `tensors`, one for each 65,536 numbers of each of them and in their order, which are
+/// still to be added up: in `f64`, so that no number of them costs precision. Nothing if there are no numbers.
 ///
 /// # Panics
-/// If `values` are not `f32`, or not on a device that [`super::computes_on`].
-pub fn sums_of_squares(values: Tensor<1>) -> Tensor<1> {
-    let values = Matrix::new(primitive(values));
-    assert!(values.is_f32());
-    let count = values.columns();
-    let parts = count.div_ceil(PART).max(1);
-    let sums = values.numbers([parts]);
-    // SAFETY: every cube reads a part of `values` of its own, which ends where they end, and writes one
-    // of as many sums as there are cubes.
-    unsafe {
-        squares_of_part::launch_unchecked(
-            values.client(),
-            CubeCount::Static(parts as u32, 1, 1),
-            cube(),
-            values.address(),
-            // Vectors would put numbers of other places into one sum, if a length allows them.
-            1,
-            values.arg(),
-            arg(&sums),
-            count,
-        );
+/// If the tensors are not `f32`, or not on one device that [`super::computes_on`].
+pub fn sums_of_squares(tensors: impl IntoIterator<Item = Tensor<1>>) -> Option<Tensor<1>> {
+    let matrix = |tensor| [Matrix::new(primitive(tensor))];
+    let sets: Vec<[Matrix; 1]> = tensors.into_iter().map(matrix).collect();
+    assert!(sets.iter().all(|[values]| values.is_f32()));
+    let parts_of = |columns: usize| columns.div_ceil(PART);
+    let all = sets.iter().map(|[values]| parts_of(values.columns())).sum();
+    let [any] = sets.iter().find(|[values]| values.columns() > 0)?;
+    let sums = any.numbers([all]);
+    let mut first = 0;
+    // Vectors would put numbers of other places into one sum, if a length allows them.
+    for batch in batches(&sets, |_| 1) {
+        let mut parts = 0;
+        let mut begins = SequenceArg::new();
+        let mut counts = SequenceArg::new();
+        for count in batch.lengths() {
+            begins.push(parts);
+            counts.push(count);
+            parts += parts_of(count);
+        }
+        // SAFETY: every cube reads a part of a tensor of its own, which ends where that ends, and writes one of as
+        // many sums as all batches have cubes.
+        unsafe {
+            squares_of_part::launch_unchecked(
+                batch.client(),
+                CubeCount::Static(parts as u32, 1, 1),
+                cube(),
+                batch.address,
+                batch.vector,
+                batch.args(0).collect(),
+                arg(&sums),
+                begins,
+                counts,
+                first,
+            );
+        }
+        first += parts;
     }
-    Tensor::from_primitive::<Cube>(sums)
+    Some(Tensor::from_primitive::<Cube>(sums))
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn squares_of_part<N: Size>(values: &[Vector<f32, N>], sums: &mut [Vector<f32, N>], count: usize) {
+fn squares_of_part<N: Size>(
+    tensors: &Sequence<Box<[Vector<f32, N>]>>,
+    sums: &mut [Vector<f32, N>],
+    begins: &Sequence<usize>,
+    counts: &Sequence<usize>,
+    first: usize,
+) {
     let unit = UNIT_POS as usize;
-    let begin = CUBE_POS_X as usize * comptime!(PART);
-    let end = select(begin + PART < count, begin + PART, count);
+    let part = CUBE_POS_X as usize;
     let mut sum = Vector::<f32, N>::new(0.0f32);
-    let mut at = begin + unit;
-    while at < end {
-        let value = values[at];
-        sum = fma(value, value, sum);
-        at += UNITS;
+    #[unroll]
+    for tensor in 0..tensors.len() {
+        let begin = *begins.index(tensor);
+        if part >= begin {
+            // Behind the end of tensors that end before this part.
+            let mut at = (part - begin) * comptime!(PART);
+            let count = *counts.index(tensor);
+            let end = select(at + PART < count, at + PART, count);
+            at += unit;
+            while at < end {
+                let value = tensors.index(tensor)[at];
+                sum = fma(value, value, sum);
+                at += UNITS;
+            }
+        }
     }
     let sum = over_lanes::<N>(sum, unit, 1usize, UNITS);
     if unit == 0 {
-        sums[CUBE_POS_X as usize] = sum;
+        sums[first + part] = sum;
     }
 }

@@ -1,6 +1,7 @@
 //! Gradients that stay on a device, from the hooks to the optimizer: what the other files do in host
 //! memory, with tensors. Of a bucket only this rank's shard is left, unless all are kept.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::tensor::Tensor;
@@ -128,7 +129,7 @@ impl Reducer {
             false => resident::sum_of_squares(all().enumerate().filter_map(|(index, there)| {
                 let own = self.shard_of(index);
                 let mean = there.mean.clone().filter(|_| !own.is_empty());
-                let of_mean = mean.map(|mean| mean.slice(own));
+                let of_mean = mean.and_then(|mean| resident::take_parts(mean, &[own]).pop());
                 of_mean.or_else(|| there.shard.clone())
             })),
         };
@@ -143,27 +144,42 @@ impl Reducer {
         self.keep == Gradients::Whole && self.group.size() == 1
     }
 
-    /// The reduced gradient of the elements that this rank owns of a parameter, flat; `None` if it
-    /// owns none, or no rank had a gradient.
-    pub(crate) fn owned_there(&self, parameter: usize) -> Option<Tensor<1>> {
+    /// The reduced gradients of what this rank owns of `parameters`, in their order: none of those that no rank had
+    /// one of, or that this rank owns nothing of.
+    pub(crate) fn owned_there(&self, parameters: &[usize]) -> Vec<Option<Tensor<1>>> {
         let state = self.lock();
-        if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
-            return None;
+        let mut owned = vec![None; parameters.len()];
+        // By bucket, who wants what of it.
+        let mut wanted: BTreeMap<usize, (Vec<usize>, Vec<Range<usize>>)> = BTreeMap::new();
+        for (at, &parameter) in parameters.iter().enumerate() {
+            let is_marked = state.marks.get(parameter).is_some_and(|mark| *mark != 0);
+            let Some(&(index, slot)) = self.places.get(parameter).filter(|_| is_marked) else {
+                continue;
+            };
+            let there = &state.buckets[index].there;
+            if self.keeps_alone() {
+                owned[at] = there.parts.get(slot).cloned();
+                continue;
+            }
+            let shift = match there.mean {
+                Some(_) => 0,
+                None => self.shard_of(index).start,
+            };
+            if let Some(place) = self.own_place(parameter).filter(|place| !place.is_empty()) {
+                let (by, places) = wanted.entry(index).or_default();
+                by.push(at);
+                places.push(place.start - shift..place.end - shift);
+            }
         }
-        let (bucket, index) = *self.places.get(parameter)?;
-        let there = &state.buckets.get(bucket)?.there;
-        if self.keeps_alone() {
-            return there.parts.get(index).cloned();
+        for (index, (by, places)) in wanted {
+            let there = &state.buckets[index].there;
+            let flat = there.mean.as_ref().or(there.shard.as_ref()).cloned();
+            let parts = flat.map(|flat| resident::take_parts(flat, &places));
+            for (at, part) in by.into_iter().zip(parts.into_iter().flatten()) {
+                owned[at] = Some(part);
+            }
         }
-        let place = self
-            .own_place(parameter)
-            .filter(|place| !place.is_empty())?;
-        if let Some(mean) = there.mean.clone() {
-            return Some(mean.slice(place));
-        }
-        let shift = self.shard_of(bucket).start;
-        let shard = there.shard.clone()?;
-        Some(shard.slice(place.start - shift..place.end - shift))
+        owned
     }
 
     /// Where in its bucket lies what this rank owns of a parameter.

@@ -92,7 +92,7 @@ impl Reducer {
         shape: &Shape,
     ) -> Result<Option<Gradient>, BucketError> {
         if self.resident.is_some() {
-            let gradient = self.owned_there(parameter);
+            let gradient = self.owned_there(&[parameter]).pop().flatten();
             return Ok(gradient.map(|flat| Gradient::Device(Box::new(flat))));
         }
         let state = self.lock();

@@ -15,7 +15,7 @@ use burn::tensor::Tensor;
 
 use super::ParallelError;
 use super::ema::Ema;
-use super::optimizer::OptimizerState;
+use super::optimizer::{OptimizerState, Stepping};
 use crate::ProcessGroup;
 use crate::bucket::{BucketError, Reducer};
 use crate::values::Values;
@@ -68,20 +68,25 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// The same of values on a device.
-    fn step_there(&mut self, parameter: usize, values: Tensor<1>) -> Tensor<1> {
-        let values = match self.reducer.owned_there(parameter) {
-            Some(gradients) => {
-                let (rate, factor) = (self.learning_rate, self.factor);
-                self.optimizer
-                    .step_flat(parameter, rate, values, gradients, factor)
-            }
-            None => values,
-        };
+    /// The same of values on a device, of several parameters by their indices.
+    fn step_there(&mut self, parameters: Vec<(usize, Tensor<1>)>) -> Vec<(usize, Tensor<1>)> {
+        let indices: Vec<usize> = parameters.iter().map(|(index, _)| *index).collect();
+        let gradients = self.reducer.owned_there(&indices);
+        let stepping = parameters.into_iter().zip(gradients);
+        let stepping = stepping.map(|((index, values), gradients)| Stepping {
+            index,
+            shape: self.optimizer.shape(index, values.shape().num_elements()),
+            values,
+            gradients,
+        });
+        let stepping = stepping.collect();
+        let (rate, factor) = (self.learning_rate, self.factor);
+        let values = self.optimizer.step_there(rate, stepping, factor);
+        let stepped: Vec<(usize, Tensor<1>)> = indices.into_iter().zip(values).collect();
         if let Some((ema, weight)) = &mut self.ema {
-            ema.update_on_device(parameter, values.clone(), *weight);
+            ema.update_on_device(&stepped, *weight);
         }
-        values
+        stepped
     }
 }
 
@@ -101,17 +106,21 @@ pub(super) fn whole_model<M: Module>(
 /// Steps parameters that live as shards.
 pub(super) fn store(store: &Store, mut stepper: Stepper<'_>) -> Result<(), ParallelError> {
     store.update(|pieces| {
+        let mut there = Vec::new();
         for (parameter, piece) in pieces.iter_mut().enumerate() {
             match piece.take() {
-                Values::Device(values) => {
-                    *piece = Values::on_device(stepper.step_there(parameter, *values));
-                }
+                Values::Device(values) => there.push((parameter, *values)),
                 mut values => {
                     if !values.is_empty() {
                         stepper.step(parameter, values.host_mut());
                     }
                     *piece = values;
                 }
+            }
+        }
+        for (parameter, values) in stepper.step_there(there) {
+            if let Some(piece) = pieces.get_mut(parameter) {
+                *piece = Values::on_device(values);
             }
         }
     });

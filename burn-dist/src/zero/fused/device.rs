@@ -1,4 +1,4 @@
-//! The same steps on a GPU, one kernel each.
+//! The same steps on a GPU, of several parameters in one kernel.
 
 use burn::tensor::Tensor;
 
@@ -10,21 +10,29 @@ pub(crate) fn steps_on(_device: &burn::tensor::Device) -> bool {
     false
 }
 
-#[cfg(not(own_gpu))]
-impl Fused {
-    /// Not called where [`steps_on`] says no.
-    pub(crate) fn step_on_device(
-        &self,
-        _learning_rate: f64,
-        values: Tensor<1>,
-        _gradients: Tensor<1>,
-        _factor: Option<f32>,
-        _state: &mut Option<FusedState>,
-    ) -> Tensor<1> {
-        values
-    }
+/// What is stepped of a parameter on a device: flat, in `f32`.
+pub(crate) struct OnDevice {
+    pub fused: Fused,
+    pub learning_rate: f64,
+    pub values: Tensor<1>,
+    pub gradients: Tensor<1>,
+    /// None before the first step.
+    pub state: Option<FusedState>,
 }
 
+/// Steps all of them on a device that [`steps_on`] says yes to, by their gradients times `factor`: the new values, in
+/// the same memory if nobody else holds it, and states.
+#[cfg(not(own_gpu))]
+pub(crate) fn step_on_device(
+    parameters: Vec<OnDevice>,
+    _factor: Option<f32>,
+) -> Vec<(Tensor<1>, Option<FusedState>)> {
+    let unchanged = parameters.into_iter().map(|p| (p.values, p.state));
+    unchanged.collect()
+}
+
+#[cfg(own_gpu)]
+pub(crate) use kernel::step_on_device;
 #[cfg(own_gpu)]
 pub(crate) use kernels::gpu::computes_on as steps_on;
 
@@ -36,42 +44,116 @@ mod kernel {
     use super::*;
     use crate::values::Values;
 
-    impl Fused {
-        /// [`step`](Fused::step) on a device that [`steps_on`] says yes to; gives the new values, in the
-        /// same memory if nobody else holds it.
-        pub(crate) fn step_on_device(
-            &self,
-            learning_rate: f64,
-            values: Tensor<1>,
-            gradients: Tensor<1>,
-            factor: Option<f32>,
-            state: &mut Option<FusedState>,
-        ) -> Tensor<1> {
-            let scale = factor.unwrap_or(1.0);
+    /// The numbers of a step; parameters with the same are stepped together.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Step {
+        Sgd(SgdStep),
+        Momentum(SgdStep),
+        Adam {
+            step: AdamStep,
+            /// Steps that were done, with this one.
+            time: u64,
+        },
+    }
+
+    /// Steps all of them on a device that [`steps_on`] says yes to, by their gradients times `factor`: the new
+    /// values, in the same memory if nobody else holds it, and states.
+    pub(crate) fn step_on_device(
+        parameters: Vec<OnDevice>,
+        factor: Option<f32>,
+    ) -> Vec<(Tensor<1>, Option<FusedState>)> {
+        let scale = factor.unwrap_or(1.0);
+        let mut alike: Vec<(Step, Vec<(usize, OnDevice)>)> = Vec::new();
+        let mut stepped: Vec<_> = parameters.iter().map(|_| None).collect();
+        for (place, parameter) in parameters.into_iter().enumerate() {
+            let step = parameter.step(scale);
+            match alike.iter_mut().find(|(other, _)| *other == step) {
+                Some((_, parameters)) => parameters.push((place, parameter)),
+                None => alike.push((step, vec![(place, parameter)])),
+            }
+        }
+        for (step, parameters) in alike {
+            let (places, parameters): (Vec<_>, Vec<_>) = parameters.into_iter().unzip();
+            for (place, result) in places.into_iter().zip(step.of(parameters)) {
+                stepped[place] = Some(result);
+            }
+        }
+        stepped.into_iter().flatten().collect()
+    }
+
+    impl OnDevice {
+        fn step(&self, scale: f32) -> Step {
+            match &self.fused {
+                Fused::Adam(own) => own.numbers_on_device(self.learning_rate, scale, &self.state),
+                Fused::Sgd(own) => {
+                    own.numbers_on_device(self.learning_rate as f32, scale, &self.state)
+                }
+            }
+        }
+    }
+
+    impl Step {
+        /// The new values and states.
+        fn of(self, parameters: Vec<OnDevice>) -> Vec<(Tensor<1>, Option<FusedState>)> {
+            let parameters = parameters.into_iter();
             match self {
-                Self::Adam(own) => own.on_device(learning_rate, values, gradients, scale, state),
-                Self::Sgd(own) => {
-                    own.on_device(learning_rate as f32, values, gradients, scale, state)
+                Self::Sgd(step) => {
+                    let tensors = parameters.map(|p| [p.values, p.gradients]).collect();
+                    let state = FusedState::Sgd { velocity: None };
+                    let stepped = sgd(&step, tensors).into_iter();
+                    stepped.map(|v| (v, Some(state.clone()))).collect()
+                }
+                Self::Momentum(step) => {
+                    let tensors = parameters.map(|p| {
+                        let velocity = match p.state {
+                            Some(FusedState::Sgd { velocity }) => velocity,
+                            _ => None,
+                        };
+                        let velocity = match velocity {
+                            Some(velocity) => velocity.into_tensor(&p.values.device()),
+                            None => p.values.zeros_like(),
+                        };
+                        [p.values, p.gradients, velocity]
+                    });
+                    let stepped = sgd_momentum(&step, tensors.collect()).into_iter();
+                    let stepped = stepped.map(|[values, velocity]| {
+                        let velocity = Some(Values::on_device(velocity));
+                        (values, Some(FusedState::Sgd { velocity }))
+                    });
+                    stepped.collect()
+                }
+                Self::Adam { step, time } => {
+                    let tensors = parameters.map(|p| {
+                        let device = p.values.device();
+                        let [first, second] = match p.state {
+                            Some(FusedState::Adam { moments, .. }) => {
+                                moments.map(|moment| moment.into_tensor(&device))
+                            }
+                            _ => [(); 2].map(|()| p.values.zeros_like()),
+                        };
+                        [p.values, p.gradients, first, second]
+                    });
+                    let stepped = adam(&step, tensors.collect()).into_iter();
+                    let stepped = stepped.map(|[values, first, second]| {
+                        let moments = [first, second].map(Values::on_device);
+                        (values, Some(FusedState::Adam { time, moments }))
+                    });
+                    stepped.collect()
                 }
             }
         }
     }
 
     impl Adam {
-        fn on_device(
+        fn numbers_on_device(
             &self,
             learning_rate: f64,
-            values: Tensor<1>,
-            gradients: Tensor<1>,
             scale: f32,
-            state: &mut Option<FusedState>,
-        ) -> Tensor<1> {
-            let device = values.device();
-            let (time, moments) = match state.take() {
-                Some(FusedState::Adam { time, moments }) => {
-                    (time + 1, moments.map(|moment| moment.into_tensor(&device)))
-                }
-                _ => (1, [(); 2].map(|()| values.zeros_like())),
+            state: &Option<FusedState>,
+        ) -> Step {
+            let time = match state {
+                Some(FusedState::Adam { time, .. }) => time + 1,
+                _ => 1,
             };
             let AdamNumbers {
                 corrections,
@@ -87,22 +169,12 @@ mod kernel {
                 decay: keep,
                 rate,
             };
-            let (values, moments) = adam(&step, values, gradients, moments);
-            let moments = moments.map(Values::on_device);
-            *state = Some(FusedState::Adam { time, moments });
-            values
+            Step::Adam { step, time }
         }
     }
 
     impl Sgd {
-        fn on_device(
-            &self,
-            rate: f32,
-            values: Tensor<1>,
-            gradients: Tensor<1>,
-            scale: f32,
-            state: &mut Option<FusedState>,
-        ) -> Tensor<1> {
+        fn numbers_on_device(&self, rate: f32, scale: f32, state: &Option<FusedState>) -> Step {
             let mut step = SgdStep {
                 scale,
                 penalty: self.penalty.unwrap_or(0.0),
@@ -110,27 +182,15 @@ mod kernel {
                 ..SgdStep::default()
             };
             let Some(momentum) = self.momentum else {
-                *state = Some(FusedState::Sgd { velocity: None });
-                return sgd(&step, values, gradients);
+                return Step::Sgd(step);
             };
-            let before = match state.take() {
-                Some(FusedState::Sgd { velocity }) => velocity,
-                _ => None,
-            };
-            (step.keep, step.intake) = momentum.keep_and_intake(before.is_some());
+            let has_velocity = matches!(state, Some(FusedState::Sgd { velocity: Some(_) }));
+            (step.keep, step.intake) = momentum.keep_and_intake(has_velocity);
             (step.of_velocity, step.of_gradient) = match momentum.nesterov {
                 true => (momentum.momentum, 1.0),
                 false => (1.0, 0.0),
             };
-            let velocity = match before {
-                Some(velocity) => velocity.into_tensor(&values.device()),
-                None => values.zeros_like(),
-            };
-            let (values, velocity) = sgd_momentum(&step, values, gradients, velocity);
-            *state = Some(FusedState::Sgd {
-                velocity: Some(Values::on_device(velocity)),
-            });
-            values
+            Step::Momentum(step)
         }
     }
 }

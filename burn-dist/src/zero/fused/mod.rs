@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::reduce::vectorised;
 use crate::values::Values;
 
-pub(crate) use device::steps_on;
+pub(crate) use device::{OnDevice, step_on_device, steps_on};
 
 /// Elements that one thread steps at least.
 const PART: usize = 1 << 15;

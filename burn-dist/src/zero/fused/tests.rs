@@ -184,6 +184,27 @@ fn variants() -> [Fused; 5] {
     ]
 }
 
+/// A step of one parameter alone.
+#[cfg(own_gpu)]
+fn step_one(
+    fused: Fused,
+    values: Tensor<1>,
+    gradients: Tensor<1>,
+    factor: Option<f32>,
+    state: &mut Option<FusedState>,
+) -> Tensor<1> {
+    let parameter = OnDevice {
+        fused,
+        learning_rate: 0.03,
+        values,
+        gradients,
+        state: state.take(),
+    };
+    let (values, stepped) = step_on_device(vec![parameter], factor).remove(0);
+    *state = stepped;
+    values
+}
+
 #[cfg(own_gpu)]
 #[test]
 fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
@@ -207,7 +228,7 @@ fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
                 fused.step(0.03, &mut expected, &gradients, factor, &mut state);
                 let gradients = there(&gradients);
                 let before = found.clone();
-                found = fused.step_on_device(0.03, found, gradients, factor, &mut found_state);
+                found = step_one(fused, found, gradients, factor, &mut found_state);
                 if step % 2 == 0 {
                     snapshots.push((before.clone(), numbers(before.into_data())));
                     let kept = found_state.clone().unwrap().tensors();
@@ -258,7 +279,7 @@ fn a_part_is_stepped_on_a_device_bit_for_bit_as_in_the_whole() {
                 let gradients: Vec<f32> = wave(f32::from(step)).map(|g| g * 0.1).collect();
                 let factor = (step > 1).then_some(0.37);
                 let gradients = there(&gradients);
-                values = fused.step_on_device(0.03, values, gradients, factor, &mut state);
+                values = step_one(fused, values, gradients, factor, &mut state);
             }
             numbers(values)
         };
@@ -268,6 +289,66 @@ fn a_part_is_stepped_on_a_device_bit_for_bit_as_in_the_whole() {
                 stepped(place.clone()) == whole[place.clone()],
                 "{fused:?}, {place:?}"
             );
+        }
+    }
+}
+
+/// Many parameters, with whole vectors and without, one of them without numbers, some of them stepped before, and two
+/// optimizers with two learning rates.
+#[cfg(own_gpu)]
+#[test]
+fn parameters_stepped_together_are_those_stepped_alone_bit_for_bit() {
+    let Some(device) = gpu() else {
+        return;
+    };
+    let numbers = |tensor: Tensor<1>| tensor.into_data().try_to_vec::<f32>().unwrap();
+    let wave = |len: usize, phase: f32| {
+        let values: Vec<f32> = (0..len).map(|i| (i as f32 * 0.37 + phase).sin()).collect();
+        Tensor::<1>::from_floats(values.as_slice(), &device)
+    };
+    let lengths = [
+        4, 1, 1000, 7, 256, 0, 64, 1024, 3, 300, 10, 5000, 2048, 12, 513,
+    ];
+    let all = variants();
+    for pair in all.windows(2) {
+        let parameter = |place: usize| OnDevice {
+            fused: pair[usize::from(place.is_multiple_of(5))],
+            learning_rate: if place.is_multiple_of(3) { 0.03 } else { 0.01 },
+            values: wave(lengths[place % lengths.len()], place as f32),
+            gradients: wave(lengths[place % lengths.len()], 0.5 + place as f32),
+            state: None,
+        };
+        let count = 2 * lengths.len();
+        let first: Vec<_> = (0..count).step_by(2).map(parameter).collect();
+        let begun = step_on_device(first, Some(0.37));
+        let both = |begun: &[(Tensor<1>, Option<FusedState>)]| {
+            let mut begun = begun.iter();
+            let parameters = (0..count).map(|place| match place % 2 {
+                0 => {
+                    let (values, state) = begun.next().unwrap().clone();
+                    OnDevice {
+                        values,
+                        state,
+                        ..parameter(place)
+                    }
+                }
+                _ => parameter(place),
+            });
+            parameters.collect::<Vec<_>>()
+        };
+        let together = step_on_device(both(&begun), Some(0.5));
+        assert_eq!(together.len(), count);
+        for (place, (alone, (values, state))) in both(&begun).into_iter().zip(together).enumerate()
+        {
+            let (alone, alone_state) = step_on_device(vec![alone], Some(0.5)).remove(0);
+            assert!(numbers(values) == numbers(alone), "{pair:?}, {place}");
+            let (state, alone_state) = (state.unwrap(), alone_state.unwrap());
+            assert_eq!(state.scalars(), alone_state.scalars());
+            for ((_, kept), (_, alone)) in state.tensors().into_iter().zip(alone_state.tensors()) {
+                let [kept, alone] =
+                    [kept, alone].map(|v| v.read().unwrap().try_to_vec::<f32>().unwrap());
+                assert!(kept == alone, "{pair:?}, {place}");
+            }
         }
     }
 }

@@ -1,0 +1,73 @@
+//! Parameters leave their model while they are stepped: what holds them besides would make every step a copy.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Shape, Tensor};
+
+use super::replicas::AutodiffPlace;
+
+/// Where parameters came from, in visit order.
+pub(super) struct Homes {
+    homes: Vec<(Shape, AutodiffPlace)>,
+}
+
+impl Homes {
+    /// The shape of the parameter with this index.
+    pub(super) fn shape(&self, index: usize) -> Option<&Shape> {
+        self.homes.get(index).map(|(shape, _)| shape)
+    }
+}
+
+/// The values of all trainable parameters, flat and in visit order. The model is of no use until they are put back.
+pub(super) fn take_out<M: Module>(model: M) -> (M, Homes, Vec<Tensor<1>>) {
+    let mut take_out = TakeOut {
+        homes: Vec::new(),
+        values: Vec::new(),
+    };
+    let model = model.map(&mut take_out);
+    let TakeOut { homes, values } = take_out;
+    (model, Homes { homes }, values)
+}
+
+/// Puts `values` back, which are flat and in visit order, into the model that they or others were taken out of.
+pub(super) fn put_back<M: Module>(model: M, homes: Homes, values: Vec<Tensor<1>>) -> M {
+    model.map(&mut PutBack {
+        taken: homes.homes.into_iter().zip(values),
+    })
+}
+
+struct TakeOut {
+    homes: Vec<(Shape, AutodiffPlace)>,
+    values: Vec<Tensor<1>>,
+}
+
+impl ModuleMapper for TakeOut {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if !param.is_require_grad() {
+            return param;
+        }
+        param.map(|value| {
+            let place = AutodiffPlace::of(&value);
+            let value = value.inner();
+            let (shape, device) = (value.shape(), value.device());
+            self.values.push(value.reshape([shape.num_elements()]));
+            self.homes.push((shape, place.clone()));
+            place.restore(Tensor::empty([1; D], &device))
+        })
+    }
+}
+
+struct PutBack<I> {
+    taken: I,
+}
+
+impl<I: Iterator<Item = ((Shape, AutodiffPlace), Tensor<1>)>> ModuleMapper for PutBack<I> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if !param.is_require_grad() {
+            return param;
+        }
+        match self.taken.next() {
+            Some(((shape, place), values)) => param.map(|_| place.restore(values.reshape(shape))),
+            None => param,
+        }
+    }
+}
