@@ -11,7 +11,7 @@ use burn::tensor::{Tensor, module, ops};
 use burn_dist::autograd::full_precision;
 use kernels::gpu;
 
-use crate::layers::{drops, is_plain, padding};
+use crate::layers::{added, drops, is_plain, padding};
 
 /// Whether `x` has values, on a device that the operations are used on.
 fn takes<const D: usize>(x: &Tensor<D>) -> bool {
@@ -33,30 +33,37 @@ pub(crate) fn attention(qkv: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
     takes(qkv).then(|| gpu::attention(qkv.clone(), heads))
 }
 
-/// A convolution, on tensor cores if the device has them for its type.
-pub(crate) fn conv2d(conv: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
+/// A convolution, on tensor cores if the device has them for its type, and what is added to it.
+pub(crate) fn conv2d(conv: &Conv2d, x: &Tensor<4>, plus: Option<&Tensor<4>>) -> Option<Tensor<4>> {
     let padding = padding(&conv.padding).filter(|_| is_plain(conv) && takes(x))?;
     let (weight, bias) = parameters(&conv.weight, &conv.bias);
     let stride = conv.stride;
     let options = gpu::ConvOptions { stride, padding };
     Some(
-        gpu::conv2d(x, &weight, bias.as_ref(), options).unwrap_or_else(|| {
+        gpu::conv2d(x, &weight, bias.as_ref(), plus.cloned(), options).unwrap_or_else(|| {
             let options = ops::ConvOptions::new(stride, padding, [1, 1], 1);
             let bias = bias.map(|bias| bias.cast(x.dtype()));
-            module::conv2d(x.clone(), weight.cast(x.dtype()), bias, options)
+            let out = module::conv2d(x.clone(), weight.cast(x.dtype()), bias, options);
+            added(out, plus.cloned())
         }),
     )
 }
 
-/// A linear layer on the last dimension, on tensor cores if the device has them for its type.
-pub(crate) fn linear<const D: usize>(linear: &Linear, x: &Tensor<D>) -> Option<Tensor<D>> {
+/// A linear layer on the last dimension, on tensor cores if the device has them for its type, and what is added to it.
+pub(crate) fn linear<const D: usize>(
+    linear: &Linear,
+    x: &Tensor<D>,
+    plus: Option<&Tensor<D>>,
+) -> Option<Tensor<D>> {
     if !takes(x) {
         return None;
     }
     let (weight, bias) = parameters(&linear.weight, &linear.bias);
-    Some(gpu::linear(x, &weight, bias.as_ref()).unwrap_or_else(|| {
+    let own = gpu::linear(x, &weight, bias.as_ref(), plus.cloned());
+    Some(own.unwrap_or_else(|| {
         let bias = bias.map(|bias| bias.cast(x.dtype()));
-        module::linear(x.clone(), weight.cast(x.dtype()), bias)
+        let out = module::linear(x.clone(), weight.cast(x.dtype()), bias);
+        added(out, plus.cloned())
     }))
 }
 

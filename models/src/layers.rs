@@ -100,22 +100,34 @@ pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     activation::gelu(x)
 }
 
-/// A convolution.
-pub(crate) fn conv2d(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+/// A convolution, and what is added to it.
+pub(crate) fn conv2d(conv: &Conv2d, x: Tensor<4>, plus: Option<Tensor<4>>) -> Tensor<4> {
     #[cfg(own_gpu)]
-    if let Some(out) = gpu::conv2d(conv, &x) {
+    if let Some(out) = gpu::conv2d(conv, &x, plus.as_ref()) {
         return out;
     }
-    conv.forward(x)
+    added(conv.forward(x), plus)
 }
 
-/// A linear layer on the last dimension.
-pub(crate) fn linear_forward<const D: usize>(linear: &Linear, x: Tensor<D>) -> Tensor<D> {
+/// A linear layer on the last dimension, and what is added to it.
+pub(crate) fn linear_forward<const D: usize>(
+    linear: &Linear,
+    x: Tensor<D>,
+    plus: Option<Tensor<D>>,
+) -> Tensor<D> {
     #[cfg(own_gpu)]
-    if let Some(out) = gpu::linear(linear, &x) {
+    if let Some(out) = gpu::linear(linear, &x, plus.as_ref()) {
         return out;
     }
-    linear.forward(x)
+    added(linear.forward(x), plus)
+}
+
+/// `x`, and what is added to it.
+pub(crate) fn added<const D: usize>(x: Tensor<D>, plus: Option<Tensor<D>>) -> Tensor<D> {
+    match plus {
+        Some(plus) => x + plus,
+        None => x,
+    }
 }
 
 /// The maximum of a sliding window.

@@ -19,7 +19,7 @@ use burn_dist::autograd::full_precision;
 use kernels::ConvMethod;
 use kernels::burn as own;
 
-use crate::layers::{self, drops, in_f32, linear_forward};
+use crate::layers::{self, added, drops, in_f32, linear_forward};
 use crate::norm::{BatchNorm2d, LayerNorm};
 
 /// What the layers of a model compute with in one forward pass.
@@ -67,10 +67,12 @@ pub(crate) fn then_plus<const D: usize>(other: Tensor<D>) -> Then<D> {
 
 impl<const D: usize> Then<D> {
     fn apply(self, x: Tensor<D>) -> Tensor<D> {
-        let x = match self.plus {
-            Some(other) => x + other,
-            None => x,
-        };
+        self.apply_to(|plus| added(x, plus))
+    }
+
+    /// The same for a layer that adds.
+    fn apply_to(self, layer: impl FnOnce(Option<Tensor<D>>) -> Tensor<D>) -> Tensor<D> {
+        let x = layer(self.plus);
         if self.relu { relu(x) } else { x }
     }
 }
@@ -109,7 +111,7 @@ impl Path {
     /// A convolution and what follows it.
     pub fn conv(self, conv: &Conv2d, x: Tensor<4>, then: Then<4>) -> Tensor<4> {
         let Self::Own { method, .. } = self else {
-            return then.apply(layers::conv2d(conv, x));
+            return then.apply_to(|plus| layers::conv2d(conv, x, plus));
         };
         let Some(padding) = layers::padding(&conv.padding).filter(|_| layers::is_plain(conv))
         else {
@@ -142,7 +144,7 @@ impl Path {
     ) -> Tensor<D> {
         let Self::Own { bf16, .. } = self else {
             let x = if gelu { self.gelu(x) } else { x };
-            return then.apply(linear_forward(linear, x));
+            return then.apply_to(|plus| linear_forward(linear, x, plus));
         };
         let options = own::LinearOptions {
             gelu,
@@ -297,7 +299,8 @@ impl Path {
     pub fn tokens(self, x: Tensor<4>) -> Tensor<3> {
         match self {
             Self::Own { .. } => x.flatten(1, 2),
-            Self::Burn => x.flatten::<3>(2, 3).swap_dims(1, 2),
+            // On a GPU a convolution leaves them in this order.
+            Self::Burn => x.permute([0, 2, 3, 1]).flatten(1, 2),
         }
     }
 

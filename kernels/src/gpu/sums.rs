@@ -59,7 +59,12 @@ impl Division {
 
     /// The cubes that add up parts.
     pub fn finish_cubes(&self) -> CubeCount {
-        CubeCount::Static(self.columns.div_ceil(FINISH_WIDTH) as u32, 1, 1)
+        CubeCount::Static(self.cubes_to_finish(), 1, 1)
+    }
+
+    /// How many these are.
+    pub fn cubes_to_finish(&self) -> u32 {
+        self.columns.div_ceil(FINISH_WIDTH) as u32
     }
 }
 

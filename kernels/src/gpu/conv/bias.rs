@@ -7,43 +7,68 @@ use cubecl::prelude::*;
 use super::super::matrix::{Matrix, arg};
 use super::super::sums::{Division, FINISH_WIDTH, cube, end_of_part, over_parts, write_part};
 
-/// Of the gradient of the result, \[batch, channels, height, width\]: \[channels\] in f32.
-pub(super) fn gradient_of_bias(dy: CubeTensor) -> CubeTensor {
-    let dy = Matrix::of_images(dy);
-    let division = Division::new(dy.rows(), dy.row_vectors());
-    let sums = dy.numbers([division.parts, 2, dy.columns()]);
-    let out = dy.numbers([dy.columns()]);
-    // SAFETY: a unit reads rows of its cube's part and a column that it has checked; a part's sums, and then
-    // each column's, are written by the units that have checked their column.
-    unsafe {
-        sum_rows::launch_unchecked(
-            dy.client(),
-            division.cubes(),
-            cube(),
-            dy.address(),
-            dy.vector(),
-            dy.arg(),
-            arg(&sums),
-            dy.rows(),
-            division.rows_of_part,
-            division.columns,
-            division.width,
-            division.lanes,
-            dy.elem(),
-        );
-        finish::launch_unchecked(
-            dy.client(),
-            division.finish_cubes(),
-            cube(),
-            AddressType::default(),
-            dy.vector(),
-            arg(&sums),
-            arg(&out),
-            division.parts,
-            division.columns,
-        );
+/// The gradient of a bias before it is added up: sums of parts of all pixels.
+#[derive(Clone, Debug)]
+pub(super) struct BiasParts {
+    pub sums: CubeTensor,
+    /// Memory for the gradient, \[channels\] in f32.
+    pub out: CubeTensor,
+    /// Numbers of a vector of both.
+    pub vector: usize,
+    pub division: Division,
+}
+
+impl BiasParts {
+    /// Of the gradient of the result, \[batch, channels, height, width\].
+    pub fn of(dy: CubeTensor) -> Self {
+        let dy = Matrix::of_images(dy);
+        let division = Division::new(dy.rows(), dy.row_vectors());
+        let sums = dy.numbers([division.parts, 2, dy.columns()]);
+        // SAFETY: a unit reads rows of its cube's part and a column that it has checked; a part's sums are written by
+        // the units that have checked their column.
+        unsafe {
+            sum_rows::launch_unchecked(
+                dy.client(),
+                division.cubes(),
+                cube(),
+                dy.address(),
+                dy.vector(),
+                dy.arg(),
+                arg(&sums),
+                dy.rows(),
+                division.rows_of_part,
+                division.columns,
+                division.width,
+                division.lanes,
+                dy.elem(),
+            );
+        }
+        Self {
+            sums,
+            out: dy.numbers([dy.columns()]),
+            vector: dy.vector(),
+            division,
+        }
     }
-    out
+
+    /// The gradient.
+    pub fn add_up(self) -> CubeTensor {
+        // SAFETY: each column is written by the units that have checked it.
+        unsafe {
+            add_bias_parts::launch_unchecked(
+                &self.out.client,
+                self.division.finish_cubes(),
+                cube(),
+                AddressType::default(),
+                self.vector,
+                arg(&self.sums),
+                arg(&self.out),
+                self.division.parts,
+                self.division.columns,
+            );
+        }
+        self.out
+    }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -74,14 +99,26 @@ fn sum_rows<F: Float, N: Size>(
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn finish<N: Size>(
+fn add_bias_parts<N: Size>(
     sums: &[Vector<f32, N>],
     out: &mut [Vector<f32, N>],
     parts: usize,
     columns: usize,
 ) {
+    add_columns::<N>(sums, out, CUBE_POS, parts, columns);
+}
+
+/// Adds up the parts of as many columns as are for one of the cubes that do so. Every unit of the cube must come here.
+#[cube]
+pub(super) fn add_columns<N: Size>(
+    sums: &[Vector<f32, N>],
+    out: &mut [Vector<f32, N>],
+    cube: usize,
+    parts: usize,
+    columns: usize,
+) {
     let unit = UNIT_POS as usize;
-    let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
+    let column = cube * FINISH_WIDTH + unit % FINISH_WIDTH;
     let sum = over_parts::<N>(sums, column, parts, columns, 0usize);
     if unit < FINISH_WIDTH && column < columns {
         out[column] = sum;

@@ -5,16 +5,15 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw};
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::super::matrix::arg;
-use super::super::sums::cube;
+use super::super::sums::{UNITS, cube};
 use super::super::tensor_cores::{VECTOR, has_instructions};
 use super::arrange::{Matrices, transposed};
-use super::bias::gradient_of_bias;
+use super::bias::BiasParts;
 use super::geometry::Geometry;
-use super::operation::Product;
+use super::operation::{Addends, Product};
 use super::plan::Gpu;
 use super::shape::Slide;
 use super::slide::convolve;
@@ -79,22 +78,30 @@ impl Convolution {
         })
     }
 
-    /// The result for a weight [`Self::arranged`] as \[out, window, in\]. `bias` is \[out\] in f32.
-    pub fn convolve(
-        &self,
-        x: CubeTensor,
-        weight: CubeTensor,
-        bias: Option<CubeTensor>,
-    ) -> CubeTensor {
+    /// The dimensions of the result.
+    pub fn dims(&self) -> [usize; 4] {
+        let [height, width] = self.geometry.slide().result;
+        let Geometry { batch, outputs, .. } = self.geometry;
+        [batch, outputs, height, width].map(|size| size as usize)
+    }
+
+    /// The result for a weight [`Self::arranged`] as \[out, window, in\].
+    pub fn convolve(&self, x: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
         let outputs = self.geometry.outputs;
-        let bias = bias.map(|bias| widen(into_contiguous(bias), [1, 1, 1, self.wide.outputs]));
-        self.slide([x, weight], bias, self.wide.slide(), outputs, &self.result)
+        let slide = self.wide.slide();
+        let widened = |bias| widen(into_contiguous(bias), [1, 1, 1, self.wide.outputs]);
+        let of_result = |plus| widen_images(plus, self.wide.batch, slide.result, self.wide.outputs);
+        let addends = Addends {
+            bias: addends.bias.map(widened),
+            plus: addends.plus.map(of_result),
+        };
+        self.slide([x, weight], addends, slide, outputs, &self.result)
     }
 
     /// The gradient of the images for that of the result and a weight [`Self::arranged`] as \[in, window, out\].
     pub fn convolve_back(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
         let (slide, inputs) = (self.wide.slide_back(), self.geometry.inputs);
-        self.slide([dy, weight], None, slide, inputs, &self.images)
+        self.slide([dy, weight], Addends::NONE, slide, inputs, &self.images)
     }
 
     /// A weight for the product: these matrices of `sizes`, transposed.
@@ -107,33 +114,58 @@ impl Convolution {
     fn slide(
         &self,
         [source, weight]: [CubeTensor; 2],
-        bias: Option<CubeTensor>,
+        addends: Addends,
         slide: Slide,
         channels: u32,
         tiles: &[Tile],
     ) -> CubeTensor {
         let batch = self.geometry.batch;
         let source = widen_images(source, batch, slide.source, slide.depth);
-        let (dtype, has_bias) = (source.dtype, bias.is_some());
-        let name = || format!("{dtype:?} {batch} {slide:?} {has_bias}");
+        let (dtype, added) = (source.dtype, addends.are_there());
+        let name = || format!("{dtype:?} {batch} {slide:?} {added:?}");
         let like = source.clone();
-        let run = move |tile| slide_in(&source, &weight, bias.as_ref(), batch, slide, tile);
+        let run = move |tile| slide_in(&source, &weight, &addends, batch, slide, tile);
         let out = fastest(name, &like, tiles, run);
         let [height, width] = slide.result;
         permute_nhwc_to_nchw(widen(out, [batch, height, width, channels]))
+    }
+
+    /// The gradient of the weight for that of the result, \[out, in, window height, window width\], and that of a bias,
+    /// which are the sums over all pixels of what is given for it.
+    pub fn weigh(
+        &self,
+        x: CubeTensor,
+        dy: CubeTensor,
+        for_bias: Option<CubeTensor>,
+    ) -> (CubeTensor, Option<CubeTensor>) {
+        let (wide, parts) = (self.wide, self.parts);
+        let slide = wide.slide();
+        let x = widen_images(x, wide.batch, slide.source, slide.depth);
+        let dy = widen_images(dy, wide.batch, slide.result, slide.features);
+        let bias = for_bias.map(BiasParts::of);
+        // Both are added up in one kernel, if vectors are the same.
+        let (beside, alone) = match bias {
+            Some(bias) if bias.vector == OF_RESULT => (Some(bias), None),
+            other => (None, other.map(BiasParts::add_up)),
+        };
+        let of_bias = alone.or_else(|| beside.as_ref().map(|bias| bias.out.clone()));
+        let (like, weight) = (x.clone(), (self.geometry, self.weight_dtype));
+        let name = || format!("{:?} {wide:?} {}", like.dtype, beside.is_some());
+        let beside = beside.clone();
+        let run = move |tile| weigh([&x, &dy], wide, tile, parts, weight, beside.as_ref());
+        (fastest(name, &like, &self.weight, run), of_bias)
     }
 }
 
 impl Product for Convolution {
     /// The result, \[batch, out, out height, out width\], with its channels last in memory.
-    /// `bias` is \[out\] in f32.
-    fn forward(&self, x: CubeTensor, weight: CubeTensor, bias: Option<CubeTensor>) -> CubeTensor {
+    fn forward(&self, x: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
         let weight = self.arranged(weight, |sizes| Matrices {
             count: sizes.outputs,
             rows: sizes.inputs,
             columns: sizes.in_window(),
         });
-        self.convolve(x, weight, bias)
+        self.convolve(x, weight, addends)
     }
 
     /// The gradient of the images for that of the result.
@@ -146,20 +178,18 @@ impl Product for Convolution {
         self.convolve_back(dy, weight)
     }
 
-    /// The gradient of the weight for that of the result, \[out, in, window height, window width\].
-    fn gradient_of_weight(&self, x: CubeTensor, dy: CubeTensor) -> CubeTensor {
-        let (wide, parts) = (self.wide, self.parts);
-        let slide = wide.slide();
-        let x = widen_images(x, wide.batch, slide.source, slide.depth);
-        let dy = widen_images(dy, wide.batch, slide.result, slide.features);
-        let (like, weight) = (x.clone(), (self.geometry, self.weight_dtype));
-        let name = || format!("{:?} {wide:?}", like.dtype);
-        let run = move |tile| weigh([&x, &dy], wide, tile, parts, weight);
-        fastest(name, &like, &self.weight, run)
+    fn gradients_of_parameters(
+        &self,
+        x: CubeTensor,
+        dy: CubeTensor,
+        with_bias: bool,
+    ) -> (CubeTensor, Option<CubeTensor>) {
+        let for_bias = with_bias.then(|| dy.clone());
+        self.weigh(x, dy, for_bias)
     }
 
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor {
-        gradient_of_bias(dy)
+        BiasParts::of(dy).add_up()
     }
 }
 
@@ -170,13 +200,15 @@ fn widen_images(images: CubeTensor, batch: u32, size: [u32; 2], channels: u32) -
     widen(images, [batch, height, width, channels])
 }
 
-/// The gradient of a weight in one tile, with the channels and in the type that are said.
+/// The gradient of a weight in one tile, with the channels and in the type that are said. That of a bias is added up
+/// beside it.
 fn weigh(
     [x, dy]: [&CubeTensor; 2],
     wide: Geometry,
     tile: Tile,
     parts: Parts,
     (weight, dtype): (Geometry, DType),
+    bias: Option<&BiasParts>,
 ) -> CubeTensor {
     let slide = wide.slide();
     let beside = slide.under_window().div_ceil(tile.columns() as u32);
@@ -188,9 +220,12 @@ fn weigh(
     let vectors = (slide.features * slide.under_window()) as usize / OF_RESULT;
     // Channels that are beside one another in both are written together.
     let is_in_order = height * width == 1 && weight.inputs.is_multiple_of(OF_RESULT as u32);
+    let cubes = vectors.div_ceil(UNITS);
+    let cubes_of_bias = bias.map_or(0, |bias| bias.division.cubes_to_finish());
     // SAFETY: a unit copies from places of `x` that it has found inside of an image, and from pixels and
     // channels that `dy` has; it writes to numbers of `sums` that its part has. Then a unit of its own
-    // reads each vector of `sums`, and writes those of its numbers that `out` has.
+    // reads each vector of `sums`, and writes those of its numbers that `out` has; columns of the bias are written by
+    // units that have checked them.
     unsafe {
         multiply_parts::launch_unchecked(
             &x.client,
@@ -210,13 +245,20 @@ fn weigh(
         );
         add_parts::launch_unchecked(
             &x.client,
-            calculate_cube_count_elemwise(&x.client, vectors, cube()),
+            CubeCount::Static(cubes as u32 + cubes_of_bias, 1, 1),
             cube(),
             address(&[&sums, &out]),
             OF_RESULT,
             if is_in_order { OF_RESULT } else { 1 },
             arg(&sums),
             arg(&out),
+            // Something must be given where there is none.
+            arg(bias.map_or(&sums, |bias| &bias.sums)),
+            arg(bias.map_or(&sums, |bias| &bias.out)),
+            bias.map_or(0, |bias| bias.division.parts),
+            bias.map_or(0, |bias| bias.division.columns),
+            bias.is_some(),
+            cubes,
             parts.count as usize,
             vectors,
             slide.depth as usize / OF_RESULT,
@@ -234,7 +276,7 @@ fn weigh(
 fn slide_in(
     source: &CubeTensor,
     weight: &CubeTensor,
-    bias: Option<&CubeTensor>,
+    addends: &Addends,
     batch: u32,
     slide: Slide,
     tile: Tile,
@@ -245,7 +287,8 @@ fn slide_in(
     let rows = batch * height * width;
     let cubes = rows.div_ceil(tile.rows() as u32) * slide.beside(tile);
     // SAFETY: a unit copies from places of `source` that it has found inside of an image, and from the rows
-    // of `weight` and `bias` below `features`; it writes to pixels of `out` that it has found inside as well.
+    // of `weight` and `bias` below `features`; it writes to pixels of `out` that it has found inside as well, where
+    // `plus` has numbers too.
     unsafe {
         convolve::launch_unchecked(
             &source.client,
@@ -257,10 +300,11 @@ fn slide_in(
             arg(source),
             arg(weight),
             // Something must be given where there is none.
-            arg(bias.unwrap_or(weight)),
+            arg(addends.bias.as_ref().unwrap_or(weight)),
+            arg(addends.plus.as_ref().unwrap_or(weight)),
             arg(&out),
             rows,
-            bias.is_some(),
+            addends.are_there(),
             slide,
             tile,
             dtype_to_storage_type(source.dtype),

@@ -9,16 +9,16 @@ use burn_cubecl::tensor::CubeTensor;
 use super::super::matrix::primitive;
 use super::ConvOptions;
 use super::arrange::Matrices;
-use super::bias::gradient_of_bias;
+use super::bias::BiasParts;
 use super::geometry::Geometry;
 use super::launch::Convolution;
-use super::operation::{Product, apply};
+use super::operation::{Addends, Product, apply};
 
-/// `x · weight + bias`, if `x` is f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight` may be
+/// `x · weight + bias + plus`, if `x` is f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight` may be
 /// in f32: it is rounded to the type of `x`, and its gradient is not.
 ///
-/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], the result \[…, out\]. Sums are
-/// in f32, in which the bias is read too.
+/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the result \[…, out\].
+/// Sums are in f32, in which the bias is read too.
 ///
 /// # Panics
 /// If they are not on a device that [`crate::gpu::computes_on`].
@@ -26,9 +26,12 @@ pub fn linear<const D: usize>(
     x: &Tensor<D>,
     weight: &Tensor<2>,
     bias: Option<&Tensor<1>>,
+    plus: Option<Tensor<D>>,
 ) -> Option<Tensor<D>> {
     let [inputs, outputs] = weight.dims();
     let dims = x.dims();
+    let mut shape = dims;
+    *shape.last_mut()? = outputs;
     let (&columns, before) = dims.split_last()?;
     if columns != inputs {
         return None;
@@ -45,7 +48,7 @@ pub fn linear<const D: usize>(
         forward: convolution(inputs, outputs)?,
         back: convolution(outputs, inputs)?,
     };
-    Some(apply(Arc::new(product), x, weight, bias))
+    Some(apply(Arc::new(product), x, weight, bias, (plus, shape)))
 }
 
 /// A window over one pixel.
@@ -80,19 +83,18 @@ fn unpixel(images: CubeTensor, like: &Shape, features: usize) -> CubeTensor {
 }
 
 impl Product for Linear {
-    fn forward(
-        &self,
-        input: CubeTensor,
-        weight: CubeTensor,
-        bias: Option<CubeTensor>,
-    ) -> CubeTensor {
+    fn forward(&self, input: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
         let shape = input.meta.shape().clone();
         let weight = self.forward.arranged(weight, |sizes| Matrices {
             count: 1,
             rows: sizes.inputs,
             columns: sizes.outputs,
         });
-        let out = self.forward.convolve(pixels(input), weight, bias);
+        let addends = Addends {
+            plus: addends.plus.map(pixels),
+            ..addends
+        };
+        let out = self.forward.convolve(pixels(input), weight, addends);
         unpixel(out, &shape, self.sizes[1])
     }
 
@@ -108,12 +110,19 @@ impl Product for Linear {
         unpixel(out, &shape, self.sizes[0])
     }
 
-    fn gradient_of_weight(&self, input: CubeTensor, dy: CubeTensor) -> CubeTensor {
-        let gradient = self.back.gradient_of_weight(pixels(dy), pixels(input));
-        reshape(gradient, Shape::new(self.sizes))
+    fn gradients_of_parameters(
+        &self,
+        input: CubeTensor,
+        dy: CubeTensor,
+        with_bias: bool,
+    ) -> (CubeTensor, Option<CubeTensor>) {
+        let dy = pixels(dy);
+        let rows = with_bias.then(|| dy.clone());
+        let (weight, bias) = self.back.weigh(dy, pixels(input), rows);
+        (reshape(weight, Shape::new(self.sizes)), bias)
     }
 
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor {
-        gradient_of_bias(pixels(dy))
+        BiasParts::of(pixels(dy)).add_up()
     }
 }

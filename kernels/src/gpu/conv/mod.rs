@@ -44,12 +44,12 @@ pub struct ConvOptions {
     pub padding: [usize; 2],
 }
 
-/// `x ⊛ weight + bias`, if `x` is f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight` may
+/// `x ⊛ weight + bias + plus`, if `x` is f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight` may
 /// be in f32: it is rounded to the type of `x`, and its gradient is not.
 ///
 /// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the
-/// result \[batch, out, out height, out width\]; in memory its channels come last, as those of `x` do best. Sums
-/// are in f32, in which the bias is read too.
+/// result \[batch, out, out height, out width\]; in memory its channels come last, as those of `x` and `plus` do
+/// best. Sums are in f32, in which the bias is read too.
 ///
 /// # Panics
 /// If they are not on a device that [`crate::gpu::computes_on`].
@@ -57,12 +57,15 @@ pub fn conv2d(
     x: &Tensor<4>,
     weight: &Tensor<4>,
     bias: Option<&Tensor<1>>,
+    plus: Option<Tensor<4>>,
     options: ConvOptions,
 ) -> Option<Tensor<4>> {
     let inner = [x, weight].map(|tensor| primitive(tensor.clone().without_autodiff()));
     let geometry = Geometry::new(x.dims(), weight.dims(), options)?;
     let convolution = Convolution::new(&inner[0], &inner[1], geometry)?;
-    Some(operation::apply(Arc::new(convolution), x, weight, bias))
+    let plus = (plus, convolution.dims());
+    let convolution = Arc::new(convolution);
+    Some(operation::apply(convolution, x, weight, bias, plus))
 }
 
 /// Whether [`conv2d`] and [`linear`] are for `device`: it has the instructions for f16 and bf16.

@@ -13,40 +13,93 @@ use burn::backend::{Autodiff, Backend, Cube, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// A layer that multiplies its input with a weight and may add a bias, as an operation of the graph.
+/// A layer that multiplies its input with a weight and may add to that, as an operation of the graph.
 pub(super) trait Product: Debug + Send + Sync + 'static {
-    /// The result. `bias` is in f32.
-    fn forward(
-        &self,
-        input: CubeTensor,
-        weight: CubeTensor,
-        bias: Option<CubeTensor>,
-    ) -> CubeTensor;
+    /// The result.
+    fn forward(&self, input: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor;
 
     /// That of the input for the gradient of the result.
     fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor;
 
-    /// That of the weight, in its type.
-    fn gradient_of_weight(&self, input: CubeTensor, dy: CubeTensor) -> CubeTensor;
+    /// That of the weight, in its type, and that of the bias, in f32, if `with_bias`.
+    fn gradients_of_parameters(
+        &self,
+        input: CubeTensor,
+        dy: CubeTensor,
+        with_bias: bool,
+    ) -> (CubeTensor, Option<CubeTensor>);
 
-    /// That of the bias, in f32.
+    /// That of the bias alone, in f32.
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor;
 }
 
-/// The result of `product` for an input, a weight, and a bias, which is read in f32.
+/// What is added to a product.
+pub(super) struct Addends {
+    /// For every channel, in f32.
+    pub bias: Option<CubeTensor>,
+    /// For every number of the result, in its type.
+    pub plus: Option<CubeTensor>,
+}
+
+impl Addends {
+    pub const NONE: Self = Self {
+        bias: None,
+        plus: None,
+    };
+
+    fn one(added: CubeTensor, is_bias: bool) -> Self {
+        match is_bias {
+            true => Self {
+                bias: Some(added),
+                ..Self::NONE
+            },
+            false => Self {
+                plus: Some(added),
+                ..Self::NONE
+            },
+        }
+    }
+
+    fn both(bias: CubeTensor, plus: CubeTensor) -> Self {
+        Self {
+            bias: Some(bias),
+            plus: Some(plus),
+        }
+    }
+
+    /// Whether there is a bias, and something for every number.
+    pub fn are_there(&self) -> [bool; 2] {
+        [self.bias.is_some(), self.plus.is_some()]
+    }
+}
+
+/// The result of `product` for an input, a weight, a bias, which is read in f32, and what is added to the result. That
+/// is added in the same kernel if it is of the shape that is said and of the type of the input.
 pub(super) fn apply<const D: usize, const W: usize>(
     product: Arc<dyn Product>,
     input: &Tensor<D>,
     weight: &Tensor<W>,
     bias: Option<&Tensor<1>>,
+    (plus, shape): (Option<Tensor<D>>, [usize; D]),
 ) -> Tensor<D> {
+    let is_alike = |plus: &Tensor<D>| plus.dims() == shape && plus.dtype() == input.dtype();
+    let (plus, other) = match plus {
+        Some(plus) if is_alike(&plus) => (Some(plus.into_dispatch()), None),
+        other => (None, other),
+    };
     let input = input.clone().into_dispatch();
     let weight = weight.clone().into_dispatch();
     let bias = bias.map(|bias| bias.clone().cast(FloatDType::F32).into_dispatch());
-    Tensor::from_dispatch(match bias {
-        Some(bias) => Dispatch::product_and_bias(input, weight, bias, product),
-        None => Dispatch::product(input, weight, product),
-    })
+    let out = Tensor::from_dispatch(match (bias, plus) {
+        (None, None) => Dispatch::product(input, weight, product),
+        (Some(bias), None) => Dispatch::product_and_one(input, weight, bias, true, product),
+        (None, Some(plus)) => Dispatch::product_and_one(input, weight, plus, false, product),
+        (Some(bias), Some(plus)) => Dispatch::product_and_both(input, weight, bias, plus, product),
+    });
+    match other {
+        Some(other) => out + other,
+        None => out,
+    }
 }
 
 #[backend_extension(Cube, Autodiff)]
@@ -57,10 +110,19 @@ pub(super) trait ProductOps: Backend {
         product: Arc<dyn Product>,
     ) -> FloatTensor<Self>;
 
-    fn product_and_bias(
+    fn product_and_one(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        added: FloatTensor<Self>,
+        is_bias: bool,
+        product: Arc<dyn Product>,
+    ) -> FloatTensor<Self>;
+
+    fn product_and_both(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
+        plus: FloatTensor<Self>,
         product: Arc<dyn Product>,
     ) -> FloatTensor<Self>;
 }
@@ -71,16 +133,27 @@ impl ProductOps for Cube {
         weight: FloatTensor<Self>,
         product: Arc<dyn Product>,
     ) -> FloatTensor<Self> {
-        product.forward(input, weight, None)
+        product.forward(input, weight, Addends::NONE)
     }
 
-    fn product_and_bias(
+    fn product_and_one(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        added: FloatTensor<Self>,
+        is_bias: bool,
+        product: Arc<dyn Product>,
+    ) -> FloatTensor<Self> {
+        product.forward(input, weight, Addends::one(added, is_bias))
+    }
+
+    fn product_and_both(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
+        plus: FloatTensor<Self>,
         product: Arc<dyn Product>,
     ) -> FloatTensor<Self> {
-        product.forward(input, weight, Some(bias))
+        product.forward(input, weight, Addends::both(bias, plus))
     }
 }
 
@@ -90,27 +163,44 @@ impl<C: CheckpointStrategy> ProductOps for Autodiff<Cube, C> {
         weight: FloatTensor<Self>,
         product: Arc<dyn Product>,
     ) -> FloatTensor<Self> {
-        let [factor, other] = [&input, &weight].map(|tensor| tensor.primitive().clone());
-        let output = product.forward(factor, other, None);
-        record::<C, 2>([&input, &weight], product, output)
+        let inputs = [&input, &weight];
+        let [x, w] = inputs.map(|tensor| tensor.primitive().clone());
+        let output = product.forward(x, w, Addends::NONE);
+        record::<C, 2>(inputs, false, product, output)
     }
 
-    fn product_and_bias(
+    fn product_and_one(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        added: FloatTensor<Self>,
+        is_bias: bool,
+        product: Arc<dyn Product>,
+    ) -> FloatTensor<Self> {
+        let inputs = [&input, &weight, &added];
+        let [x, w, added] = inputs.map(|tensor| tensor.primitive().clone());
+        let output = product.forward(x, w, Addends::one(added, is_bias));
+        record::<C, 3>(inputs, is_bias, product, output)
+    }
+
+    fn product_and_both(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
+        plus: FloatTensor<Self>,
         product: Arc<dyn Product>,
     ) -> FloatTensor<Self> {
-        let inputs = [&input, &weight, &bias];
-        let [factor, other, added] = inputs.map(|tensor| tensor.primitive().clone());
-        let output = product.forward(factor, other, Some(added));
-        record::<C, 3>(inputs, product, output)
+        let inputs = [&input, &weight, &bias, &plus];
+        let [x, w, bias, plus] = inputs.map(|tensor| tensor.primitive().clone());
+        let output = product.forward(x, w, Addends::both(bias, plus));
+        record::<C, 4>(inputs, true, product, output)
     }
 }
 
-/// Adds the operation to the graph. Backward reads input and weight, which come first.
+/// Adds the operation to the graph. Backward reads input and weight, which come first; then come a bias, if there is
+/// one, and what is added to the result.
 fn record<C: CheckpointStrategy, const N: usize>(
     inputs: [&FloatTensor<Autodiff<Cube, C>>; N],
+    has_bias: bool,
     product: Arc<dyn Product>,
     output: CubeTensor,
 ) -> FloatTensor<Autodiff<Cube, C>> {
@@ -121,6 +211,7 @@ fn record<C: CheckpointStrategy, const N: usize>(
             let state = State {
                 input: prepared.checkpoint(inputs[0]),
                 weight: prepared.checkpoint(inputs[1]),
+                has_bias,
                 product,
             };
             prepared.finish(state, output)
@@ -134,6 +225,7 @@ fn record<C: CheckpointStrategy, const N: usize>(
 struct State {
     input: NodeId,
     weight: NodeId,
+    has_bias: bool,
     product: Arc<dyn Product>,
 }
 
@@ -148,19 +240,28 @@ impl<const N: usize> Backward<Cube, N> for ProductBackward {
         let State {
             input,
             weight,
+            has_bias,
             product,
         } = ops.state;
         let input = checkpointer.retrieve_node_output::<CubeTensor>(input);
         let weight = checkpointer.retrieve_node_output::<CubeTensor>(weight);
         let mut parents = ops.parents.into_iter();
         let mut next = || parents.next().flatten();
-        let (to_input, to_weight, to_bias) = (next(), next(), next());
-        if let Some(to) = to_bias {
+        let (to_input, to_weight) = (next(), next());
+        let to_bias = if has_bias { next() } else { None };
+        let to_plus = next();
+        if let Some(to) = to_weight {
+            let with_bias = to_bias.is_some();
+            let (gradient, of_bias) = product.gradients_of_parameters(input, dy.clone(), with_bias);
+            grads.register::<Cube>(to.id, gradient);
+            if let Some((to, gradient)) = to_bias.zip(of_bias) {
+                grads.register::<Cube>(to.id, gradient);
+            }
+        } else if let Some(to) = to_bias {
             grads.register::<Cube>(to.id, product.gradient_of_bias(dy.clone()));
         }
-        if let Some(to) = to_weight {
-            let gradient = product.gradient_of_weight(input, dy.clone());
-            grads.register::<Cube>(to.id, gradient);
+        if let Some(to) = to_plus {
+            grads.register::<Cube>(to.id, dy.clone());
         }
         if let Some(to) = to_input {
             grads.register::<Cube>(to.id, product.gradient_of_input(dy, weight));

@@ -17,15 +17,16 @@ const CHUNKS: usize = STAGE_DEPTH / VECTOR;
 /// Rows of a stage that a plane copies at once: neighbouring lanes write to different banks.
 const AT_ONCE: usize = LANES / CHUNKS;
 
-/// Writes the result, `rows` pixels of each grid; without `has_bias`, nothing of `bias` is read.
+/// Writes the result, `rows` pixels of each grid. Of `bias` and `plus` nothing is read unless `added` says so.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn convolve<F: Float, V: Size, Q: Size>(
     source: &[Vector<F, V>],
     weight: &[Vector<F, V>],
     bias: &[Vector<f32, Q>],
+    plus: &[Vector<F, Q>],
     out: &mut [Vector<F, Q>],
     rows: u32,
-    #[comptime] has_bias: bool,
+    #[comptime] added: [bool; 2],
     #[comptime] slide: Slide,
     #[comptime] tile: Tile,
     #[define(F)] _dtype: ElemType,
@@ -39,7 +40,7 @@ pub(super) fn convolve<F: Float, V: Size, Q: Size>(
         slide,
     };
     let sums = product::<F, V, UnderWindow>(&under, source, weight, steps, tile);
-    write::<F, Q>(&sums, bias, out, rows, has_bias, slide, tile);
+    write::<F, Q>(&sums, bias, plus, out, rows, added, slide, tile);
 }
 
 /// The part of the window that a grid sees: from the first row and column on in steps of a stride.
@@ -240,9 +241,10 @@ impl Feed for UnderWindow {
 fn write<F: Float, Q: Size>(
     sums: &Sums,
     bias: &[Vector<f32, Q>],
+    plus: &[Vector<F, Q>],
     out: &mut [Vector<F, Q>],
     rows: u32,
-    #[comptime] has_bias: bool,
+    #[comptime] added: [bool; 2],
     #[comptime] slide: Slide,
     #[comptime] tile: Tile,
 ) {
@@ -276,10 +278,13 @@ fn write<F: Float, Q: Size>(
                 four.insert(1usize, left.extract(1usize));
                 four.insert(2usize, right.extract(0usize));
                 four.insert(3usize, right.extract(1usize));
-                if comptime!(has_bias) {
+                if comptime!(added[0]) {
                     four += bias[(feature / 4) as usize];
                 }
                 let at = pixel * comptime!(slide.features / 4) + feature / 4;
+                if comptime!(added[1]) {
+                    four += Vector::<f32, Q>::cast_from(plus[at as usize]);
+                }
                 out[at as usize] = Vector::<F, Q>::cast_from(four);
             }
         }

@@ -2,13 +2,13 @@
 //! in software does; docs/gpu.md.
 
 use burn::backend::Cube;
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
 use super::super::matrix::primitive;
 use super::geometry::Geometry;
 use super::launch::Convolution;
-use super::operation::Product;
+use super::operation::{Addends, Product};
 use super::tile::{Order, STAGE_DEPTH, Tile};
 use super::weights::Parts;
 use super::{ConvOptions, conv2d, linear, multiplies_on};
@@ -168,9 +168,9 @@ fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) -> Resu
     let mut convolution = Convolution::new(x, weight, case.geometry()).unwrap();
     choose(&mut convolution);
     let found = [
-        convolution.forward(x.clone(), weight.clone(), None),
+        convolution.forward(x.clone(), weight.clone(), Addends::NONE),
         convolution.gradient_of_input(dy.clone(), weight.clone()),
-        convolution.gradient_of_weight(x.clone(), dy.clone()),
+        convolution.weigh(x.clone(), dy.clone(), None).0,
     ];
     let found = found.map(|found: CubeTensor| numbers(Tensor::from_primitive::<Cube>(found)));
     case.assert_close(&found, &expected, &format!("{convolution:?}"));
@@ -269,6 +269,84 @@ fn windows_and_strides_on_tensor_cores() {
     }
 }
 
+/// What is added to a product: a bias, and something for every number.
+#[derive(Clone, Copy, Debug)]
+struct Added {
+    bias: bool,
+    plus: bool,
+}
+
+const ADDED: [Added; 4] = [
+    Added {
+        bias: false,
+        plus: false,
+    },
+    Added {
+        bias: true,
+        plus: false,
+    },
+    Added {
+        bias: false,
+        plus: true,
+    },
+    Added {
+        bias: true,
+        plus: true,
+    },
+];
+
+/// Both on a device, with gradients, as the convolution of `case` takes them.
+struct Addend {
+    bias: Option<Tensor<1>>,
+    plus: Option<Tensor<4>>,
+}
+
+impl Added {
+    /// Adds to `y` as well.
+    fn draw(self, case: &Case, y: &mut [f64], device: &Device) -> Addend {
+        let plane = y.len() / case.x[0] / case.outputs;
+        let bias: Vec<f32> = (0..case.outputs).map(|n| n as f32 / 4.0 - 1.0).collect();
+        // Numbers that half precision has.
+        let plus: Vec<f32> = (0..y.len())
+            .map(|at| (at % 37) as f32 / 8.0 - 2.0)
+            .collect();
+        for (at, y) in y.iter_mut().enumerate() {
+            *y += f64::from(bias[at / plane % case.outputs]) * f64::from(u8::from(self.bias));
+            *y += f64::from(plus[at]) * f64::from(u8::from(self.plus));
+        }
+        let there = |values: &[f32]| Tensor::<1>::from_floats(values, device);
+        Addend {
+            bias: self.bias.then(|| there(&bias).require_grad()),
+            plus: self.plus.then(|| {
+                let plus = there(&plus).reshape(case.result()).cast(case.dtype);
+                plus.detach().require_grad()
+            }),
+        }
+    }
+}
+
+impl Addend {
+    fn assert_gradients(self, case: &Case, dy: &[f64], gradients: &mut Gradients) {
+        let plane = dy.len() / case.x[0] / case.outputs;
+        if let Some(bias) = self.bias {
+            let mut expected = vec![0.0; case.outputs];
+            for (at, dy) in dy.iter().enumerate() {
+                expected[at / plane % case.outputs] += dy;
+            }
+            let found = bias.grad_remove(gradients).unwrap().into_data();
+            for (found, expected) in found.iter::<f64>().zip(expected) {
+                assert!(
+                    (found - expected).abs() < 1e-4,
+                    "bias: {found} instead of {expected}"
+                );
+            }
+        }
+        if let Some(plus) = self.plus {
+            assert_eq!(numbers(plus.grad_remove(gradients).unwrap()), dy);
+        }
+    }
+}
+
 #[test]
 fn gradients_reach_parameters_on_tensor_cores() {
     let Some(device) = device("gradients") else {
@@ -276,36 +354,43 @@ fn gradients_reach_parameters_on_tensor_cores() {
     };
     let device = device.autodiff();
     let outputs = [24, 5].into_iter();
-    for (outputs, (of_weight, off)) in outputs.flat_map(|n| of_weight(CASE.dtype).map(|t| (n, t))) {
+    let cases = outputs.flat_map(|n| of_weight(CASE.dtype).map(|t| (n, t)));
+    for ((outputs, (of_weight, off)), added) in cases.flat_map(|case| ADDED.map(|a| (case, a))) {
         let case = Case { outputs, ..CASE };
         let given = case.draw();
         let [mut y, dx, dweight] = case.expected(&given);
-        let bias: Vec<f32> = (0..outputs).map(|n| n as f32 / 4.0 - 1.0).collect();
-        let mut dbias = vec![0.0; outputs];
-        let plane = y.len() / case.x[0] / outputs;
-        for (at, (y, dy)) in y.iter_mut().zip(numbers(given[2].clone())).enumerate() {
-            *y += f64::from(bias[at / plane % outputs]);
-            dbias[at / plane % outputs] += dy;
-        }
-        let [x, weight, dy] = given.map(|tensor| on(&device, case.dtype, tensor));
+        let addend = added.draw(&case, &mut y, &device);
+        let dy = numbers(given[2].clone());
+        let [x, weight, there] = given.map(|tensor| on(&device, case.dtype, tensor));
         let weight = weight.cast(of_weight).detach();
         let (x, weight) = (x.require_grad(), weight.require_grad());
-        let bias = Tensor::<1>::from_floats(bias.as_slice(), &device).require_grad();
-        let out = conv2d(&x, &weight, Some(&bias), case.options).unwrap();
-        let mut gradients = (out.clone() * dy).sum().backward();
+        let plus = addend.plus.clone();
+        let out = conv2d(&x, &weight, addend.bias.as_ref(), plus, case.options).unwrap();
+        let mut gradients = (out.clone() * there).sum().backward();
         let found = [x, weight].map(|tensor| tensor.grad_remove(&mut gradients).unwrap());
         assert_eq!(FloatDType::from(found[1].dtype()), of_weight);
         let [found_dx, found_dweight] = found.map(numbers);
         assert_gradient(&found_dweight, &dweight, off);
         let found = [numbers(out), found_dx, found_dweight];
-        case.assert_close(&found, &[y, dx, dweight], "by Burn's graph");
-        let found = bias.grad_remove(&mut gradients).unwrap().into_data();
-        for (found, expected) in found.iter::<f64>().zip(dbias) {
-            assert!(
-                (found - expected).abs() < 1e-4,
-                "bias: {found} instead of {expected}"
-            );
-        }
+        case.assert_close(
+            &found,
+            &[y, dx, dweight],
+            &format!("{added:?} by Burn's graph"),
+        );
+        addend.assert_gradients(&case, &dy, &mut gradients);
+    }
+}
+
+#[test]
+fn only_what_has_the_shape_of_the_result_is_added_to_it_on_tensor_cores() {
+    let Some(device) = device("what is added") else {
+        return;
+    };
+    let [x, weight, _] = CASE.draw().map(|tensor| on(&device, CASE.dtype, tensor));
+    let plus = Tensor::<4>::full([1, 24, 1, 1], 0.5, (&device, CASE.dtype.into()));
+    let product = |plus| numbers(conv2d(&x, &weight, None, plus, CASE.options).unwrap());
+    for (without, with) in product(None).into_iter().zip(product(Some(plus))) {
+        assert!((with - without - 0.5).abs() <= 2f64.powi(-8) * with.abs());
     }
 }
 
@@ -318,7 +403,7 @@ fn what_tensor_cores_lack_is_left_to_others_on_tensor_cores() {
         let x = Tensor::<4>::zeros(x, (&device, dtype.into()));
         let weight = [outputs, x.dims()[1], 3, 3];
         let weight = Tensor::<4>::zeros(weight, (&device, dtype.into()));
-        conv2d(&x, &weight, None, CASE.options).is_some()
+        conv2d(&x, &weight, None, None, CASE.options).is_some()
     };
     assert!(multiplies_on(&device));
     assert!(takes(CASE.x, 24, FloatDType::BF16));
@@ -334,7 +419,8 @@ fn linear_layers_on_tensor_cores() {
     let device = device.autodiff();
     let sizes = [([3, 5], 16, 24), ([2, 9], 40, 5), ([1, 4], 7, 64)].into_iter();
     let cases = sizes.flat_map(|sizes| of_weight(CASE.dtype).map(|of_weight| (sizes, of_weight)));
-    for ((rows, inputs, outputs), (of_weight, off)) in cases {
+    let cases = cases.flat_map(|case| ADDED.map(|added| (case, added)));
+    for (((rows, inputs, outputs), (of_weight, off)), added) in cases {
         let count = rows.iter().product();
         let case = Case {
             x: [count, inputs, 1, 1],
@@ -348,20 +434,17 @@ fn linear_layers_on_tensor_cores() {
         };
         let given = case.draw();
         let [mut y, dx, dweight] = case.expected(&given);
-        let bias: Vec<f32> = (0..outputs).map(|n| n as f32 / 4.0 - 1.0).collect();
-        let mut dbias = vec![0.0; outputs];
-        for (at, (y, dy)) in y.iter_mut().zip(numbers(given[2].clone())).enumerate() {
-            *y += f64::from(bias[at % outputs]);
-            dbias[at % outputs] += dy;
-        }
+        let addend = added.draw(&case, &mut y, &device);
+        let of_result = numbers(given[2].clone());
         let [x, weight, dy] = given.map(|tensor| on(&device, case.dtype, tensor));
         let x = x.reshape([rows[0], rows[1], inputs]).require_grad();
         // A convolution's weight is [out, in].
         let weight = weight.reshape([outputs, inputs]).transpose();
         let weight = weight.cast(of_weight).detach().require_grad();
-        let bias = Tensor::<1>::from_floats(bias.as_slice(), &device).require_grad();
-        let out = linear(&x, &weight, Some(&bias)).unwrap();
-        assert_eq!(out.dims(), [rows[0], rows[1], outputs]);
+        let dims = [rows[0], rows[1], outputs];
+        let plus = addend.plus.clone().map(|plus| plus.reshape(dims));
+        let out = linear(&x, &weight, addend.bias.as_ref(), plus).unwrap();
+        assert_eq!(out.dims(), dims);
         let dy = dy.reshape(out.dims());
         let mut gradients = (out.clone() * dy).sum().backward();
         let found_dweight = weight.grad_remove(&mut gradients).unwrap();
@@ -374,11 +457,9 @@ fn linear_layers_on_tensor_cores() {
             numbers(x.grad_remove(&mut gradients).unwrap().reshape(case.x)),
             found_dweight,
         ];
-        case.assert_close(&found, &[y, dx, dweight], "as a linear layer");
-        let found = bias.grad_remove(&mut gradients).unwrap().into_data();
-        for (found, expected) in found.iter::<f64>().zip(dbias) {
-            assert!((found - expected).abs() < 1e-4, "{found} of {expected}");
-        }
+        let how = format!("{added:?} as a linear layer");
+        case.assert_close(&found, &[y, dx, dweight], &how);
+        addend.assert_gradients(&case, &of_result, &mut gradients);
     }
 }
 
@@ -390,7 +471,7 @@ fn linear_layers_that_tensor_cores_lack_are_left_on_tensor_cores() {
     let takes = |x: [usize; 2], weight: [usize; 2], dtype: FloatDType| {
         let x = Tensor::<2>::zeros(x, (&device, dtype.into()));
         let weight = Tensor::<2>::zeros(weight, (&device, dtype.into()));
-        linear(&x, &weight, None).is_some()
+        linear(&x, &weight, None, None).is_some()
     };
     assert!(takes([3, 16], [16, 8], FloatDType::F16));
     assert!(!takes([3, 16], [16, 8], FloatDType::F32));

@@ -7,6 +7,7 @@
 use cubecl::prelude::*;
 
 use super::super::tensor_cores::{ROWS, Sums, VECTOR, copy};
+use super::bias::add_columns;
 use super::product::{Feed, FeedExpand, product, row_and_column};
 use super::shape::Slide;
 use super::tile::{STAGE_DEPTH, Tile};
@@ -163,10 +164,18 @@ fn write<P: Size>(
 
 /// Adds up the parts, \[features, window, channels\] each, and writes \[outputs, inputs, window\]: whole vectors, if
 /// the order is the same in both. Features and channels behind `outputs` and `inputs` are left out.
+///
+/// With `has_bias` the cubes behind the first `cubes` add up the parts of the gradient of a bias.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn add_parts<F: Float, Q: Size, R: Size>(
     parts: &[Vector<f32, Q>],
     out: &mut [Vector<F, R>],
+    bias_sums: &[Vector<f32, Q>],
+    bias_out: &mut [Vector<f32, Q>],
+    bias_parts: usize,
+    bias_columns: usize,
+    #[comptime] has_bias: bool,
+    cubes: usize,
     count: usize,
     vectors: usize,
     depth: usize,
@@ -176,26 +185,63 @@ pub(super) fn add_parts<F: Float, Q: Size, R: Size>(
     #[comptime] is_in_order: bool,
     #[define(F)] _dtype: ElemType,
 ) {
+    let sizes = Sizes {
+        vectors,
+        depth,
+        window,
+        inputs,
+        outputs,
+    };
+    if comptime!(has_bias) {
+        if CUBE_POS < cubes {
+            add_up::<F, Q, R>(parts, out, count, &sizes, is_in_order);
+        } else {
+            let cube = CUBE_POS - cubes;
+            add_columns::<Q>(bias_sums, bias_out, cube, bias_parts, bias_columns);
+        }
+    } else {
+        add_up::<F, Q, R>(parts, out, count, &sizes, is_in_order);
+    }
+}
+
+/// Of a part and of the gradient.
+#[derive(CubeType)]
+struct Sizes {
+    vectors: usize,
+    depth: usize,
+    window: usize,
+    inputs: usize,
+    outputs: usize,
+}
+
+#[cube]
+fn add_up<F: Float, Q: Size, R: Size>(
+    parts: &[Vector<f32, Q>],
+    out: &mut [Vector<F, R>],
+    count: usize,
+    sizes: &Sizes,
+    #[comptime] is_in_order: bool,
+) {
     let at = ABSOLUTE_POS;
-    if at < vectors {
+    if at < sizes.vectors {
         let mut sum = parts[at];
         for part in 1..count {
-            sum += parts[part * vectors + at];
+            sum += parts[part * sizes.vectors + at];
         }
         let width = Q::value();
-        let input = at % depth * width;
-        let in_window = at / depth % window;
-        let output = at / depth / window;
-        let first = (output * inputs + input) * window + in_window;
+        let input = at % sizes.depth * width;
+        let in_window = at / sizes.depth % sizes.window;
+        let output = at / sizes.depth / sizes.window;
+        let first = (output * sizes.inputs + input) * sizes.window + in_window;
         if comptime!(is_in_order) {
-            if output < outputs && input < inputs {
+            if output < sizes.outputs && input < sizes.inputs {
                 out[first / width] = Vector::<F, R>::cast_from(sum);
             }
         } else {
             #[unroll]
             for i in 0..width {
-                if output < outputs && input + i < inputs {
-                    out[first + i * window] = Vector::new(F::cast_from(sum.extract(i)));
+                if output < sizes.outputs && input + i < sizes.inputs {
+                    out[first + i * sizes.window] = Vector::new(F::cast_from(sum.extract(i)));
                 }
             }
         }
