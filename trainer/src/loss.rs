@@ -23,6 +23,11 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
 /// `logits` is \[samples, classes\], of any float type; the loss is computed in `f32`. The result
 /// has one element.
 pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<1> {
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    if kernels::gpu::computes_on(&logits.device()) {
+        let other = targets.mix.map(|mix| (mix.labels, mix.weights));
+        return kernels::gpu::cross_entropy(logits, targets.labels, other, smoothing);
+    }
     let log_probabilities = log_softmax(logits.cast(FloatDType::F32), 1);
     let mut loss = surprise(&log_probabilities, targets.labels);
     if let Some(Mix { labels, weights }) = targets.mix {

@@ -3,7 +3,7 @@
 
 use burn::backend::Cube;
 use burn::backend::cubecl::dtype_to_storage_type;
-use burn::tensor::{DType, Shape, Tensor};
+use burn::tensor::{DType, Int, Shape, Tensor};
 use burn_cubecl::kernel::{into_contiguous, slice};
 use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw};
 use burn_cubecl::tensor::CubeTensor;
@@ -121,6 +121,15 @@ impl Matrix {
 /// # Panics
 /// If the tensor is not on a GPU, or has autodiff.
 pub(super) fn primitive<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
+    let tensor = tensor.try_into_primitive::<Cube>();
+    tensor.expect("a tensor on a GPU, without autodiff")
+}
+
+/// The same of integers.
+///
+/// # Panics
+/// As [`primitive`].
+pub(super) fn primitive_int<const D: usize>(tensor: Tensor<D, Int>) -> CubeTensor {
     let tensor = tensor.try_into_primitive::<Cube>();
     tensor.expect("a tensor on a GPU, without autodiff")
 }

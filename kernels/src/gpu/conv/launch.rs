@@ -2,8 +2,7 @@
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::{DType, Shape};
-use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw};
+use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw, reshape};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
@@ -89,8 +88,11 @@ impl Convolution {
     pub fn convolve(&self, x: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
         let outputs = self.geometry.outputs;
         let slide = self.wide.slide();
-        let widened = |bias| widen(into_contiguous(bias), [1, 1, 1, self.wide.outputs]);
-        let of_result = |plus| widen_images(plus, self.wide.batch, slide.result, self.wide.outputs);
+        let widened = |bias| {
+            let bias = reshape(bias, Shape::new([1, 1, 1, self.geometry.outputs as usize]));
+            widen(bias, self.wide.outputs)
+        };
+        let of_result = |plus| widen_images(plus, self.wide.outputs);
         let addends = Addends {
             bias: addends.bias.map(widened),
             plus: addends.plus.map(of_result),
@@ -120,14 +122,13 @@ impl Convolution {
         tiles: &[Tile],
     ) -> CubeTensor {
         let batch = self.geometry.batch;
-        let source = widen_images(source, batch, slide.source, slide.depth);
+        let source = widen_images(source, slide.depth);
         let (dtype, added) = (source.dtype, addends.are_there());
         let name = || format!("{dtype:?} {batch} {slide:?} {added:?}");
         let like = source.clone();
         let run = move |tile| slide_in(&source, &weight, &addends, batch, slide, tile);
         let out = fastest(name, &like, tiles, run);
-        let [height, width] = slide.result;
-        permute_nhwc_to_nchw(widen(out, [batch, height, width, channels]))
+        permute_nhwc_to_nchw(widen(out, channels))
     }
 
     /// The gradient of the weight for that of the result, \[out, in, window height, window width\], and that of a bias,
@@ -140,8 +141,8 @@ impl Convolution {
     ) -> (CubeTensor, Option<CubeTensor>) {
         let (wide, parts) = (self.wide, self.parts);
         let slide = wide.slide();
-        let x = widen_images(x, wide.batch, slide.source, slide.depth);
-        let dy = widen_images(dy, wide.batch, slide.result, slide.features);
+        let x = widen_images(x, slide.depth);
+        let dy = widen_images(dy, slide.features);
         let bias = for_bias.map(BiasParts::of);
         // Both are added up in one kernel, if vectors are the same.
         let (beside, alone) = match bias {
@@ -194,10 +195,8 @@ impl Product for Convolution {
 }
 
 /// Images \[batch, channels, height, width\] as \[batch, height, width, channels\], of so many channels.
-fn widen_images(images: CubeTensor, batch: u32, size: [u32; 2], channels: u32) -> CubeTensor {
-    let images = into_contiguous(permute_nchw_to_nhwc(images));
-    let [height, width] = size;
-    widen(images, [batch, height, width, channels])
+fn widen_images(images: CubeTensor, channels: u32) -> CubeTensor {
+    widen(permute_nchw_to_nhwc(images), channels)
 }
 
 /// The gradient of a weight in one tile, with the channels and in the type that are said. That of a bias is added up

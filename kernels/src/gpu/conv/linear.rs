@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::{Shape, Tensor};
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 
@@ -68,8 +69,10 @@ struct Linear {
     back: Convolution,
 }
 
-/// \[…, features\] as images of a pixel each.
+/// \[…, features\] as images of a pixel each. What is not contiguous, as tensors with padded rows, is copied before:
+/// vectors of features are, and vectors of one-pixel images are not found.
 fn pixels(x: CubeTensor) -> CubeTensor {
+    let x = into_contiguous(x);
     let features = x.meta.shape().iter().last().copied().unwrap_or(1);
     let rows = x.meta.shape().num_elements() / features.max(1);
     reshape(x, Shape::new([rows, features, 1, 1]))

@@ -1,40 +1,49 @@
 //! Channels that are no whole vectors, such as the three of an image: zeros behind them make them so.
 
 use burn::backend::cubecl::dtype_to_storage_type;
-use burn::tensor::Shape;
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::super::matrix::arg;
 use super::super::sums::cube;
+use super::super::tensor_cores::VECTOR;
 use super::launch::{address, memory};
 
-/// A contiguous tensor with another first and last size, both larger or both smaller, if they are others: what
-/// there is more of is zero.
-pub(super) fn widen(tensor: CubeTensor, shape: [u32; 4]) -> CubeTensor {
-    let wanted = Shape::new(shape.map(|size| size as usize));
-    let old = tensor.meta.shape();
-    if old.num_elements() == wanted.num_elements() {
-        return tensor;
+/// A tensor of four dimensions with another last size, larger or smaller, if it is another: what there is more of is
+/// zero. The result is contiguous, wherever the numbers of `tensor` lie.
+pub(super) fn widen(tensor: CubeTensor, channels: u32) -> CubeTensor {
+    let sizes = [0, 1, 2, 3].map(|dim| tensor.meta.shape()[dim]);
+    let strides = [0, 1, 2, 3].map(|dim| tensor.meta.strides()[dim]);
+    let [batch, height, width, from] = sizes;
+    let to = channels as usize;
+    if from == to {
+        return into_contiguous(tensor);
     }
-    let width = |shape: &Shape| shape.iter().last().copied().unwrap_or(1);
-    let (from, to) = (width(old), width(&wanted));
-    let (rows, numbers) = (old.num_elements() / from.max(1), wanted.num_elements());
+    let shape = [batch, height, width, to].map(|size| size as u32);
     let out = memory(&tensor, shape, tensor.dtype);
-    // SAFETY: a unit reads a row below `rows` and a column below `from`, which `tensor` has, and writes one
-    // of as many numbers as `out` has.
+    // Of as many bytes as are written at once.
+    let fits = tensor.dtype.size() == 2 && to.is_multiple_of(VECTOR);
+    let vector = if fits { VECTOR } else { 1 };
+    let vectors = batch * height * width * to / vector;
+    // SAFETY: a unit reads channels of a pixel that `tensor` has, and writes one of as many vectors as `out` has.
     unsafe {
         change_width::launch_unchecked(
             &tensor.client,
-            calculate_cube_count_elemwise(&tensor.client, numbers, cube()),
+            calculate_cube_count_elemwise(&tensor.client, vectors, cube()),
             cube(),
             address(&[&tensor, &out]),
-            1,
+            vector,
             arg(&tensor),
             arg(&out),
-            rows,
-            numbers,
+            vectors,
+            height,
+            width,
+            strides[0],
+            strides[1],
+            strides[2],
+            strides[3],
             from,
             to,
             dtype_to_storage_type(tensor.dtype),
@@ -45,21 +54,34 @@ pub(super) fn widen(tensor: CubeTensor, shape: [u32; 4]) -> CubeTensor {
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn change_width<F: Float, N: Size>(
-    source: &[Vector<F, N>],
+    source: &[F],
     out: &mut [Vector<F, N>],
-    rows: usize,
-    numbers: usize,
+    vectors: usize,
+    height: usize,
+    width: usize,
+    of_image: usize,
+    of_row: usize,
+    of_pixel: usize,
+    of_channel: usize,
     #[comptime] from: usize,
     #[comptime] to: usize,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS;
-    if at < numbers {
-        let (row, column) = (at / to, at % to);
-        let mut value = Vector::<F, N>::new(F::new(0.0f32));
-        if row < rows && column < from {
-            value = source[row * from + column];
+    if at < vectors {
+        let beside = comptime!(to).runtime() / N::value();
+        let first = at % beside * N::value();
+        let pixel = at / beside;
+        let row = pixel / width;
+        let start = row / height * of_image + row % height * of_row + pixel % width * of_pixel;
+        let mut vector = Vector::<F, N>::new(F::new(0.0f32));
+        #[unroll]
+        for index in 0..N::value() {
+            let channel = first + index;
+            if channel < from {
+                vector.insert(index, source[start + channel * of_channel]);
+            }
         }
-        out[at] = value;
+        out[at] = vector;
     }
 }
