@@ -163,12 +163,12 @@ pub(super) fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f
 
 /// Sums of the squares of parts of all `tensors`.
 fn squares(tensors: Vec<Tensor<1>>) -> Option<Tensor<1>> {
-    let first = tensors.first()?;
     #[cfg(own_gpu)]
-    if kernels::gpu::computes_on(&first.device()) {
+    if kernels::gpu::computes_on(&tensors.first()?.device()) {
         return kernels::gpu::sums_of_squares(tensors);
     }
     // Not `sum`, which adds atomically on CUDA, and so in another order each time.
     let squares = |part: Tensor<1>| part.clone().mul(part).sum_dim(0);
-    Some(Tensor::cat(tensors.into_iter().map(squares).collect(), 0))
+    let sums: Vec<Tensor<1>> = tensors.into_iter().map(squares).collect();
+    (!sums.is_empty()).then(|| Tensor::cat(sums, 0))
 }

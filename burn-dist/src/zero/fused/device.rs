@@ -11,6 +11,7 @@ pub(crate) fn steps_on(_device: &burn::tensor::Device) -> bool {
 }
 
 /// What is stepped of a parameter on a device: flat, in `f32`.
+#[cfg_attr(not(own_gpu), expect(dead_code, reason = "kernels read it"))]
 pub(crate) struct OnDevice {
     pub fused: Fused,
     pub learning_rate: f64,
