@@ -13,6 +13,9 @@ use burn::tensor::{Device, Shape, Tensor, TensorData};
 use super::layout::BucketLayout;
 use crate::{Cuts, Error};
 
+/// Numbers on a device that are computed with together, about, where they may be copies: 64 MiB of them.
+pub(crate) const TOGETHER: usize = 1 << 24;
+
 /// Collectives on the memory of a device. Every rank calls the same in the same order, on the thread
 /// that computes.
 pub(crate) trait DeviceCollectives: fmt::Debug + Send + Sync {
@@ -153,11 +156,22 @@ impl Gradient {
 /// Sum of the squares of all `parts`, in `f32` on the device and read once. Where there are kernels for
 /// the device, its order depends on the lengths alone.
 pub(super) fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f64, String> {
-    let parts = parts.map(|part| part.cast(burn::tensor::FloatDType::F32));
-    let Some(sums) = squares(parts.collect()) else {
+    let mut sums = Vec::new();
+    let (mut together, mut numbers) = (Vec::new(), 0);
+    for part in parts {
+        numbers += part.shape().num_elements();
+        together.push(part.cast(burn::tensor::FloatDType::F32));
+        if numbers >= TOGETHER {
+            sums.extend(squares(mem::take(&mut together)));
+            numbers = 0;
+        }
+    }
+    sums.extend(squares(together));
+    if sums.is_empty() {
         return Ok(0.0);
-    };
-    let all = sums.try_into_data().map_err(|error| error.to_string())?;
+    }
+    let all = Tensor::cat(sums, 0).try_into_data();
+    let all = all.map_err(|error| error.to_string())?;
     Ok(all.iter::<f64>().sum())
 }
 

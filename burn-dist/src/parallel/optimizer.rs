@@ -237,48 +237,43 @@ impl OptimizerState {
         let mut stepped: Vec<Option<Tensor<1>>> = Vec::new();
         let (mut places, mut fused) = (Vec::new(), Vec::new());
         for parameter in parameters {
-            let index = parameter.index;
-            let choice = self.choices.get(index).zip(self.states.get_mut(index));
-            match (choice, parameter.gradients) {
-                (
-                    Some((
-                        &Choice {
-                            fused: Some(own),
-                            lr_factor,
-                            ..
-                        },
-                        state,
-                    )),
-                    Some(gradients),
-                ) => {
+            let (index, values) = (parameter.index, parameter.values);
+            let choice = self.choices.get(index);
+            let own = choice.and_then(|choice| Some((choice.fused?, choice.lr_factor)));
+            stepped.push(match (own, parameter.gradients) {
+                (Some((own, lr_factor)), Some(gradients)) => {
                     places.push((stepped.len(), index));
                     fused.push(OnDevice {
                         fused: own,
                         learning_rate: learning_rate * lr_factor,
-                        values: parameter.values,
+                        values,
                         gradients,
-                        state: match state.take() {
-                            Some(Kept::Fused(state)) => Some(state),
-                            _ => None,
-                        },
+                        state: self.take_fused(index),
                     });
-                    stepped.push(None);
+                    None
                 }
-                (_, Some(gradients)) => {
-                    let (values, shape) = (parameter.values, parameter.shape);
-                    let values =
-                        self.step_flat(index, learning_rate, [values, gradients], factor, shape);
-                    stepped.push(Some(values));
+                (None, Some(gradients)) => {
+                    let tensors = [values, gradients];
+                    let shape = parameter.shape;
+                    Some(self.step_flat(index, learning_rate, tensors, factor, shape))
                 }
-                (_, None) => stepped.push(Some(parameter.values)),
-            }
+                (_, None) => Some(values),
+            });
         }
         let results = step_on_device(fused, factor.map(|factor| factor as f32));
         for ((place, index), (values, state)) in places.into_iter().zip(results) {
             stepped[place] = Some(values);
-            self.states[index] = state.map(Kept::Fused);
+            self.set_state(index, state.map(Kept::Fused));
         }
         stepped.into_iter().flatten().collect()
+    }
+
+    /// Takes out the state of a parameter that is stepped in one pass.
+    fn take_fused(&mut self, index: usize) -> Option<FusedState> {
+        match self.states.get_mut(index).and_then(Option::take) {
+            Some(Kept::Fused(state)) => Some(state),
+            _ => None,
+        }
     }
 
     /// [`step`](Self::step) of a value and gradient that are flat, in the shape that is said.

@@ -8,11 +8,8 @@ use super::ema::Ema;
 use super::optimizer::{OptimizerState, Stepping};
 use super::replicas::AutodiffPlace;
 use super::taken;
-use crate::bucket::{Gradient, Reducer};
+use crate::bucket::{Gradient, Reducer, TOGETHER};
 use crate::device;
-
-/// Numbers of parameters that are stepped together on a device, about: their gradients may be copies.
-const TOGETHER: usize = 1 << 24;
 
 /// Steps every trainable parameter that any rank had a gradient for, the gradients times `factor`,
 /// and takes all of them into the average.

@@ -10,6 +10,8 @@ mod cut;
 mod device;
 mod host;
 
+use std::mem;
+
 use burn::module::Module;
 use burn::tensor::Tensor;
 
@@ -17,7 +19,7 @@ use super::ParallelError;
 use super::ema::Ema;
 use super::optimizer::{OptimizerState, Stepping};
 use crate::ProcessGroup;
-use crate::bucket::{BucketError, Reducer};
+use crate::bucket::{BucketError, Reducer, TOGETHER};
 use crate::values::Values;
 use crate::zero::Store;
 
@@ -106,21 +108,25 @@ pub(super) fn whole_model<M: Module>(
 /// Steps parameters that live as shards.
 pub(super) fn store(store: &Store, mut stepper: Stepper<'_>) -> Result<(), ParallelError> {
     store.update(|pieces| {
-        let mut there = Vec::new();
-        for (parameter, piece) in pieces.iter_mut().enumerate() {
-            match piece.take() {
-                Values::Device(values) => there.push((parameter, *values)),
+        let (mut there, mut numbers) = (Vec::new(), 0);
+        for parameter in 0..pieces.len() {
+            match pieces[parameter].take() {
+                Values::Device(values) => {
+                    numbers += values.shape().num_elements();
+                    there.push((parameter, *values));
+                }
                 mut values => {
                     if !values.is_empty() {
                         stepper.step(parameter, values.host_mut());
                     }
-                    *piece = values;
+                    pieces[parameter] = values;
                 }
             }
-        }
-        for (parameter, values) in stepper.step_there(there) {
-            if let Some(piece) = pieces.get_mut(parameter) {
-                *piece = Values::on_device(values);
+            if numbers >= TOGETHER || parameter + 1 == pieces.len() {
+                for (parameter, values) in stepper.step_there(mem::take(&mut there)) {
+                    pieces[parameter] = Values::on_device(values);
+                }
+                numbers = 0;
             }
         }
     });
