@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg, primitive, primitive_int};
 use super::operation::{Operation, apply};
-use super::rows::{cubes, row_most, row_of_unit, row_sum, width};
+use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::{UNITS, cube, over_lanes};
 
 /// The mean over rows of `-log softmax(logits)` at the class in `classes`, of which a share of `smoothing` (0 to 1) is
@@ -236,16 +236,7 @@ fn lose_rows<F: Float, N: Size>(
     let row = row_of_unit(width);
     let place = UNIT_POS as usize % width;
     let start = row * columns;
-    let mut most = Vector::<f32, N>::new(0.0f32);
-    if row < rows {
-        most = Vector::<f32, N>::cast_from(logits[start]);
-        let mut column = place;
-        while column < columns {
-            most = most.max(Vector::<f32, N>::cast_from(logits[start + column]));
-            column += width;
-        }
-    }
-    let most = row_most::<N>(most, width);
+    let most = row_largest::<F, N>(logits, row, rows, columns, width);
     let mut sum = Vector::<f32, N>::new(0.0f32);
     let mut hit = Vector::<f32, N>::new(0.0f32);
     if row < rows {

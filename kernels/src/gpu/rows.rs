@@ -38,9 +38,25 @@ pub(super) fn row_sum<N: Size>(vector: Vector<f32, N>, #[comptime] width: usize)
     over_units(sum, width, false)
 }
 
-/// The largest of a row, of the vectors that its units have.
+/// The largest number of a row of `x`; anything behind the last row. Every unit of the cube must come here.
 #[cube]
-pub(super) fn row_most<N: Size>(vector: Vector<f32, N>, #[comptime] width: usize) -> f32 {
+pub(super) fn row_largest<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    row: usize,
+    rows: usize,
+    columns: usize,
+    #[comptime] width: usize,
+) -> f32 {
+    let mut vector = Vector::<f32, N>::new(0.0f32);
+    if row < rows {
+        let start = row * columns;
+        vector = Vector::<f32, N>::cast_from(x[start]);
+        let mut column = UNIT_POS as usize % width;
+        while column < columns {
+            vector = vector.max(Vector::<f32, N>::cast_from(x[start + column]));
+            column += width;
+        }
+    }
     let mut most = vector.extract(0usize);
     #[unroll]
     for index in 1usize..N::value() {

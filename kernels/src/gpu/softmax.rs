@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 
 use super::matrix::{Matrix, primitive};
 use super::operation::{Operation, apply};
-use super::rows::{cubes, row_most, row_of_unit, row_sum, width};
+use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::cube;
 
 /// The softmax of each row of `x`, \[…, columns\], in its type; computed in `f32`. For a device that
@@ -104,16 +104,7 @@ fn softmax_rows<F: Float, N: Size>(
     let row = row_of_unit(width);
     let place = UNIT_POS as usize % width;
     let start = row * columns;
-    let mut most = Vector::<f32, N>::new(0.0f32);
-    if row < rows {
-        most = Vector::<f32, N>::cast_from(x[start]);
-        let mut column = place;
-        while column < columns {
-            most = most.max(Vector::<f32, N>::cast_from(x[start + column]));
-            column += width;
-        }
-    }
-    let most = Vector::<f32, N>::new(row_most::<N>(most, width));
+    let most = Vector::<f32, N>::new(row_largest::<F, N>(x, row, rows, columns, width));
     let mut sum = Vector::<f32, N>::new(0.0f32);
     if row < rows {
         let mut column = place;
