@@ -33,6 +33,7 @@
 //! | `SOFT_CUDA_NAME` | name of the devices | `soft-cuda` |
 //! | `SOFT_CUDA_LOG` | if set, counts of calls and seconds per kernel are printed at exit | |
 //! | `SOFT_CUDA_IDLE` | if set, kernels are not run, and memory is zeros that take none of the processor's until they are written: what a program asks of a driver, and how long the processor takes for it, at sizes that take too long to interpret | |
+//! | `SOFT_CUDA_COUNTS` | file to which is written what kernels ask of a GPU: as with `SOFT_CUDA_IDLE`, but for some blocks of each kernel and grid, whose instructions and accesses to memory are counted | |
 //! | `SOFT_CUDA_DUMP` | folder to which the text of each loaded module is written | |
 //! | `SOFT_CUDA_NCCL_SECONDS` | how long NCCL waits for all ranks to come | 120 |
 
@@ -44,3 +45,4 @@ pub mod nccl;
 pub mod ptx;
 mod report;
 mod settings;
+mod tally;

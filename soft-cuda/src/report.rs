@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use crate::settings::settings;
+use crate::tally;
 
 static CALLS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 static KERNELS: Mutex<BTreeMap<String, (Duration, u64)>> = Mutex::new(BTreeMap::new());
@@ -47,7 +48,7 @@ unsafe extern "C" {
     fn atexit(function: extern "C" fn()) -> c_int;
 }
 
-fn at_exit() {
+pub(crate) fn at_exit() {
     static ONCE: Once = Once::new();
     // SAFETY: the function is called at the end of the process or, before, when this library is unloaded.
     ONCE.call_once(|| unsafe {
@@ -56,6 +57,12 @@ fn at_exit() {
 }
 
 extern "C" fn summary() {
+    if let Some(path) = &settings().counts {
+        tally::write(path);
+    }
+    if !settings().log {
+        return;
+    }
     let mut kernels: Vec<_> = lock(&KERNELS)
         .iter()
         .map(|(name, &(time, launches))| (time, launches, name.clone()))

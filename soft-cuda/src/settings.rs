@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub log: bool,
     /// Kernels are not run.
     pub idle: bool,
+    /// As `idle`, but for some blocks, of which counts are written to this file.
+    pub counts: Option<PathBuf>,
     pub dump: Option<PathBuf>,
     /// How long NCCL waits for ranks to come.
     pub nccl_seconds: u64,
@@ -31,7 +33,8 @@ impl Settings {
             driver: parsed(variable("SOFT_CUDA_DRIVER"), 13_000),
             name: variable("SOFT_CUDA_NAME").unwrap_or_else(|| "soft-cuda".to_owned()),
             log: variable("SOFT_CUDA_LOG").is_some(),
-            idle: variable("SOFT_CUDA_IDLE").is_some(),
+            idle: variable("SOFT_CUDA_IDLE").is_some() || variable("SOFT_CUDA_COUNTS").is_some(),
+            counts: variable("SOFT_CUDA_COUNTS").map(PathBuf::from),
             dump: variable("SOFT_CUDA_DUMP").map(PathBuf::from),
             nccl_seconds: parsed(variable("SOFT_CUDA_NCCL_SECONDS"), 120),
         }

@@ -15,6 +15,7 @@ use crate::machine::{FaultKind, Kernel, Launch, LaunchError};
 use crate::ptx::ThreadLimit;
 use crate::report::{say, time};
 use crate::settings::settings;
+use crate::tally;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 const ALLOWED_SHARED: c_int = 8;
@@ -125,7 +126,7 @@ fn launch(
     dynamic_shared: usize,
     arguments: &[u8],
 ) -> Result<(), Error> {
-    if settings().idle {
+    if settings().idle && settings().counts.is_none() {
         time(&function.kernel.name, Duration::ZERO);
         return Ok(());
     }
@@ -142,7 +143,12 @@ fn launch(
     };
     // SAFETY: the table's memory is initialised, and not freed while the table is held. A program that
     // writes to it meanwhile, from another thread, would also race with a GPU.
-    let ran = unsafe { launch.run() };
+    let ran = unsafe {
+        match settings().counts {
+            Some(_) => tally::launch(&launch),
+            None => launch.run(),
+        }
+    };
     time(&function.kernel.name, began.elapsed());
     let Err(error) = ran else {
         return Ok(());

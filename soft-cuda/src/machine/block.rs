@@ -1,6 +1,7 @@
 //! A block: its warps, one after another, and its barriers.
 
 use super::copy::Copies;
+use super::counts::{Counter, Counts};
 use super::grid::{Launch, LaunchError};
 use super::lanes::{LANES, Mask};
 use super::memory::{Buffer, Memory, Private};
@@ -15,6 +16,7 @@ pub(super) struct Block<'l> {
     warps: Vec<Warp>,
     /// Registers that say which block it is.
     numbers: Vec<(usize, Axis)>,
+    counter: Option<Box<Counter>>,
     /// What `memory` and the warps are made of.
     _buffers: Vec<Buffer>,
 }
@@ -38,6 +40,7 @@ impl<'l> Block<'l> {
             memory: launch.memory(parameters, shared),
             warps: Vec::with_capacity(warps),
             numbers: Vec::new(),
+            counter: None,
             _buffers: Vec::new(),
         };
         for warp in 0..warps {
@@ -98,10 +101,28 @@ impl<'l> Block<'l> {
         stopped.map_err(|(warp, stop)| self.failure(number, warp, stop))
     }
 
+    /// As [`Self::run`], for each of these, and counts what they do.
+    pub fn run_counted(
+        &mut self,
+        numbers: impl Iterator<Item = [u32; 3]>,
+    ) -> Result<Counts, Failure> {
+        self.counter = Some(Box::default());
+        for number in numbers {
+            self.run(number)?;
+            if let Some(counter) = &mut self.counter {
+                counter.end_block();
+            }
+        }
+        let counter = self.counter.take().unwrap_or_default();
+        Ok(counter.into_counts())
+    }
+
     fn until_all_end(&mut self) -> Result<(), (usize, Stop)> {
         loop {
             for (number, warp) in self.warps.iter_mut().enumerate() {
+                warp.lanes.private.counter = self.counter.take();
                 let run = warp.run(&self.launch.kernel.code, &self.memory);
+                self.counter = warp.lanes.private.counter.take();
                 run.map_err(|stop| (number, stop))?;
             }
             if self.warps.iter().all(|warp| warp.alive() == 0) {

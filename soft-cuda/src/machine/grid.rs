@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use super::block::Block;
+use super::counts::Counts;
 use super::memory::Memory;
 use super::{Failure, Kernel, Range};
 use crate::ptx::Special;
@@ -64,7 +65,7 @@ impl Launch<'_> {
     /// Each byte of `device` is initialised memory that stays where it is until this returns. Nobody has a
     /// reference to it, and no thread writes to it other than kernels.
     pub unsafe fn run(&self) -> Result<(), LaunchError> {
-        let blocks = self.grid.iter().map(|&n| u64::from(n)).product::<u64>();
+        let blocks = self.blocks();
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = (blocks / BLOCKS_PER_THREAD).clamp(1, processors as u64);
         let next = AtomicU64::new(0);
@@ -86,17 +87,41 @@ impl Launch<'_> {
         error.map_or(Ok(()), Err)
     }
 
+    /// Runs `most` of the blocks, spread over the grid, or all if there are no more, and counts what they do.
+    ///
+    /// # Errors
+    /// The first fault that a block has.
+    ///
+    /// # Safety
+    /// As of [`Self::run`].
+    pub unsafe fn run_counted(&self, most: u64) -> Result<Counts, LaunchError> {
+        let blocks = self.blocks();
+        let count = blocks.min(most);
+        let numbers = (0..count).map(|n| self.number(n * (blocks - 1) / (count - 1).max(1)));
+        let counted = Block::new(self)?.run_counted(numbers);
+        counted.map_err(|failure| LaunchError::Failed(Box::new(failure)))
+    }
+
+    /// Blocks of the grid.
+    pub fn blocks(&self) -> u64 {
+        self.grid.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// The place of a block in the grid.
+    fn number(&self, block: u64) -> [u32; 3] {
+        let [x, y, _] = self.grid.map(u64::from);
+        [block % x, block / x % y, block / (x * y)].map(|n| n as u32)
+    }
+
     /// Runs blocks until there are no more.
     fn work(&self, next: &AtomicU64, blocks: u64) -> Result<(), LaunchError> {
         let mut block = Block::new(self)?;
-        let [x, y, _] = self.grid.map(u64::from);
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= blocks {
                 return Ok(());
             }
-            let number = [number % x, number / x % y, number / (x * y)].map(|n| n as u32);
-            let run = block.run(number);
+            let run = block.run(self.number(number));
             run.map_err(|failure| LaunchError::Failed(Box::new(failure)))?;
         }
     }

@@ -1,5 +1,6 @@
 //! A kernel whose instructions are translated.
 
+use super::counts::Unit;
 use super::operation::Operation;
 use crate::ptx::{Fill, Function, Guard, Instruction, Invalid, Parameter, ThreadLimit};
 
@@ -28,6 +29,7 @@ pub struct Kernel {
 pub(super) struct Translated {
     pub guard: Option<Guard>,
     pub operation: Operation,
+    pub unit: Unit,
     pub text: String,
 }
 
@@ -59,6 +61,7 @@ impl Kernel {
 fn translated(instruction: Instruction) -> Result<Translated, Invalid> {
     let operation = Operation::of(&instruction);
     Ok(Translated {
+        unit: Unit::of(&instruction),
         operation: operation.map_err(|e| Invalid(format!("{e}, `{}`", instruction.text)))?,
         guard: instruction.guard,
         text: instruction.text,

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use super::counts::{Counter, Touched};
 use super::fault::{Fault, FaultKind};
 use crate::ptx::Space;
 
@@ -130,6 +131,8 @@ pub(super) struct Private {
     pub lane_bytes: usize,
     /// The allocation that was last touched: mostly the next one too.
     pub last: Range,
+    /// Counts what is touched, if somebody wants to know.
+    pub counter: Option<Box<Counter>>,
 }
 
 impl<'m> Memory<'m> {
@@ -178,6 +181,7 @@ impl<'m> Memory<'m> {
             return fault(FaultKind::Misaligned { address, bytes });
         }
         if self.allows(private, lane, space, at, bytes) {
+            self.count(private, space, at, bytes);
             return Ok(Place {
                 at,
                 bytes,
@@ -185,6 +189,17 @@ impl<'m> Memory<'m> {
             });
         }
         fault(FaultKind::IllegalAddress { address, bytes })
+    }
+
+    #[inline]
+    fn count(&self, private: &mut Private, space: Space, at: u64, bytes: usize) {
+        let Some(counter) = &mut private.counter else {
+            return;
+        };
+        if space != Space::Param && !self.parameters.holds(at, bytes) {
+            let shared = self.shared.holds(at, bytes);
+            counter.touch(Touched { shared, at, bytes });
+        }
     }
 
     #[inline]

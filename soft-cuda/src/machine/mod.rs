@@ -9,6 +9,7 @@ mod block;
 mod compare;
 mod convert;
 mod copy;
+mod counts;
 mod fault;
 mod float;
 mod formats;
@@ -28,6 +29,7 @@ mod tests;
 mod warp;
 mod wmma;
 
+pub use counts::{Count, Counts, Unit};
 pub use fault::{Failure, Fault, FaultKind};
 pub use grid::{Launch, LaunchError};
 pub use kernel::Kernel;

@@ -151,6 +151,11 @@ impl Warp {
                 fault,
                 instruction: at,
             };
+            if let Some(counter) = &mut self.lanes.private.counter
+                && active != 0
+            {
+                counter.begin(instruction.unit, active);
+            }
             let registers = &mut self.lanes.registers;
             match &instruction.operation {
                 _ if active == 0 => {}

@@ -4,6 +4,7 @@
 mod arithmetic;
 mod control;
 mod conversion;
+mod counts;
 mod faults;
 mod matrices;
 mod memory;
@@ -44,33 +45,12 @@ fn launch(
     input: &[u32],
     outputs: usize,
 ) -> Result<Vec<u32>, FaultKind> {
-    let kernel = kernel(body);
-    let bytes = |words: &[u32]| {
-        words
-            .iter()
-            .flat_map(|w| w.to_le_bytes())
-            .collect::<Vec<_>>()
-    };
-    let mut from = Buffer::new((input.len() * 4).max(4)).unwrap();
-    from.write(&bytes(input));
     let mut to = Buffer::new(outputs * 4).unwrap();
-    let mut table = Buffer::new(12).unwrap();
-    table.write(&bytes(&[7, 8, 9]));
-    let mut device = [from.range(), to.range(), table.range()];
-    let arguments = [device[0].start, device[1].start].map(u64::to_le_bytes);
-    let globals = [device[2].start];
-    device.sort_by_key(|range| range.start);
-    let launch = Launch {
-        kernel: &kernel,
-        grid,
-        block,
-        dynamic_shared: 256,
-        arguments: arguments.as_flattened(),
-        globals: &globals,
-        device: &device,
-    };
-    // SAFETY: the buffers are there until the end of this function, and nobody else has them.
-    match unsafe { launch.run() } {
+    // SAFETY: only this launch has the buffers.
+    let ran = prepared(body, grid, block, input, &to, |launch| unsafe {
+        launch.run()
+    });
+    match ran {
         Ok(()) => {}
         Err(LaunchError::Failed(failure)) => return Err(failure.kind),
         Err(error) => panic!("{error}"),
@@ -80,6 +60,41 @@ fn launch(
     Ok(words
         .map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]))
         .collect())
+}
+
+/// A launch of a body with 256 bytes of dynamic shared memory, as `then` takes it.
+fn prepared<T>(
+    body: &str,
+    grid: [u32; 3],
+    block: [u32; 3],
+    input: &[u32],
+    to: &Buffer,
+    then: impl FnOnce(&Launch<'_>) -> T,
+) -> T {
+    let kernel = kernel(body);
+    let bytes = |words: &[u32]| {
+        words
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .collect::<Vec<_>>()
+    };
+    let mut from = Buffer::new((input.len() * 4).max(4)).unwrap();
+    from.write(&bytes(input));
+    let mut table = Buffer::new(12).unwrap();
+    table.write(&bytes(&[7, 8, 9]));
+    let mut device = [from.range(), to.range(), table.range()];
+    let arguments = [device[0].start, device[1].start].map(u64::to_le_bytes);
+    let globals = [device[2].start];
+    device.sort_by_key(|range| range.start);
+    then(&Launch {
+        kernel: &kernel,
+        grid,
+        block,
+        dynamic_shared: 256,
+        arguments: arguments.as_flattened(),
+        globals: &globals,
+        device: &device,
+    })
 }
 
 /// Runs a body in one warp that writes a word per lane.

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""What the kernels of a run ask of a GPU, from the file that soft-cuda writes with SOFT_CUDA_COUNTS.
+
+    SOFT_CUDA_COUNTS=counts.tsv scripts/cuda-software.sh PROGRAM ...
+    scripts/kernel-counts.py counts.tsv [--steps N] [--rows N]
+
+A line per kernel and grid, the longest first: the microseconds below which one launch cannot be on an H200, and why;
+then, as ratios to what is best, 1.0: sectors moved for the bytes that were asked for, accesses to shared memory for
+those without conflicts of banks, lanes that did something; and instructions per one of the tensor cores. Bounds are
+counts divided by what data sheets say and by estimates, not times: a kernel that is far above its own is to be looked
+at, and one whose ratios are bad before it ever runs on a GPU.
+"""
+
+import argparse
+import csv
+from math import prod
+
+PROCESSORS = 132
+CLOCK = 1.755e9
+MEMORY = 4.8e12  # bytes/s, data sheet
+L2 = 5.5e12  # bytes/s, an estimate
+WARPS_AT_ONCE = 4  # of a processor, an instruction a clock each
+# Clocks of one m16n8k16 by `mma`, which reaches 62 % of what `wgmma` does (Luo et al. 2024, arXiv:2402.13499).
+MMA = 6.4
+SECTOR = 32
+# Instructions of a GPU for one of PTX, where it is not one.
+COST = {"Move": 0.2, "IntegerDivision": 20, "Special": 2}
+LAUNCH = 2.0  # microseconds that any kernel takes
+
+
+def read(path):
+    """The launches of the file, each with its units."""
+    of_launch = ("kernel", "grid", "block", "launches", "blocks", "read", "read_near", "written")
+    launches = {}
+    with open(path, newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            key = tuple(row[name] for name in of_launch)
+            numbers = ("instructions", "lanes", "bytes", "sectors", "wavefronts", "least_wavefronts")
+            launches.setdefault(key, {})[row["unit"]] = {name: int(row[name]) for name in numbers}
+    return launches
+
+
+def bounds(units, blocks, counted, unique):
+    """Microseconds below which a launch cannot be, by what bounds it. `unique`: sectors that blocks read, read
+    through a processor's cache, and wrote, each once per block."""
+    read, near, written = unique
+    scale = blocks / counted / min(PROCESSORS, blocks) / CLOCK * 1e6
+    total = lambda name: sum(unit[name] for unit in units.values())
+    instructions = sum(unit["instructions"] * COST.get(name, 1) for name, unit in units.items())
+    products = units.get("TensorCores", {}).get("instructions", 0)
+    past = units.get("CopyPast", {}).get("sectors", 0)
+    return {
+        "instructions": instructions / WARPS_AT_ONCE * scale,
+        "tensor cores": products * MMA / WARPS_AT_ONCE * scale,
+        "shared memory": total("wavefronts") * scale,
+        "L2": (past + near + written) * SECTOR * blocks / counted / L2 * 1e6,
+        # Blocks of a product read the same.
+        "memory": 0 if products else (read + written) * SECTOR * blocks / counted / MEMORY * 1e6,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("counts")
+    parser.add_argument("--steps", type=int, default=1, help="training steps of the run")
+    parser.add_argument("--rows", type=int, default=40, help="lines that are printed")
+    options = parser.parse_args()
+    lines, total, count = [], 0.0, 0.0
+    for (kernel, grid, block, launches, counted, *unique), units in read(options.counts).items():
+        blocks = prod(map(int, grid.split("x")))
+        least = bounds(units, blocks, int(counted), [int(sectors) for sectors in unique])
+        why = max(least, key=least.get)
+        each = max(least[why], LAUNCH)
+        of_step = int(launches) / options.steps
+        sums = {name: sum(unit[name] for unit in units.values()) for name in next(iter(units.values()))}
+        ratio = lambda above, below: f"{above / below:5.2f}" if below else "    –"
+        products = units.get("TensorCores", {}).get("instructions", 0)
+        lines.append((each * of_step, f"{each * of_step:9.1f} {of_step:7.1f} {each:9.1f}  {why:13} "
+                      f"{ratio(sums['sectors'] * SECTOR, sums['bytes'])} "
+                      f"{ratio(sums['wavefronts'], sums['least_wavefronts'])} "
+                      f"{ratio(sums['lanes'], 32 * sums['instructions'])} "
+                      f"{ratio(sums['instructions'], products)}  {kernel} {grid} of {block}"))
+        total += each * of_step
+        count += of_step
+    print(f"{total / 1e3:.2f} ms and {count:.0f} launches per step\n"
+          "  us/step per step   us each  bound by     sectors banks lanes per mma")
+    for _, line in sorted(lines, reverse=True)[: options.rows]:
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+//! What some blocks of a launch ask of a GPU: instructions by what executes them, and how much of memory they touch
+//! in how many pieces. What a profiler counts on a GPU ("Nsight Compute", "Memory Tables"), without its time.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::lanes::Mask;
+use crate::ptx::Instruction;
+
+/// Bytes of a sector: what the second-level cache gives at least.
+const SECTOR: u64 = 32;
+
+/// Bytes of a bank of shared memory, and banks.
+const BANK: u64 = 4;
+const BANKS: u64 = 32;
+
+/// What executes an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    /// `mma`, `wmma`.
+    TensorCores,
+    /// Sums and products of floating-point numbers.
+    Float,
+    /// Functions and quotients of floating-point numbers.
+    Special,
+    /// Whole numbers, bits and comparisons.
+    Integer,
+    /// Division of whole numbers, which is a dozen instructions.
+    IntegerDivision,
+    /// `cvt`.
+    Conversion,
+    /// `mov` and the like, of which few are instructions of a GPU.
+    Move,
+    /// Loads from global and local memory.
+    Load,
+    /// Stores to them, and atomics.
+    Store,
+    /// Loads from shared memory.
+    SharedLoad,
+    /// Stores to it.
+    SharedStore,
+    /// `ldmatrix`.
+    LoadMatrix,
+    /// `cp.async` through the processor's own cache.
+    Copy,
+    /// `cp.async` past it.
+    CopyPast,
+    /// Exchange between lanes.
+    Shuffle,
+    /// Waiting for the other warps.
+    Barrier,
+    /// Branches, and waiting for copies.
+    Control,
+}
+
+impl Unit {
+    pub(super) fn of(i: &Instruction) -> Self {
+        let float = i.types.first().is_some_and(|kind| kind.is_float());
+        let shared = i.has("shared") || i.has("shared::cta");
+        match i.name.as_str() {
+            "mma" | "wmma" if !i.has("load") && !i.has("store") => Self::TensorCores,
+            "wmma" | "ldmatrix" => Self::LoadMatrix,
+            "ex2" | "lg2" | "sin" | "cos" | "tanh" | "sqrt" | "rsqrt" | "rcp" => Self::Special,
+            "div" if float => Self::Special,
+            "div" | "rem" => Self::IntegerDivision,
+            "add" | "sub" | "mul" | "mad" | "fma" | "neg" | "abs" | "min" | "max" if float => {
+                Self::Float
+            }
+            "cvt" => Self::Conversion,
+            "mov" | "cvta" => Self::Move,
+            "ld" | "ldu" if i.has("param") => Self::Move,
+            "ld" | "ldu" if shared => Self::SharedLoad,
+            "ld" | "ldu" => Self::Load,
+            "st" if shared => Self::SharedStore,
+            "st" | "atom" | "red" => Self::Store,
+            "cp" if i.has("commit_group") || i.has("wait_group") || i.has("wait_all") => {
+                Self::Control
+            }
+            "cp" if i.has("cg") => Self::CopyPast,
+            "cp" => Self::Copy,
+            "shfl" | "vote" | "elect" | "activemask" => Self::Shuffle,
+            "bar" | "barrier" => Self::Barrier,
+            "bra" | "ret" | "exit" | "trap" | "membar" | "fence" => Self::Control,
+            _ => Self::Integer,
+        }
+    }
+}
+
+/// What instructions of one kind were, of all warps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Instructions of warps.
+    pub instructions: u64,
+    /// Lanes that executed them.
+    pub lanes: u64,
+    /// Bytes that lanes asked for of global memory.
+    pub bytes: u64,
+    /// Sectors of global memory in which these were, of each instruction.
+    pub sectors: u64,
+    /// Accesses to shared memory, of 32 banks at most each.
+    pub wavefronts: u64,
+    /// As few as they could be.
+    pub least_wavefronts: u64,
+}
+
+/// What blocks did.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// By what executes them.
+    pub of: BTreeMap<Unit, Count>,
+    /// Sectors of global memory that a block read, each counted once, of all blocks.
+    pub read: u64,
+    /// Those that it read through the processor's own cache, which may have them the second time.
+    pub read_near: u64,
+    /// Those that a block wrote.
+    pub written: u64,
+    /// How many they were.
+    pub blocks: u64,
+}
+
+/// Memory that a lane touches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touched {
+    pub shared: bool,
+    pub at: u64,
+    pub bytes: usize,
+}
+
+/// Counts what the warps of one block do, one warp after the other.
+#[derive(Debug, Default)]
+pub(super) struct Counter {
+    counts: Counts,
+    /// What is executed, and what it has touched so far.
+    current: Option<Unit>,
+    touched: Vec<Touched>,
+    read: HashSet<u64>,
+    read_near: HashSet<u64>,
+    written: HashSet<u64>,
+}
+
+impl Counter {
+    /// An instruction begins: what was touched until now is that of the one before.
+    pub fn begin(&mut self, unit: Unit, active: Mask) {
+        self.close();
+        self.current = Some(unit);
+        let count = self.counts.of.entry(unit).or_default();
+        count.instructions += 1;
+        count.lanes += u64::from(active.count_ones());
+    }
+
+    pub fn touch(&mut self, touched: Touched) {
+        self.touched.push(touched);
+    }
+
+    /// The block has ended.
+    pub fn end_block(&mut self) {
+        self.close();
+        self.counts.blocks += 1;
+        self.counts.read += self.read.drain().count() as u64;
+        self.counts.read_near += self.read_near.drain().count() as u64;
+        self.counts.written += self.written.drain().count() as u64;
+    }
+
+    /// All of it.
+    pub fn into_counts(self) -> Counts {
+        self.counts
+    }
+
+    fn close(&mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        let Some(unit) = self.current.filter(|_| !touched.is_empty()) else {
+            return;
+        };
+        let (shared, global): (Vec<&Touched>, Vec<&Touched>) =
+            touched.iter().partition(|one| one.shared);
+        let sectors: HashSet<u64> = global.iter().flat_map(|one| one.sectors()).collect();
+        let least = wavefronts_at_least(&shared);
+        let wavefronts = wavefronts(&shared);
+        let count = self.counts.of.entry(unit).or_default();
+        // What waits for copies touches shared memory once more, where they were counted already.
+        if unit != Unit::Control {
+            count.bytes += global.iter().map(|one| one.bytes as u64).sum::<u64>();
+            count.sectors += sectors.len() as u64;
+            count.wavefronts += wavefronts;
+            count.least_wavefronts += least;
+        }
+        match unit {
+            Unit::Load | Unit::Copy => {
+                self.read_near.extend(&sectors);
+                self.read.extend(sectors);
+            }
+            Unit::CopyPast => self.read.extend(sectors),
+            _ => self.written.extend(sectors),
+        }
+        self.touched = touched;
+        self.touched.clear();
+    }
+}
+
+impl Touched {
+    fn sectors(&self) -> impl Iterator<Item = u64> + use<> {
+        self.at / SECTOR..(self.at + self.bytes as u64).div_ceil(SECTOR)
+    }
+}
+
+/// Lanes whose accesses to shared memory may be one: 128 bytes of them.
+fn phases<'t>(touched: &'t [&'t Touched]) -> impl Iterator<Item = &'t [&'t Touched]> {
+    let bytes = touched
+        .first()
+        .map_or(1, |one| one.bytes.max(BANK as usize));
+    touched.chunks((BANKS * BANK) as usize / bytes)
+}
+
+fn wavefronts_at_least(touched: &[&Touched]) -> u64 {
+    phases(touched).count() as u64
+}
+
+/// A phase takes as many accesses as a bank has words to give.
+fn wavefronts(touched: &[&Touched]) -> u64 {
+    let of_phase = |phase: &[&Touched]| {
+        let words = phase.iter().flat_map(|one| {
+            let end = (one.at + one.bytes as u64).div_ceil(BANK);
+            one.at / BANK..end
+        });
+        let words: HashSet<u64> = words.collect();
+        let mut of_bank = [0u64; BANKS as usize];
+        for word in words {
+            of_bank[(word % BANKS) as usize] += 1;
+        }
+        of_bank.into_iter().max().unwrap_or(0)
+    };
+    phases(touched).map(of_phase).sum()
+}
