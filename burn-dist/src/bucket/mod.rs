@@ -17,7 +17,7 @@ pub use layout::{BucketSizes, ParameterSpec};
 pub(crate) use layout::{BucketLayout, Slot};
 pub(crate) use reducer::{Gradients, Reducer};
 pub(crate) use resident::{
-    Alone, DeviceCollectives, DeviceHandle, Gradient, Resident, TOGETHER, assemble, take_parts,
+    Alone, DeviceCollectives, DeviceHandle, Resident, TOGETHER, assemble, take_parts,
 };
 pub(crate) use storage::{burn_dtype, gradient_dtype};
 

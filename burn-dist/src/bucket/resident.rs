@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::{fmt, mem};
 
-use burn::tensor::{Device, Shape, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
 use super::layout::BucketLayout;
 use crate::{Cuts, Error};
@@ -135,22 +135,6 @@ pub(crate) fn take_parts(flat: Tensor<1>, places: &[Range<usize>]) -> Vec<Tensor
     }
     let part = |place: &Range<usize>| flat.clone().slice(place.clone());
     places.iter().map(part).collect()
-}
-
-/// A reduced gradient, wherever it lies.
-pub(crate) enum Gradient {
-    Host(TensorData),
-    Device(Box<Tensor<1>>),
-}
-
-impl Gradient {
-    /// As a tensor like `value`.
-    pub(crate) fn into_tensor<const D: usize>(self, shape: &Shape, value: &Tensor<D>) -> Tensor<D> {
-        match self {
-            Self::Host(data) => Tensor::from_data(data, (&value.device(), value.dtype())),
-            Self::Device(flat) => flat.reshape(shape.clone()),
-        }
-    }
 }
 
 /// Sum of the squares of all `parts`, in `f32` on the device and read once. Where there are kernels for

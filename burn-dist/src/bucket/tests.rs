@@ -43,12 +43,7 @@ fn fire(reducer: &Reducer, parameter: usize, value: f32) {
 
 fn result(reducer: &Reducer, parameter: usize) -> Option<Vec<f32>> {
     let gradient = reducer.gradient(parameter, &Shape::new([LEN])).unwrap();
-    let like = Tensor::<1>::zeros([LEN], &Device::flex());
-    gradient.map(|gradient| {
-        let tensor = gradient.into_tensor(&Shape::new([LEN]), &like);
-        let data = tensor.into_data().convert::<f32>();
-        data.try_to_vec().unwrap()
-    })
+    gradient.map(|gradient| gradient.convert::<f32>().try_to_vec().unwrap())
 }
 
 #[test]

@@ -317,19 +317,18 @@ impl OptimizerState {
         gradients: &[f32],
         factor: Option<f64>,
     ) {
-        let (Some(choice), Some(state)) = (self.choices.get(index), self.states.get_mut(index))
-        else {
-            return;
-        };
-        if let Some(fused) = &choice.fused {
+        let choice = self.choices.get(index);
+        if let Some((fused, lr_factor)) = choice.and_then(|c| Some((c.fused?, c.lr_factor))) {
+            let mut state = self.take_fused(index);
             let factor = factor.map(|factor| factor as f32);
-            let mut own = match state.take() {
-                Some(Kept::Fused(state)) => Some(state),
-                _ => None,
-            };
-            let rate = learning_rate * choice.lr_factor;
-            fused.step(rate, values, gradients, factor, &mut own);
-            *state = own.map(Kept::Fused);
+            fused.step(
+                learning_rate * lr_factor,
+                values,
+                gradients,
+                factor,
+                &mut state,
+            );
+            self.set_state(index, state.map(Kept::Fused));
             return;
         }
         let tensor = |values: &[f32]| Tensor::from_data(TensorData::from(values), &Device::flex());

@@ -1,15 +1,14 @@
 //! The optimizer's step over all parameters of a model, where every rank steps all of them.
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::{Shape, Tensor, TensorData};
 
 use super::ParallelError;
 use super::ema::Ema;
 use super::optimizer::{OptimizerState, Stepping};
 use super::replicas::AutodiffPlace;
 use super::taken;
-use crate::bucket::{Gradient, Reducer, TOGETHER};
-use crate::device;
+use crate::bucket::{Reducer, TOGETHER};
 
 /// Steps every trainable parameter that any rank had a gradient for, the gradients times `factor`,
 /// and takes all of them into the average.
@@ -94,7 +93,7 @@ struct Update<'a> {
 }
 
 impl Update<'_> {
-    fn gradient(&mut self, index: usize, shape: &Shape) -> Option<Gradient> {
+    fn gradient(&mut self, index: usize, shape: &Shape) -> Option<TensorData> {
         if self.outcome.is_err() {
             return None;
         }
@@ -106,9 +105,7 @@ impl Update<'_> {
             }
         }
     }
-}
 
-impl Update<'_> {
     /// Steps a parameter in host memory, where it is.
     fn step_host<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
         let (shape, device, dtype) = (value.shape(), value.device(), value.dtype());
@@ -145,11 +142,6 @@ impl Update<'_> {
         let Some((ema, weight)) = &mut self.ema else {
             return value;
         };
-        if !device::is_host(&value.device()) {
-            let len = value.shape().num_elements();
-            ema.update_on_device(&[(index, value.clone().reshape([len]))], *weight);
-            return value;
-        }
         let (shape, device, dtype) = (value.shape(), value.device(), value.dtype());
         // The value has no other owner, so on the CPU this copies nothing.
         match value.try_into_data() {
@@ -194,7 +186,7 @@ impl ModuleMapper for Update<'_> {
             let place = AutodiffPlace::of(&value);
             let mut value = value.inner();
             if let Some(gradient) = gradient {
-                let gradient = gradient.into_tensor(&shape, &value);
+                let gradient = Tensor::from_data(gradient, (&value.device(), value.dtype()));
                 let (rate, factor) = (self.learning_rate, self.factor);
                 value = self.optimizer.step(index, rate, value, gradient, factor);
             }

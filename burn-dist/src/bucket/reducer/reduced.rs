@@ -3,12 +3,11 @@
 
 use std::ops::Range;
 
-use burn::tensor::Shape;
+use burn::tensor::{Shape, TensorData};
 
 use super::Reducer;
 use super::state::{Memory, State};
 use crate::bucket::error::BucketError;
-use crate::bucket::resident::Gradient;
 use crate::bucket::storage;
 use crate::{Buffer, ReduceOp};
 
@@ -85,16 +84,13 @@ impl Reducer {
         }
     }
 
-    /// The reduced gradient of a parameter of which this rank keeps all, or `None` if no rank had one.
+    /// The reduced gradient of a parameter of which this rank keeps all in host memory, or `None` if no
+    /// rank had one.
     pub(crate) fn gradient(
         &self,
         parameter: usize,
         shape: &Shape,
-    ) -> Result<Option<Gradient>, BucketError> {
-        if self.resident.is_some() {
-            let gradient = self.owned_there(&[parameter]).pop().flatten();
-            return Ok(gradient.map(|flat| Gradient::Device(Box::new(flat))));
-        }
+    ) -> Result<Option<TensorData>, BucketError> {
         let state = self.lock();
         let Some((bucket, slot)) = self.place(parameter) else {
             return Ok(None);
@@ -105,7 +101,6 @@ impl Reducer {
         let Memory::Here(buffer) = &state.buckets[bucket].memory else {
             return Ok(None);
         };
-        let data = storage::read(buffer, &slot.elements, shape)?;
-        Ok(data.map(Gradient::Host))
+        Ok(storage::read(buffer, &slot.elements, shape)?)
     }
 }
