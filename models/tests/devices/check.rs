@@ -1,0 +1,45 @@
+//! The device that operations are tested on, and the comparison of what it computes.
+
+use burn::tensor::{Device, Tensor};
+use burn_dist::device::DeviceChoice;
+use burn_dist::world::World;
+
+/// The device that is asked for.
+pub(crate) fn asked() -> Option<String> {
+    std::env::var("BURN_DIST_TEST_DEVICE").ok()
+}
+
+/// The device, if there is one; says so if not.
+pub(crate) fn device(test: &str) -> Option<Device> {
+    let asked = asked();
+    let choice = asked
+        .as_deref()
+        .map_or(DeviceChoice::Wgpu, |name| name.parse().unwrap());
+    match World::single().choose_device(choice) {
+        Ok(chosen) => Some(chosen.device),
+        Err(error) if asked.is_some() => panic!("{error}"),
+        Err(error) => {
+            eprintln!("SKIPPED: {test}: {error}");
+            None
+        }
+    }
+}
+
+/// Compares with the largest expected value.
+pub(crate) fn close(what: &str, expected: &[f64], computed: &[f64], tolerance: f64) {
+    assert_eq!(expected.len(), computed.len(), "{what}");
+    let largest = expected.iter().fold(1e-6f64, |most, v| most.max(v.abs()));
+    for (place, (expected, computed)) in expected.iter().zip(computed).enumerate() {
+        let error = (expected - computed).abs() / largest;
+        // Also where it is no number.
+        assert!(
+            !(error > tolerance || error.is_nan()),
+            "{what}, {place}: {computed}, not {expected}"
+        );
+    }
+}
+
+pub(crate) fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+    let data = tensor.into_data().convert::<f64>();
+    data.iter::<f64>().collect()
+}

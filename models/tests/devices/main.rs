@@ -1,0 +1,35 @@
+//! Operations that are written for GPUs against the same in f64. A GPU is wgpu's, in software where
+//! there is no other, or what `BURN_DIST_TEST_DEVICE` names; docs/gpu.md.
+#![cfg(own_gpu)]
+
+mod attention;
+mod batch_norm;
+mod check;
+mod cross_entropy;
+mod dropout;
+mod flat_parts;
+mod gelu;
+mod inputs;
+mod layer_norm;
+mod max_pool;
+mod mean_of_pixels;
+mod running_statistics;
+mod softmax;
+mod sums_of_squares;
+
+use burn::tensor::Device;
+use kernels::burn::{Choice, scoped};
+use kernels::gpu::computes_on;
+
+use check::device;
+
+const EPSILON: f64 = 1e-5;
+
+#[test]
+fn gpu_operations_are_burns_if_asked_for() {
+    let Some(device) = device("the choice of operations on a GPU") else {
+        return;
+    };
+    assert!(!scoped(Choice::Burn, || computes_on(&device)));
+    assert!(!computes_on(&Device::flex()));
+}
