@@ -11,7 +11,7 @@
 #   SKIP_CLUSTER=1          leaves Slurm and MPI out
 #   SKIP_GPU=1              leaves wgpu on software Vulkan, and CUDA in software, out
 #   GPU_BUILD_SECONDS       most that building the dependencies of GPUs may take, 900 unless set
-#   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set
+#   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set; twice that on CUDA in software
 #   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -295,7 +295,8 @@ test_gpu() {
 # The same on a CUDA driver in software, with kernels compiled by NVRTC: every rank has a device of its own.
 test_cuda() {
   local begin=$SECONDS features=$1 code=0 bench=${CARGO_TARGET_DIR:-target}/release/bench
-  local runner="target.'cfg(all())'.runner = ['$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$limit']"
+  # Tensor cores are interpreted number by number.
+  local runner="target.'cfg(all())'.runner = ['$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$((2 * limit))']"
   BURN_DIST_TEST_DEVICE=cuda SOFT_CUDA_DEVICES=4 cargo test --release --workspace --no-fail-fast --features "$features" \
     --config "$runner" --lib --bin trainer --bin bench --test devices -- --show-output device:: gpu resident fused soft_cuda \
     --skip a_machine_without_a_driver || code=$?
