@@ -107,7 +107,7 @@ pub fn describe(device: &Device) -> Result<String, KernelError> {
     if crate::gpu::computes_on(device) {
         let own = "burn, own normalizations, softmax and optimizers";
         let products = match crate::gpu::multiplies_on(device) {
-            true => ", convolutions and linear layers in half precision",
+            true => ", convolutions and linear layers",
             false => "",
         };
         return Ok(format!("{own}{products}"));

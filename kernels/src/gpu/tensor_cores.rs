@@ -7,8 +7,8 @@ use burn::tensor::DType;
 use cubecl::client::Client;
 use cubecl::features::MmaConfig;
 use cubecl::ir::FloatKind;
-use cubecl::prelude::barrier::copy_async_checked;
 use cubecl::prelude::*;
+use cubecl_cpp::cuda::ptx::generic_to_shared;
 
 /// Lanes of a plane.
 pub(super) const LANES: usize = 32;
@@ -45,6 +45,25 @@ pub(super) fn has_instructions(client: &Client, dtype: DType) -> bool {
         && [hardware.plane_size_min, hardware.plane_size_max] == [LANES as u32; 2]
 }
 
+/// Which caches keep what is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Keep {
+    /// That of a processor too: a cube copies the same again soon.
+    Near,
+    /// Only the one of all processors.
+    Far,
+}
+
+impl Keep {
+    /// "Cache Operators" of PTX.
+    const fn operator(self) -> &'static str {
+        match self {
+            Self::Near => "ca",
+            Self::Far => "cg",
+        }
+    }
+}
+
 /// Begins to copy vector `from` of `source` to vector `to` of `stages`, or to make that zero.
 #[cube]
 pub(super) fn copy<F: Float, V: Size>(
@@ -53,14 +72,22 @@ pub(super) fn copy<F: Float, V: Size>(
     stages: &mut [Vector<F, V>],
     to: u32,
     is_there: bool,
+    #[comptime] keep: Keep,
 ) {
     let from = select(is_there, from, 0u32) as usize;
     let to = to as usize;
-    let length = select(is_there, 1u32, 0u32) as usize;
-    copy_async_checked(
-        &source[from..from + length],
-        &mut stages[to..to + 1],
-        comptime!(VECTOR as u32),
+    let bytes = select(is_there, comptime!(VECTOR_BYTES as u32), 0u32);
+    // SAFETY: both are vectors that are there, as kernels promise who launch them unchecked.
+    let (from, to) = unsafe {
+        (
+            source[from..from + 1].as_ptr_unchecked(),
+            generic_to_shared::<Vector<F, V>>(stages[to..to + 1].as_ptr_unchecked()),
+        )
+    };
+    gpu_asm!(
+        "cp.async.{cache}.shared::cta.global.L2::128B [{to}], [{from}], {all}, {bytes};",
+        cache = const comptime!(keep.operator()), to = mem_out(_) to, from = mem_in(_) from,
+        all = const VECTOR_BYTES, bytes = in(_) bytes, options(explicit_mem),
     );
 }
 

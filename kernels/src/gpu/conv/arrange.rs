@@ -12,6 +12,7 @@ use super::super::matrix::arg;
 use super::super::sums::cube;
 use super::super::tensor_cores::VECTOR;
 use super::launch::{address, memory};
+use super::split::{HALVES, halves};
 
 /// Columns that a unit reads at once, at most.
 const COLUMNS: u32 = 4;
@@ -24,16 +25,18 @@ pub(super) struct Matrices {
     pub columns: u32,
 }
 
-/// `weight`, which is the matrices `given`, transposed and in `dtype`. What `wide` has more of is zero: no less of
-/// anything, and rows that are whole vectors.
+/// `weight`, which is the matrices `given`, transposed and in `dtype`, or split: the first halves of a column's
+/// numbers, then the second. What `wide` has more of is zero: no less of anything, and rows that are whole vectors.
 pub(super) fn transposed(
     weight: CubeTensor,
     given: Matrices,
     wide: Matrices,
-    dtype: DType,
+    (dtype, is_split): (DType, bool),
 ) -> CubeTensor {
     let weight = into_contiguous(weight);
-    let out = memory(&weight, [wide.count, wide.columns, 1, wide.rows], dtype);
+    let halves = if is_split { HALVES } else { 1 };
+    let sizes = [wide.count, wide.columns, halves, wide.rows];
+    let out = memory(&weight, sizes, dtype);
     // Whether a vector of columns is within both, or none, is one question then.
     let fits =
         |size: &u32| given.columns.is_multiple_of(*size) && wide.columns.is_multiple_of(*size);
@@ -57,6 +60,7 @@ pub(super) fn transposed(
             (wide.rows as usize) / VECTOR,
             (wide.columns / columns) as usize,
             columns as usize,
+            is_split,
             dtype_to_storage_type(weight.dtype),
             dtype_to_storage_type(dtype),
         );
@@ -77,6 +81,7 @@ fn transpose<S: Float, P: Size, F: Float, Q: Size>(
     wide_rows: usize,
     wide_columns: usize,
     #[comptime] at_once: usize,
+    #[comptime] is_split: bool,
     #[define(S)] _from: ElemType,
     #[define(F)] _to: ElemType,
 ) {
@@ -97,13 +102,22 @@ fn transpose<S: Float, P: Size, F: Float, Q: Size>(
         }
         #[unroll]
         for beside in 0..at_once {
-            let mut written = Vector::<F, Q>::empty();
+            let column = (matrix * wide_columns + column) * at_once + beside;
+            let mut upper = Vector::<F, Q>::empty();
+            let mut lower = Vector::<F, Q>::empty();
             #[unroll]
             for i in 0..VECTOR {
-                written.insert(i, F::cast_from(read[i].extract(beside)));
+                let (first, second) = halves::<S, F>(read[i].extract(beside));
+                upper.insert(i, first);
+                lower.insert(i, second);
             }
-            let column = (matrix * wide_columns + column) * at_once + beside;
-            out[column * wide_rows + below] = written;
+            if comptime!(is_split) {
+                let first = 2 * column * wide_rows + below;
+                out[first] = upper;
+                out[first + wide_rows] = lower;
+            } else {
+                out[column * wide_rows + below] = upper;
+            }
         }
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Geometry {
     result: [u32; 2],
     stride: [u32; 2],
     padding: [u32; 2],
+    /// Whether numbers are split in halves.
+    split: bool,
 }
 
 impl Geometry {
@@ -45,10 +47,21 @@ impl Geometry {
             result,
             stride,
             padding,
+            split: false,
         };
         geometry
             .counted()
             .filter(|_| !is_empty && of_weight == inputs && grids <= MOST_GRIDS)
+    }
+
+    /// The same with numbers that are split in halves, or not.
+    pub fn split(self, split: bool) -> Self {
+        Self { split, ..self }
+    }
+
+    /// Whether they are.
+    pub fn is_split(self) -> bool {
+        self.split
     }
 
     /// The same with channels that are whole vectors.
@@ -88,6 +101,7 @@ impl Geometry {
             stride: self.stride,
             padding: self.padding,
             back: false,
+            split: self.split,
         }
     }
 

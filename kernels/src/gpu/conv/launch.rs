@@ -16,6 +16,7 @@ use super::operation::{Addends, Product};
 use super::plan::Gpu;
 use super::shape::Slide;
 use super::slide::convolve;
+use super::split::{HALF, split};
 use super::tile::Tile;
 use super::tune::fastest;
 use super::weights::{Parts, add_parts, multiply_parts};
@@ -41,20 +42,26 @@ pub(super) struct Convolution {
     pub images: Vec<Tile>,
     pub weight: Vec<Tile>,
     pub parts: Parts,
-    /// Of the images, and so of all that is multiplied.
+    /// Of images and results.
     dtype: DType,
+    /// Of what is multiplied.
+    of_factors: DType,
     /// Of the weight and its gradient.
     weight_dtype: DType,
 }
 
 impl Convolution {
-    /// If the device has the instructions for numbers of the type of `x`, and memory. The weight is in f32 or that.
+    /// If the device has the instructions for numbers of the type of `x`, or their halves, and memory. The weight is in
+    /// f32 or that type.
     pub fn new(x: &CubeTensor, weight: &CubeTensor, geometry: Geometry) -> Option<Self> {
         let weight_dtype = weight.dtype;
         let can_be_read = [DType::F32, x.dtype].contains(&weight_dtype);
-        if !can_be_read || !has_instructions(&x.client, x.dtype) {
+        let split = x.dtype == DType::F32;
+        let of_factors = if split { HALF } else { x.dtype };
+        if !can_be_read || !has_instructions(&x.client, of_factors) {
             return None;
         }
+        let geometry = geometry.split(split);
         let wide = geometry.widened()?;
         let hardware = &x.client.properties().hardware;
         let gpu = Gpu {
@@ -73,6 +80,7 @@ impl Convolution {
             weight,
             parts,
             dtype: x.dtype,
+            of_factors,
             weight_dtype,
         })
     }
@@ -109,7 +117,21 @@ impl Convolution {
     /// A weight for the product: these matrices of `sizes`, transposed.
     pub fn arranged(&self, weight: CubeTensor, sizes: impl Fn(Geometry) -> Matrices) -> CubeTensor {
         let (given, wide) = (sizes(self.geometry), sizes(self.wide));
-        transposed(weight, given, wide, self.dtype)
+        transposed(
+            weight,
+            given,
+            wide,
+            (self.of_factors, self.geometry.is_split()),
+        )
+    }
+
+    /// Images as they are multiplied, \[batch, height, width, channels\].
+    fn factor(&self, images: CubeTensor, channels: u32) -> CubeTensor {
+        let images = widen_images(images, channels);
+        match self.geometry.is_split() {
+            true => split(&images),
+            false => images,
+        }
     }
 
     /// Either of them, of so many channels.
@@ -122,11 +144,11 @@ impl Convolution {
         tiles: &[Tile],
     ) -> CubeTensor {
         let batch = self.geometry.batch;
-        let source = widen_images(source, slide.depth);
-        let (dtype, added) = (source.dtype, addends.are_there());
+        let source = self.factor(source, slide.depth);
+        let (dtype, added) = (self.dtype, addends.are_there());
         let name = || format!("{dtype:?} {batch} {slide:?} {added:?}");
         let like = source.clone();
-        let run = move |tile| slide_in(&source, &weight, &addends, batch, slide, tile);
+        let run = move |tile| slide_in([&source, &weight], &addends, batch, slide, tile, dtype);
         let out = fastest(name, &like, tiles, run);
         permute_nhwc_to_nchw(widen(out, channels))
     }
@@ -141,8 +163,8 @@ impl Convolution {
     ) -> (CubeTensor, Option<CubeTensor>) {
         let (wide, parts) = (self.wide, self.parts);
         let slide = wide.slide();
-        let x = widen_images(x, slide.depth);
-        let dy = widen_images(dy, slide.features);
+        let x = self.factor(x, slide.depth);
+        let dy = self.factor(dy, slide.features);
         let bias = for_bias.map(BiasParts::of);
         // Both are added up in one kernel, if vectors are the same.
         let (beside, alone) = match bias {
@@ -151,8 +173,8 @@ impl Convolution {
         };
         let of_bias = alone.or_else(|| beside.as_ref().map(|bias| bias.out.clone()));
         let (like, weight) = (x.clone(), (self.geometry, self.weight_dtype));
-        let name = || format!("{:?} {wide:?} {}", like.dtype, beside.is_some());
-        let beside = beside.clone();
+        let (dtype, with_bias) = (x.dtype, beside.is_some());
+        let name = || format!("{dtype:?} {wide:?} {with_bias}");
         let run = move |tile| weigh([&x, &dy], wide, tile, parts, weight, beside.as_ref());
         (fastest(name, &like, &self.weight, run), of_bias)
     }
@@ -273,15 +295,15 @@ fn weigh(
 
 /// A convolution, or the gradient of images, in one tile.
 fn slide_in(
-    source: &CubeTensor,
-    weight: &CubeTensor,
+    [source, weight]: [&CubeTensor; 2],
     addends: &Addends,
     batch: u32,
     slide: Slide,
     tile: Tile,
+    dtype: DType,
 ) -> CubeTensor {
     let [height, width] = slide.result;
-    let out = memory(source, [batch, height, width, slide.features], source.dtype);
+    let out = memory(source, [batch, height, width, slide.features], dtype);
     let [height, width] = slide.grid();
     let rows = batch * height * width;
     let cubes = rows.div_ceil(tile.rows() as u32) * slide.beside(tile);
@@ -307,6 +329,7 @@ fn slide_in(
             slide,
             tile,
             dtype_to_storage_type(source.dtype),
+            dtype_to_storage_type(dtype),
         );
     }
     out

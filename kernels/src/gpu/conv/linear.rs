@@ -15,8 +15,9 @@ use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product, apply};
 
-/// `x · weight + bias + plus`, if `x` is f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight` may be
-/// in f32: it is rounded to the type of `x`, and its gradient is not.
+/// `x · weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight`
+/// may be in f32: it is rounded to the type of `x`, and its gradient is not. Of numbers in f32 sixteen bits are
+/// multiplied.
 ///
 /// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the result \[…, out\].
 /// Sums are in f32, in which the bias is read too.

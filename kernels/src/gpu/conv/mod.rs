@@ -1,5 +1,5 @@
-//! Convolutions and linear layers in f16 and bf16 on NVIDIA's tensor cores, with their gradients, as implicit
-//! products of matrices: nothing but images, weights and results is written to memory.
+//! Convolutions and linear layers on NVIDIA's tensor cores, with their gradients, as implicit products of matrices:
+//! nothing but images, weights and results is written to memory. What is in f32 is [`split`] before.
 //!
 //! Chetlur et al. 2014, <https://arxiv.org/abs/1410.0759>, describe the method; CUTLASS's `conv` (its
 //! "optimized" iterators for two-dimensional convolutions) is the reference. Burn's own (cubek-convolution 0.3.1)
@@ -16,6 +16,7 @@ mod plan;
 mod product;
 mod shape;
 mod slide;
+mod split;
 mod tile;
 mod tune;
 mod weights;
@@ -32,6 +33,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::matrix::primitive;
 use super::tensor_cores::has_instructions;
+use crate::burn::{Choice, chosen};
 use geometry::Geometry;
 use launch::Convolution;
 
@@ -44,8 +46,9 @@ pub struct ConvOptions {
     pub padding: [usize; 2],
 }
 
-/// `x ⊛ weight + bias + plus`, if `x` is f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight` may
-/// be in f32: it is rounded to the type of `x`, and its gradient is not.
+/// `x ⊛ weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight`
+/// may be in f32: it is rounded to the type of `x`, and its gradient is not. Of numbers in f32 sixteen bits are
+/// multiplied, unless [`Choice::Exact`] was chosen: then it is nothing for them either.
 ///
 /// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the
 /// result \[batch, out, out height, out width\]; in memory its channels come last, as those of `x` and `plus` do
@@ -60,6 +63,9 @@ pub fn conv2d(
     plus: Option<Tensor<4>>,
     options: ConvOptions,
 ) -> Option<Tensor<4>> {
+    if x.dtype() == DType::F32 && chosen() == Choice::Exact {
+        return None;
+    }
     let inner = [x, weight].map(|tensor| primitive(tensor.clone().without_autodiff()));
     let geometry = Geometry::new(x.dims(), weight.dims(), options)?;
     let convolution = Convolution::new(&inner[0], &inner[1], geometry)?;
@@ -68,7 +74,7 @@ pub fn conv2d(
     Some(operation::apply(convolution, x, weight, bias, plus))
 }
 
-/// Whether [`conv2d`] and [`linear`] are for `device`: it has the instructions for f16 and bf16.
+/// Whether [`conv2d`] and [`linear`] are for `device`: it has the instructions for f16 and bf16, in which f32 is split.
 ///
 /// # Panics
 /// If it is not one that [`crate::gpu::computes_on`].

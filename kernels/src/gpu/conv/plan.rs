@@ -40,9 +40,8 @@ impl Gpu {
         self.sorted(Order::Along, |tile| {
             let below = (batch * height * width).div_ceil(tile.rows() as u32);
             let cubes = below * slide.beside(*tile) * slide.grids();
-            let steps = slide
-                .under_window()
-                .div_ceil(STAGE_DEPTH as u32 * slide.grids());
+            let summed = slide.under_window() * slide.terms();
+            let steps = summed.div_ceil(STAGE_DEPTH as u32 * slide.grids());
             self.time(*tile, cubes, steps)
         })
     }
@@ -58,7 +57,11 @@ impl Gpu {
         };
         let time = |tile: &Tile, parts: Parts| {
             let written = f64::from(numbers) * f64::from(parts.count) * NUMBER;
-            self.time(*tile, cubes(tile) * parts.count, parts.steps) + written
+            self.time(
+                *tile,
+                cubes(tile) * parts.count,
+                parts.steps * slide.terms(),
+            ) + written
         };
         // As many parts as fill the processors once, or twice, and so on.
         let parts = |tile: &Tile| {
@@ -104,6 +107,7 @@ mod tests {
             stride: [1; 2],
             padding: [1; 2],
             back: false,
+            split: false,
         }
     }
 

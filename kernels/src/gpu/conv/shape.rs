@@ -1,5 +1,7 @@
 //! What slides over what: all that a kernel is compiled for but the number of images.
 
+use super::super::tensor_cores::Keep;
+use super::split::{HALVES, TERMS};
 use super::tile::{STAGE_DEPTH, Tile};
 
 /// A convolution, or the gradient of its images.
@@ -21,6 +23,8 @@ pub(super) struct Slide {
     pub padding: [u32; 2],
     /// Whether this is the gradient, and `source` that of the convolution's result.
     pub back: bool,
+    /// Whether numbers are split in halves.
+    pub split: bool,
 }
 
 impl Slide {
@@ -53,6 +57,24 @@ impl Slide {
     /// Whether a step's numbers are channels of one place under the window.
     pub const fn is_divided(&self) -> bool {
         self.depth.is_multiple_of(STAGE_DEPTH as u32)
+    }
+
+    /// What is read lies under the window several times, mostly; CUTLASS's convolutions keep it near, and weights far.
+    pub const fn keep(&self) -> Keep {
+        match self.window {
+            [1, 1] => Keep::Far,
+            _ => Keep::Near,
+        }
+    }
+
+    /// Numbers that a number is the sum of, in what is read.
+    pub const fn halves(&self) -> u32 {
+        if self.split { HALVES } else { 1 }
+    }
+
+    /// Products that a product of two numbers is the sum of.
+    pub const fn terms(&self) -> u32 {
+        if self.split { TERMS } else { 1 }
     }
 
     /// Numbers under the window.

@@ -6,9 +6,10 @@
 
 use cubecl::prelude::*;
 
-use super::super::tensor_cores::{LANES, ROWS, Sums, VECTOR, copy};
+use super::super::tensor_cores::{Keep, LANES, ROWS, Sums, VECTOR, copy};
 use super::product::{Feed, FeedExpand, product, row_and_column};
 use super::shape::Slide;
+use super::split::halves_of;
 use super::tile::{STAGE_DEPTH, Tile};
 
 /// Vectors of a row of a stage.
@@ -19,20 +20,22 @@ const AT_ONCE: usize = LANES / CHUNKS;
 
 /// Writes the result, `rows` pixels of each grid. Of `bias` and `plus` nothing is read unless `added` says so.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn convolve<F: Float, V: Size, Q: Size>(
+pub(super) fn convolve<F: Float, V: Size, R: Float, Q: Size>(
     source: &[Vector<F, V>],
     weight: &[Vector<F, V>],
     bias: &[Vector<f32, Q>],
-    plus: &[Vector<F, Q>],
-    out: &mut [Vector<F, Q>],
+    plus: &[Vector<R, Q>],
+    out: &mut [Vector<R, Q>],
     rows: u32,
     #[comptime] added: [bool; 2],
     #[comptime] slide: Slide,
     #[comptime] tile: Tile,
-    #[define(F)] _dtype: ElemType,
+    #[define(F)] _of_factors: ElemType,
+    #[define(R)] _of_result: ElemType,
 ) {
     let window = Window::seen(slide);
-    let vectors = window.rows * window.columns * comptime!(slide.depth / VECTOR as u32);
+    let of_pixel = comptime!(slide.terms() * slide.depth / VECTOR as u32);
+    let vectors = window.rows * window.columns * of_pixel;
     let steps = (vectors + comptime!(CHUNKS as u32 - 1)) / comptime!(CHUNKS as u32);
     let under = UnderWindow {
         corners: corners(rows, slide, tile),
@@ -40,7 +43,7 @@ pub(super) fn convolve<F: Float, V: Size, Q: Size>(
         slide,
     };
     let sums = product::<F, V, UnderWindow>(&under, source, weight, steps, tile);
-    write::<F, Q>(&sums, bias, plus, out, rows, added, slide, tile);
+    write::<R, Q>(&sums, bias, plus, out, rows, added, slide, tile);
 }
 
 /// The part of the window that a grid sees: from the first row and column on in steps of a stride.
@@ -177,6 +180,8 @@ impl Feed for UnderWindow {
     ) {
         let slide = comptime!(self.slide);
         let vectors = comptime!(slide.depth / VECTOR as u32);
+        let of_terms = comptime!(slide.terms() * vectors);
+        let of_pixel = comptime!(slide.halves() * vectors);
         let in_window = self.window.rows * self.window.columns;
         // Channels of all the window before more channels, where a step does not divide them: the pixels under
         // neighbouring parts of the window are the same.
@@ -185,7 +190,13 @@ impl Feed for UnderWindow {
             (step % in_window, chunk)
         } else {
             let chunk = step * comptime!(CHUNKS as u32) + chunk_of_unit();
-            (chunk / vectors, chunk % vectors)
+            (chunk / of_terms, chunk % of_terms)
+        };
+        let (in_source, in_weight) = if comptime!(slide.split) {
+            let (of_source, of_weight) = halves_of(vector / vectors, vectors);
+            (vector % vectors + of_source, vector % vectors + of_weight)
+        } else {
+            (vector, vector)
         };
         let is_inside = at < in_window;
         let row = at / self.window.columns;
@@ -206,10 +217,11 @@ impl Feed for UnderWindow {
                 && self.corners.column[i] + beside < width;
             copy::<F, V>(
                 source,
-                (self.corners.pixel[i] + further) * vectors + vector,
+                (self.corners.pixel[i] + further) * of_pixel + in_source,
                 stages,
                 to + row_of_unit(i, tile) * comptime!(tile.first_pitch()),
                 is_there,
+                comptime!(slide.keep()),
             );
         }
 
@@ -225,12 +237,13 @@ impl Feed for UnderWindow {
             if all || row < comptime!(tile.columns() as u32) {
                 copy::<F, V>(
                     weight,
-                    feature * comptime!(slide.under_window() / VECTOR as u32)
-                        + in_window * vectors
-                        + vector,
+                    feature * comptime!(slide.halves() * slide.under_window() / VECTOR as u32)
+                        + in_window * of_pixel
+                        + in_weight,
                     stages,
                     to + comptime!(tile.first_vectors()) + row * comptime!(tile.second_pitch()),
                     is_inside && feature < comptime!(slide.features),
+                    Keep::Far,
                 );
             }
         }

@@ -106,10 +106,11 @@ impl Case {
     }
 
     fn assert_close(&self, found: &Results, expected: &Results, how: &str) {
-        // Sums are in f32; results are rounded once.
-        let rounding = match self.dtype {
-            FloatDType::F16 => 2f64.powi(-11),
-            _ => 2f64.powi(-8),
+        // Sums are in f32; results are rounded once. Of numbers in f32 sixteen bits are multiplied.
+        let (rounding, of_sums) = match self.dtype {
+            FloatDType::F16 => (2f64.powi(-11), 1e-6),
+            FloatDType::F32 => (2f64.powi(-16), OF_HALVES),
+            _ => (2f64.powi(-8), 1e-6),
         };
         for (what, (found, expected)) in found.iter().zip(expected).enumerate() {
             assert_eq!(found.len(), expected.len());
@@ -117,7 +118,7 @@ impl Case {
             for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
                 let off = (found - expected).abs();
                 assert!(
-                    off <= rounding * expected.abs() + 1e-6 * most,
+                    off <= rounding * expected.abs() + of_sums * most,
                     "{} at {at}: {found} instead of {expected}, {how}, {self:?}",
                     ["result", "images", "weight"][what]
                 );
@@ -126,10 +127,16 @@ impl Case {
     }
 }
 
-/// The types that a weight may have, and how far its gradient may be off, of the largest there is.
-fn of_weight(dtype: FloatDType) -> [(FloatDType, f64); 2] {
-    [(dtype, 1.0), (FloatDType::F32, 1e-6)]
-}
+/// How far sums of split numbers may be off, of the largest there is.
+const OF_HALVES: f64 = 8e-6;
+
+/// The types that a weight may have for those of the images, and how far its gradient may be off, of the largest there
+/// is.
+const OF_WEIGHT: [(FloatDType, FloatDType, f64); 3] = [
+    (FloatDType::BF16, FloatDType::BF16, 1.0),
+    (FloatDType::BF16, FloatDType::F32, 1e-6),
+    (FloatDType::F32, FloatDType::F32, OF_HALVES),
+];
 
 fn assert_gradient(found: &[f64], expected: &[f64], off: f64) {
     let most = expected.iter().fold(0.0f64, |most, v| most.max(v.abs()));
@@ -185,24 +192,27 @@ fn every_tile_on_tensor_cores() {
         return;
     };
     // More rows and columns than one of any tile, in both products, and steps for all stages.
-    let case = Case {
-        x: [2, 64, 13, 11],
-        outputs: 168,
-        ..CASE
-    };
-    let beside = Tile::all(Order::Along, MEMORY);
-    let mut all = Vec::new();
-    for (columns, rows) in beside.zip(Tile::all(Order::Across, MEMORY)) {
-        all.push(check(&device, case, |convolution| {
-            convolution.result = vec![columns];
-            convolution.images = vec![columns];
-            convolution.weight = vec![rows];
-        }));
+    for (channels, dtype) in [(64, FloatDType::BF16), (32, FloatDType::F32)] {
+        let case = Case {
+            x: [2, channels, 13, 11],
+            outputs: 168,
+            dtype,
+            ..CASE
+        };
+        let beside = Tile::all(Order::Along, MEMORY);
+        let mut all = Vec::new();
+        for (columns, rows) in beside.zip(Tile::all(Order::Across, MEMORY)) {
+            all.push(check(&device, case, |convolution| {
+                convolution.result = vec![columns];
+                convolution.images = vec![columns];
+                convolution.weight = vec![rows];
+            }));
+        }
+        assert!(
+            all.windows(2).all(|two| two[0] == two[1]),
+            "tiles differ in bits"
+        );
     }
-    assert!(
-        all.windows(2).all(|two| two[0] == two[1]),
-        "tiles differ in bits"
-    );
 }
 
 #[test]
@@ -211,10 +221,12 @@ fn every_division_into_parts_on_tensor_cores() {
         return;
     };
     let steps = CASE.geometry().pixels().div_ceil(STAGE_DEPTH as u32);
-    for count in 1..=steps {
-        check(&device, CASE, |convolution| {
-            convolution.parts = Parts::new(steps, count);
-        });
+    for dtype in [FloatDType::BF16, FloatDType::F32] {
+        for count in 1..=steps {
+            check(&device, Case { dtype, ..CASE }, |convolution| {
+                convolution.parts = Parts::new(steps, count);
+            });
+        }
     }
 }
 
@@ -254,7 +266,7 @@ fn windows_and_strides_on_tensor_cores() {
         ([1, 32, 3, 4], [3, 4], options([1, 1], [0, 0])),
         ([2, 3, 6, 5], [3, 3], options([1, 1], [1, 1])),
     ] {
-        for dtype in [FloatDType::BF16, FloatDType::F16] {
+        for dtype in [FloatDType::BF16, FloatDType::F16, FloatDType::F32] {
             for outputs in [24, 5] {
                 let case = Case {
                     x,
@@ -354,9 +366,14 @@ fn gradients_reach_parameters_on_tensor_cores() {
     };
     let device = device.autodiff();
     let outputs = [24, 5].into_iter();
-    let cases = outputs.flat_map(|n| of_weight(CASE.dtype).map(|t| (n, t)));
-    for ((outputs, (of_weight, off)), added) in cases.flat_map(|case| ADDED.map(|a| (case, a))) {
-        let case = Case { outputs, ..CASE };
+    let cases = outputs.flat_map(|n| OF_WEIGHT.map(|types| (n, types)));
+    for ((outputs, types), added) in cases.flat_map(|case| ADDED.map(|a| (case, a))) {
+        let (dtype, of_weight, off) = types;
+        let case = Case {
+            outputs,
+            dtype,
+            ..CASE
+        };
         let given = case.draw();
         let [mut y, dx, dweight] = case.expected(&given);
         let addend = added.draw(&case, &mut y, &device);
@@ -407,7 +424,7 @@ fn what_tensor_cores_lack_is_left_to_others_on_tensor_cores() {
     };
     assert!(multiplies_on(&device));
     assert!(takes(CASE.x, 24, FloatDType::BF16));
-    assert!(!takes(CASE.x, 24, FloatDType::F32));
+    assert!(takes(CASE.x, 24, FloatDType::F32));
     assert!(!takes([3, 16, 6, 0], 24, FloatDType::BF16));
 }
 
@@ -418,9 +435,9 @@ fn linear_layers_on_tensor_cores() {
     };
     let device = device.autodiff();
     let sizes = [([3, 5], 16, 24), ([2, 9], 40, 5), ([1, 4], 7, 64)].into_iter();
-    let cases = sizes.flat_map(|sizes| of_weight(CASE.dtype).map(|of_weight| (sizes, of_weight)));
+    let cases = sizes.flat_map(|sizes| OF_WEIGHT.map(|types| (sizes, types)));
     let cases = cases.flat_map(|case| ADDED.map(|added| (case, added)));
-    for (((rows, inputs, outputs), (of_weight, off)), added) in cases {
+    for (((rows, inputs, outputs), (dtype, of_weight, off)), added) in cases {
         let count = rows.iter().product();
         let case = Case {
             x: [count, inputs, 1, 1],
@@ -430,7 +447,7 @@ fn linear_layers_on_tensor_cores() {
                 stride: [1, 1],
                 padding: [0, 0],
             },
-            ..CASE
+            dtype,
         };
         let given = case.draw();
         let [mut y, dx, dweight] = case.expected(&given);
@@ -474,7 +491,7 @@ fn linear_layers_that_tensor_cores_lack_are_left_on_tensor_cores() {
         linear(&x, &weight, None, None).is_some()
     };
     assert!(takes([3, 16], [16, 8], FloatDType::F16));
-    assert!(!takes([3, 16], [16, 8], FloatDType::F32));
+    assert!(takes([3, 16], [16, 8], FloatDType::F32));
     assert!(!takes([0, 16], [16, 8], FloatDType::F16));
     assert!(!takes([3, 16], [8, 16], FloatDType::F16));
 }

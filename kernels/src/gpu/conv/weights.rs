@@ -6,10 +6,11 @@
 
 use cubecl::prelude::*;
 
-use super::super::tensor_cores::{ROWS, Sums, VECTOR, copy};
+use super::super::tensor_cores::{Keep, ROWS, Sums, VECTOR, copy};
 use super::bias::add_columns;
 use super::product::{Feed, FeedExpand, product, row_and_column};
 use super::shape::Slide;
+use super::split::halves_of;
 use super::tile::{STAGE_DEPTH, Tile};
 
 /// How the sum is divided.
@@ -49,6 +50,7 @@ pub(super) fn multiply_parts<F: Float, V: Size, P: Size>(
         end: select(end < pixels, end, pixels),
         slide,
     };
+    let steps = steps * comptime!(slide.terms());
     let sums = product::<F, V, Part>(&part, gradient, images, steps, tile);
     write::<P>(&sums, out, slide, tile);
 }
@@ -74,10 +76,16 @@ impl Feed for Part {
         #[comptime] tile: Tile,
     ) {
         let slide = comptime!(self.slide);
+        // All terms of the same pixels one after the other.
+        let (term, step) = (
+            step % comptime!(slide.terms()),
+            step / comptime!(slide.terms()),
+        );
         let first = self.first + step * comptime!(STAGE_DEPTH as u32);
 
         let chunks = comptime!((tile.rows() / VECTOR) as u32);
         let vectors = comptime!(slide.features / VECTOR as u32);
+        let (half, _) = halves_of(term, vectors);
         #[unroll]
         for i in 0..comptime!((STAGE_DEPTH * tile.rows() / VECTOR).div_ceil(tile.units())) {
             let at = UNIT_POS + comptime!((i * tile.units()) as u32);
@@ -87,10 +95,11 @@ impl Feed for Part {
             if all || at < comptime!((STAGE_DEPTH * tile.rows() / VECTOR) as u32) {
                 copy::<F, V>(
                     gradient,
-                    pixel * vectors + vector,
+                    pixel * comptime!(slide.halves() * vectors) + half + vector,
                     stages,
                     to + at / chunks * comptime!(tile.first_pitch()) + at % chunks,
                     pixel < self.end && vector < vectors,
+                    Keep::Far,
                 );
             }
         }
@@ -98,9 +107,16 @@ impl Feed for Part {
         let to = to + comptime!(tile.first_vectors());
         let chunks = comptime!((tile.columns() / VECTOR) as u32);
         let vectors = comptime!(slide.depth / VECTOR as u32);
+        let (_, half) = halves_of(term, vectors);
         let [window_height, window_width] = comptime!(slide.window);
         let [out_height, out_width] = comptime!(slide.result);
         let [height, width] = comptime!(slide.source);
+        // Neighbouring parts of the window are over the same pixels.
+        let keep = comptime!(if tile.columns() > slide.depth as usize {
+            slide.keep()
+        } else {
+            Keep::Far
+        });
         #[unroll]
         for i in 0..comptime!(STAGE_DEPTH * tile.columns() / VECTOR / tile.units()) {
             let at = UNIT_POS + comptime!((i * tile.units()) as u32);
@@ -120,10 +136,13 @@ impl Feed for Part {
                 && column < width;
             copy::<F, V>(
                 images,
-                ((image * height + row) * width + column) * vectors + vector % vectors,
+                ((image * height + row) * width + column) * comptime!(slide.halves() * vectors)
+                    + half
+                    + vector % vectors,
                 stages,
                 to + at / chunks * comptime!(tile.second_pitch()) + at % chunks,
                 is_there,
+                keep,
             );
         }
     }

@@ -5,7 +5,7 @@ use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
 
 use super::super::tensor_cores::{
-    COLUMNS, DEPTH, LANES, Pair, ROWS, Sums, VECTOR, commit, copy, wait,
+    COLUMNS, DEPTH, Keep, LANES, Pair, ROWS, Sums, VECTOR, commit, copy, wait,
 };
 use super::tile::{STEP, Tile};
 
@@ -292,6 +292,7 @@ fn begin<F: Float, V: Size>(
                 stages,
                 to + row * comptime!(tile.pitch()) + at % vectors,
                 token < tokens.count,
+                Keep::Far,
             );
         }
     }

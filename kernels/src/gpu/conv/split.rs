@@ -1,0 +1,100 @@
+//! Numbers in f32 as tensor cores multiply them: as the sum of two in bf16, the first of which is the number rounded,
+//! and the second what that leaves, rounded. Of the four products of two such sums the three large ones are taken, so
+//! that 16 bits of a number count where f32 has 24, bf16 8 and TF32 11.
+//!
+//! Henry, Tang and Heinecke 2019, <https://arxiv.org/abs/1904.06376>; JAX's `BF16_BF16_F32_X3`, and one of the two that
+//! PyTorch's `float32_matmul_precision` may be where it is "high". What is infinite becomes NaN, which is not finite
+//! either.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::DType;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+use super::super::matrix::arg;
+use super::super::sums::cube;
+use super::super::tensor_cores::VECTOR;
+use super::launch::{address, memory};
+
+/// Numbers that a number is the sum of.
+pub(super) const HALVES: u32 = 2;
+
+/// Products that stand for one.
+pub(super) const TERMS: u32 = 3;
+
+/// Numbers in f32 that are read at once.
+const AT_ONCE: usize = 4;
+
+/// The type of the halves.
+pub(super) const HALF: DType = DType::BF16;
+
+/// Where the halves of a term's factors begin, that of the first factor and that of the second: so much further on.
+#[cube]
+pub(super) fn halves_of(term: u32, #[comptime] further: u32) -> (u32, u32) {
+    (
+        select(term == 1, further, 0u32),
+        select(term == 2, further, 0u32),
+    )
+}
+
+/// A tensor \[batch, height, width, channels\] in f32, contiguous and of whole vectors, as one of twice as many
+/// channels: the first halves of all, then the second.
+pub(super) fn split(tensor: &CubeTensor) -> CubeTensor {
+    let [batch, height, width, channels] = [0, 1, 2, 3].map(|dim| tensor.meta.shape()[dim]);
+    let wide = [batch, height, width, HALVES as usize * channels];
+    let out = memory(tensor, wide.map(|size| size as u32), HALF);
+    let vectors = batch * height * width * channels / VECTOR;
+    // SAFETY: a unit reads a vector of channels that `tensor` has, and writes the same of both halves.
+    unsafe {
+        split_numbers::launch_unchecked(
+            &tensor.client,
+            calculate_cube_count_elemwise(&tensor.client, vectors, cube()),
+            cube(),
+            address(&[tensor, &out]),
+            AT_ONCE,
+            VECTOR,
+            arg(tensor),
+            arg(&out),
+            vectors,
+            channels / VECTOR,
+            dtype_to_storage_type(HALF),
+        );
+    }
+    out
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn split_numbers<F: Float, P: Size, V: Size>(
+    source: &[Vector<f32, P>],
+    out: &mut [Vector<F, V>],
+    vectors: usize,
+    beside: usize,
+    #[define(F)] _half: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let mut upper = Vector::<F, V>::empty();
+        let mut lower = Vector::<F, V>::empty();
+        #[unroll]
+        for part in 0..comptime!(VECTOR / AT_ONCE) {
+            let numbers = source[at * comptime!(VECTOR / AT_ONCE) + part];
+            #[unroll]
+            for i in 0..AT_ONCE {
+                let (first, second) = halves::<f32, F>(numbers.extract(i));
+                upper.insert(comptime!(part * AT_ONCE + i), first);
+                lower.insert(comptime!(part * AT_ONCE + i), second);
+            }
+        }
+        let first = at / beside * beside + at;
+        out[first] = upper;
+        out[first + beside] = lower;
+    }
+}
+
+/// Both halves of a number.
+#[cube]
+pub(super) fn halves<S: Float, F: Float>(number: S) -> (F, F) {
+    let first = F::cast_from(number);
+    (first, F::cast_from(number - S::cast_from(first)))
+}
