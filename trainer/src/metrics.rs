@@ -141,7 +141,8 @@ pub struct RanksLine {
     pub memory_mib: Vec<f64>,
 }
 
-/// Writes [`Metric`]s, each at once as a whole line.
+/// Writes [`Metric`]s, a line each. Systems write page by page, so who reads meanwhile, or reads what a killed
+/// process left, may find half of the last one; a run that is continued removes it.
 #[derive(Debug)]
 pub struct MetricsFile {
     path: PathBuf,
@@ -195,7 +196,6 @@ impl MetricsFile {
             .map_err(io::Error::from)
             .and_then(|mut line| {
                 line.push(b'\n');
-                // One call, so that a reader or a killed process leaves no half line.
                 self.file.write_all(&line)
             });
         written.map_err(|error| TrainError::RunDir {

@@ -70,9 +70,10 @@ impl Run {
         finished
     }
 
-    /// Lines of metrics without what depends on the clock or the memory.
+    /// Whole lines of metrics, without what depends on the clock or the memory. The last one may be half written.
     fn metrics(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir().join("metrics.jsonl")).unwrap_or_default();
+        let text = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
         let line = |line: &str| {
             let mut value: Value = serde_json::from_str(line).unwrap();
             let measured = [
