@@ -108,7 +108,12 @@ impl Copy {
         let from = of(self.from.0).wrapping_add_signed(self.from.1);
         let own = &mut warp.private;
         memory.place(own, lane, Space::Shared, to, bytes)?;
-        if read == bytes {
+        if read == values.len() {
+            let from = memory.place(own, lane, Space::Global, from, read)?;
+            for (at, eight) in values.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                *eight = from.load(at, 8).to_le_bytes();
+            }
+        } else if read == bytes {
             let from = memory.place(own, lane, Space::Global, from, bytes)?;
             for (at, value) in values.iter_mut().enumerate().take(read) {
                 *value = from.load(at, 1) as u8;
@@ -157,6 +162,12 @@ impl Step for Wait {
         for copy in arrived {
             let own = &mut warp.private;
             let to = memory.place(own, copy.lane, Space::Shared, copy.to, copy.bytes)?;
+            if copy.bytes == copy.values.len() {
+                for (at, eight) in copy.values.as_chunks::<8>().0.iter().enumerate() {
+                    to.store(at, 8, u64::from_le_bytes(*eight));
+                }
+                continue;
+            }
             for (at, value) in copy.values.iter().enumerate().take(copy.bytes) {
                 to.store(at, 1, u64::from(*value));
             }

@@ -6,6 +6,7 @@ use super::lanes::{LANES, Mask};
 use super::matrix::{Shape, add_product, gather, per_register, scatter};
 use super::memory::Memory;
 use super::operation::{Operation, Together};
+use super::tile::{Operands, TileProduct};
 use super::warp::Lanes;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid, Space};
@@ -45,9 +46,12 @@ pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
         c: (i.sources(3)?, c),
         d: (i.destinations(0)?, d),
     };
-    match product.fits() {
-        true => Operation::together(product),
-        false => i.unknown(),
+    if !product.fits() {
+        return i.unknown();
+    }
+    match product.of_tile() {
+        Some(tile) => Operation::together(tile),
+        None => Operation::together(product),
     }
 }
 
@@ -70,6 +74,34 @@ impl Product {
             && room(&self.b, self.factor) == k * n
             && room(&self.c.0, self.c.1) == m * n
             && room(&self.d.0, self.d.1) == m * n
+    }
+
+    /// The same as a product that is compiled for its shape, if there is one.
+    fn of_tile(&self) -> Option<Tile> {
+        let Self { c, d, .. } = self;
+        if [c.1, d.1] != [F32; 2] {
+            return None;
+        }
+        let operands = Operands {
+            a: self.a.as_slice().try_into().ok()?,
+            b: self.b.as_slice().try_into().ok()?,
+            c: c.0.as_slice().try_into().ok()?,
+            d: d.0.as_slice().try_into().ok()?,
+        };
+        Some(Tile(TileProduct::of(self.factor)?, operands))
+    }
+}
+
+struct Tile(TileProduct, Operands);
+
+impl Together for Tile {
+    fn members(&self) -> Option<usize> {
+        None
+    }
+
+    fn run(&self, warp: &mut Lanes, _: &Memory<'_>, _: Mask) -> Result<(), Fault> {
+        self.0.run(&mut warp.registers, &self.1);
+        Ok(())
     }
 }
 
@@ -158,25 +190,27 @@ fn load(i: &Instruction) -> Result<Operation, Invalid> {
     })
 }
 
+/// Rows of 8 numbers, two in each word.
+type Rows = [[u32; 4]; LANES];
+
 impl LoadMatrix {
-    /// The matrix whose first row's address lane `first` has.
-    fn rows(
-        &self,
-        warp: &mut Lanes,
-        memory: &Memory<'_>,
-        first: usize,
-    ) -> Result<[[u64; 8]; 8], Fault> {
-        let mut rows = [[0; 8]; 8];
-        for (y, row) in rows.iter_mut().enumerate() {
-            let lane = first + y;
+    /// The rows of all matrices, whose addresses the lanes have.
+    fn rows(&self, warp: &mut Lanes, memory: &Memory<'_>) -> Result<Rows, Fault> {
+        let mut rows = [[0; 4]; LANES];
+        for (lane, row) in rows.iter_mut().enumerate().take(8 * self.to.len()) {
             let address = warp.registers[self.base][lane].wrapping_add_signed(self.offset);
             let place = memory.place(&mut warp.private, lane, self.space, address, 16)?;
-            for (x, element) in row.iter_mut().enumerate() {
-                *element = place.load(x, 2);
-            }
+            let [first, second] = [place.load(0, 8), place.load(1, 8)];
+            let words = [first, first >> 32, second, second >> 32];
+            *row = words.map(|word| word as u32);
         }
         Ok(rows)
     }
+}
+
+/// Number `x` of a row.
+fn number(row: &[u32; 4], x: usize) -> u32 {
+    row[x / 2] >> (16 * (x % 2)) & 0xffff
 }
 
 impl Together for LoadMatrix {
@@ -186,16 +220,15 @@ impl Together for LoadMatrix {
 
     fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, _: Mask) -> Result<(), Fault> {
         // All rows are read before a register is written: one may be what the addresses are in.
-        let matrices = (0..self.to.len()).map(|n| self.rows(warp, memory, n * 8));
-        let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
-        for (&to, rows) in self.to.iter().zip(matrices) {
-            for lane in 0..LANES {
-                let (y, x) = (lane / 4, lane % 4 * 2);
-                let [first, second] = match self.transposed {
-                    true => [rows[x][y], rows[x + 1][y]],
-                    false => [rows[y][x], rows[y][x + 1]],
+        let matrices = self.rows(warp, memory)?;
+        for (&to, rows) in self.to.iter().zip(matrices.as_chunks::<8>().0) {
+            for (lane, register) in warp.registers[to].iter_mut().enumerate() {
+                let (y, two) = (lane / 4, lane % 4);
+                let bits = match self.transposed {
+                    true => number(&rows[2 * two], y) | number(&rows[2 * two + 1], y) << 16,
+                    false => rows[y][two],
                 };
-                warp.registers[to][lane] = first | second << 16;
+                *register = bits.into();
             }
         }
         Ok(())

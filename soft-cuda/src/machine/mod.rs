@@ -26,6 +26,7 @@ mod operation;
 mod shuffle;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod warp;
 mod wmma;
 
