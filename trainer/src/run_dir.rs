@@ -44,9 +44,12 @@ pub fn create(wanted: Option<&Path>, name: &str, config: &Config) -> Result<Path
         }
         None => create_new(Path::new(PARENT), name, SystemTime::now())?,
     };
-    let file = folder.join(CONFIG_FILE);
+    let (file, part) = (folder.join(CONFIG_FILE), folder.join(".config.part"));
     let text = config.to_toml()?;
-    std::fs::write(&file, text).map_err(|error| failed(&file, error))?;
+    // Who is killed here, when a run is continued, must leave the file that is there.
+    std::fs::write(&part, text)
+        .and_then(|()| std::fs::rename(&part, &file))
+        .map_err(|error| failed(&file, error))?;
     Ok(folder)
 }
 

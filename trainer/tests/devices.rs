@@ -352,6 +352,33 @@ mod soft_cuda {
     }
 
     #[test]
+    fn convolutions_are_those_that_were_asked_for() {
+        if !is_here("kernels of convolutions") {
+            return;
+        }
+        let takes_burns = |settings: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            let dump = ("SOFT_CUDA_DUMP", folder.path().to_str().unwrap());
+            run(dump, "1", settings).assert_code(0);
+            let files = std::fs::read_dir(folder.path()).unwrap();
+            let names: Vec<String> = files
+                .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+                .flat_map(|ptx| ptx.lines().map(str::to_owned).collect::<Vec<_>>())
+                .filter(|line| line.contains(".entry "))
+                .collect();
+            assert!(!names.is_empty(), "no kernel was loaded");
+            names.iter().any(|name| name.contains("conv2d"))
+        };
+        assert!(!takes_burns(&[]));
+        assert!(takes_burns(&["train.kernels=exact"]));
+        assert!(!takes_burns(&[
+            "train.kernels=exact",
+            "train.precision=bf16"
+        ]));
+        assert!(takes_burns(&["train.kernels=burn"]));
+    }
+
+    #[test]
     fn ranks_take_nccl_if_each_has_its_own_device_and_memory_of_the_host_if_not() {
         if !is_here("ranks and devices") {
             return;

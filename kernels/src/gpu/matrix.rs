@@ -46,26 +46,20 @@ impl Matrix {
     pub fn empty_like(&self) -> Self {
         let shape = self.tensor.meta.shape().clone();
         Self {
-            tensor: self.memory(shape, self.tensor.dtype),
+            tensor: memory(&self.tensor, shape, self.tensor.dtype),
         }
     }
 
     /// Memory on the same device for results of the same type and another shape.
     pub fn empty<const D: usize>(&self, shape: [usize; D]) -> Self {
         Self {
-            tensor: self.memory(Shape::new(shape), self.tensor.dtype),
+            tensor: memory(&self.tensor, Shape::new(shape), self.tensor.dtype),
         }
     }
 
     /// Memory on the same device for numbers in f32.
     pub fn numbers<const D: usize>(&self, shape: [usize; D]) -> CubeTensor {
-        self.memory(Shape::new(shape), DType::F32)
-    }
-
-    fn memory(&self, shape: Shape, dtype: DType) -> CubeTensor {
-        let handle = self.client().empty(shape.num_elements() * dtype.size());
-        let device = self.tensor.device.clone();
-        CubeTensor::new_contiguous(self.client().clone(), device, shape, handle, dtype)
+        memory(&self.tensor, Shape::new(shape), DType::F32)
     }
 
     pub fn columns(&self) -> usize {
@@ -144,6 +138,19 @@ pub(super) fn changeable(tensor: Tensor<1>) -> Matrix {
         true => tensor,
         false => tensor.copy(),
     })
+}
+
+/// Memory on the same device.
+pub(super) fn memory(like: &CubeTensor, shape: Shape, dtype: DType) -> CubeTensor {
+    let client = like.client.clone();
+    let handle = client.empty(shape.num_elements() * dtype.size());
+    CubeTensor::new_contiguous(client, like.device.clone(), shape, handle, dtype)
+}
+
+/// How wide the indices of all of them are.
+pub(super) fn address(tensors: &[&CubeTensor]) -> AddressType {
+    let types = tensors.iter().map(|tensor| tensor.required_address_type());
+    types.max().unwrap_or_default()
 }
 
 /// What a kernel gets.

@@ -22,9 +22,12 @@ mod operation;
 mod optimizer;
 mod rows;
 mod softmax;
+mod split;
 mod squares;
 mod sums;
 mod tensor_cores;
+#[cfg(all(test, feature = "cuda"))]
+mod test_device;
 mod tokens;
 
 pub use attention::attention;

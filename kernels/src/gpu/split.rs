@@ -7,15 +7,14 @@
 //! either.
 
 use burn::backend::cubecl::dtype_to_storage_type;
-use burn::tensor::DType;
+use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::super::matrix::arg;
-use super::super::sums::cube;
-use super::super::tensor_cores::VECTOR;
-use super::launch::{address, memory};
+use super::matrix::{address, arg, memory};
+use super::sums::cube;
+use super::tensor_cores::VECTOR;
 
 /// Numbers that a number is the sum of.
 pub(super) const HALVES: u32 = 2;
@@ -38,13 +37,18 @@ pub(super) fn halves_of(term: u32, #[comptime] further: u32) -> (u32, u32) {
     )
 }
 
-/// A tensor \[batch, height, width, channels\] in f32, contiguous and of whole vectors, as one of twice as many
-/// channels: the first halves of all, then the second.
+/// A tensor \[…, channels\] in f32, contiguous and of whole vectors, as one of twice as many channels: the first
+/// halves of all, then the second.
 pub(super) fn split(tensor: &CubeTensor) -> CubeTensor {
-    let [batch, height, width, channels] = [0, 1, 2, 3].map(|dim| tensor.meta.shape()[dim]);
-    let wide = [batch, height, width, HALVES as usize * channels];
-    let out = memory(tensor, wide.map(|size| size as u32), HALF);
-    let vectors = batch * height * width * channels / VECTOR;
+    let shape = tensor.meta.shape();
+    let channels = shape.iter().last().copied().unwrap_or(0);
+    let before = shape
+        .iter()
+        .copied()
+        .take(shape.num_dims().saturating_sub(1));
+    let wide: Vec<usize> = before.chain([HALVES as usize * channels]).collect();
+    let out = memory(tensor, Shape::from(wide), HALF);
+    let vectors = shape.num_elements() / VECTOR;
     // SAFETY: a unit reads a vector of channels that `tensor` has, and writes the same of both halves.
     unsafe {
         split_numbers::launch_unchecked(

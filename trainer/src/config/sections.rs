@@ -447,11 +447,11 @@ pub struct TrainConfig {
     /// `auto`.
     pub device: DeviceName,
     /// What the layers of a model compute with: `auto` (the kernels of this program, on the CPU for
-    /// everything and several times faster, on an NVIDIA GPU for convolutions and linear layers too, on every GPU for
-    /// most that is no product), `burn` (Burn's own operations alone), or `exact` (as `auto`, with direct convolutions
-    /// in `f32`: in place of Winograd's on the CPU, and of those that multiply 16 bits of a number on a GPU, whose
-    /// rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations compute on the CPU.
-    /// Default `auto`.
+    /// everything and several times faster, on an NVIDIA GPU for convolutions, linear layers and attention too, on
+    /// every GPU for most that is no product), `burn` (Burn's own operations alone), or `exact` (as `auto`, with direct
+    /// convolutions in `f32`: in place of Winograd's on the CPU, and of those that multiply 16 bits of a number on a
+    /// GPU, whose rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations compute on the
+    /// CPU. Default `auto`.
     pub kernels: KernelsName,
     /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
     /// and takes time; always so with `zero-3`. Default false.

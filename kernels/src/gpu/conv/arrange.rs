@@ -8,11 +8,11 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::super::matrix::arg;
+use super::super::matrix::{address, arg, memory};
+use super::super::split::{HALVES, halves};
 use super::super::sums::cube;
 use super::super::tensor_cores::VECTOR;
-use super::launch::{address, memory};
-use super::split::{HALVES, halves};
+use super::launch::shape;
 
 /// Columns that a unit reads at once, at most.
 const COLUMNS: u32 = 4;
@@ -36,7 +36,7 @@ pub(super) fn transposed(
     let weight = into_contiguous(weight);
     let halves = if is_split { HALVES } else { 1 };
     let sizes = [wide.count, wide.columns, halves, wide.rows];
-    let out = memory(&weight, sizes, dtype);
+    let out = memory(&weight, shape(sizes), dtype);
     // Whether a vector of columns is within both, or none, is one question then.
     let fits =
         |size: &u32| given.columns.is_multiple_of(*size) && wide.columns.is_multiple_of(*size);

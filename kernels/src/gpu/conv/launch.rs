@@ -6,7 +6,8 @@ use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw, reshape};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::super::matrix::arg;
+use super::super::matrix::{address, arg, memory};
+use super::super::split::{HALF, split};
 use super::super::sums::{UNITS, cube};
 use super::super::tensor_cores::{VECTOR, has_instructions};
 use super::arrange::{Matrices, transposed};
@@ -16,7 +17,6 @@ use super::operation::{Addends, Product};
 use super::plan::Gpu;
 use super::shape::Slide;
 use super::slide::convolve;
-use super::split::{HALF, split};
 use super::tile::Tile;
 use super::tune::fastest;
 use super::weights::{Parts, add_parts, multiply_parts};
@@ -105,10 +105,12 @@ impl Convolution {
             bias: addends.bias.map(widened),
             plus: addends.plus.map(of_result),
         };
+        let x = self.factor_of_images(x);
         self.slide([x, weight], addends, slide, outputs, &self.result)
     }
 
-    /// The gradient of the images for that of the result and a weight [`Self::arranged`] as \[in, window, out\].
+    /// The gradient of the images for a [`Self::factor_of_result`] and a weight [`Self::arranged`] as
+    /// \[in, window, out\].
     pub fn convolve_back(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
         let (slide, inputs) = (self.wide.slide_back(), self.geometry.inputs);
         self.slide([dy, weight], Addends::NONE, slide, inputs, &self.images)
@@ -126,7 +128,16 @@ impl Convolution {
     }
 
     /// Images as they are multiplied, \[batch, height, width, channels\].
-    fn factor(&self, images: CubeTensor, channels: u32) -> CubeTensor {
+    pub fn factor_of_images(&self, images: CubeTensor) -> CubeTensor {
+        self.factor_of(images, self.wide.inputs)
+    }
+
+    /// The same of the gradient of the result.
+    pub fn factor_of_result(&self, dy: CubeTensor) -> CubeTensor {
+        self.factor_of(dy, self.wide.outputs)
+    }
+
+    fn factor_of(&self, images: CubeTensor, channels: u32) -> CubeTensor {
         let images = widen_images(images, channels);
         match self.geometry.is_split() {
             true => split(&images),
@@ -134,7 +145,7 @@ impl Convolution {
         }
     }
 
-    /// Either of them, of so many channels.
+    /// Either of them for a factor, of so many channels.
     fn slide(
         &self,
         [source, weight]: [CubeTensor; 2],
@@ -144,7 +155,6 @@ impl Convolution {
         tiles: &[Tile],
     ) -> CubeTensor {
         let batch = self.geometry.batch;
-        let source = self.factor(source, slide.depth);
         let (dtype, added) = (self.dtype, addends.are_there());
         let name = || format!("{dtype:?} {batch} {slide:?} {added:?}");
         let like = source.clone();
@@ -153,18 +163,14 @@ impl Convolution {
         permute_nhwc_to_nchw(widen(out, channels))
     }
 
-    /// The gradient of the weight for that of the result, \[out, in, window height, window width\], and that of a bias,
-    /// which are the sums over all pixels of what is given for it.
+    /// The gradient of the weight for both factors, \[out, in, window height, window width\], and that of a bias, which
+    /// are the sums over all pixels of what is given for it.
     pub fn weigh(
         &self,
-        x: CubeTensor,
-        dy: CubeTensor,
+        [x, dy]: [CubeTensor; 2],
         for_bias: Option<CubeTensor>,
     ) -> (CubeTensor, Option<CubeTensor>) {
         let (wide, parts) = (self.wide, self.parts);
-        let slide = wide.slide();
-        let x = self.factor(x, slide.depth);
-        let dy = self.factor(dy, slide.features);
         let bias = for_bias.map(BiasParts::of);
         // Both are added up in one kernel, if vectors are the same.
         let (beside, alone) = match bias {
@@ -191,6 +197,10 @@ impl Product for Convolution {
         self.convolve(x, weight, addends)
     }
 
+    fn factor(&self, dy: CubeTensor) -> CubeTensor {
+        self.factor_of_result(dy)
+    }
+
     /// The gradient of the images for that of the result.
     fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
         let weight = self.arranged(weight, |sizes| Matrices {
@@ -205,10 +215,9 @@ impl Product for Convolution {
         &self,
         x: CubeTensor,
         dy: CubeTensor,
-        with_bias: bool,
+        for_bias: Option<CubeTensor>,
     ) -> (CubeTensor, Option<CubeTensor>) {
-        let for_bias = with_bias.then(|| dy.clone());
-        self.weigh(x, dy, for_bias)
+        self.weigh([self.factor_of_images(x), dy], for_bias)
     }
 
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor {
@@ -236,8 +245,9 @@ fn weigh(
     let below = slide.features.div_ceil(tile.rows() as u32);
     let [height, width] = slide.window;
     let of_parts = [parts.count, slide.features, height * width, slide.depth];
-    let sums = memory(x, of_parts, DType::F32);
-    let out = memory(x, [weight.outputs, weight.inputs, height, width], dtype);
+    let sums = memory(x, shape(of_parts), DType::F32);
+    let sizes = [weight.outputs, weight.inputs, height, width];
+    let out = memory(x, shape(sizes), dtype);
     let vectors = (slide.features * slide.under_window()) as usize / OF_RESULT;
     // Channels that are beside one another in both are written together.
     let is_in_order = height * width == 1 && weight.inputs.is_multiple_of(OF_RESULT as u32);
@@ -303,7 +313,8 @@ fn slide_in(
     dtype: DType,
 ) -> CubeTensor {
     let [height, width] = slide.result;
-    let out = memory(source, [batch, height, width, slide.features], dtype);
+    let sizes = [batch, height, width, slide.features];
+    let out = memory(source, shape(sizes), dtype);
     let [height, width] = slide.grid();
     let rows = batch * height * width;
     let cubes = rows.div_ceil(tile.rows() as u32) * slide.beside(tile);
@@ -335,16 +346,6 @@ fn slide_in(
     out
 }
 
-/// Memory on the same device for a contiguous tensor.
-pub(super) fn memory(like: &CubeTensor, shape: [u32; 4], dtype: DType) -> CubeTensor {
-    let shape = Shape::new(shape.map(|size| size as usize));
-    let client = like.client.clone();
-    let handle = client.empty(shape.num_elements() * dtype.size());
-    CubeTensor::new_contiguous(client, like.device.clone(), shape, handle, dtype)
-}
-
-/// How wide the indices of all of them are.
-pub(super) fn address(tensors: &[&CubeTensor]) -> AddressType {
-    let types = tensors.iter().map(|tensor| tensor.required_address_type());
-    types.max().unwrap_or_default()
+pub(super) fn shape(sizes: [u32; 4]) -> Shape {
+    Shape::new(sizes.map(|size| size as usize))
 }

@@ -47,6 +47,7 @@ pub fn linear<const D: usize>(
     };
     let product = Linear {
         sizes: [inputs, outputs],
+        shape: x.shape(),
         forward: convolution(inputs, outputs)?,
         back: convolution(outputs, inputs)?,
     };
@@ -64,6 +65,8 @@ const PIXEL: ConvOptions = ConvOptions {
 struct Linear {
     /// Features that go in and come out.
     sizes: [usize; 2],
+    /// Of what goes in.
+    shape: Shape,
     forward: Convolution,
     /// From the features that come out to those that go in. The gradient of its weight is \[in, out\] in memory,
     /// as the layer's weight is.
@@ -79,16 +82,18 @@ fn pixels(x: CubeTensor) -> CubeTensor {
     reshape(x, Shape::new([rows, features, 1, 1]))
 }
 
-/// The pixels of images as the last dimension of a tensor that is like another in all but this.
-fn unpixel(images: CubeTensor, like: &Shape, features: usize) -> CubeTensor {
-    let before = like.iter().copied().take(like.num_dims().saturating_sub(1));
-    let shape: Vec<usize> = before.chain([features]).collect();
-    reshape(images, Shape::from(shape))
+impl Linear {
+    /// The pixels of images as the last dimension of a tensor that is like what goes in in all but this.
+    fn unpixel(&self, images: CubeTensor, features: usize) -> CubeTensor {
+        let before = self.shape.num_dims().saturating_sub(1);
+        let before = self.shape.iter().copied().take(before);
+        let shape: Vec<usize> = before.chain([features]).collect();
+        reshape(images, Shape::from(shape))
+    }
 }
 
 impl Product for Linear {
     fn forward(&self, input: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
-        let shape = input.meta.shape().clone();
         let weight = self.forward.arranged(weight, |sizes| Matrices {
             count: 1,
             rows: sizes.inputs,
@@ -99,30 +104,32 @@ impl Product for Linear {
             ..addends
         };
         let out = self.forward.convolve(pixels(input), weight, addends);
-        unpixel(out, &shape, self.sizes[1])
+        self.unpixel(out, self.sizes[1])
+    }
+
+    fn factor(&self, dy: CubeTensor) -> CubeTensor {
+        self.forward.factor_of_result(pixels(dy))
     }
 
     fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
-        let shape = dy.meta.shape().clone();
         // It is in the right order already: its numbers are matrices of a column each.
         let weight = self.forward.arranged(weight, |sizes| Matrices {
             count: sizes.inputs,
             rows: sizes.outputs,
             columns: 1,
         });
-        let out = self.forward.convolve_back(pixels(dy), weight);
-        unpixel(out, &shape, self.sizes[0])
+        let out = self.forward.convolve_back(dy, weight);
+        self.unpixel(out, self.sizes[0])
     }
 
     fn gradients_of_parameters(
         &self,
         input: CubeTensor,
         dy: CubeTensor,
-        with_bias: bool,
+        for_bias: Option<CubeTensor>,
     ) -> (CubeTensor, Option<CubeTensor>) {
-        let dy = pixels(dy);
-        let rows = with_bias.then(|| dy.clone());
-        let (weight, bias) = self.back.weigh(dy, pixels(input), rows);
+        let input = self.forward.factor_of_images(pixels(input));
+        let (weight, bias) = self.back.weigh([dy, input], for_bias.map(pixels));
         (reshape(weight, Shape::new(self.sizes)), bias)
     }
 

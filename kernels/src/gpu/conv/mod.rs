@@ -1,5 +1,5 @@
 //! Convolutions and linear layers on NVIDIA's tensor cores, with their gradients, as implicit products of matrices:
-//! nothing but images, weights and results is written to memory. What is in f32 is [`split`] before.
+//! nothing but images, weights and results is written to memory. What is in f32 is [`super::split`] before.
 //!
 //! Chetlur et al. 2014, <https://arxiv.org/abs/1410.0759>, describe the method; CUTLASS's `conv` (its
 //! "optimized" iterators for two-dimensional convolutions) is the reference. Burn's own (cubek-convolution 0.3.1)
@@ -16,7 +16,6 @@ mod plan;
 mod product;
 mod shape;
 mod slide;
-mod split;
 mod tile;
 mod tune;
 mod weights;

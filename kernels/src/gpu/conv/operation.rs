@@ -18,15 +18,19 @@ pub(super) trait Product: Debug + Send + Sync + 'static {
     /// The result.
     fn forward(&self, input: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor;
 
-    /// That of the input for the gradient of the result.
+    /// The gradient of the result as it is multiplied, for the two that follow.
+    fn factor(&self, dy: CubeTensor) -> CubeTensor;
+
+    /// That of the input for the gradient of the result, which is a [`Self::factor`].
     fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor;
 
-    /// That of the weight, in its type, and that of the bias, in f32, if `with_bias`.
+    /// That of the weight, in its type, for the same, and that of the bias, in f32, if its sums over all pixels are
+    /// `for_bias`.
     fn gradients_of_parameters(
         &self,
         input: CubeTensor,
         dy: CubeTensor,
-        with_bias: bool,
+        for_bias: Option<CubeTensor>,
     ) -> (CubeTensor, Option<CubeTensor>);
 
     /// That of the bias alone, in f32.
@@ -250,9 +254,11 @@ impl<const N: usize> Backward<Cube, N> for ProductBackward {
         let (to_input, to_weight) = (next(), next());
         let to_bias = if has_bias { next() } else { None };
         let to_plus = next();
-        if let Some(to) = to_weight {
-            let with_bias = to_bias.is_some();
-            let (gradient, of_bias) = product.gradients_of_parameters(input, dy.clone(), with_bias);
+        let is_multiplied = to_weight.is_some() || to_input.is_some();
+        let factor = is_multiplied.then(|| product.factor(dy.clone()));
+        if let Some((to, factor)) = to_weight.zip(factor.clone()) {
+            let for_bias = to_bias.is_some().then(|| dy.clone());
+            let (gradient, of_bias) = product.gradients_of_parameters(input, factor, for_bias);
             grads.register::<Cube>(to.id, gradient);
             if let Some((to, gradient)) = to_bias.zip(of_bias) {
                 grads.register::<Cube>(to.id, gradient);
@@ -260,11 +266,13 @@ impl<const N: usize> Backward<Cube, N> for ProductBackward {
         } else if let Some(to) = to_bias {
             grads.register::<Cube>(to.id, product.gradient_of_bias(dy.clone()));
         }
-        if let Some(to) = to_plus {
-            grads.register::<Cube>(to.id, dy.clone());
+        match to_plus {
+            Some(to) => grads.register::<Cube>(to.id, dy),
+            // The next gradient may take its memory.
+            None => drop(dy),
         }
-        if let Some(to) = to_input {
-            grads.register::<Cube>(to.id, product.gradient_of_input(dy, weight));
+        if let Some((to, factor)) = to_input.zip(factor) {
+            grads.register::<Cube>(to.id, product.gradient_of_input(factor, weight));
         }
     }
 }

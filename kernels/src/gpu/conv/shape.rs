@@ -1,7 +1,7 @@
 //! What slides over what: all that a kernel is compiled for but the number of images.
 
+use super::super::split::{HALVES, TERMS};
 use super::super::tensor_cores::Keep;
-use super::split::{HALVES, TERMS};
 use super::tile::{STAGE_DEPTH, Tile};
 
 /// A convolution, or the gradient of its images.

@@ -6,10 +6,10 @@
 
 use cubecl::prelude::*;
 
+use super::super::split::halves_of;
 use super::super::tensor_cores::{Keep, LANES, ROWS, Sums, VECTOR, copy};
 use super::product::{Feed, FeedExpand, product, row_and_column};
 use super::shape::Slide;
-use super::split::halves_of;
 use super::tile::{STAGE_DEPTH, Tile};
 
 /// Vectors of a row of a stage.

@@ -6,6 +6,7 @@ use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
 use super::super::matrix::primitive;
+use super::super::test_device::device;
 use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product};
@@ -153,15 +154,6 @@ fn numbers(tensor: Tensor<4>) -> Vec<f64> {
     tensor.into_data().convert::<f64>().iter().collect()
 }
 
-/// The device, if there is to be one; says so if not.
-fn device(test: &str) -> Option<Device> {
-    if std::env::var("BURN_DIST_TEST_DEVICE").is_ok_and(|name| name == "cuda") {
-        return Some(Device::cuda(0));
-    }
-    eprintln!("SKIPPED: {test}: BURN_DIST_TEST_DEVICE is not cuda");
-    None
-}
-
 fn on(device: &Device, dtype: FloatDType, tensor: Tensor<4>) -> Tensor<4> {
     Tensor::from_data(tensor.into_data(), (device, dtype.into()))
 }
@@ -174,10 +166,11 @@ fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) -> Resu
     let [x, weight, dy] = &there;
     let mut convolution = Convolution::new(x, weight, case.geometry()).unwrap();
     choose(&mut convolution);
+    let dy = convolution.factor(dy.clone());
     let found = [
         convolution.forward(x.clone(), weight.clone(), Addends::NONE),
         convolution.gradient_of_input(dy.clone(), weight.clone()),
-        convolution.weigh(x.clone(), dy.clone(), None).0,
+        convolution.gradients_of_parameters(x.clone(), dy, None).0,
     ];
     let found = found.map(|found: CubeTensor| numbers(Tensor::from_primitive::<Cube>(found)));
     case.assert_close(&found, &expected, &format!("{convolution:?}"));

@@ -6,11 +6,11 @@
 
 use cubecl::prelude::*;
 
+use super::super::split::halves_of;
 use super::super::tensor_cores::{Keep, ROWS, Sums, VECTOR, copy};
 use super::bias::add_columns;
 use super::product::{Feed, FeedExpand, product, row_and_column};
 use super::shape::Slide;
-use super::split::halves_of;
 use super::tile::{STAGE_DEPTH, Tile};
 
 /// How the sum is divided.

@@ -1,15 +1,15 @@
 //! Channels that are no whole vectors, such as the three of an image: zeros behind them make them so.
 
 use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::Shape;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::super::matrix::arg;
+use super::super::matrix::{address, arg, memory};
 use super::super::sums::cube;
 use super::super::tensor_cores::VECTOR;
-use super::launch::{address, memory};
 
 /// A tensor of four dimensions with another last size, larger or smaller, if it is another: what there is more of is
 /// zero. The result is contiguous, wherever the numbers of `tensor` lie.
@@ -21,7 +21,7 @@ pub(super) fn widen(tensor: CubeTensor, channels: u32) -> CubeTensor {
     if from == to {
         return into_contiguous(tensor);
     }
-    let shape = [batch, height, width, to].map(|size| size as u32);
+    let shape = Shape::new([batch, height, width, to]);
     let out = memory(&tensor, shape, tensor.dtype);
     // Of as many bytes as are written at once.
     let fits = tensor.dtype.size() == 2 && to.is_multiple_of(VECTOR);

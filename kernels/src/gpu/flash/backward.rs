@@ -12,36 +12,39 @@ use super::tokens::{
 
 /// Writes the gradient of the queries to its part of `out`, which is like `qkv`, and to `dots`, \[images, heads,
 /// tokens\], the product of each token's result with its gradient. `to_power` is `scale` times log₂ e, as what
-/// forward kept is in powers of 2.
+/// forward kept is in powers of 2. Where `out` is in f32, `qkv` and `gradient` are split.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn gradient_of_queries<F: Float, V: Size>(
+pub(super) fn gradient_of_queries<F: Float, R: Float, V: Size>(
     qkv: &[Vector<F, V>],
     pairs: &[Vector<F, Pair>],
-    result: &[Vector<F, Pair>],
+    result: &[Vector<R, Pair>],
     gradient: &[Vector<F, Pair>],
     totals: &[f32],
     dots: &mut [f32],
-    out: &mut [Vector<F, Pair>],
+    out: &mut [Vector<R, Pair>],
     tokens: u32,
     heads: u32,
     scale: f32,
     to_power: f32,
     #[comptime] tile: Tile,
-    #[define(F)] _dtype: ElemType,
+    #[define(F)] _of_factors: ElemType,
+    #[define(R)] _of_result: ElemType,
 ) {
     let place = Place::of_unit(tokens, heads, tile);
-    let of_queries = place.part(tokens, heads, QUERY, tile);
-    let queries = Rows::<F>::read(pairs, &of_queries, place.row, tile);
-    let of_result = place.result(tokens, heads, tile);
-    let gradients = Rows::<F>::read(gradient, &of_result, place.row, tile);
+    let halves = comptime!(tile.halves());
+    let of_queries = place.part(tokens, heads, QUERY, halves, tile);
+    let queries = Rows::<F>::read(pairs, &of_queries, place.row, halves, tile);
+    let of_gradient = place.result(tokens, heads, halves, tile);
+    let gradients = Rows::<F>::read(gradient, &of_gradient, place.row, halves, tile);
 
     let first = place.first_number(tokens, heads);
     let mut total = Array::<f32>::new(2usize);
     let mut dot = Array::<f32>::new(2usize);
-    let results = Rows::<F>::read(result, &of_result, place.row, tile);
+    let of_result = place.result(tokens, heads, 1usize, tile);
+    let results = Rows::<R>::read(result, &of_result, place.row, 1usize, tile);
     #[unroll]
     for half in 0..2usize {
-        dot[half] = over_columns(gradients.dot(&results, half, tile));
+        dot[half] = over_columns(gradients.dot::<R>(&results, half, tile));
         total[half] = 0.0f32;
         let row = place.row + comptime!((half * ROWS / 2) as u32);
         if row < tokens {
@@ -53,8 +56,8 @@ pub(super) fn gradient_of_queries<F: Float, V: Size>(
         }
     }
 
-    let keys = place.part(tokens, heads, KEY, tile);
-    let values = place.part(tokens, heads, VALUE, tile);
+    let keys = place.part(tokens, heads, KEY, halves, tile);
+    let values = place.part(tokens, heads, VALUE, halves, tile);
     let steps = Steps::new(keys, values);
     let mut stages = Shared::<[Vector<F, V>]>::new_aligned_slice(
         comptime!(4 * tile.step_vectors() as usize),
@@ -87,37 +90,40 @@ pub(super) fn gradient_of_queries<F: Float, V: Size>(
         }
         add_shares::<F, V>(&scores, &stages, stage, &mut sums, tile);
     }
+    let to_queries = place.part(tokens, heads, QUERY, 1usize, tile);
     #[unroll]
     for half in 0..2usize {
-        write::<F>(&sums, scale, half, out, &of_queries, place.row, tile);
+        write::<R>(&sums, scale, half, out, &to_queries, place.row, tile);
     }
 }
 
 /// Writes the gradients of keys and values to their parts of `out`. `gradient` is that of the result, \[images,
-/// tokens, heads, depth\].
+/// tokens, heads, depth\]. Where `out` is in f32, it and `qkv` are split.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn gradients_of_keys_and_values<F: Float, V: Size>(
+pub(super) fn gradients_of_keys_and_values<F: Float, R: Float, V: Size>(
     qkv: &[Vector<F, V>],
     pairs: &[Vector<F, Pair>],
     gradient: &[Vector<F, V>],
     totals: &[f32],
     dots: &[f32],
-    out: &mut [Vector<F, Pair>],
+    out: &mut [Vector<R, Pair>],
     tokens: u32,
     heads: u32,
     scale: f32,
     to_power: f32,
     #[comptime] tile: Tile,
-    #[define(F)] _dtype: ElemType,
+    #[define(F)] _of_factors: ElemType,
+    #[define(R)] _of_result: ElemType,
 ) {
     let place = Place::of_unit(tokens, heads, tile);
-    let of_keys = place.part(tokens, heads, KEY, tile);
-    let of_values = place.part(tokens, heads, VALUE, tile);
-    let keys = Rows::<F>::read(pairs, &of_keys, place.row, tile);
-    let values = Rows::<F>::read(pairs, &of_values, place.row, tile);
+    let halves = comptime!(tile.halves());
+    let of_keys = place.part(tokens, heads, KEY, halves, tile);
+    let of_values = place.part(tokens, heads, VALUE, halves, tile);
+    let keys = Rows::<F>::read(pairs, &of_keys, place.row, halves, tile);
+    let values = Rows::<F>::read(pairs, &of_values, place.row, halves, tile);
 
-    let of_queries = place.part(tokens, heads, QUERY, tile);
-    let of_gradient = place.result(tokens, heads, tile);
+    let of_queries = place.part(tokens, heads, QUERY, halves, tile);
+    let of_gradient = place.result(tokens, heads, halves, tile);
     let steps = Steps::new(of_queries, of_gradient);
     let mut stages = Shared::<[Vector<F, V>]>::new_aligned_slice(
         comptime!(4 * tile.step_vectors() as usize),
@@ -161,9 +167,11 @@ pub(super) fn gradients_of_keys_and_values<F: Float, V: Size>(
         add_shares::<F, V>(&shares, &stages, gradients, &mut to_values, tile);
         add_shares::<F, V>(&slopes, &stages, stage, &mut to_keys, tile);
     }
+    let of_keys = place.part(tokens, heads, KEY, 1usize, tile);
+    let of_values = place.part(tokens, heads, VALUE, 1usize, tile);
     #[unroll]
     for half in 0..2usize {
-        write::<F>(&to_keys, scale, half, out, &of_keys, place.row, tile);
-        write::<F>(&to_values, 1.0f32, half, out, &of_values, place.row, tile);
+        write::<R>(&to_keys, scale, half, out, &of_keys, place.row, tile);
+        write::<R>(&to_values, 1.0f32, half, out, &of_values, place.row, tile);
     }
 }

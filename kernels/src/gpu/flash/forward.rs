@@ -13,24 +13,27 @@ use super::tokens::{
 
 /// Writes the result, \[images, tokens, heads, depth\], and the logarithm of the sum of each token's shares,
 /// \[images, heads, tokens\]. `qkv`, \[images, tokens, 3, heads, depth\], is given in vectors and in pairs. Shares are
-/// powers of 2, and so is the logarithm's base: `scale` is that of the scores times log₂ e.
+/// powers of 2, and so is the logarithm's base: `scale` is that of the scores times log₂ e. Where the result, of type
+/// `R`, is in f32, `qkv` is split.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn attend<F: Float, V: Size>(
+pub(super) fn attend<F: Float, R: Float, V: Size>(
     qkv: &[Vector<F, V>],
     pairs: &[Vector<F, Pair>],
-    out: &mut [Vector<F, Pair>],
+    out: &mut [Vector<R, Pair>],
     totals: &mut [f32],
     tokens: u32,
     heads: u32,
     scale: f32,
     #[comptime] tile: Tile,
-    #[define(F)] _dtype: ElemType,
+    #[define(F)] _of_factors: ElemType,
+    #[define(R)] _of_result: ElemType,
 ) {
     let place = Place::of_unit(tokens, heads, tile);
-    let queries = place.part(tokens, heads, QUERY, tile);
-    let queries = Rows::<F>::read(pairs, &queries, place.row, tile);
-    let keys = place.part(tokens, heads, KEY, tile);
-    let values = place.part(tokens, heads, VALUE, tile);
+    let halves = comptime!(tile.halves());
+    let queries = place.part(tokens, heads, QUERY, halves, tile);
+    let queries = Rows::<F>::read(pairs, &queries, place.row, halves, tile);
+    let keys = place.part(tokens, heads, KEY, halves, tile);
+    let values = place.part(tokens, heads, VALUE, halves, tile);
     let steps = Steps::new(keys, values);
 
     let mut stages = Shared::<[Vector<F, V>]>::new_aligned_slice(
@@ -48,12 +51,12 @@ pub(super) fn attend<F: Float, V: Size>(
         add_shares::<F, V>(&scores, &stages, values, &mut sums, tile);
     }
 
-    let result = place.result(tokens, heads, tile);
+    let result = place.result(tokens, heads, 1usize, tile);
     let first = place.first_number(tokens, heads);
     #[unroll]
     for half in 0..2usize {
         let total = over_columns(rows.total[half]);
-        write::<F>(&sums, 1.0f32 / total, half, out, &result, place.row, tile);
+        write::<R>(&sums, 1.0f32 / total, half, out, &result, place.row, tile);
         let row = place.row + comptime!((half * ROWS / 2) as u32);
         if row < tokens && column() == 0 {
             totals[(first + row) as usize] = rows.most[half] * scale + total.ln() * LOG2_E;

@@ -1,7 +1,8 @@
-//! Attention in f16 and bf16 on NVIDIA's tensor cores, without writing to memory how much each token takes of each:
+//! Attention on NVIDIA's tensor cores, without writing to memory how much each token takes of each:
 //! FlashAttention-2 (Dao 2023, <https://arxiv.org/abs/2307.08691>, Algorithms 1 and 2). Its backward pass adds the
 //! gradient of the queries atomically; here that has a kernel of its own, as in Triton's tutorial on fused attention
 //! (<https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html>), for the same bits on every run.
+//! What is in f32 is [`super::split`] before, and so are shares.
 
 mod backward;
 mod forward;
@@ -20,8 +21,9 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::matrix::arg;
+use super::matrix::{address, arg, memory};
 use super::operation::Operation;
+use super::split::{HALF, split};
 use super::tensor_cores::{VECTOR, has_instructions};
 use backward::{gradient_of_queries, gradients_of_keys_and_values};
 use forward::attend;
@@ -34,6 +36,8 @@ pub(super) struct FlashAttention {
     images: usize,
     tokens: usize,
     heads: usize,
+    /// The type of queries, keys and values, and of the result.
+    dtype: DType,
     /// Set by the first forward pass.
     kept: OnceLock<Kept>,
 }
@@ -41,6 +45,8 @@ pub(super) struct FlashAttention {
 /// What backward needs beside queries, keys and values.
 #[derive(Debug)]
 struct Kept {
+    /// These, if they are split.
+    halves: Option<CubeTensor>,
     result: CubeTensor,
     /// Binary logarithms of the sums of each token's shares: \[images, heads, tokens\].
     totals: CubeTensor,
@@ -54,16 +60,21 @@ impl FlashAttention {
             return None;
         };
         let depth = width / (3 * heads);
-        let tile = Tile::new(tokens, depth).filter(|_| has_instructions(&qkv.client, qkv.dtype))?;
+        let split = qkv.dtype == DType::F32;
+        let of_factors = if split { HALF } else { qkv.dtype };
+        let tile = Tile::new(tokens, depth, split)?;
         let cubes = tokens.div_ceil(tile.rows()).checked_mul(heads)?;
         // Pairs of numbers have indices of 32 bits, and so have cubes, but for one.
-        let is_counted = qkv.meta.shape().num_elements() / 2 <= u32::MAX as usize
-            && cubes.checked_mul(images)? <= i32::MAX as usize;
-        is_counted.then_some(Self {
+        let pairs = qkv.meta.shape().num_elements() / 2 * tile.halves();
+        let is_counted =
+            pairs <= u32::MAX as usize && cubes.checked_mul(images)? <= i32::MAX as usize;
+        let is_known = has_instructions(&qkv.client, of_factors);
+        (is_counted && is_known).then_some(Self {
             tile,
             images,
             tokens,
             heads,
+            dtype: qkv.dtype,
             kept: OnceLock::new(),
         })
     }
@@ -90,14 +101,35 @@ impl FlashAttention {
 
     /// A number for each token of each head.
     fn numbers(&self, like: &CubeTensor) -> CubeTensor {
-        memory(like, [self.images, self.heads, self.tokens], DType::F32)
+        let shape = Shape::new([self.images, self.heads, self.tokens]);
+        memory(like, shape, DType::F32)
+    }
+
+    /// Memory for results, `parts` numbers for each of a token's of all heads.
+    fn of_result(&self, like: &CubeTensor, parts: usize) -> CubeTensor {
+        let width = parts * self.heads * self.tile.depth;
+        let shape = Shape::new([self.images, self.tokens, width]);
+        memory(like, shape, self.dtype)
+    }
+
+    /// What is multiplied.
+    fn factors(&self, numbers: CubeTensor) -> CubeTensor {
+        let numbers = into_contiguous(numbers);
+        match self.tile.split {
+            true => split(&numbers),
+            false => numbers,
+        }
+    }
+
+    /// Types of what is multiplied and of results, as kernels want them.
+    fn types(&self, factors: &CubeTensor) -> [ElemType; 2] {
+        [factors.dtype, self.dtype].map(dtype_to_storage_type)
     }
 
     fn run(&self, qkv: CubeTensor) -> Kept {
-        let qkv = into_contiguous(qkv);
-        let width = self.heads * self.tile.depth;
-        let result = memory(&qkv, [self.images, self.tokens, width], qkv.dtype);
-        let totals = self.numbers(&qkv);
+        let qkv = self.factors(qkv);
+        let (result, totals) = (self.of_result(&qkv, 1), self.numbers(&qkv));
+        let [of_factors, of_result] = self.types(&qkv);
         // SAFETY: a unit reads numbers of tokens that there are, of a head and an image that there are, and
         // writes those of tokens of its own.
         unsafe {
@@ -105,7 +137,7 @@ impl FlashAttention {
                 &qkv.client,
                 self.cubes(),
                 self.cube(),
-                qkv.required_address_type(),
+                address(&[&qkv, &result]),
                 VECTOR,
                 arg(&qkv),
                 arg(&qkv),
@@ -115,19 +147,23 @@ impl FlashAttention {
                 self.heads as u32,
                 self.to_power(),
                 self.tile,
-                dtype_to_storage_type(qkv.dtype),
+                of_factors,
+                of_result,
             );
         }
-        Kept { result, totals }
+        Kept {
+            halves: self.tile.split.then_some(qkv),
+            result,
+            totals,
+        }
     }
 
+    /// The gradient of queries, keys and values, which were split if they are to be.
     fn gradient(&self, qkv: CubeTensor, kept: &Kept, dy: CubeTensor) -> CubeTensor {
-        let (qkv, dy) = (into_contiguous(qkv), into_contiguous(dy));
-        let width = 3 * self.heads * self.tile.depth;
-        let out = memory(&qkv, [self.images, self.tokens, width], qkv.dtype);
-        let dots = self.numbers(&qkv);
+        let (qkv, dy) = (into_contiguous(qkv), self.factors(dy));
+        let (out, dots) = (self.of_result(&qkv, 3), self.numbers(&qkv));
         let (tokens, heads) = (self.tokens as u32, self.heads as u32);
-        let elem = dtype_to_storage_type(qkv.dtype);
+        let [of_factors, of_result] = self.types(&qkv);
         // SAFETY: as in `run`; what forward kept has all tokens, and `dy` is as large as its result. The first
         // kernel writes all of `dots`, which the second reads.
         unsafe {
@@ -135,7 +171,7 @@ impl FlashAttention {
                 &qkv.client,
                 self.cubes(),
                 self.cube(),
-                qkv.required_address_type(),
+                address(&[&qkv, &out]),
                 VECTOR,
                 arg(&qkv),
                 arg(&qkv),
@@ -149,13 +185,14 @@ impl FlashAttention {
                 self.scale(),
                 self.to_power(),
                 self.tile,
-                elem,
+                of_factors,
+                of_result,
             );
             gradients_of_keys_and_values::launch_unchecked(
                 &qkv.client,
                 self.cubes(),
                 self.cube(),
-                qkv.required_address_type(),
+                address(&[&qkv, &out]),
                 VECTOR,
                 arg(&qkv),
                 arg(&qkv),
@@ -168,7 +205,8 @@ impl FlashAttention {
                 self.scale(),
                 self.to_power(),
                 self.tile,
-                elem,
+                of_factors,
+                of_result,
             );
         }
         out
@@ -189,20 +227,14 @@ impl Operation<1> for FlashAttention {
         dy: CubeTensor,
         _to_first: bool,
     ) -> [Option<CubeTensor>; 1] {
-        let (Some(qkv), Some(kept)) = (qkv, self.kept.get()) else {
-            return [None];
-        };
-        [Some(self.gradient(qkv, kept, dy))]
+        let gradient = self.kept.get().and_then(|kept| {
+            let factors = kept.halves.clone().or(qkv)?;
+            Some(self.gradient(factors, kept, dy))
+        });
+        [gradient]
     }
 
     fn reads_input(&self) -> bool {
-        true
+        !self.tile.split
     }
-}
-
-/// Memory on the same device.
-fn memory(like: &CubeTensor, shape: [usize; 3], dtype: DType) -> CubeTensor {
-    let (client, shape) = (like.client.clone(), Shape::new(shape));
-    let handle = client.empty(shape.num_elements() * dtype.size());
-    CubeTensor::new_contiguous(client, like.device.clone(), shape, handle, dtype)
 }

@@ -1,5 +1,6 @@
 //! How attention is divided among cubes and planes.
 
+use super::super::split::HALVES;
 use super::super::tensor_cores::{LANES, ROWS, VECTOR};
 
 /// Tokens that are in shared memory at once.
@@ -11,23 +12,30 @@ const PLANES: usize = 8;
 /// Numbers of a token in one head, at most: more sums than these have no room.
 const DEPTH: usize = 128;
 
+/// The same of numbers that are split in halves.
+const DEPTH_OF_HALVES: usize = 64;
+
 /// What one cube computes: some tokens of one head, 16 for each plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tile {
     /// Numbers of a token in one head.
     pub depth: usize,
     pub planes: usize,
+    /// Whether numbers are split in halves.
+    pub split: bool,
 }
 
 impl Tile {
     /// If so deep heads can be computed. Cubes are as large as leaves the fewest rows without a token.
-    pub fn new(tokens: usize, depth: usize) -> Option<Self> {
+    pub fn new(tokens: usize, depth: usize, split: bool) -> Option<Self> {
         let planes = tokens.div_ceil(ROWS);
         let cubes = planes.div_ceil(PLANES).max(1);
-        let fits = depth > 0 && depth.is_multiple_of(ROWS) && depth <= DEPTH;
+        let most = if split { DEPTH_OF_HALVES } else { DEPTH };
+        let fits = depth > 0 && depth.is_multiple_of(ROWS) && depth <= most;
         fits.then_some(Self {
             depth,
             planes: planes.div_ceil(cubes),
+            split,
         })
     }
 
@@ -41,7 +49,12 @@ impl Tile {
         self.planes * LANES
     }
 
-    /// Vectors of a token.
+    /// Numbers that a number is the sum of.
+    pub const fn halves(&self) -> usize {
+        if self.split { HALVES as usize } else { 1 }
+    }
+
+    /// Vectors of a token, or of its first halves.
     pub const fn vectors(&self) -> u32 {
         (self.depth / VECTOR) as u32
     }
@@ -52,9 +65,14 @@ impl Tile {
         self.vectors() + 1
     }
 
+    /// Vectors of a step's tokens in shared memory, or of their first halves.
+    pub const fn half_vectors(&self) -> u32 {
+        STEP as u32 * self.pitch()
+    }
+
     /// Vectors of a step's tokens in shared memory.
     pub const fn step_vectors(&self) -> u32 {
-        STEP as u32 * self.pitch()
+        self.halves() as u32 * self.half_vectors()
     }
 }
 
@@ -65,23 +83,29 @@ mod tests {
     #[test]
     fn few_rows_are_without_a_token() {
         for (tokens, planes) in [(1, 1), (16, 1), (65, 5), (128, 8), (129, 5), (197, 7)] {
-            assert_eq!(Tile::new(tokens, 64).unwrap().planes, planes, "{tokens}");
+            assert_eq!(
+                Tile::new(tokens, 64, false).unwrap().planes,
+                planes,
+                "{tokens}"
+            );
         }
     }
 
     #[test]
     fn heads_that_have_no_room_are_refused() {
-        assert_eq!([0, 8, 24, 144].map(|depth| Tile::new(65, depth)), [None; 4]);
-        assert!(
-            [16, 64, 80, 128]
-                .iter()
-                .all(|depth| Tile::new(65, *depth).is_some())
-        );
+        let takes = |split: bool| {
+            let depths = (0..200).filter(move |depth| Tile::new(65, *depth, split).is_some());
+            depths.collect::<Vec<_>>()
+        };
+        assert_eq!(takes(false), [16, 32, 48, 64, 80, 96, 112, 128]);
+        assert_eq!(takes(true), [16, 32, 48, 64]);
     }
 
     #[test]
     fn shared_memory_is_what_every_device_has() {
-        let tile = Tile::new(65, DEPTH).unwrap();
-        assert!(4 * tile.step_vectors() as usize * 16 <= 48 << 10);
+        for (depth, split) in [(DEPTH, false), (DEPTH_OF_HALVES, true)] {
+            let tile = Tile::new(65, depth, split).unwrap();
+            assert!(4 * tile.step_vectors() as usize * 16 <= 48 << 10);
+        }
     }
 }

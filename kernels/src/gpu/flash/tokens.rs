@@ -25,7 +25,22 @@ pub(super) struct Tokens {
     first: u32,
     /// Vectors from one to the next.
     apart: u32,
+    /// Vectors from the first halves to the second, where numbers are split.
+    further: u32,
     count: u32,
+}
+
+#[cube]
+impl Tokens {
+    /// Their first halves, or the second; all if numbers are not split.
+    fn half(&self, #[comptime] half: usize) -> Tokens {
+        Tokens {
+            first: self.first + comptime!(half as u32) * self.further,
+            apart: self.apart,
+            further: self.further,
+            count: self.count,
+        }
+    }
 }
 
 /// Which head of which image a cube computes, and the row of this unit's first pair: a token, or one behind the
@@ -50,20 +65,27 @@ impl Place {
         }
     }
 
-    /// The queries, keys or values of its tokens in \[images, tokens, 3, heads, depth\].
+    /// The queries, keys or values of its tokens in \[images, tokens, halves, 3, heads, depth\].
     pub fn part(
         &self,
         tokens: u32,
         heads: u32,
         #[comptime] part: u32,
+        #[comptime] halves: usize,
         #[comptime] tile: Tile,
     ) -> Tokens {
-        self.tokens(tokens, heads, part, PARTS, tile)
+        self.tokens(tokens, heads, part, PARTS, halves, tile)
     }
 
-    /// Its tokens in \[images, tokens, heads, depth\].
-    pub fn result(&self, tokens: u32, heads: u32, #[comptime] tile: Tile) -> Tokens {
-        self.tokens(tokens, heads, 0u32, 1u32, tile)
+    /// Its tokens in \[images, tokens, halves, heads, depth\].
+    pub fn result(
+        &self,
+        tokens: u32,
+        heads: u32,
+        #[comptime] halves: usize,
+        #[comptime] tile: Tile,
+    ) -> Tokens {
+        self.tokens(tokens, heads, 0u32, 1u32, halves, tile)
     }
 
     fn tokens(
@@ -72,12 +94,15 @@ impl Place {
         heads: u32,
         #[comptime] part: u32,
         #[comptime] parts: u32,
+        #[comptime] halves: usize,
         #[comptime] tile: Tile,
     ) -> Tokens {
         let of_head = comptime!(tile.vectors());
+        let before = self.image * tokens * comptime!(halves as u32 * parts) + part;
         Tokens {
-            first: ((self.image * tokens * parts + part) * heads + self.head) * of_head,
-            apart: heads * comptime!(parts * tile.vectors()),
+            first: (before * heads + self.head) * of_head,
+            apart: heads * comptime!(halves as u32 * parts * tile.vectors()),
+            further: heads * comptime!(parts * tile.vectors()),
             count: tokens,
         }
     }
@@ -115,7 +140,7 @@ pub(super) fn most_of_columns(number: f32) -> f32 {
 }
 
 /// Rows of a plane in its registers, as the first factor of a product: for each instruction pairs of rows `row` and
-/// `row + 8`, of its first eight numbers and then of the others.
+/// `row + 8`, of its first eight numbers and then of the others. The second halves of the same numbers come next.
 #[derive(CubeType)]
 pub(super) struct Rows<F: Float> {
     pairs: Sequence<Array<Vector<F, Pair>>>,
@@ -128,57 +153,86 @@ impl<F: Float> Rows<F> {
         source: &[Vector<F, Pair>],
         tokens: &Tokens,
         row: u32,
+        #[comptime] halves: usize,
         #[comptime] tile: Tile,
     ) -> Self {
         let mut pairs = Sequence::new();
         #[unroll]
         for deep in 0..comptime!(tile.depth / DEPTH) {
-            let mut four = Array::<Vector<F, Pair>>::new(4usize);
             #[unroll]
-            for which in 0..4usize {
-                let row = row + comptime!((which % 2 * ROWS / 2) as u32);
-                let number = column() + comptime!((deep * DEPTH + which / 2 * COLUMNS) as u32);
-                let mut pair = Vector::<F, Pair>::new(F::new(0.0f32));
-                if row < tokens.count {
-                    pair = source[pair_of(tokens, row, number)];
+            for half in 0..halves {
+                let tokens = tokens.half(half);
+                let mut four = Array::<Vector<F, Pair>>::new(4usize);
+                #[unroll]
+                for which in 0..4usize {
+                    let row = row + comptime!((which % 2 * ROWS / 2) as u32);
+                    let number = column() + comptime!((deep * DEPTH + which / 2 * COLUMNS) as u32);
+                    let mut pair = Vector::<F, Pair>::new(F::new(0.0f32));
+                    if row < tokens.count {
+                        pair = source[pair_of(&tokens, row, number)];
+                    }
+                    four[which] = pair;
                 }
-                four[which] = pair;
+                pairs.push(four);
             }
-            pairs.push(four);
         }
         Rows::<F> { pairs }
     }
 
-    /// Sums of a product, rounded.
-    fn of_sums(sums: &Sums) -> Self {
+    /// Sums of a product, rounded or split.
+    fn of_sums(sums: &Sums, #[comptime] tile: Tile) -> Self {
         let mut pairs = Sequence::new();
         #[unroll]
         for deep in 0..comptime!(STEP / DEPTH) {
-            let mut four = Array::<Vector<F, Pair>>::new(4usize);
             #[unroll]
-            for which in 0..4usize {
-                let pair = sums.pair(comptime!(2 * deep + which / 2), comptime!(which % 2));
-                four[which] = Vector::<F, Pair>::cast_from(pair);
+            for half in 0..comptime!(tile.halves()) {
+                let mut four = Array::<Vector<F, Pair>>::new(4usize);
+                #[unroll]
+                for which in 0..4usize {
+                    let pair = sums.pair(comptime!(2 * deep + which / 2), comptime!(which % 2));
+                    four[which] = half_of::<F>(pair, half);
+                }
+                pairs.push(four);
             }
-            pairs.push(four);
         }
         Rows::<F> { pairs }
     }
 
-    /// This unit's part of the product of one of its two rows with the same row of `other`.
-    pub fn dot(&self, other: &Self, #[comptime] half: usize, #[comptime] tile: Tile) -> f32 {
+    /// This unit's part of the product of one of its two rows with the same row of `other`, which is not split.
+    pub fn dot<R: Float>(
+        &self,
+        other: &Rows<R>,
+        #[comptime] half: usize,
+        #[comptime] tile: Tile,
+    ) -> f32 {
         let mut sum = Vector::<f32, Pair>::new(0.0f32);
         #[unroll]
         for deep in 0..comptime!(tile.depth / DEPTH) {
             #[unroll]
             for which in 0..2usize {
                 let at = comptime!(2 * which + half);
-                let one = Vector::<f32, Pair>::cast_from(self.pairs.index(deep)[at]);
+                let mut one = Vector::<f32, Pair>::new(0.0f32);
+                #[unroll]
+                for part in 0..comptime!(tile.halves()) {
+                    let pairs = self.pairs.index(comptime!(deep * tile.halves() + part));
+                    one += Vector::<f32, Pair>::cast_from(pairs[at]);
+                }
                 let two = Vector::<f32, Pair>::cast_from(other.pairs.index(deep)[at]);
                 sum += one * two;
             }
         }
         sum.extract(0usize) + sum.extract(1usize)
+    }
+}
+
+/// The first half of both numbers, or the second.
+#[cube]
+fn half_of<F: Float>(pair: Vector<f32, Pair>, #[comptime] half: usize) -> Vector<F, Pair> {
+    let first = Vector::<F, Pair>::cast_from(pair);
+    if comptime!(half == 0) {
+        first
+    } else {
+        Vector::<F, Pair>::cast_from(pair - Vector::<f32, Pair>::cast_from(first))
     }
 }
 
@@ -240,9 +294,13 @@ impl Steps {
     ) {
         if step < self.count() {
             let stage = stage_of(step, tile);
-            begin::<F, V>(first, &self.first, stages, step, stage, tile);
-            let stage = stage + comptime!(tile.step_vectors());
-            begin::<F, V>(second, &self.second, stages, step, stage, tile);
+            #[unroll]
+            for half in 0..comptime!(tile.halves()) {
+                let stage = stage + comptime!(half as u32 * tile.half_vectors());
+                begin::<F, V>(first, &self.first.half(half), stages, step, stage, tile);
+                let stage = stage + comptime!(tile.step_vectors());
+                begin::<F, V>(second, &self.second.half(half), stages, step, stage, tile);
+            }
         }
         commit();
     }
@@ -317,7 +375,7 @@ pub(super) fn with_each<F: Float, V: Size>(
                 + row * comptime!(tile.pitch())
                 + lane() / 8 % 2
                 + comptime!((deep * DEPTH / VECTOR) as u32);
-            multiply::<F, V>(rows, deep, stages, at, false, &mut sums, two);
+            multiply::<F, V>(rows, deep, stages, at, false, &mut sums, two, tile);
         }
     }
     sums
@@ -332,7 +390,7 @@ pub(super) fn add_shares<F: Float, V: Size>(
     sums: &mut Sums,
     #[comptime] tile: Tile,
 ) {
-    let shares = Rows::<F>::of_sums(shares);
+    let shares = Rows::<F>::of_sums(shares, tile);
     let row = lane() % 16;
     #[unroll]
     for deep in 0..comptime!(STEP / DEPTH) {
@@ -343,12 +401,13 @@ pub(super) fn add_shares<F: Float, V: Size>(
                 + row * comptime!(tile.pitch())
                 + lane() / 16
                 + comptime!((two * 2 * COLUMNS / VECTOR) as u32);
-            multiply::<F, V>(&shares, deep, stages, at, true, sums, two);
+            multiply::<F, V>(&shares, deep, stages, at, true, sums, two, tile);
         }
     }
 }
 
-/// Two instructions beside one another. `at` is the vector that this lane names to `ldmatrix`.
+/// Two instructions beside one another, or for numbers in halves the two of each of their three large products. `at`
+/// is the vector that this lane names to `ldmatrix`.
 #[cube]
 fn multiply<F: Float, V: Size>(
     rows: &Rows<F>,
@@ -358,21 +417,29 @@ fn multiply<F: Float, V: Size>(
     #[comptime] turned: bool,
     sums: &mut Sums,
     #[comptime] two: usize,
+    #[comptime] tile: Tile,
 ) {
     let definition = MmaDefinition::<F, F, f32>::new(ROWS, COLUMNS, DEPTH);
-    let at = at as usize;
-    let columns = definition.load_matrix::<Vector<F, V>, Pair>(
-        &stages[at..at + 1],
-        MatrixIdent::B,
-        4usize,
-        turned,
-    );
     #[unroll]
-    for one in 0..2usize {
-        let mut factor = Array::<Vector<F, Pair>>::new(2usize);
-        factor[0] = columns[comptime!(2 * one)];
-        factor[1] = columns[comptime!(2 * one + 1)];
-        let sum = sums.pairs.index_mut(comptime!(2 * two + one));
-        definition.execute_inplace(rows.pairs.index(deep), &factor, sum);
+    for half in 0..comptime!(tile.halves()) {
+        let at = (at + comptime!(half as u32 * tile.half_vectors())) as usize;
+        let columns = definition.load_matrix::<Vector<F, V>, Pair>(
+            &stages[at..at + 1],
+            MatrixIdent::B,
+            4usize,
+            turned,
+        );
+        #[unroll]
+        for of_row in 0..comptime!(tile.halves() - half) {
+            #[unroll]
+            for one in 0..2usize {
+                let mut factor = Array::<Vector<F, Pair>>::new(2usize);
+                factor[0] = columns[comptime!(2 * one)];
+                factor[1] = columns[comptime!(2 * one + 1)];
+                let sum = sums.pairs.index_mut(comptime!(2 * two + one));
+                let row = rows.pairs.index(comptime!(deep * tile.halves() + of_row));
+                definition.execute_inplace(row, &factor, sum);
+            }
+        }
     }
 }
