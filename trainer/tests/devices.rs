@@ -371,10 +371,6 @@ mod soft_cuda {
         };
         assert!(!takes_burns(&[]));
         assert!(takes_burns(&["train.kernels=exact"]));
-        assert!(!takes_burns(&[
-            "train.kernels=exact",
-            "train.precision=bf16"
-        ]));
         assert!(takes_burns(&["train.kernels=burn"]));
     }
 
