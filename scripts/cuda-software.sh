@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs a program with CUDA where there is no GPU: with the crate soft-cuda in place of the driver and of
-# NCCL, and with NVIDIA's own compiler of kernels, NVRTC. For tests; it is slow, and says nothing of speed.
+# NCCL, and with NVIDIA's own compiler of kernels, NVRTC, whose results soft-cuda keeps for the next process.
+# For tests; it is slow, and says nothing of speed.
 #
 #   scripts/cuda-software.sh --prepare     builds soft-cuda and installs NVRTC, if they are not there
 #   scripts/cuda-software.sh PROGRAM ...   runs a program that is built with cuda-nvrtc, or with cuda
@@ -10,6 +11,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 libraries=$target/soft-cuda
+kept=$libraries/kept
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/nvrtc-venv
 # The compiler, and the headers that it includes, of one version.
 packages=(nvidia-cuda-nvrtc==13.0.* nvidia-cuda-runtime==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.*)
@@ -41,9 +43,9 @@ prepare() {
   mv "$libraries/libcuda.so.1.new" "$libraries/libcuda.so.1"
   ln -sfn libcuda.so.1 "$libraries/libcuda.so"
   ln -sfn libcuda.so.1 "$libraries/libnccl.so.2"
-  local found
-  found=$(toolkit)
-  ln -sfn "$(compgen -G "$found/lib/libnvrtc.so.*" | head -1)" "$libraries/libnvrtc.so"
+  ln -sfn libcuda.so.1 "$libraries/libnvrtc.so"
+  # Kernels that nobody has compiled for long are those of older sources.
+  [[ ! -d $kept ]] || find "$kept" -name '*.ptx' -atime +14 -delete
 }
 
 [[ $# -gt 0 ]] || { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
@@ -54,5 +56,7 @@ fi
 [[ -e $libraries/libcuda.so.1 ]] || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
 CUDA_PATH=$(toolkit) || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
 export CUDA_PATH
+SOFT_CUDA_NVRTC=$(compgen -G "$CUDA_PATH/lib/libnvrtc.so.*" | head -1)
+export SOFT_CUDA_NVRTC SOFT_CUDA_PTX=${SOFT_CUDA_PTX-$kept}
 export LD_LIBRARY_PATH=$libraries:$CUDA_PATH/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 exec "$@"

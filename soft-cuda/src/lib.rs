@@ -2,7 +2,8 @@
 //! llvmpipe is to Vulkan. Copied as `libcuda.so.1` to a folder on `LD_LIBRARY_PATH`, it is what a program
 //! finds that loads the driver dynamically.
 //!
-//! The same library is an NCCL between processes of one host, [`nccl`], for who loads it as `libnccl.so.2`.
+//! The same library is an NCCL between processes of one host, [`nccl`], for who loads it as `libnccl.so.2`,
+//! and an NVRTC that remembers what it has compiled, [`nvrtc`], for who loads it as `libnvrtc.so`.
 //!
 //! Device memory is host memory, and PTX is interpreted: [`ptx`] reads its text, [`machine`] runs it, 32
 //! lanes in lockstep, and [`driver`] is the C interface. Mistakes give the codes that a GPU gives, with a
@@ -34,14 +35,18 @@
 //! | `SOFT_CUDA_LOG` | if set, counts of calls and seconds per kernel are printed at exit | |
 //! | `SOFT_CUDA_IDLE` | if set, kernels are not run, and memory is zeros that take none of the processor's until they are written: what a program asks of a driver, and how long the processor takes for it, at sizes that take too long to interpret | |
 //! | `SOFT_CUDA_COUNTS` | file to which is written what kernels ask of a GPU: as with `SOFT_CUDA_IDLE`, but for some blocks of each kernel and grid, whose instructions and accesses to memory are counted | |
+//! | `SOFT_CUDA_RACES` | if set, a kernel fails whose threads race, within a block or between blocks; as with compute-sanitizer's `racecheck`, but for global memory too | |
 //! | `SOFT_CUDA_DUMP` | folder to which the text of each loaded module is written | |
 //! | `SOFT_CUDA_NCCL_SECONDS` | how long NCCL waits for all ranks to come | 120 |
+//! | `SOFT_CUDA_NVRTC` | NVIDIA's library, which compiles | |
+//! | `SOFT_CUDA_PTX` | folder in which compiled kernels are kept | nothing is kept |
 
 #![deny(unsafe_code)]
 
 pub mod driver;
 pub mod machine;
 pub mod nccl;
+pub mod nvrtc;
 pub mod ptx;
 mod report;
 mod settings;

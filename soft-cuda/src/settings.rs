@@ -20,8 +20,14 @@ pub(crate) struct Settings {
     /// As `idle`, but for some blocks, of which counts are written to this file.
     pub counts: Option<PathBuf>,
     pub dump: Option<PathBuf>,
+    /// Races are looked for.
+    pub races: bool,
     /// How long NCCL waits for ranks to come.
     pub nccl_seconds: u64,
+    /// NVIDIA's NVRTC.
+    pub nvrtc: Option<PathBuf>,
+    /// Where compiled kernels are kept.
+    pub ptx: Option<PathBuf>,
 }
 
 impl Settings {
@@ -35,8 +41,13 @@ impl Settings {
             log: variable("SOFT_CUDA_LOG").is_some(),
             idle: variable("SOFT_CUDA_IDLE").is_some() || variable("SOFT_CUDA_COUNTS").is_some(),
             counts: variable("SOFT_CUDA_COUNTS").map(PathBuf::from),
+            races: variable("SOFT_CUDA_RACES").is_some(),
             dump: variable("SOFT_CUDA_DUMP").map(PathBuf::from),
             nccl_seconds: parsed(variable("SOFT_CUDA_NCCL_SECONDS"), 120),
+            nvrtc: variable("SOFT_CUDA_NVRTC").map(PathBuf::from),
+            ptx: variable("SOFT_CUDA_PTX")
+                .filter(|p| !p.is_empty())
+                .map(PathBuf::from),
         }
     }
 }

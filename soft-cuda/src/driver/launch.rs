@@ -114,7 +114,7 @@ fn code(kind: FaultKind) -> Error {
     match kind {
         FaultKind::IllegalAddress { .. } => Error::IllegalAddress,
         FaultKind::Misaligned { .. } => Error::MisalignedAddress,
-        FaultKind::Deadlock | FaultKind::Trap => Error::LaunchFailed,
+        FaultKind::Race { .. } | FaultKind::Deadlock | FaultKind::Trap => Error::LaunchFailed,
     }
 }
 
@@ -146,6 +146,7 @@ fn launch(
     let ran = unsafe {
         match settings().counts {
             Some(_) => tally::launch(&launch),
+            None if settings().races => launch.run_watched(),
             None => launch.run(),
         }
     };

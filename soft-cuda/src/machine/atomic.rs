@@ -8,6 +8,7 @@ use super::lanes::{Mask, lanes};
 use super::memory::Memory;
 use super::operation::{Operation, Step};
 use super::warp::Lanes;
+use super::watch::How;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid, SINK, Space};
 
@@ -117,7 +118,8 @@ impl Step for Atomic {
     fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault> {
         for lane in lanes(active) {
             let address = warp.registers[self.base][lane].wrapping_add_signed(self.offset);
-            let place = memory.place(&mut warp.private, lane, self.space, address, self.size)?;
+            let (own, size) = (&mut warp.private, self.size);
+            let place = memory.place(own, lane, self.space, address, size, How::Atomic)?;
             let [a, b] = self.operands.map(|operand| warp.registers[operand][lane]);
             let old = place.update(self.size, |old| (self.change)(old, a, b));
             warp.registers[self.to][lane] = old;

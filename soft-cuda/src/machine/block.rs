@@ -6,7 +6,8 @@ use super::grid::{Launch, LaunchError};
 use super::lanes::{LANES, Mask};
 use super::memory::{Buffer, Memory, Private};
 use super::warp::{Lanes, Stop, Warp};
-use super::{Failure, Range};
+use super::watch::{Blocks, Watch};
+use super::{Failure, Fault, Range};
 use crate::ptx::{Axis, Fill, Special};
 
 /// What runs one block after another.
@@ -17,6 +18,7 @@ pub(super) struct Block<'l> {
     /// Registers that say which block it is.
     numbers: Vec<(usize, Axis)>,
     counter: Option<Box<Counter>>,
+    watch: Option<(Box<Watch>, &'l Blocks)>,
     /// What `memory` and the warps are made of.
     _buffers: Vec<Buffer>,
 }
@@ -41,6 +43,7 @@ impl<'l> Block<'l> {
             warps: Vec::with_capacity(warps),
             numbers: Vec::new(),
             counter: None,
+            watch: None,
             _buffers: Vec::new(),
         };
         for warp in 0..warps {
@@ -57,6 +60,14 @@ impl<'l> Block<'l> {
         };
         block.numbers = kernel.fills.iter().filter_map(number).collect();
         block._buffers = buffers;
+        Ok(block)
+    }
+
+    /// As [`Self::new`], with races looked for, also between these blocks.
+    pub fn watched(launch: &'l Launch<'l>, blocks: &'l Blocks) -> Result<Self, LaunchError> {
+        let mut block = Self::new(launch)?;
+        let watch = Watch::new(block.memory.shared(), block.warps.len());
+        block.watch = Some((Box::new(watch), blocks));
         Ok(block)
     }
 
@@ -98,7 +109,15 @@ impl<'l> Block<'l> {
             warp.restart();
         }
         let stopped = self.until_all_end();
-        stopped.map_err(|(warp, stop)| self.failure(number, warp, stop))
+        stopped.map_err(|(warp, stop)| self.failure(number, warp, stop))?;
+        let Some((watch, blocks)) = &mut self.watch else {
+            return Ok(());
+        };
+        let raced = watch.end_block(blocks);
+        raced.map_err(|kind| {
+            let (fault, instruction) = (Fault { kind, lane: 0 }, usize::MAX);
+            self.failure(number, 0, Stop { fault, instruction })
+        })
     }
 
     /// As [`Self::run`], for each of these, and counts what they do.
@@ -121,8 +140,15 @@ impl<'l> Block<'l> {
         loop {
             for (number, warp) in self.warps.iter_mut().enumerate() {
                 warp.lanes.private.counter = self.counter.take();
+                let watch = self.watch.take();
+                let blocks = watch.map(|(mut watch, blocks)| {
+                    watch.turn_to(number);
+                    warp.lanes.private.watch = Some(watch);
+                    blocks
+                });
                 let run = warp.run(&self.launch.kernel.code, &self.memory);
                 self.counter = warp.lanes.private.counter.take();
+                self.watch = warp.lanes.private.watch.take().zip(blocks);
                 run.map_err(|stop| (number, stop))?;
             }
             if self.warps.iter().all(|warp| warp.alive() == 0) {
@@ -154,6 +180,9 @@ impl<'l> Block<'l> {
             }
             seen.push(next);
         }
+        if let Some((watch, _)) = self.watch.as_mut().filter(|_| opened) {
+            watch.barrier();
+        }
         opened
     }
 
@@ -171,7 +200,7 @@ impl<'l> Block<'l> {
         // Who calls this found a lane that has not ended.
         first(true).or_else(|| first(false)).unwrap_or_else(|| {
             let kind = super::FaultKind::Deadlock;
-            let fault = super::Fault { kind, lane: 0 };
+            let fault = Fault { kind, lane: 0 };
             let instruction = usize::MAX;
             (0, Stop { fault, instruction })
         })

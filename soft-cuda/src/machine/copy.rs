@@ -6,6 +6,7 @@ use super::lanes::{LANES, Mask, lanes};
 use super::memory::Memory;
 use super::operation::{Operation, Step};
 use super::warp::Lanes;
+use super::watch::How;
 use crate::ptx::{Instruction, Invalid, Space};
 
 /// The copies of a warp that have not arrived.
@@ -107,21 +108,22 @@ impl Copy {
         let to = of(self.to.0).wrapping_add_signed(self.to.1);
         let from = of(self.from.0).wrapping_add_signed(self.from.1);
         let own = &mut warp.private;
-        memory.place(own, lane, Space::Shared, to, bytes)?;
+        memory.place(own, lane, Space::Shared, to, bytes, How::CopyBegins)?;
         if read == values.len() {
-            let from = memory.place(own, lane, Space::Global, from, read)?;
+            let from = memory.place(own, lane, Space::Global, from, read, How::Read)?;
             for (at, eight) in values.as_chunks_mut::<8>().0.iter_mut().enumerate() {
                 *eight = from.load(at, 8).to_le_bytes();
             }
         } else if read == bytes {
-            let from = memory.place(own, lane, Space::Global, from, bytes)?;
+            let from = memory.place(own, lane, Space::Global, from, bytes, How::Read)?;
             for (at, value) in values.iter_mut().enumerate().take(read) {
                 *value = from.load(at, 1) as u8;
             }
         } else {
             for (at, value) in values.iter_mut().enumerate().take(read) {
                 let at = from.wrapping_add(at as u64);
-                *value = memory.place(own, lane, Space::Global, at, 1)?.load(0, 1) as u8;
+                let from = memory.place(own, lane, Space::Global, at, 1, How::Read)?;
+                *value = from.load(0, 1) as u8;
             }
         }
         warp.copies.under_way.push(UnderWay {
@@ -161,7 +163,10 @@ impl Step for Wait {
         let arrived: Vec<_> = warp.copies.under_way.extract_if(.., waited_for).collect();
         for copy in arrived {
             let own = &mut warp.private;
-            let to = memory.place(own, copy.lane, Space::Shared, copy.to, copy.bytes)?;
+            let UnderWay {
+                lane, to, bytes, ..
+            } = copy;
+            let to = memory.place(own, lane, Space::Shared, to, bytes, How::CopyEnds)?;
             if copy.bytes == copy.values.len() {
                 for (at, eight) in copy.values.as_chunks::<8>().0.iter().enumerate() {
                     to.store(at, 8, u64::from_le_bytes(*eight));

@@ -19,10 +19,34 @@ pub enum FaultKind {
         /// How many bytes.
         bytes: usize,
     },
+    /// It touched what another thread touches at any time, and one of them writes. Only looked for where
+    /// asked.
+    Race {
+        /// Where: of shared memory, the offset.
+        address: u64,
+        /// Who else.
+        other: Other,
+    },
     /// It waits for lanes that will not come. A GPU would wait until a watchdog ends it.
     Deadlock,
     /// It came to `trap`.
     Trap,
+}
+
+/// Whom a lane races with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Other {
+    /// Of the same block; `None` stands for several.
+    Thread {
+        /// Of the block.
+        warp: Option<u8>,
+        /// Of the warp.
+        lane: Option<u8>,
+        /// Or else it read.
+        wrote: bool,
+    },
+    /// Another block.
+    Block,
 }
 
 /// What a lane did, and which one.
@@ -43,9 +67,22 @@ impl fmt::Display for FaultKind {
             Self::Misaligned { address, bytes } => {
                 write!(f, "misaligned address {address:#x}, {bytes} bytes")
             }
+            Self::Race { address, other } => write!(f, "races at {address:#x} with {other}"),
             Self::Deadlock => f.write_str("waits for lanes that do not come"),
             Self::Trap => f.write_str("trap"),
         }
+    }
+}
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Thread { warp, lane, wrote } = self else {
+            return f.write_str("another block");
+        };
+        let number = |number: &Option<u8>| number.map_or("several".to_owned(), |n| n.to_string());
+        let did = if *wrote { "wrote" } else { "read" };
+        let (warp, lane) = (number(warp), number(lane));
+        write!(f, "warp {warp}, lane {lane}, which {did} it")
     }
 }
 

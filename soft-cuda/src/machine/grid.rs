@@ -9,6 +9,7 @@ use std::thread;
 use super::block::Block;
 use super::counts::Counts;
 use super::memory::Memory;
+use super::watch::Blocks;
 use super::{Failure, Kernel, Range};
 use crate::ptx::Special;
 use crate::report::lock;
@@ -65,13 +66,32 @@ impl Launch<'_> {
     /// Each byte of `device` is initialised memory that stays where it is until this returns. Nobody has a
     /// reference to it, and no thread writes to it other than kernels.
     pub unsafe fn run(&self) -> Result<(), LaunchError> {
+        self.run_all(|| Block::new(self))
+    }
+
+    /// As [`Self::run`], and a fault too if threads race. That is much slower.
+    ///
+    /// # Errors
+    /// As of [`Self::run`].
+    ///
+    /// # Safety
+    /// As of [`Self::run`].
+    pub unsafe fn run_watched(&self) -> Result<(), LaunchError> {
+        let blocks = Blocks::default();
+        self.run_all(|| Block::watched(self, &blocks))
+    }
+
+    fn run_all<'l>(
+        &'l self,
+        block: impl Fn() -> Result<Block<'l>, LaunchError> + Sync,
+    ) -> Result<(), LaunchError> {
         let blocks = self.blocks();
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = (blocks / BLOCKS_PER_THREAD).clamp(1, processors as u64);
         let next = AtomicU64::new(0);
         let failed = Mutex::new(None);
         let work = || {
-            if let Err(error) = self.work(&next, blocks) {
+            if let Err(error) = block().and_then(|block| self.work(block, &next, blocks)) {
                 next.store(blocks, Ordering::Relaxed);
                 lock(&failed).get_or_insert(error);
             }
@@ -114,8 +134,7 @@ impl Launch<'_> {
     }
 
     /// Runs blocks until there are no more.
-    fn work(&self, next: &AtomicU64, blocks: u64) -> Result<(), LaunchError> {
-        let mut block = Block::new(self)?;
+    fn work(&self, mut block: Block<'_>, next: &AtomicU64, blocks: u64) -> Result<(), LaunchError> {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= blocks {

@@ -5,6 +5,7 @@ use super::lanes::{Mask, lanes};
 use super::memory::Memory;
 use super::operation::{Operation, Step};
 use super::warp::Lanes;
+use super::watch::How;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid, Space};
 
@@ -13,6 +14,9 @@ const HINTS: &[&str] = &[
     "weak", "relaxed", "acquire", "release", "volatile", "cta", "cluster", "gpu", "sys", "ca",
     "cg", "cs", "lu", "cv", "wb", "wt", "nc",
 ];
+
+/// Those that are made for threads that meet.
+const STRONG: &[&str] = &["relaxed", "acquire", "release", "volatile"];
 
 /// `L1::evict_first` and the like.
 const HINTED: &[&str] = &["L1::", "L2::"];
@@ -55,6 +59,7 @@ pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
         base,
         offset,
         registers,
+        strong: i.find(STRONG).is_some(),
     };
     match store {
         true => Operation::step(Store(access)),
@@ -68,9 +73,18 @@ struct Access {
     base: usize,
     offset: i64,
     registers: Vec<usize>,
+    /// Whether other threads may do so at the same time.
+    strong: bool,
 }
 
 impl Access {
+    fn how(&self, weak: How) -> How {
+        match self.strong {
+            true => How::Atomic,
+            false => weak,
+        }
+    }
+
     fn address(&self, warp: &Lanes, lane: usize) -> u64 {
         warp.registers[self.base][lane].wrapping_add_signed(self.offset)
     }
@@ -86,9 +100,11 @@ impl Step for Load {
     fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault> {
         let access = &self.0;
         let (size, bytes) = (access.kind.size(), access.bytes());
+        let how = access.how(How::Read);
         for lane in lanes(active) {
             let address = access.address(warp, lane);
-            let place = memory.place(&mut warp.private, lane, access.space, address, bytes)?;
+            let own = &mut warp.private;
+            let place = memory.place(own, lane, access.space, address, bytes, how)?;
             for (n, &to) in access.registers.iter().enumerate() {
                 let bits = place.load(n, size);
                 // A register may be wider than what is loaded, and has its sign then.
@@ -110,9 +126,11 @@ impl Step for Store {
     fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault> {
         let access = &self.0;
         let (size, bytes) = (access.kind.size(), access.bytes());
+        let how = access.how(How::Write);
         for lane in lanes(active) {
             let address = access.address(warp, lane);
-            let place = memory.place(&mut warp.private, lane, access.space, address, bytes)?;
+            let own = &mut warp.private;
+            let place = memory.place(own, lane, access.space, address, bytes, how)?;
             for (n, &from) in access.registers.iter().enumerate() {
                 place.store(n, size, warp.registers[from][lane]);
             }

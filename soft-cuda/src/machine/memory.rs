@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::counts::{Counter, Touched};
 use super::fault::{Fault, FaultKind};
+use super::watch::{How, Watch};
 use crate::ptx::Space;
 
 /// Addresses from `start` to before `end`.
@@ -133,6 +134,8 @@ pub(super) struct Private {
     pub last: Range,
     /// Counts what is touched, if somebody wants to know.
     pub counter: Option<Box<Counter>>,
+    /// Looks for races, if somebody wants to know.
+    pub watch: Option<Box<Watch>>,
 }
 
 impl<'m> Memory<'m> {
@@ -146,6 +149,11 @@ impl<'m> Memory<'m> {
             parameters,
             shared,
         }
+    }
+
+    /// The block's shared memory.
+    pub fn shared(&self) -> Range {
+        self.shared
     }
 
     /// Where shared memory starts in the generic space.
@@ -170,6 +178,7 @@ impl<'m> Memory<'m> {
         space: Space,
         address: u64,
         bytes: usize,
+        how: How,
     ) -> Result<Place<'m>, Fault> {
         let at = match space {
             // Addresses of shared memory are offsets of 32 bits.
@@ -181,7 +190,12 @@ impl<'m> Memory<'m> {
             return fault(FaultKind::Misaligned { address, bytes });
         }
         if self.allows(private, lane, space, at, bytes) {
-            self.count(private, space, at, bytes);
+            if self.is_common(private, lane, space, at, bytes) {
+                self.count(private, at, bytes);
+                if let Some(watch) = &mut private.watch {
+                    watch.touch(lane, at, bytes, how)?;
+                }
+            }
             return Ok(Place {
                 at,
                 bytes,
@@ -191,12 +205,26 @@ impl<'m> Memory<'m> {
         fault(FaultKind::IllegalAddress { address, bytes })
     }
 
+    /// Whether it is other threads' memory too, if somebody wants to know.
     #[inline]
-    fn count(&self, private: &mut Private, space: Space, at: u64, bytes: usize) {
-        let Some(counter) = &mut private.counter else {
-            return;
-        };
-        if space != Space::Param && !self.parameters.holds(at, bytes) {
+    fn is_common(
+        &self,
+        private: &Private,
+        lane: usize,
+        space: Space,
+        at: u64,
+        bytes: usize,
+    ) -> bool {
+        let wanted = private.counter.is_some() || private.watch.is_some();
+        wanted
+            && !self.parameters.holds(at, bytes)
+            && !private.of_lane(lane).holds(at, bytes)
+            && !matches!(space, Space::Param | Space::Local)
+    }
+
+    #[inline]
+    fn count(&self, private: &mut Private, at: u64, bytes: usize) {
+        if let Some(counter) = &mut private.counter {
             let shared = self.shared.holds(at, bytes);
             counter.touch(Touched { shared, at, bytes });
         }

@@ -8,6 +8,7 @@ use super::memory::Memory;
 use super::operation::{Operation, Together};
 use super::tile::{Operands, TileProduct};
 use super::warp::Lanes;
+use super::watch::How;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid, Space};
 
@@ -199,7 +200,8 @@ impl LoadMatrix {
         let mut rows = [[0; 4]; LANES];
         for (lane, row) in rows.iter_mut().enumerate().take(8 * self.to.len()) {
             let address = warp.registers[self.base][lane].wrapping_add_signed(self.offset);
-            let place = memory.place(&mut warp.private, lane, self.space, address, 16)?;
+            let place =
+                memory.place(&mut warp.private, lane, self.space, address, 16, How::Read)?;
             let [first, second] = [place.load(0, 8), place.load(1, 8)];
             let words = [first, first >> 32, second, second >> 32];
             *row = words.map(|word| word as u32);

@@ -28,10 +28,11 @@ mod shuffle;
 mod tests;
 mod tile;
 mod warp;
+mod watch;
 mod wmma;
 
 pub use counts::{Count, Counts, Unit};
-pub use fault::{Failure, Fault, FaultKind};
+pub use fault::{Failure, Fault, FaultKind, Other};
 pub use grid::{Launch, LaunchError};
 pub use kernel::Kernel;
 pub use memory::{Buffer, Range};

@@ -34,7 +34,10 @@ impl Together for WarpBarrier {
         Some(self.0)
     }
 
-    fn run(&self, _: &mut Lanes, _: &Memory<'_>, _: Mask) -> Result<(), Fault> {
+    fn run(&self, warp: &mut Lanes, _: &Memory<'_>, _: Mask) -> Result<(), Fault> {
+        if let Some(watch) = &mut warp.private.watch {
+            watch.warp_barrier();
+        }
         Ok(())
     }
 }

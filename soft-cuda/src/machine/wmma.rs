@@ -7,6 +7,7 @@ use super::matrix::{Shape, add_product, gather, per_register, scatter};
 use super::memory::{Memory, Place};
 use super::operation::{Operation, Together};
 use super::warp::Lanes;
+use super::watch::How;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid, Space};
 
@@ -138,6 +139,7 @@ impl Access {
         &self,
         warp: &mut Lanes,
         memory: &Memory<'_>,
+        how: How,
         mut work: impl FnMut(&mut u64, usize, Place<'_>),
     ) -> Result<(), Fault> {
         let Fragment {
@@ -155,7 +157,8 @@ impl Access {
                     let (far, near) = if self.of_columns { (x, y) } else { (y, x) };
                     let at = (far as u64 * stride + near as u64) * size as u64;
                     let at = base.wrapping_add(at);
-                    let at = memory.place(&mut warp.private, lane, self.space, at, size)?;
+                    let own = &mut warp.private;
+                    let at = memory.place(own, lane, self.space, at, size, how)?;
                     work(&mut warp.registers[register][lane], n * size * 8, at);
                 }
             }
@@ -173,7 +176,7 @@ impl Together for Load {
 
     fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, _: Mask) -> Result<(), Fault> {
         let size = self.0.fragment.kind.size();
-        self.0.each(warp, memory, |register, shift, at| {
+        self.0.each(warp, memory, How::Read, |register, shift, at| {
             let kept = if shift == 0 { 0 } else { *register };
             *register = kept | at.load(0, size) << shift;
         })
@@ -189,9 +192,10 @@ impl Together for Store {
 
     fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, _: Mask) -> Result<(), Fault> {
         let size = self.0.fragment.kind.size();
-        self.0.each(warp, memory, |register, shift, at| {
-            at.store(0, size, *register >> shift);
-        })
+        self.0
+            .each(warp, memory, How::Write, |register, shift, at| {
+                at.store(0, size, *register >> shift);
+            })
     }
 }
 

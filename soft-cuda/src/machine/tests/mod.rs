@@ -8,6 +8,7 @@ mod counts;
 mod faults;
 mod matrices;
 mod memory;
+mod races;
 mod warps;
 
 use super::{Buffer, FaultKind, Kernel, Launch, LaunchError};

@@ -1,0 +1,288 @@
+//! Finds races: accesses of two threads to the same memory, of which one writes, and nothing that says which
+//! comes first. Warps and blocks run one after another here, so that a kernel which lacks a barrier is right
+//! by luck; a GPU runs them at once. What compute-sanitizer's `racecheck` does for shared memory, and for
+//! global memory too, between blocks as well.
+//!
+//! Within a block an access comes before another if a barrier of the block is in between, if it was the same
+//! thread's, or if it was the same warp's and `bar.warp.sync` is in between. Exchange between lanes
+//! (`shfl`, `ldmatrix`) orders no memory. Blocks have no order. Atomics, and loads and stores that are
+//! `volatile`, `relaxed`, `acquire` or `release`, do not race with each other. What `cp.async` writes is being
+//! written until it is waited for.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use super::fault::{Fault, FaultKind, Other};
+use super::memory::Range;
+use crate::report::lock;
+
+/// What a lane does with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    Read,
+    Write,
+    /// A read or a write that others may do at the same time.
+    Atomic,
+    /// A copy begins to write.
+    CopyBegins,
+    /// It was waited for.
+    CopyEnds,
+}
+
+/// Bytes of which global memory is kept together.
+const LINE: usize = 32;
+
+/// Stands for several lanes or warps.
+const SEVERAL: u8 = u8::MAX;
+
+/// Who was there, and when.
+#[derive(Clone, Copy, Debug, Default)]
+struct Visit {
+    /// What barriers of blocks divide; 0 is never.
+    era: u32,
+    /// What barriers of the warp divide.
+    step: u16,
+    warp: u8,
+    lane: u8,
+}
+
+/// What is known of a byte.
+#[derive(Clone, Copy, Debug, Default)]
+struct Byte {
+    written: Visit,
+    read: Visit,
+    last_write: Writing,
+    /// What this block did with it.
+    block: Touched,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Writing {
+    #[default]
+    Plain,
+    Atomic,
+    Copying,
+}
+
+/// Whether it was read and written, and with atomics.
+#[derive(Clone, Copy, Debug, Default)]
+struct Touched {
+    read: bool,
+    written: bool,
+    atomic: bool,
+}
+
+/// What blocks of a launch have done with a line, one bit for each byte.
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    read: u32,
+    written: u32,
+    atomic: u32,
+}
+
+/// What all blocks of a launch have done with global memory that have ended.
+#[derive(Debug, Default)]
+pub(super) struct Blocks(Mutex<HashMap<u64, Line>>);
+
+/// Watches one block.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// From where on bytes of shared memory are counted.
+    shared: Range,
+    of_shared: Vec<Byte>,
+    of_global: HashMap<u64, Box<[Byte; LINE]>>,
+    /// The first era of the block, and the one that is.
+    began: u32,
+    era: u32,
+    warp: u8,
+    steps: Vec<u16>,
+}
+
+impl Watch {
+    pub fn new(shared: Range, warps: usize) -> Self {
+        Self {
+            shared,
+            of_shared: vec![Byte::default(); (shared.end - shared.start) as usize],
+            of_global: HashMap::new(),
+            began: 1,
+            era: 1,
+            warp: 0,
+            steps: vec![0; warps],
+        }
+    }
+
+    /// Another warp goes on.
+    pub fn turn_to(&mut self, warp: usize) {
+        self.warp = warp as u8;
+    }
+
+    /// All warps have come to a barrier.
+    pub fn barrier(&mut self) {
+        self.era += 1;
+    }
+
+    /// Lanes of the warp have come to a barrier of theirs.
+    pub fn warp_barrier(&mut self) {
+        let step = &mut self.steps[usize::from(self.warp)];
+        *step = step.wrapping_add(1);
+    }
+
+    /// A lane touches memory of the block, or of the device.
+    pub fn touch(&mut self, lane: usize, at: u64, bytes: usize, how: How) -> Result<(), Fault> {
+        let visit = Visit {
+            era: self.era,
+            step: self.steps[usize::from(self.warp)],
+            warp: self.warp,
+            lane: lane as u8,
+        };
+        let race = |address, other| {
+            let kind = FaultKind::Race { address, other };
+            Err(Fault { kind, lane })
+        };
+        let began = self.began;
+        if self.shared.holds(at, bytes) {
+            let start = (at - self.shared.start) as usize;
+            for (n, byte) in self.of_shared[start..start + bytes].iter_mut().enumerate() {
+                if let Some(other) = byte.touch(visit, how, began) {
+                    return race((start + n) as u64, other);
+                }
+            }
+            return Ok(());
+        }
+        // What is touched is aligned to its size, a power of two and no more than a line.
+        let line = self.of_global.entry(at / LINE as u64).or_default();
+        let start = at as usize % LINE;
+        for (n, byte) in line[start..(start + bytes).min(LINE)]
+            .iter_mut()
+            .enumerate()
+        {
+            if let Some(other) = byte.touch(visit, how, began) {
+                return race(at + n as u64, other);
+            }
+        }
+        Ok(())
+    }
+
+    /// The block has ended: nothing is known of the next one's memory.
+    ///
+    /// # Errors
+    /// The first address of which another block has touched what this one wrote, or written what this one
+    /// touched.
+    pub fn end_block(&mut self, blocks: &Blocks) -> Result<(), FaultKind> {
+        let mut blocks = lock(&blocks.0);
+        for (number, bytes) in self.of_global.drain() {
+            let line = Line::of(&bytes);
+            let others = blocks.entry(number).or_default();
+            let raced = others.races_with(line);
+            if raced != 0 {
+                let address = number * LINE as u64 + u64::from(raced.trailing_zeros());
+                let other = Other::Block;
+                return Err(FaultKind::Race { address, other });
+            }
+            others.read |= line.read;
+            others.written |= line.written;
+            others.atomic |= line.atomic;
+        }
+        self.era += 1;
+        self.began = self.era;
+        self.steps.fill(0);
+        Ok(())
+    }
+}
+
+impl Visit {
+    /// Whether nothing says that this was before `now`.
+    fn races_with(self, now: Self) -> bool {
+        if self.era != now.era {
+            return false;
+        }
+        self.warp != now.warp || self.step == now.step && self.lane != now.lane
+    }
+
+    /// Who was there last, and before with nothing in between.
+    fn and(self, now: Self) -> Self {
+        if self.era != now.era {
+            return now;
+        }
+        if self.warp != now.warp {
+            let warp = SEVERAL;
+            return Self { warp, ..now };
+        }
+        if self.step == now.step && self.lane != now.lane {
+            let lane = SEVERAL;
+            return Self { lane, ..now };
+        }
+        now
+    }
+
+    fn other(self, wrote: bool) -> Other {
+        let known = |number: u8| (number != SEVERAL).then_some(number);
+        Other::Thread {
+            warp: known(self.warp),
+            lane: known(self.lane),
+            wrote,
+        }
+    }
+}
+
+impl Byte {
+    /// Remembers an access, or says what it races with.
+    fn touch(&mut self, now: Visit, how: How, began: u32) -> Option<Other> {
+        if how == How::CopyEnds {
+            (self.written, self.last_write) = (now, Writing::Plain);
+            return None;
+        }
+        let copying = self.last_write == Writing::Copying && self.written.era >= began;
+        let atomics = how == How::Atomic && self.last_write == Writing::Atomic;
+        if copying || !atomics && self.written.races_with(now) {
+            return Some(self.written.other(true));
+        }
+        if how != How::Read && self.read.races_with(now) {
+            return Some(self.read.other(false));
+        }
+        match how {
+            How::Read => {
+                self.block.read = true;
+                self.read = self.read.and(now);
+            }
+            How::Atomic => {
+                self.block.atomic = true;
+                self.written = match atomics {
+                    true => self.written.and(now),
+                    false => now,
+                };
+                self.last_write = Writing::Atomic;
+            }
+            How::Write | How::CopyBegins | How::CopyEnds => {
+                self.block.written = true;
+                self.written = now;
+                self.last_write = match how {
+                    How::CopyBegins => Writing::Copying,
+                    _ => Writing::Plain,
+                };
+            }
+        }
+        None
+    }
+}
+
+impl Line {
+    fn of(bytes: &[Byte; LINE]) -> Self {
+        let bits = |is: fn(&Touched) -> bool| {
+            let set = bytes.iter().enumerate().filter(|(_, b)| is(&b.block));
+            set.fold(0, |bits, (n, _)| bits | 1 << n)
+        };
+        Self {
+            read: bits(|b| b.read),
+            written: bits(|b| b.written),
+            atomic: bits(|b| b.atomic),
+        }
+    }
+
+    /// The bytes of which one of two blocks wrote what the other touched.
+    fn races_with(self, other: Self) -> u32 {
+        let wrote = |a: Self, b: Self| a.written & (b.read | b.written | b.atomic);
+        let atomics = |a: Self, b: Self| a.atomic & b.read;
+        wrote(self, other) | wrote(other, self) | atomics(self, other) | atomics(other, self)
+    }
+}
