@@ -10,9 +10,9 @@
 //! line on stderr that starts with `soft-cuda: `.
 //!
 //! # What it is not
-//! * It says nothing of time: streams are synchronous, and every call is over when it returns. Only what
-//!   NCCL does in a stream is done later, and a call that comes after it in this stream waits.
-//! * Neither streams nor warps run at once; the blocks of a grid do, on a thread per core. A lane that spins
+//! * It says nothing of time. What is enqueued in a stream is done later, as a GPU does, but the program waits
+//!   for what is enqueued in a default stream.
+//! * Warps do not run at once; the blocks of a grid do, on a thread per core. A lane that spins
 //!   until another lane of its warp, or a block that does not run yet, does something spins for ever.
 //! * Of PTX it knows what NVRTC and LLVM make of ordinary kernels. It has no function calls, no TMA, no
 //!   wgmma, no clusters of more than one block, no textures, no double precision matrices; no graphs. What

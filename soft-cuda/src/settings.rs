@@ -63,7 +63,7 @@ pub(crate) fn settings() -> &'static Settings {
         if cfg!(test) {
             // A device for each test of the driver: after a failed kernel a device is of no more use.
             Settings::read(|name| match name {
-                "SOFT_CUDA_DEVICES" => Some("16".to_owned()),
+                "SOFT_CUDA_DEVICES" => Some("18".to_owned()),
                 "SOFT_CUDA_MEMORY" => Some((64 << 20).to_string()),
                 "SOFT_CUDA_NCCL_SECONDS" => Some("8".to_owned()),
                 _ => None,

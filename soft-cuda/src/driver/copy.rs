@@ -1,11 +1,14 @@
-//! "Memory Management": copying and filling, which is over when a call returns.
+//! "Memory Management": copying and filling. As a driver does, a copy with memory of the processor that is not
+//! the driver's own has read it, or has written it, when its call returns.
 #![allow(unsafe_code)] // Exports C functions, and copies between addresses that it is given.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use super::call::{Code, call};
-use super::stream::ready;
+use super::memory::is_pinned;
+use super::queue::{at_once, enqueue};
+use super::stream::{device_of, ready};
 use super::table::{self, Table};
 use super::{Error, Handle};
 use crate::report::say;
@@ -53,22 +56,113 @@ impl Side {
     }
 }
 
-/// # Safety
-/// Host memory must be valid for as many bytes.
-unsafe fn copy(to: Side, from: Side, bytes: usize) -> Result<(), Error> {
-    if bytes == 0 {
-        return Ok(());
+/// Bytes that are copied.
+#[derive(Clone, Copy)]
+struct Piece {
+    to: Side,
+    from: Side,
+    bytes: usize,
+}
+
+impl Piece {
+    /// Refuses device memory that is not all within an allocation, as a driver does before it copies.
+    fn check(&self) -> Result<(), Error> {
+        if self.bytes > 0 {
+            let table = table::read();
+            self.to.checked(&table, self.bytes)?;
+            self.from.checked(&table, self.bytes)?;
+        }
+        Ok(())
     }
-    let table = table::read();
-    let (to, from) = (to.checked(&table, bytes)?, from.checked(&table, bytes)?);
-    let (to, from) = (
-        with_exposed_provenance_mut::<u8>(to),
-        with_exposed_provenance::<u8>(from),
-    );
-    // SAFETY: device memory is within an allocation that is not freed while the table is held; host memory
-    // is the caller's word.
-    unsafe { to.copy_from(from, bytes) };
-    Ok(())
+
+    /// # Safety
+    /// Host memory must be valid for as many bytes.
+    unsafe fn copy(&self) -> Result<(), Error> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        let table = table::read();
+        let to = self.to.checked(&table, self.bytes)?;
+        let from = self.from.checked(&table, self.bytes)?;
+        let (to, from) = (
+            with_exposed_provenance_mut::<u8>(to),
+            with_exposed_provenance::<u8>(from),
+        );
+        // SAFETY: device memory is within an allocation that is not freed while the table is held; host
+        // memory is the caller's word.
+        unsafe { to.copy_from(from, self.bytes) };
+        Ok(())
+    }
+
+    /// Reads memory of the processor that is not the driver's own: it may change as soon as a call returns.
+    ///
+    /// # Safety
+    /// Host memory must be valid for as many bytes.
+    unsafe fn staged(self) -> Staged {
+        let Host(from) = self.from else {
+            return Staged::As(self);
+        };
+        if self.bytes == 0 || is_pinned(from as usize, self.bytes) {
+            return Staged::As(self);
+        }
+        let from = with_exposed_provenance::<u8>(from as usize);
+        // SAFETY: the caller's word.
+        let content = unsafe { std::slice::from_raw_parts(from, self.bytes) }.to_vec();
+        Staged::Read(self.to, content)
+    }
+
+    /// Whether memory of the processor is written that is not the driver's own.
+    fn returns_later(&self) -> bool {
+        match self.to {
+            Host(to) => !is_pinned(to as usize, self.bytes),
+            Device(_) => false,
+        }
+    }
+}
+
+/// What a stream copies when it is its turn.
+enum Staged {
+    As(Piece),
+    Read(Side, Vec<u8>),
+}
+
+impl Staged {
+    /// # Safety
+    /// Host memory must be valid for as many bytes.
+    unsafe fn copy(&self) -> Result<(), Error> {
+        let piece = match self {
+            Self::As(piece) => *piece,
+            Self::Read(to, content) => Piece {
+                to: *to,
+                from: Side::host(content.as_ptr()),
+                bytes: content.len(),
+            },
+        };
+        // SAFETY: the same is promised, or it is this one's own.
+        unsafe { piece.copy() }
+    }
+}
+
+/// Copies in the order of a stream.
+///
+/// # Safety
+/// Host memory must be valid for as many bytes: until this returns, and if the driver gave it out, until the
+/// stream has done it.
+unsafe fn copy(stream: Handle, pieces: &[Piece]) -> Result<(), Error> {
+    let device = device_of(stream)?;
+    pieces.iter().try_for_each(Piece::check)?;
+    if at_once(stream) || pieces.iter().any(Piece::returns_later) {
+        ready(stream)?;
+        // SAFETY: the same is promised.
+        return pieces.iter().try_for_each(|piece| unsafe { piece.copy() });
+    }
+    // SAFETY: the same is promised.
+    let staged = pieces.iter().map(|piece| unsafe { piece.staged() });
+    let staged: Vec<Staged> = staged.collect();
+    // SAFETY: what was not read before is of the device, or given out by the driver, which does not take it
+    // back before the stream has done this.
+    let copy = move || staged.iter().try_for_each(|piece| unsafe { piece.copy() });
+    enqueue(device, stream, copy).map(drop)
 }
 
 fn fill(address: u64, value: u8, bytes: usize) -> Result<(), Error> {
@@ -90,9 +184,8 @@ macro_rules! copies {
             let sides: fn($to, $from) -> (Side, Side) = $sides;
             let (to, from) = sides(to, from);
             call(stringify!($name), || {
-                ready(DEFAULT_STREAM)?;
                 // SAFETY: this function's caller promises the same.
-                unsafe { copy(to, from, bytes) }
+                unsafe { copy(DEFAULT_STREAM, &[Piece { to, from, bytes }]) }
             })
         }
 
@@ -107,9 +200,8 @@ macro_rules! copies {
             let sides: fn($to, $from) -> (Side, Side) = $sides;
             let (to, from) = sides(to, from);
             call(stringify!($later), || {
-                ready(stream)?;
                 // SAFETY: this function's caller promises the same.
-                unsafe { copy(to, from, bytes) }
+                unsafe { copy(stream, &[Piece { to, from, bytes }]) }
             })
         }
     )*};
@@ -159,8 +251,11 @@ pub unsafe extern "C" fn cuMemsetD8Async(
     stream: Handle,
 ) -> Code {
     call("cuMemsetD8Async", || {
-        ready(stream)?;
-        fill(address, value, bytes)
+        if bytes > 0 {
+            Device(address).checked(&table::read(), bytes)?;
+        }
+        let fill = move || fill(address, value, bytes);
+        enqueue(device_of(stream)?, stream, fill).map(drop)
     })
 }
 
@@ -219,13 +314,16 @@ impl Plane {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copied: Option<&Copy2D>, stream: Handle) -> Code {
     call("cuMemcpy2DAsync_v2", || {
-        ready(stream)?;
         let all = copied.ok_or(Error::InvalidValue)?;
-        for row in 0..all.height {
-            let (to, from) = (all.to.row(all.width, row)?, all.from.row(all.width, row)?);
-            // SAFETY: this function's caller promises that host memory is there for every row.
-            unsafe { copy(to, from, all.width)? };
-        }
-        Ok(())
+        let piece = |row| {
+            Ok(Piece {
+                to: all.to.row(all.width, row)?,
+                from: all.from.row(all.width, row)?,
+                bytes: all.width,
+            })
+        };
+        let pieces: Vec<Piece> = (0..all.height).map(piece).collect::<Result<_, _>>()?;
+        // SAFETY: this function's caller promises that host memory is there for every row.
+        unsafe { copy(stream, &pieces) }
     })
 }

@@ -1,21 +1,29 @@
-//! "Event Management": an event is the time of the call that recorded it.
+//! "Event Management": an event is a place in a stream, and the time at which all before it was done.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::ffi::c_uint;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use super::call::{Code, Out, call, put};
 use super::context::{current, usable};
 use super::handles::{Handle, Handles};
-use super::{Error, stream};
+use super::pending::Mark;
+use super::{Error, queue, stream};
 use crate::report::lock;
 
 struct Event {
     device: usize,
     /// Whether it may be asked for the time.
     timed: bool,
-    recorded: Mutex<Option<Instant>>,
+    recorded: Mutex<Option<Record>>,
+}
+
+#[derive(Clone)]
+struct Record {
+    /// None if all before it was done at once.
+    mark: Option<Mark>,
+    time: Arc<OnceLock<Instant>>,
 }
 
 static EVENTS: Handles<Event> = Handles::new(0x3_0000_0000);
@@ -23,9 +31,13 @@ static EVENTS: Handles<Event> = Handles::new(0x3_0000_0000);
 /// `CU_EVENT_DISABLE_TIMING`
 const UNTIMED: c_uint = 2;
 
-/// Refuses what is no event, and a device on which a kernel failed.
-pub(super) fn valid(event: Handle) -> Result<(), Error> {
-    usable(EVENTS.get(event)?.device).map(drop)
+/// What an event waits for. Refuses what is no event, and a device on which a kernel failed.
+pub(super) fn mark(event: Handle) -> Result<Option<Mark>, Error> {
+    let event = EVENTS.get(event)?;
+    usable(event.device)?;
+    Ok(lock(&event.recorded)
+        .as_ref()
+        .and_then(|record| record.mark))
 }
 
 /// An event.
@@ -52,22 +64,39 @@ pub unsafe extern "C" fn cuEventDestroy_v2(event: Handle) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Code {
     call("cuEventRecord", || {
-        stream::ready(stream)?;
-        *lock(&EVENTS.get(event)?.recorded) = Some(Instant::now());
+        let device = stream::device_of(stream)?;
+        let event = EVENTS.get(event)?;
+        let time = Arc::new(OnceLock::new());
+        let taken = time.clone();
+        let take = move || {
+            let _ = taken.set(Instant::now());
+            Ok(())
+        };
+        let mark = queue::enqueue(device, stream, take)?;
+        *lock(&event.recorded) = Some(Record { mark, time });
         Ok(())
     })
 }
 
-/// Whether what was before it is done: it is.
+/// Whether what was before it is done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventQuery(event: Handle) -> Code {
-    call("cuEventQuery", || valid(event))
+    call("cuEventQuery", || match mark(event)? {
+        Some(mark) if !mark.is_done() => Err(Error::NotReady),
+        _ => Ok(()),
+    })
 }
 
-/// Waits for nothing.
+/// Waits for what was before it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(event: Handle) -> Code {
-    call("cuEventSynchronize", || valid(event))
+    call("cuEventSynchronize", || {
+        if let Some(mark) = mark(event)? {
+            mark.wait();
+        }
+        // It may be that something failed.
+        mark(event).map(drop)
+    })
 }
 
 /// Milliseconds between two events.
@@ -75,10 +104,11 @@ pub unsafe extern "C" fn cuEventSynchronize(event: Handle) -> Code {
 pub unsafe extern "C" fn cuEventElapsedTime(out: Out<f32>, start: Handle, end: Handle) -> Code {
     call("cuEventElapsedTime", || {
         let time = |event: Handle| {
-            valid(event)?;
+            mark(event)?;
             let event = EVENTS.get(event)?;
-            let recorded = lock(&event.recorded).filter(|_| event.timed);
-            recorded.ok_or(Error::InvalidHandle)
+            let recorded = lock(&event.recorded).clone().filter(|_| event.timed);
+            let time = recorded.ok_or(Error::InvalidHandle)?.time;
+            time.get().copied().ok_or(Error::NotReady)
         };
         let (start, end) = (time(start)?, time(end)?);
         let took = end.saturating_duration_since(start).as_secs_f32();

@@ -1,4 +1,4 @@
-//! "Execution Control". A launch runs the kernel, so that a mistake of the kernel is the launch's error.
+//! "Execution Control".
 #![allow(unsafe_code)] // Exports C functions, and reads arguments at addresses that it is given.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -9,8 +9,9 @@ use super::call::{Code, Out, call, put};
 use super::context::fail;
 use super::device::{BLOCK, GRID, SHARED_BYTES, SHARED_BYTES_ALLOWED, THREADS};
 use super::module::{Function, function};
-use super::stream::ready;
-use super::{Error, Handle, table};
+use super::queue::enqueue;
+use super::stream::device_of;
+use super::{Error, Handle, priority, table};
 use crate::machine::{FaultKind, Kernel, Launch, LaunchError};
 use crate::ptx::ThreadLimit;
 use crate::report::{say, time};
@@ -180,7 +181,8 @@ pub unsafe extern "C" fn cuLaunchKernel(
     extra: *const *const c_void,
 ) -> Code {
     call("cuLaunchKernel", || {
-        let device = ready(stream)?;
+        priority::raise();
+        let device = device_of(stream)?;
         let function = function(handle)?;
         if !extra.is_null() {
             say("arguments in one piece are not implemented");
@@ -197,6 +199,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
         }
         // SAFETY: this function's caller promises the same.
         let arguments = unsafe { arguments(&function.kernel, parameters) }?;
-        launch(device, &function, grid, block, shared, &arguments)
+        let run = move || launch(device, &function, grid, block, shared, &arguments);
+        enqueue(device, stream, run).map(drop)
     })
 }

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use super::call::{Code, Out, call, put};
 use super::context::current;
 use super::device::device;
+use super::queue::enqueue;
 use super::stream::{device_of, ready};
 use super::table::{self, Owner};
 use super::{Error, Handle, pending};
@@ -58,18 +59,28 @@ pub unsafe extern "C" fn cuMemAlloc_v2(out: Out<u64>, bytes: usize) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(out: Out<u64>, bytes: usize, stream: Handle) -> Code {
     call("cuMemAllocAsync", || {
-        allocate(device_of(stream)?, out, bytes)
+        let device = device_of(stream)?;
+        // What is freed before in a stream can be had.
+        if table::read().free(device) < bytes as u64 {
+            ready(stream)?;
+        }
+        allocate(device, out, bytes)
     })
+}
+
+/// Waits for what the streams have to do that may use some memory.
+fn wait() {
+    // Without a context it is no device's turn.
+    if let Ok(device) = current() {
+        pending::wait_for_device(device);
+    }
 }
 
 /// Frees memory of the device, when its streams have nothing to do.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> Code {
     call("cuMemFree_v2", || {
-        // Without a context it is no device's turn to wait.
-        if let Ok(device) = current() {
-            pending::wait_for_device(device);
-        }
+        wait();
         free(address)
     })
 }
@@ -78,9 +89,15 @@ pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeAsync(address: u64, stream: Handle) -> Code {
     call("cuMemFreeAsync", || {
-        ready(stream)?;
-        free(address)
+        enqueue(device_of(stream)?, stream, move || free(address)).map(drop)
     })
+}
+
+/// Whether these bytes are memory of the processor that the driver gave out.
+pub(super) fn is_pinned(start: usize, bytes: usize) -> bool {
+    let all = lock(&HOST);
+    let before = all.range(..=start).next_back();
+    before.is_some_and(|(_, buffer)| buffer.range().holds(start as u64, bytes))
 }
 
 fn allocate_host(out: Out<usize>, bytes: usize) -> Result<(), Error> {
@@ -110,9 +127,10 @@ pub unsafe extern "C" fn cuMemHostAlloc(out: Out<usize>, bytes: usize, _flags: c
 /// Frees memory of the processor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(address: usize) -> Code {
-    call("cuMemFreeHost", || match lock(&HOST).remove(&address) {
-        Some(_) => Ok(()),
-        None => Err(Error::InvalidValue),
+    call("cuMemFreeHost", || {
+        wait();
+        let freed = lock(&HOST).remove(&address);
+        freed.map(drop).ok_or(Error::InvalidValue)
     })
 }
 

@@ -14,6 +14,8 @@ mod launch;
 mod memory;
 mod module;
 pub(crate) mod pending;
+mod priority;
+mod queue;
 pub(crate) mod stream;
 pub(crate) mod table;
 #[cfg(test)]

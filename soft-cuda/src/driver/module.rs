@@ -6,11 +6,11 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use super::Error;
 use super::call::{Code, Out, call, put};
 use super::context::current;
 use super::handles::{Handle, Handles};
 use super::table::{self, Owner};
+use super::{Error, pending};
 use crate::machine::Kernel;
 use crate::ptx;
 use crate::report::say;
@@ -33,6 +33,7 @@ pub(super) struct Globals {
 }
 
 struct Module {
+    device: usize,
     functions: BTreeMap<String, Handle>,
     globals: Arc<Globals>,
 }
@@ -105,6 +106,7 @@ fn load(image: &[u8]) -> Result<Handle, Error> {
         (name, function)
     };
     Ok(MODULES.add(Module {
+        device,
         functions: kernels.into_iter().map(add).collect(),
         globals: globals.clone(),
     }))
@@ -189,6 +191,8 @@ pub unsafe extern "C" fn cuModuleLoad(out: Out<Handle>, path: *const c_char) -> 
 pub unsafe extern "C" fn cuModuleUnload(module: Handle) -> Code {
     call("cuModuleUnload", || {
         let module = MODULES.remove(module)?;
+        // Its variables go with it.
+        pending::wait_for_device(module.device);
         for &function in module.functions.values() {
             FUNCTIONS.remove(function)?;
         }

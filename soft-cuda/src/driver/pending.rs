@@ -1,75 +1,117 @@
-//! What streams still have to do. The driver's own calls are over when they return, but NCCL's are not: who
-//! comes after them in a stream must wait.
+//! What streams still have to do: kernels, copies, what NCCL does. Each is done after all that was enqueued
+//! before it in its stream.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::Handle;
 use crate::report::lock;
 
-struct Work {
-    device: usize,
-    stream: Handle,
-    /// It failed. It does not count as done, but nobody waits for it.
-    lost: bool,
+/// A stream of a device.
+type Place = (usize, Handle);
+
+/// Whether something failed. It does not count as done, but nobody waits for it, nor for what is behind it.
+type Lost = bool;
+
+/// What is not done, in the order in which it was enqueued.
+struct List {
+    next: u64,
+    streams: BTreeMap<Place, BTreeMap<u64, Lost>>,
 }
 
-impl Work {
-    fn is_in(&self, (device, stream): (usize, Handle)) -> bool {
-        (self.device, self.stream) == (device, one_name(stream))
+static LIST: Mutex<List> = Mutex::new(List {
+    next: 0,
+    streams: BTreeMap::new(),
+});
+static CHANGED: Condvar = Condvar::new();
+
+/// How much a stream may have to do; who enqueues more waits, as with a GPU.
+const MOST: usize = 1024;
+
+/// `CU_STREAM_LEGACY` is the default stream.
+fn place(device: usize, stream: Handle) -> Place {
+    match stream {
+        1 => (device, 0),
+        _ => (device, stream),
     }
 }
 
-type List = BTreeMap<u64, Work>;
+impl List {
+    fn stream(&self, place: Place) -> impl Iterator<Item = (&u64, &Lost)> {
+        self.streams.get(&place).into_iter().flatten()
+    }
 
-/// In the order in which it was enqueued.
-static WORK: Mutex<List> = Mutex::new(List::new());
-static CHANGED: Condvar = Condvar::new();
+    /// Whether a stream has something to do up to this that can still be done.
+    fn is_busy(&self, place: Place, until: u64) -> bool {
+        let first = self.stream(place).next();
+        first.is_some_and(|(&number, &lost)| number <= until && !lost)
+    }
+}
 
-/// `CU_STREAM_LEGACY` is the default stream.
-fn one_name(stream: Handle) -> Handle {
-    match stream {
-        1 => 0,
-        _ => stream,
+/// A place in a stream, which is done when all up to it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    place: Place,
+    number: u64,
+}
+
+impl Mark {
+    /// Whether all up to it is done.
+    pub fn is_done(self) -> bool {
+        let list = lock(&LIST);
+        let first = list.stream(self.place).next();
+        first.is_none_or(|(&number, _)| number > self.number)
+    }
+
+    /// Waits for that, or until it can never be.
+    pub fn wait(self) {
+        drop(wait_while(|list| list.is_busy(self.place, self.number)));
     }
 }
 
 /// Something enqueued in a stream, which is done when this is dropped.
 pub(crate) struct Ticket {
-    number: u64,
-    place: (usize, Handle),
+    mark: Mark,
 }
 
 impl Ticket {
     /// The last place in a stream of a device.
     pub fn take(device: usize, stream: Handle) -> Self {
-        let mut list = lock(&WORK);
-        let number = list.last_key_value().map_or(0, |(last, _)| last + 1);
-        let work = Work {
-            device,
-            stream: one_name(stream),
-            lost: false,
-        };
-        list.insert(number, work);
-        Self {
-            number,
-            place: (device, stream),
-        }
+        let place = place(device, stream);
+        let full = |list: &List| list.streams.get(&place).is_some_and(|s| s.len() >= MOST);
+        let mut list = wait_while(full);
+        let number = list.next;
+        list.next += 1;
+        list.streams.entry(place).or_default().insert(number, false);
+        let mark = Mark { place, number };
+        Self { mark }
+    }
+
+    /// Its place.
+    pub(super) fn mark(&self) -> Mark {
+        self.mark
     }
 
     /// Waits until all before it in its stream is done, or there is no point in waiting; who changes that
     /// calls [`wake`].
     pub fn wait_for_turn(&self, pointless: impl Fn() -> bool) {
-        wait_while(|list| {
-            let mut before = list.range(..self.number);
-            before.any(|(_, work)| work.is_in(self.place)) && !pointless()
-        });
+        let Mark { place, number } = self.mark;
+        drop(wait_while(|list| {
+            let first = list.stream(place).next();
+            first.is_some_and(|(&first, _)| first < number) && !pointless()
+        }));
     }
 
     /// Says that it never gets done.
     pub fn lose(&self) {
-        if let Some(work) = lock(&WORK).get_mut(&self.number) {
-            work.lost = true;
+        let Mark { place, number } = self.mark;
+        let mut list = lock(&LIST);
+        if let Some(lost) = list
+            .streams
+            .get_mut(&place)
+            .and_then(|s| s.get_mut(&number))
+        {
+            *lost = true;
         }
         CHANGED.notify_all();
     }
@@ -77,7 +119,14 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        lock(&WORK).remove(&self.number);
+        let Mark { place, number } = self.mark;
+        let mut list = lock(&LIST);
+        if let Some(stream) = list.streams.get_mut(&place) {
+            stream.remove(&number);
+            if stream.is_empty() {
+                list.streams.remove(&place);
+            }
+        }
         CHANGED.notify_all();
     }
 }
@@ -85,30 +134,35 @@ impl Drop for Ticket {
 /// Makes all that wait look again.
 pub(crate) fn wake() {
     // Who looked before the change, and does not wait yet, holds this.
-    drop(lock(&WORK));
+    drop(lock(&LIST));
     CHANGED.notify_all();
 }
 
-fn wait_while(condition: impl Fn(&List) -> bool) {
-    let list = CHANGED.wait_while(lock(&WORK), |list| condition(list));
-    drop(list.unwrap_or_else(PoisonError::into_inner));
+fn wait_while(condition: impl Fn(&List) -> bool) -> MutexGuard<'static, List> {
+    let list = CHANGED.wait_while(lock(&LIST), |list| condition(list));
+    list.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a stream has something to do, or something that failed.
 pub(super) fn any(device: usize, stream: Handle) -> bool {
-    let list = lock(&WORK);
-    list.values().any(|work| work.is_in((device, stream)))
+    lock(&LIST).stream(place(device, stream)).next().is_some()
 }
 
 /// Waits until a stream has nothing to do that can still be done.
 pub(super) fn wait_for_stream(device: usize, stream: Handle) {
-    wait_while(|list| {
-        let mut in_stream = list.values().filter(|work| work.is_in((device, stream)));
-        in_stream.any(|work| !work.lost)
-    });
+    let place = place(device, stream);
+    drop(wait_while(|list| list.is_busy(place, u64::MAX)));
+}
+
+/// As [`wait_for_stream`], for all streams of a device that are chosen.
+pub(super) fn wait_for_streams(device: usize, chosen: impl Fn(Handle) -> bool) {
+    drop(wait_while(|list| {
+        let mut places = list.streams.keys().copied();
+        places.any(|place| place.0 == device && chosen(place.1) && list.is_busy(place, u64::MAX))
+    }));
 }
 
 /// As [`wait_for_stream`], for all streams of a device.
 pub(super) fn wait_for_device(device: usize) {
-    wait_while(|list| list.values().any(|w| w.device == device && !w.lost));
+    wait_for_streams(device, |_| true);
 }

@@ -1,17 +1,30 @@
-//! "Stream Management": a stream is no more than a handle, since each call does its work at once,
-//! when what NCCL has to do in it is done.
+//! "Stream Management": streams, each of which does one thing after another (`queue`), and the default ones,
+//! which do it while the program waits.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::with_exposed_provenance_mut;
 
 use super::call::{Code, Out, call, put};
 use super::context::{current, usable};
 use super::event;
 use super::handles::{Handle, Handles};
-use super::{Error, pending, table};
+use super::{Error, pending, queue, table};
 
-/// Devices of streams. A thread that waits for a stream need not have a current context.
-static STREAMS: Handles<usize> = Handles::new(0x2_0000_0000);
+struct Stream {
+    /// A thread that waits for a stream need not have a current context.
+    device: usize,
+    /// Whether the default stream waits for it.
+    blocking: bool,
+}
+
+static STREAMS: Handles<Stream> = Handles::new(0x2_0000_0000);
+
+/// `CU_STREAM_NON_BLOCKING`
+const NON_BLOCKING: c_uint = 1;
+
+/// The default stream, under both its names.
+const LEGACY: [Handle; 2] = [0, 1];
 
 /// Streams that are always there: the default one, `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
 const DEFAULT: [Handle; 3] = [0, 1, 2];
@@ -26,22 +39,29 @@ pub(crate) fn device_of(stream: Handle) -> Result<usize, Error> {
     if is_default(stream) {
         return current();
     }
-    usable(*STREAMS.get(stream)?)
+    usable(STREAMS.get(stream)?.device)
 }
 
-/// As [`device_of`], when the stream has nothing to do any more.
+/// As [`device_of`], when the stream has nothing to do any more, nor have those that it waits for.
 pub(super) fn ready(stream: Handle) -> Result<usize, Error> {
     let device = device_of(stream)?;
     pending::wait_for_stream(device, stream);
-    Ok(device)
+    if LEGACY.contains(&stream) {
+        let blocking = |other| STREAMS.get(other).is_ok_and(|stream| stream.blocking);
+        pending::wait_for_streams(device, blocking);
+    }
+    usable(device)
 }
 
 /// A stream.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreate(out: Out<Handle>, _flags: c_uint) -> Code {
+pub unsafe extern "C" fn cuStreamCreate(out: Out<Handle>, flags: c_uint) -> Code {
     call("cuStreamCreate", || {
-        let device = current()?;
-        out.ok_or(Error::InvalidValue)?.write(STREAMS.add(device));
+        let stream = Stream {
+            device: current()?,
+            blocking: flags & NON_BLOCKING == 0,
+        };
+        out.ok_or(Error::InvalidValue)?.write(STREAMS.add(stream));
         Ok(())
     })
 }
@@ -61,7 +81,8 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
     call("cuStreamDestroy_v2", || {
-        pending::wait_for_stream(*STREAMS.get(stream)?, stream);
+        pending::wait_for_stream(STREAMS.get(stream)?.device, stream);
+        queue::end(stream);
         STREAMS.remove(stream).map(drop)
     })
 }
@@ -84,12 +105,19 @@ pub unsafe extern "C" fn cuStreamQuery(stream: Handle) -> Code {
     })
 }
 
-/// Waits for nothing: what was before the event was done when it was recorded.
+/// Makes a stream wait for an event, as it was last recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) -> Code {
     call("cuStreamWaitEvent", || {
-        device_of(stream)?;
-        event::valid(event)
+        let device = device_of(stream)?;
+        let Some(mark) = event::mark(event)? else {
+            return Ok(());
+        };
+        let wait = move || {
+            mark.wait();
+            Ok(())
+        };
+        queue::enqueue(device, stream, wait).map(drop)
     })
 }
 
@@ -127,10 +155,14 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
     data: *mut c_void,
 ) -> Code {
     call("cuLaunchHostFunc", || {
-        ready(stream)?;
+        let device = device_of(stream)?;
         let function = function.ok_or(Error::InvalidValue)?;
-        // SAFETY: the caller says that it can be called with this.
-        unsafe { function(data) };
-        Ok(())
+        let data = data.expose_provenance();
+        let call = move || {
+            // SAFETY: the caller says that it can be called with this, from another thread.
+            unsafe { function(with_exposed_provenance_mut(data)) };
+            Ok(())
+        };
+        queue::enqueue(device, stream, call).map(drop)
     })
 }

@@ -53,8 +53,7 @@ impl Table {
         if bytes == 0 {
             return Err(Error::InvalidValue);
         }
-        let free = settings().memory.saturating_sub(self.used(device));
-        if bytes as u64 > free {
+        if bytes as u64 > self.free(device) {
             return Err(Error::OutOfMemory);
         }
         let buffer = match settings().idle {
@@ -88,6 +87,11 @@ impl Table {
         let of_device = self.allocations.values().filter(|a| a.device == device);
         let bytes = of_device.map(|a| a.buffer.range()).map(|r| r.end - r.start);
         bytes.sum()
+    }
+
+    /// Bytes of a device that are not.
+    pub fn free(&self, device: usize) -> u64 {
+        settings().memory.saturating_sub(self.used(device))
     }
 
     /// Refuses what is not all within one allocation.

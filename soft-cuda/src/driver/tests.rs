@@ -4,6 +4,7 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null;
+use std::sync::{Condvar, Mutex};
 
 use super::*;
 
@@ -181,7 +182,9 @@ fn after_an_illegal_address_a_device_is_of_no_use() {
     let data = allocate(64).unwrap();
     // SAFETY: pointers are of this function.
     let stream = get(|out| unsafe { cuStreamCreate(out, 0) }).unwrap();
-    assert_eq!(triple(kernel, 1, 32, data, 17, stream), 700);
+    assert_eq!(triple(kernel, 1, 32, data, 17, stream), 0);
+    // SAFETY: there are no pointers.
+    assert_eq!(unsafe { cuStreamSynchronize(stream) }, 700);
     assert_eq!(triple(kernel, 1, 32, data, 1, stream), 700);
     assert_eq!(upload(data, &[1]), 700);
     assert_eq!(allocate(4), Err(700));
@@ -194,6 +197,105 @@ fn after_an_illegal_address_a_device_is_of_no_use() {
     }
     start(4);
     assert_eq!(triple(kernel, 1, 32, data + 1, 1, 0), 716);
+}
+
+/// What a stream waits for until it is opened.
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    const fn closed() -> Self {
+        Self(Mutex::new(false), Condvar::new())
+    }
+
+    fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+
+    /// Makes a stream wait for it.
+    fn close(&'static self, stream: Handle) {
+        unsafe extern "C" fn wait(gate: *mut c_void) {
+            // SAFETY: it is a gate that is always there.
+            let Gate(open, changed) = unsafe { &*gate.cast::<Gate>() };
+            drop(changed.wait_while(open.lock().unwrap(), |open| !*open));
+        }
+        let gate = std::ptr::from_ref(self).cast_mut().cast();
+        // SAFETY: it can be called with this.
+        assert_eq!(unsafe { cuLaunchHostFunc(stream, Some(wait), gate) }, 0);
+    }
+}
+
+#[test]
+fn what_is_enqueued_is_done_later_and_in_order() {
+    static GATE: Gate = Gate::closed();
+    start(16);
+    let kernel = function(load(PTX).unwrap(), c"triple").unwrap();
+    let data = allocate(16).unwrap();
+    // SAFETY: pointers are of this function, and there are as many bytes as said.
+    unsafe {
+        let stream = get(|out| cuStreamCreate(out, 1)).unwrap();
+        let other = get(|out| cuStreamCreate(out, 1)).unwrap();
+        let event = get(|out| cuEventCreate(out, 0)).unwrap();
+        let pinned = get(|out| cuMemAllocHost_v2(out, 16)).unwrap();
+        let pinned: *mut u32 = std::ptr::with_exposed_provenance_mut(pinned);
+        pinned.write_bytes(0, 4);
+        GATE.close(stream);
+        let mut words = [1u32, 2, 3, 4];
+        let from = words.as_ptr().cast();
+        assert_eq!(cuMemcpyHtoDAsync_v2(data, from, 16, stream), 0);
+        // It was read: only what the driver gave out is read later.
+        words.fill(9);
+        assert_eq!(triple(kernel, 1, 32, data, 3, stream), 0);
+        assert_eq!(cuEventRecord(event, stream), 0);
+        // The other stream goes on where the first one is then.
+        assert_eq!(cuStreamWaitEvent(other, event, 0), 0);
+        assert_eq!(triple(kernel, 1, 32, data, 2, other), 0);
+        assert_eq!(cuMemcpyDtoHAsync_v2(pinned.cast(), data, 16, other), 0);
+        assert_eq!(cuMemFreeAsync(data, other), 0);
+        for waits in [stream, other] {
+            assert_eq!(cuStreamQuery(waits), 600);
+        }
+        assert_eq!(cuEventQuery(event), 600);
+        assert_eq!(get(|out| cuEventElapsedTime(out, event, event)), Err(600));
+        assert_eq!(pinned.read(), 0);
+        GATE.open();
+        assert_eq!(cuEventSynchronize(event), 0);
+        assert_eq!((cuEventQuery(event), cuStreamQuery(stream)), (0, 0));
+        assert_eq!(cuStreamSynchronize(other), 0);
+        assert_eq!(std::slice::from_raw_parts(pinned, 4), [9, 18, 9, 4]);
+        assert_eq!(cuMemFree_v2(data), 1);
+        assert_eq!(cuMemFreeHost(pinned.expose_provenance()), 0);
+        assert_eq!(
+            (cuStreamDestroy_v2(stream), cuStreamDestroy_v2(other)),
+            (0, 0)
+        );
+    }
+}
+
+#[test]
+fn the_default_stream_waits_for_those_that_block_it() {
+    static GATES: [Gate; 2] = [Gate::closed(), Gate::closed()];
+    start(17);
+    let data = allocate(4).unwrap();
+    // SAFETY: pointers are of this function.
+    unsafe {
+        let [blocking, free] = [0, 1].map(|flags| get(|out| cuStreamCreate(out, flags)).unwrap());
+        GATES[0].close(blocking);
+        assert_eq!(cuMemsetD8Async(data, 7, 4, blocking), 0);
+        GATES[1].close(free);
+        let opener = std::thread::spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            GATES[0].open();
+        });
+        let mut out = [0];
+        assert_eq!(download(data, &mut out), 0);
+        assert_eq!(out, [0x0707_0707]);
+        opener.join().unwrap();
+        assert_eq!((cuStreamQuery(blocking), cuStreamQuery(free)), (0, 600));
+        GATES[1].open();
+        assert_eq!(cuCtxSynchronize(), 0);
+        assert_eq!(cuStreamQuery(free), 0);
+    }
 }
 
 #[test]

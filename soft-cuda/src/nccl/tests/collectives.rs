@@ -135,6 +135,7 @@ fn all<T: Mean>(device: c_int) {
                 OPERATIONS.for_each(|operation| reductions::<T>(rank, count, operation));
                 copies::<T>(rank, count);
             }
+            assert_eq!(rank.synchronize(), 0);
             assert_eq!((rank.query(), rank.error()), (0, Ok(0)));
             assert_eq!(rank.destroy(), 0);
         });

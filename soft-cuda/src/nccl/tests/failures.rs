@@ -49,7 +49,8 @@ fn a_stream_is_not_ready_while_a_rank_is_missing() {
         unsafe {
             let event = get(|out| cuEventCreate(out, 0)).unwrap();
             assert_eq!(cuEventRecord(event, rank.stream), 0);
-            assert_eq!((rank.query(), cuCtxSynchronize()), (0, 0));
+            assert_eq!((cuCtxSynchronize(), rank.query()), (0, 0));
+            assert_eq!(cuEventQuery(event), 0);
         }
         assert_eq!(download::<f32>(memory, 5, rank.stream), [4.0; 5]);
         assert_eq!(rank.destroy(), 0);

@@ -62,7 +62,7 @@ fn world(device: c_int, size: usize, work: impl Fn(&Rank) + Sync) {
                 start(device);
                 let comm = init(id, size, rank).unwrap();
                 // SAFETY: the pointer is of this function.
-                let stream = get(|out| unsafe { cuStreamCreate(out, 0) }).unwrap();
+                let stream = get(|out| unsafe { cuStreamCreate(out, 1) }).unwrap();
                 let rank = Rank {
                     rank,
                     size,
