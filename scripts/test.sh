@@ -295,8 +295,9 @@ test_gpu() {
 # The same on a CUDA driver in software, with kernels compiled by NVRTC: every rank has a device of its own.
 test_cuda() {
   local begin=$SECONDS features=$1 code=0 bench=${CARGO_TARGET_DIR:-target}/release/bench
-  # Tensor cores are interpreted number by number.
-  local runner="target.'cfg(all())'.runner = ['$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$((2 * limit))']"
+  # Where kernels are tested, races of their threads are looked for too. Tensor cores are interpreted number by number.
+  local watched='case $PWD in */kernels | */models) export SOFT_CUDA_RACES=1 ;; esac; exec "$@"'
+  local runner="target.'cfg(all())'.runner = ['bash', '-c', '$watched', 'watched', '$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$((2 * limit))']"
   BURN_DIST_TEST_DEVICE=cuda SOFT_CUDA_DEVICES=4 cargo test --release --workspace --no-fail-fast --features "$features" \
     --config "$runner" --lib --bin trainer --bin bench --test devices -- --show-output device:: gpu resident fused soft_cuda \
     --skip a_machine_without_a_driver || code=$?
