@@ -265,6 +265,14 @@ install_vulkan() {
   return 1
 }
 
+# How tests run in the folder of a package. Ranks that are threads ask again and again whether the device that they
+# share is done, and take the processors from other tests. Where kernels are tested, races in them are looked for too.
+by_package='case $PWD in
+  */burn-dist) export RUST_TEST_THREADS=1 ;;
+  */kernels | */models) export SOFT_CUDA_RACES=1 ;;
+esac; exec "$@"'
+by_package=${by_package//$'\n'/ }
+
 test_gpu() {
   local begin=$SECONDS features=trainer/wgpu,bench/wgpu prepared
   if prepared=$(scripts/cuda-llvm.sh); then
@@ -275,7 +283,7 @@ test_gpu() {
   fi
   # Mesa's EGL says in every process that it has none otherwise.
   export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp}
-  local runner="target.'cfg(all())'.runner = ['timeout', '--verbose', '-k', '10', '$limit']" code=0
+  local runner="target.'cfg(all())'.runner = ['bash', '-c', '$by_package', 'run', 'timeout', '--verbose', '-k', '10', '$limit']" code=0
   local tests=(cargo test --release --workspace --no-fail-fast --features "$features" --config "$runner"
     --lib --bin trainer --bin bench --test devices)
   timeout "$gpu_build" "${tests[@]}" --no-run || code=$?
@@ -295,9 +303,8 @@ test_gpu() {
 # The same on a CUDA driver in software, with kernels compiled by NVRTC: every rank has a device of its own.
 test_cuda() {
   local begin=$SECONDS features=$1 code=0 bench=${CARGO_TARGET_DIR:-target}/release/bench
-  # Where kernels are tested, races of their threads are looked for too. Tensor cores are interpreted number by number.
-  local watched='case $PWD in */kernels | */models) export SOFT_CUDA_RACES=1 ;; esac; exec "$@"'
-  local runner="target.'cfg(all())'.runner = ['bash', '-c', '$watched', 'watched', '$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$((2 * limit))']"
+  # Tensor cores are interpreted number by number.
+  local runner="target.'cfg(all())'.runner = ['bash', '-c', '$by_package', 'run', '$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$((2 * limit))']"
   BURN_DIST_TEST_DEVICE=cuda SOFT_CUDA_DEVICES=4 cargo test --release --workspace --no-fail-fast --features "$features" \
     --config "$runner" --lib --bin trainer --bin bench --test devices -- --show-output device:: gpu resident fused soft_cuda \
     --skip a_machine_without_a_driver || code=$?

@@ -190,11 +190,8 @@ impl<'m> Memory<'m> {
             return fault(FaultKind::Misaligned { address, bytes });
         }
         if self.allows(private, lane, space, at, bytes) {
-            if self.is_common(private, lane, space, at, bytes) {
-                self.count(private, at, bytes);
-                if let Some(watch) = &mut private.watch {
-                    watch.touch(lane, at, bytes, how)?;
-                }
+            if private.counter.is_some() || private.watch.is_some() {
+                self.note(private, lane, space, at, bytes, how)?;
             }
             return Ok(Place {
                 at,
@@ -205,28 +202,28 @@ impl<'m> Memory<'m> {
         fault(FaultKind::IllegalAddress { address, bytes })
     }
 
-    /// Whether it is other threads' memory too, if somebody wants to know.
-    #[inline]
-    fn is_common(
+    /// Tells of an access who wants to know.
+    fn note(
         &self,
-        private: &Private,
+        private: &mut Private,
         lane: usize,
         space: Space,
         at: u64,
         bytes: usize,
-    ) -> bool {
-        let wanted = private.counter.is_some() || private.watch.is_some();
-        wanted
-            && !self.parameters.holds(at, bytes)
-            && !private.of_lane(lane).holds(at, bytes)
-            && !matches!(space, Space::Param | Space::Local)
-    }
-
-    #[inline]
-    fn count(&self, private: &mut Private, at: u64, bytes: usize) {
+        how: How,
+    ) -> Result<(), Fault> {
+        if space == Space::Param || self.parameters.holds(at, bytes) {
+            return Ok(());
+        }
         if let Some(counter) = &mut private.counter {
             let shared = self.shared.holds(at, bytes);
             counter.touch(Touched { shared, at, bytes });
+        }
+        // A lane's local memory is its own.
+        let local = space == Space::Local || private.of_lane(lane).holds(at, bytes);
+        match &mut private.watch {
+            Some(watch) if !local => watch.touch(lane, at, bytes, how),
+            _ => Ok(()),
         }
     }
 
