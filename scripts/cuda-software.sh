@@ -44,7 +44,7 @@ prepare() {
   ln -sfn libcuda.so.1 "$libraries/libcuda.so"
   ln -sfn libcuda.so.1 "$libraries/libnccl.so.2"
   ln -sfn libcuda.so.1 "$libraries/libnvrtc.so"
-  # Kernels that nobody has compiled for long are those of older sources.
+  # Kernels that nobody has asked for in two weeks are those of older sources.
   [[ ! -d $kept ]] || find "$kept" -name '*.ptx' -atime +14 -delete
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +32,18 @@ pub(crate) fn count(call: &'static str) {
         at_exit();
         *lock(&CALLS).entry(call).or_default() += 1;
     }
+}
+
+/// Does what a call is for, or something that was enqueued. A panic stays within it.
+pub(crate) fn contained<E>(
+    name: &str,
+    panicked: E,
+    work: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        say(format_args!("{name}: a mistake of soft-cuda itself"));
+        Err(panicked)
+    })
 }
 
 /// Adds to the time of a kernel.

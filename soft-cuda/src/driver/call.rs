@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Error;
 use crate::report;
@@ -16,14 +15,8 @@ pub type Out<'o, T> = Option<&'o mut MaybeUninit<T>>;
 /// Does what a call is for.
 pub(super) fn call(name: &'static str, work: impl FnOnce() -> Result<(), Error>) -> Code {
     report::count(name);
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(())) => 0,
-        Ok(Err(error)) => error as Code,
-        Err(_) => {
-            report::say(format_args!("{name}: a mistake of soft-cuda itself"));
-            Error::Unknown as Code
-        }
-    }
+    let done = report::contained(name, Error::Unknown, work);
+    done.map_or_else(|error| error as Code, |()| 0)
 }
 
 /// Gives a caller a result.

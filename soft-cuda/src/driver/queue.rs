@@ -5,7 +5,6 @@
 //! run (`SOFT_CUDA_IDLE`, `SOFT_CUDA_COUNTS`), since there the time that calls take is of interest.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -14,7 +13,7 @@ use super::context::{fail, usable};
 use super::pending::{Mark, Ticket};
 use super::stream::{is_default, ready};
 use super::{Error, Handle, priority};
-use crate::report::{lock, say};
+use crate::report::{contained, lock, say};
 use crate::settings::settings;
 
 /// Something that a stream has to do. A failure makes the device useless.
@@ -85,16 +84,9 @@ fn serve(device: usize, all: &Receiver<(Work, Ticket)>) {
         ticket.wait_for_turn(|| false);
         // After a failure nothing more is done on a device.
         if usable(device).is_ok()
-            && let Err(error) = catching(work)
+            && let Err(error) = contained("a stream", Error::Unknown, work)
         {
             fail(device, error);
         }
     }
-}
-
-fn catching(work: Work) -> Result<(), Error> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        say("a mistake of soft-cuda itself");
-        Err(Error::Unknown)
-    })
 }

@@ -5,14 +5,13 @@
 #![allow(clippy::missing_safety_doc)] // For each, pointers are null or what NVRTC's manual says.
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 use super::compiler::{Code, Compiler, Failure};
 use super::kept;
 use crate::driver::handles::Handles;
 use crate::driver::{Handle, Out};
-use crate::report::{count, lock, say};
+use crate::report::{contained, count, lock, say};
 use crate::settings::settings;
 
 const INVALID_INPUT: Code = 3;
@@ -37,14 +36,7 @@ static PROGRAMS: Handles<Program> = Handles::new(0x7_0000_0000);
 /// Does what a call is for. A panic stays within it.
 fn call(name: &'static str, work: impl FnOnce() -> Result<(), Code>) -> Code {
     count(name);
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(())) => 0,
-        Ok(Err(code)) => code,
-        Err(_) => {
-            say(format_args!("{name}: a mistake of soft-cuda itself"));
-            INTERNAL
-        }
-    }
+    contained(name, INTERNAL, work).map_or_else(|code| code, |()| 0)
 }
 
 fn put<T>(out: Out<'_, T>, value: T) -> Result<(), Code> {
