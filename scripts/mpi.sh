@@ -2,7 +2,7 @@
 # Builds with the feature `mpi` against each MPI library that is installed, and tests what was built.
 #
 #   mpi.sh build NAME FOLDER   builds against NAME (openmpi or mpich) and copies what was
-#                              built to FOLDER: trainer-NAME, bench-NAME, conformance-NAME
+#                              built to FOLDER: trainer-NAME, conformance-NAME
 #   mpi.sh test NAME FOLDER    runs the conformance suite of that build under its own mpirun
 #   mpi.sh list                names the libraries that are installed
 set -euo pipefail
@@ -43,14 +43,13 @@ build() {
   # The bindings do not notice that another library is wanted.
   cargo clean --release -p mpi-sys -p mpi 2>/dev/null || true
   export MPICC=$mpicc
-  cargo build --release --workspace --features trainer/mpi,bench/mpi
+  cargo build --release --workspace --features trainer/mpi --bin trainer
   binary=$(cargo test --release --workspace --features trainer/mpi --test conformance_mpi \
     --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*conformance_mpi[^"]*\)".*/\1/p' | tail -n 1)
   [[ -x $binary ]] || fail "cargo names no conformance suite"
   cp "$binary" "$folder/conformance-$name"
   cp "$(dirname "$binary")/../trainer" "$folder/trainer-$name"
-  cp "$(dirname "$binary")/../bench" "$folder/bench-$name"
 }
 
 run_tests() {

@@ -226,7 +226,7 @@ test_cluster() {
   # The lints of what only these builds contain.
   cargo build --release --workspace &&
     cp "${CARGO_TARGET_DIR:-target}/release/trainer" "$programs/trainer-plain" &&
-    MPICC=mpicc.openmpi cargo clippy --release --workspace --all-targets --features trainer/mpi -- -D warnings &&
+    MPICC=mpicc.openmpi cargo clippy --release --workspace --all-targets --features trainer/mpi,bench/mpi -- -D warnings &&
     for name in openmpi mpich; do
       scripts/mpi.sh build "$name" "$programs" && scripts/mpi.sh test "$name" "$programs" || return 1
     done &&

@@ -4,8 +4,9 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use fast_image_resize::images::Image;
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder};
 
@@ -26,15 +27,12 @@ pub(super) struct Target {
 pub(super) fn decode(path: &Path, target: Target, planes: &mut [u8]) -> Result<(), String> {
     let image = contained(|| decode_upright(path))?;
     let (width, height) = (image.width(), image.height());
-    let bytes = match target.channels {
-        1 => to_grey(image),
-        _ => to_rgb(image),
-    };
-    let resized = resize(bytes, width, height, target)?;
-    match target.channels {
-        1 => planes.copy_from_slice(&resized),
-        _ => separate(&resized, planes),
+    if target.channels == 1 {
+        return resize::<U8>(&to_grey(image), width, height, target, planes);
     }
+    let mut resized = vec![0; planes.len()];
+    resize::<U8x3>(&to_rgb(image), width, height, target, &mut resized)?;
+    separate(&resized, planes);
     Ok(())
 }
 
@@ -99,26 +97,30 @@ fn brightness([red, green, blue]: [u8; 3]) -> u8 {
 
 /// Scales the shorter side to `target.resize` and cuts out the centre, in one step: only what
 /// remains is computed. Sizes and offsets are rounded as torchvision rounds them.
-fn resize(bytes: Vec<u8>, width: u32, height: u32, target: Target) -> Result<Vec<u8>, String> {
+///
+/// For one kind of pixels, since the library's function for all of them is compiled for each of 13.
+fn resize<P: PixelTrait>(
+    pixels: &[u8],
+    width: u32,
+    height: u32,
+    target: Target,
+    resized: &mut [u8],
+) -> Result<(), String> {
     let failed = |reason: String| format!("it cannot be resized ({reason})");
-    let kind = match target.channels {
-        1 => PixelType::U8,
-        _ => PixelType::U8x3,
-    };
     let shorter = width.min(height);
     let (left, wide) = cut(width, shorter, target);
     let (top, high) = cut(height, shorter, target);
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
         .crop(left, top, wide, high);
-    let source = Image::from_vec_u8(width, height, bytes, kind);
+    let source = TypedImageRef::<P>::from_buffer(width, height, pixels);
     let source = source.map_err(|error| failed(error.to_string()))?;
     let size = target.size as u32;
-    let mut resized = Image::new(size, size, kind);
+    let resized = TypedImage::<P>::from_buffer(size, size, resized);
+    let mut resized = resized.map_err(|error| failed(error.to_string()))?;
     Resizer::new()
-        .resize(&source, &mut resized, &options)
-        .map_err(|error| failed(error.to_string()))?;
-    Ok(resized.into_vec())
+        .resize_typed(&source, &mut resized, &options)
+        .map_err(|error| failed(error.to_string()))
 }
 
 /// Where along a side of `len` pixels the cut starts, and how long it is, both before scaling.
