@@ -266,12 +266,16 @@ install_vulkan() {
 }
 
 # How tests run in the folder of a package. Ranks that are threads ask again and again whether the device that they
-# share is done, and take the processors from other tests. Where kernels are tested, races in them are looked for too.
+# share is done, and take the processors from other tests; on CUDA in software kernels go before who asks. Where kernels
+# are tested, races in them are looked for too.
 by_package='case $PWD in
-  */burn-dist) export RUST_TEST_THREADS=1 ;;
+  */burn-dist) [[ ${BURN_DIST_TEST_DEVICE:-} == cuda ]] || export RUST_TEST_THREADS=1 ;;
   */kernels | */models) export SOFT_CUDA_RACES=1 ;;
 esac; exec "$@"'
 by_package=${by_package//$'\n'/ }
+
+# What a build for GPUs changes; programs and all other tests have been tested without.
+of_gpus=(--workspace --exclude datasets --exclude soft-cuda --lib --test devices --no-fail-fast)
 
 test_gpu() {
   local begin=$SECONDS features=trainer/wgpu,bench/wgpu prepared
@@ -284,8 +288,7 @@ test_gpu() {
   # Mesa's EGL says in every process that it has none otherwise.
   export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp}
   local runner="target.'cfg(all())'.runner = ['bash', '-c', '$by_package', 'run', 'timeout', '--verbose', '-k', '10', '$limit']" code=0
-  local tests=(cargo test --release --workspace --no-fail-fast --features "$features" --config "$runner"
-    --lib --bin trainer --bin bench --test devices)
+  local tests=(cargo test --release "${of_gpus[@]}" --features "$features" --config "$runner")
   timeout "$gpu_build" "${tests[@]}" --no-run || code=$?
   if [[ $code -eq 124 ]]; then
     say "GPUs: not built in $gpu_build s (GPU_BUILD_SECONDS); what is built is kept for the next time"
@@ -305,9 +308,9 @@ test_cuda() {
   local begin=$SECONDS features=$1 code=0 bench=${CARGO_TARGET_DIR:-target}/release/bench
   # Tensor cores are interpreted number by number.
   local runner="target.'cfg(all())'.runner = ['bash', '-c', '$by_package', 'run', '$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$((2 * limit))']"
-  BURN_DIST_TEST_DEVICE=cuda SOFT_CUDA_DEVICES=4 cargo test --release --workspace --no-fail-fast --features "$features" \
-    --config "$runner" --lib --bin trainer --bin bench --test devices -- --show-output device:: gpu resident fused soft_cuda \
-    --skip a_machine_without_a_driver || code=$?
+  BURN_DIST_TEST_DEVICE=cuda SOFT_CUDA_DEVICES=4 cargo test --release "${of_gpus[@]}" --features "$features" \
+    --config "$runner" -- --show-output device:: gpu resident zero::fused soft_cuda --skip a_machine_without_a_driver ||
+    code=$?
   cargo build --release --workspace --bins --features "$features" || code=$?
   local golden=$PWD/models/tests/golden script=$PWD/scripts/cuda-software.sh folder
   bench=$(realpath "$bench")

@@ -28,6 +28,16 @@ pub(crate) fn gelu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
     takes(x).then(|| gpu::gelu(x.clone()))
 }
 
+/// ReLU.
+pub(crate) fn relu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
+    takes(x).then(|| gpu::relu(x.clone()))
+}
+
+/// ReLU of `x + y`.
+pub(crate) fn add_relu<const D: usize>(x: &Tensor<D>, y: &Tensor<D>) -> Option<Tensor<D>> {
+    takes(x).then(|| gpu::add_relu(x.clone(), y.clone()))
+}
+
 /// Attention of as many heads among the queries, keys and values in `qkv`, \[batch, tokens, 3 · features\].
 pub(crate) fn attention(qkv: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
     takes(qkv).then(|| gpu::attention(qkv.clone(), heads))

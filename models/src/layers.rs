@@ -100,6 +100,24 @@ pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     activation::gelu(x)
 }
 
+/// ReLU.
+pub(crate) fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    #[cfg(own_gpu)]
+    if let Some(out) = gpu::relu(&x) {
+        return out;
+    }
+    activation::relu(x)
+}
+
+/// ReLU of `x + y`.
+pub(crate) fn add_relu<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
+    #[cfg(own_gpu)]
+    if let Some(out) = gpu::add_relu(&x, &y) {
+        return out;
+    }
+    activation::relu(x + y)
+}
+
 /// A convolution, and what is added to it.
 pub(crate) fn conv2d(conv: &Conv2d, x: Tensor<4>, plus: Option<Tensor<4>>) -> Tensor<4> {
     #[cfg(own_gpu)]

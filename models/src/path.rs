@@ -13,7 +13,6 @@ use burn::module::Param;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
 use burn::nn::{Dropout, Linear};
-use burn::tensor::activation::relu;
 use burn::tensor::{FloatDType, Tensor};
 use burn_dist::autograd::full_precision;
 use kernels::ConvMethod;
@@ -73,7 +72,7 @@ impl<const D: usize> Then<D> {
     /// The same for a layer that adds.
     fn apply_to(self, layer: impl FnOnce(Option<Tensor<D>>) -> Tensor<D>) -> Tensor<D> {
         let x = layer(self.plus);
-        if self.relu { relu(x) } else { x }
+        if self.relu { layers::relu(x) } else { x }
     }
 }
 
@@ -227,7 +226,7 @@ impl Path {
     pub fn add_relu<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Own { .. } => own::add(a, b, true),
-            Self::Burn => relu(a + b),
+            Self::Burn => layers::add_relu(a, b),
         }
     }
 

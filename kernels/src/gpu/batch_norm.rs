@@ -120,9 +120,10 @@ struct BatchNorm {
 impl Operation<3> for BatchNorm {
     fn forward(&self, [x, weight, bias]: [CubeTensor; 3]) -> CubeTensor {
         let x = Matrix::of_images(x);
-        let lines = self
-            .lines
-            .get_or_init(|| channels::moments(&x, [weight, bias], self.epsilon));
+        let lines = self.lines.get_or_init(|| {
+            let parameters = [weight, bias].map(into_contiguous);
+            channels::moments(&x, parameters, self.epsilon)
+        });
         channels::normalise(&x, lines, self.relu).into_images()
     }
 

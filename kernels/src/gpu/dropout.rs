@@ -24,7 +24,6 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
     let operation = Dropout {
         key: primitive(key),
         rate,
-        are_images: D == 4,
     };
     apply(Arc::new(operation), x)
 }
@@ -41,17 +40,11 @@ const ROUNDS: u32 = 10;
 struct Dropout {
     key: CubeTensor,
     rate: f64,
-    /// Whether the values are \[batch, channels, height, width\], whose channels lie last where convolutions
-    /// left them so.
-    are_images: bool,
 }
 
 impl Dropout {
     fn of(&self, values: CubeTensor) -> CubeTensor {
-        let values = match self.are_images {
-            true => Matrix::of_images(values),
-            false => Matrix::new(values),
-        };
+        let values = Matrix::of_values(values);
         let (vectors, out) = (values.rows() * values.row_vectors(), values.empty_like());
         // SAFETY: every unit writes a vector of its own, if there is one; the key has both numbers.
         unsafe {
@@ -72,10 +65,7 @@ impl Dropout {
                 values.elem(),
             );
         }
-        match self.are_images {
-            true => out.into_images(),
-            false => out.into_tensor(),
-        }
+        out.into_values()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Tensor;
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::matrix::Matrix;
@@ -52,7 +53,7 @@ struct Kept {
 
 impl Operation<3> for LayerNorm {
     fn forward(&self, [x, weight, bias]: [CubeTensor; 3]) -> CubeTensor {
-        let x = Matrix::new(x);
+        let (x, [weight, bias]) = (Matrix::new(x), [weight, bias].map(into_contiguous));
         let (out, moments) = tokens::normalise(&x, [&weight, &bias], self.epsilon);
         self.kept.get_or_init(|| Kept { weight, moments });
         out.into_tensor()

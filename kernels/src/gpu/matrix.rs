@@ -37,6 +37,22 @@ impl Matrix {
         permute_nhwc_to_nchw(self.tensor)
     }
 
+    /// Of values that are computed each by itself: images \[batch, channels, height, width\] as [`Self::of_images`].
+    pub fn of_values(values: CubeTensor) -> Self {
+        match values.meta.shape().num_dims() {
+            4 => Self::of_images(values),
+            _ => Self::new(values),
+        }
+    }
+
+    /// In the order of dimensions that [`Self::of_values`] was given.
+    pub fn into_values(self) -> CubeTensor {
+        match self.tensor.meta.shape().num_dims() {
+            4 => self.into_images(),
+            _ => self.tensor,
+        }
+    }
+
     /// As it was given.
     pub fn into_tensor(self) -> CubeTensor {
         self.tensor

@@ -20,6 +20,7 @@ mod mean;
 mod multi_tensor;
 mod operation;
 mod optimizer;
+mod relu;
 mod rows;
 mod softmax;
 mod split;
@@ -41,6 +42,7 @@ pub use layer_norm::layer_norm;
 pub use max_pool::{PoolOptions, max_pool2d};
 pub use mean::mean_of_pixels;
 pub use optimizer::{AdamStep, SgdStep, adam, blend, sgd, sgd_momentum};
+pub use relu::{add_relu, relu};
 pub use softmax::softmax;
 pub use squares::sums_of_squares;
 

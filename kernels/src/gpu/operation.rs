@@ -13,13 +13,12 @@ use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Cube, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Tensor};
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 /// What is computed, forward and backward. What backward needs beside the first input, forward keeps
 /// in here; it may run a second time, where a result was not kept.
 pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
-    /// The result. All inputs but the first are contiguous.
+    /// The result.
     fn forward(&self, inputs: [CubeTensor; N]) -> CubeTensor;
 
     /// The gradients of the inputs for that of the result, in their order; that of the first only if
@@ -43,6 +42,16 @@ pub(super) fn apply<const D: usize, const R: usize>(
     Tensor::from_dispatch(Dispatch::unary(x.into_dispatch(), operation))
 }
 
+/// The result of `operation` for `x` and `y`.
+pub(super) fn apply_to_both<const D: usize>(
+    operation: Arc<dyn Operation<2>>,
+    x: Tensor<D>,
+    y: Tensor<D>,
+) -> Tensor<D> {
+    let (x, y) = (x.into_dispatch(), y.into_dispatch());
+    Tensor::from_dispatch(Dispatch::binary(x, y, operation))
+}
+
 /// The result of `operation` for `x`, a weight and a bias, which are read in `f32`.
 pub(super) fn apply_with<const D: usize>(
     operation: Arc<dyn Operation<3>>,
@@ -58,6 +67,12 @@ pub(super) fn apply_with<const D: usize>(
 pub(super) trait OperationOps: Backend {
     fn unary(x: FloatTensor<Self>, operation: Arc<dyn Operation<1>>) -> FloatTensor<Self>;
 
+    fn binary(
+        x: FloatTensor<Self>,
+        y: FloatTensor<Self>,
+        operation: Arc<dyn Operation<2>>,
+    ) -> FloatTensor<Self>;
+
     fn layer(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -71,19 +86,35 @@ impl OperationOps for Cube {
         operation.forward([x])
     }
 
+    fn binary(
+        x: FloatTensor<Self>,
+        y: FloatTensor<Self>,
+        operation: Arc<dyn Operation<2>>,
+    ) -> FloatTensor<Self> {
+        operation.forward([x, y])
+    }
+
     fn layer(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         operation: Arc<dyn Operation<3>>,
     ) -> FloatTensor<Self> {
-        operation.forward(contiguous([x, weight, bias]))
+        operation.forward([x, weight, bias])
     }
 }
 
 impl<C: CheckpointStrategy> OperationOps for Autodiff<Cube, C> {
     fn unary(x: FloatTensor<Self>, operation: Arc<dyn Operation<1>>) -> FloatTensor<Self> {
         record::<C, 1>([x], operation)
+    }
+
+    fn binary(
+        x: FloatTensor<Self>,
+        y: FloatTensor<Self>,
+        operation: Arc<dyn Operation<2>>,
+    ) -> FloatTensor<Self> {
+        record::<C, 2>([x, y], operation)
     }
 
     fn layer(
@@ -96,21 +127,13 @@ impl<C: CheckpointStrategy> OperationOps for Autodiff<Cube, C> {
     }
 }
 
-/// All but the first in memory as their shapes say; operations see to the first.
-fn contiguous<const N: usize>(mut inputs: [CubeTensor; N]) -> [CubeTensor; N] {
-    for input in inputs.iter_mut().skip(1) {
-        *input = into_contiguous(input.clone());
-    }
-    inputs
-}
-
 /// Computes the result and adds the operation to the graph.
 fn record<C: CheckpointStrategy, const N: usize>(
     inputs: [FloatTensor<Autodiff<Cube, C>>; N],
     operation: Arc<dyn Operation<N>>,
 ) -> FloatTensor<Autodiff<Cube, C>> {
     let primitives = inputs.each_ref().map(|input| input.primitive().clone());
-    let output = operation.forward(contiguous(primitives));
+    let output = operation.forward(primitives);
     let nodes = inputs.each_ref().map(|input| input.node());
     let prepared = Backward::<Cube, N>::prepare::<C>(OperationBackward, nodes);
     let prepared = match operation.reads_input() {
@@ -144,7 +167,7 @@ impl<const N: usize> RetroForward for Again<N> {
     fn forward(&self, states: &mut BackwardStates, out: NodeId) {
         let inputs = self.inputs.each_ref();
         let inputs = inputs.map(|id| states.get_state::<CubeTensor>(id));
-        states.save(out, self.operation.forward(contiguous(inputs)));
+        states.save(out, self.operation.forward(inputs));
     }
 }
 

@@ -13,6 +13,7 @@ mod inputs;
 mod layer_norm;
 mod max_pool;
 mod mean_of_pixels;
+mod relu;
 mod running_statistics;
 mod softmax;
 mod sums_of_squares;

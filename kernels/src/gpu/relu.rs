@@ -1,0 +1,199 @@
+//! ReLU, alone or of a sum. Burn's own compares and fills in two kernels each way, with a mask in memory, one number at
+//! a time where channels lie last; here the result is the mask.
+
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+use super::matrix::Matrix;
+use super::operation::{Operation, apply, apply_to_both};
+use super::sums::cube;
+
+/// What is not above zero becomes zero; what is no number stays so. Its gradient is that of the result where that is
+/// above zero. For a device that [`super::computes_on`], and at least one value.
+pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    apply(Arc::new(Rectify::default()), x)
+}
+
+/// [`relu`] of `x + y`, which are of the same shape and type.
+///
+/// # Panics
+/// When they are not, as Burn's own operations do.
+pub fn add_relu<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
+    let fits = x.dims() == y.dims() && x.dtype() == y.dtype();
+    assert!(
+        fits,
+        "a sum of {:?} in {:?} and {:?} in {:?}",
+        x.dims(),
+        x.dtype(),
+        y.dims(),
+        y.dtype()
+    );
+    apply_to_both(Arc::new(Rectify::default()), x, y)
+}
+
+#[derive(Debug, Default)]
+struct Rectify {
+    result: OnceLock<CubeTensor>,
+}
+
+impl Rectify {
+    /// Keeps the result for backward.
+    fn kept(&self, out: Matrix) -> CubeTensor {
+        let out = out.into_values();
+        self.result.get_or_init(|| out.clone());
+        out
+    }
+
+    /// The gradient before ReLU.
+    fn gradient(&self, dy: CubeTensor) -> Option<CubeTensor> {
+        let result = Matrix::of_values(self.result.get()?.clone());
+        let dy = Matrix::of_values(dy);
+        let (vectors, out) = (dy.rows() * dy.row_vectors(), dy.empty_like());
+        // SAFETY: every unit writes a vector of its own, if there is one; the result is as large as its gradient.
+        unsafe {
+            where_above_zero::launch_unchecked(
+                dy.client(),
+                calculate_cube_count_elemwise(dy.client(), vectors, cube()),
+                cube(),
+                dy.address(),
+                dy.vector(),
+                result.arg(),
+                dy.arg(),
+                out.arg(),
+                vectors,
+                dy.elem(),
+            );
+        }
+        Some(out.into_values())
+    }
+}
+
+impl Operation<1> for Rectify {
+    fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
+        let x = Matrix::of_values(x);
+        let (vectors, out) = (x.rows() * x.row_vectors(), x.empty_like());
+        // SAFETY: every unit writes a vector of its own, if there is one.
+        unsafe {
+            rectify::launch_unchecked(
+                x.client(),
+                calculate_cube_count_elemwise(x.client(), vectors, cube()),
+                cube(),
+                x.address(),
+                x.vector(),
+                x.arg(),
+                out.arg(),
+                vectors,
+                x.elem(),
+            );
+        }
+        self.kept(out)
+    }
+
+    fn backward(
+        &self,
+        _x: Option<CubeTensor>,
+        dy: CubeTensor,
+        _to_first: bool,
+    ) -> [Option<CubeTensor>; 1] {
+        [self.gradient(dy)]
+    }
+
+    fn reads_input(&self) -> bool {
+        false
+    }
+}
+
+impl Operation<2> for Rectify {
+    fn forward(&self, inputs: [CubeTensor; 2]) -> CubeTensor {
+        let [x, y] = inputs.map(Matrix::of_values);
+        let (vectors, out) = (x.rows() * x.row_vectors(), x.empty_like());
+        // SAFETY: every unit writes a vector of its own, if there is one; `add_relu` has seen that both have it.
+        unsafe {
+            rectify_sum::launch_unchecked(
+                x.client(),
+                calculate_cube_count_elemwise(x.client(), vectors, cube()),
+                cube(),
+                x.address(),
+                x.vector(),
+                x.arg(),
+                y.arg(),
+                out.arg(),
+                vectors,
+                x.elem(),
+            );
+        }
+        self.kept(out)
+    }
+
+    fn backward(
+        &self,
+        _x: Option<CubeTensor>,
+        dy: CubeTensor,
+        _to_first: bool,
+    ) -> [Option<CubeTensor>; 2] {
+        let gradient = self.gradient(dy);
+        [gradient.clone(), gradient]
+    }
+
+    fn reads_input(&self) -> bool {
+        false
+    }
+}
+
+#[cube]
+fn not_below_zero<N: Size>(value: Vector<f32, N>) -> Vector<f32, N> {
+    let zero = Vector::<f32, N>::new(0.0f32);
+    select_many(value.less_than(&zero), zero, value)
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn rectify<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    out: &mut [Vector<F, N>],
+    vectors: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let value = Vector::<f32, N>::cast_from(x[at]);
+        out[at] = Vector::<F, N>::cast_from(not_below_zero::<N>(value));
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn rectify_sum<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    y: &[Vector<F, N>],
+    out: &mut [Vector<F, N>],
+    vectors: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let sum = Vector::<f32, N>::cast_from(x[at]) + Vector::<f32, N>::cast_from(y[at]);
+        out[at] = Vector::<F, N>::cast_from(not_below_zero::<N>(sum));
+    }
+}
+
+/// `dy` where the result is above zero or no number, zero elsewhere.
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn where_above_zero<F: Float, N: Size>(
+    result: &[Vector<F, N>],
+    dy: &[Vector<F, N>],
+    out: &mut [Vector<F, N>],
+    vectors: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = ABSOLUTE_POS;
+    if at < vectors {
+        let zero = Vector::<f32, N>::new(0.0f32);
+        let result = Vector::<f32, N>::cast_from(result[at]);
+        let gradient = Vector::<f32, N>::cast_from(dy[at]);
+        let gradient = select_many(result.less_equal(&zero), zero, gradient);
+        out[at] = Vector::<F, N>::cast_from(gradient);
+    }
+}
