@@ -23,7 +23,7 @@ struct Gelu;
 impl Operation<1> for Gelu {
     fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
         let x = Matrix::new(x);
-        let (vectors, out) = (x.rows() * x.row_vectors(), x.empty_like());
+        let (vectors, out) = (x.flat_vectors(), x.empty_like());
         // SAFETY: every unit writes a vector of its own, if there is one.
         unsafe {
             gelu_of_each::launch_unchecked(
@@ -31,7 +31,7 @@ impl Operation<1> for Gelu {
                 calculate_cube_count_elemwise(x.client(), vectors, cube()),
                 cube(),
                 x.address(),
-                x.vector(),
+                x.flat_vector(),
                 x.arg(),
                 out.arg(),
                 vectors,
@@ -51,7 +51,7 @@ impl Operation<1> for Gelu {
             return [None];
         };
         let (x, dy) = (Matrix::new(x), Matrix::new(dy));
-        let (vectors, out) = (x.rows() * x.row_vectors(), x.empty_like());
+        let (vectors, out) = (x.flat_vectors(), x.empty_like());
         // SAFETY: as in `forward`; `dy` is as large as `x`.
         unsafe {
             gradient_of_each::launch_unchecked(
@@ -59,7 +59,7 @@ impl Operation<1> for Gelu {
                 calculate_cube_count_elemwise(x.client(), vectors, cube()),
                 cube(),
                 x.address(),
-                x.vector(),
+                x.flat_vector(),
                 x.arg(),
                 dy.arg(),
                 out.arg(),

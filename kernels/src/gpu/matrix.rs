@@ -97,6 +97,21 @@ impl Matrix {
         sizes.filter(fits).max().unwrap_or(1)
     }
 
+    /// Numbers of a vector where rows do not matter: as many as are read at once in its own type.
+    pub fn flat_vector(&self) -> usize {
+        let count = self.tensor.meta.shape().num_elements();
+        let fits = |size: &usize| count.is_multiple_of(*size);
+        let sizes = self
+            .client()
+            .io_optimized_vector_sizes(self.tensor.dtype.size());
+        sizes.filter(fits).max().unwrap_or(1)
+    }
+
+    /// How many of these vectors there are.
+    pub fn flat_vectors(&self) -> usize {
+        self.tensor.meta.shape().num_elements() / self.flat_vector()
+    }
+
     /// Vectors of a row.
     pub fn row_vectors(&self) -> usize {
         self.columns() / self.vector()

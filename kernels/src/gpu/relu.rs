@@ -52,7 +52,7 @@ impl Rectify {
     fn gradient(&self, dy: CubeTensor) -> Option<CubeTensor> {
         let result = Matrix::of_values(self.result.get()?.clone());
         let dy = Matrix::of_values(dy);
-        let (vectors, out) = (dy.rows() * dy.row_vectors(), dy.empty_like());
+        let (vectors, out) = (dy.flat_vectors(), dy.empty_like());
         // SAFETY: every unit writes a vector of its own, if there is one; the result is as large as its gradient.
         unsafe {
             where_above_zero::launch_unchecked(
@@ -60,7 +60,7 @@ impl Rectify {
                 calculate_cube_count_elemwise(dy.client(), vectors, cube()),
                 cube(),
                 dy.address(),
-                dy.vector(),
+                dy.flat_vector(),
                 result.arg(),
                 dy.arg(),
                 out.arg(),
@@ -75,7 +75,7 @@ impl Rectify {
 impl Operation<1> for Rectify {
     fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
         let x = Matrix::of_values(x);
-        let (vectors, out) = (x.rows() * x.row_vectors(), x.empty_like());
+        let (vectors, out) = (x.flat_vectors(), x.empty_like());
         // SAFETY: every unit writes a vector of its own, if there is one.
         unsafe {
             rectify::launch_unchecked(
@@ -83,7 +83,7 @@ impl Operation<1> for Rectify {
                 calculate_cube_count_elemwise(x.client(), vectors, cube()),
                 cube(),
                 x.address(),
-                x.vector(),
+                x.flat_vector(),
                 x.arg(),
                 out.arg(),
                 vectors,
@@ -110,7 +110,7 @@ impl Operation<1> for Rectify {
 impl Operation<2> for Rectify {
     fn forward(&self, inputs: [CubeTensor; 2]) -> CubeTensor {
         let [x, y] = inputs.map(Matrix::of_values);
-        let (vectors, out) = (x.rows() * x.row_vectors(), x.empty_like());
+        let (vectors, out) = (x.flat_vectors(), x.empty_like());
         // SAFETY: every unit writes a vector of its own, if there is one; `add_relu` has seen that both have it.
         unsafe {
             rectify_sum::launch_unchecked(
@@ -118,7 +118,7 @@ impl Operation<2> for Rectify {
                 calculate_cube_count_elemwise(x.client(), vectors, cube()),
                 cube(),
                 x.address(),
-                x.vector(),
+                x.flat_vector(),
                 x.arg(),
                 y.arg(),
                 out.arg(),
