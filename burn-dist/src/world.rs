@@ -202,7 +202,7 @@ impl World {
         Ok(world)
     }
 
-    /// The world of rank `rank` of `size` ranks on this machine whose store listens at `store`:
+    /// The world of rank `rank` of `size` ranks on this machine whose store listens at `store` already:
     /// for programs that start ranks as threads or processes of their own.
     ///
     /// # Errors

@@ -447,6 +447,15 @@ fn silence_is_told_from_strangers() {
         );
         assert!(error.to_string().contains(&address.to_string()), "{error}");
 
+        // A launcher listens before it starts ranks: they do not wait for one that was killed. No other test listens
+        // at this address.
+        let orphaned = SocketAddr::from(([127, 0, 0, 77], free_port()));
+        let error = Store::connect(&world(1, 2, orphaned), 2 * LIMIT).unwrap_err();
+        assert!(
+            matches!(error, RendezvousError::LauncherGone { .. }),
+            "{error}"
+        );
+
         let web = TcpListener::bind(any_port()).unwrap();
         let address = web.local_addr().unwrap();
         let answering = thread::spawn(move || {

@@ -155,6 +155,10 @@ fn every_optimizer_learns() {
             "optimizer={name=\"adadelta\", lr=1.0}",
             "train.clip_norm=1.0",
         ],
+        [
+            "optimizer={name=\"lion\", lr=0.002, weight_decay=0.1, decay_norm_and_bias=false}",
+            "train.precision=bf16",
+        ],
         ["optimizer.name=lamb", "optimizer.lr=0.02"],
         ["optimizer.name=adafactor", "optimizer.lr=0.1"],
         [

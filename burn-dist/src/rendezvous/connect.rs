@@ -4,7 +4,7 @@ use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Purpose, StreamError};
 use super::error::RendezvousError;
 use super::protocol::{self, Message};
 use super::server::{StoreServer, encode_context};
-use crate::world::{Master, Secret, World};
+use crate::world::{Launch, Master, Secret, World};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// How long our store may not show itself at any of its ports after what listens at one of them has
 /// refused this rank.
 const STRANGER: Duration = Duration::from_secs(5);
+
+/// How long the store of a local launch may refuse connections. It listens before ranks are started, so its launcher
+/// is gone then, and nobody else waits for this rank or would end it.
+const ORPHANED: Duration = Duration::from_secs(2);
 
 /// Where the ranks of a run meet.
 #[derive(Debug)]
@@ -133,6 +137,7 @@ impl<'a> Attempt<'a> {
         master: &Master,
         timeout: Duration,
     ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
+        let begin = Instant::now();
         let mut pause = Duration::from_millis(10);
         let mut refused: Option<(Instant, RendezvousError)> = None;
         loop {
@@ -151,6 +156,12 @@ impl<'a> Attempt<'a> {
                         Err(later) => last = Some(later),
                     }
                 }
+            }
+            if begin.elapsed() > ORPHANED {
+                last = match self.without_launcher(last) {
+                    Ok(gone) => return Err(gone),
+                    Err(last) => last,
+                };
             }
             match refused.take() {
                 Some((since, error)) if since.elapsed() > STRANGER => return Err(error),
@@ -180,6 +191,19 @@ impl<'a> Attempt<'a> {
                 address,
                 reason: error.to_string(),
             }),
+        }
+    }
+
+    /// That the launcher of this rank is gone, if that is how the last attempt failed; otherwise the attempt.
+    fn without_launcher(&self, last: Option<Failure>) -> Result<RendezvousError, Option<Failure>> {
+        match last {
+            Some(Failure::Later(address, StreamError::Io(source)))
+                if self.world.launch() == Launch::Local
+                    && source.kind() == std::io::ErrorKind::ConnectionRefused =>
+            {
+                Ok(RendezvousError::LauncherGone { address, source })
+            }
+            other => Err(other),
         }
     }
 

@@ -86,6 +86,17 @@ pub enum RendezvousError {
         /// What the last attempt met.
         source: std::io::Error,
     },
+    /// Nobody answers any more.
+    #[error(
+        "the launcher is gone: nothing listens at {address}, where its store was when it started \
+         this rank ({source})"
+    )]
+    LauncherGone {
+        /// Where the store was.
+        address: SocketAddr,
+        /// What the last attempt met.
+        source: std::io::Error,
+    },
     /// Something else listens there.
     #[error(
         "what listens at {address} is not a burn-dist store: {reason}. Choose another MASTER_PORT"

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
-use super::sections::OptimizerConfig;
+use super::optimizer::OptimizerConfig;
 use super::validate::{fraction, not_negative};
 
 /// `[[optimizer.groups]]`: what is different for the parameters whose path matches. The first group

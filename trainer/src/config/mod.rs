@@ -1,7 +1,7 @@
 //! The configuration of a run: a TOML file and `--set` arguments become one checked [`Config`].
 //!
 //! Reading goes text → tables with positions (`source`) → sections (`section`) → typed values
-//! (`model`, `data`, `sections`) → checks (`validate`, `batching`). Whatever goes wrong on the way knows
+//! (`model`, `data`, `optimizer`, `sections`) → checks (`validate`, `batching`). Whatever goes wrong on the way knows
 //! where in which text it stands.
 
 mod batching;
@@ -10,6 +10,7 @@ mod embedded;
 mod error;
 mod groups;
 mod model;
+mod optimizer;
 mod precision;
 pub mod reference;
 mod section;
@@ -33,6 +34,7 @@ pub use embedded::{DEFAULT, EMBEDDED, Embedded};
 pub use error::ConfigError;
 pub use groups::GroupConfig;
 pub use model::*;
+pub use optimizer::*;
 pub use precision::*;
 pub use sections::*;
 pub use whole_tensors::*;
@@ -89,6 +91,7 @@ const OPTIMIZERS: &[Choice<OptimizerConfig>] = &[
     ("adadelta", |section| {
         Ok(OptimizerConfig::Adadelta(section.read()?))
     }),
+    ("lion", |section| Ok(OptimizerConfig::Lion(section.read()?))),
     ("lamb", |section| Ok(OptimizerConfig::Lamb(section.read()?))),
     ("adafactor", |section| {
         Ok(OptimizerConfig::Adafactor(section.read()?))
@@ -97,7 +100,7 @@ const OPTIMIZERS: &[Choice<OptimizerConfig>] = &[
 ];
 
 /// The keys of the sections whose keys depend on their `name`, beside that, by name.
-fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 12] {
+fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 13] {
     [
         ("model", "cnn", fields::<CnnConfig>()),
         ("model", "csc-cnn", fields::<CscCnnConfig>()),
@@ -108,6 +111,7 @@ fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 12] {
         ("optimizer", "adam", fields::<AdamConfig>()),
         ("optimizer", "adamw", fields::<AdamWConfig>()),
         ("optimizer", "adadelta", fields::<AdadeltaConfig>()),
+        ("optimizer", "lion", fields::<LionConfig>()),
         ("optimizer", "lamb", fields::<LambConfig>()),
         ("optimizer", "adafactor", fields::<AdafactorConfig>()),
         ("optimizer", "muon", fields::<MuonConfig>()),

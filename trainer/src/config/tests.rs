@@ -196,6 +196,10 @@ fn numbers_out_of_range_show_their_place() {
         ("optimizer.lr=1e-300", "optimizer.lr"),
         ("optimizer.momentum=1.0", "optimizer.momentum"),
         ("optimizer.nesterov=true", "optimizer.nesterov"),
+        (
+            "optimizer={name=\"lion\", betas=[0.9, 1.0]}",
+            "optimizer.betas",
+        ),
         ("model.dropout_conv=1.0", "model.dropout_conv"),
         ("model.dropout_hidden=-0.1", "model.dropout_hidden"),
         ("model.filters=[0, 1]", "model.filters"),
@@ -265,6 +269,7 @@ fn optimizers_that_see_whole_parameters_are_read_and_checked() {
         (state.elements, state.kept, state.whole)
     };
     assert_eq!(of("optimizer.name=lamb", "a", &[2, 3]), (6, 12, true));
+    assert_eq!(of("optimizer.name=lion", "a", &[2, 3]), (6, 6, false));
     assert_eq!(
         of("optimizer.name=adafactor", "a", &[2, 3, 5]),
         (30, 6 + 10, true)

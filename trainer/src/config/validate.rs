@@ -3,7 +3,8 @@
 use super::Config;
 use super::error::Fault;
 use super::groups;
-use super::sections::{Compression, OptimizerConfig, ScheduleName};
+use super::optimizer::OptimizerConfig;
+use super::sections::{Compression, ScheduleName};
 use super::shard_within;
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
@@ -217,6 +218,7 @@ fn optimizer(optimizer: &OptimizerConfig) -> Result<(), Fault> {
             fraction("optimizer.rho", adadelta.rho)?;
             positive("optimizer.eps", adadelta.eps)
         }
+        OptimizerConfig::Lion(lion) => decays(lion.betas),
         OptimizerConfig::Lamb(lamb) => moments(lamb.betas, lamb.eps),
         OptimizerConfig::Adafactor(adafactor) => {
             let decay = adafactor.beta2_decay;
@@ -329,10 +331,15 @@ fn stopping(config: &Config) -> Result<(), Fault> {
     not_negative("early_stopping.min_delta", stopping.min_delta)
 }
 
-fn moments(betas: [f64; 2], eps: f64) -> Result<(), Fault> {
+fn decays(betas: [f64; 2]) -> Result<(), Fault> {
     for beta in betas {
         fraction("optimizer.betas", beta)?;
     }
+    Ok(())
+}
+
+fn moments(betas: [f64; 2], eps: f64) -> Result<(), Fault> {
+    decays(betas)?;
     positive("optimizer.eps", eps)
 }
 

@@ -84,6 +84,11 @@ fn parts(config: &OptimizerConfig) -> (ParameterOptimizer, Vec<ParameterGroup>) 
         OptimizerConfig::Adadelta(adadelta) => {
             ParameterOptimizer::new(Adadelta::new(adadelta)).element_wise()
         }
+        OptimizerConfig::Lion(lion) => optim::LionConfig::new()
+            .with_beta_1(lion.betas[0] as f32)
+            .with_beta_2(lion.betas[1] as f32)
+            .with_weight_decay(lion.weight_decay as f32)
+            .into(),
         OptimizerConfig::Lamb(lamb) => optim::LambConfig::new()
             .with_beta_1(lamb.betas[0] as f32)
             .with_beta_2(lamb.betas[1] as f32)
