@@ -295,7 +295,7 @@ test_gpu() {
     return 124
   fi
   [[ $code -eq 0 ]] || return "$code"
-  "${tests[@]}" -- --show-output device nccl resident wgpu parity gpu --skip soft_cuda --skip tensor_cores || code=$?
+  "${tests[@]}" -- --show-output device nccl resident gpu --skip soft_cuda --skip tensor_cores || code=$?
   if [[ $features == *cuda* && -z $without_soft_cuda ]]; then
     test_cuda "$features" || code=$?
   fi

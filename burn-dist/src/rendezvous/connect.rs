@@ -111,6 +111,7 @@ fn resolve(master: &Master, port: u16) -> Result<Vec<SocketAddr>, RendezvousErro
 pub(super) struct Attempt<'a> {
     world: &'a World,
     secret: &'a Secret,
+    begin: Instant,
     deadline: Instant,
 }
 
@@ -127,6 +128,7 @@ impl<'a> Attempt<'a> {
         Self {
             world,
             secret,
+            begin: Instant::now(),
             deadline,
         }
     }
@@ -137,7 +139,6 @@ impl<'a> Attempt<'a> {
         master: &Master,
         timeout: Duration,
     ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
-        let begin = Instant::now();
         let mut pause = Duration::from_millis(10);
         let mut refused: Option<(Instant, RendezvousError)> = None;
         loop {
@@ -156,12 +157,6 @@ impl<'a> Attempt<'a> {
                         Err(later) => last = Some(later),
                     }
                 }
-            }
-            if begin.elapsed() > ORPHANED {
-                last = match self.without_launcher(last) {
-                    Ok(gone) => return Err(gone),
-                    Err(last) => last,
-                };
             }
             match refused.take() {
                 Some((since, error)) if since.elapsed() > STRANGER => return Err(error),
@@ -194,16 +189,12 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// That the launcher of this rank is gone, if that is how the last attempt failed; otherwise the attempt.
-    fn without_launcher(&self, last: Option<Failure>) -> Result<RendezvousError, Option<Failure>> {
-        match last {
-            Some(Failure::Later(address, StreamError::Io(source)))
-                if self.world.launch() == Launch::Local
-                    && source.kind() == std::io::ErrorKind::ConnectionRefused =>
-            {
-                Ok(RendezvousError::LauncherGone { address, source })
-            }
-            other => Err(other),
+    /// What it means that nothing takes connections at `address`.
+    fn unreachable(&self, address: SocketAddr, source: std::io::Error) -> Failure {
+        let refused = source.kind() == std::io::ErrorKind::ConnectionRefused;
+        match refused && self.world.launch() == Launch::Local && self.begin.elapsed() > ORPHANED {
+            true => Failure::Final(RendezvousError::LauncherGone { address, source }),
+            false => Failure::Later(address, StreamError::Io(source)),
         }
     }
 
@@ -230,7 +221,7 @@ impl<'a> Attempt<'a> {
     fn attempt(&self, address: SocketAddr) -> Result<TcpStream, Failure> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let limit = left.clamp(Duration::from_millis(1), HANDSHAKE_LIMIT);
-        let refused = |error| Failure::Later(address, StreamError::Io(error));
+        let refused = |error| self.unreachable(address, error);
         let mut stream = TcpStream::connect_timeout(&address, limit).map_err(refused)?;
         // With nobody listening, a connection within one host can end up at its own start.
         if stream.local_addr().ok() == Some(address) {

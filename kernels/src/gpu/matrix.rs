@@ -90,21 +90,20 @@ impl Matrix {
     /// Numbers of a vector; a row is made of whole ones.
     pub fn vector(&self) -> usize {
         let columns = self.columns();
-        let fits = |size: &usize| *size <= VECTOR && columns.is_multiple_of(*size);
-        let sizes = self
-            .client()
-            .io_optimized_vector_sizes(self.tensor.dtype.size());
-        sizes.filter(fits).max().unwrap_or(1)
+        self.widest(|size| size <= VECTOR && columns.is_multiple_of(size))
     }
 
     /// Numbers of a vector where rows do not matter: as many as are read at once in its own type.
     pub fn flat_vector(&self) -> usize {
         let count = self.tensor.meta.shape().num_elements();
-        let fits = |size: &usize| count.is_multiple_of(*size);
-        let sizes = self
-            .client()
-            .io_optimized_vector_sizes(self.tensor.dtype.size());
-        sizes.filter(fits).max().unwrap_or(1)
+        self.widest(|size| count.is_multiple_of(size))
+    }
+
+    /// Numbers of the largest vector that fits, of those that the device reads at once.
+    fn widest(&self, fits: impl Fn(usize) -> bool) -> usize {
+        let bytes = self.tensor.dtype.size();
+        let sizes = self.client().io_optimized_vector_sizes(bytes);
+        sizes.filter(|size| fits(*size)).max().unwrap_or(1)
     }
 
     /// How many of these vectors there are.
