@@ -12,6 +12,7 @@ pub mod bucket;
 pub mod buffer;
 pub mod checkpoint;
 pub mod collective;
+mod deadline;
 pub mod device;
 pub mod element;
 pub mod group;

@@ -10,6 +10,7 @@ mod signals;
 
 pub use outcome::{LaunchOutcome, RankExit, RankFailure};
 
+use crate::deadline;
 use crate::rendezvous::{RendezvousError, StoreServer};
 use crate::world::{LAUNCH, SECRET, SECRET_FILE, Secret, SecretError};
 use outcome::STOPPED_EARLY;
@@ -264,7 +265,7 @@ impl Watch<'_> {
     }
 
     fn end_after_failure(&mut self) {
-        let ask = Instant::now() + self.launcher.grace;
+        let ask = deadline::after(self.launcher.grace);
         self.end(Some((ask, Signal::TERM)), ask + AFTER_TERM);
     }
 
@@ -286,7 +287,10 @@ impl Watch<'_> {
     fn terminate(&mut self) {
         let now = Instant::now();
         self.note_signal(Signal::TERM);
-        self.end(Some((now, Signal::TERM)), now + self.launcher.stop_grace);
+        self.end(
+            Some((now, Signal::TERM)),
+            deadline::after(self.launcher.stop_grace),
+        );
     }
 
     fn note_signal(&mut self, signal: Signal) {

@@ -3,16 +3,17 @@
 use super::connect::{Attempt, Meeting, host};
 use super::error::RendezvousError;
 use super::fault::{Fault, FaultBoard};
-use super::net::configure;
+use super::net::configure_control;
 use super::protocol::{self, GatherFailure, MAX_PAYLOAD, MAX_TAG, Message};
 use super::server::StoreServer;
+use crate::deadline;
 use crate::world::{Launch, Secret, World};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a store gets to answer beyond the time it was given itself.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -79,7 +80,7 @@ impl Store {
     /// If nothing listens there until the time is over, or what listens is no store, is of another
     /// version, run or world size, or already has this rank.
     pub fn connect(world: &World, timeout: Duration) -> Result<Self, RendezvousError> {
-        let deadline = Instant::now() + timeout.min(Duration::from_secs(30 * 24 * 3600));
+        let deadline = deadline::after(timeout);
         tracing::debug!("{}", world.describe());
         let (rank, size) = (world.rank(), world.size());
         if size == 1 {
@@ -96,7 +97,7 @@ impl Store {
             None => Attempt::new(world, secret, deadline).retry(master, timeout)?,
         };
         let system = RendezvousError::system("can't set up the connection to the store");
-        configure(&stream).map_err(&system)?;
+        configure_control(&stream).map_err(&system)?;
         // A store that takes nothing for so long is as good as gone.
         stream
             .set_write_timeout(Some(timeout.max(PATIENCE)))

@@ -89,8 +89,12 @@ fn remaining(deadline: Instant) -> Result<Duration, StreamError> {
     }
 }
 
-/// Settings for every connection between ranks: no delay for small messages, and an end within
-/// about 30 seconds when the other host vanishes without a word.
+/// How long what was sent may stay unacknowledged on a connection that [`configure_control`] has set up.
+#[cfg(target_os = "linux")]
+const SILENCE_MS: u32 = 30_000;
+
+/// Settings for every connection between ranks: no delay for small messages, and an end within about 30 seconds when
+/// the other host vanishes without a word while nothing is sent.
 pub(crate) fn configure(stream: &TcpStream) -> std::io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
@@ -100,8 +104,17 @@ pub(crate) fn configure(stream: &TcpStream) -> std::io::Result<()> {
         sockopt::set_tcp_keepidle(stream, Duration::from_secs(10))?;
         sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5))?;
         sockopt::set_tcp_keepcnt(stream, 4)?;
-        // Keep-alive is silent while data waits to be acknowledged; this limits that case.
-        sockopt::set_tcp_user_timeout(stream, 30_000)?;
     }
+    Ok(())
+}
+
+/// [`configure`], and the same end while something is sent. Not for elements: the system takes a rank that comes late
+/// to a collective, and reads nothing until then, for a vanished host (since Linux 5.11, where a window of zero
+/// counts). There the collective's time-out and the news of failed ranks end the wait.
+pub(crate) fn configure_control(stream: &TcpStream) -> std::io::Result<()> {
+    configure(stream)?;
+    // Keep-alive is silent while data waits to be acknowledged; this limits that case.
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(stream, SILENCE_MS)?;
     Ok(())
 }

@@ -6,7 +6,7 @@
 use super::auth::{self, HANDSHAKE_LIMIT, Purpose};
 use super::error::RendezvousError;
 use super::fault::Fault;
-use super::net::configure;
+use super::net::configure_control;
 use super::protocol::{self, FrameError, Message, Refusal};
 use super::roster::Roster;
 use crate::world::{MAX_WORLD_SIZE, Secret};
@@ -259,7 +259,7 @@ fn greet(stream: TcpStream, from: SocketAddr, number: u64, shared: &Arc<Shared>)
 /// Serves one rank from the moment it has proved that it knows the secret.
 fn serve(mut stream: TcpStream, from: SocketAddr, context: &[u8], shared: &Arc<Shared>) {
     let (outbox, mail) = mpsc::channel();
-    let joined = configure(&stream)
+    let joined = configure_control(&stream)
         .and_then(|()| Ok((stream.try_clone()?, stream.try_clone()?)))
         .map_err(|error| tracing::warn!("store: lost a connection from {from}: {error}"));
     let Ok((writing, kept)) = joined else { return };

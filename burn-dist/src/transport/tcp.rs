@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
 use super::{Interest, Transport, TransportError};
+use crate::deadline;
 use crate::rendezvous::auth::{self, HANDSHAKE_LIMIT, Purpose};
 use crate::rendezvous::net;
 use crate::world::Secret;
@@ -71,7 +72,7 @@ impl Listener {
     ) -> Result<Tcp, TransportError> {
         let size = addresses.len();
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline::after(timeout);
         // Both at once: every rank accepts and connects, and a handshake needs both sides.
         let (outgoing, incoming) = thread::scope(|scope| {
             let outgoing = scope.spawn(|| connect(rank, next, addresses[next], secret, deadline));
@@ -276,5 +277,32 @@ fn moved(
             action,
             source,
         }),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// What takes half a minute to be seen: the system itself would end the connection to a rank that reads nothing for
+    /// so long because it is late.
+    #[test]
+    fn the_system_does_not_decide_how_late_a_rank_may_be() {
+        let listeners = [(); 2].map(|()| Listener::bind(Ipv4Addr::LOCALHOST.into()).unwrap());
+        let addresses = listeners.each_ref().map(Listener::address);
+        let secret = &Secret::generate().unwrap().1;
+        let limit = Duration::from_secs(20);
+        thread::scope(|scope| {
+            for (rank, listener) in listeners.into_iter().enumerate() {
+                scope.spawn(move || {
+                    let tcp = listener.connect(rank, &addresses, secret, limit).unwrap();
+                    for stream in [&tcp.next.1, &tcp.previous.1] {
+                        assert_eq!(rustix::net::sockopt::tcp_user_timeout(stream), Ok(0));
+                    }
+                });
+            }
+        });
     }
 }

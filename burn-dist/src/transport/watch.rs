@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::deadline;
 use crate::rendezvous::{Fault, FaultBoard};
 
 /// The longest a rank sleeps before it looks at the fault board and the clock again.
@@ -39,7 +40,7 @@ impl Watch {
     /// rank. `ranks` has the number in the world of every rank of the group.
     pub fn new(limit: Duration, faults: FaultBoard, ranks: Arc<[usize]>) -> Self {
         Self {
-            deadline: Instant::now() + limit,
+            deadline: deadline::after(limit),
             faults,
             ranks,
             left: Cell::new(None),
