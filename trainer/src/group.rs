@@ -47,6 +47,9 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
     Ok(ProcessGroup::connect_with(world, options)?)
 }
 
+/// How long one rank may take to open what all need: a download by a slow line, a look at every file of a large folder.
+const OPENING: Duration = Duration::from_secs(4 * 3600);
+
 /// Opens what all ranks need, one rank of each node before the others: files are downloaded once,
 /// and what is wrong with them is said once.
 pub(crate) fn in_turn<T>(
@@ -56,10 +59,10 @@ pub(crate) fn in_turn<T>(
 ) -> Result<T, TrainError> {
     if world.local_rank() == 0 {
         let opened = open()?;
-        group.barrier()?;
+        group.barrier_within(OPENING)?;
         Ok(opened)
     } else {
-        group.barrier()?;
+        group.barrier_within(OPENING)?;
         open()
     }
 }

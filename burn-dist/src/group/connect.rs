@@ -25,8 +25,6 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     if options.algorithm == Algorithm::Mpi && !has_mpi(world) {
         return Err(no_mpi("the algorithm \"mpi\" is for ranks that MPI has started").into());
     }
-    let mut options = options;
-    options.first_timeout = options.first_timeout.max(options.timeout);
     let joining = Joining {
         rank: world.rank(),
         members: &Members::all(world.size()),

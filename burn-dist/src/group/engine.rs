@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::GroupOptions;
 use super::members::Members;
+use super::patience::Patience;
 use super::recorder::Recorder;
 use crate::buffer::Buffer;
 use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours};
@@ -61,7 +62,7 @@ impl Place {
 pub(super) struct Link {
     pub store: Arc<Store>,
     pub transport: Box<dyn Transport>,
-    /// As they were asked for; the first time-out is at least the other one.
+    /// As they were asked for.
     pub options: GroupOptions,
     /// The store itself, where this process hosts it for ranks of its own.
     pub server: Option<Arc<StoreServer>>,
@@ -81,6 +82,9 @@ pub(super) struct Engine {
     progress: Arc<AtomicU64>,
     recorder: Recorder,
     fuse: Fuse,
+    patience: Patience,
+    /// Of the collective that is called next, where it is not as long as others.
+    own_limit: Option<Duration>,
 }
 
 /// Says once and for all that the group is unusable, and why; shared with who aborts it, and by all
@@ -156,7 +160,13 @@ impl Engine {
     /// link.
     pub fn new(place: Place, members: Members, link: Option<Link>, fuse: Fuse) -> Self {
         let store = link.as_ref().map(|link| link.store.clone());
+        let patience = match &link {
+            Some(link) => Patience::new(&link.options),
+            None => Patience::new(&GroupOptions::default()),
+        };
         Self {
+            patience,
+            own_limit: None,
             place,
             members,
             progress: store.map(|store| store.progress()).unwrap_or_default(),
@@ -300,15 +310,21 @@ impl Engine {
         done
     }
 
-    /// How long the first collective may take, and every other.
-    pub fn timeouts(&self) -> (Duration, Duration) {
-        match &self.link {
-            Some(link) => (link.options.first_timeout, link.options.timeout),
-            None => {
-                let options = GroupOptions::default();
-                (options.first_timeout, options.timeout)
-            }
-        }
+    pub fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    /// Runs a collective that may take as long as `limit`.
+    pub fn run_within(
+        &mut self,
+        limit: Duration,
+        call: Call,
+        target: Target<'_>,
+    ) -> Result<(), Error> {
+        self.own_limit = Some(limit);
+        let done = self.run(call, target);
+        self.own_limit = None;
+        done
     }
 
     pub fn bucket(&mut self, dtype: DType, len: usize) -> Result<Buffer, Error> {
@@ -372,11 +388,7 @@ impl Engine {
         let progress = self.members.progress(what.sequence);
         self.progress.store(progress, Ordering::Relaxed);
         self.recorder.begin(self.members.describe(what));
-        let limit = if what.sequence == 1 {
-            link.options.first_timeout
-        } else {
-            link.options.timeout
-        };
+        let limit = self.own_limit.unwrap_or_else(|| self.patience.limit());
         let ranks = self.members.ranks().clone();
         let watch = Watch::new(limit, link.store.faults(), ranks);
         let at = Neighbours {
@@ -386,6 +398,7 @@ impl Engine {
         match work(link.transport.as_mut(), at, &watch) {
             Ok(result) => {
                 self.recorder.end();
+                self.patience.note(&what);
                 Ok(result)
             }
             Err(failure) => {

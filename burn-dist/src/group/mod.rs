@@ -8,6 +8,7 @@ mod connect;
 mod engine;
 mod handle;
 mod members;
+mod patience;
 mod program;
 mod queue;
 mod recorder;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use handle::Handle;
+pub(crate) use patience::Patience;
 
 use crate::buffer::Buffer;
 use crate::collective::Kind;
@@ -81,9 +83,10 @@ pub struct GroupOptions {
     pub same_program: bool,
     /// How long the ranks may take to find each other.
     pub connect_timeout: Duration,
-    /// How long the first collective may take: some ranks load data, or compile kernels.
+    /// How long a collective may take until the first floating-point numbers have been reduced, which are gradients as
+    /// a rule: some ranks load data, or compile kernels. At least as long as `timeout`.
     pub first_timeout: Duration,
-    /// How long every other collective may take.
+    /// How long every later collective may take.
     pub timeout: Duration,
     /// A folder for the flight recorder's file when a collective fails; to the log if `None`.
     pub flight_recorder: Option<PathBuf>,
@@ -364,6 +367,21 @@ impl ProcessGroup {
         )
     }
 
+    /// [`barrier`](Self::barrier), for which the others may be as late as `limit`, whatever the group's time-out: where
+    /// one rank has something to do for all. A rank that fails is noticed at once even so.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`](crate::CollectiveError).
+    pub fn barrier_within(&self, limit: Duration) -> Result<(), Error> {
+        let call = Call {
+            kind: Kind::Barrier,
+            op: None,
+            root: 0,
+        };
+        self.queue
+            .inline(|engine| engine.run_within(limit, call, Target::Slice(DType::U8, &mut [])))
+    }
+
     /// Every rank's `payload`, of whatever length, in rank order: for small things such as digests
     /// and names.
     ///
@@ -385,10 +403,10 @@ impl ProcessGroup {
         self.queue.fault()
     }
 
-    /// How long the first collective may take, and every other.
+    /// How long collectives may take.
     #[cfg_attr(not(any(test, feature = "cuda")), allow(dead_code))]
-    pub(crate) fn timeouts(&self) -> (Duration, Duration) {
-        self.queue.timeouts()
+    pub(crate) fn patience(&self) -> &Patience {
+        self.queue.patience()
     }
 
     fn blocking<T: Element>(&self, call: Call, data: &mut [T]) -> Result<(), Error> {

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use super::engine::{Call, Engine, Fuse, Place, Target};
 use super::handle::{self, Handle, Promise};
 use super::members::Members;
+use super::patience::Patience;
 use crate::buffer::Buffer;
 use crate::error::{CollectiveError, Error};
 
@@ -17,7 +17,7 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
     place: Place,
     members: Members,
-    timeouts: (Duration, Duration),
+    patience: Patience,
     fuse: Fuse,
 }
 
@@ -46,7 +46,7 @@ struct Job {
 impl Queue {
     pub fn new(engine: Engine) -> Arc<Self> {
         let (place, fuse) = (engine.place(), engine.fuse());
-        let (members, timeouts) = (engine.members().clone(), engine.timeouts());
+        let (members, patience) = (engine.members().clone(), engine.patience().clone());
         let state = State {
             jobs: VecDeque::new(),
             engine: Some(Box::new(engine)),
@@ -62,13 +62,13 @@ impl Queue {
             shared: Arc::new(shared),
             place,
             members,
-            timeouts,
+            patience,
             fuse,
         })
     }
 
-    pub fn timeouts(&self) -> (Duration, Duration) {
-        self.timeouts
+    pub fn patience(&self) -> &Patience {
+        &self.patience
     }
 
     pub fn fault(&self) -> Option<String> {

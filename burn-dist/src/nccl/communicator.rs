@@ -4,6 +4,7 @@
 //! all ranks before NCCL sees it. NCCL itself would hang or add up wrong numbers where ranks
 //! disagree. That exchange also tells who does not come.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::NcclError;
 use super::api::{Nccl, UniqueId};
+use super::call::Inside;
 use crate::collective::{Descriptor, Kind};
 use crate::error::{CollectiveError, Error};
 use crate::{Buffer, Cuts, DType, Handle, ProcessGroup, ReduceOp, shard};
@@ -21,6 +23,12 @@ const EAGER: Duration = Duration::from_micros(200);
 /// How long it sleeps in between, later.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// How often whoever waits for the thread looks whether it is to come back at all.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How often, at the end.
+const END: Duration = Duration::from_millis(1);
+
 /// Words of what a rank says that it calls.
 const WORD: usize = Descriptor::BYTES / size_of::<u64>();
 
@@ -30,6 +38,7 @@ pub(crate) struct Communicator<N: Nccl> {
     sequence: AtomicU64,
     jobs: Option<Sender<Job<N>>>,
     thread: Option<thread::JoinHandle<()>>,
+    inside: Arc<Inside>,
 }
 
 struct Job<N: Nccl> {
@@ -59,14 +68,20 @@ pub(crate) struct Call {
 /// A collective that was started.
 pub(crate) struct Started<M> {
     answer: Receiver<Result<M, Error>>,
+    group: ProcessGroup,
+    inside: Arc<Inside>,
 }
 
 impl<M> Started<M> {
     /// Waits until the collective is done, and gives the memory back.
     pub fn wait(self) -> Result<M, Error> {
-        self.answer
-            .recv()
-            .unwrap_or_else(|_| Err(NcclError::NoProgress.into()))
+        loop {
+            match self.answer.recv_timeout(LOOK) {
+                Ok(outcome) => return outcome,
+                Err(RecvTimeoutError::Disconnected) => return Err(NcclError::NoProgress.into()),
+                Err(RecvTimeoutError::Timeout) => self.inside.check(&self.group)?,
+            }
+        }
     }
 }
 
@@ -77,22 +92,26 @@ impl<N: Nccl> Communicator<N> {
         let (jobs, receiver) = channel();
         let (connected, report) = sync_channel(1);
         let own = group.clone();
+        let inside = Arc::new(Inside::default());
+        let seen = inside.clone();
         let thread = thread::Builder::new()
             .name(format!("nccl-{}", group.rank()))
-            .spawn(move || serve(&nccl, &own, &id, &connected, &receiver))
+            .spawn(move || serve(&nccl, (&own, &seen), &id, &connected, &receiver))
             .map_err(|error| NcclError::Call {
                 call: "thread",
                 code: error.raw_os_error().unwrap_or_default(),
                 reason: error.to_string(),
             })?;
-        let (limit, _) = group.timeouts();
         // A thread that is still in there cannot be called back; the process ends with this error.
-        let outcome = match report.recv_timeout(limit) {
-            Ok(outcome) => outcome,
-            Err(RecvTimeoutError::Timeout) => Err(NcclError::TimedOut {
-                seconds: limit.as_secs(),
-            }),
-            Err(RecvTimeoutError::Disconnected) => Err(NcclError::NoProgress),
+        let outcome = loop {
+            match report.recv_timeout(LOOK) {
+                Ok(outcome) => break outcome,
+                Err(RecvTimeoutError::Disconnected) => break Err(NcclError::NoProgress),
+                Err(RecvTimeoutError::Timeout) => match inside.check(group) {
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+            }
         };
         if let Err(error) = outcome {
             group.abort(&error.to_string());
@@ -103,6 +122,7 @@ impl<N: Nccl> Communicator<N> {
             sequence: AtomicU64::new(0),
             jobs: Some(jobs),
             thread: Some(thread),
+            inside,
         })
     }
 
@@ -115,7 +135,11 @@ impl<N: Nccl> Communicator<N> {
     /// also calls the host group's collectives.
     pub fn start(&self, call: Call, memory: N::Memory) -> Started<N::Memory> {
         let (answer, receiver) = sync_channel(1);
-        let started = Started { answer: receiver };
+        let started = Started {
+            answer: receiver,
+            group: self.group.clone(),
+            inside: self.inside.clone(),
+        };
         if let Some(error) = refuse(&call, self.group.size()) {
             let _ = answer.send(Err(error.into()));
             return started;
@@ -159,9 +183,16 @@ impl<N: Nccl> Communicator<N> {
 impl<N: Nccl> Drop for Communicator<N> {
     fn drop(&mut self) {
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        while !thread.is_finished() {
+            if self.inside.check(&self.group).is_err() {
+                return; // What does not come back cannot be waited for.
+            }
+            thread::sleep(END);
         }
+        let _ = thread.join();
     }
 }
 
@@ -224,10 +255,14 @@ fn tell(group: &ProcessGroup, what: &Descriptor) -> Handle {
     group.start_all_gather(Buffer::from_slice(&words))
 }
 
-/// Whether all ranks call the same.
-fn compare(called: &Buffer, what: &Descriptor, rank: usize) -> Result<(), Error> {
+/// Whether all ranks call the same; `ranks` has their numbers in the world, `rank` is this one's in the group.
+fn compare(
+    called: &Buffer,
+    what: &Descriptor,
+    (rank, ranks): (usize, &[usize]),
+) -> Result<(), Error> {
     let words = called.as_slice::<i64>()?;
-    for (peer, words) in words.chunks_exact(WORD).enumerate() {
+    for (peer, words) in ranks.iter().zip(words.chunks_exact(WORD)) {
         let mut theirs = [0; WORD];
         for (word, raw) in theirs.iter_mut().zip(words) {
             *word = raw.cast_unsigned();
@@ -235,9 +270,9 @@ fn compare(called: &Buffer, what: &Descriptor, rank: usize) -> Result<(), Error>
         let theirs = Descriptor::decode(theirs);
         if theirs.as_ref() != Some(what) {
             return Err(CollectiveError::Mismatch {
-                rank,
+                rank: ranks.get(rank).copied().unwrap_or(rank),
                 mine: *what,
-                peer,
+                peer: *peer,
                 theirs,
             }
             .into());
@@ -249,12 +284,15 @@ fn compare(called: &Buffer, what: &Descriptor, rank: usize) -> Result<(), Error>
 /// The life of the thread.
 fn serve<N: Nccl>(
     nccl: &N,
-    group: &ProcessGroup,
+    (group, inside): (&ProcessGroup, &Inside),
     id: &UniqueId,
     connected: &SyncSender<Result<(), NcclError>>,
     jobs: &Receiver<Job<N>>,
 ) {
-    let mut communicator = match nccl.connect(id, group.size(), group.rank()) {
+    let met = inside.during(group.patience().limit(), || {
+        nccl.connect(id, group.size(), group.rank())
+    });
+    let mut communicator = match met {
         Ok(communicator) => {
             let _ = connected.send(Ok(()));
             Some(communicator)
@@ -279,7 +317,14 @@ fn serve<N: Nccl>(
             let _ = answer.send(Err(CollectiveError::Unusable { first }.into()));
             continue;
         };
-        let done = carry_out(nccl, active, group, (&what, &cuts), called, memory);
+        let done = carry_out(
+            nccl,
+            active,
+            (group, inside),
+            (&what, &cuts),
+            called,
+            memory,
+        );
         if let Err(error) = &done {
             if let Some(communicator) = communicator.take() {
                 nccl.abort(communicator);
@@ -297,22 +342,26 @@ fn serve<N: Nccl>(
 fn carry_out<N: Nccl>(
     nccl: &N,
     communicator: &mut N::Communicator,
-    group: &ProcessGroup,
+    (group, inside): (&ProcessGroup, &Inside),
     (what, cuts): (&Descriptor, &Cuts),
     called: Handle,
     mut memory: N::Memory,
 ) -> Result<N::Memory, Error> {
-    compare(&called.wait()?, what, group.rank())?;
+    compare(&called.wait()?, what, (group.rank(), group.world_ranks()))?;
     nccl.make_ready(&mut memory)?;
     if what.kind == Kind::Barrier || what.len == 0 {
         return Ok(memory);
     }
-    nccl.enqueue(communicator, what, cuts, &mut memory)?;
-    let (first, others) = group.timeouts();
-    let limit = if what.sequence == 1 { first } else { others };
+    let limit = group.patience().limit();
+    // Where ranks have not exchanged anything in this way yet, NCCL connects them first, and waits for those that do
+    // not come.
+    inside.during(limit, || {
+        nccl.enqueue(communicator, what, cuts, &mut memory)
+    })?;
     let begin = Instant::now();
     loop {
         if nccl.is_done(communicator)? {
+            group.patience().note(what);
             return Ok(memory);
         }
         let waited = begin.elapsed();

@@ -20,18 +20,18 @@ pub(crate) enum Verdict {
     Stage(String),
 }
 
-/// Decides from what the ranks said, in rank order.
-pub(crate) fn decide(messages: &[Vec<u8>]) -> Verdict {
+/// Decides from what the ranks said, in rank order; `ranks` has their numbers in the world.
+pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Verdict {
     let mut offers = Vec::with_capacity(messages.len());
-    for (rank, message) in messages.iter().enumerate() {
+    for (rank, message) in ranks.iter().zip(messages) {
         match serde_json::from_slice::<Offer>(message) {
             Ok(offer) => offers.push(offer),
             Err(_) => return Verdict::Stage(format!("rank {rank} speaks another protocol")),
         }
     }
-    let mut devices: Vec<(usize, &str)> = Vec::new();
+    let mut devices: Vec<(&usize, &str)> = Vec::new();
     let mut versions = Vec::new();
-    for (rank, offer) in offers.iter().enumerate() {
+    for (rank, offer) in ranks.iter().zip(&offers) {
         let Some(device) = offer.device.as_deref() else {
             return Verdict::Stage(format!("rank {rank} does not compute on a CUDA device"));
         };
@@ -51,9 +51,11 @@ pub(crate) fn decide(messages: &[Vec<u8>]) -> Verdict {
     };
     match versions.iter().position(|v| minor(v) != minor(first)) {
         None => Verdict::Use(super::error::version_words(*first)),
-        Some(rank) => Verdict::Stage(format!(
-            "rank {rank} has NCCL {}, rank 0 has {}",
-            super::error::version_words(versions[rank]),
+        Some(other) => Verdict::Stage(format!(
+            "rank {} has NCCL {}, rank {} has {}",
+            ranks[other],
+            super::error::version_words(versions[other]),
+            ranks[0],
             super::error::version_words(*first)
         )),
     }
@@ -72,7 +74,7 @@ mod tests {
     }
 
     fn reason(messages: &[Vec<u8>]) -> String {
-        match decide(messages) {
+        match decide(messages, &[0, 2, 4][..messages.len()]) {
             Verdict::Stage(reason) => reason,
             Verdict::Use(version) => panic!("used {version}"),
         }
@@ -82,17 +84,17 @@ mod tests {
     fn every_rank_needs_a_device_of_its_own_and_the_library() {
         let good = |name| message(Some(name), Ok(22703));
         let all = [good("a"), good("b")];
-        assert_eq!(decide(&all), Verdict::Use("2.27.3".to_owned()));
+        assert_eq!(decide(&all, &[0, 1]), Verdict::Use("2.27.3".to_owned()));
         let shared = [good("a"), good("b"), good("a")];
-        assert_eq!(reason(&shared), "ranks 0 and 2 share a device");
+        assert_eq!(reason(&shared), "ranks 0 and 4 share a device");
         let none = [good("a"), message(None, Ok(22703))];
-        assert_eq!(reason(&none), "rank 1 does not compute on a CUDA device");
+        assert_eq!(reason(&none), "rank 2 does not compute on a CUDA device");
         let without = [good("a"), message(Some("b"), Err("not found"))];
-        assert_eq!(reason(&without), "rank 1: not found");
+        assert_eq!(reason(&without), "rank 2: not found");
         let older = [good("a"), message(Some("b"), Ok(22105))];
-        assert_eq!(reason(&older), "rank 1 has NCCL 2.21.5, rank 0 has 2.27.3");
+        assert_eq!(reason(&older), "rank 2 has NCCL 2.21.5, rank 0 has 2.27.3");
         let strange = [good("a"), b"?".to_vec()];
-        assert_eq!(reason(&strange), "rank 1 speaks another protocol");
+        assert_eq!(reason(&strange), "rank 2 speaks another protocol");
         assert_eq!(reason(&[]), "there are no ranks");
     }
 }

@@ -37,6 +37,15 @@ pub enum NcclError {
         /// The time-out, in seconds.
         seconds: u64,
     },
+    /// NCCL did not come back from a call in which it connects ranks.
+    #[error(
+        "NCCL did not connect the ranks within {seconds} s: one of them did not come, or cannot be reached over the \
+         network that NCCL has chosen; NCCL_DEBUG=INFO tells which that is, NCCL_SOCKET_IFNAME chooses another"
+    )]
+    NotConnected {
+        /// The time-out, in seconds.
+        seconds: u64,
+    },
     /// Another rank failed meanwhile.
     #[error("given up in NCCL: {reason}")]
     PeerFailed {

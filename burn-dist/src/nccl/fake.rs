@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::NcclError;
 use super::api::{Nccl, UniqueId};
@@ -19,6 +20,10 @@ pub(super) enum Failure {
     Id,
     /// The ranks do not meet.
     Connect,
+    /// This rank waits for the others to meet it until the wire is cut.
+    MeetsNobody,
+    /// In this collective this rank waits for another to connect until the wire is cut.
+    Connects(u64),
     /// From this collective on, nothing is ever done.
     Hang(u64),
     /// This collective is refused.
@@ -36,6 +41,8 @@ pub(super) struct Wire {
     put: Mutex<HashMap<u64, Vec<Option<Shared>>>>,
     pub aborted: AtomicUsize,
     pub closed: AtomicUsize,
+    /// Lets go of threads that wait inside of "NCCL", so that the test leaves none behind.
+    pub is_cut: AtomicBool,
 }
 
 impl Wire {
@@ -44,6 +51,12 @@ impl Wire {
             size,
             ..Self::default()
         })
+    }
+
+    fn wait_for_nobody(&self) {
+        while !self.is_cut.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -104,6 +117,9 @@ impl Nccl for Fake {
         if self.failure == Failure::Connect {
             return Err(refused("ncclCommInitRank"));
         }
+        if self.failure == Failure::MeetsNobody {
+            self.wire.wait_for_nobody();
+        }
         self.wire.met.fetch_add(1, Ordering::SeqCst);
         Ok(Connected {
             rank,
@@ -130,6 +146,10 @@ impl Nccl for Fake {
         assert_eq!(what.dtype, DType::F32);
         match self.failure {
             Failure::Refuse(at) if at == what.sequence => return Err(refused("ncclAllReduce")),
+            Failure::Connects(at) if at == what.sequence => {
+                self.wire.wait_for_nobody();
+                return Err(refused("ncclAllReduce"));
+            }
             Failure::Hang(from) if what.sequence >= from => connected.hangs = true,
             Failure::Asynchronous(at) if at == what.sequence => {
                 connected.hangs = true;

@@ -4,12 +4,14 @@
 //! `api` is the little of NCCL that is needed, as a trait: `library` implements it with the real
 //! library, found at run time, and the tests with host memory. `communicator` puts around it what
 //! NCCL lacks: ranks that call different things get an error that names both sides, every wait has
-//! a time-out, and what fails on one rank ends on all. `decide` finds out whether all ranks can.
-//! `tensors` brings Burn's tensors there.
+//! a time-out, and what fails on one rank ends on all; `call` sees to calls in which NCCL itself
+//! waits. `decide` finds out whether all ranks can. `tensors` brings Burn's tensors there.
 
 // Without CUDA only the tests use them, which is how they are checked on every machine.
 #[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
 mod api;
+#[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
+mod call;
 #[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
 mod communicator;
 #[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]

@@ -46,7 +46,7 @@ pub(crate) fn connect(
             .map_err(|error| error.to_string()),
     };
     let own = serde_json::to_vec(&offer).unwrap_or_default();
-    let version = match decide(&group.gather_bytes(&own)?) {
+    let version = match decide(&group.gather_bytes(&own)?, group.world_ranks()) {
         Verdict::Use(version) => version,
         Verdict::Stage(reason) => return Ok(Err(reason)),
     };

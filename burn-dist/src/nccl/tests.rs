@@ -296,6 +296,61 @@ fn a_refused_call_and_a_rank_that_does_not_come_are_errors_on_all_ranks() {
 
 const PAUSE_OF_A_RANK: Duration = PATIENCE;
 
+/// What [`ranks`] gives, and how long the slowest rank took, with threads that may still be inside of "NCCL".
+fn ranks_with_a_stuck_one(
+    failures: &[Failure],
+    work: impl Fn(&ProcessGroup, Communicator<Fake>) -> Result<(), Error> + Sync,
+) -> (Vec<String>, Duration) {
+    let begin = Instant::now();
+    let (results, wire) = ranks(failures, work);
+    let took = begin.elapsed();
+    wire.is_cut.store(true, Ordering::SeqCst);
+    let messages = results.into_iter().map(|r| r.unwrap_err().to_string());
+    (messages.collect(), took)
+}
+
+#[test]
+fn a_rank_that_fails_while_nccl_waits_for_it_ends_the_wait() {
+    let failures = [Failure::Connects(1), Failure::Refuse(1)];
+    let (messages, took) = ranks_with_a_stuck_one(&failures, |_, nccl| {
+        sum(&nccl, vec![1.0])?;
+        Ok(())
+    });
+    let [waiting, failing] = &messages[..] else {
+        panic!("{messages:?}");
+    };
+    assert!(waiting.contains("given up in NCCL"), "{waiting}");
+    assert!(
+        waiting.contains("rank 1") && waiting.contains("code 3"),
+        "{waiting}"
+    );
+    assert!(failing.contains("code 3"), "{failing}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+
+    let failures = [Failure::MeetsNobody, Failure::Connect];
+    let (messages, took) = ranks_with_a_stuck_one(&failures, |_, _| Ok(()));
+    assert!(messages[0].contains("given up in NCCL"), "{messages:?}");
+    assert!(messages[0].contains("ncclCommInitRank"), "{messages:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+#[test]
+fn a_wait_inside_of_nccl_ends_at_the_time_out() {
+    let failures = [Failure::Connects(2), Failure::Hang(2)];
+    let (messages, took) = ranks_with_a_stuck_one(&failures, |_, nccl| {
+        sum(&nccl, vec![1.0])?;
+        // Nobody waits for it: the end of the communicator must not, either.
+        let call = (Kind::AllReduce, Some(ReduceOp::Sum));
+        let second = nccl.start(elements(call, DType::F32, 1), Memory::of(vec![1.0]));
+        drop(nccl);
+        second.wait()?;
+        Ok(())
+    });
+    let known = |m: &String| m.contains("connect the ranks within") || m.contains("within 0 s");
+    assert!(messages.iter().any(known), "{messages:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
 #[test]
 fn what_fails_while_connecting_is_known_to_all() {
     for failure in [Failure::Id, Failure::Connect] {

@@ -324,7 +324,8 @@ pub struct ParallelConfig {
     /// Number format in which gradients travel: `none`. Default `none`.
     pub compression: Compression,
     /// Seconds that one rank waits for the others in a collective before the run fails. The
-    /// first collective may take longer, and ranks that die are noticed at once. Default 300.
+    /// first collectives, before gradients are averaged, may take longer, and ranks that die are
+    /// noticed at once. Default 300.
     #[schemars(extend("unit" = "seconds"))]
     pub timeout_seconds: u64,
 }

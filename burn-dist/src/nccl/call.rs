@@ -1,0 +1,79 @@
+//! Calls in which NCCL itself waits for other ranks, without an end if one of them does not come: only another thread
+//! can notice that, and nothing can call back the one that is in there.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::NcclError;
+use crate::ProcessGroup;
+
+/// How long NCCL may take to notice by itself what is known of another rank: its own words are better.
+const NEWS: Duration = Duration::from_secs(1);
+
+/// The call that a thread is in, as other threads see it.
+#[derive(Debug, Default)]
+pub(super) struct Inside {
+    call: Mutex<Option<Call>>,
+}
+
+#[derive(Debug)]
+struct Call {
+    since: Instant,
+    limit: Duration,
+    /// Since when a fault of another rank has been known.
+    fault: Option<Instant>,
+    /// What was said when it was given up.
+    given_up: Option<NcclError>,
+}
+
+impl Inside {
+    /// Does `call`, which should come back within `limit`.
+    pub fn during<R>(&self, limit: Duration, call: impl FnOnce() -> R) -> R {
+        *self.lock() = Some(Call {
+            since: Instant::now(),
+            limit,
+            fault: None,
+            given_up: None,
+        });
+        let done = call();
+        *self.lock() = None;
+        done
+    }
+
+    /// An error if the thread is in a call that will not come back, which all ranks are told.
+    ///
+    /// # Errors
+    /// [`NcclError::PeerFailed`] and [`NcclError::NotConnected`].
+    pub fn check(&self, group: &ProcessGroup) -> Result<(), NcclError> {
+        let mut inside = self.lock();
+        let Some(call) = &mut *inside else {
+            return Ok(());
+        };
+        if let Some(error) = &call.given_up {
+            return Err(error.clone());
+        }
+        let Some(error) = call.failure(group.fault()) else {
+            return Ok(());
+        };
+        call.given_up = Some(error.clone());
+        drop(inside);
+        group.abort(&error.to_string());
+        Err(error)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Call>> {
+        self.call.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Call {
+    fn failure(&mut self, fault: Option<String>) -> Option<NcclError> {
+        if let Some(reason) = fault {
+            let known = self.fault.get_or_insert_with(Instant::now);
+            return (known.elapsed() > NEWS).then_some(NcclError::PeerFailed { reason });
+        }
+        (self.since.elapsed() > self.limit).then_some(NcclError::NotConnected {
+            seconds: self.limit.as_secs(),
+        })
+    }
+}
