@@ -105,6 +105,7 @@ impl Collectives {
             );
             return Ok(());
         }
+        let cut = data.cuts().clone();
         let working = Working {
             from: std::mem::replace(data, Buffer::zeroed(what.dtype, 0)),
             to: self.spare(what.dtype, what.len as usize),
@@ -119,7 +120,7 @@ impl Collectives {
             *data = from;
             self.keep(to);
         } else {
-            *data = to;
+            *data = to.cut(cut);
             self.keep(from);
         }
         Ok(())

@@ -257,7 +257,13 @@ fn perform<T: Tested>(group: &ProcessGroup, case: &Case) -> Vec<T> {
         Collective::AllGather => group.start_all_gather(buffer),
         Collective::Broadcast => group.start_broadcast(buffer, root),
     };
-    handle.wait().unwrap().as_slice::<T>().unwrap().to_vec()
+    let buffer = handle.wait().unwrap();
+    assert_eq!(
+        *buffer.cuts(),
+        case.cuts(group.size()),
+        "cut anew: {case:?}"
+    );
+    buffer.as_slice::<T>().unwrap().to_vec()
 }
 
 /// Performs a case as one rank and compares what it sees with what a plain loop computes.
