@@ -56,6 +56,7 @@ mod mapping;
 mod mnist;
 mod random;
 mod sampler;
+mod unique;
 mod unpack;
 
 pub use augment::{Augment, ParseAugmentError};

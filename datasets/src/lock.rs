@@ -11,6 +11,7 @@ pub(crate) struct Lock {
     path: PathBuf,
     /// Closing it releases the lock.
     _file: File,
+    is_held: bool,
 }
 
 impl Lock {
@@ -31,14 +32,21 @@ impl Lock {
             Err(TryLockError::Error(error)) => Err(error),
             Ok(()) => Ok(()),
         };
-        if let Err(error) = locked {
+        if let Err(error) = &locked {
             // Some network file systems have no locks.
             tracing::debug!(lock = %path.display(), %error, "{work} without a lock");
         }
         Ok(Lock {
             path: path.to_owned(),
             _file: file,
+            is_held: locked.is_ok(),
         })
+    }
+
+    /// Whether no other process of this host does the work meanwhile. One of another host may: there are network file
+    /// systems whose locks only their own host knows of.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held
     }
 
     /// Releases the lock and removes its file, when the work is done so that whoever waits, and

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
@@ -176,6 +176,16 @@ fn downloader(mirrors: &[String]) -> Downloader {
     downloader
 }
 
+/// What this host has of `images.gz` so far.
+fn part(dir: &Path) -> PathBuf {
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let host = host.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_");
+    dir.join(format!(".images.gz.{host}.part"))
+}
+
 fn entries(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .unwrap()
@@ -239,7 +249,7 @@ fn a_later_run_resumes_what_an_earlier_one_left() {
         let body = stored.clone();
         let server = Server::new(move |request, stream| serve(&body, request, stream));
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(".images.gz.part"), &stored[..kept]).unwrap();
+        fs::write(part(dir.path()), &stored[..kept]).unwrap();
         let file = remote("images.gz", &content);
         downloader(&[server.url()])
             .fetch(&[file], dir.path())
@@ -258,7 +268,7 @@ fn a_rest_of_something_else_is_thrown_away() {
         let body = stored.clone();
         let server = Server::new(move |request, stream| serve(&body, request, stream));
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(".images.gz.part"), vec![7; rest]).unwrap();
+        fs::write(part(dir.path()), vec![7; rest]).unwrap();
         let file = remote("images.gz", &content);
         downloader(&[server.url()])
             .fetch(&[file], dir.path())
@@ -274,7 +284,7 @@ fn a_server_without_ranges_is_read_from_the_start() {
     let body = stored.clone();
     let server = Server::new(move |_, stream| send(stream, "200 OK", body.len(), &body));
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join(".images.gz.part"), &stored[..40_000]).unwrap();
+    fs::write(part(dir.path()), &stored[..40_000]).unwrap();
     let file = remote("images.gz", &content);
     downloader(&[server.url()])
         .fetch(&[file], dir.path())
@@ -296,7 +306,7 @@ fn a_wrong_range_is_not_trusted() {
         }
     });
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join(".images.gz.part"), &stored[..40_000]).unwrap();
+    fs::write(part(dir.path()), &stored[..40_000]).unwrap();
     let file = remote("images.gz", &content);
     downloader(&[server.url()])
         .fetch(&[file], dir.path())

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::DatasetError;
 use crate::lock::Lock;
+use crate::unique;
 
 /// A transfer that brought this much before it broke does not count as a failed attempt.
 const MIN_PROGRESS: u64 = 1 << 20;
@@ -101,7 +102,13 @@ impl Downloader {
         let lock = Lock::wait(&lock_path, "downloading")?;
         let agent = transfer::agent(self);
         for file in files.iter().filter(lacks) {
-            if let Err(reasons) = self.fetch_one(&agent, file, dir)? {
+            let part = dir.join(part_name(file.name, lock.is_held()));
+            let fetched = self.fetch_one(&agent, file, dir, &part);
+            if !lock.is_held() {
+                // Nobody else knows it. It is not there any more if all went well.
+                let _ = fs::remove_file(&part);
+            }
+            if let Err(reasons) = fetched? {
                 return Err(DatasetError::Download {
                     dir: dir.to_owned(),
                     files: files
@@ -124,14 +131,14 @@ impl Downloader {
         agent: &ureq::Agent,
         file: &RemoteFile,
         dir: &Path,
+        part: &Path,
     ) -> Result<Result<(), Vec<String>>, DatasetError> {
-        let part = dir.join(format!(".{}.part", file.name));
         let mut reasons = Vec::new();
         for mirror in &self.mirrors {
             let url = format!("{}/{}", mirror.trim_end_matches('/'), file.name);
-            match self.fetch_from(agent, &url, file, &part)? {
+            match self.fetch_from(agent, &url, file, part)? {
                 Ok(()) => {
-                    publish(&part, &dir.join(file.name))?;
+                    publish(part, &dir.join(file.name))?;
                     return Ok(Ok(()));
                 }
                 Err(reason) => reasons.push(format!("{url}: {reason}")),
@@ -172,10 +179,33 @@ impl Downloader {
     }
 }
 
+/// The name of what is there of a file, in which a later attempt of this host goes on if only one process of the host
+/// writes to it at a time.
+fn part_name(name: &str, alone: bool) -> String {
+    match alone {
+        true => format!(".{name}.{}.part", unique::host()),
+        false => format!(".{name}.{}.part", unique::name()),
+    }
+}
+
 /// Gives a verified file its final name.
 fn publish(part: &Path, target: &Path) -> Result<(), DatasetError> {
     File::open(part)
         .and_then(|file| file.sync_all())
         .map_err(DatasetError::io("write", part))?;
     fs::rename(part, target).map_err(DatasetError::io("rename to its final name", part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part_name;
+
+    #[test]
+    fn only_who_is_alone_goes_on_where_another_left_off() {
+        assert_eq!(part_name("a.gz", true), part_name("a.gz", true));
+        let without_lock = part_name("a.gz", false);
+        assert_ne!(without_lock, part_name("a.gz", false));
+        assert_ne!(without_lock, part_name("a.gz", true));
+        assert!(without_lock.starts_with(".a.gz.") && without_lock.ends_with(".part"));
+    }
 }

@@ -5,12 +5,11 @@
 //! and the others wait for its lock. A note in the folder tells the length of each file, so that a
 //! folder from which a cleaner took something is made anew.
 
+use std::env;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{env, process};
+use std::time::{Duration, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
@@ -18,6 +17,7 @@ use super::{Contents, archive};
 use crate::DatasetError;
 use crate::hex::hex;
 use crate::lock::Lock;
+use crate::unique;
 
 /// Holds the length and name of every file, one per line.
 const NOTE: &str = "complete.txt";
@@ -198,7 +198,7 @@ struct Staging(PathBuf);
 
 impl Staging {
     fn new(root: &Path, name: &str) -> Result<Self, DatasetError> {
-        let path = root.join(format!(".{name}.{}.part", unique()));
+        let path = root.join(format!(".{name}.{}.part", unique::name()));
         fs::create_dir(&path).map_err(DatasetError::io("create", &path))?;
         Ok(Staging(path))
     }
@@ -209,15 +209,6 @@ impl Drop for Staging {
         // It is not there any more if all went well.
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-/// A part of a name that no other thread or process uses now.
-fn unique() -> String {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let nanos = now.map_or(0, |now| now.as_nanos());
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    format!("{}-{nanos}-{count}", process::id())
 }
 
 /// Removes what processes left that were killed while they unpacked.
@@ -256,7 +247,7 @@ fn private(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let metadata = fs::symlink_metadata(path)?;
     // A new file has the user of this process as its owner.
-    let probe_path = path.join(format!(".probe-{}", unique()));
+    let probe_path = path.join(format!(".probe-{}", unique::name()));
     let probe = File::create_new(&probe_path)?;
     let owner = probe.metadata()?.uid();
     let _ = fs::remove_file(&probe_path);
