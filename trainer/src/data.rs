@@ -19,8 +19,6 @@ const GENERATED_TRAIN: usize = 50_000;
 const GENERATED_TEST: usize = 10_000;
 const GENERATED_SIDE: usize = 32;
 const GENERATED_CLASSES: usize = 10;
-/// Side of the images of a folder, in pixels, when the configuration names none.
-const IMAGE_SIZE: usize = 224;
 
 /// What a run learns from and what it is measured on.
 #[derive(Clone)]
@@ -211,7 +209,7 @@ pub fn resize(config: &DataConfig) -> Option<usize> {
 }
 
 fn image_folder_options(config: &DataConfig, seed: u64) -> ImageFolderOptions {
-    let size = config.size.unwrap_or(IMAGE_SIZE);
+    let size = config.folder_side();
     let mut options = ImageFolderOptions::new(size);
     // As images of 224 pixels are usually cut out of 256.
     let usual = size.saturating_mul(256) / 224;

@@ -152,7 +152,15 @@ impl Default for DataConfig {
     }
 }
 
+/// Side of the images of a folder, in pixels, when the configuration names none.
+const FOLDER_SIDE: usize = 224;
+
 impl DataConfig {
+    /// Side of the images of a folder, in pixels.
+    pub fn folder_side(&self) -> usize {
+        self.size.unwrap_or(FOLDER_SIDE)
+    }
+
     /// The keys that only some data sets have a use for, whether each is given, and which data
     /// sets those are.
     pub(super) fn particular_keys(&self) -> [(&'static str, bool, &'static [DataName]); 9] {

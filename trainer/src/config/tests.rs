@@ -603,6 +603,10 @@ fn schedules_and_stops_that_make_no_sense_are_refused() {
         (vec!["checkpoint.every_minutes=-1.0"], "zero or positive"),
         (vec!["early_stopping.target_accuracy=99.0"], "in [0, 1]"),
         (vec!["early_stopping.patience=0"], "early_stopping.patience"),
+        (
+            vec!["data.name=image-folder", "data.resize=200"],
+            "less than the side of the images, 224",
+        ),
     ] {
         assert_error(GOOD, &sets, &[part, "of --set"]);
     }

@@ -185,6 +185,16 @@ fn data(config: &Config) -> Result<(), Fault> {
             in_range(key, number as u64, 1, most)?;
         }
     }
+    if let Some(resize) = data.resize
+        && resize < data.folder_side()
+    {
+        let side = data.folder_side();
+        return Err(Fault::in_key(
+            "data.resize",
+            format!("`data.resize` = {resize} is less than the side of the images, {side}"),
+        )
+        .help("images are cut out of what is scaled: make it larger, or data.size smaller"));
+    }
     match data.validation {
         Some(share) => ensure(
             share > 0.0 && share < 1.0,
