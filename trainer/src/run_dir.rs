@@ -58,25 +58,43 @@ pub fn create(wanted: Option<&Path>, name: &str, config: &Config) -> Result<Path
 /// # Errors
 /// If their parent folder cannot be read.
 pub fn of_name(name: &str) -> Result<Vec<PathBuf>, TrainError> {
-    let parent = Path::new(PARENT);
+    made_in(Path::new(PARENT), name)
+}
+
+/// The folders that [`create_new`] made in `parent` for runs of this name, the oldest first.
+fn made_in(parent: &Path, name: &str) -> Result<Vec<PathBuf>, TrainError> {
     if !parent.is_dir() {
         return Ok(Vec::new());
     }
-    let prefix = format!("{name}-");
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(parent).map_err(|error| failed(parent, error))? {
-        let entry = entry.map_err(|error| failed(parent, error))?;
-        let file_name = entry.file_name();
-        let rest = file_name
-            .to_str()
-            .and_then(|text| text.strip_prefix(&prefix));
+        let path = entry.map_err(|error| failed(parent, error))?.path();
         // Another run's name may begin with this one's.
-        if rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
-            folders.push(entry.path());
+        let rest = path.file_name().and_then(|file| file.to_str());
+        let rest = rest.and_then(|text| text.strip_prefix(name)?.strip_prefix('-'));
+        if let Some(made) = rest.and_then(when_made) {
+            folders.push((made, path));
         }
     }
     folders.sort();
-    Ok(folders)
+    Ok(folders.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Day, time of the day, and number among the runs of that second, out of what [`create_new`] puts
+/// behind a name; nothing if it is something else.
+fn when_made(text: &str) -> Option<(u64, u64, u32)> {
+    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = text.split('-');
+    let day = parts.next().filter(|day| day.len() == 8 && number(day))?;
+    let time = parts
+        .next()
+        .filter(|time| time.len() == 6 && number(time))?;
+    let among = match parts.next() {
+        Some(text) => Some(text).filter(|text| number(text))?.parse().ok()?,
+        None => 1,
+    };
+    let made = (day.parse().ok()?, time.parse().ok()?, among);
+    parts.next().is_none().then_some(made)
 }
 
 /// Creates `<parent>/<name>-<time>`, with a number behind it if that is taken.
@@ -177,6 +195,41 @@ mod tests {
         let second = create_new(parent.path(), "x", UNIX_EPOCH).unwrap();
         assert!(first.ends_with("x-19700101-000000"));
         assert!(second.ends_with("x-19700101-000000-2"));
+        assert_eq!(made_in(parent.path(), "x").unwrap(), [first, second]);
+    }
+
+    #[test]
+    fn runs_of_a_name_are_those_with_its_stamp_alone_in_order() {
+        let parent = tempfile::tempdir().unwrap();
+        let own = [
+            "wrn-20260101-000000",
+            "wrn-20261121-031550",
+            "wrn-20261121-031550-2",
+            "wrn-20261121-031550-10",
+            "wrn-20261121-031551",
+        ];
+        let others = [
+            "wrn-28-10-20261122-000000",
+            "wrn-28-20261122-000000",
+            "wrn-20261122",
+            "wrn-20261122-00000",
+            "wrn-20261122-000000-",
+            "wrn-20261122-000000-+3",
+            "wrn-20261122-000000-2-3",
+            "wrn-20261122-000000-old",
+            "wrn20261122-000000",
+        ];
+        for name in own.iter().chain(&others) {
+            std::fs::create_dir(parent.path().join(name)).unwrap();
+        }
+        let found = made_in(parent.path(), "wrn").unwrap();
+        assert_eq!(found, own.map(|name| parent.path().join(name)));
+        assert_eq!(made_in(parent.path(), "wrn-28").unwrap().len(), 1);
+        assert!(
+            made_in(&parent.path().join("none"), "wrn")
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[test]
