@@ -51,8 +51,15 @@ impl Run {
     }
 
     fn trial(&self, nproc: usize, more: &[&str]) -> Trial {
-        let (nproc, dir) = (nproc.to_string(), self.dir());
-        let mut args = vec!["--nproc", &nproc, "--run-dir", dir.to_str().unwrap()];
+        let dir = self.dir();
+        let to_run_dir = ["--run-dir", dir.to_str().unwrap()];
+        self.trial_anywhere(nproc, &[&to_run_dir, more].concat())
+    }
+
+    /// The same without a run folder.
+    fn trial_anywhere(&self, nproc: usize, more: &[&str]) -> Trial {
+        let nproc = nproc.to_string();
+        let mut args = vec!["--nproc", &nproc];
         for setting in common::TINY
             .iter()
             .copied()
@@ -102,6 +109,11 @@ impl Run {
             .collect();
         found.sort();
         found
+    }
+
+    fn checkpoint_names(&self) -> Vec<String> {
+        let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        self.checkpoints().iter().map(name).collect()
     }
 }
 
@@ -177,6 +189,50 @@ fn a_damaged_checkpoint_is_passed_over() {
     }
     assert_eq!(checksum(&finished), expected);
     assert_eq!(run.metrics(), metrics);
+    assert!(
+        run.checkpoint_names()
+            .contains(&"abandoned-0000000060".to_owned())
+    );
+}
+
+#[test]
+fn a_run_that_goes_back_sets_later_checkpoints_aside() {
+    let run = Run::new(&["checkpoint.best=false"]);
+    run.finish(1, &[]);
+    let metrics = run.metrics();
+    let back = run.checkpoints()[0].clone();
+    let args = [
+        "--resume",
+        back.to_str().unwrap(),
+        "--set",
+        "train.max_steps=55",
+    ];
+    let finished = run.trial_anywhere(1, &args).run();
+    finished.assert_code(0).assert_no_files(&[]);
+    let told = "set aside what was saved after step 54: abandoned-0000000057, abandoned-0000000060";
+    assert!(finished.stdout.contains(told), "{}", finished.stdout);
+    // What it did since counts, not what was there before.
+    let finished = run.finish(1, &["--resume", "auto"]);
+    assert!(
+        finished.stdout.contains("step-0000000055"),
+        "{}",
+        finished.stdout
+    );
+    assert_eq!(
+        run.metrics().len(),
+        metrics.len() + 1,
+        "one evaluation more"
+    );
+    assert_eq!(
+        run.checkpoint_names(),
+        [
+            "abandoned-0000000057",
+            "abandoned-0000000060",
+            "step-0000000055",
+            "step-0000000057",
+            "step-0000000060"
+        ]
+    );
 }
 
 #[test]

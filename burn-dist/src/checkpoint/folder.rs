@@ -9,6 +9,8 @@ use super::{CheckpointError, Manifest};
 const PREFIX: &str = "step-";
 /// Begin of the names of folders that are being written.
 const HIDDEN: &str = ".writing-";
+/// Begin of the names of checkpoints that a run has gone back behind.
+const ABANDONED: &str = "abandoned-";
 
 /// A checkpoint in a folder; whether it is good is not known yet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,12 +102,51 @@ fn remove_hidden(folder: &Path, meant: impl Fn(&str) -> bool) -> Result<(), Chec
     Ok(())
 }
 
-/// Removes all but the newest `keep` checkpoints and the one of step `best`.
-pub(super) fn prune(folder: &Path, keep: usize, best: Option<u64>) -> Result<(), CheckpointError> {
-    let found = list(folder)?;
+/// Takes the checkpoints of steps after `step` out of sight, for a run that goes back to that step:
+/// [`list`] does not see them any more, and nothing removes them. Gives their new paths, the oldest
+/// first: `abandoned-NNNNNNNNNN`, with a number behind it if that is taken.
+///
+/// # Errors
+/// If the folder cannot be read, or one of them not renamed.
+pub fn set_aside(folder: &Path, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
+    let mut aside = Vec::new();
+    for found in list(folder)?.into_iter().filter(|found| found.step > step) {
+        let path = free_name(folder, found.step);
+        fs::rename(&found.path, &path).map_err(CheckpointError::io("rename", &found.path))?;
+        aside.push(path);
+    }
+    if !aside.is_empty() {
+        sync(folder)?;
+    }
+    Ok(aside)
+}
+
+/// A path that nothing has yet, for a checkpoint that is set aside.
+fn free_name(folder: &Path, step: u64) -> PathBuf {
+    let stem = format!("{ABANDONED}{step:010}");
+    let mut path = folder.join(&stem);
+    let mut number = 2;
+    while path.symlink_metadata().is_ok() {
+        path = folder.join(format!("{stem}-{number}"));
+        number += 1;
+    }
+    path
+}
+
+/// Removes all but the newest `keep` of the checkpoints up to the one of step `written`, and the one
+/// of step `best`. Later ones are of a future that the run has gone back behind: they neither count
+/// nor go.
+pub(super) fn prune(
+    folder: &Path,
+    written: u64,
+    keep: usize,
+    best: Option<u64>,
+) -> Result<(), CheckpointError> {
+    let mut found = list(folder)?;
+    found.retain(|found| found.step <= written);
     let old = found.len().saturating_sub(keep.max(1));
     for found in found.into_iter().take(old) {
-        if Some(found.step) != best {
+        if found.step != written && Some(found.step) != best {
             let path = &found.path;
             // Under its name it would be incomplete while it is being removed.
             let hidden = path.with_file_name(format!("{HIDDEN}removed-{:010}", found.step));

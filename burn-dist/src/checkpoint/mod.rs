@@ -16,7 +16,7 @@ mod source;
 mod writer;
 
 pub use error::CheckpointError;
-pub use folder::{Found, list, newest_good};
+pub use folder::{Found, list, newest_good, set_aside};
 pub use manifest::{FileEntry, Manifest};
 pub use source::Source;
 pub use writer::{Job, Writer, Written};

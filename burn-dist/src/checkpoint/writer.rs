@@ -24,7 +24,8 @@ pub struct Job {
     pub state: StateShare,
     /// Whatever else is to be known to go on; that of rank 0 counts.
     pub meta: Value,
-    /// How many of the newest checkpoints are kept, this one among them.
+    /// How many of the newest checkpoints are kept, this one among them. Those of later steps, which
+    /// a run finds that went back, are not counted, and kept.
     pub keep: usize,
     /// The step of one that is kept beside them.
     pub best: Option<u64>,
@@ -227,7 +228,7 @@ impl Desk {
         if self.rank == 0 {
             self.publish(&hidden, &path, own, step, meta)
                 .inspect_err(|_| drop(fs::remove_dir_all(&hidden)))?;
-            folder::prune(&self.folder, keep, best)?;
+            folder::prune(&self.folder, step, keep, best)?;
         }
         Ok(Written {
             step,

@@ -13,7 +13,9 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdafactorConfig, AdamWConfig, LambConfig, LionConfig, MuonConfig, SgdConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{FloatDType, Tensor};
-use burn_dist::checkpoint::{CheckpointError, Job, Manifest, Source, Writer, list, newest_good};
+use burn_dist::checkpoint::{
+    CheckpointError, Job, Manifest, Source, Writer, list, newest_good, set_aside,
+};
 use burn_dist::parallel::{
     Checksum, EmaOptions, LossScaleOptions, Parallel, ParallelError, ParallelOptions,
     ParameterGroup, ParameterOptimizer, ParameterSpec, Precision, ShardWithin, StepReport,
@@ -284,12 +286,56 @@ fn the_newest_and_the_best_are_kept() {
         }
     }
     writer.wait().unwrap().unwrap();
-    let steps: Vec<u64> = list(folder.path())
-        .unwrap()
-        .iter()
-        .map(|found| found.step)
-        .collect();
-    assert_eq!(steps, [2, 5, 6]);
+    assert_eq!(steps(folder.path()), [2, 5, 6]);
+}
+
+fn steps(folder: &Path) -> Vec<u64> {
+    let found = list(folder).unwrap();
+    found.iter().map(|found| found.step).collect()
+}
+
+/// Writes checkpoints of these steps, of which three are kept.
+fn write_steps(folder: &Path, steps: &[u64]) {
+    let group = ProcessGroup::single();
+    let training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
+    let mut writer = Writer::start(folder, &group, TIMEOUT).unwrap();
+    for step in steps {
+        writer.submit(job(&training, *step));
+        writer.wait().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_run_that_went_back_keeps_what_it_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    write_steps(folder.path(), &[1, 8, 9]);
+    write_steps(folder.path(), &[2, 3, 4]);
+    assert_eq!(steps(folder.path()), [2, 3, 4, 8, 9]);
+    // What it overtakes counts again.
+    write_steps(folder.path(), &[10]);
+    assert_eq!(steps(folder.path()), [8, 9, 10]);
+}
+
+#[test]
+fn what_a_run_went_back_behind_is_set_aside_and_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    write_steps(folder.path(), &[1, 8, 9]);
+    let path = |name: &str| folder.path().join(name);
+    let aside = set_aside(folder.path(), 1).unwrap();
+    let names = ["abandoned-0000000008", "abandoned-0000000009"];
+    assert_eq!(aside, names.map(path));
+    assert_eq!(steps(folder.path()), [1]);
+    // Once more, from the same step.
+    write_steps(folder.path(), &[8]);
+    let again = set_aside(folder.path(), 1).unwrap();
+    assert_eq!(again, [path("abandoned-0000000008-2")]);
+    assert!(set_aside(folder.path(), 1).unwrap().is_empty());
+    write_steps(folder.path(), &[2, 3, 4, 5]);
+    assert_eq!(steps(folder.path()), [3, 4, 5]);
+    for path in aside.iter().chain(&again) {
+        Source::open(path).unwrap();
+    }
+    assert!(set_aside(&path("none"), 0).unwrap().is_empty());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use burn_dist::checkpoint::Source;
+use burn_dist::checkpoint::{self, Source};
 use burn_dist::parallel::{self, BucketSizes, Parallel, ParallelOptions, Strategy};
 use models::{ImageClassifier, flops};
 
@@ -19,6 +19,7 @@ use crate::error::TrainError;
 use crate::metrics::MetricsFile;
 use crate::progress::{Meta, Progress, Task};
 use crate::record::{Recorder, Wishes, Work};
+use crate::resume::Start;
 use crate::run::Session;
 use crate::schedule::Schedule;
 use crate::signals::Heed;
@@ -60,6 +61,10 @@ pub(crate) fn train<M: ImageClassifier>(
     let run_dir = (main && !config.train.fast_dev_run)
         .then(|| run_dir::create(start.run_dir.as_deref(), session.name, config))
         .transpose()?;
+    let mut notes = start.notes.clone();
+    if let Some(folder) = &run_dir {
+        notes.extend(set_aside(folder, start, progress.steps)?);
+    }
     let metrics = run_dir
         .as_deref()
         .map(|folder| {
@@ -100,7 +105,7 @@ pub(crate) fn train<M: ImageClassifier>(
     if session.dashboard {
         training.console.open_dashboard();
     }
-    training.introduce();
+    training.introduce(&notes);
     let _heed = Heed::start();
     training.tell_callbacks()?;
     let summary = training.run()?;
@@ -156,6 +161,24 @@ fn restore<M: ImageClassifier>(
     let meta = Meta::of(source.manifest(), task)?;
     parallel.restore(&source)?;
     Ok(meta.progress)
+}
+
+/// Takes out of the way what the run saved after the step that it goes back to: that would be taken
+/// for its newest state, of which there are no numbers any more. Gives what is to be told of it.
+fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
+    if start.of_another_run || start.checkpoint.is_none() {
+        return Ok(None);
+    }
+    let aside = checkpoint::set_aside(&run_dir.join(resume::FOLDER), steps)?;
+    let names = aside.iter().filter_map(|path| path.file_name());
+    let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+    let told = || {
+        format!(
+            "set aside what was saved after step {steps}: {}",
+            names.join(", ")
+        )
+    };
+    Ok((!names.is_empty()).then(told))
 }
 
 /// What the session learns from.

@@ -77,7 +77,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         })
     }
 
-    pub(super) fn introduce(&mut self) {
+    pub(super) fn introduce(&mut self, notes: &[String]) {
         let session = self.session;
         let Batching {
             global,
@@ -132,7 +132,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             self.console
                 .line(&format!("run folder {}", folder.display()));
         }
-        for note in &session.start.notes {
+        for note in notes {
             self.console.line(note);
         }
     }
