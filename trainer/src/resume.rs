@@ -7,7 +7,7 @@ use burn_dist::checkpoint::{Found, Manifest, list, newest_good};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
-use crate::run_dir;
+use crate::{metrics, run_dir};
 
 /// Folder of the checkpoints, in the run folder.
 pub const FOLDER: &str = "checkpoints";
@@ -84,9 +84,20 @@ fn look(resume: &Resume, run_dir: Option<&Path>, name: &str) -> Result<Start, Tr
     }
 }
 
-/// The last good checkpoint of a run folder, or the folder alone.
+/// The last good checkpoint of a run folder, or the folder alone if there are none. To start anew
+/// where there are some would give up what somebody may be able to repair.
 fn newest_in(run_dir: &Path) -> Result<Start, TrainError> {
-    let (found, bad) = newest_good(&run_dir.join(FOLDER))?;
+    let folder = run_dir.join(FOLDER);
+    let (found, bad) = newest_good(&folder)?;
+    if found.is_none() && !bad.is_empty() {
+        let wrong: Vec<String> = bad.iter().map(ToString::to_string).collect();
+        return Err(TrainError::Resume(format!(
+            "{} holds no good checkpoint: {}. Try again if this may pass, continue from another \
+             checkpoint with --resume PATH, or start anew with another --run-dir",
+            folder.display(),
+            wrong.join("; ")
+        )));
+    }
     let mut notes: Vec<String> = bad
         .iter()
         .map(|error| format!("warning: passed over a checkpoint: {error}"))
@@ -117,38 +128,52 @@ fn newest_run(name: &str) -> Result<Start, TrainError> {
     })
 }
 
-/// What a user named: a checkpoint or a run folder. Another run folder makes a new run that begins
-/// there.
+/// What a user named: a checkpoint or a run folder. One of another run, or of no run, makes a new
+/// run that begins there.
 fn at(path: &Path, run_dir: Option<&Path>) -> Result<Start, TrainError> {
     if let Some(folder) = run_dir {
         run_dir::check_unused(folder)?;
     }
+    let path = std::path::absolute(path).unwrap_or(path.to_owned());
     let mut start = if path.join(FOLDER).is_dir() {
-        newest_in(path)?
+        newest_in(&path)?
     } else {
-        let manifest = Manifest::read(path)?;
+        let manifest = Manifest::read(&path)?;
         manifest
             .files
             .iter()
-            .try_for_each(|file| file.verify(path))?;
+            .try_for_each(|file| file.verify(&path))?;
         Start {
-            // RUN/checkpoints/step-N
-            run_dir: path.ancestors().nth(2).map(Path::to_owned),
-            checkpoint: Some(path.to_owned()),
+            run_dir: run_of(&path),
+            checkpoint: Some(path.clone()),
             of_another_run: false,
             notes: vec![format!("continues from {}", path.display())],
         }
     };
     if start.checkpoint.is_none() {
         return Err(TrainError::Resume(format!(
-            "{} holds no good checkpoint: {}",
-            path.display(),
-            start.notes.join("; ")
+            "{} holds no checkpoint",
+            path.display()
         )));
     }
+    // Nothing is written into a folder that is no run's, unless the user named it.
+    start.run_dir = start.run_dir.filter(|folder| is_run(folder));
     if let Some(folder) = run_dir {
         start.run_dir = Some(folder.to_owned());
-        start.of_another_run = true;
     }
+    start.of_another_run = run_dir.is_some() || start.run_dir.is_none();
     Ok(start)
+}
+
+/// The folder of the run that a checkpoint belongs to, going by where it lies:
+/// `RUN/checkpoints/step-N`.
+fn run_of(checkpoint: &Path) -> Option<PathBuf> {
+    let folder = checkpoint.parent()?;
+    let run_dir = folder.parent()?;
+    (folder.file_name()? == FOLDER).then(|| run_dir.to_owned())
+}
+
+/// Whether a run has written its numbers there.
+fn is_run(folder: &Path) -> bool {
+    folder.join(metrics::FILE).is_file()
 }

@@ -236,6 +236,74 @@ fn a_run_that_goes_back_sets_later_checkpoints_aside() {
 }
 
 #[test]
+fn checkpoints_of_which_none_is_good_are_no_reason_to_start_anew() {
+    let run = Run::new(&["train.epochs=1", "checkpoint.best=false"]);
+    let expected = checksum(&run.finish(1, &[]));
+    let metrics = run.metrics();
+    for checkpoint in run.checkpoints() {
+        fs::rename(
+            checkpoint.join("manifest.json"),
+            checkpoint.join("elsewhere"),
+        )
+        .unwrap();
+    }
+    let dir = run.dir();
+    let named = ["--resume", dir.to_str().unwrap()];
+    let auto = ["--resume", "auto"];
+    for refused in [run.trial(1, &auto), run.trial_anywhere(1, &named)] {
+        let refused = refused.run();
+        refused.assert_code(1).assert_stderr(&[
+            "holds no good checkpoint",
+            "step-0000000015",
+            "step-0000000018",
+            "step-0000000020",
+            "no manifest.json",
+            "--resume PATH",
+        ]);
+    }
+    assert_eq!(run.metrics(), metrics, "nothing was lost");
+    for checkpoint in run.checkpoints() {
+        fs::rename(
+            checkpoint.join("elsewhere"),
+            checkpoint.join("manifest.json"),
+        )
+        .unwrap();
+    }
+    assert_eq!(checksum(&run.finish(1, &auto)), expected);
+}
+
+#[test]
+fn a_checkpoint_outside_a_run_folder_begins_a_run_of_its_own() {
+    let run = Run::new(&["train.epochs=1"]);
+    run.finish(1, &[]);
+    let middle = run.checkpoints()[1].clone();
+    let home = tempfile::tempdir().unwrap();
+    // In folders like a run's, but without its numbers.
+    for place in ["a/pretrained", "b/checkpoints"] {
+        let folder = home.path().join(place);
+        fs::create_dir_all(&folder).unwrap();
+        let checkpoint = folder.join("step-0000001000");
+        fs::create_dir(&checkpoint).unwrap();
+        for entry in fs::read_dir(&middle).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), checkpoint.join(entry.file_name())).unwrap();
+        }
+        for named in [&checkpoint, &home.path().join("b")] {
+            if !named.exists() {
+                continue;
+            }
+            let args = ["--resume", named.to_str().unwrap()];
+            let finished = run.trial_anywhere(1, &args).run();
+            finished.assert_code(0).assert_no_files(&["runs"]);
+            let new: Vec<_> = fs::read_dir(finished.path("runs")).unwrap().collect();
+            assert_eq!(new.len(), 1, "{}", finished.stdout);
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1);
+    }
+}
+
+#[test]
 fn a_checkpoint_continues_on_another_world_size_and_in_another_folder() {
     let run = Run::new(&["checkpoint.keep=100"]);
     run.finish(2, &[]);
