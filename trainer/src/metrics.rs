@@ -2,14 +2,19 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::console::complain;
 use crate::error::TrainError;
 
 /// File in the run folder.
 pub const FILE: &str = "metrics.jsonl";
+
+/// Bytes that are searched at a time for the end of a line.
+const CHUNK: u64 = 1 << 16;
 
 /// One line. Numbers are written with as many digits as it takes to read them back exactly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,62 +152,115 @@ pub struct RanksLine {
 pub struct MetricsFile {
     path: PathBuf,
     file: File,
+    /// Bytes of whole lines.
+    length: u64,
+    /// Whether half a line stands behind them that could not be taken away.
+    torn: bool,
+    /// Whether the last line was not written.
+    failing: bool,
 }
 
 impl MetricsFile {
     /// Opens `metrics.jsonl` in `folder` for appending behind its first `length` bytes; what comes
-    /// after them goes.
+    /// after them goes. If it is shorter, as a node that crashed may have left it, it is continued
+    /// behind its last whole line, with a warning.
     ///
     /// # Errors
-    /// If it cannot be opened, or is shorter.
+    /// If it cannot be opened.
     pub fn open(folder: &Path, length: u64) -> Result<Self, TrainError> {
         let path = folder.join(FILE);
         let open = || {
-            let file = File::options().append(true).create(true).open(&path)?;
-            if file.metadata()?.len() < length {
-                let reason =
-                    format!("it has fewer than the {length} bytes it had at the checkpoint");
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
-            }
-            file.set_len(length)?;
-            Ok(file)
+            let mut options = File::options();
+            let file = options.read(true).append(true).create(true).open(&path)?;
+            let found = file.metadata()?.len();
+            let kept = match found < length {
+                true => end_of_lines(&file, found)?,
+                false => length,
+            };
+            file.set_len(kept)?;
+            Ok((file, kept))
         };
-        match open() {
-            Ok(file) => Ok(Self { path, file }),
-            Err(error) => Err(TrainError::RunDir { path, error }),
+        let (file, kept) = open().map_err(|error| TrainError::RunDir {
+            path: path.clone(),
+            error,
+        })?;
+        if kept < length {
+            complain(&format!(
+                "warning: {} had {length} bytes at the checkpoint and has {kept} in whole lines: numbers are \
+                 missing, the run goes on",
+                path.display()
+            ));
         }
+        Ok(Self {
+            path,
+            file,
+            length: kept,
+            torn: false,
+            failing: false,
+        })
     }
 
-    /// Its length in bytes.
-    ///
-    /// # Errors
-    /// If the system does not say.
-    pub fn length(&self) -> Result<u64, TrainError> {
-        let metadata = self.file.metadata();
-        metadata
-            .map(|metadata| metadata.len())
-            .map_err(|error| TrainError::RunDir {
-                path: self.path.clone(),
-                error,
-            })
+    /// Its length in bytes, which are on disk if the disk takes them: a checkpoint that outlives a
+    /// crash of the node relies on it.
+    pub fn synced_length(&mut self) -> u64 {
+        let synced = self.file.sync_data();
+        // That it could would not mean that a line can be written.
+        if synced.is_err() {
+            self.note(synced);
+        }
+        self.length
     }
 
-    /// Appends one line.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
+    /// Appends one line. One that cannot be written is left out, with a warning if the one before
+    /// was not: the run is worth more than its numbers.
+    pub fn write(&mut self, metric: &Metric) {
         let written = serde_json::to_vec(metric)
             .map_err(io::Error::from)
             .and_then(|mut line| {
                 line.push(b'\n');
-                self.file.write_all(&line)
+                self.append(&line)
             });
-        written.map_err(|error| TrainError::RunDir {
-            path: self.path.clone(),
-            error,
-        })
+        self.note(written);
     }
+
+    /// Appends a line or nothing.
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.length)?;
+            self.torn = false;
+        }
+        self.file.write_all(line).inspect_err(|_| {
+            self.torn = self.file.set_len(self.length).is_err();
+        })?;
+        self.length += line.len() as u64;
+        Ok(())
+    }
+
+    /// Says once of a series of failures that there is one.
+    fn note(&mut self, outcome: io::Result<()>) {
+        if let (Err(error), false) = (&outcome, self.failing) {
+            complain(&format!(
+                "warning: numbers of the run cannot be written to {}, the run goes on: {error}",
+                self.path.display()
+            ));
+        }
+        self.failing = outcome.is_err();
+    }
+}
+
+/// Where the last whole line ends among the first `length` bytes of a file.
+fn end_of_lines(file: &File, length: u64) -> io::Result<u64> {
+    let mut end = length;
+    while end > 0 {
+        let begin = end.saturating_sub(CHUNK);
+        let mut chunk = vec![0; (end - begin) as usize];
+        file.read_exact_at(&mut chunk, begin)?;
+        if let Some(at) = chunk.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(begin + at as u64 + 1);
+        }
+        end = begin;
+    }
+    Ok(0)
 }
 
 #[cfg(test)]
@@ -220,7 +278,7 @@ mod tests {
                 loss,
                 ..TrainLine::default()
             };
-            file.write(&Metric::Train(line)).unwrap();
+            file.write(&Metric::Train(line));
         }
         let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
         let read: Vec<serde_json::Value> = text
@@ -234,27 +292,76 @@ mod tests {
         }
     }
 
+    fn evaluation(epoch: u64) -> Metric {
+        Metric::Eval(EvalLine {
+            epoch,
+            ..EvalLine::default()
+        })
+    }
+
+    fn read(folder: &Path) -> Vec<Metric> {
+        let text = std::fs::read_to_string(folder.join(FILE)).unwrap();
+        let lines = text.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
     #[test]
     fn an_existing_file_is_continued_where_it_was() {
         let folder = tempfile::tempdir().unwrap();
-        let metric = |epoch| {
-            Metric::Eval(EvalLine {
-                epoch,
-                ..EvalLine::default()
-            })
-        };
         let mut file = MetricsFile::open(folder.path(), 0).unwrap();
-        file.write(&metric(1)).unwrap();
-        let length = file.length().unwrap();
-        file.write(&metric(2)).unwrap();
+        file.write(&evaluation(1));
+        let length = file.synced_length();
+        file.write(&evaluation(2));
         let mut file = MetricsFile::open(folder.path(), length).unwrap();
-        file.write(&metric(3)).unwrap();
-        let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
-        let read: Vec<Metric> = text
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
-        assert_eq!(read, [metric(1), metric(3)]);
-        assert!(MetricsFile::open(folder.path(), 1000).is_err());
+        file.write(&evaluation(3));
+        assert_eq!(read(folder.path()), [evaluation(1), evaluation(3)]);
+    }
+
+    #[test]
+    fn a_file_that_lost_its_end_is_continued_behind_its_last_whole_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = MetricsFile::open(folder.path(), 0).unwrap();
+        file.write(&evaluation(1));
+        let one = file.synced_length();
+        file.write(&evaluation(2));
+        let two = file.synced_length();
+        let path = folder.path().join(FILE);
+        File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(two - 3))
+            .unwrap();
+        let mut file = MetricsFile::open(folder.path(), two).unwrap();
+        assert_eq!(file.synced_length(), one);
+        file.write(&evaluation(3));
+        assert_eq!(read(folder.path()), [evaluation(1), evaluation(3)]);
+        // One line longer than what is searched at a time, and nothing at all.
+        std::fs::write(&path, vec![b'x'; 3 << 16]).unwrap();
+        let mut file = MetricsFile::open(folder.path(), 4 << 16).unwrap();
+        assert_eq!(file.synced_length(), 0);
+        std::fs::remove_file(&path).unwrap();
+        MetricsFile::open(folder.path(), 4 << 16).unwrap();
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = MetricsFile::open(folder.path(), 0).unwrap();
+        file.write(&evaluation(1));
+        let length = file.length;
+        let path = folder.path().join(FILE);
+        let whole = std::mem::replace(&mut file.file, File::open(&path).unwrap());
+        file.write(&evaluation(2));
+        assert!(file.failing);
+        assert_eq!(file.synced_length(), length);
+        // Half of it stands there, as a disk that is full leaves it.
+        file.file = whole;
+        file.file.write_all(b"{\"kind\":").unwrap();
+        assert!(file.torn);
+        file.write(&evaluation(3));
+        assert!(!file.failing && !file.torn);
+        assert_eq!(read(folder.path()), [evaluation(1), evaluation(3)]);
     }
 }

@@ -164,7 +164,7 @@ impl Recorder {
     /// it.
     ///
     /// # Errors
-    /// If the loss of the step before is not finite, cannot be written, or a rank failed.
+    /// If the loss of the step before is not finite, or a rank failed.
     pub fn record(&mut self, step: Step, wishes: Wishes) -> Result<Option<TrainLine>, TrainError> {
         let before = self.settle()?;
         self.epoch_times.add(&step.times);
@@ -205,7 +205,7 @@ impl Recorder {
         let line = self.line(&step, loss, ended);
         if step.number.is_multiple_of(self.every) {
             self.window = Window::starting(ended);
-            self.write(&Metric::Train(line.clone()))?;
+            self.write(&Metric::Train(line.clone()));
         }
         Ok(Some(line))
     }
@@ -252,12 +252,9 @@ impl Recorder {
         self.epoch_times
     }
 
-    /// Length of the file of metrics; 0 on ranks that have none.
-    ///
-    /// # Errors
-    /// If the system does not say.
-    pub fn metrics_bytes(&self) -> Result<u64, TrainError> {
-        self.metrics.as_ref().map_or(Ok(0), MetricsFile::length)
+    /// Length of the file of metrics, which is brought to disk; 0 on ranks that have none.
+    pub fn metrics_bytes(&mut self) -> u64 {
+        self.metrics.as_mut().map_or(0, MetricsFile::synced_length)
     }
 
     /// What any rank wished at the steps that are known. All ranks get the same answer at the same
@@ -266,13 +263,10 @@ impl Recorder {
         std::mem::take(&mut self.wishes)
     }
 
-    /// Writes a line.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
+    /// Writes a line, if the disk takes it.
+    pub fn write(&mut self, metric: &Metric) {
         if let Some(file) = &mut self.metrics {
-            file.write(metric)?;
+            file.write(metric);
         }
         let written = self.events.as_mut().map(|events| events.write(metric));
         if let Some(Err(error)) = written {
@@ -280,7 +274,6 @@ impl Recorder {
             complain(&format!("warning: no more events for TensorBoard: {error}"));
             self.events = None;
         }
-        Ok(())
     }
 }
 

@@ -273,6 +273,28 @@ fn checkpoints_of_which_none_is_good_are_no_reason_to_start_anew() {
 }
 
 #[test]
+fn a_run_goes_on_without_the_numbers_that_a_crash_of_its_node_took() {
+    let run = Run::new(&["train.epochs=1"]);
+    let expected = checksum(&run.finish(1, &[]));
+    let metrics = run.metrics();
+    let file = run.dir().join("metrics.jsonl");
+    let text = fs::read(&file).unwrap();
+    fs::write(&file, &text[..text.len() / 2]).unwrap();
+    let left = run.metrics();
+    let args = ["--resume", "auto", "--set", "train.epochs=2"];
+    let finished = run.finish(1, &args);
+    finished.assert_stderr(&[
+        "warning",
+        "metrics.jsonl",
+        "numbers are missing, the run goes on",
+    ]);
+    assert_ne!(checksum(&finished), expected);
+    assert!(metrics.starts_with(&left));
+    assert!(run.metrics().starts_with(&left));
+    assert_eq!(run.metrics().len(), left.len() + 21);
+}
+
+#[test]
 fn a_checkpoint_outside_a_run_folder_begins_a_run_of_its_own() {
     let run = Run::new(&["train.epochs=1"]);
     run.finish(1, &[]);
@@ -459,4 +481,27 @@ fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
     assert_eq!(left.iter().find(unfinished), None);
     let evaluated = Trial::new(&["eval", "--last", run.dir().to_str().unwrap()]).run();
     evaluated.assert_code(0);
+}
+
+#[test]
+fn numbers_that_a_full_disk_does_not_take_do_not_end_the_run() {
+    // Room for what is written at the start, and for the numbers of some of the steps.
+    let Some(disk) = SmallDisk::mount("32k") else {
+        return;
+    };
+    let mut run = Run::new(&["checkpoint.every_steps=0"]);
+    let whole = checksum(&run.finish(2, &[]));
+    let all = run.metrics();
+    run.at = Some(disk.0.path().join("run"));
+    let finished = run.finish(2, &[]);
+    finished.assert_stderr(&["numbers of the run cannot be written", "No space left"]);
+    assert_eq!(checksum(&finished), whole);
+    let text = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();
+    assert!(text.ends_with('\n'), "half a line: {text}");
+    let some = run.metrics();
+    assert!(!some.is_empty() && some.len() < all.len());
+    assert!(some.iter().all(|line| all.contains(line)));
+    // Not one for every line.
+    let warnings = finished.stderr.matches("numbers of the run").count();
+    assert!(warnings <= all.len() - some.len(), "{}", finished.stderr);
 }

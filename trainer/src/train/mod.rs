@@ -205,7 +205,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             samples: evaluation.samples,
             elapsed: progress.train_seconds,
             seconds: begin.elapsed().as_secs_f64(),
-        }))?;
+        }));
         Ok(evaluation)
     }
 
@@ -331,7 +331,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             return Ok(());
         };
         self.progress.epoch_loss = self.recorder.epoch_loss();
-        self.progress.metrics_bytes = self.recorder.metrics_bytes()?;
+        self.progress.metrics_bytes = self.recorder.metrics_bytes();
         let meta = Meta {
             progress: self.progress.clone(),
             task: setup::task(self.session),
@@ -360,7 +360,8 @@ impl<M: ImageClassifier> Training<'_, M> {
             compute: all.iter().map(|work| work.compute).collect(),
             wait: all.iter().map(|work| work.wait).collect(),
             memory_mib: all.iter().map(|work| work.memory_mib).collect(),
-        }))
+        }));
+        Ok(())
     }
 
     /// Training images, over all ranks, in `steps` steps.
