@@ -16,16 +16,50 @@ pub struct Watch {
     best: Option<f64>,
     /// Evaluations since then.
     stale: u64,
+    /// What the evaluations were held against: `[early_stopping]` without its patience.
+    #[serde(default)]
+    rule: Option<EarlyStoppingConfig>,
 }
 
 impl Watch {
     /// Takes an evaluation; says why the run should end, if it should.
     pub fn see(&mut self, config: &EarlyStoppingConfig, evaluation: &Evaluation) -> Option<String> {
+        let rule = rule(config);
+        if self.rule.as_ref().is_some_and(|before| *before != rule) {
+            *self = Self::default();
+        }
+        self.rule = Some(rule);
         if let Some(target) = config.target_accuracy {
             self.reached = match evaluation.accuracy >= target {
                 true => self.reached + 1,
                 false => 0,
             };
+        } else if config.patience.is_some() {
+            self.compare(config, monitored(config.monitor, evaluation));
+        }
+        self.over(config)
+    }
+
+    fn compare(&mut self, config: &EarlyStoppingConfig, value: f64) {
+        let better = match self.best {
+            Some(best) => is_better(config.monitor, value, best, config.min_delta),
+            None => true,
+        };
+        if better {
+            self.best = Some(value);
+            self.stale = 0;
+        } else {
+            self.stale += 1;
+        }
+    }
+
+    /// Why the run should end after the evaluations so far, if it should. What they were counted for
+    /// must be what `config` wants: with another target, for one, nothing is known of them.
+    pub fn over(&self, config: &EarlyStoppingConfig) -> Option<String> {
+        if self.rule.as_ref() != Some(&rule(config)) {
+            return None;
+        }
+        if let Some(target) = config.target_accuracy {
             let wanted = config.patience.unwrap_or(1);
             return (self.reached >= wanted).then(|| {
                 format!(
@@ -35,25 +69,21 @@ impl Watch {
                 )
             });
         }
-        let patience = config.patience?;
-        let value = monitored(config.monitor, evaluation);
-        let better = match self.best {
-            Some(best) => is_better(config.monitor, value, best, config.min_delta),
-            None => true,
-        };
-        if better {
-            self.best = Some(value);
-            self.stale = 0;
-            return None;
-        }
-        self.stale += 1;
-        (self.stale >= patience).then(|| {
+        (self.stale >= config.patience?).then(|| {
             format!(
                 "the {} was no better for {}",
                 config.monitor,
                 evaluations(self.stale)
             )
         })
+    }
+}
+
+/// What evaluations are held against; how many of them it takes is no part of it.
+fn rule(config: &EarlyStoppingConfig) -> EarlyStoppingConfig {
+    EarlyStoppingConfig {
+        patience: None,
+        ..config.clone()
     }
 }
 
@@ -129,5 +159,52 @@ mod tests {
     #[test]
     fn without_a_wish_nothing_ends() {
         assert_eq!(ends(&EarlyStoppingConfig::default(), &[0.5; 100]), None);
+    }
+    #[test]
+    fn what_is_over_stays_over_unless_more_is_wanted() {
+        let evaluation = Evaluation {
+            loss: 0.1,
+            accuracy: 0.9,
+            top5: None,
+            samples: 1,
+        };
+        let target = EarlyStoppingConfig {
+            target_accuracy: Some(0.8),
+            patience: Some(2),
+            ..EarlyStoppingConfig::default()
+        };
+        let patience = EarlyStoppingConfig {
+            patience: Some(2),
+            ..EarlyStoppingConfig::default()
+        };
+        assert_eq!(Watch::default().over(&target), None);
+        for (config, needed) in [(target, 2), (patience, 3)] {
+            let mut watch = Watch::default();
+            for _ in 1..needed {
+                assert_eq!(watch.see(&config, &evaluation), None);
+                assert_eq!(watch.over(&config), None);
+            }
+            let reason = watch.see(&config, &evaluation);
+            assert!(reason.is_some());
+            // As a checkpoint has it.
+            let text = serde_json::to_string(&watch).unwrap();
+            let mut watch: Watch = serde_json::from_str(&text).unwrap();
+            assert_eq!(watch.over(&config), reason);
+            let longer = EarlyStoppingConfig {
+                patience: Some(3),
+                ..config.clone()
+            };
+            assert_eq!(watch.over(&longer), None);
+            assert!(watch.clone().see(&longer, &evaluation).is_some());
+            let higher = EarlyStoppingConfig {
+                target_accuracy: Some(0.85),
+                ..config.clone()
+            };
+            assert_eq!(watch.over(&higher), None);
+            // Counted anew.
+            assert_eq!(watch.see(&higher, &evaluation), None);
+            assert!(watch.see(&higher, &evaluation).is_some());
+            assert_eq!(watch.over(&EarlyStoppingConfig::default()), None);
+        }
     }
 }

@@ -404,6 +404,19 @@ fn a_run_ends_when_the_target_is_reached_or_nothing_gets_better() {
         finished.stdout
     );
     assert_eq!(run.metrics().len(), 42);
+    // It had ended, and stays so unless more is wanted of it.
+    let metrics = run.metrics();
+    let again = run.finish(2, &["--resume", "auto"]);
+    assert!(
+        again.stdout.contains("reached 0.00 % in 2"),
+        "{}",
+        again.stdout
+    );
+    assert_eq!(checksum(&again), checksum(&finished));
+    assert_eq!(run.metrics(), metrics);
+    let longer = ["--resume", "auto", "--set", "early_stopping.patience=3"];
+    run.finish(2, &longer);
+    assert_eq!(run.metrics().len(), 63);
 
     let settings = [
         "early_stopping.patience=1",

@@ -51,7 +51,7 @@ struct Training<'s, M: ImageClassifier> {
 
 impl<M: ImageClassifier> Training<'_, M> {
     fn run(&mut self) -> Result<Summary, TrainError> {
-        let mut end = self.is_complete().then_some(End::Complete);
+        let mut end = self.ended_before();
         let end = loop {
             if let Some(end) = end {
                 break end;
@@ -70,6 +70,20 @@ impl<M: ImageClassifier> Training<'_, M> {
             callback.on_end(&summary).map_err(failed)?;
         }
         Ok(summary)
+    }
+
+    /// Why nothing is left to do of a run that is continued, if nothing is. One that had ended early goes
+    /// on only where the configuration wants more of it than then.
+    fn ended_before(&self) -> Option<End> {
+        if self.is_complete() {
+            return Some(End::Complete);
+        }
+        let stopping = &self.session.config.early_stopping;
+        let over = self
+            .progress
+            .evaluated
+            .then(|| self.progress.watch.over(stopping));
+        over.flatten().map(End::Early)
     }
 
     /// Goes on with the epoch that an earlier run has left at its last step, or begins another.
