@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,9 @@ use crate::parallel::StateShare;
 
 /// Time between two looks at who is done.
 const POLL: Duration = Duration::from_millis(10);
+/// Time that other ranks have for their shares when nobody waits for the result any more: they may
+/// be about to write them, or dead.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A checkpoint that is to be written.
 pub struct Job {
@@ -53,6 +57,8 @@ pub struct Writer {
     folder: PathBuf,
     /// Mark of what this writer has begun.
     attempt: String,
+    /// When the training was given up, if it was.
+    dropped: Arc<OnceLock<Instant>>,
 }
 
 impl Writer {
@@ -85,12 +91,14 @@ impl Writer {
                 reason: reason.to_owned(),
             });
         }
+        let dropped = Arc::new(OnceLock::new());
         let desk = Desk {
             folder: folder.to_owned(),
             attempt: attempt.to_owned(),
             rank: group.rank(),
             size: group.size(),
             timeout,
+            dropped: dropped.clone(),
         };
         let (jobs, inbox) = sync_channel::<Job>(1);
         let (outbox, results) = sync_channel(16);
@@ -113,6 +121,7 @@ impl Writer {
             pending: 0,
             folder: folder.to_owned(),
             attempt: attempt.to_owned(),
+            dropped,
         })
     }
 
@@ -191,6 +200,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
+        // A run that failed must not hang for the time-out, waiting for a rank that has died.
+        let _ = self.dropped.set(Instant::now());
         self.end();
     }
 }
@@ -202,6 +213,7 @@ struct Desk {
     rank: usize,
     size: usize,
     timeout: Duration,
+    dropped: Arc<OnceLock<Instant>>,
 }
 
 impl Desk {
@@ -272,7 +284,8 @@ impl Desk {
         step: u64,
         meta: Value,
     ) -> Result<(), CheckpointError> {
-        let deadline = Instant::now() + self.timeout;
+        // None is later than the clock can say.
+        let deadline = Instant::now().checked_add(self.timeout);
         let mut files = vec![own];
         for rank in 1..self.size {
             files.push(self.share_of(rank, hidden, path, deadline)?);
@@ -296,7 +309,7 @@ impl Desk {
         rank: usize,
         hidden: &Path,
         path: &Path,
-        deadline: Instant,
+        deadline: Option<Instant>,
     ) -> Result<FileEntry, CheckpointError> {
         let failed = |reason: String| CheckpointError::Rank {
             rank,
@@ -310,8 +323,11 @@ impl Desk {
             if let Ok(reason) = fs::read_to_string(hidden.join(failed_name(rank))) {
                 return Err(failed(reason));
             }
-            if Instant::now() >= deadline {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(failed(format!("it said nothing for {:?}", self.timeout)));
+            }
+            if self.dropped.get().is_some_and(|at| at.elapsed() >= GRACE) {
+                return Err(failed("the training was given up before it did".to_owned()));
             }
             thread::sleep(POLL);
         }

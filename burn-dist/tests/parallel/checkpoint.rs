@@ -5,7 +5,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -452,6 +452,38 @@ fn a_rank_that_writes_nothing_does_not_hold_up_the_run() {
     let error = outcomes[0].clone().unwrap();
     assert!(error.contains("rank 1 did not write"), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_training_that_is_given_up_does_not_wait_for_a_rank_that_died() {
+    let folder = tempfile::tempdir().unwrap();
+    let times = on_ranks(2, |group| {
+        let training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
+        let mut writer = Writer::start(folder.path(), &group, 2 * TIMEOUT).unwrap();
+        let begin = Instant::now();
+        if group.rank() == 0 {
+            writer.submit(job(&training, 1));
+        }
+        drop(writer);
+        begin.elapsed()
+    });
+    assert!(times[0] < TIMEOUT, "{times:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_on_its_way_when_a_training_is_given_up_arrives() {
+    let folder = tempfile::tempdir().unwrap();
+    on_ranks(2, |group| {
+        let training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
+        // No clock reaches so far.
+        let mut writer = Writer::start(folder.path(), &group, Duration::MAX).unwrap();
+        if group.rank() == 1 {
+            thread::sleep(Duration::from_millis(200));
+        }
+        writer.submit(job(&training, 1));
+    });
+    assert_eq!(steps(folder.path()), [1]);
 }
 
 /// Trains up to step `until` on `size` ranks, from a checkpoint if there is one, and writes one at
