@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{BoolStore, Bytes, DType, TensorData};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, View};
 
@@ -21,7 +21,7 @@ const MAX_HEADER: u64 = 100_000_000;
 const PREFIX: u64 = 8;
 
 /// Element types of both worlds.
-const TYPES: [(DType, Dtype); 11] = [
+const TYPES: [(DType, Dtype); 13] = [
     (DType::F64, Dtype::F64),
     (DType::F32, Dtype::F32),
     (DType::F16, Dtype::F16),
@@ -33,7 +33,12 @@ const TYPES: [(DType, Dtype); 11] = [
     (DType::U32, Dtype::U32),
     (DType::U8, Dtype::U8),
     (DType::U64, Dtype::U64),
+    (DType::U16, Dtype::U16),
+    (BOOL, Dtype::BOOL),
 ];
+
+/// How files store booleans, whatever the device does: a byte each, 0 or 1.
+const BOOL: DType = DType::Bool(BoolStore::Native);
 
 /// The name of a rank's file.
 pub(super) fn file_name(rank: usize, size: usize) -> String {
@@ -59,13 +64,19 @@ pub(super) fn write(
     let whole = values.tensors.iter().map(|(name, data)| (name, data));
     let mut tensors = Vec::with_capacity(values.tensors.len() + values.parts.len());
     for (name, data) in whole.chain(part_names.iter().zip(parts)) {
-        let dtype = TYPES.iter().find(|(dtype, _)| *dtype == data.dtype());
+        let (stored, bytes) = stored(data);
+        let dtype = TYPES.iter().find(|(dtype, _)| *dtype == stored);
         let Some((_, dtype)) = dtype else {
             return Err(encode(format!("`{name}` has the type {:?}", data.dtype())));
         };
         let shape = data.shape().to_vec();
         let dtype = *dtype;
-        tensors.push((name.as_str(), Tensor { dtype, shape, data }));
+        let tensor = Tensor {
+            dtype,
+            shape,
+            bytes,
+        };
+        tensors.push((name.as_str(), tensor));
     }
     let info = HashMap::from([("format".to_owned(), "burn-dist".to_owned())]);
     safetensors::serialize_to_file(tensors, Some(info), &path)
@@ -90,6 +101,19 @@ pub(super) fn write(
     })
 }
 
+/// The type and bytes of values as a file has them.
+fn stored(data: &TensorData) -> (DType, Cow<'_, [u8]>) {
+    let bytes = data.as_bytes();
+    let width = match data.dtype() {
+        DType::Bool(BoolStore::U8) => 1,
+        DType::Bool(BoolStore::U32) => 4,
+        other => return (other, Cow::Borrowed(bytes)),
+    };
+    let elements = bytes.chunks_exact(width);
+    let is_true = |element: &[u8]| u8::from(element.iter().any(|byte| *byte != 0));
+    (BOOL, elements.map(is_true).collect())
+}
+
 /// The name of a part of a tensor that begins with element `start`.
 fn part_name(name: &str, start: usize) -> String {
     format!("{name}#{start}")
@@ -99,7 +123,7 @@ fn part_name(name: &str, start: usize) -> String {
 struct Tensor<'d> {
     dtype: Dtype,
     shape: Vec<usize>,
-    data: &'d TensorData,
+    bytes: Cow<'d, [u8]>,
 }
 
 impl View for Tensor<'_> {
@@ -112,11 +136,11 @@ impl View for Tensor<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self.data.as_bytes())
+        Cow::Borrowed(&self.bytes)
     }
 
     fn data_len(&self) -> usize {
-        self.data.as_bytes().len()
+        self.bytes.len()
     }
 }
 
@@ -207,8 +231,54 @@ impl Shard {
         self.file
             .read_exact_at(&mut bytes, self.start + (begin + from) as u64)
             .map_err(CheckpointError::io("read", &self.path))?;
-        let bytes = burn::tensor::Bytes::from_bytes_vec(bytes);
+        if *dtype == BOOL && bytes.iter().any(|byte| *byte > 1) {
+            return Err(damaged(format!("`{name}` is neither true nor false")));
+        }
+        let bytes = Bytes::from_bytes_vec(bytes);
         TensorData::try_from_bytes(bytes, [elements.len()], *dtype)
             .map_err(|error| damaged(format!("`{name}`: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn booleans_and_small_integers_come_back_however_they_are_stored() {
+        let values = [true, false, false, true, true];
+        let native = TensorData::new(values.to_vec(), [5]);
+        let whole: Vec<TensorData> = [BoolStore::Native, BoolStore::U8, BoolStore::U32]
+            .map(|store| native.clone().convert_dtype(DType::Bool(store)))
+            .into();
+        let mut tensors: Vec<(String, TensorData)> = whole
+            .into_iter()
+            .map(|data| (format!("{:?}", data.dtype()), data))
+            .collect();
+        let integers = TensorData::new(vec![7u16, u16::MAX], [2]);
+        tensors.push(("u16".to_owned(), integers.clone()));
+        let names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let values = StateValues {
+            tensors,
+            ..StateValues::default()
+        };
+        let entry = write(folder.path(), file_name(0, 1), values).unwrap();
+        let path = folder.path().join(entry.name);
+        let shard = Shard::open(path.clone()).unwrap();
+        for name in names.iter().take(3) {
+            assert_eq!(shard.read(name).unwrap(), native, "{name}");
+            let part = shard.read_part(name, 1..4).unwrap();
+            assert_eq!(part.try_to_vec::<bool>().unwrap(), [false, false, true]);
+        }
+        assert_eq!(shard.read("u16").unwrap(), integers);
+        // What is not a boolean is not taken for one.
+        let mut bytes = std::fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        *bytes.get_mut(last).unwrap() = 2;
+        std::fs::write(&path, bytes).unwrap();
+        let shard = Shard::open(path).unwrap();
+        let damaged = names.iter().filter(|name| shard.read(name).is_err());
+        assert_eq!(damaged.count(), 1);
     }
 }

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use burn::module::Module;
+use burn::module::{Module, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdafactorConfig, AdamWConfig, LambConfig, LionConfig, MuonConfig, SgdConfig};
 use burn::tensor::activation::relu;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
 use burn_dist::checkpoint::{
     CheckpointError, Job, Manifest, Source, Writer, list, newest_good, set_aside,
 };
@@ -399,6 +399,64 @@ fn another_model_or_optimizer_is_refused() {
     let mut training = Parallel::new(linear, adamw(), Strategy::Ddp, &group).unwrap();
     let error = training.restore(&source).unwrap_err().to_string();
     assert!(error.contains("has no `model/weight`"), "{error}");
+}
+
+/// A model with tensors that are no floats.
+#[derive(Module, Debug)]
+struct Masked {
+    linear: Linear,
+    mask: Param<Tensor<2, Bool>>,
+    counts: Param<Tensor<1, Int>>,
+}
+
+impl Masked {
+    fn new(mask: [bool; 6], count: i32) -> Self {
+        let device = crate::device().autodiff();
+        let mask = TensorData::new(mask.to_vec(), [2, 3]);
+        Self {
+            linear: LinearConfig::new(6, 3).init(&device),
+            mask: Param::initialized(ParamId::new(), Tensor::from_data(mask, &device)),
+            counts: Param::initialized(ParamId::new(), Tensor::from_ints([count, 1], &device)),
+        }
+    }
+}
+
+#[test]
+fn booleans_are_restored() {
+    let mask = [true, false, true, true, false, false];
+    for size in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |group: ProcessGroup| {
+            let model = Masked::new(mask, 7);
+            let training = Parallel::new(model, adamw(), Strategy::Ddp, &group).unwrap();
+            let mut writer = Writer::start(folder.path(), &group, TIMEOUT).unwrap();
+            writer.submit(Job {
+                step: 1,
+                state: training.state(),
+                meta: json!({}),
+                keep: 1,
+                best: None,
+            });
+            writer.wait().unwrap().unwrap();
+        };
+        on_ranks(size, write);
+        let path = &list(folder.path()).unwrap()[0].path;
+        let restored = on_ranks(size, |group| {
+            let model = Masked::new([false; 6], 0);
+            let mut training = Parallel::new(model, adamw(), Strategy::Ddp, &group).unwrap();
+            training.restore(&Source::open(path).unwrap()).unwrap();
+            let mask = training.model().mask.val();
+            let counts = training.model().counts.val();
+            let mask: Vec<bool> = mask.into_data().try_to_vec().unwrap();
+            (mask, counts.into_data().iter::<i64>().collect::<Vec<_>>())
+        });
+        for (found, counts) in restored {
+            assert_eq!(
+                (found.as_slice(), counts.as_slice()),
+                (&mask[..], &[7, 1][..])
+            );
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
 use super::{StateSourceRead, model_name, model_path, read_owned};
 use crate::parallel::replicas::AutodiffPlace;
@@ -66,7 +66,7 @@ impl Put<'_> {
                 reason,
             })
             .and_then(|data| match (data.shape().to_vec(), data.dtype()) {
-                found if found == *own => Ok(data),
+                (shape, dtype) if shape == own.0 && is_same_type(dtype, own.1) => Ok(data),
                 found => Err(ParallelError::Restore {
                     path,
                     reason: format!(
@@ -80,7 +80,12 @@ impl Put<'_> {
 }
 
 /// Shape and element type.
-type TensorDescription = (Vec<usize>, burn::tensor::DType);
+type TensorDescription = (Vec<usize>, DType);
+
+/// Whether values of one type are values of another. How it stores booleans is a device's own business.
+fn is_same_type(one: DType, other: DType) -> bool {
+    one == other || (one.is_bool() && other.is_bool())
+}
 
 impl ModuleMapper for Put<'_> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
@@ -99,7 +104,7 @@ impl ModuleMapper for Put<'_> {
         }
         let mut own = (param.lazy_shape().to_vec(), param.dtype());
         if !param.is_require_grad() && statistics::are_in(&self.container) {
-            own.1 = burn::tensor::DType::F32;
+            own.1 = DType::F32;
         }
         let Some(values) = self.values(&own) else {
             return param;
