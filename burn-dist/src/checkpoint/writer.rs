@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::manifest::{FileEntry, Manifest};
 use super::{CheckpointError, folder, shard};
 use crate::ProcessGroup;
+use crate::deadline;
 use crate::parallel::StateShare;
 
 /// Time between two looks at who is done.
@@ -284,8 +285,7 @@ impl Desk {
         step: u64,
         meta: Value,
     ) -> Result<(), CheckpointError> {
-        // None is later than the clock can say.
-        let deadline = Instant::now().checked_add(self.timeout);
+        let deadline = deadline::after(self.timeout);
         let mut files = vec![own];
         for rank in 1..self.size {
             files.push(self.share_of(rank, hidden, path, deadline)?);
@@ -309,7 +309,7 @@ impl Desk {
         rank: usize,
         hidden: &Path,
         path: &Path,
-        deadline: Option<Instant>,
+        deadline: Instant,
     ) -> Result<FileEntry, CheckpointError> {
         let failed = |reason: String| CheckpointError::Rank {
             rank,
@@ -323,7 +323,7 @@ impl Desk {
             if let Ok(reason) = fs::read_to_string(hidden.join(failed_name(rank))) {
                 return Err(failed(reason));
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if Instant::now() >= deadline {
                 return Err(failed(format!("it said nothing for {:?}", self.timeout)));
             }
             if self.dropped.get().is_some_and(|at| at.elapsed() >= GRACE) {
