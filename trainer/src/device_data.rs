@@ -1,6 +1,7 @@
 //! The training images on the device: their bytes are brought there once, and batches are gathered,
 //! moved, mirrored and normalised there. What happens to which image is what the loader would do, so
-//! the numbers are the same up to the last bit of the normalisation.
+//! the numbers are the same: on GPUs to the last bit, with Burn's operations up to that of the
+//! normalisation.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use datasets::{BatchPlan, Dataset, DatasetError, ImageShape, Loader, Move};
@@ -12,6 +13,19 @@ const USUAL_LIMIT: u64 = 1 << 30;
 
 /// A data set in device memory.
 pub(crate) struct DeviceData {
+    images: Images,
+}
+
+/// By whom batches are made.
+enum Images {
+    /// The operations for GPUs: in one kernel.
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    Own(own::StoredImages),
+    Burn(BurnImages),
+}
+
+/// The same for Burn's operations, on any device.
+struct BurnImages {
     pixels: Pixels,
     labels: Tensor<1, Int>,
     /// \[1, channels, 1, 1\] each.
@@ -53,6 +67,29 @@ impl DeviceData {
         loader: &Loader,
         device: &Device,
     ) -> Result<Self, DatasetError> {
+        let in_bytes = device.supports_dtype(DType::U8);
+        let images = Images::upload(dataset, loader, device, in_bytes)?;
+        Ok(Self { images })
+    }
+
+    /// Images \[samples, channels, height, width\] and what they show.
+    pub fn batch(&self, plan: &BatchPlan) -> (Tensor<4>, Targets) {
+        let (images, labels) = match &self.images {
+            #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+            Images::Own(images) => own::batch(images, plan),
+            Images::Burn(images) => images.batch(plan),
+        };
+        (images, Targets { labels, mix: None })
+    }
+}
+
+impl Images {
+    fn upload(
+        dataset: &dyn Dataset,
+        loader: &Loader,
+        device: &Device,
+        in_bytes: bool,
+    ) -> Result<Self, DatasetError> {
         let shape = dataset.shape();
         let (images, len) = (dataset.len(), shape.len());
         let mut bytes = vec![0u8; images.saturating_mul(len)];
@@ -61,34 +98,89 @@ impl DeviceData {
             labels.push(dataset.read(index, image)?.cast_signed());
         }
         let dims = [images, shape.channels, shape.height * shape.width];
-        let pixels = match device.supports_dtype(DType::U8) {
-            true => {
-                let data = TensorData::new(bytes, dims);
-                Pixels::Bytes(Tensor::from_data(data, (device, DType::U8)))
-            }
-            false => {
-                let floats: Vec<f32> = bytes.into_iter().map(f32::from).collect();
-                Pixels::Floats(Tensor::from_data(TensorData::new(floats, dims), device))
-            }
+        let pixels = Pixels::new(bytes, dims, device, in_bytes);
+        let labels = Tensor::from_data(TensorData::new(labels, [images]), device);
+        #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+        if images * len > 0 && own::computes_on(device) {
+            return Ok(Self::Own(own::stored(pixels, labels, loader, shape)));
+        }
+        let burn = BurnImages::new(pixels, labels, loader, (shape, device));
+        Ok(Self::Burn(burn))
+    }
+}
+
+/// Batches by the operations for GPUs.
+#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+mod own {
+    use super::*;
+    use kernels::gpu::{ImageFacts, Sample};
+    pub(super) use kernels::gpu::{StoredImages, computes_on};
+
+    pub(super) fn stored(
+        pixels: Pixels,
+        labels: Tensor<1, Int>,
+        loader: &Loader,
+        shape: ImageShape,
+    ) -> StoredImages {
+        let facts = ImageFacts {
+            labels,
+            lines: &loader.lines(),
+            size: [shape.height, shape.width],
+            reflects: loader.reflects(),
         };
+        match pixels {
+            Pixels::Bytes(bytes) => StoredImages::of_bytes(bytes, facts),
+            Pixels::Floats(floats) => StoredImages::of_floats(floats, facts),
+        }
+    }
+
+    pub(super) fn batch(images: &StoredImages, plan: &BatchPlan) -> (Tensor<4>, Tensor<1, Int>) {
+        let sample = |(index, moved): (&usize, &Move)| Sample {
+            index: *index,
+            down: moved.down,
+            right: moved.right,
+            mirrored: moved.mirrored,
+        };
+        let samples: Vec<Sample> = plan.indices.iter().zip(&plan.moves).map(sample).collect();
+        images.batch(&samples)
+    }
+}
+
+impl Pixels {
+    fn new(bytes: Vec<u8>, dims: [usize; 3], device: &Device, in_bytes: bool) -> Self {
+        if in_bytes {
+            let data = TensorData::new(bytes, dims);
+            return Self::Bytes(Tensor::from_data(data, (device, DType::U8)));
+        }
+        let floats: Vec<f32> = bytes.into_iter().map(f32::from).collect();
+        Self::Floats(Tensor::from_data(TensorData::new(floats, dims), device))
+    }
+}
+
+impl BurnImages {
+    fn new(
+        pixels: Pixels,
+        labels: Tensor<1, Int>,
+        loader: &Loader,
+        (shape, device): (ImageShape, &Device),
+    ) -> Self {
         let (scale, offset): (Vec<f32>, Vec<f32>) = loader.lines().into_iter().unzip();
         let line = |values: Vec<f32>| {
             let channels = values.len();
             Tensor::from_data(TensorData::new(values, [1, channels, 1, 1]), device)
         };
-        Ok(Self {
+        Self {
             pixels,
-            labels: Tensor::from_data(TensorData::new(labels, [images]), device),
+            labels,
             scale: line(scale),
             offset: line(offset),
             shape,
             reflects: loader.reflects(),
             device: device.clone(),
-        })
+        }
     }
 
-    /// Images \[samples, channels, height, width\] and what they show.
-    pub fn batch(&self, plan: &BatchPlan) -> (Tensor<4>, Targets) {
+    fn batch(&self, plan: &BatchPlan) -> (Tensor<4>, Tensor<1, Int>) {
         let samples = plan.indices.len();
         let indices = self.ints(plan.indices.iter().map(|index| *index as i32));
         let pixels = match &self.pixels {
@@ -106,11 +198,7 @@ impl DeviceData {
         };
         let images = moved.reshape([samples, channels, height, width]);
         let images = images * self.scale.clone() + self.offset.clone();
-        let targets = Targets {
-            labels: self.labels.clone().select(0, indices),
-            mix: None,
-        };
-        (images, targets)
+        (images, self.labels.clone().select(0, indices))
     }
 
     /// Every image at its place, as [`Move`] says.
@@ -171,68 +259,213 @@ mod tests {
     use crate::batch::to_tensors;
     use datasets::{Generated, Split, TrainSampler};
 
-    /// Compares batches that are made on the device with those of the loader.
-    fn compare(device: &Device) {
+    const AUGMENTATIONS: [&str; 6] = [
+        "none",
+        "flip",
+        "crop:4",
+        "crop:3:reflect",
+        "crop:3:reflect+flip",
+        "repeat+shift:2",
+    ];
+
+    /// Whole vectors of numbers, none, and one channel.
+    const SHAPES: [[usize; 3]; 3] = [[3, 8, 10], [3, 7, 9], [1, 9, 6]];
+
+    const IMAGES: usize = 24;
+
+    fn loader(shape: [usize; 3], augment: &str) -> (Arc<dyn Dataset>, Loader) {
+        let [channels, height, width] = shape;
         let shape = ImageShape {
-            channels: 3,
-            height: 7,
-            width: 9,
+            channels,
+            height,
+            width,
         };
-        for augment in [
-            "none",
-            "flip",
-            "crop:4",
-            "crop:3:reflect+flip",
-            "repeat+shift:2",
-        ] {
-            let dataset = Generated::new(shape, 5, 24, 3).unwrap().split(Split::Train);
-            let dataset: Arc<dyn Dataset> = Arc::new(dataset);
-            let loader = Loader::new(dataset.clone()).unwrap();
-            let augment: datasets::Augment = augment.parse().unwrap();
-            let sampler = TrainSampler::new(24, 12, 12, 0, 1, 5).unwrap();
-            let sampler = sampler.repeat(augment.repeat());
-            let loader = loader.augment(augment.clone(), 7);
-            let resident = DeviceData::upload(dataset.as_ref(), &loader, device).unwrap();
-            let plans = loader.plans(sampler.epoch(1)).unwrap();
-            let batches: Vec<_> = loader.iter(sampler.epoch(1)).collect();
-            assert_eq!(plans.size_hint().0, 0);
-            let mut count = 0;
-            for (plan, batch) in plans.zip(batches) {
-                let (images, targets) = resident.batch(&plan);
-                let (expected, expected_targets) = to_tensors(batch.unwrap(), &Device::flex());
-                let labels = |targets: Targets| -> Vec<i64> {
-                    targets.labels.into_data().iter::<i64>().collect()
-                };
-                assert_eq!(labels(targets), labels(expected_targets), "{augment}");
-                let values = |images: Tensor<4>| images.into_data().try_to_vec::<f32>().unwrap();
-                for (a, b) in values(images).into_iter().zip(values(expected)) {
-                    assert!((a - b).abs() < 1e-5, "{augment}: {a} is not {b}");
-                }
-                count += 1;
+        let dataset = Generated::new(shape, 5, IMAGES, 3).unwrap();
+        let dataset: Arc<dyn Dataset> = Arc::new(dataset.split(Split::Train));
+        let loader = Loader::new(dataset.clone()).unwrap();
+        (dataset, loader.augment(augment.parse().unwrap(), 7))
+    }
+
+    fn resident(
+        dataset: &dyn Dataset,
+        loader: &Loader,
+        device: &Device,
+        in_bytes: bool,
+    ) -> DeviceData {
+        let images = Images::upload(dataset, loader, device, in_bytes).unwrap();
+        DeviceData { images }
+    }
+
+    fn numbers(images: Tensor<4>) -> Vec<f32> {
+        images.into_data().try_to_vec().unwrap()
+    }
+
+    fn classes(targets: Targets) -> Vec<i64> {
+        targets.labels.into_data().iter::<i64>().collect()
+    }
+
+    /// Compares batches that are made on the device with those of the loader; numbers may differ by `most`.
+    fn compare(device: &Device, shape: [usize; 3], augment: &str, in_bytes: bool, most: f32) {
+        let name = format!("{augment} of {shape:?}, bytes: {in_bytes}");
+        let (dataset, loader) = loader(shape, augment);
+        let augment: datasets::Augment = augment.parse().unwrap();
+        let sampler = TrainSampler::new(IMAGES, 12, 12, 0, 1, 5).unwrap();
+        let sampler = sampler.repeat(augment.repeat());
+        let resident = resident(dataset.as_ref(), &loader, device, in_bytes);
+        let plans = loader.plans(sampler.epoch(1)).unwrap();
+        let batches: Vec<_> = loader.iter(sampler.epoch(1)).collect();
+        assert_eq!(plans.size_hint().0, 0);
+        let mut count = 0;
+        for (plan, batch) in plans.zip(batches) {
+            let (images, targets) = resident.batch(&plan);
+            assert_eq!(images.device(), *device, "{name}");
+            let (expected, expected_targets) = to_tensors(batch.unwrap(), &Device::flex());
+            assert_eq!(images.dims(), expected.dims(), "{name}");
+            assert_eq!(classes(targets), classes(expected_targets), "{name}");
+            for (a, b) in numbers(images).into_iter().zip(numbers(expected)) {
+                assert!((a - b).abs() <= most, "{name}: {a} is not {b}");
             }
-            assert_eq!(count, 2, "{augment}");
+            count += 1;
+        }
+        assert_eq!(count, 2, "{name}");
+    }
+
+    fn compare_all(device: &Device, most: f32) {
+        for in_bytes in [true, false] {
+            if in_bytes && !device.supports_dtype(DType::U8) {
+                continue;
+            }
+            for shape in SHAPES {
+                for augment in AUGMENTATIONS {
+                    compare(device, shape, augment, in_bytes, most);
+                }
+            }
         }
     }
 
     #[test]
     fn batches_are_those_of_the_loader() {
-        compare(&Device::flex());
-        compare(&Device::flex().autodiff());
+        compare_all(&Device::flex(), 1e-5);
+        compare(&Device::flex().autodiff(), SHAPES[0], "crop:4", true, 1e-5);
+    }
+
+    #[test]
+    fn the_processor_takes_burns_operations() {
+        let (dataset, loader) = loader(SHAPES[0], "none");
+        let data = DeviceData::upload(dataset.as_ref(), &loader, &Device::flex()).unwrap();
+        assert!(matches!(data.images, Images::Burn(_)));
     }
 
     #[cfg(any(feature = "wgpu", feature = "cuda"))]
-    #[test]
-    fn batches_on_a_gpu_device_are_those_of_the_loader() {
+    mod on_a_gpu {
+        use super::*;
         use burn_dist::device::DeviceChoice;
         use burn_dist::world::World;
-        let asked = std::env::var("BURN_DIST_TEST_DEVICE").ok();
-        let choice = asked
-            .as_deref()
-            .map_or(DeviceChoice::Wgpu, |name| name.parse().unwrap());
-        match World::single().choose_device(choice) {
-            Ok(chosen) => compare(&chosen.device),
-            Err(error) if asked.is_some() => panic!("{error}"),
-            Err(error) => eprintln!("SKIPPED: batches on wgpu: {error}"),
+
+        fn device(test: &str) -> Option<Device> {
+            let asked = std::env::var("BURN_DIST_TEST_DEVICE").ok();
+            let choice = asked
+                .as_deref()
+                .map_or(DeviceChoice::Wgpu, |name| name.parse().unwrap());
+            match World::single().choose_device(choice) {
+                Ok(chosen) => Some(chosen.device),
+                Err(error) if asked.is_some() => panic!("{error}"),
+                Err(error) => {
+                    eprintln!("SKIPPED: {test} on wgpu: {error}");
+                    None
+                }
+            }
+        }
+
+        /// The numbers are the same bits where one kernel makes them.
+        #[test]
+        fn batches_are_those_of_the_loader() {
+            let Some(device) = device("batches") else {
+                return;
+            };
+            let most = match cfg!(feature = "fusion") {
+                true => 1e-5,
+                false => 0.0,
+            };
+            compare_all(&device, most);
+            let in_bytes = device.supports_dtype(DType::U8);
+            let device = device.autodiff();
+            for device in [device.clone(), device.gradient_checkpointing()] {
+                compare(&device, SHAPES[0], "crop:4", in_bytes, most);
+            }
+        }
+
+        #[cfg(not(feature = "fusion"))]
+        #[test]
+        fn one_kernel_makes_them_unless_burns_operations_are_asked_for() {
+            use kernels::burn::{Choice, scoped};
+            let Some(device) = device("who makes batches") else {
+                return;
+            };
+            let upload = || {
+                let (dataset, loader) = loader(SHAPES[1], "none");
+                DeviceData::upload(dataset.as_ref(), &loader, &device).unwrap()
+            };
+            assert!(matches!(upload().images, Images::Own(_)));
+            assert!(matches!(
+                scoped(Choice::Burn, upload).images,
+                Images::Burn(_)
+            ));
+            let in_bytes = device.supports_dtype(DType::U8);
+            scoped(Choice::Burn, || {
+                compare(&device, SHAPES[1], "crop:4", in_bytes, 1e-5);
+            });
+        }
+
+        #[cfg(not(feature = "fusion"))]
+        #[test]
+        fn channels_lie_last_in_memory() {
+            let Some(device) = device("how a batch lies in memory") else {
+                return;
+            };
+            let (dataset, loader) = loader(SHAPES[1], "none");
+            let data = DeviceData::upload(dataset.as_ref(), &loader, &device).unwrap();
+            let plan = BatchPlan {
+                indices: vec![3, 1],
+                moves: vec![Move::default(); 2],
+            };
+            let (images, _) = data.batch(&plan);
+            let images = images.try_into_primitive::<burn::backend::Cube>().unwrap();
+            let strides: Vec<usize> = images.meta.strides().iter().copied().collect();
+            assert_eq!(strides, [189, 1, 27, 3]);
+        }
+
+        /// Nothing makes such a plan; nobody is to read what lies behind the images for it.
+        #[cfg(not(feature = "fusion"))]
+        #[test]
+        fn what_is_not_there_is_not_read() {
+            let Some(device) = device("impossible plans") else {
+                return;
+            };
+            let moves = [i32::MIN, -9, 9, i32::MAX].map(|by| Move {
+                down: by,
+                right: -by.max(-i32::MAX),
+                mirrored: by > 0,
+            });
+            let plan = BatchPlan {
+                indices: vec![0, IMAGES, usize::MAX, IMAGES - 1],
+                moves: moves.to_vec(),
+            };
+            for augment in ["crop:3", "crop:3:reflect"] {
+                let (dataset, loader) = loader(SHAPES[1], augment);
+                let data = DeviceData::upload(dataset.as_ref(), &loader, &device).unwrap();
+                let (images, targets) = data.batch(&plan);
+                let classes = classes(targets);
+                assert_eq!(classes[1..], [classes[3]; 3], "{augment}");
+                let (images, plane) = (numbers(images), 7 * 9);
+                if augment == "crop:3" {
+                    // Zeros alone.
+                    let offsets: Vec<f32> = loader.lines().iter().map(|line| line.1).collect();
+                    let of_place = |place: usize| offsets[place / plane % 3];
+                    let expected: Vec<f32> = (0..images.len()).map(of_place).collect();
+                    assert_eq!(images, expected);
+                }
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! built with the feature `fusion`, which changes what a tensor is, take Burn's own operations.
 
 mod attention;
+mod batch;
 mod batch_norm;
 mod channels;
 mod conv;
@@ -32,6 +33,7 @@ mod test_device;
 mod tokens;
 
 pub use attention::attention;
+pub use batch::{ImageFacts, Sample, StoredImages};
 pub use batch_norm::{BatchMoments, batch_norm, batch_norm_train};
 pub use conv::{ConvOptions, conv2d, linear, multiplies_on};
 pub use cross_entropy::cross_entropy;
