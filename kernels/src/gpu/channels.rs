@@ -12,7 +12,9 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg};
-use super::sums::{Division, FINISH_WIDTH, cube, end_of_part, over_parts, write_part};
+use super::sums::{
+    Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, over_parts, write_part,
+};
 
 /// Rows of what forward computes for every channel.
 pub(super) mod forward {
@@ -132,8 +134,10 @@ pub(super) fn running(
 
 /// `x` times a scale plus an offset, rows of `lines`, and ReLU if asked for.
 pub(super) fn normalise(x: &Matrix, lines: &CubeTensor, relu: bool) -> Matrix {
-    let (vector, out) = (x.vector(), x.empty_like());
-    let vectors = x.rows() * x.row_vectors();
+    let out = x.empty_like();
+    let (vector, of_numbers) = (x.wide_vector(), x.vector());
+    let columns = x.columns() / vector;
+    let vectors = x.rows() * columns;
     // SAFETY: every unit writes a vector of its own, if there is one; `lines` has all channels.
     unsafe {
         line::launch_unchecked(
@@ -142,10 +146,11 @@ pub(super) fn normalise(x: &Matrix, lines: &CubeTensor, relu: bool) -> Matrix {
             cube(),
             x.address(),
             vector,
+            of_numbers,
             x.arg(),
             arg(lines),
             out.arg(),
-            x.row_vectors(),
+            columns,
             vectors,
             relu,
             x.elem(),
@@ -223,8 +228,10 @@ pub(super) fn input_gradient(
     sums: &GradientSums,
     relu: bool,
 ) -> Matrix {
-    let (vector, out) = (x.vector(), x.empty_like());
-    let vectors = x.rows() * x.row_vectors();
+    let out = x.empty_like();
+    let (vector, of_numbers) = (x.wide_vector(), x.vector());
+    let columns = x.columns() / vector;
+    let vectors = x.rows() * columns;
     // SAFETY: as in `normalise`; `dy` is as large as `x`, `sums` has all channels.
     unsafe {
         back::launch_unchecked(
@@ -233,18 +240,53 @@ pub(super) fn input_gradient(
             cube(),
             x.address(),
             vector,
+            of_numbers,
             x.arg(),
             dy.arg(),
             arg(lines),
             arg(&sums.lines),
             out.arg(),
-            x.row_vectors(),
+            columns,
             vectors,
             relu,
             x.elem(),
         );
     }
     out
+}
+
+/// What is left of a column's values after the first is subtracted, and its squares.
+#[derive(CubeType)]
+struct Deviations<'a, F: Float, N: Size> {
+    x: &'a [Vector<F, N>],
+    base: Vector<f32, N>,
+    column: usize,
+    columns: usize,
+}
+
+#[cube]
+impl<'a, F: Float, N: Size> Deviations<'a, F, N> {
+    fn new(x: &'a [Vector<F, N>], column: usize, columns: usize) -> Self {
+        Deviations::<'a, F, N> {
+            x,
+            base: Vector::cast_from(x[column]),
+            column,
+            columns,
+        }
+    }
+}
+
+#[cube]
+impl<'a, F: Float, N: Size> Terms<F, N> for Deviations<'a, F, N> {
+    fn read(&self, row: usize) -> Two<F, N> {
+        let value = self.x[row * self.columns + self.column];
+        Two::new(value, value)
+    }
+
+    fn of(&self, read: &Two<F, N>, _row: usize) -> Two<f32, N> {
+        let value = Vector::<f32, N>::cast_from(read.first) - self.base;
+        Two::new(value, value * value)
+    }
 }
 
 /// Sums and sums of squares of some rows, of what is left after the first row is subtracted.
@@ -262,20 +304,12 @@ fn sum_moments<F: Float, N: Size>(
     let unit = UNIT_POS as usize;
     let lane = unit / width;
     let column = CUBE_POS_Y as usize * width + unit % width;
-    let mut sum = Vector::<f32, N>::new(0.0f32);
-    let mut squares = Vector::<f32, N>::new(0.0f32);
+    let mut of_lane = Two::<f32, N>::zero();
     if lane < lanes && column < columns {
-        let base = Vector::<f32, N>::cast_from(x[column]);
-        let mut row = CUBE_POS_X as usize * rows_of_part + lane;
-        let end = end_of_part(rows_of_part, rows);
-        while row < end {
-            let value = Vector::<f32, N>::cast_from(x[row * columns + column]) - base;
-            sum += value;
-            squares += value * value;
-            row += lanes;
-        }
+        let terms = Deviations::<F, N>::new(x, column, columns);
+        add_part::<F, N, Deviations<F, N>>(&mut of_lane, &terms, rows, rows_of_part, lane, lanes);
     }
-    write_part::<N>(sums, sum, squares, column, columns, width, lanes);
+    write_part::<N>(sums, &of_lane, column, columns, width, lanes);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -314,13 +348,12 @@ fn finish_moments<F: Float, N: Size>(
 ) {
     let unit = UNIT_POS as usize;
     let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
-    let first = over_parts::<N>(sums, column, parts, columns, 0usize);
-    let second = over_parts::<N>(sums, column, parts, columns, 1usize);
+    let sums = over_parts::<N>(sums, column, parts, columns);
     if unit < FINISH_WIDTH && column < columns {
         let rows = Vector::<f32, N>::new(rows);
-        let mean = first / rows;
+        let mean = sums.first / rows;
         let zero = Vector::<f32, N>::new(0.0f32);
-        let variance = second / rows - mean * mean;
+        let variance = sums.second / rows - mean * mean;
         // Rounding may take it below; what is no number stays so.
         let variance = select_many(variance.less_than(&zero), zero, variance);
         let mean = mean + Vector::<f32, N>::cast_from(x[column]);
@@ -333,10 +366,27 @@ fn finish_moments<F: Float, N: Size>(
     }
 }
 
+/// A vector of f32 that is as wide as those of a shorter type: wider than they are read.
+#[cube]
+fn wide<N: Size, P: Size>(numbers: &[Vector<f32, P>], at: usize) -> Vector<f32, N> {
+    let (whole, width) = (N::value(), P::value());
+    let parts = comptime!(whole / width);
+    let mut vector = Vector::<f32, N>::empty();
+    #[unroll]
+    for part in 0..parts {
+        let values = numbers[at * parts + part];
+        #[unroll]
+        for i in 0..width {
+            vector.insert(comptime!(part * width + i), values.extract(i));
+        }
+    }
+    vector
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn line<F: Float, N: Size>(
+fn line<F: Float, N: Size, P: Size>(
     x: &[Vector<F, N>],
-    lines: &[Vector<f32, N>],
+    lines: &[Vector<f32, P>],
     out: &mut [Vector<F, N>],
     columns: usize,
     vectors: usize,
@@ -346,8 +396,9 @@ fn line<F: Float, N: Size>(
     let at = ABSOLUTE_POS;
     if at < vectors {
         let column = at % columns;
-        let value = Vector::<f32, N>::cast_from(x[at]) * lines[forward::SCALE * columns + column]
-            + lines[forward::OFFSET * columns + column];
+        let scale = wide::<N, P>(lines, forward::SCALE * columns + column);
+        let offset = wide::<N, P>(lines, forward::OFFSET * columns + column);
+        let value = Vector::<f32, N>::cast_from(x[at]) * scale + offset;
         if comptime!(relu) {
             // What is no number stays so: a scaled loss must be seen to overflow.
             let zero = Vector::<f32, N>::new(0.0f32);
@@ -377,6 +428,59 @@ fn before_relu<N: Size>(
     }
 }
 
+/// A column's gradients, and their products with the deviations from the mean.
+#[derive(CubeType)]
+struct Gradients<'a, F: Float, N: Size> {
+    x: &'a [Vector<F, N>],
+    dy: &'a [Vector<F, N>],
+    mean: Vector<f32, N>,
+    scale: Vector<f32, N>,
+    offset: Vector<f32, N>,
+    column: usize,
+    columns: usize,
+    #[cube(comptime)]
+    relu: bool,
+}
+
+#[cube]
+impl<'a, F: Float, N: Size> Gradients<'a, F, N> {
+    fn new(
+        x: &'a [Vector<F, N>],
+        dy: &'a [Vector<F, N>],
+        lines: &[Vector<f32, N>],
+        column: usize,
+        columns: usize,
+        #[comptime] relu: bool,
+    ) -> Self {
+        Gradients::<'a, F, N> {
+            x,
+            dy,
+            mean: lines[forward::MEAN * columns + column],
+            scale: lines[forward::SCALE * columns + column],
+            offset: lines[forward::OFFSET * columns + column],
+            column,
+            columns,
+            relu,
+        }
+    }
+}
+
+#[cube]
+impl<'a, F: Float, N: Size> Terms<F, N> for Gradients<'a, F, N> {
+    fn read(&self, row: usize) -> Two<F, N> {
+        let at = row * self.columns + self.column;
+        Two::new(self.x[at], self.dy[at])
+    }
+
+    fn of(&self, read: &Two<F, N>, _row: usize) -> Two<f32, N> {
+        let value = Vector::<f32, N>::cast_from(read.first);
+        let gradient = Vector::<f32, N>::cast_from(read.second);
+        let relu = comptime!(self.relu);
+        let gradient = before_relu::<N>(value, gradient, self.scale, self.offset, relu);
+        Two::new(gradient, gradient * (value - self.mean))
+    }
+}
+
 /// Sums of the gradients of some rows, and of their products with the deviations from the mean.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sum_gradients<F: Float, N: Size>(
@@ -395,25 +499,12 @@ fn sum_gradients<F: Float, N: Size>(
     let unit = UNIT_POS as usize;
     let lane = unit / width;
     let column = CUBE_POS_Y as usize * width + unit % width;
-    let mut sum = Vector::<f32, N>::new(0.0f32);
-    let mut products = Vector::<f32, N>::new(0.0f32);
+    let mut of_lane = Two::<f32, N>::zero();
     if lane < lanes && column < columns {
-        let mean = lines[forward::MEAN * columns + column];
-        let scale = lines[forward::SCALE * columns + column];
-        let offset = lines[forward::OFFSET * columns + column];
-        let mut row = CUBE_POS_X as usize * rows_of_part + lane;
-        let end = end_of_part(rows_of_part, rows);
-        while row < end {
-            let at = row * columns + column;
-            let value = Vector::<f32, N>::cast_from(x[at]);
-            let gradient = Vector::<f32, N>::cast_from(dy[at]);
-            let gradient = before_relu::<N>(value, gradient, scale, offset, relu);
-            sum += gradient;
-            products += gradient * (value - mean);
-            row += lanes;
-        }
+        let terms = Gradients::<F, N>::new(x, dy, lines, column, columns, relu);
+        add_part::<F, N, Gradients<F, N>>(&mut of_lane, &terms, rows, rows_of_part, lane, lanes);
     }
-    write_part::<N>(sums, sum, products, column, columns, width, lanes);
+    write_part::<N>(sums, &of_lane, column, columns, width, lanes);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -430,26 +521,26 @@ fn finish_gradients<N: Size>(
 ) {
     let unit = UNIT_POS as usize;
     let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
-    let first = over_parts::<N>(sums, column, parts, columns, 0usize);
-    let second = over_parts::<N>(sums, column, parts, columns, 1usize);
+    let sums = over_parts::<N>(sums, column, parts, columns);
     if unit < FINISH_WIDTH && column < columns {
         let rows = Vector::<f32, N>::new(rows);
         let variance = lines[forward::VARIANCE * columns + column] + Vector::<f32, N>::new(epsilon);
         let scale = lines[forward::SCALE * columns + column];
         let zero = Vector::<f32, N>::new(0.0f32);
-        to_weight[column] = second / variance.sqrt();
-        to_bias[column] = first;
-        to_input[backward::SLOPE * columns + column] = zero - scale * (second / (rows * variance));
-        to_input[backward::OFFSET * columns + column] = zero - scale * (first / rows);
+        to_weight[column] = sums.second / variance.sqrt();
+        to_bias[column] = sums.first;
+        let slope = zero - scale * (sums.second / (rows * variance));
+        to_input[backward::SLOPE * columns + column] = slope;
+        to_input[backward::OFFSET * columns + column] = zero - scale * (sums.first / rows);
     }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn back<F: Float, N: Size>(
+fn back<F: Float, N: Size, P: Size>(
     x: &[Vector<F, N>],
     dy: &[Vector<F, N>],
-    lines: &[Vector<f32, N>],
-    sums: &[Vector<f32, N>],
+    lines: &[Vector<f32, P>],
+    sums: &[Vector<f32, P>],
     out: &mut [Vector<F, N>],
     columns: usize,
     vectors: usize,
@@ -459,15 +550,15 @@ fn back<F: Float, N: Size>(
     let at = ABSOLUTE_POS;
     if at < vectors {
         let column = at % columns;
-        let mean = lines[forward::MEAN * columns + column];
-        let scale = lines[forward::SCALE * columns + column];
+        let mean = wide::<N, P>(lines, forward::MEAN * columns + column);
+        let scale = wide::<N, P>(lines, forward::SCALE * columns + column);
+        let offset = wide::<N, P>(lines, forward::OFFSET * columns + column);
         let value = Vector::<f32, N>::cast_from(x[at]);
         let gradient = Vector::<f32, N>::cast_from(dy[at]);
-        let offset = lines[forward::OFFSET * columns + column];
         let gradient = before_relu::<N>(value, gradient, scale, offset, relu);
         let result = scale * gradient
-            + sums[backward::SLOPE * columns + column] * (value - mean)
-            + sums[backward::OFFSET * columns + column];
+            + wide::<N, P>(sums, backward::SLOPE * columns + column) * (value - mean)
+            + wide::<N, P>(sums, backward::OFFSET * columns + column);
         out[at] = Vector::<F, N>::cast_from(result);
     }
 }

@@ -93,6 +93,12 @@ impl Matrix {
         self.widest(|size| size <= VECTOR && columns.is_multiple_of(size))
     }
 
+    /// The same where the numbers of other types are read apart: as many as are read at once in its own type.
+    pub fn wide_vector(&self) -> usize {
+        let columns = self.columns();
+        self.widest(|size| columns.is_multiple_of(size))
+    }
+
     /// Numbers of a vector where rows do not matter: as many as are read at once in its own type.
     pub fn flat_vector(&self) -> usize {
         let count = self.tensor.meta.shape().num_elements();

@@ -12,6 +12,12 @@ pub(super) const UNITS: usize = 256;
 /// Columns side by side where parts are added up.
 pub(super) const FINISH_WIDTH: usize = 8;
 
+/// Parts that are added up side by side.
+const FINISH_LANES: usize = UNITS / FINISH_WIDTH;
+
+/// Rows that a unit reads before it adds the first of them.
+const AHEAD: usize = 4;
+
 /// Rows that a lane adds up at least, if there are so many.
 const LANE_ROWS: usize = 16;
 
@@ -98,11 +104,85 @@ pub(super) fn over_lanes<N: Size>(
     vectors[unit]
 }
 
-/// The rows of this cube's part end before it.
+/// Two vectors.
+#[derive(CubeType)]
+pub(super) struct Two<F: Float, N: Size> {
+    pub first: Vector<F, N>,
+    pub second: Vector<F, N>,
+}
+
 #[cube]
-pub(super) fn end_of_part(rows_of_part: usize, rows: usize) -> usize {
-    let end = (CUBE_POS_X as usize + 1) * rows_of_part;
-    select(end < rows, end, rows)
+impl<F: Float, N: Size> Two<F, N> {
+    pub fn new(first: Vector<F, N>, second: Vector<F, N>) -> Self {
+        Two::<F, N> { first, second }
+    }
+}
+
+#[cube]
+impl<N: Size> Two<f32, N> {
+    pub fn zero() -> Self {
+        Two::new(Vector::new(0.0f32), Vector::new(0.0f32))
+    }
+
+    fn add(&mut self, terms: Two<f32, N>) {
+        self.first += terms.first;
+        self.second += terms.second;
+    }
+}
+
+/// What is summed up over rows, in one column of vectors.
+#[cube]
+pub(super) trait Terms<F: Float, N: Size> {
+    /// What is read of a row.
+    fn read(&self, row: usize) -> Two<F, N>;
+
+    /// What the sums get of that.
+    fn of(&self, read: &Two<F, N>, row: usize) -> Two<f32, N>;
+}
+
+/// Adds the terms of the rows of this cube's part that are this lane's.
+#[cube]
+pub(super) fn add_part<F: Float, N: Size, T: Terms<F, N> + CubeType>(
+    sums: &mut Two<f32, N>,
+    terms: &T,
+    rows: usize,
+    rows_of_part: usize,
+    lane: usize,
+    #[comptime] lanes: usize,
+) {
+    let begin = CUBE_POS_X as usize * rows_of_part;
+    let end = select(begin + rows_of_part < rows, begin + rows_of_part, rows);
+    add_rows::<F, N, T>(sums, terms, begin + lane, end, lanes);
+}
+
+/// Adds the terms of every `apart`th row from `row` on and before `end`, one after another. Some are read before the
+/// first of them is added, for a unit waits for memory longer than it computes.
+#[cube]
+fn add_rows<F: Float, N: Size, T: Terms<F, N> + CubeType>(
+    sums: &mut Two<f32, N>,
+    terms: &T,
+    row: usize,
+    end: usize,
+    #[comptime] apart: usize,
+) {
+    let mut row = row;
+    while row + comptime!((AHEAD - 1) * apart) < end {
+        let mut read = Sequence::<Two<F, N>>::new();
+        #[unroll]
+        for i in 0..AHEAD {
+            read.push(terms.read(row + comptime!(i * apart)));
+        }
+        #[unroll]
+        for i in 0..AHEAD {
+            sums.add(terms.of(read.index(i), row + comptime!(i * apart)));
+        }
+        row += comptime!(AHEAD * apart);
+    }
+    while row < end {
+        let read = terms.read(row);
+        sums.add(terms.of(&read, row));
+        row += apart;
+    }
 }
 
 /// Writes the sums of a part, which its lanes have, to \[part, 2, columns\]. Every unit of the cube must
@@ -110,16 +190,15 @@ pub(super) fn end_of_part(rows_of_part: usize, rows: usize) -> usize {
 #[cube]
 pub(super) fn write_part<N: Size>(
     sums: &mut [Vector<f32, N>],
-    first: Vector<f32, N>,
-    second: Vector<f32, N>,
+    of_lane: &Two<f32, N>,
     column: usize,
     columns: usize,
     #[comptime] width: usize,
     #[comptime] lanes: usize,
 ) {
     let lane = UNIT_POS as usize / width;
-    let first = over_lanes::<N>(first, lane, width, lanes);
-    let second = over_lanes::<N>(second, lane, width, lanes);
+    let first = over_lanes::<N>(of_lane.first, lane, width, lanes);
+    let second = over_lanes::<N>(of_lane.second, lane, width, lanes);
     if lane == 0 && column < columns {
         let row = 2 * CUBE_POS_X as usize;
         sums[row * columns + column] = first;
@@ -127,25 +206,71 @@ pub(super) fn write_part<N: Size>(
     }
 }
 
-/// The sum over the parts of a column in `sums`, the first or the second, in the first lane. Every unit
-/// of the cube must come here.
+/// The sums of parts as terms of a sum.
+#[derive(CubeType)]
+struct OfParts<'a, N: Size> {
+    sums: &'a [Vector<f32, N>],
+    column: usize,
+    columns: usize,
+}
+
+#[cube]
+impl<'a, N: Size> Terms<f32, N> for OfParts<'a, N> {
+    fn read(&self, part: usize) -> Two<f32, N> {
+        let at = 2 * part * self.columns + self.column;
+        Two::new(self.sums[at], self.sums[at + self.columns])
+    }
+
+    fn of(&self, read: &Two<f32, N>, _part: usize) -> Two<f32, N> {
+        Two::new(read.first, read.second)
+    }
+}
+
+/// The sums over the parts of a column in `sums` that are for this unit's lane.
+#[cube]
+fn parts_of_lane<'a, N: Size>(
+    sums: &'a [Vector<f32, N>],
+    column: usize,
+    parts: usize,
+    columns: usize,
+) -> Two<f32, N> {
+    let mut of_lane = Two::<f32, N>::zero();
+    if column < columns {
+        let terms = OfParts::<'a, N> {
+            sums,
+            column,
+            columns,
+        };
+        let lane = UNIT_POS as usize / FINISH_WIDTH;
+        add_rows::<f32, N, OfParts<N>>(&mut of_lane, &terms, lane, parts, FINISH_LANES);
+    }
+    of_lane
+}
+
+/// The sums over the parts of a column in `sums`, in the first lane. Every unit of the cube must come here.
 #[cube]
 pub(super) fn over_parts<N: Size>(
     sums: &[Vector<f32, N>],
     column: usize,
     parts: usize,
     columns: usize,
-    #[comptime] which: usize,
-) -> Vector<f32, N> {
-    let lanes = comptime!(UNITS / FINISH_WIDTH);
+) -> Two<f32, N> {
     let lane = UNIT_POS as usize / FINISH_WIDTH;
-    let mut sum = Vector::<f32, N>::new(0.0f32);
-    if column < columns {
-        let mut part = lane;
-        while part < parts {
-            sum += sums[(2 * part + which) * columns + column];
-            part += lanes;
-        }
-    }
-    over_lanes::<N>(sum, lane, FINISH_WIDTH, lanes)
+    let of_lane = parts_of_lane::<N>(sums, column, parts, columns);
+    let first = over_lanes::<N>(of_lane.first, lane, FINISH_WIDTH, FINISH_LANES);
+    let second = over_lanes::<N>(of_lane.second, lane, FINISH_WIDTH, FINISH_LANES);
+    Two::new(first, second)
+}
+
+/// As [`over_parts`], the first sum alone.
+#[cube]
+pub(super) fn first_over_parts<N: Size>(
+    sums: &[Vector<f32, N>],
+    column: usize,
+    parts: usize,
+    columns: usize,
+) -> Vector<f32, N> {
+    let lane = UNIT_POS as usize / FINISH_WIDTH;
+    let of_lane = parts_of_lane::<N>(sums, column, parts, columns);
+    over_lanes::<N>(of_lane.first, lane, FINISH_WIDTH, FINISH_LANES)
 }

@@ -9,7 +9,9 @@ use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg};
 use super::rows::{cubes, row_of_unit, row_sum, width};
-use super::sums::{Division, FINISH_WIDTH, cube, end_of_part, over_parts, write_part};
+use super::sums::{
+    Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, over_parts, write_part,
+};
 
 /// The normalised rows, and mean and inverse deviation of each: \[rows, 2\].
 pub(super) fn normalise(
@@ -221,6 +223,51 @@ fn back_rows<F: Float, N: Size>(
     }
 }
 
+/// A column's gradients, and their products with the normalised values.
+#[derive(CubeType)]
+struct Gradients<'a, F: Float, N: Size> {
+    x: &'a [Vector<F, N>],
+    dy: &'a [Vector<F, N>],
+    moments: &'a [f32],
+    column: usize,
+    columns: usize,
+}
+
+#[cube]
+impl<'a, F: Float, N: Size> Gradients<'a, F, N> {
+    fn new(
+        x: &'a [Vector<F, N>],
+        dy: &'a [Vector<F, N>],
+        moments: &'a [f32],
+        column: usize,
+        columns: usize,
+    ) -> Self {
+        Gradients::<'a, F, N> {
+            x,
+            dy,
+            moments,
+            column,
+            columns,
+        }
+    }
+}
+
+#[cube]
+impl<'a, F: Float, N: Size> Terms<F, N> for Gradients<'a, F, N> {
+    fn read(&self, row: usize) -> Two<F, N> {
+        let at = row * self.columns + self.column;
+        Two::new(self.x[at], self.dy[at])
+    }
+
+    fn of(&self, read: &Two<F, N>, row: usize) -> Two<f32, N> {
+        let mean = Vector::<f32, N>::new(self.moments[2 * row]);
+        let inverse = Vector::<f32, N>::new(self.moments[2 * row + 1]);
+        let value = (Vector::<f32, N>::cast_from(read.first) - mean) * inverse;
+        let gradient = Vector::<f32, N>::cast_from(read.second);
+        Two::new(gradient, gradient * value)
+    }
+}
+
 /// Sums of the gradients of some rows, and of their products with the normalised values.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sum_gradients<F: Float, N: Size>(
@@ -238,23 +285,12 @@ fn sum_gradients<F: Float, N: Size>(
     let unit = UNIT_POS as usize;
     let lane = unit / width;
     let column = CUBE_POS_Y as usize * width + unit % width;
-    let mut sum = Vector::<f32, N>::new(0.0f32);
-    let mut products = Vector::<f32, N>::new(0.0f32);
+    let mut of_lane = Two::<f32, N>::zero();
     if lane < lanes && column < columns {
-        let mut row = CUBE_POS_X as usize * rows_of_part + lane;
-        let end = end_of_part(rows_of_part, rows);
-        while row < end {
-            let mean = Vector::<f32, N>::new(moments[2 * row]);
-            let inverse = Vector::<f32, N>::new(moments[2 * row + 1]);
-            let at = row * columns + column;
-            let value = (Vector::<f32, N>::cast_from(x[at]) - mean) * inverse;
-            let gradient = Vector::<f32, N>::cast_from(dy[at]);
-            sum += gradient;
-            products += gradient * value;
-            row += lanes;
-        }
+        let terms = Gradients::<F, N>::new(x, dy, moments, column, columns);
+        add_part::<F, N, Gradients<F, N>>(&mut of_lane, &terms, rows, rows_of_part, lane, lanes);
     }
-    write_part::<N>(sums, sum, products, column, columns, width, lanes);
+    write_part::<N>(sums, &of_lane, column, columns, width, lanes);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -267,10 +303,9 @@ fn finish_gradients<N: Size>(
 ) {
     let unit = UNIT_POS as usize;
     let column = CUBE_POS_X as usize * FINISH_WIDTH + unit % FINISH_WIDTH;
-    let first = over_parts::<N>(sums, column, parts, columns, 0usize);
-    let second = over_parts::<N>(sums, column, parts, columns, 1usize);
+    let sums = over_parts::<N>(sums, column, parts, columns);
     if unit < FINISH_WIDTH && column < columns {
-        bias[column] = first;
-        weight[column] = second;
+        bias[column] = sums.first;
+        weight[column] = sums.second;
     }
 }

@@ -239,15 +239,24 @@ fn gpu_batch_norm_of_half_precision_sums_in_full() {
         eprintln!("SKIPPED: batch normalization in f16: this device does not compute in it");
         return;
     }
-    // Their squares' sum is beyond what f16 holds.
-    let shape = [8, 16, 16, 16];
-    Case {
-        shape,
-        mean: 8.0,
-        dtype: FloatDType::F16,
-        ..CASE
+    // The first one's squares' sum is beyond what f16 holds; channels that are whole vectors of eight, of four, and of
+    // neither.
+    for (shape, mean) in [
+        ([8, 16, 16, 16], 8.0),
+        ([3, 20, 7, 9], 0.5),
+        ([2, 7, 9, 11], 0.5),
+    ] {
+        for relu in [false, true] {
+            Case {
+                shape,
+                mean,
+                relu,
+                dtype: FloatDType::F16,
+                ..CASE
+            }
+            .check(&device);
+        }
     }
-    .check(&device);
 }
 
 #[test]

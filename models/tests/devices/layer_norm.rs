@@ -40,8 +40,16 @@ fn gpu_layer_norm_is_that_of_the_definition() {
         return;
     };
     let half = device.supports_dtype(FloatDType::F16);
-    // One and many rows and features, and numbers of them that no vector and no cube divides.
-    for size in [[1, 5], [3, 7], [70, 192], [300, 33], [9, 1030], [4000, 12]] {
+    // One and many rows and features, and numbers of them that no vector and no cube divides; many parts.
+    for size in [
+        [1, 5],
+        [3, 7],
+        [70, 192],
+        [300, 33],
+        [9, 1030],
+        [4000, 12],
+        [2100, 255],
+    ] {
         for (dtype, mean) in [
             (FloatDType::F32, 0.0),
             (FloatDType::F32, 30.0),

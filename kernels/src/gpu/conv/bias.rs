@@ -5,7 +5,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::super::matrix::{Matrix, arg};
-use super::super::sums::{Division, FINISH_WIDTH, cube, end_of_part, over_parts, write_part};
+use super::super::sums::{
+    Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, first_over_parts, write_part,
+};
 
 /// The gradient of a bias before it is added up: sums of parts of all pixels.
 #[derive(Clone, Debug)]
@@ -71,6 +73,38 @@ impl BiasParts {
     }
 }
 
+/// A column's values. There is nothing to be summed up beside them.
+#[derive(CubeType)]
+struct Values<'a, F: Float, N: Size> {
+    dy: &'a [Vector<F, N>],
+    column: usize,
+    columns: usize,
+}
+
+#[cube]
+impl<'a, F: Float, N: Size> Values<'a, F, N> {
+    fn new(dy: &'a [Vector<F, N>], column: usize, columns: usize) -> Self {
+        Values::<'a, F, N> {
+            dy,
+            column,
+            columns,
+        }
+    }
+}
+
+#[cube]
+impl<'a, F: Float, N: Size> Terms<F, N> for Values<'a, F, N> {
+    fn read(&self, row: usize) -> Two<F, N> {
+        let value = self.dy[row * self.columns + self.column];
+        Two::new(value, value)
+    }
+
+    fn of(&self, read: &Two<F, N>, _row: usize) -> Two<f32, N> {
+        let value = Vector::<f32, N>::cast_from(read.first);
+        Two::new(value, value)
+    }
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sum_rows<F: Float, N: Size>(
     dy: &[Vector<F, N>],
@@ -85,17 +119,12 @@ fn sum_rows<F: Float, N: Size>(
     let unit = UNIT_POS as usize;
     let lane = unit / width;
     let column = CUBE_POS_Y as usize * width + unit % width;
-    let mut sum = Vector::<f32, N>::new(0.0f32);
+    let mut of_lane = Two::<f32, N>::zero();
     if lane < lanes && column < columns {
-        let mut row = CUBE_POS_X as usize * rows_of_part + lane;
-        let end = end_of_part(rows_of_part, rows);
-        while row < end {
-            sum += Vector::<f32, N>::cast_from(dy[row * columns + column]);
-            row += lanes;
-        }
+        let terms = Values::<F, N>::new(dy, column, columns);
+        add_part::<F, N, Values<F, N>>(&mut of_lane, &terms, rows, rows_of_part, lane, lanes);
     }
-    // There is nothing to be summed up beside it.
-    write_part::<N>(sums, sum, sum, column, columns, width, lanes);
+    write_part::<N>(sums, &of_lane, column, columns, width, lanes);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -119,7 +148,7 @@ pub(super) fn add_columns<N: Size>(
 ) {
     let unit = UNIT_POS as usize;
     let column = cube * FINISH_WIDTH + unit % FINISH_WIDTH;
-    let sum = over_parts::<N>(sums, column, parts, columns, 0usize);
+    let sum = first_over_parts::<N>(sums, column, parts, columns);
     if unit < FINISH_WIDTH && column < columns {
         out[column] = sum;
     }

@@ -64,26 +64,33 @@ impl Gpu {
             ) + written
         };
         // As many parts as fill the processors once, or twice, and so on.
-        let parts = |tile: &Tile| {
+        let fastest = |tile: Tile| {
             let at_once = self.processors * tile.at_once();
             let most = (PARTS / size_of::<f32>() as u32 / numbers.max(1)).max(1);
-            let counts = (1..=WAVES).map(|waves| (waves * at_once / cubes(tile)).min(most));
+            let counts = (1..=WAVES).map(|waves| (waves * at_once / cubes(&tile)).min(most));
             let parts = counts.map(|count| Parts::new(steps, count));
-            let fastest = parts.min_by(|a, b| time(tile, *a).total_cmp(&time(tile, *b)));
-            fastest.unwrap_or(Parts::new(steps, 1))
+            let timed = parts.map(|parts| (time(&tile, parts), parts));
+            timed.min_by(|(a, _), (b, _)| a.total_cmp(b))
         };
-        let tiles = self.sorted(Order::Across, |tile| time(tile, parts(tile)));
-        let parts = tiles.first().map_or(Parts::new(steps, 1), parts);
+        let timed = self.fitting(Order::Across).filter_map(fastest);
+        let fastest = timed.min_by(|(a, _), (b, _)| a.total_cmp(b));
+        let parts = fastest.map_or(Parts::new(steps, 1), |(_, parts)| parts);
         (self.sorted(Order::Across, |tile| time(tile, parts)), parts)
     }
 
-    /// Those for which there is memory, the least `time` first.
+    /// Those for which there is memory, the least `time` first, which is computed once for each.
     fn sorted(self, order: Order, time: impl Fn(&Tile) -> f64) -> Vec<Tile> {
-        let tiles = Tile::all(order, self.memory).filter(|tile| tile.bytes() <= self.memory);
-        let mut tiles: Vec<_> = tiles.collect();
-        tiles.sort_by(|a, b| time(a).total_cmp(&time(b)));
-        tiles.truncate(CANDIDATES);
-        tiles
+        let timed = self.fitting(order).map(|tile| (time(&tile), tile));
+        let mut timed: Vec<(f64, Tile)> = timed.collect();
+        timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let tiles = timed.into_iter().map(|(_, tile)| tile);
+        tiles.take(CANDIDATES).collect()
+    }
+
+    /// Those for which there is memory.
+    fn fitting(self, order: Order) -> impl Iterator<Item = Tile> {
+        let fits = move |tile: &Tile| tile.bytes() <= self.memory;
+        Tile::all(order, self.memory).filter(fits)
     }
 }
 

@@ -7,6 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::super::matrix::primitive;
 use super::super::test_device::device;
+use super::bias::BiasParts;
 use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product};
@@ -388,6 +389,31 @@ fn gradients_reach_parameters_on_tensor_cores() {
             &format!("{added:?} by Burn's graph"),
         );
         addend.assert_gradients(&case, &dy, &mut gradients);
+    }
+}
+
+#[test]
+fn the_gradient_of_a_bias_is_the_sum_over_all_pixels_on_cuda() {
+    let Some(device) = device("the gradient of a bias") else {
+        return;
+    };
+    // Pixels that are read one by one, some at once, and both; so many parts that they are, too.
+    for shape in [[1, 5, 1, 3], [4, 24, 20, 21], [3, 255, 25, 28]] {
+        for dtype in [FloatDType::BF16, FloatDType::F32] {
+            let [_, channels, height, width] = shape;
+            let count = shape.iter().product();
+            // Their sums are exact.
+            let values: Vec<f32> = (0..count).map(|at| (at * 7 % 11) as f32 - 2.0).collect();
+            let mut expected = vec![0.0; channels];
+            for (at, value) in values.iter().enumerate() {
+                expected[at / (height * width) % channels] += f64::from(*value);
+            }
+            let dy = Tensor::<1>::from_floats(values.as_slice(), &device).reshape(shape);
+            let sum = BiasParts::of(primitive(dy.cast(dtype))).add_up();
+            let sum = Tensor::<1>::from_primitive::<Cube>(sum).into_data();
+            let sum: Vec<f64> = sum.iter::<f64>().collect();
+            assert_eq!(sum, expected, "{shape:?} in {dtype:?}");
+        }
     }
 }
 
