@@ -20,8 +20,8 @@ pub(crate) struct DeviceData {
 enum Images {
     /// The operations for GPUs: in one kernel.
     #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-    Own(own::StoredImages),
-    Burn(BurnImages),
+    Own(Box<own::StoredImages>),
+    Burn(Box<BurnImages>),
 }
 
 /// The same for Burn's operations, on any device.
@@ -102,10 +102,11 @@ impl Images {
         let labels = Tensor::from_data(TensorData::new(labels, [images]), device);
         #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
         if images * len > 0 && own::computes_on(device) {
-            return Ok(Self::Own(own::stored(pixels, labels, loader, shape)));
+            let images = own::stored(pixels, labels, loader, shape);
+            return Ok(Self::Own(Box::new(images)));
         }
         let burn = BurnImages::new(pixels, labels, loader, (shape, device));
-        Ok(Self::Burn(burn))
+        Ok(Self::Burn(Box::new(burn)))
     }
 }
 
