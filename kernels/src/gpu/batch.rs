@@ -128,7 +128,7 @@ impl StoredImages {
 
     /// The images of `samples`, of which there is at least one, \[samples, channels, rows, columns\] in f32, and what
     /// they show; both on the device that the pixels were given on. In memory channels come last, as convolutions want
-    /// them. An index that does not exist is the last one, and a move by more than an image leaves nothing of it.
+    /// them. An index that does not exist is the last one; a move by more than an image counts as one by an image.
     pub fn batch(&self, samples: &[Sample]) -> (Tensor<4>, Tensor<1, Int>) {
         let Frame {
             channels,

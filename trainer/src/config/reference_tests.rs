@@ -18,6 +18,7 @@ fn context(key: &Key) -> Vec<String> {
     }
     match full.as_str() {
         "optimizer.nesterov" => sets.push("optimizer.momentum=0.5".to_owned()),
+        "data.resize" => sets.push("data.size=1".to_owned()),
         "schedule.name" => sets.push("schedule.milestones=[1.0]".to_owned()),
         _ => {}
     }
