@@ -447,7 +447,7 @@ fn booleans_are_restored() {
             training.restore(&Source::open(path).unwrap()).unwrap();
             let mask = training.model().mask.val();
             let counts = training.model().counts.val();
-            let mask: Vec<bool> = mask.into_data().try_to_vec().unwrap();
+            let mask: Vec<bool> = mask.into_data().iter::<bool>().collect();
             (mask, counts.into_data().iter::<i64>().collect::<Vec<_>>())
         });
         for (found, counts) in restored {
