@@ -160,6 +160,7 @@ mod tests {
     fn without_a_wish_nothing_ends() {
         assert_eq!(ends(&EarlyStoppingConfig::default(), &[0.5; 100]), None);
     }
+
     #[test]
     fn what_is_over_stays_over_unless_more_is_wanted() {
         let evaluation = Evaluation {
