@@ -91,6 +91,19 @@ pub(crate) fn mean_of(x: &Tensor<4>, part: [usize; 2]) -> Option<Tensor<2>> {
     takes(x).then(|| gpu::mean_of_pixels(x.clone(), part))?
 }
 
+/// A class token and patches at their positions.
+pub(crate) fn embed(
+    patches: &Tensor<3>,
+    token: &Param<Tensor<3>>,
+    positions: &Param<Tensor<3>>,
+) -> Option<Tensor<3>> {
+    if !takes(patches) {
+        return None;
+    }
+    let (token, positions) = full_precision(|| (token.val(), positions.val()));
+    Some(gpu::embed(patches.clone(), token, positions))
+}
+
 /// The maximum of a sliding window.
 pub(crate) fn max_pool2d(pool: &MaxPool2d, x: &Tensor<4>) -> Option<Tensor<4>> {
     let is_plain = pool.dilation == [1, 1] && !pool.ceil_mode;

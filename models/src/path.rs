@@ -18,6 +18,8 @@ use burn_dist::autograd::full_precision;
 use kernels::ConvMethod;
 use kernels::burn as own;
 
+#[cfg(own_gpu)]
+use crate::gpu;
 use crate::layers::{self, added, drops, in_f32, linear_forward};
 use crate::norm::{BatchNorm2d, LayerNorm};
 
@@ -301,6 +303,26 @@ impl Path {
             // On a GPU a convolution leaves them in this order.
             Self::Burn => x.permute([0, 2, 3, 1]).flatten(1, 2),
         }
+    }
+
+    /// Patches, \[batch, patches, features\], behind a class token if there is one, with a position added to each.
+    pub fn embed(
+        self,
+        patches: Tensor<3>,
+        token: Option<&Param<Tensor<3>>>,
+        positions: &Param<Tensor<3>>,
+    ) -> Tensor<3> {
+        let Some(token) = token else {
+            return patches + self.read(positions);
+        };
+        #[cfg(own_gpu)]
+        if self == Self::Burn
+            && let Some(out) = gpu::embed(&patches, token, positions)
+        {
+            return out;
+        }
+        let token = self.read(token).repeat_dim(0, patches.dims()[0]);
+        Tensor::cat(vec![token, patches], 1) + self.read(positions)
     }
 
     /// The mean over all tokens: \[batch, features\].

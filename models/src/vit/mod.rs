@@ -61,14 +61,10 @@ impl Vit {
     /// Dropout and drop-path are active on an autodiff device alone; evaluate the module that
     /// [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let batch = images.dims()[0];
         let (path, images) = Path::enter(images);
-        let mut x = self.patch_embed.forward(path, boundary(images));
-        if let Some(token) = &self.cls_token {
-            let token = path.read(token).repeat_dim(0, batch);
-            x = Tensor::cat(vec![token, x], 1);
-        }
-        x = path.dropout(&self.pos_drop, x + path.read(&self.pos_embed));
+        let x = self.patch_embed.forward(path, boundary(images));
+        let x = path.embed(x, self.cls_token.as_ref(), &self.pos_embed);
+        let mut x = path.dropout(&self.pos_drop, x);
         for (block, wanted) in self.blocks() {
             x = block.forward(path, x, wanted);
         }

@@ -7,6 +7,7 @@ mod batch_norm;
 mod check;
 mod cross_entropy;
 mod dropout;
+mod embed;
 mod flat_parts;
 mod gelu;
 mod inputs;

@@ -6,12 +6,12 @@ use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw, reshape};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::super::matrix::{address, arg, memory};
+use super::super::column_sums::ColumnSums;
+use super::super::matrix::{Matrix, address, arg, memory};
 use super::super::split::{HALF, split};
 use super::super::sums::{UNITS, cube};
 use super::super::tensor_cores::{VECTOR, has_instructions};
 use super::arrange::{Matrices, transposed};
-use super::bias::BiasParts;
 use super::geometry::Geometry;
 use super::operation::{Addends, Product};
 use super::plan::Gpu;
@@ -171,11 +171,11 @@ impl Convolution {
         for_bias: Option<CubeTensor>,
     ) -> (CubeTensor, Option<CubeTensor>) {
         let (wide, parts) = (self.wide, self.parts);
-        let bias = for_bias.map(BiasParts::of);
+        let bias = for_bias.map(|dy| ColumnSums::of(&Matrix::of_images(dy)));
         // Both are added up in one kernel, if vectors are the same.
         let (beside, alone) = match bias {
             Some(bias) if bias.vector == OF_RESULT => (Some(bias), None),
-            other => (None, other.map(BiasParts::add_up)),
+            other => (None, other.map(ColumnSums::add_up)),
         };
         let of_bias = alone.or_else(|| beside.as_ref().map(|bias| bias.out.clone()));
         let (like, weight) = (x.clone(), (self.geometry, self.weight_dtype));
@@ -221,7 +221,7 @@ impl Product for Convolution {
     }
 
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor {
-        BiasParts::of(dy).add_up()
+        ColumnSums::of(&Matrix::of_images(dy)).add_up()
     }
 }
 
@@ -238,7 +238,7 @@ fn weigh(
     tile: Tile,
     parts: Parts,
     (weight, dtype): (Geometry, DType),
-    bias: Option<&BiasParts>,
+    bias: Option<&ColumnSums>,
 ) -> CubeTensor {
     let slide = wide.slide();
     let beside = slide.under_window().div_ceil(tile.columns() as u32);

@@ -7,10 +7,10 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::super::matrix::primitive;
+use super::super::column_sums::ColumnSums;
+use super::super::matrix::{Matrix, primitive};
 use super::ConvOptions;
 use super::arrange::Matrices;
-use super::bias::BiasParts;
 use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product, apply};
@@ -134,6 +134,6 @@ impl Product for Linear {
     }
 
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor {
-        BiasParts::of(pixels(dy)).add_up()
+        ColumnSums::of(&Matrix::new(dy)).add_up()
     }
 }

@@ -7,7 +7,6 @@
 //! weight's gradient.
 
 mod arrange;
-mod bias;
 mod geometry;
 mod launch;
 mod linear;

@@ -13,13 +13,14 @@ use super::tile::{Order, STAGE_DEPTH, Tile};
 #[cube]
 pub(super) trait Feed {
     /// Begins to copy what a step multiplies from `first` and `second` to vector `to` of `stages` and on, in
-    /// the order of `tile`.
+    /// the order of `tile`; zeros for a step that is not there.
     fn begin<F: Float, V: Size>(
         &self,
         first: &[Vector<F, V>],
         second: &[Vector<F, V>],
         stages: &mut [Vector<F, V>],
         step: u32,
+        is_there: bool,
         to: u32,
         #[comptime] tile: Tile,
     );
@@ -42,29 +43,33 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     let ahead = comptime!(tile.stages as u32 - 1);
     #[unroll]
     for step in 0..ahead {
-        if step < steps {
-            let to = comptime!(step * tile.stage_vectors());
-            feed.begin::<F, V>(
-                first,
-                second,
-                &mut stages,
-                step.runtime(),
-                to.runtime(),
-                tile,
-            );
-        }
+        let to = comptime!(step * tile.stage_vectors()).runtime();
+        let (step, is_there) = (step.runtime(), step < steps);
+        feed.begin::<F, V>(first, second, &mut stages, step, is_there, to, tile);
         commit();
     }
     for step in 0..steps {
         // What this step needs is there, and nobody computes with what the step before needed.
         wait(comptime!(tile.stages - 2));
         sync_cube();
-        let next = step + ahead;
-        if next < steps {
-            feed.begin::<F, V>(first, second, &mut stages, next, stage_of(next, tile), tile);
+        let stage = stage_of(step, tile);
+        #[unroll]
+        for deep in 0..comptime!(STAGE_DEPTH / DEPTH) {
+            let rows = rows::<F, V>(&stages, stage, deep, tile);
+            #[unroll]
+            for two in 0..comptime!(tile.tiles[1] / 2) {
+                let columns = columns::<F, V>(&stages, stage, deep, two, tile);
+                if comptime!(deep == 0 && two == 0) {
+                    // Here, so that a compiler may address these copies between the products; without a branch,
+                    // which would end what it orders at once.
+                    let next = step + ahead;
+                    let (is_there, to) = (next < steps, stage_of(next, tile));
+                    feed.begin::<F, V>(first, second, &mut stages, next, is_there, to, tile);
+                    commit();
+                }
+                multiply::<F>(&rows, &columns, two, &mut sums, tile);
+            }
         }
-        commit();
-        multiply::<F, V>(&stages, stage_of(step, tile), &mut sums, tile);
     }
     sums
 }
@@ -93,54 +98,73 @@ pub(super) fn row_and_column(#[comptime] tile: Tile) -> (u32, u32) {
     (row + UNIT_POS % comptime!(LANES as u32) / 4, column)
 }
 
-/// Adds the product of the stage that begins at vector `stage`.
+/// The rows of this plane in the stage that begins at vector `stage`, at one of its depths.
 #[cube]
-fn multiply<F: Float, V: Size>(
+fn rows<F: Float, V: Size>(
     stages: &[Vector<F, V>],
     stage: u32,
+    #[comptime] deep: usize,
+    #[comptime] tile: Tile,
+) -> Sequence<Array<Vector<F, Pair>>> {
+    let definition = MmaDefinition::<F, F, f32>::new(ROWS, COLUMNS, DEPTH);
+    let (row, _) = corner_of_plane(tile);
+    let mut rows = Sequence::new();
+    #[unroll]
+    for down in 0..comptime!(tile.tiles[0]) {
+        let row = row + comptime!((down * ROWS) as u32);
+        let at = (stage + of_first(row, deep, tile)) as usize;
+        rows.push(definition.load_matrix::<Vector<F, V>, Pair>(
+            &stages[at..at + 1],
+            MatrixIdent::A,
+            4usize,
+            comptime!(tile.order == Order::Across),
+        ));
+    }
+    rows
+}
+
+/// The columns of this plane for two instructions beside one another.
+#[cube]
+fn columns<F: Float, V: Size>(
+    stages: &[Vector<F, V>],
+    stage: u32,
+    #[comptime] deep: usize,
+    #[comptime] two: usize,
+    #[comptime] tile: Tile,
+) -> Array<Vector<F, Pair>> {
+    let definition = MmaDefinition::<F, F, f32>::new(ROWS, COLUMNS, DEPTH);
+    let (_, column) = corner_of_plane(tile);
+    let column = column + comptime!((two * 2 * COLUMNS) as u32);
+    let second = stage + comptime!(tile.first_vectors());
+    let at = (second + of_second(column, deep, tile)) as usize;
+    definition.load_matrix::<Vector<F, V>, Pair>(
+        &stages[at..at + 1],
+        MatrixIdent::B,
+        4usize,
+        comptime!(tile.order == Order::Across),
+    )
+}
+
+/// Adds the products of all rows and two instructions' columns.
+#[cube]
+fn multiply<F: Float>(
+    rows: &Sequence<Array<Vector<F, Pair>>>,
+    columns: &Array<Vector<F, Pair>>,
+    #[comptime] two: usize,
     sums: &mut Sums,
     #[comptime] tile: Tile,
 ) {
     let definition = MmaDefinition::<F, F, f32>::new(ROWS, COLUMNS, DEPTH);
-    let turned = comptime!(tile.order == Order::Across);
-    let (row, column) = corner_of_plane(tile);
-    let second = stage + comptime!(tile.first_vectors());
     #[unroll]
-    for deep in 0..comptime!(STAGE_DEPTH / DEPTH) {
-        let mut rows = Sequence::<Array<Vector<F, Pair>>>::new();
+    for one in 0..2usize {
+        let mut factor = Array::<Vector<F, Pair>>::new(2usize);
+        factor[0] = columns[comptime!(2 * one)];
+        factor[1] = columns[comptime!(2 * one + 1)];
         #[unroll]
         for down in 0..comptime!(tile.tiles[0]) {
-            let row = row + comptime!((down * ROWS) as u32);
-            let at = (stage + of_first(row, deep, tile)) as usize;
-            rows.push(definition.load_matrix::<Vector<F, V>, Pair>(
-                &stages[at..at + 1],
-                MatrixIdent::A,
-                4usize,
-                turned,
-            ));
-        }
-        #[unroll]
-        for two in 0..comptime!(tile.tiles[1] / 2) {
-            let column = column + comptime!((two * 2 * COLUMNS) as u32);
-            let at = (second + of_second(column, deep, tile)) as usize;
-            let columns = definition.load_matrix::<Vector<F, V>, Pair>(
-                &stages[at..at + 1],
-                MatrixIdent::B,
-                4usize,
-                turned,
-            );
-            #[unroll]
-            for one in 0..2usize {
-                let mut factor = Array::<Vector<F, Pair>>::new(2usize);
-                factor[0] = columns[comptime!(2 * one)];
-                factor[1] = columns[comptime!(2 * one + 1)];
-                #[unroll]
-                for down in 0..comptime!(tile.tiles[0]) {
-                    let at = comptime!(down * tile.tiles[1] + 2 * two + one);
-                    let sum = sums.pairs.index_mut(at);
-                    definition.execute_inplace(rows.index(down), &factor, sum);
-                }
-            }
+            let at = comptime!(down * tile.tiles[1] + 2 * two + one);
+            let sum = sums.pairs.index_mut(at);
+            definition.execute_inplace(rows.index(down), &factor, sum);
         }
     }
 }

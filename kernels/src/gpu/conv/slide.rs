@@ -175,6 +175,7 @@ impl Feed for UnderWindow {
         weight: &[Vector<F, V>],
         stages: &mut [Vector<F, V>],
         step: u32,
+        is_there: bool,
         to: u32,
         #[comptime] tile: Tile,
     ) {
@@ -198,7 +199,7 @@ impl Feed for UnderWindow {
         } else {
             (vector, vector)
         };
-        let is_inside = at < in_window;
+        let is_inside = is_there && at < in_window;
         let row = at / self.window.columns;
         let column = at % self.window.columns;
         let to = to + chunk_of_unit();
@@ -212,7 +213,7 @@ impl Feed for UnderWindow {
         let further = down * width + beside;
         #[unroll]
         for i in 0..comptime!(tile.rows() / (AT_ONCE * tile.all_planes())) {
-            let is_there = is_inside
+            let is_seen = is_inside
                 && self.corners.row[i] + down < height
                 && self.corners.column[i] + beside < width;
             copy::<F, V>(
@@ -220,7 +221,7 @@ impl Feed for UnderWindow {
                 (self.corners.pixel[i] + further) * of_pixel + in_source,
                 stages,
                 to + row_of_unit(i, tile) * comptime!(tile.first_pitch()),
-                is_there,
+                is_seen,
                 comptime!(slide.keep()),
             );
         }

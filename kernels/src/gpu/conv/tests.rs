@@ -5,9 +5,9 @@ use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-use super::super::matrix::primitive;
+use super::super::column_sums::ColumnSums;
+use super::super::matrix::{Matrix, primitive};
 use super::super::test_device::device;
-use super::bias::BiasParts;
 use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product};
@@ -409,7 +409,7 @@ fn the_gradient_of_a_bias_is_the_sum_over_all_pixels_on_cuda() {
                 expected[at / (height * width) % channels] += f64::from(*value);
             }
             let dy = Tensor::<1>::from_floats(values.as_slice(), &device).reshape(shape);
-            let sum = BiasParts::of(primitive(dy.cast(dtype))).add_up();
+            let sum = ColumnSums::of(&Matrix::of_images(primitive(dy.cast(dtype)))).add_up();
             let sum = Tensor::<1>::from_primitive::<Cube>(sum).into_data();
             let sum: Vec<f64> = sum.iter::<f64>().collect();
             assert_eq!(sum, expected, "{shape:?} in {dtype:?}");

@@ -6,9 +6,9 @@
 
 use cubecl::prelude::*;
 
+use super::super::column_sums::add_columns;
 use super::super::split::halves_of;
 use super::super::tensor_cores::{Keep, ROWS, Sums, VECTOR, copy};
-use super::bias::add_columns;
 use super::product::{Feed, FeedExpand, product, row_and_column};
 use super::shape::Slide;
 use super::tile::{STAGE_DEPTH, Tile};
@@ -72,6 +72,7 @@ impl Feed for Part {
         images: &[Vector<F, V>],
         stages: &mut [Vector<F, V>],
         step: u32,
+        is_there: bool,
         to: u32,
         #[comptime] tile: Tile,
     ) {
@@ -82,6 +83,7 @@ impl Feed for Part {
             step / comptime!(slide.terms()),
         );
         let first = self.first + step * comptime!(STAGE_DEPTH as u32);
+        let end = select(is_there, self.end, 0u32);
 
         let chunks = comptime!((tile.rows() / VECTOR) as u32);
         let vectors = comptime!(slide.features / VECTOR as u32);
@@ -98,7 +100,7 @@ impl Feed for Part {
                     pixel * comptime!(slide.halves() * vectors) + half + vector,
                     stages,
                     to + at / chunks * comptime!(tile.first_pitch()) + at % chunks,
-                    pixel < self.end && vector < vectors,
+                    pixel < end && vector < vectors,
                     Keep::Far,
                 );
             }
@@ -130,7 +132,7 @@ impl Feed for Part {
                 - comptime!(slide.padding[0]);
             let column = pixel % out_width * comptime!(slide.stride[1]) + in_window % window_width
                 - comptime!(slide.padding[1]);
-            let is_there = pixel < self.end
+            let is_seen = pixel < end
                 && in_window < comptime!(window_height * window_width)
                 && row < height
                 && column < width;
@@ -141,7 +143,7 @@ impl Feed for Part {
                     + vector % vectors,
                 stages,
                 to + at / chunks * comptime!(tile.second_pitch()) + at % chunks,
-                is_there,
+                is_seen,
                 keep,
             );
         }

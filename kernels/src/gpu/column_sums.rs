@@ -1,63 +1,62 @@
-//! The gradient of a convolution's bias: the sum over all pixels, in f32 and in an order that depends on the
-//! shape alone.
+//! Sums of a matrix's columns, as gradients of what is added to all rows are: in f32, and in an order that depends on
+//! the shape alone.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::super::matrix::{Matrix, arg};
-use super::super::sums::{
+use super::matrix::{Matrix, arg};
+use super::sums::{
     Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, first_over_parts, write_part,
 };
 
-/// The gradient of a bias before it is added up: sums of parts of all pixels.
+/// The sums before they are added up: those of parts of all rows.
 #[derive(Clone, Debug)]
-pub(super) struct BiasParts {
+pub(super) struct ColumnSums {
     pub sums: CubeTensor,
-    /// Memory for the gradient, \[channels\] in f32.
+    /// Memory for the result, \[columns\] in f32.
     pub out: CubeTensor,
     /// Numbers of a vector of both.
     pub vector: usize,
     pub division: Division,
 }
 
-impl BiasParts {
-    /// Of the gradient of the result, \[batch, channels, height, width\].
-    pub fn of(dy: CubeTensor) -> Self {
-        let dy = Matrix::of_images(dy);
-        let division = Division::new(dy.rows(), dy.row_vectors());
-        let sums = dy.numbers([division.parts, 2, dy.columns()]);
+impl ColumnSums {
+    /// Of a matrix with at least one row and column.
+    pub fn of(matrix: &Matrix) -> Self {
+        let division = Division::new(matrix.rows(), matrix.row_vectors());
+        let sums = matrix.numbers([division.parts, 2, matrix.columns()]);
         // SAFETY: a unit reads rows of its cube's part and a column that it has checked; a part's sums are written by
         // the units that have checked their column.
         unsafe {
             sum_rows::launch_unchecked(
-                dy.client(),
+                matrix.client(),
                 division.cubes(),
                 cube(),
-                dy.address(),
-                dy.vector(),
-                dy.arg(),
+                matrix.address(),
+                matrix.vector(),
+                matrix.arg(),
                 arg(&sums),
-                dy.rows(),
+                matrix.rows(),
                 division.rows_of_part,
                 division.columns,
                 division.width,
                 division.lanes,
-                dy.elem(),
+                matrix.elem(),
             );
         }
         Self {
             sums,
-            out: dy.numbers([dy.columns()]),
-            vector: dy.vector(),
+            out: matrix.numbers([matrix.columns()]),
+            vector: matrix.vector(),
             division,
         }
     }
 
-    /// The gradient.
+    /// The result.
     pub fn add_up(self) -> CubeTensor {
         // SAFETY: each column is written by the units that have checked it.
         unsafe {
-            add_bias_parts::launch_unchecked(
+            add_parts_of_columns::launch_unchecked(
                 &self.out.client,
                 self.division.finish_cubes(),
                 cube(),
@@ -76,16 +75,16 @@ impl BiasParts {
 /// A column's values. There is nothing to be summed up beside them.
 #[derive(CubeType)]
 struct Values<'a, F: Float, N: Size> {
-    dy: &'a [Vector<F, N>],
+    matrix: &'a [Vector<F, N>],
     column: usize,
     columns: usize,
 }
 
 #[cube]
 impl<'a, F: Float, N: Size> Values<'a, F, N> {
-    fn new(dy: &'a [Vector<F, N>], column: usize, columns: usize) -> Self {
+    fn new(matrix: &'a [Vector<F, N>], column: usize, columns: usize) -> Self {
         Values::<'a, F, N> {
-            dy,
+            matrix,
             column,
             columns,
         }
@@ -95,7 +94,7 @@ impl<'a, F: Float, N: Size> Values<'a, F, N> {
 #[cube]
 impl<'a, F: Float, N: Size> Terms<F, N> for Values<'a, F, N> {
     fn read(&self, row: usize) -> Two<F, N> {
-        let value = self.dy[row * self.columns + self.column];
+        let value = self.matrix[row * self.columns + self.column];
         Two::new(value, value)
     }
 
@@ -107,7 +106,7 @@ impl<'a, F: Float, N: Size> Terms<F, N> for Values<'a, F, N> {
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sum_rows<F: Float, N: Size>(
-    dy: &[Vector<F, N>],
+    matrix: &[Vector<F, N>],
     sums: &mut [Vector<f32, N>],
     rows: usize,
     rows_of_part: usize,
@@ -121,14 +120,14 @@ fn sum_rows<F: Float, N: Size>(
     let column = CUBE_POS_Y as usize * width + unit % width;
     let mut of_lane = Two::<f32, N>::zero();
     if lane < lanes && column < columns {
-        let terms = Values::<F, N>::new(dy, column, columns);
+        let terms = Values::<F, N>::new(matrix, column, columns);
         add_part::<F, N, Values<F, N>>(&mut of_lane, &terms, rows, rows_of_part, lane, lanes);
     }
     write_part::<N>(sums, &of_lane, column, columns, width, lanes);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn add_bias_parts<N: Size>(
+fn add_parts_of_columns<N: Size>(
     sums: &[Vector<f32, N>],
     out: &mut [Vector<f32, N>],
     parts: usize,
