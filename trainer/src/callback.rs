@@ -80,8 +80,8 @@ pub trait Callback: Send {
         Ok(())
     }
 
-    /// The numbers of a step are known: one step later, so that nobody waits for the mean of the
-    /// loss over the ranks.
+    /// The numbers of a step are known: two steps later, so that nobody waits for the device to compute the loss, nor
+    /// for its mean over the ranks; at the end of an epoch and before a checkpoint at once.
     ///
     /// # Errors
     /// What ends the run.

@@ -70,12 +70,72 @@ pub fn of_batch<M: ImageClassifier>(
 }
 
 /// The value of a loss in step `number`. What failed on the device since the last reading shows here.
+///
+/// # Errors
+/// [`TrainError::NotComputed`].
 pub fn read(loss: Tensor<1>, number: u64) -> Result<f64, TrainError> {
     let value = loss.try_into_scalar::<f32>().map(f64::from);
-    value.map_err(|error| TrainError::NotComputed {
+    value.map_err(|error| not_computed(number, error.to_string()))
+}
+
+fn not_computed(number: u64, reason: String) -> TrainError {
+    TrainError::NotComputed {
         what: format!("the loss of step {number}"),
-        reason: error.to_string(),
-    })
+        reason,
+    }
+}
+
+/// The mean loss of a step's micro-batches, which a GPU may still have to compute.
+#[derive(Debug)]
+pub enum StepLoss {
+    Known(f64),
+    /// The losses of that step's micro-batches.
+    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    OnItsWay(u64, kernels::gpu::Reading),
+}
+
+impl StepLoss {
+    /// Of the losses of the micro-batches of step `number`, of which there is at least one. A GPU is not waited for, so
+    /// that it gets the next step's work before it is done with this one's.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn start_reading(losses: Vec<Tensor<1>>, number: u64) -> Result<Self, TrainError> {
+        #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+        if losses
+            .iter()
+            .all(|loss| kernels::gpu::computes_on(&loss.device()))
+        {
+            let reading = kernels::gpu::start_reading(losses);
+            return Ok(Self::OnItsWay(number, reading));
+        }
+        let losses = losses.into_iter().map(|loss| read(loss, number));
+        losses
+            .collect::<Result<Vec<_>, _>>()
+            .map(|losses| Self::Known(mean_of(&losses)))
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn wait(self) -> Result<f64, TrainError> {
+        match self {
+            Self::Known(loss) => Ok(loss),
+            #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+            Self::OnItsWay(number, reading) => {
+                let losses = reading
+                    .wait()
+                    .map_err(|reason| not_computed(number, reason))?;
+                let losses: Vec<f64> = losses.into_iter().map(f64::from).collect();
+                Ok(mean_of(&losses))
+            }
+        }
+    }
+}
+
+fn mean_of(losses: &[f64]) -> f64 {
+    losses.iter().sum::<f64>() / losses.len() as f64
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError, Pooling, Stem};
 
 use crate::config::{
-    CnnConfig, ModelConfig, OptimizerConfig, PoolingName, ResNetConfig, StemName, VitConfig,
-    VitPreset, WidePreset, WideResNetConfig,
+    CnnConfig, Config, ModelConfig, PoolingName, ResNetConfig, StemName, VitConfig, VitPreset,
+    WidePreset, WideResNetConfig,
 };
 
 /// Longest side of images, in pixels, for which a residual network's stem keeps their size.
@@ -133,11 +133,11 @@ fn classes(data: &dyn Dataset) -> usize {
     data.class_names().len()
 }
 
-/// What a training with this optimizer keeps of each trainable parameter of `model`, which is on an
-/// autodiff device; running statistics are not among them.
-pub fn states<M: Module>(model: &M, optimizer: &OptimizerConfig) -> Vec<ParameterState> {
+/// What a training keeps of each trainable parameter of `model`, which is on an autodiff device: what its optimizer
+/// does, and the parameter's average if there is to be one. Running statistics are not among them.
+pub fn states<M: Module>(model: &M, config: &Config) -> Vec<ParameterState> {
     let mut lister = Lister {
-        optimizer,
+        config,
         path: Vec::new(),
         states: Vec::new(),
     };
@@ -146,7 +146,7 @@ pub fn states<M: Module>(model: &M, optimizer: &OptimizerConfig) -> Vec<Paramete
 }
 
 struct Lister<'a> {
-    optimizer: &'a OptimizerConfig,
+    config: &'a Config,
     path: Vec<String>,
     states: Vec<ParameterState>,
 }
@@ -163,11 +163,40 @@ impl ModuleVisitor for Lister<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         // To look at a parameter that nobody has used yet would make it come to exist.
         if !param.is_initialized() || param.is_require_grad() {
-            self.states.push(self.optimizer.state_of(&ParameterSpec {
+            let state = self.config.optimizer.state_of(&ParameterSpec {
                 path: self.path.join("."),
                 shape: param.lazy_shape().to_vec(),
                 dtype: burn_dist::DType::F32,
-            }));
+            });
+            let averages = self.config.ema.options().map_or(0, |_| state.elements);
+            self.states.push(ParameterState {
+                kept: state.kept + averages,
+                ..state
+            });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn averages_are_kept_beside_what_the_optimizer_keeps() {
+        let device = Device::flex().autodiff();
+        let model = models::CnnConfig::new().init(&device).unwrap();
+        let kept = |config: &Config| -> Vec<u64> {
+            let states = states(&model, config).into_iter();
+            states.map(|state| state.kept).collect()
+        };
+        let loaded = crate::config::Loaded::load("mnist-cnn.toml", &[]);
+        let mut config = loaded.unwrap().config;
+        let without = kept(&config);
+        config.ema.decay = Some(0.99);
+        let elements = states(&model, &config)
+            .into_iter()
+            .map(|state| state.elements);
+        let expected: Vec<u64> = without.iter().zip(elements).map(|(a, b)| a + b).collect();
+        assert_eq!(kept(&config), expected);
     }
 }

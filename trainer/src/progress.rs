@@ -4,6 +4,7 @@
 use burn_dist::checkpoint::Manifest;
 use serde::{Deserialize, Serialize};
 
+use crate::config::MonitorName;
 use crate::early_stopping::Watch;
 use crate::error::TrainError;
 use crate::evaluate::Evaluation;
@@ -77,6 +78,9 @@ pub struct Progress {
     pub evaluation: Option<Evaluation>,
     /// The best evaluation so far, and the step after which it was.
     pub best: Option<(u64, f64)>,
+    /// The number that it is the best by; not known of earlier versions' checkpoints.
+    #[serde(default)]
+    pub best_by: Option<MonitorName>,
     /// What early stopping has seen.
     pub watch: Watch,
 }
@@ -94,6 +98,7 @@ impl Progress {
             train_seconds: 0.0,
             evaluation: None,
             best: None,
+            best_by: None,
             watch: Watch::default(),
         }
     }

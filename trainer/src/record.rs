@@ -7,6 +7,7 @@ use burn_dist::{Buffer, Handle, ProcessGroup, ReduceOp};
 
 use crate::console::complain;
 use crate::error::TrainError;
+use crate::loss::StepLoss;
 use crate::memory;
 use crate::metrics::{Metric, MetricsFile, StepTimes, TrainLine};
 use crate::tensorboard::EventWriter;
@@ -56,8 +57,6 @@ pub struct Step {
     pub number: u64,
     /// Epoch, from 1.
     pub epoch: u64,
-    /// Mean loss over this rank's samples.
-    pub loss: f64,
     /// Learning rate.
     pub lr: f64,
     /// Seconds of training in the whole run so far.
@@ -70,6 +69,15 @@ pub struct Step {
     pub loss_scale: Option<f64>,
     /// Steps that were skipped so far, in half precision.
     pub skipped_steps: Option<u64>,
+    /// Whether this one was, on all ranks: its scaled loss, or what followed from it, was no number of this precision.
+    pub skipped: bool,
+}
+
+/// A step that the device may still compute.
+struct Computing {
+    step: Step,
+    loss: StepLoss,
+    wishes: Wishes,
 }
 
 /// A step whose loss is on its way around the ranks.
@@ -114,6 +122,7 @@ pub struct Recorder {
     every: u64,
     global_batch: usize,
     work: Work,
+    computing: Option<Computing>,
     pending: Option<Pending>,
     window: Window,
     epoch_loss: f64,
@@ -141,6 +150,7 @@ impl Recorder {
             every: every.max(1),
             global_batch,
             work,
+            computing: None,
             pending: None,
             window: Window::starting(Instant::now()),
             epoch_loss: 0.0,
@@ -159,17 +169,27 @@ impl Recorder {
         self.epoch_times = StepTimes::default();
     }
 
-    /// Takes the numbers of a step that just ended, and gives those of the one before. Its loss is
-    /// averaged over the ranks while the next step is computed; what this rank wishes travels with
-    /// it.
+    /// Takes the numbers of a step that just ended, with the mean loss of this rank's samples. What this rank wishes
+    /// travels with that.
+    pub fn record(&mut self, step: Step, loss: StepLoss, wishes: Wishes) {
+        self.epoch_times.add(&step.times);
+        self.computing = Some(Computing { step, loss, wishes });
+    }
+
+    /// Waits for the loss of the last step, for which the device has to be done with that, and sends it around the
+    /// ranks; gives the numbers of the step before it. To be called when the device has the next step to do: it is not
+    /// held up then, and neither do ranks wait for each other.
     ///
     /// # Errors
-    /// If the loss of the step before is not finite, or a rank failed.
-    pub fn record(&mut self, step: Step, wishes: Wishes) -> Result<Option<TrainLine>, TrainError> {
-        let before = self.settle()?;
-        self.epoch_times.add(&step.times);
+    /// If the device or a rank failed, or the loss of the step before is not finite.
+    pub fn read(&mut self) -> Result<Option<TrainLine>, TrainError> {
+        let Some(Computing { step, loss, wishes }) = self.computing.take() else {
+            return Ok(None);
+        };
+        let before = self.settle_pending()?;
+        let loss = loss.wait()?;
         let [save, stop, pause] = wishes.encode();
-        let numbers = Buffer::from_slice(&[step.loss, save, stop, pause]);
+        let numbers = Buffer::from_slice(&[loss, save, stop, pause]);
         self.pending = Some(Pending {
             step,
             ended: Instant::now(),
@@ -178,11 +198,25 @@ impl Recorder {
         Ok(before)
     }
 
-    /// Waits for the numbers of the last step, and gives them if nobody had them yet.
+    /// Waits for the numbers of the first step that nobody had yet, and gives them; nothing if there is none.
     ///
     /// # Errors
-    /// As [`Recorder::record`], of the last step.
+    /// As [`Recorder::read`].
     pub fn settle(&mut self) -> Result<Option<TrainLine>, TrainError> {
+        loop {
+            if self.pending.is_none() {
+                self.read()?;
+            }
+            let is_last = self.computing.is_none();
+            let line = self.settle_pending()?;
+            if line.is_some() || is_last {
+                return Ok(line);
+            }
+        }
+    }
+
+    /// Of a step that was skipped and has no loss there are no numbers.
+    fn settle_pending(&mut self) -> Result<Option<TrainLine>, TrainError> {
         let Some(Pending { step, ended, mean }) = self.pending.take() else {
             return Ok(None);
         };
@@ -191,6 +225,11 @@ impl Recorder {
         let loss = mean.first().copied().unwrap_or(f64::NAN);
         let wishes = Wishes::decode(mean.get(1..).unwrap_or_default());
         self.wishes = self.wishes.or(wishes);
+        self.window.steps += 1;
+        self.window.times.add(&step.times);
+        if !loss.is_finite() && step.skipped {
+            return Ok(None);
+        }
         // All ranks have the same mean, so all of them stop here.
         if !loss.is_finite() {
             return Err(TrainError::Diverged {
@@ -200,8 +239,6 @@ impl Recorder {
         }
         self.epoch_loss += loss;
         self.epoch_steps += 1;
-        self.window.steps += 1;
-        self.window.times.add(&step.times);
         let line = self.line(&step, loss, ended);
         if step.number.is_multiple_of(self.every) {
             self.window = Window::starting(ended);
@@ -301,18 +338,10 @@ mod tests {
         assert_eq!(Wishes::decode(&[0.0; 3]), Wishes::default());
     }
 
-    #[test]
-    fn rates_are_those_since_the_last_line() {
-        let work = Work {
-            flops_per_image: Some(2.0),
-            peak_flops: Some(1e30),
-        };
-        let mut recorder = Recorder::new(&ProcessGroup::single(), (None, None), 2, 10, work);
-        recorder.start_epoch(0, 0.0);
-        let step = |number| Step {
+    fn step(number: u64) -> Step {
+        Step {
             number,
             epoch: 1,
-            loss: number as f64,
             lr: 0.1,
             elapsed: 1.0,
             times: StepTimes {
@@ -322,13 +351,53 @@ mod tests {
             gradient_norm: None,
             loss_scale: None,
             skipped_steps: None,
-        };
+            skipped: false,
+        }
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_ends_the_run_unless_the_step_was_skipped() {
         let none = Wishes::default();
-        assert_eq!(recorder.record(step(1), none).unwrap(), None);
-        let first = recorder.record(step(2), none).unwrap().unwrap();
+        let mut recorder =
+            Recorder::new(&ProcessGroup::single(), (None, None), 1, 1, Work::default());
+        recorder.start_epoch(0, 0.0);
+        let skipped = Step {
+            skipped: true,
+            ..step(2)
+        };
+        recorder.record(step(1), StepLoss::Known(3.0), none);
+        recorder.read().unwrap();
+        recorder.record(skipped, StepLoss::Known(f64::NAN), none);
+        assert_eq!(recorder.read().unwrap().unwrap().step, 1);
+        recorder.record(step(3), StepLoss::Known(1.0), none);
+        assert_eq!(recorder.settle().unwrap().unwrap().step, 3);
+        assert_eq!(recorder.settle().unwrap(), None);
+        assert_eq!(recorder.mean_loss(), 2.0);
+        recorder.record(step(4), StepLoss::Known(f64::NAN), none);
+        let error = recorder.settle().unwrap_err();
+        assert!(error.to_string().contains("step 4"), "{error}");
+    }
+
+    #[test]
+    fn rates_are_those_since_the_last_line() {
+        let work = Work {
+            flops_per_image: Some(2.0),
+            peak_flops: Some(1e30),
+        };
+        let mut recorder = Recorder::new(&ProcessGroup::single(), (None, None), 2, 10, work);
+        recorder.start_epoch(0, 0.0);
+        let none = Wishes::default();
+        let record = |recorder: &mut Recorder, number| {
+            let before = recorder.read().unwrap();
+            recorder.record(step(number), StepLoss::Known(number as f64), none);
+            before
+        };
+        assert_eq!(record(&mut recorder, 1), None);
+        assert_eq!(record(&mut recorder, 2), None);
+        let first = record(&mut recorder, 3).unwrap();
         assert_eq!((first.step, first.time.forward), (1, 1.0));
         assert!(first.memory_mib.is_none());
-        let second = recorder.record(step(3), none).unwrap().unwrap();
+        let second = recorder.settle().unwrap().unwrap();
         assert_eq!((second.step, second.time.forward), (2, 1.5));
         assert!(second.memory_mib.is_some());
         assert_eq!(second.tflops, Some(second.images_per_second * 2.0 / 1e12));

@@ -331,6 +331,6 @@ impl WithModel for Count<'_> {
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let model = initial::load(model, &self.0.model)?;
-        Ok(model::states(&model, &self.0.optimizer))
+        Ok(model::states(&model, self.0))
     }
 }

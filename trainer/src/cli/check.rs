@@ -65,7 +65,13 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
     let available = available_bytes();
     let room = available.map(|bytes| bytes / size.max(1) as u64);
     let activations = Activations::of(config, plan, available);
-    say("# MiB on each rank: parameters + gradients + optimizer + activations");
+    let kept = match config.ema.options() {
+        Some(_) => "optimizer and averages",
+        None => "optimizer",
+    };
+    say(&format!(
+        "# MiB on each rank: parameters + gradients + {kept} + activations"
+    ));
     if shared_by < size {
         say(&format!(
             "# with shards over {shared_by} ranks, {} copies of them",

@@ -9,7 +9,7 @@ use super::groups::GroupConfig;
 use super::whole_tensors::{AdafactorConfig, LambConfig, MuonConfig};
 
 /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
-/// defaults are PyTorch's where it has the optimizer.
+/// defaults are PyTorch's where it has the optimizer, but for `adjust_lr` of Muon.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "name", rename_all = "lowercase")]
 pub enum OptimizerConfig {

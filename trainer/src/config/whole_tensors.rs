@@ -96,8 +96,9 @@ impl Default for AdafactorConfig {
 names! {
     /// `[optimizer] adjust_lr` of Muon.
     AdjustLr {
-        /// More for matrices with more rows than columns: times √max(1, rows / columns). In a linear
-        /// layer of Burn inputs are rows, outputs columns.
+        /// More for matrices with more rows than columns: times √max(1, rows / columns). In a linear layer of Burn
+        /// inputs are rows, outputs columns, so it is more for layers with more inputs than outputs; in PyTorch, whose
+        /// layers keep the transposed matrix, for those with more outputs.
         #[default]
         Original = "original",
         /// To updates as large as AdamW's, so that its `lr` and `weight_decay` fit: times

@@ -245,7 +245,10 @@ impl<M: ImageClassifier> Training<'_, M> {
             return false;
         }
         let value = monitored(config.monitor, evaluation);
-        let best = self.progress.best;
+        let monitor = self.progress.best_by.replace(config.monitor);
+        // An accuracy cannot be compared with a loss.
+        let is_same = monitor.is_none_or(|monitor| monitor == config.monitor);
+        let best = self.progress.best.filter(|_| is_same);
         if best.is_some_and(|(_, best)| !is_better(config.monitor, value, best, 0.0)) {
             return false;
         }
@@ -282,17 +285,21 @@ impl<M: ImageClassifier> Training<'_, M> {
             }
             self.save_within_epoch(&mut wishes)?;
         }
-        let line = self.recorder.settle()?;
-        self.step_is_known(line)?;
+        self.settle()?;
         self.console.end_epoch();
         Ok(wishes.or(self.recorder.take_wishes()))
     }
 
+    /// Waits for the numbers of all steps.
+    fn settle(&mut self) -> Result<(), TrainError> {
+        while let Some(line) = self.recorder.settle()? {
+            self.step_is_known(line)?;
+        }
+        Ok(())
+    }
+
     /// The numbers of a step have come.
-    fn step_is_known(&mut self, line: Option<TrainLine>) -> Result<(), TrainError> {
-        let Some(line) = line else {
-            return Ok(());
-        };
+    fn step_is_known(&mut self, line: TrainLine) -> Result<(), TrainError> {
         self.console.loss(line.step, line.loss);
         for callback in &mut self.callbacks {
             let action = callback.on_step(&line).map_err(failed)?;
@@ -339,8 +346,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     fn save(&mut self) -> Result<(), TrainError> {
-        let line = self.recorder.settle()?;
-        self.step_is_known(line)?;
+        self.settle()?;
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
         };

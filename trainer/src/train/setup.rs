@@ -34,10 +34,7 @@ pub(crate) fn train<M: ImageClassifier>(
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
     let work = work(session, &model);
-    let (states, group) = (
-        crate::model::states(&model, &config.optimizer),
-        session.group,
-    );
+    let (states, group) = (crate::model::states(&model, config), session.group);
     let within = config.parallel.shard_within;
     let ranks = within.ranks(group.size(), group.nodes());
     crate::device::check_memory(config, &session.device, &states, ranks)?;

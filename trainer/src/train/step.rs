@@ -9,10 +9,11 @@ use crate::batch::Batches;
 use crate::checkpointing::Checkpoints;
 use crate::config::Batching;
 use crate::error::TrainError;
+use crate::loss::{self, StepLoss};
 use crate::metrics::StepTimes;
 use crate::record::{Step, Wishes};
 use crate::run::training_device;
-use crate::{loss, seed, signals};
+use crate::{seed, signals};
 
 impl<M: ImageClassifier> Training<'_, M> {
     /// Trains on the next micro-batches; `elapsed` gives the seconds of training so far.
@@ -48,9 +49,9 @@ impl<M: ImageClassifier> Training<'_, M> {
         let mut watch = Watch::start();
         let report = self.parallel.step(lr)?;
         times.wait = report.waited.as_secs_f64();
-        // Only now: reading a number waits for the device, which has the whole step to do by then.
-        let losses = losses.into_iter().map(|loss| loss::read(loss, number));
-        let loss_sum: f64 = losses.sum::<Result<_, _>>()?;
+        let loss = StepLoss::start_reading(losses, number)?;
+        // Only now: the device is waited for, and has all of this step to do by then.
+        let before = self.recorder.read()?;
         times.update = watch.lap() - times.wait;
         // With a scaled loss it is the scale that was too large; the next one is smaller.
         if !report.applied && report.loss_scale.is_none() {
@@ -65,17 +66,17 @@ impl<M: ImageClassifier> Training<'_, M> {
         let step = Step {
             number,
             epoch: self.progress.epoch,
-            loss: loss_sum / accumulate as f64,
             lr,
             elapsed: self.progress.train_seconds,
             times,
             gradient_norm: report.gradient_norm.filter(|norm| norm.is_finite()),
             loss_scale: report.loss_scale,
             skipped_steps: report.loss_scale.map(|_| report.skipped_steps),
+            skipped: !report.applied,
         };
         let wishes = self.wishes();
-        let line = self.recorder.record(step, wishes)?;
-        self.step_is_known(line)
+        self.recorder.record(step, loss, wishes);
+        before.map_or(Ok(()), |line| self.step_is_known(line))
     }
 
     /// What this rank wants: its callbacks, its clock, and who sent it a signal.
