@@ -12,8 +12,8 @@ use super::tile::{Order, STAGE_DEPTH, Tile};
 /// Brings factors into shared memory.
 #[cube]
 pub(super) trait Feed {
-    /// Begins to copy what a step multiplies from `first` and `second` to vector `to` of `stages` and on, in
-    /// the order of `tile`; zeros for a step that is not there.
+    /// Begins one of a unit's copies ([`Tile::copies`]) of what a step multiplies, from `first` or `second` to the
+    /// stage at vector `to` of `stages`, in the order of `tile`; of zeros for a step that is not there.
     fn begin<F: Float, V: Size>(
         &self,
         first: &[Vector<F, V>],
@@ -22,6 +22,7 @@ pub(super) trait Feed {
         step: u32,
         is_there: bool,
         to: u32,
+        #[comptime] copy: usize,
         #[comptime] tile: Tile,
     );
 }
@@ -41,35 +42,45 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     );
     let mut sums = Sums::zero(comptime!(tile.tiles[0] * tile.tiles[1]));
     let ahead = comptime!(tile.stages as u32 - 1);
+    let copies = comptime!(tile.copies()[0] + tile.copies()[1]);
     #[unroll]
     for step in 0..ahead {
         let to = comptime!(step * tile.stage_vectors()).runtime();
         let (step, is_there) = (step.runtime(), step < steps);
-        feed.begin::<F, V>(first, second, &mut stages, step, is_there, to, tile);
+        #[unroll]
+        for copy in 0..copies {
+            feed.begin::<F, V>(first, second, &mut stages, step, is_there, to, copy, tile);
+        }
         commit();
     }
+    let beside = comptime!(tile.tiles[1] / 2);
+    let groups = comptime!(STAGE_DEPTH / DEPTH * beside);
     for step in 0..steps {
         // What this step needs is there, and nobody computes with what the step before needed.
         wait(comptime!(tile.stages - 2));
         sync_cube();
         let stage = stage_of(step, tile);
+        let next = step + ahead;
+        let (is_there, to) = (next < steps, stage_of(next, tile));
         #[unroll]
         for deep in 0..comptime!(STAGE_DEPTH / DEPTH) {
             let rows = rows::<F, V>(&stages, stage, deep, tile);
             #[unroll]
-            for two in 0..comptime!(tile.tiles[1] / 2) {
+            for two in 0..beside {
+                let group = comptime!(deep * beside + two);
                 let columns = columns::<F, V>(&stages, stage, deep, two, tile);
-                if comptime!(deep == 0 && two == 0) {
-                    // Here, so that a compiler may address these copies between the products; without a branch,
-                    // which would end what it orders at once.
-                    let next = step + ahead;
-                    let (is_there, to) = (next < steps, stage_of(next, tile));
-                    feed.begin::<F, V>(first, second, &mut stages, next, is_there, to, tile);
-                    commit();
+                // Among the products, so that they are addressed while tensor cores compute. Without a branch, which
+                // would end what a compiler orders at once.
+                #[unroll]
+                for copy in
+                    comptime!(copies * group / groups)..comptime!(copies * (group + 1) / groups)
+                {
+                    feed.begin::<F, V>(first, second, &mut stages, next, is_there, to, copy, tile);
                 }
                 multiply::<F>(&rows, &columns, two, &mut sums, tile);
             }
         }
+        commit();
     }
     sums
 }

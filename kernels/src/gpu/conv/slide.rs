@@ -177,8 +177,10 @@ impl Feed for UnderWindow {
         step: u32,
         is_there: bool,
         to: u32,
+        #[comptime] copy_number: usize,
         #[comptime] tile: Tile,
     ) {
+        let [of_first, _] = comptime!(tile.copies());
         let slide = comptime!(self.slide);
         let vectors = comptime!(slide.depth / VECTOR as u32);
         let of_terms = comptime!(slide.terms() * vectors);
@@ -211,8 +213,8 @@ impl Feed for UnderWindow {
             (row, column)
         };
         let further = down * width + beside;
-        #[unroll]
-        for i in 0..comptime!(tile.rows() / (AT_ONCE * tile.all_planes())) {
+        if comptime!(copy_number < of_first) {
+            let i = comptime!(copy_number);
             let is_seen = is_inside
                 && self.corners.row[i] + down < height
                 && self.corners.column[i] + beside < width;
@@ -224,14 +226,12 @@ impl Feed for UnderWindow {
                 is_seen,
                 comptime!(slide.keep()),
             );
-        }
-
-        let [down, beside] = comptime!(if slide.back { slide.stride } else { [1, 1] });
-        let in_window = (self.window.first_row + row * down) * comptime!(slide.window[1])
-            + self.window.first_column
-            + column * beside;
-        #[unroll]
-        for i in 0..comptime!(tile.columns().div_ceil(AT_ONCE * tile.all_planes())) {
+        } else {
+            let i = comptime!(copy_number - of_first);
+            let [down, beside] = comptime!(if slide.back { slide.stride } else { [1, 1] });
+            let in_window = (self.window.first_row + row * down) * comptime!(slide.window[1])
+                + self.window.first_column
+                + column * beside;
             let row = row_of_unit(i, tile);
             let feature = first_column(slide, tile) + column_of(row);
             let all = comptime!((i + 1) * AT_ONCE * tile.all_planes() <= tile.columns());

@@ -129,6 +129,15 @@ impl Tile {
         self.all_planes() * LANES
     }
 
+    /// Vectors of a stage that a unit copies, of the first factor and of the second.
+    pub const fn copies(&self) -> [usize; 2] {
+        let vectors = STAGE_DEPTH / VECTOR;
+        [
+            (vectors * self.rows()).div_ceil(self.units()),
+            (vectors * self.columns()).div_ceil(self.units()),
+        ]
+    }
+
     /// Planes of a cube.
     pub const fn all_planes(&self) -> usize {
         self.planes[0] * self.planes[1]

@@ -74,8 +74,10 @@ impl Feed for Part {
         step: u32,
         is_there: bool,
         to: u32,
+        #[comptime] copy_number: usize,
         #[comptime] tile: Tile,
     ) {
+        let [of_first, _] = comptime!(tile.copies());
         let slide = comptime!(self.slide);
         // All terms of the same pixels one after the other.
         let (term, step) = (
@@ -85,11 +87,11 @@ impl Feed for Part {
         let first = self.first + step * comptime!(STAGE_DEPTH as u32);
         let end = select(is_there, self.end, 0u32);
 
-        let chunks = comptime!((tile.rows() / VECTOR) as u32);
-        let vectors = comptime!(slide.features / VECTOR as u32);
-        let (half, _) = halves_of(term, vectors);
-        #[unroll]
-        for i in 0..comptime!((STAGE_DEPTH * tile.rows() / VECTOR).div_ceil(tile.units())) {
+        if comptime!(copy_number < of_first) {
+            let i = comptime!(copy_number);
+            let chunks = comptime!((tile.rows() / VECTOR) as u32);
+            let vectors = comptime!(slide.features / VECTOR as u32);
+            let (half, _) = halves_of(term, vectors);
             let at = UNIT_POS + comptime!((i * tile.units()) as u32);
             let pixel = first + at / chunks;
             let vector = CUBE_POS_Y * chunks + at % chunks;
@@ -104,23 +106,20 @@ impl Feed for Part {
                     Keep::Far,
                 );
             }
-        }
-
-        let to = to + comptime!(tile.first_vectors());
-        let chunks = comptime!((tile.columns() / VECTOR) as u32);
-        let vectors = comptime!(slide.depth / VECTOR as u32);
-        let (_, half) = halves_of(term, vectors);
-        let [window_height, window_width] = comptime!(slide.window);
-        let [out_height, out_width] = comptime!(slide.result);
-        let [height, width] = comptime!(slide.source);
-        // Neighbouring parts of the window are over the same pixels.
-        let keep = comptime!(if tile.columns() > slide.depth as usize {
-            slide.keep()
         } else {
-            Keep::Far
-        });
-        #[unroll]
-        for i in 0..comptime!(STAGE_DEPTH * tile.columns() / VECTOR / tile.units()) {
+            let i = comptime!(copy_number - of_first);
+            let chunks = comptime!((tile.columns() / VECTOR) as u32);
+            let vectors = comptime!(slide.depth / VECTOR as u32);
+            let (_, half) = halves_of(term, vectors);
+            let [window_height, window_width] = comptime!(slide.window);
+            let [out_height, out_width] = comptime!(slide.result);
+            let [height, width] = comptime!(slide.source);
+            // Neighbouring parts of the window are over the same pixels.
+            let keep = comptime!(if tile.columns() > slide.depth as usize {
+                slide.keep()
+            } else {
+                Keep::Far
+            });
             let at = UNIT_POS + comptime!((i * tile.units()) as u32);
             let pixel = first + at / chunks;
             let vector = CUBE_POS_X * chunks + at % chunks;
@@ -142,7 +141,9 @@ impl Feed for Part {
                     + half
                     + vector % vectors,
                 stages,
-                to + at / chunks * comptime!(tile.second_pitch()) + at % chunks,
+                to + comptime!(tile.first_vectors())
+                    + at / chunks * comptime!(tile.second_pitch())
+                    + at % chunks,
                 is_seen,
                 keep,
             );
