@@ -294,6 +294,22 @@ fn a_server_without_ranges_is_read_from_the_start() {
 }
 
 #[test]
+fn a_server_without_ranges_that_always_breaks_off_is_given_up() {
+    let content = content(3_000_000);
+    let stored = gzip(&content);
+    assert!(stored.len() > 2_500_000);
+    let server =
+        Server::new(move |_, stream| send(stream, "200 OK", stored.len(), &stored[..2_500_000]));
+    let dir = tempfile::tempdir().unwrap();
+    let file = remote("images.gz", &content);
+    let error = downloader(&[server.url()])
+        .fetch(&[file], dir.path())
+        .unwrap_err();
+    assert!(error.to_string().contains("broke"), "{error}");
+    assert!(server.starts().len() < 8, "{:?}", server.starts());
+}
+
+#[test]
 fn a_wrong_range_is_not_trusted() {
     let content = content(100_000);
     let stored = gzip(&content);

@@ -89,17 +89,17 @@ pub(super) fn attempt(
         }
         status => return Ok(Err(refused(status))),
     };
-    let received = receive(response, start, file, part, progress)?;
+    let received = receive(response, [start, have], file, part, progress)?;
     match received {
         Ok(()) => finish(part, file, start > 0),
         Err(failure) => Ok(Err(failure)),
     }
 }
 
-/// Writes the response to `part`, from byte `start` on.
+/// Writes the response to `part`, of which there were `have` bytes, from byte `start` on.
 fn receive(
     response: Response<Body>,
-    start: u64,
+    [start, have]: [u64; 2],
     file: &RemoteFile,
     part: &Path,
     progress: bool,
@@ -137,7 +137,8 @@ fn receive(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 return Ok(Err(Failure {
-                    gained: len - start,
+                    // A server that begins anew each time must not look as if it got on.
+                    gained: len.saturating_sub(have),
                     ..Failure::passing(format!("the connection broke after {len} bytes ({error})"))
                 }));
             }

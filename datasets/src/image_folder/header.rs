@@ -6,7 +6,7 @@ use std::path::Path;
 
 use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 
-use super::MAX_SIDE;
+use super::{MAX_SIDE, jpeg};
 
 /// Enough for most headers; where it is not, the whole file is read.
 const HEAD: u64 = 1 << 15;
@@ -39,7 +39,7 @@ pub(super) fn read(path: &Path) -> Result<Header, String> {
             .map_err(|error| unreadable(&error))?;
         let header = decoder(&bytes, format).and_then(|decoder| header(&decoder));
         if let Ok(header) = header
-            && is_whole(format, &bytes, &end, len)
+            && has_end(format, &bytes, &end, len)
         {
             return Ok(header);
         }
@@ -98,18 +98,22 @@ pub(super) fn decoder(bytes: &[u8], format: ImageFormat) -> Result<impl ImageDec
 
 /// Refuses a file that ends too early; decoders fill some of these with grey.
 pub(super) fn verify_whole(format: ImageFormat, bytes: &[u8]) -> Result<(), String> {
-    match is_whole(format, bytes, bytes, bytes.len() as u64) {
+    let is_whole = match format {
+        ImageFormat::Jpeg => jpeg::is_whole(bytes),
+        _ => has_end(format, bytes, bytes, bytes.len() as u64),
+    };
+    match is_whole {
         true => Ok(()),
         false => Err("it is truncated".into()),
     }
 }
 
-/// Whether a file of `len` bytes that starts with `head` and ends with `end` has its end.
-fn is_whole(format: ImageFormat, head: &[u8], end: &[u8], len: u64) -> bool {
+/// Whether a file of `len` bytes that starts with `head` and ends with `end` has its end, as far as these show it.
+fn has_end(format: ImageFormat, head: &[u8], end: &[u8], len: u64) -> bool {
     let last = |mark: &[u8]| end.windows(mark.len()).rposition(|window| window == mark);
     match format {
-        // An end of image behind the last start of a scan: neither occurs within compressed data,
-        // but both do in a thumbnail, which comes first.
+        // An end of image behind the last start of a scan: neither occurs within compressed data, but both do in a
+        // thumbnail, which comes first, and may in what is appended.
         ImageFormat::Jpeg => last(b"\xff\xd9").is_some_and(|at| last(b"\xff\xda") < Some(at)),
         ImageFormat::Png => last(b"IEND").is_some(),
         _ => {

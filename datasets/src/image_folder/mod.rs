@@ -7,6 +7,7 @@
 mod decode;
 mod header;
 mod inspect;
+mod jpeg;
 mod layout;
 mod scan;
 mod split;
