@@ -35,12 +35,9 @@ impl Splits {
     pub fn overfit(self, samples: usize) -> Self {
         let len = self.train.len();
         let samples = samples.clamp(1, len.max(1));
-        let indices = (0..samples)
-            .map(|i| (i as u128 * len as u128 / samples as u128) as usize)
-            .collect();
         let few: Arc<dyn Dataset> = Arc::new(Picked {
             dataset: self.train,
-            indices,
+            indices: evenly(samples, len),
         });
         Self {
             train: few.clone(),
@@ -194,7 +191,8 @@ fn open_split(
         }
         DataName::ImageFolder => {
             let options = image_folder_options(config, seed);
-            first(ImageFolder::open(dir, split, &options)?, samples)
+            // Files are sorted by class, so the first are of the first classes.
+            some(ImageFolder::open(dir, split, &options)?, samples, evenly)
         }
     })
 }
@@ -233,13 +231,29 @@ fn dir(config: &DataConfig) -> PathBuf {
 
 /// The first `samples` of a data set; all of it if there are no more, or no number is given.
 fn first(dataset: impl Dataset + 'static, samples: Option<usize>) -> Arc<dyn Dataset> {
+    some(dataset, samples, |samples, _| (0..samples).collect())
+}
+
+/// As many samples of a data set as `pick` takes of so many; all of it as [`first`].
+fn some(
+    dataset: impl Dataset + 'static,
+    samples: Option<usize>,
+    pick: impl FnOnce(usize, usize) -> Vec<usize>,
+) -> Arc<dyn Dataset> {
+    let len = dataset.len();
     match samples {
-        Some(samples) if samples < dataset.len() => Arc::new(Picked {
+        Some(samples) if samples < len => Arc::new(Picked {
             dataset: Arc::new(dataset),
-            indices: (0..samples).collect(),
+            indices: pick(samples, len),
         }),
         _ => Arc::new(dataset),
     }
+}
+
+/// `samples` of `len`, the same number apart.
+fn evenly(samples: usize, len: usize) -> Vec<usize> {
+    let index = |i| (i as u128 * len as u128 / samples as u128) as usize;
+    (0..samples).map(index).collect()
 }
 
 #[cfg(test)]
@@ -306,5 +320,12 @@ mod tests {
         assert!(error.contains("nowhere"), "{error}");
         assert!(!needs_download(&config));
         prepare(&config).unwrap();
+    }
+
+    #[test]
+    fn a_few_of_what_is_sorted_are_of_all_of_it() {
+        assert_eq!(evenly(4, 8), [0, 2, 4, 6]);
+        assert_eq!(evenly(3, 10), [0, 3, 6]);
+        assert_eq!(evenly(2, 2), [0, 1]);
     }
 }

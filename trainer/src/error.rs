@@ -44,6 +44,19 @@ pub enum TrainError {
         /// Its value on that rank.
         theirs: String,
     },
+    /// A rank has opened other data.
+    #[error(
+        "rank {rank} has other data than rank 0: {theirs} there, {ours} on rank 0. Give all nodes the same files \
+         (data.dir)"
+    )]
+    DataDiffers {
+        /// The first rank that differs.
+        rank: usize,
+        /// What rank 0 has.
+        ours: String,
+        /// What that rank has.
+        theirs: String,
+    },
     /// There is no device to compute on.
     #[error(transparent)]
     Device(#[from] burn_dist::device::DeviceError),
@@ -127,6 +140,7 @@ impl TrainError {
             self,
             Self::Diverged { .. }
                 | Self::ConfigDiffers { .. }
+                | Self::DataDiffers { .. }
                 | Self::Resume(_)
                 | Self::Parallel(ParallelError::LossScale(_))
         )

@@ -51,18 +51,20 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
 const OPENING: Duration = Duration::from_secs(4 * 3600);
 
 /// Opens what all ranks need, one rank of each node before the others: files are downloaded once,
-/// and what is wrong with them is said once.
+/// and what is wrong with them is said once. All have opened it then.
 pub(crate) fn in_turn<T>(
     world: &World,
     group: &ProcessGroup,
     open: impl FnOnce() -> Result<T, TrainError>,
 ) -> Result<T, TrainError> {
-    if world.local_rank() == 0 {
+    let opened = if world.local_rank() == 0 {
         let opened = open()?;
         group.barrier_within(OPENING)?;
-        Ok(opened)
+        opened
     } else {
         group.barrier_within(OPENING)?;
-        open()
-    }
+        open()?
+    };
+    group.barrier_within(OPENING)?;
+    Ok(opened)
 }

@@ -43,6 +43,7 @@ pub mod resume;
 mod run;
 pub mod run_dir;
 mod same_config;
+mod same_data;
 pub mod schedule;
 mod seed;
 mod signals;

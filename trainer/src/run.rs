@@ -14,14 +14,14 @@ use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError};
 
 use crate::callback::Callback;
-use crate::config::{Batching, Config, Loaded, StrategyName};
+use crate::config::{Batching, Config, DataName, Loaded, StrategyName};
 use crate::data::{self, Splits};
 use crate::device_data::{self, DeviceData};
 use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{compute, device, group, initial, limits, model, seed};
+use crate::{compute, device, group, initial, limits, model, same_data, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
 pub(crate) const EVAL_BATCH: usize = 128;
@@ -170,6 +170,8 @@ impl<'a> Trainer<'a> {
                 })?,
                 resident: None,
             };
+            let splits = &session.data.splits;
+            same_data::check(&[splits.train.as_ref(), splits.test.as_ref()], group)?;
             let device = training_device(&session);
             compute::choose_kernels(&config, &device)?;
             session.resident = bring_data(&session, &device)?;
@@ -196,7 +198,9 @@ fn bring_data(session: &Session<'_>, device: &Device) -> Result<Option<DeviceDat
         Some(wanted) => wanted,
         None => {
             let is_gpu = !burn_dist::device::is_host(&session.device.device);
-            is_gpu && possible && device_data::fits(bytes, total)
+            // Of a folder all images would have to be decoded before the first step.
+            let is_stored = session.config.data.name != DataName::ImageFolder;
+            is_gpu && possible && is_stored && device_data::fits(bytes, total)
         }
     };
     let upload = || DeviceData::upload(dataset, loader, device);

@@ -6,6 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Running, Trial};
+use image::GrayImage;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A run of two ranks that would go on for hours, well into its training.
@@ -155,6 +156,42 @@ fn a_wrong_secret_is_an_error() {
     main.wait(Duration::from_secs(3))
         .assert_code(143)
         .assert_no_files(&[]);
+}
+
+#[test]
+fn ranks_with_other_classes_are_named() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let folder = tempfile::tempdir().unwrap();
+    let start = |rank: &str, classes: [&str; 2]| {
+        for (class, split) in classes
+            .iter()
+            .flat_map(|class| [(class, "train"), (class, "val")])
+        {
+            let folder = folder.path().join(rank).join(split).join(class);
+            std::fs::create_dir_all(&folder).unwrap();
+            for image in ["0.png", "1.png", "2.png", "3.png"] {
+                GrayImage::new(28, 28).save(folder.join(image)).unwrap();
+            }
+        }
+        let dir = folder.path().join(rank);
+        let data = format!("data={{name=\"image-folder\", dir={dir:?}, size=28}}");
+        Trial::tiny(&[], &[&data, "train.batch_size=2", "train.max_steps=2"])
+            .env("RANK", rank)
+            .env("LOCAL_RANK", rank)
+            .env("WORLD_SIZE", "2")
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &port)
+            .env("BURN_DIST_SECRET", "a secret of this test only")
+            .start()
+    };
+    let ranks = [start("0", ["a", "b"]), start("1", ["a", "z"])];
+    let [first, second] = ranks.map(|rank| rank.wait(Duration::from_secs(60)));
+    first
+        .assert_code(1)
+        .assert_stderr(&["rank 1 has other data than rank 0", "names"]);
+    second.assert_code(1);
 }
 
 #[test]

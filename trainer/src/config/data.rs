@@ -80,7 +80,8 @@ pub struct DataConfig {
     /// Whether the training images lie in the memory of the GPU and batches are made there, which
     /// needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a GPU, where
     /// the augmentation allows it and the images take no more than a quarter of its memory (1 GiB
-    /// where that is not known).
+    /// where that is not known); not of `image-folder`, whose images would all be decoded before the
+    /// first step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_device: Option<bool>,
     /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,
@@ -90,12 +91,12 @@ pub struct DataConfig {
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     #[schemars(with = "String")]
     pub augment: Augment,
-    /// Training images used, the first ones of the data set. Default: all (`digits`: 8192,
+    /// Training images used, the first ones of the data set, of `image-folder` evenly from all classes. Default: all (`digits`: 8192,
     /// `generated`: 50000).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("unit" = "images"))]
     pub train_samples: Option<usize>,
-    /// Test images used, the first ones of the data set. Default: all (`digits`: 2048,
+    /// Test images used, picked in the same way. Default: all (`digits`: 2048,
     /// `generated`: 10000).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("unit" = "images"))]

@@ -11,7 +11,7 @@ use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::evaluation_details::Details;
 use crate::run::EVAL_BATCH;
-use crate::{data, group};
+use crate::{data, group, same_data};
 
 impl Trained {
     /// Evaluates the model on the test images of its configuration. Every rank of `world` makes
@@ -33,6 +33,7 @@ impl Trained {
             data::prepare(&config.data)?;
             Ok(data::open(&config.data, config.train.seed)?.test)
         })?;
+        same_data::check(&[test.as_ref()], group)?;
         let device = crate::device::choose(config, world)?.device;
         let evaluate = Evaluate {
             dataset: test.as_ref(),
