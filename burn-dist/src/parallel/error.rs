@@ -73,6 +73,14 @@ pub enum ParallelError {
         /// Why.
         reason: String,
     },
+    /// A thread that the optimizer needs could not be started.
+    #[error(
+        "cannot start the thread that steps large parameters: {reason}; end other programs, or allow more threads"
+    )]
+    Thread {
+        /// What the system said.
+        reason: String,
+    },
     /// A trainable parameter whose element type cannot be averaged.
     #[error("parameter `{path}` holds {dtype}; trainable parameters are f32, f16, bf16 or f64")]
     ParameterType {

@@ -216,8 +216,8 @@ impl<M: Module> Parallel<M> {
             return Err(ParallelError::NothingToTrain);
         }
         let strategy = options.strategy;
-        let fuses = resident_device(model).is_none_or(|device| steps_on(&device));
-        let optimizer = OptimizerState::new(optimizer, &parameters, fuses)?;
+        let device = resident_device(model);
+        let optimizer = OptimizerState::new(optimizer, &parameters, device.as_ref())?;
         if strategy.shards()
             && let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32)
         {

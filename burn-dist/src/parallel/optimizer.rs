@@ -12,10 +12,15 @@ use burn::optim::{
     LambConfig, LionConfig, MuonConfig, Optimizer, RmsPropConfig, SgdConfig,
 };
 use burn::tensor::{Device, Shape, Tensor, TensorData};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::groups::{self, Choice, ParameterGroup};
 use super::{ParallelError, ParameterSpec};
-use crate::zero::{Fused, FusedState, OnDevice, step_on_device};
+use crate::zero::{Fused, FusedState, OnDevice, step_on_device, steps_on};
+
+/// Numbers that Burn's CPU backend adds up on several threads from there on, where everything is added up. Which
+/// thread takes which part differs from call to call and with their number, and with it the last bits of the sum.
+const SUMMED_BY_THREADS: usize = 4 * 1024 * 1024;
 
 /// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
 /// any [`burn::optim::Optimizer`] through [`new`](Self::new).
@@ -122,6 +127,21 @@ from_config!(
     SgdConfig, Steps::Elements, |config| Fused::sgd(config);
 );
 
+impl Choice {
+    /// Whether a step of a parameter with so many elements may add up numbers on several threads.
+    fn sums_by_threads(&self, elements: usize) -> bool {
+        self.whole.is_some() && elements >= SUMMED_BY_THREADS
+    }
+}
+
+fn single_thread() -> Result<ThreadPool, ParallelError> {
+    let builder = ThreadPoolBuilder::new().num_threads(1);
+    let builder = builder.thread_name(|_| "optimizer".to_owned());
+    builder.build().map_err(|error| ParallelError::Thread {
+        reason: error.to_string(),
+    })
+}
+
 /// What an optimizer keeps for the elements of a parameter that this rank owns.
 #[derive(Clone)]
 pub(super) enum Kept {
@@ -145,24 +165,32 @@ pub(super) struct OptimizerState {
     /// How each parameter is stepped.
     choices: Vec<Choice>,
     states: Vec<Option<Kept>>,
+    /// A single thread, where a step has to add up so many numbers that several threads would.
+    alone: Option<ThreadPool>,
 }
 
 impl OptimizerState {
-    /// `fuses`: whether there are steps in one pass where the parameters are.
+    /// `device`: where the parameters are, if not in host memory.
     pub(super) fn new(
         optimizer: &ParameterOptimizer,
         parameters: &[ParameterSpec],
-        fuses: bool,
+        device: Option<&Device>,
     ) -> Result<Self, ParallelError> {
+        let fuses = device.is_none_or(steps_on);
         let mut choices = groups::choose(optimizer, parameters)?;
         for (choice, parameter) in choices.iter_mut().zip(parameters) {
             choice.fused = choice
                 .fused
                 .filter(|_| fuses && parameter.dtype == crate::DType::F32);
         }
+        let sums = |(choice, parameter): (&Choice, &ParameterSpec)| {
+            choice.sums_by_threads(parameter.num_elements())
+        };
+        let alone = device.is_none() && choices.iter().zip(parameters).any(sums);
         Ok(Self {
             choices,
             states: vec![None; parameters.len()],
+            alone: alone.then(single_thread).transpose()?,
         })
     }
 
@@ -190,6 +218,9 @@ impl OptimizerState {
 
     /// The new value of the parameter with this index, by its gradient times `factor`; both tensors on
     /// the same plain device.
+    ///
+    /// Large parameters that are stepped as a whole are stepped by one thread, so that sums come out in the same
+    /// bits on every rank and in every run.
     pub(super) fn step<const D: usize>(
         &mut self,
         index: usize,
@@ -211,8 +242,14 @@ impl OptimizerState {
             Some(Kept::Burn(state)) => Some(state),
             _ => None,
         };
+        let alone = self.alone.as_ref();
+        let alone = alone.filter(|_| choice.sums_by_threads(value.shape().num_elements()));
         let (value, gradient) = (value.into_bridge(), gradient.into_bridge());
-        let (value, state) = choice.optimizer.step_dyn(D, rate, value, gradient, state);
+        let step = || choice.optimizer.step_dyn(D, rate, value, gradient, state);
+        let (value, state) = match alone {
+            Some(thread) => thread.install(step),
+            None => step(),
+        };
         *place = state.map(Kept::Burn);
         Tensor::from_bridge(value)
     }
@@ -342,3 +379,6 @@ impl OptimizerState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

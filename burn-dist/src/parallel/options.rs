@@ -16,7 +16,9 @@ use crate::precision::{LossScaleOptions, Precision};
 pub enum Strategy {
     /// Distributed data parallel: every rank holds the whole model and all of the optimizer's
     /// state, gradients are averaged. Where a step would not come out in the same bits on every rank (an
-    /// optimizer that sees whole parameters, on CUDA or with the feature `autotune`), it is done as in stage 1.
+    /// optimizer that sees whole parameters, on CUDA or with the feature `autotune`), it is done as in stage 1. On
+    /// the processor such an optimizer steps parameters of 4 Mi elements and more on one thread, for the same
+    /// reason.
     #[default]
     Ddp,
     /// ZeRO stage 1: every rank holds the whole model and all gradients, and its shard of the

@@ -59,7 +59,9 @@ impl ModuleMapper for WithoutUninitialized {
 /// How `strategy` is carried out, so that replicas stay equal to the bit. A step that sees whole parameters
 /// (`whole`) adds up, and Burn's sums on CUDA come in any order, as atomic additions do; with the feature
 /// `autotune` ranks even take other kernels. Then every parameter is stepped by one rank for all, as in ZeRO
-/// stage 1, which sends as much as averaging gradients does.
+/// stage 1, which sends as much as averaging gradients does. On the processor sums of many numbers come in any
+/// order as well, but there [`OptimizerState::step`](super::optimizer::OptimizerState::step) sees to it that
+/// they do not.
 pub(super) fn kept_equal(
     strategy: Strategy,
     whole: bool,
