@@ -8,13 +8,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use burn::optim::{
-    AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, DynOptimizer, DynState,
-    LambConfig, LionConfig, MuonConfig, Optimizer, RmsPropConfig, SgdConfig,
+    AdaGrad, AdaGradConfig, Adafactor, AdafactorConfig, Adam, AdamConfig, AdamW, AdamWConfig, Adan,
+    AdanConfig, DynOptimizer, DynState, Lamb, LambConfig, Lion, LionConfig, Muon, MuonConfig,
+    Optimizer, RmsProp, RmsPropConfig, Sgd, SgdConfig,
 };
-use burn::tensor::{Device, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Shape, Tensor, TensorData};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::groups::{self, Choice, ParameterGroup};
+use super::state::{Rebuild, rebuild};
 use super::{ParallelError, ParameterSpec};
 use crate::zero::{Fused, FusedState, OnDevice, step_on_device, steps_on};
 
@@ -23,7 +25,8 @@ use crate::zero::{Fused, FusedState, OnDevice, step_on_device, steps_on};
 const SUMMED_BY_THREADS: usize = 4 * 1024 * 1024;
 
 /// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
-/// any [`burn::optim::Optimizer`] through [`new`](Self::new).
+/// any [`burn::optim::Optimizer`] through [`new`](Self::new). Parameters in `f16` and `bf16` are stepped
+/// in `f32`.
 #[derive(Clone)]
 pub struct ParameterOptimizer {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
@@ -36,6 +39,8 @@ pub struct ParameterOptimizer {
     /// Whether it steps parameters with two dimensions alone.
     pub(super) matrices_only: bool,
     pub(super) fused: Option<Fused>,
+    /// Rebuilds its state in double precision.
+    pub(super) in_double: Option<Rebuild>,
 }
 
 impl ParameterOptimizer {
@@ -48,6 +53,7 @@ impl ParameterOptimizer {
             element_wise: false,
             matrices_only: false,
             fused: None,
+            in_double: None,
         }
     }
 
@@ -98,7 +104,7 @@ enum Steps {
 }
 
 macro_rules! from_config {
-    ($($config:ty, $steps:expr, $fused:expr;)*) => {
+    ($($config:ty, $optimizer:ty, $steps:expr, $fused:expr;)*) => {
         $(impl From<$config> for ParameterOptimizer {
             fn from(config: $config) -> Self {
                 let fused: fn(&$config) -> Option<Fused> = $fused;
@@ -109,22 +115,23 @@ macro_rules! from_config {
                     element_wise: $steps == Steps::Elements,
                     matrices_only: $steps == Steps::Matrices,
                     fused: fused(&config),
+                    in_double: Some(rebuild::<$optimizer>),
                 }
             }
         })*
     };
 }
 from_config!(
-    AdaGradConfig, Steps::Elements, |_| None;
-    AdafactorConfig, Steps::Tensors, |_| None;
-    AdamConfig, Steps::Elements, |config| Fused::adam(config);
-    AdamWConfig, Steps::Elements, |config| Fused::adamw(config);
-    AdanConfig, Steps::Elements, |_| None;
-    LambConfig, Steps::Tensors, |_| None;
-    LionConfig, Steps::Elements, |_| None;
-    MuonConfig, Steps::Matrices, |_| None;
-    RmsPropConfig, Steps::Elements, |_| None;
-    SgdConfig, Steps::Elements, |config| Fused::sgd(config);
+    AdaGradConfig, AdaGrad, Steps::Elements, |_| None;
+    AdafactorConfig, Adafactor, Steps::Tensors, |_| None;
+    AdamConfig, Adam, Steps::Elements, |config| Fused::adam(config);
+    AdamWConfig, AdamW, Steps::Elements, |config| Fused::adamw(config);
+    AdanConfig, Adan, Steps::Elements, |_| None;
+    LambConfig, Lamb, Steps::Tensors, |_| None;
+    LionConfig, Lion, Steps::Elements, |_| None;
+    MuonConfig, Muon, Steps::Matrices, |_| None;
+    RmsPropConfig, RmsProp, Steps::Elements, |_| None;
+    SgdConfig, Sgd, Steps::Elements, |config| Fused::sgd(config);
 );
 
 impl Choice {
@@ -219,7 +226,8 @@ impl OptimizerState {
     /// The new value of the parameter with this index, by its gradient times `factor`; both tensors on
     /// the same plain device.
     ///
-    /// Large parameters that are stepped as a whole are stepped by one thread, so that sums come out in the same
+    /// Parameters in half precision are stepped in `f32`, in which Burn rebuilds the optimizer's saved state.
+    /// Large ones that are stepped as a whole are stepped by one thread, so that sums come out in the same
     /// bits on every rank and in every run.
     pub(super) fn step<const D: usize>(
         &mut self,
@@ -242,6 +250,11 @@ impl OptimizerState {
             Some(Kept::Burn(state)) => Some(state),
             _ => None,
         };
+        let dtype = value.dtype();
+        let [value, gradient] = match dtype {
+            DType::F16 | DType::BF16 => [value, gradient].map(|t| t.cast(FloatDType::F32)),
+            _ => [value, gradient],
+        };
         let alone = self.alone.as_ref();
         let alone = alone.filter(|_| choice.sums_by_threads(value.shape().num_elements()));
         let (value, gradient) = (value.into_bridge(), gradient.into_bridge());
@@ -251,7 +264,11 @@ impl OptimizerState {
             None => step(),
         };
         *place = state.map(Kept::Burn);
-        Tensor::from_bridge(value)
+        let value = Tensor::<D>::from_bridge(value);
+        match dtype {
+            DType::F16 | DType::BF16 => value.cast(FloatDType::from(dtype)),
+            _ => value,
+        }
     }
 
     /// The shape in which as many elements of the parameter with this index are stepped: its own, if its optimizer

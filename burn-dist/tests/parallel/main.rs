@@ -10,6 +10,7 @@ mod models;
 mod precision;
 mod ranks;
 mod single;
+mod types;
 mod whole;
 mod zero;
 
