@@ -109,17 +109,16 @@ pub(super) fn checksum_of(store: &Store, parameters: usize) -> Result<Checksum, 
     let mut hasher = blake3::Hasher::new();
     for parameter in 0..parameters {
         match store.read(parameter)? {
-            Some(WholeParameter::Host(values)) => {
+            WholeParameter::Host(values) => {
                 hasher.update(&values);
             }
-            Some(WholeParameter::Device(values)) => {
+            WholeParameter::Device(values) => {
                 let data = values.try_into_data();
                 let data = data.map_err(|error| crate::Error::Device {
                     reason: error.to_string(),
                 })?;
                 hasher.update(data.as_bytes());
             }
-            None => {}
         }
     }
     store.release();

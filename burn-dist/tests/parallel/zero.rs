@@ -178,6 +178,8 @@ fn ranks_that_accumulate_and_clip_follow_closely() {
 fn nothing_or_much_may_be_gathered_ahead() {
     assert_follows(2, adamw, |options| options.prefetch = 0, Follow::BitForBit);
     assert_follows(2, adamw, |options| options.prefetch = 5, Follow::BitForBit);
+    let all = |options: &mut ParallelOptions| options.prefetch = usize::MAX;
+    assert_follows(2, adamw, all, Follow::BitForBit);
 }
 
 #[test]
