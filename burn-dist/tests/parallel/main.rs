@@ -1,5 +1,6 @@
 //! `Parallel` as its users see it: in one process, and on several ranks that are threads.
 
+mod adapters;
 mod buffers;
 mod checkpoint;
 mod ema;
