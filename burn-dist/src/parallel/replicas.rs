@@ -7,10 +7,10 @@ use burn::tensor::{
 };
 
 use super::{ParallelError, Strategy};
-use crate::ProcessGroup;
 use crate::autograd::WholeParameter;
 use crate::bucket::ParameterSpec;
 use crate::zero::Store;
+use crate::{ProcessGroup, device};
 
 /// Which tensors of a model are broadcast.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,19 +77,8 @@ pub(super) fn kept_equal(
     Strategy::Zero1
 }
 
-#[cfg(not(feature = "cuda"))]
-fn sums_vary(_device: &Device) -> bool {
-    cfg!(feature = "autotune")
-}
-
-#[cfg(feature = "cuda")]
 fn sums_vary(device: &Device) -> bool {
-    use burn::backend::DispatchDevice;
-    let on_cuda = matches!(
-        device.as_dispatch(),
-        DispatchDevice::Cube(cubecl::Device::Cuda(_))
-    );
-    cfg!(feature = "autotune") || on_cuda
+    cfg!(feature = "autotune") || device::kind(device) == "cuda"
 }
 
 /// A checksum of the trainable parameters: their bytes in visit order.
