@@ -75,12 +75,13 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// A loss without gradients, a call after the last micro-batch of a step, a gradient that does
-    /// not fit its parameter, or an error that another rank told of.
+    /// A loss without gradients (the other ranks are told at once), a call after the last micro-batch of
+    /// a step, a gradient that does not fit its parameter, or an error that another rank told of.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
         forget_anchor();
         if !loss.is_tracked() {
-            return Err(ParallelError::UntrackedLoss);
+            // The others may have a loss, and would wait for this rank's gradients.
+            return tell_others(&self.group, Err(ParallelError::UntrackedLoss));
         }
         let accumulate = self.options.accumulate;
         self.reducer

@@ -228,3 +228,21 @@ fn a_copy_that_cannot_be_gathered_is_an_error() {
         assert_all_say(&errors[0], &["the disk is full"]);
     }
 }
+
+#[test]
+fn a_loss_without_gradients_on_one_rank_reaches_the_others_at_once() {
+    let errors = on_ranks(3, TransportKind::Auto, |group| {
+        let mut parallel =
+            Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Ddp, &group).unwrap();
+        let begin = Instant::now();
+        let loss = match group.rank() {
+            1 => parallel.valid().unwrap().loss(batch(0, 0..4)),
+            _ => parallel.model().loss(batch(0, 0..4)),
+        };
+        let backward = parallel.backward(loss);
+        let outcome = backward.and_then(|()| parallel.step(0.1).map(|_| ()));
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        outcome.unwrap_err().to_string()
+    });
+    assert_all_say(&errors, &["not computed from trainable parameters"]);
+}
