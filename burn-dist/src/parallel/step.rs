@@ -25,7 +25,8 @@ pub struct StepReport {
     pub waited: Duration,
     /// The loss scale that the gradients were computed with, in half precision.
     pub loss_scale: Option<f64>,
-    /// Steps skipped so far in this training, also before it was resumed.
+    /// Steps skipped so far because the scaled loss overflowed, also before the training was resumed; 0
+    /// without a loss scale, where [`applied`](Self::applied) alone tells of a step that was skipped.
     pub skipped_steps: u64,
 }
 
