@@ -54,7 +54,8 @@ impl ParameterGroup {
         self
     }
 
-    /// Models without such a parameter are fine; else they are refused.
+    /// Models without such a parameter are fine; else they are refused. Of groups within a group
+    /// ([`ParameterOptimizer::with_group`] on the optimizer of one) nothing is asked: they may be empty in any case.
     #[must_use]
     pub fn or_empty(mut self) -> Self {
         self.may_be_empty = true;

@@ -34,6 +34,11 @@ pub enum Strategy {
     /// Make the model on `device.autodiff().gradient_checkpointing()`: otherwise Burn's linear
     /// layers, where their input has more than two dimensions, keep a view of their weights for
     /// backward, and with it the weights.
+    ///
+    /// All ranks also have to drop the graphs of forward passes that no backward follows, or keep them, at
+    /// the same places: a bucket of gradients is sent as soon as its parameters have no use left in any graph, so
+    /// on a rank that keeps one alive buckets are sent later, between other gathers than on the other ranks, which
+    /// then fail with an error.
     Zero3,
 }
 
@@ -171,7 +176,8 @@ pub struct ParallelOptions {
     pub strategy: Strategy,
     /// Over which ranks it shards.
     pub shard_within: ShardWithin,
-    /// Micro-batches of a step. Gradients travel with the last one only.
+    /// Micro-batches of a step. In [`Strategy::Ddp`] and [`Strategy::Zero1`] gradients travel with the last
+    /// one only; in the other stages, where no rank keeps all of them, with every one.
     pub accumulate: usize,
     /// Largest Euclidean norm of all gradients together; larger ones are scaled down to it.
     /// Infinity measures the norm and never clips.
