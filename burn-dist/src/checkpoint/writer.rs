@@ -20,6 +20,8 @@ const POLL: Duration = Duration::from_millis(10);
 /// Time that other ranks have for their shares when nobody waits for the result any more: they may
 /// be about to write them, or dead.
 const GRACE: Duration = Duration::from_secs(2);
+/// Time for what is done with a checkpoint when all shares are there: names, and removing older ones.
+const MARGIN: Duration = Duration::from_secs(60);
 
 /// A checkpoint that is to be written.
 pub struct Job {
@@ -55,6 +57,8 @@ pub struct Writer {
     thread: Option<JoinHandle<()>>,
     /// Jobs without a result.
     pending: usize,
+    /// How long a rank may take for its share.
+    timeout: Duration,
     folder: PathBuf,
     /// Mark of what this writer has begun.
     attempt: String,
@@ -120,6 +124,7 @@ impl Writer {
             results,
             thread: Some(thread),
             pending: 0,
+            timeout,
             folder: folder.to_owned(),
             attempt: attempt.to_owned(),
             dropped,
@@ -173,11 +178,14 @@ impl Writer {
     /// Ends the thread, and removes what could not be finished. A collective call, when every rank
     /// has waited for its results.
     ///
+    /// Ranks may be as late as a checkpoint takes that is given up: another rank writes its share for longer
+    /// than rank 0 waits for it, and then rank 0 puts together what it has.
+    ///
     /// # Errors
     /// If a rank failed.
     pub fn close(mut self, group: &ProcessGroup) -> Result<(), crate::parallel::ParallelError> {
         self.end();
-        group.barrier()?;
+        group.barrier_within(self.timeout.saturating_mul(2).saturating_add(MARGIN))?;
         if group.rank() == 0 {
             // What stays is removed when the run goes on.
             let _ = folder::remove_failed(&self.folder, &self.attempt, u64::MAX);

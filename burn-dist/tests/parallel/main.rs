@@ -13,6 +13,7 @@ mod ranks;
 mod single;
 mod types;
 mod whole;
+mod writer;
 mod zero;
 
 /// Steps of a training that is compared with another.

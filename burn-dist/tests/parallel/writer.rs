@@ -1,0 +1,53 @@
+//! Checkpoints that come late.
+
+use std::thread;
+use std::time::Duration;
+
+use burn::optim::SgdConfig;
+use burn_dist::checkpoint::{Job, Writer, list};
+use burn_dist::parallel::{Parallel, Strategy};
+use burn_dist::{GroupOptions, ProcessGroup};
+
+use crate::models::Net;
+
+fn job(training: &Parallel<Net>, step: u64) -> Job {
+    Job {
+        step,
+        state: training.state(),
+        meta: serde_json::Value::Null,
+        keep: 1,
+        best: None,
+    }
+}
+
+fn training(group: &ProcessGroup) -> Parallel<Net> {
+    Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Ddp, group).unwrap()
+}
+
+/// A rank that is busy for longer than collectives may take, as one is whose disk is slow.
+#[test]
+fn a_rank_may_be_late_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = GroupOptions {
+        first_timeout: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
+        ..GroupOptions::default()
+    };
+    let groups = ProcessGroup::in_process(2, &options).unwrap();
+    thread::scope(|scope| {
+        for group in groups {
+            let folder = folder.path();
+            scope.spawn(move || {
+                let training = training(&group);
+                let mut writer = Writer::start(folder, &group, Duration::from_secs(5)).unwrap();
+                writer.submit(job(&training, 1));
+                writer.wait().unwrap().unwrap();
+                if group.rank() == 1 {
+                    thread::sleep(Duration::from_secs(3));
+                }
+                writer.close(&group).unwrap();
+            });
+        }
+    });
+    assert_eq!(list(folder.path()).unwrap().len(), 1);
+}
