@@ -47,6 +47,8 @@ pub struct Written {
     pub path: PathBuf,
     /// Time it took, in the thread that writes.
     pub time: Duration,
+    /// Why older ones that were no longer to be kept are still there, if they are.
+    pub not_removed: Option<String>,
 }
 
 /// The thread that writes this rank's share of every checkpoint, and on rank 0 puts them together.
@@ -249,12 +251,16 @@ impl Desk {
         if self.rank == 0 {
             self.publish(&hidden, &path, own, step, meta)
                 .inspect_err(|_| drop(fs::remove_dir_all(&hidden)))?;
-            folder::prune(&self.folder, step, keep, best)?;
         }
+        let removed = match self.rank {
+            0 => folder::prune(&self.folder, step, keep, best),
+            _ => Ok(()),
+        };
         Ok(Written {
             step,
             path,
             time: begin.elapsed(),
+            not_removed: removed.err().map(|error| error.to_string()),
         })
     }
 

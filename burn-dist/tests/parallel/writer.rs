@@ -1,10 +1,11 @@
-//! Checkpoints that come late.
+//! Checkpoints that come late, and folders that cannot be tidied up.
 
+use std::fs;
 use std::thread;
 use std::time::Duration;
 
 use burn::optim::SgdConfig;
-use burn_dist::checkpoint::{Job, Writer, list};
+use burn_dist::checkpoint::{Job, Writer, Written, list};
 use burn_dist::parallel::{Parallel, Strategy};
 use burn_dist::{GroupOptions, ProcessGroup};
 
@@ -49,5 +50,30 @@ fn a_rank_may_be_late_at_the_end() {
             });
         }
     });
+    assert_eq!(list(folder.path()).unwrap().len(), 1);
+}
+
+#[test]
+fn older_checkpoints_that_stay_do_not_spoil_the_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::single();
+    let training = training(&group);
+    let mut writer = Writer::start(folder.path(), &group, Duration::from_secs(5)).unwrap();
+    let mut write = |step: u64| -> Written {
+        writer.submit(job(&training, step));
+        writer.wait().unwrap().unwrap()
+    };
+    assert_eq!(write(1).not_removed, None);
+    // Where the older one is to go, something else is.
+    let taken = folder.path().join(".writing-removed-0000000001");
+    fs::create_dir(&taken).unwrap();
+    fs::write(taken.join("file"), "something").unwrap();
+    let written = write(2);
+    assert_eq!(written.step, 2);
+    let reason = written.not_removed.unwrap();
+    assert!(reason.contains("cannot rename"), "{reason}");
+    assert_eq!(list(folder.path()).unwrap().len(), 2);
+    fs::remove_dir_all(&taken).unwrap();
+    assert_eq!(write(3).not_removed, None);
     assert_eq!(list(folder.path()).unwrap().len(), 1);
 }
