@@ -45,9 +45,10 @@ fn train(start: Cnn, group: &ProcessGroup) -> Vec<f32> {
         parallel.step(0.1).unwrap();
     }
     parallel.verify_replicas().unwrap();
-    let all = loss(&parallel.valid(), 0..GLOBAL_BATCH);
+    let all = loss(&parallel.valid().unwrap(), 0..GLOBAL_BATCH);
     let logits = parallel
         .valid()
+        .unwrap()
         .forward(Tensor::ones([1, 1, 12, 12], &Device::flex()));
     let mut values: Vec<f32> = logits.into_data().try_to_vec().unwrap();
     values.push(all.into_scalar());

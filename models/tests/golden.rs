@@ -153,10 +153,10 @@ fn train<M: ImageClassifier>(
         parallel.backward(loss).unwrap();
         parallel.step(learning_rate).unwrap();
         if step != 2 {
-            look(step, &parallel.valid());
+            look(step, &parallel.valid().unwrap());
         }
     }
-    parallel.valid()
+    parallel.valid().unwrap()
 }
 
 fn cross_entropy(logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {

@@ -57,7 +57,7 @@ fn losses<M: ImageClassifier>(model: M, precision: Precision) -> Vec<f32> {
             losses.push(value);
         }
     }
-    let logits = parallel.valid().forward(images(&Device::flex()));
+    let logits = parallel.valid().unwrap().forward(images(&Device::flex()));
     assert!(loss(logits).into_scalar::<f32>().is_finite());
     losses
 }

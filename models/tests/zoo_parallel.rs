@@ -62,7 +62,7 @@ fn train<M: ImageClassifier>(start: M, group: &ProcessGroup) -> Trained {
     }
     parallel.sync_buffers().unwrap();
     let images = images(0..GLOBAL_BATCH, &Device::flex());
-    let logits = parallel.valid().forward(images).into_data();
+    let logits = parallel.valid().unwrap().forward(images).into_data();
     Trained {
         checksum: parallel.verify_replicas().unwrap(),
         losses,

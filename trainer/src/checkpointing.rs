@@ -115,6 +115,12 @@ impl Checkpoints {
                     written.step,
                     written.path.display()
                 ));
+                if let Some(reason) = written.not_removed {
+                    complain(&format!(
+                        "warning: older checkpoints than that of step {} are still there, and take room: {reason}",
+                        written.step
+                    ));
+                }
             }
             Some(Err(error)) => complain(&format!(
                 "warning: rank {}: a checkpoint was not written, the run goes on: {error}",

@@ -183,7 +183,8 @@ where
     if !report.applied {
         return Err("the gradients are not finite".to_owned());
     }
-    let state = weights::state_dict(&parallel.valid(), &keys).map_err(|error| failed(&error))?;
+    let after = parallel.valid().map_err(|error| failed(&error))?;
+    let state = weights::state_dict(&after, &keys).map_err(|error| failed(&error))?;
     let (found, expected) = gradients(case, &state);
     Ok(Off {
         logits: distance(&numbers(logits.inner()), case.tensor("logits")),

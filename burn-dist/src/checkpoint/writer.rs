@@ -20,6 +20,8 @@ const POLL: Duration = Duration::from_millis(10);
 /// Time that other ranks have for their shares when nobody waits for the result any more: they may
 /// be about to write them, or dead.
 const GRACE: Duration = Duration::from_secs(2);
+/// Time for what is done with a checkpoint when all shares are there: names, and removing older ones.
+const MARGIN: Duration = Duration::from_secs(60);
 
 /// A checkpoint that is to be written.
 pub struct Job {
@@ -45,6 +47,8 @@ pub struct Written {
     pub path: PathBuf,
     /// Time it took, in the thread that writes.
     pub time: Duration,
+    /// Why older ones that were no longer to be kept are still there, if they are.
+    pub not_removed: Option<String>,
 }
 
 /// The thread that writes this rank's share of every checkpoint, and on rank 0 puts them together.
@@ -55,6 +59,8 @@ pub struct Writer {
     thread: Option<JoinHandle<()>>,
     /// Jobs without a result.
     pending: usize,
+    /// How long a rank may take for its share.
+    timeout: Duration,
     folder: PathBuf,
     /// Mark of what this writer has begun.
     attempt: String,
@@ -120,6 +126,7 @@ impl Writer {
             results,
             thread: Some(thread),
             pending: 0,
+            timeout,
             folder: folder.to_owned(),
             attempt: attempt.to_owned(),
             dropped,
@@ -173,11 +180,14 @@ impl Writer {
     /// Ends the thread, and removes what could not be finished. A collective call, when every rank
     /// has waited for its results.
     ///
+    /// Ranks may be as late as a checkpoint takes that is given up: another rank writes its share for longer
+    /// than rank 0 waits for it, and then rank 0 puts together what it has.
+    ///
     /// # Errors
     /// If a rank failed.
     pub fn close(mut self, group: &ProcessGroup) -> Result<(), crate::parallel::ParallelError> {
         self.end();
-        group.barrier()?;
+        group.barrier_within(self.timeout.saturating_mul(2).saturating_add(MARGIN))?;
         if group.rank() == 0 {
             // What stays is removed when the run goes on.
             let _ = folder::remove_failed(&self.folder, &self.attempt, u64::MAX);
@@ -241,12 +251,16 @@ impl Desk {
         if self.rank == 0 {
             self.publish(&hidden, &path, own, step, meta)
                 .inspect_err(|_| drop(fs::remove_dir_all(&hidden)))?;
-            folder::prune(&self.folder, step, keep, best)?;
         }
+        let removed = match self.rank {
+            0 => folder::prune(&self.folder, step, keep, best),
+            _ => Ok(()),
+        };
         Ok(Written {
             step,
             path,
             time: begin.elapsed(),
+            not_removed: removed.err().map(|error| error.to_string()),
         })
     }
 

@@ -158,6 +158,31 @@ pub(crate) fn collectives(
     }))
 }
 
+/// The kind of a device, as configurations call it. Devices of two kinds, which run other kernels, round
+/// differently.
+pub(crate) fn kind(device: &Device) -> &'static str {
+    if is_host(device) {
+        return "cpu";
+    }
+    #[cfg(feature = "cuda")]
+    if is_cuda(device) {
+        return "cuda";
+    }
+    match cfg!(feature = "wgpu") {
+        true => "wgpu",
+        false => "another device",
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn is_cuda(device: &Device) -> bool {
+    use burn::backend::DispatchDevice;
+    matches!(
+        device.clone().inner().as_dispatch(),
+        DispatchDevice::Cube(cubecl::Device::Cuda(_))
+    )
+}
+
 /// Whether tensors of `device` are in memory that the processor reads at no cost.
 pub fn is_host(device: &Device) -> bool {
     device.clone().inner() == Device::flex()

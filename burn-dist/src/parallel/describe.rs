@@ -1,13 +1,15 @@
 //! The description of a model that ranks compare before they train it together.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::replicas::assumed_trainable;
 use super::{ParallelError, ParallelOptions, ParameterGroup, Precision, Strategy};
-use crate::ProcessGroup;
 use crate::bucket::{ParameterSpec, gradient_dtype};
+use crate::{ProcessGroup, device};
 
 /// What a module holds at one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,9 +31,10 @@ impl Entry {
     }
 }
 
-/// All tensors of a model in visit order, and the options it is trained with.
+/// All tensors of a model in visit order, the kind of device they are on, and the options it is trained with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Description {
+    device: String,
     options: String,
     entries: Vec<Entry>,
 }
@@ -52,7 +55,9 @@ impl Description {
         if let Some(error) = lister.error {
             return Err(error);
         }
+        let kinds: BTreeSet<&str> = model.devices().iter().map(device::kind).collect();
         let description = Self {
+            device: kinds.into_iter().collect::<Vec<_>>().join(" and "),
             options: match groups {
                 [] => options.describe(),
                 groups => format!("{}, groups {groups:?}", options.describe()),
@@ -74,10 +79,29 @@ impl Description {
         let Some(other) = digests.iter().position(|digest| digest != &digests[0]) else {
             return Ok(());
         };
-        let mut all = group.gather_bytes(&own)?;
-        let second = parse(other, &all.swap_remove(other))?;
-        let first = parse(0, &all.swap_remove(0))?;
-        Err(first.difference(&second, other))
+        let all = group.gather_bytes(&own)?;
+        let all = all
+            .iter()
+            .enumerate()
+            .map(|(rank, bytes)| parse(rank, bytes));
+        let all = all.collect::<Result<Vec<_>, _>>()?;
+        Self::devices_agree(&all)?;
+        Err(all[0].difference(&all[other], other))
+    }
+
+    /// Fails if ranks compute on other kinds of devices than others do.
+    fn devices_agree(all: &[Self]) -> Result<(), ParallelError> {
+        let mut kinds: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (rank, description) in all.iter().enumerate() {
+            let ranks = kinds.entry(description.device.clone()).or_default();
+            ranks.push(rank);
+        }
+        match kinds.len() {
+            0 | 1 => Ok(()),
+            _ => Err(ParallelError::DevicesDiffer {
+                kinds: kinds.into_iter().collect(),
+            }),
+        }
     }
 
     /// The first difference between rank 0's description and another rank's.
@@ -192,5 +216,47 @@ impl ModuleVisitor for Lister {
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
         let dtype = format!("{:?}", param.dtype());
         self.push(false, param.lazy_shape().to_vec(), dtype);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::GroupOptions;
+
+    /// What the ranks get that compute on these kinds of devices.
+    fn outcomes(kinds: &[&str]) -> Vec<Result<(), ParallelError>> {
+        let groups = ProcessGroup::in_process(kinds.len(), &GroupOptions::default()).unwrap();
+        thread::scope(|scope| {
+            let agree = |(group, kind): (ProcessGroup, &&str)| {
+                let description = Description {
+                    device: (*kind).to_owned(),
+                    options: "the same".to_owned(),
+                    entries: Vec::new(),
+                };
+                scope.spawn(move || description.agree(&group))
+            };
+            let ranks: Vec<_> = groups.into_iter().zip(kinds).map(agree).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn ranks_on_another_kind_of_device_are_named() {
+        for outcome in outcomes(&["cuda", "cuda", "cpu", "cuda"]) {
+            let error = outcome.unwrap_err();
+            assert!(
+                matches!(error, ParallelError::DevicesDiffer { .. }),
+                "{error}"
+            );
+            let message = error.to_string();
+            assert!(
+                message.contains("cpu on rank(s) 2; cuda on rank(s) 0, 1, 3"),
+                "{message}"
+            );
+        }
+        assert!(outcomes(&["wgpu", "wgpu"]).iter().all(Result::is_ok));
     }
 }

@@ -4,7 +4,7 @@
 //! The average of a parameter is flat, so it can be cut like any other state that is spread over
 //! ranks, and lies where the parameter is stepped.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 
 use burn::module::{Module, ModuleMapper, Param};
@@ -151,19 +151,6 @@ impl Ema {
     }
 }
 
-/// Replaces the parameters of `model` by their averages, which are `values` by index.
-pub(super) fn put_into<M: Module>(
-    model: M,
-    parameters: &[ParameterSpec],
-    values: Vec<Values>,
-) -> M {
-    let paths = parameters.iter().map(|parameter| parameter.path.as_str());
-    model.map(&mut Put {
-        path: Vec::new(),
-        averages: paths.zip(values).collect(),
-    })
-}
-
 /// Replaces what `source` has averages of by them.
 pub(super) fn load<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M, ParallelError> {
     let mut load = Load {
@@ -258,35 +245,6 @@ impl ModuleMapper for Load<'_> {
                 param
             }
         }
-    }
-}
-
-struct Put<'a> {
-    path: Vec<String>,
-    averages: HashMap<&'a str, Values>,
-}
-
-impl ModuleMapper for Put<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(average) = self.averages.remove(self.path.join(".").as_str()) else {
-            return param;
-        };
-        let shape = param.lazy_shape();
-        if average.len() != shape.num_elements() {
-            return param;
-        }
-        param.map(|value| {
-            let average = average.into_tensor(&value.device());
-            average.reshape(shape).cast(FloatDType::from(value.dtype()))
-        })
     }
 }
 

@@ -46,6 +46,17 @@ pub enum ParallelError {
         /// Options of the higher rank.
         second: String,
     },
+    /// Ranks compute on other kinds of devices than others do, which round differently, so that their
+    /// replicas would drift apart.
+    #[error(
+        "the ranks compute on different kinds of devices: {}; choose the device for all of them, so that a \
+         rank that does not have it says why",
+        on_ranks(kinds)
+    )]
+    DevicesDiffer {
+        /// The kinds, and the ranks that compute on each.
+        kinds: Vec<(String, Vec<usize>)>,
+    },
     /// Another rank described its model in a way this one does not understand.
     #[error(
         "rank {rank} sent a description of its model that is not valid: {reason}; start the same \
@@ -71,6 +82,14 @@ pub enum ParallelError {
     #[error("no checkpoints can be written: {reason}")]
     Checkpoints {
         /// Why.
+        reason: String,
+    },
+    /// A thread that the optimizer needs could not be started.
+    #[error(
+        "cannot start the thread that steps large parameters: {reason}; end other programs, or allow more threads"
+    )]
+    Thread {
+        /// What the system said.
         reason: String,
     },
     /// A trainable parameter whose element type cannot be averaged.
@@ -251,6 +270,12 @@ pub enum ParallelError {
 fn precisions(all: &[Precision]) -> String {
     let names: Vec<&str> = all.iter().map(|p| p.name()).collect();
     names.join(", ")
+}
+
+fn on_ranks(kinds: &[(String, Vec<usize>)]) -> String {
+    let kinds = kinds.iter();
+    let kinds = kinds.map(|(kind, ranks)| format!("{kind} on rank(s) {}", list(ranks)));
+    kinds.collect::<Vec<_>>().join("; ")
 }
 
 fn list(numbers: &[usize]) -> String {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use burn::optim::DynOptimizer;
 
+use super::state::Rebuild;
 use super::{ParallelError, ParameterOptimizer, ParameterSpec};
 use crate::zero::Fused;
 
@@ -53,7 +54,8 @@ impl ParameterGroup {
         self
     }
 
-    /// Models without such a parameter are fine; else they are refused.
+    /// Models without such a parameter are fine; else they are refused. Of groups within a group
+    /// ([`ParameterOptimizer::with_group`] on the optimizer of one) nothing is asked: they may be empty in any case.
     #[must_use]
     pub fn or_empty(mut self) -> Self {
         self.may_be_empty = true;
@@ -116,6 +118,8 @@ pub(super) struct Choice {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
     /// The same, where host memory can be stepped in one pass.
     pub(super) fused: Option<Fused>,
+    /// Rebuilds the optimizer's state in double precision.
+    pub(super) in_double: Option<Rebuild>,
     /// The parameter's shape, if the optimizer has to see all of it.
     pub(super) whole: Option<Vec<usize>>,
     pub(super) lr_factor: f64,
@@ -163,6 +167,7 @@ pub(super) fn choose(
         Ok(Choice {
             optimizer: optimizer.optimizer.clone(),
             fused: optimizer.fused,
+            in_double: optimizer.in_double,
             whole: (!optimizer.element_wise).then(|| spec.shape.clone()),
             lr_factor,
         })

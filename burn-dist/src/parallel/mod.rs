@@ -15,7 +15,7 @@
 //!     parallel.backward(loss)?;
 //!     parallel.step(1e-3)?;
 //! }
-//! let trained = parallel.valid();
+//! let trained = parallel.valid()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -27,6 +27,7 @@ mod estimate;
 mod groups;
 mod optimizer;
 mod options;
+mod plain;
 mod replicas;
 mod shard_groups;
 mod sharded;
@@ -55,15 +56,16 @@ pub use state::{StatePart, StateShare, StateSourceRead, StateValues};
 pub use step::StepReport;
 pub use trained::TrainedValues;
 
-use crate::autograd::{GradHooks, ParameterSource, forget_anchor, full_precision};
+use crate::autograd::{GradHooks, ParameterSource, forget_anchor};
 use crate::bucket::Reducer;
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
-use crate::zero::{Store, gather_values, steps_on};
+use crate::zero::Store;
 use crate::{ProcessGroup, device};
 use describe::Description;
 use ema::Ema;
 use optimizer::OptimizerState;
+use plain::Bare;
 use replicas::Which;
 use shard_groups::ShardGroups;
 use sharded::{pieces_of, take_pieces};
@@ -84,13 +86,15 @@ use sharded::{pieces_of, take_pieces};
 /// **Precision**: with [`ParallelOptions::precision`] lower than `f32`, layers see `f32` parameters
 /// cast to that type, and their gradients come back in `f32`. The loop casts the inputs to
 /// [`compute_dtype`](Self::compute_dtype), and the model's output to `f32` before the loss. A layer
-/// that reads its parameters within [`full_precision`] sees them
+/// that reads its parameters within [`full_precision`](crate::autograd::full_precision) sees them
 /// in `f32`; any other computes in the low type, Burn's own normalizations too. (Burn's `BatchNorm`
 /// then keeps its running statistics in that type while it trains.) In half precision the loss is
 /// scaled, and a step whose gradients overflow on any rank is skipped on all of them.
 pub struct Parallel<M: Module> {
     /// `None` only while a method replaces the model.
     model: Option<M>,
+    /// For copies without what training puts on the model.
+    bare: Bare<M>,
     group: ProcessGroup,
     /// Over whom state is sharded.
     shards: ShardGroups,
@@ -107,7 +111,8 @@ pub struct Parallel<M: Module> {
 }
 
 /// Gives `model` the parameters and buffers of a saved state, or the averages of the parameters
-/// where the state has them; the optimizer's part of it is not read. For those who want to use a model, not to go on training it.
+/// where the state has them; the optimizer's part of it is not read. For those who want to use a model, not to go
+/// on training it.
 ///
 /// # Errors
 ///
@@ -179,6 +184,7 @@ impl<M: Module> Parallel<M> {
             Some(dtype) => statistics::cast(model, dtype),
             None => model,
         };
+        let bare = Bare::of(&model);
         let source = store.clone().map(|store| store as Arc<dyn ParameterSource>);
         let hooks = GradHooks::new(reducer.clone(), cast, source);
         let model = model.apply_reparameterization(hooks);
@@ -186,6 +192,7 @@ impl<M: Module> Parallel<M> {
             (options.precision == Precision::F16).then(|| LossScale::new(options.loss_scale));
         Ok(Self {
             model: Some(model),
+            bare,
             group: group.clone(),
             shards,
             reducer,
@@ -216,8 +223,8 @@ impl<M: Module> Parallel<M> {
             return Err(ParallelError::NothingToTrain);
         }
         let strategy = options.strategy;
-        let fuses = resident_device(model).is_none_or(|device| steps_on(&device));
-        let optimizer = OptimizerState::new(optimizer, &parameters, fuses)?;
+        let device = resident_device(model);
+        let optimizer = OptimizerState::new(optimizer, &parameters, device.as_ref())?;
         if strategy.shards()
             && let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32)
         {
@@ -269,87 +276,6 @@ impl<M: Module> Parallel<M> {
     pub fn model(&self) -> &M {
         forget_anchor();
         self.get()
-    }
-
-    /// A plain copy for evaluation or export: without autodiff and without hooks, dropout off, the
-    /// same paths. It shares memory with the model until the next step. Parameters are the master
-    /// weights, so evaluation computes in `f32`.
-    ///
-    /// Under [`Strategy::Zero3`] a collective call that makes the model whole on every rank, as
-    /// long as the copy lives; if it fails, the next step or collective reports it.
-    pub fn valid(&self) -> M {
-        self.plain(self.get().valid())
-    }
-
-    /// As [`valid`](Self::valid), with the averages of the parameters over the steps in their place,
-    /// if [`ParallelOptions::ema`] is set. Buffers, such as running statistics, are as they are.
-    /// A collective call under ZeRO.
-    pub fn valid_ema(&self) -> Option<M> {
-        let ema = self.ema.as_ref()?;
-        let whole = match self.options.strategy.shards() {
-            // What fails here fails in the next collective again, and is reported there.
-            true => {
-                gather_values(&self.shards.within, &self.reducer, ema.all()).unwrap_or_default()
-            }
-            false => ema.all().to_vec(),
-        };
-        let plain = self.valid();
-        Some(ema::put_into(plain, self.parameters(), whole))
-    }
-
-    /// What is to be evaluated and exported: [`valid_ema`](Self::valid_ema) where averages are
-    /// kept, else [`valid`](Self::valid).
-    pub fn for_evaluation(&self) -> M {
-        self.valid_ema().unwrap_or_else(|| self.valid())
-    }
-
-    /// Hands the model [`for_evaluation`](Self::for_evaluation) to `then`.
-    ///
-    /// Under [`Strategy::Zero3`] it is not made whole: a layer's parameters are gathered when the
-    /// layer reads them, so every rank has to run the same number of forward passes
-    /// ([`gathers`](Self::gathers) tells), and the model is of no use anywhere else.
-    ///
-    /// # Errors
-    ///
-    /// A failed collective.
-    pub fn evaluate_with<R>(&self, then: impl FnOnce(&M) -> R) -> Result<R, ParallelError> {
-        let Some(store) = &self.store else {
-            return Ok(then(&self.for_evaluation()));
-        };
-        let model = self.get().valid();
-        let model = match self.options.precision.cast_to() {
-            Some(_) => statistics::cast(model, FloatDType::F32),
-            None => model,
-        };
-        let pieces = match &self.ema {
-            Some(ema) => ema.all().to_vec(),
-            None => store.pieces(),
-        };
-        let result = store.lend(pieces, || full_precision(|| then(&model)));
-        store.failure()?;
-        Ok(result)
-    }
-
-    /// Whether a forward pass is a collective call, because parameters are gathered in it.
-    pub fn gathers(&self) -> bool {
-        self.store.is_some()
-    }
-
-    /// Ends the training and returns the model, trainable as it was given to [`new`](Self::new).
-    pub fn into_model(self) -> M {
-        self.plain(self.get().clone())
-    }
-
-    /// Takes off `model` what was put on it for training.
-    fn plain(&self, model: M) -> M {
-        let model = full_precision(|| model.materialize());
-        if let Some(store) = &self.store {
-            store.release();
-        }
-        match self.options.precision.cast_to() {
-            Some(_) => statistics::cast(model, FloatDType::F32),
-            None => model,
-        }
     }
 
     /// The type in which the model computes: inputs have to have it.

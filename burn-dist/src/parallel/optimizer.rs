@@ -8,17 +8,25 @@ use std::fmt;
 use std::sync::Arc;
 
 use burn::optim::{
-    AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, DynOptimizer, DynState,
-    LambConfig, LionConfig, MuonConfig, Optimizer, RmsPropConfig, SgdConfig,
+    AdaGrad, AdaGradConfig, Adafactor, AdafactorConfig, Adam, AdamConfig, AdamW, AdamWConfig, Adan,
+    AdanConfig, DynOptimizer, DynState, Lamb, LambConfig, Lion, LionConfig, Muon, MuonConfig,
+    Optimizer, RmsProp, RmsPropConfig, Sgd, SgdConfig,
 };
-use burn::tensor::{Device, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Shape, Tensor, TensorData};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::groups::{self, Choice, ParameterGroup};
+use super::state::{Rebuild, rebuild};
 use super::{ParallelError, ParameterSpec};
-use crate::zero::{Fused, FusedState, OnDevice, step_on_device};
+use crate::zero::{Fused, FusedState, OnDevice, step_on_device, steps_on};
+
+/// Numbers that Burn's CPU backend adds up on several threads from there on, where everything is added up. Which
+/// thread takes which part differs from call to call and with their number, and with it the last bits of the sum.
+const SUMMED_BY_THREADS: usize = 4 * 1024 * 1024;
 
 /// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
-/// any [`burn::optim::Optimizer`] through [`new`](Self::new).
+/// any [`burn::optim::Optimizer`] through [`new`](Self::new). Parameters in `f16` and `bf16` are stepped
+/// in `f32`.
 #[derive(Clone)]
 pub struct ParameterOptimizer {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
@@ -31,6 +39,8 @@ pub struct ParameterOptimizer {
     /// Whether it steps parameters with two dimensions alone.
     pub(super) matrices_only: bool,
     pub(super) fused: Option<Fused>,
+    /// Rebuilds its state in double precision.
+    pub(super) in_double: Option<Rebuild>,
 }
 
 impl ParameterOptimizer {
@@ -43,6 +53,7 @@ impl ParameterOptimizer {
             element_wise: false,
             matrices_only: false,
             fused: None,
+            in_double: None,
         }
     }
 
@@ -93,7 +104,7 @@ enum Steps {
 }
 
 macro_rules! from_config {
-    ($($config:ty, $steps:expr, $fused:expr;)*) => {
+    ($($config:ty, $optimizer:ty, $steps:expr, $fused:expr;)*) => {
         $(impl From<$config> for ParameterOptimizer {
             fn from(config: $config) -> Self {
                 let fused: fn(&$config) -> Option<Fused> = $fused;
@@ -104,23 +115,39 @@ macro_rules! from_config {
                     element_wise: $steps == Steps::Elements,
                     matrices_only: $steps == Steps::Matrices,
                     fused: fused(&config),
+                    in_double: Some(rebuild::<$optimizer>),
                 }
             }
         })*
     };
 }
 from_config!(
-    AdaGradConfig, Steps::Elements, |_| None;
-    AdafactorConfig, Steps::Tensors, |_| None;
-    AdamConfig, Steps::Elements, |config| Fused::adam(config);
-    AdamWConfig, Steps::Elements, |config| Fused::adamw(config);
-    AdanConfig, Steps::Elements, |_| None;
-    LambConfig, Steps::Tensors, |_| None;
-    LionConfig, Steps::Elements, |_| None;
-    MuonConfig, Steps::Matrices, |_| None;
-    RmsPropConfig, Steps::Elements, |_| None;
-    SgdConfig, Steps::Elements, |config| Fused::sgd(config);
+    AdaGradConfig, AdaGrad, Steps::Elements, |_| None;
+    AdafactorConfig, Adafactor, Steps::Tensors, |_| None;
+    AdamConfig, Adam, Steps::Elements, |config| Fused::adam(config);
+    AdamWConfig, AdamW, Steps::Elements, |config| Fused::adamw(config);
+    AdanConfig, Adan, Steps::Elements, |_| None;
+    LambConfig, Lamb, Steps::Tensors, |_| None;
+    LionConfig, Lion, Steps::Elements, |_| None;
+    MuonConfig, Muon, Steps::Matrices, |_| None;
+    RmsPropConfig, RmsProp, Steps::Elements, |_| None;
+    SgdConfig, Sgd, Steps::Elements, |config| Fused::sgd(config);
 );
+
+impl Choice {
+    /// Whether a step of a parameter with so many elements may add up numbers on several threads.
+    fn sums_by_threads(&self, elements: usize) -> bool {
+        self.whole.is_some() && elements >= SUMMED_BY_THREADS
+    }
+}
+
+fn single_thread() -> Result<ThreadPool, ParallelError> {
+    let builder = ThreadPoolBuilder::new().num_threads(1);
+    let builder = builder.thread_name(|_| "optimizer".to_owned());
+    builder.build().map_err(|error| ParallelError::Thread {
+        reason: error.to_string(),
+    })
+}
 
 /// What an optimizer keeps for the elements of a parameter that this rank owns.
 #[derive(Clone)]
@@ -145,24 +172,32 @@ pub(super) struct OptimizerState {
     /// How each parameter is stepped.
     choices: Vec<Choice>,
     states: Vec<Option<Kept>>,
+    /// A single thread, where a step has to add up so many numbers that several threads would.
+    alone: Option<ThreadPool>,
 }
 
 impl OptimizerState {
-    /// `fuses`: whether there are steps in one pass where the parameters are.
+    /// `device`: where the parameters are, if not in host memory.
     pub(super) fn new(
         optimizer: &ParameterOptimizer,
         parameters: &[ParameterSpec],
-        fuses: bool,
+        device: Option<&Device>,
     ) -> Result<Self, ParallelError> {
+        let fuses = device.is_none_or(steps_on);
         let mut choices = groups::choose(optimizer, parameters)?;
         for (choice, parameter) in choices.iter_mut().zip(parameters) {
             choice.fused = choice
                 .fused
                 .filter(|_| fuses && parameter.dtype == crate::DType::F32);
         }
+        let sums = |(choice, parameter): (&Choice, &ParameterSpec)| {
+            choice.sums_by_threads(parameter.num_elements())
+        };
+        let alone = device.is_none() && choices.iter().zip(parameters).any(sums);
         Ok(Self {
             choices,
             states: vec![None; parameters.len()],
+            alone: alone.then(single_thread).transpose()?,
         })
     }
 
@@ -190,6 +225,10 @@ impl OptimizerState {
 
     /// The new value of the parameter with this index, by its gradient times `factor`; both tensors on
     /// the same plain device.
+    ///
+    /// Parameters in half precision are stepped in `f32`, in which Burn rebuilds the optimizer's saved state.
+    /// Large ones that are stepped as a whole are stepped by one thread, so that sums come out in the same
+    /// bits on every rank and in every run.
     pub(super) fn step<const D: usize>(
         &mut self,
         index: usize,
@@ -211,10 +250,25 @@ impl OptimizerState {
             Some(Kept::Burn(state)) => Some(state),
             _ => None,
         };
+        let dtype = value.dtype();
+        let [value, gradient] = match dtype {
+            DType::F16 | DType::BF16 => [value, gradient].map(|t| t.cast(FloatDType::F32)),
+            _ => [value, gradient],
+        };
+        let alone = self.alone.as_ref();
+        let alone = alone.filter(|_| choice.sums_by_threads(value.shape().num_elements()));
         let (value, gradient) = (value.into_bridge(), gradient.into_bridge());
-        let (value, state) = choice.optimizer.step_dyn(D, rate, value, gradient, state);
+        let step = || choice.optimizer.step_dyn(D, rate, value, gradient, state);
+        let (value, state) = match alone {
+            Some(thread) => thread.install(step),
+            None => step(),
+        };
         *place = state.map(Kept::Burn);
-        Tensor::from_bridge(value)
+        let value = Tensor::<D>::from_bridge(value);
+        match dtype {
+            DType::F16 | DType::BF16 => value.cast(FloatDType::from(dtype)),
+            _ => value,
+        }
     }
 
     /// The shape in which as many elements of the parameter with this index are stepped: its own, if its optimizer
@@ -342,3 +396,6 @@ impl OptimizerState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,9 @@ use crate::precision::{LossScaleOptions, Precision};
 pub enum Strategy {
     /// Distributed data parallel: every rank holds the whole model and all of the optimizer's
     /// state, gradients are averaged. Where a step would not come out in the same bits on every rank (an
-    /// optimizer that sees whole parameters, on CUDA or with the feature `autotune`), it is done as in stage 1.
+    /// optimizer that sees whole parameters, on CUDA or with the feature `autotune`), it is done as in stage 1. On
+    /// the processor such an optimizer steps parameters of 4 Mi elements and more on one thread, for the same
+    /// reason.
     #[default]
     Ddp,
     /// ZeRO stage 1: every rank holds the whole model and all gradients, and its shard of the
@@ -32,6 +34,11 @@ pub enum Strategy {
     /// Make the model on `device.autodiff().gradient_checkpointing()`: otherwise Burn's linear
     /// layers, where their input has more than two dimensions, keep a view of their weights for
     /// backward, and with it the weights.
+    ///
+    /// All ranks also have to drop the graphs of forward passes that no backward follows, or keep them, at
+    /// the same places: a bucket of gradients is sent as soon as its parameters have no use left in any graph, so
+    /// on a rank that keeps one alive buckets are sent later, between other gathers than on the other ranks, which
+    /// then fail with an error.
     Zero3,
 }
 
@@ -169,7 +176,8 @@ pub struct ParallelOptions {
     pub strategy: Strategy,
     /// Over which ranks it shards.
     pub shard_within: ShardWithin,
-    /// Micro-batches of a step. Gradients travel with the last one only.
+    /// Micro-batches of a step. In [`Strategy::Ddp`] and [`Strategy::Zero1`] gradients travel with the last
+    /// one only; in the other stages, where no rank keeps all of them, with every one.
     pub accumulate: usize,
     /// Largest Euclidean norm of all gradients together; larger ones are scaled down to it.
     /// Infinity measures the norm and never clips.

@@ -7,10 +7,10 @@ use burn::tensor::{
 };
 
 use super::{ParallelError, Strategy};
-use crate::ProcessGroup;
 use crate::autograd::WholeParameter;
 use crate::bucket::ParameterSpec;
 use crate::zero::Store;
+use crate::{ProcessGroup, device};
 
 /// Which tensors of a model are broadcast.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,9 @@ impl ModuleMapper for WithoutUninitialized {
 /// How `strategy` is carried out, so that replicas stay equal to the bit. A step that sees whole parameters
 /// (`whole`) adds up, and Burn's sums on CUDA come in any order, as atomic additions do; with the feature
 /// `autotune` ranks even take other kernels. Then every parameter is stepped by one rank for all, as in ZeRO
-/// stage 1, which sends as much as averaging gradients does.
+/// stage 1, which sends as much as averaging gradients does. On the processor sums of many numbers come in any
+/// order as well, but there [`OptimizerState::step`](super::optimizer::OptimizerState::step) sees to it that
+/// they do not.
 pub(super) fn kept_equal(
     strategy: Strategy,
     whole: bool,
@@ -75,19 +77,8 @@ pub(super) fn kept_equal(
     Strategy::Zero1
 }
 
-#[cfg(not(feature = "cuda"))]
-fn sums_vary(_device: &Device) -> bool {
-    cfg!(feature = "autotune")
-}
-
-#[cfg(feature = "cuda")]
 fn sums_vary(device: &Device) -> bool {
-    use burn::backend::DispatchDevice;
-    let on_cuda = matches!(
-        device.as_dispatch(),
-        DispatchDevice::Cube(cubecl::Device::Cuda(_))
-    );
-    cfg!(feature = "autotune") || on_cuda
+    cfg!(feature = "autotune") || device::kind(device) == "cuda"
 }
 
 /// A checksum of the trainable parameters: their bytes in visit order.
@@ -107,17 +98,16 @@ pub(super) fn checksum_of(store: &Store, parameters: usize) -> Result<Checksum, 
     let mut hasher = blake3::Hasher::new();
     for parameter in 0..parameters {
         match store.read(parameter)? {
-            Some(WholeParameter::Host(values)) => {
+            WholeParameter::Host(values) => {
                 hasher.update(&values);
             }
-            Some(WholeParameter::Device(values)) => {
+            WholeParameter::Device(values) => {
                 let data = values.try_into_data();
                 let data = data.map_err(|error| crate::Error::Device {
                     reason: error.to_string(),
                 })?;
                 hasher.update(data.as_bytes());
             }
-            None => {}
         }
     }
     store.release();

@@ -25,7 +25,8 @@ pub struct StepReport {
     pub waited: Duration,
     /// The loss scale that the gradients were computed with, in half precision.
     pub loss_scale: Option<f64>,
-    /// Steps skipped so far in this training, also before it was resumed.
+    /// Steps skipped so far because the scaled loss overflowed, also before the training was resumed; 0
+    /// without a loss scale, where [`applied`](Self::applied) alone tells of a step that was skipped.
     pub skipped_steps: u64,
 }
 
@@ -75,12 +76,13 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// A loss without gradients, a call after the last micro-batch of a step, a gradient that does
-    /// not fit its parameter, or an error that another rank told of.
+    /// A loss without gradients (the other ranks are told at once), a call after the last micro-batch of
+    /// a step, a gradient that does not fit its parameter, or an error that another rank told of.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
         forget_anchor();
         if !loss.is_tracked() {
-            return Err(ParallelError::UntrackedLoss);
+            // The others may have a loss, and would wait for this rank's gradients.
+            return tell_others(&self.group, Err(ParallelError::UntrackedLoss));
         }
         let accumulate = self.options.accumulate;
         self.reducer

@@ -346,10 +346,13 @@ impl Store {
 
     /// The whole of a parameter: its part of the gathered bucket, which is not copied in host memory.
     /// Every rank reads the same parameters in the same order.
-    pub(crate) fn read(&self, parameter: usize) -> Result<Option<WholeParameter>, Error> {
-        let Some((bucket, place)) = self.reducer.place_of(parameter) else {
-            return Ok(None);
+    pub(crate) fn read(&self, parameter: usize) -> Result<WholeParameter, Error> {
+        // None of it can be missing; to compute with the placeholder instead would be wrong unseen.
+        let missing = |what: &str| Error::Device {
+            reason: format!("parameter {parameter} was read, and its {what} is missing"),
         };
+        let place = self.reducer.place_of(parameter);
+        let (bucket, place) = place.ok_or_else(|| missing("bucket"))?;
         let mut state = self.lock();
         self.ensure(&mut state, bucket)?;
         self.look_ahead(&mut state, bucket)?;
@@ -358,12 +361,13 @@ impl Store {
             .iter_mut()
             .find(|entry| entry.bucket == bucket)
         else {
-            return Ok(None);
+            return Err(missing("gathered bucket"));
         };
         // Waits only now, when the next ones are under way.
         let coming = std::mem::replace(content, Content::Here(bytes::Bytes::new()));
         *content = coming.arrive()?;
-        Ok(content.part(place))
+        let part = content.part(place);
+        part.ok_or_else(|| missing("part of the gathered bucket"))
     }
 
     /// Starts a bucket if it is not there, and makes it the one read last.
@@ -397,7 +401,8 @@ impl Store {
         }
         // A block may lie in two buckets, so the one before is kept as well.
         let there = state.gathered.iter().filter(|entry| alike(&entry.bucket));
-        let mut spare = there.count().saturating_sub(self.prefetch + 2);
+        let kept = self.prefetch.saturating_add(2);
+        let mut spare = there.count().saturating_sub(kept);
         state.gathered.retain(|entry| {
             let gone = spare > 0 && alike(&entry.bucket);
             spare -= usize::from(gone);
@@ -414,7 +419,7 @@ impl Store {
 impl ParameterSource for Store {
     fn whole(&self, parameter: usize) -> Option<WholeParameter> {
         match self.read(parameter) {
-            Ok(values) => values,
+            Ok(values) => Some(values),
             Err(error) => {
                 self.lock().failure.get_or_insert(error);
                 None

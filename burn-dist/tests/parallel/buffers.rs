@@ -27,10 +27,10 @@ fn train(sync: bool) -> Vec<[Values; 2]> {
         if sync {
             parallel.sync_buffers().unwrap();
         }
-        let before = values(&parallel.valid());
+        let before = values(&parallel.valid().unwrap());
         step(&mut parallel, 9, 0..8);
         parallel.verify_replicas().unwrap();
-        [before, values(&parallel.valid())]
+        [before, values(&parallel.valid().unwrap())]
     })
 }
 
@@ -57,7 +57,7 @@ fn everything_starts_as_it_is_on_rank_0() {
     let ranks = on_ranks(2, TransportKind::Auto, |group| {
         let model = Normed::new(1 + group.rank() as u64);
         let parallel = Parallel::new(model, SgdConfig::new(), Strategy::Ddp, &group).unwrap();
-        parallel.valid()
+        parallel.valid().unwrap()
     });
     let expected = values(&Normed::new(1).valid());
     assert!(!mean(&expected).is_empty());

@@ -204,7 +204,7 @@ fn half_precision_and_averages_continue_bit_for_bit() {
                 .iter()
                 .map(|report| (report.loss_scale, report.skipped_steps))
                 .collect();
-            let average = training.valid_ema().unwrap().first.weight.val();
+            let average = training.valid_ema().unwrap().unwrap().first.weight.val();
             let average: Vec<f32> = average.into_data().try_to_vec().unwrap();
             (training.verify_replicas().unwrap(), scales, average)
         };
@@ -237,7 +237,10 @@ fn another_precision_continues_too() {
     assert_eq!(f16.checksum().unwrap(), f32.checksum().unwrap());
     // Without an average in the checkpoint it starts anew.
     let weight = |model: Net| model.first.weight.val().into_data();
-    assert_eq!(weight(f16.valid_ema().unwrap()), weight(f16.valid()));
+    assert_eq!(
+        weight(f16.valid_ema().unwrap().unwrap()),
+        weight(f16.valid().unwrap())
+    );
     let reports = train(&mut f16, 3..=4);
     assert_eq!(reports[0].loss_scale, Some(2f64.powi(20)));
     writer.submit(job(&f16, 4));
@@ -601,7 +604,7 @@ fn leg_with(
         }
         assert!(writer.submit(job(&training, until)).is_none());
         writer.wait().unwrap().unwrap();
-        let ema = training.valid_ema().unwrap();
+        let ema = training.valid_ema().unwrap().unwrap();
         training.verify_replicas().unwrap();
         let averages = ema.first.weight.val().into_data();
         (last, averages.try_to_vec().unwrap())

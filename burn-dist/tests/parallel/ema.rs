@@ -18,15 +18,15 @@ fn options(ema: Option<EmaOptions>) -> ParallelOptions {
 /// Trains; gives the parameters at the start and after every step, and the averages at the end.
 fn train(group: &ProcessGroup, ema: Option<EmaOptions>) -> (Vec<Values>, Option<Values>) {
     let mut parallel = Parallel::new(Net::new(1), SgdConfig::new(), options(ema), group).unwrap();
-    let mut all = vec![values(&parallel.valid())];
+    let mut all = vec![values(&parallel.valid().unwrap())];
     let rows = 4 * group.rank()..4 * (group.rank() + 1);
     for step in 0..STEPS {
         let loss = parallel.model().loss(batch(step, rows.clone()));
         parallel.backward(loss).unwrap();
         parallel.step(0.1).unwrap();
-        all.push(values(&parallel.valid()));
+        all.push(values(&parallel.valid().unwrap()));
     }
-    (all, parallel.valid_ema().as_ref().map(values))
+    (all, parallel.valid_ema().unwrap().as_ref().map(values))
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn skipped_steps_leave_the_average_and_buffers_are_those_of_the_model() {
         let loss = (x - targets).square().mean() * 1e-3;
         parallel.backward(loss).unwrap();
         let applied = parallel.step(1.0).unwrap().applied;
-        let averages = values(&parallel.for_evaluation());
-        (applied, averages, values(&parallel.valid()))
+        let averages = values(&parallel.for_evaluation().unwrap());
+        (applied, averages, values(&parallel.valid().unwrap()))
     };
     let (applied, first, plain) = step(1.0);
     assert!(applied);

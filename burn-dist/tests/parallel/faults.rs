@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{FloatDType, Tensor};
-use burn_dist::parallel::{Parallel, ParallelError, ParallelOptions, Strategy};
+use burn_dist::parallel::{EmaOptions, Parallel, ParallelError, ParallelOptions, Strategy};
 use burn_dist::{ProcessGroup, TransportKind};
 
 use crate::models::{Net, batch, on_ranks};
@@ -183,4 +183,66 @@ fn a_gradient_that_does_not_fit_is_an_error() {
     );
     let error = parallel.step(0.1).unwrap_err().to_string();
     assert!(error.starts_with("training cannot go on"), "{error}");
+}
+
+#[test]
+fn a_copy_that_cannot_be_gathered_is_an_error() {
+    for strategy in [Strategy::Zero1, Strategy::Zero3] {
+        let errors = on_ranks(2, TransportKind::Auto, move |group| {
+            let options = ParallelOptions {
+                strategy,
+                ema: Some(EmaOptions {
+                    decay: 0.9,
+                    warmup: true,
+                }),
+                ..ParallelOptions::default()
+            };
+            let mut parallel =
+                Parallel::new(Net::new(1), SgdConfig::new(), options, &group).unwrap();
+            let loss = parallel.model().loss(batch(0, 0..4));
+            parallel.backward(loss).unwrap();
+            parallel.step(0.1).unwrap();
+            if group.rank() == 1 {
+                group.abort("the disk is full");
+                return Vec::new();
+            }
+            let begin = Instant::now();
+            let gathers = strategy == Strategy::Zero3;
+            let mut errors = vec![
+                parallel.valid_ema().err(),
+                parallel.for_evaluation().err(),
+                parallel
+                    .evaluate_with(|model| model.loss(batch(0, 0..4)))
+                    .err(),
+            ];
+            assert_eq!(parallel.valid().is_err(), gathers);
+            errors.push(match gathers {
+                true => parallel.into_model().err(),
+                false => parallel.valid_ema().err(),
+            });
+            assert!(begin.elapsed() < Duration::from_secs(20));
+            let text = |error: Option<ParallelError>| error.unwrap().to_string();
+            errors.into_iter().map(text).collect()
+        });
+        assert_eq!(errors[0].len(), 4);
+        assert_all_say(&errors[0], &["the disk is full"]);
+    }
+}
+
+#[test]
+fn a_loss_without_gradients_on_one_rank_reaches_the_others_at_once() {
+    let errors = on_ranks(3, TransportKind::Auto, |group| {
+        let mut parallel =
+            Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Ddp, &group).unwrap();
+        let begin = Instant::now();
+        let loss = match group.rank() {
+            1 => parallel.valid().unwrap().loss(batch(0, 0..4)),
+            _ => parallel.model().loss(batch(0, 0..4)),
+        };
+        let backward = parallel.backward(loss);
+        let outcome = backward.and_then(|()| parallel.step(0.1).map(|_| ()));
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        outcome.unwrap_err().to_string()
+    });
+    assert_all_say(&errors, &["not computed from trainable parameters"]);
 }

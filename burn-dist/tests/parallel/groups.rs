@@ -43,7 +43,7 @@ fn train(optimizer: ParameterOptimizer) -> Result<[f32; 3], ParallelError> {
         parallel.backward(loss)?;
         parallel.step(RATE)?;
     }
-    let line = parallel.valid();
+    let line = parallel.valid()?;
     Ok(["weight", "bias", "head"].map(|path| value_at(&line, path)[0]))
 }
 

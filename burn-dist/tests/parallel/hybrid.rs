@@ -76,14 +76,14 @@ fn train(group: &ProcessGroup, optimizer: ParameterOptimizer, options: ParallelO
         let out = model.forward(inputs).into_data();
         out.try_to_vec::<f32>().unwrap()
     });
-    let plain = parallel.for_evaluation().forward(batch(0, 0..4).0);
+    let plain = parallel.for_evaluation().unwrap().forward(batch(0, 0..4).0);
     let plain = plain.into_data().try_to_vec::<f32>().unwrap();
     assert_eq!(evaluated.unwrap(), plain);
     Outcome {
         losses,
         norms,
-        averages: parallel.valid_ema().as_ref().map(values),
-        model: parallel.valid(),
+        averages: parallel.valid_ema().unwrap().as_ref().map(values),
+        model: parallel.valid().unwrap(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `Parallel` as its users see it: in one process, and on several ranks that are threads.
 
+mod adapters;
 mod buffers;
 mod checkpoint;
 mod ema;
@@ -10,7 +11,9 @@ mod models;
 mod precision;
 mod ranks;
 mod single;
+mod types;
 mod whole;
+mod writer;
 mod zero;
 
 /// Steps of a training that is compared with another.

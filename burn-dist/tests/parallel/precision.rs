@@ -120,7 +120,7 @@ fn train<M: Predict>(options: ParallelOptions, group: &ProcessGroup) -> (Vec<f32
         losses.extend(mean);
     }
     parallel.verify_replicas().unwrap();
-    (losses, values(&parallel.valid()))
+    (losses, values(&parallel.valid().unwrap()))
 }
 
 /// Low precision follows `f32` within `tolerance` of the first loss, and learns.
@@ -172,19 +172,25 @@ fn what_leaves_the_training_is_f32() {
         parallel.backward(first).unwrap();
         parallel.step(RATE).unwrap();
         // Both panic on anything but `f32`.
-        values(&parallel.valid());
+        values(&parallel.valid().unwrap());
         let state = parallel.state().read().unwrap();
         for (name, data) in state.tensors {
             assert_eq!(data.dtype(), burn::tensor::DType::F32, "{name}");
         }
         // More digits than the low precision has.
-        let value = parallel.valid().first.weight.val().slice([0..1, 0..1]);
+        let value = parallel
+            .valid()
+            .unwrap()
+            .first
+            .weight
+            .val()
+            .slice([0..1, 0..1]);
         let low = value.clone().cast(parallel.compute_dtype());
         assert_ne!(
             value.into_scalar::<f32>(),
             low.cast(FloatDType::F32).into_scalar::<f32>()
         );
-        values(&parallel.into_model());
+        values(&parallel.into_model().unwrap());
     }
 }
 
@@ -209,7 +215,7 @@ fn frozen_parameters_are_cast_too() {
     let loss = loss(&parallel, 0, 1.0);
     parallel.backward(loss).unwrap();
     parallel.step(RATE).unwrap();
-    let after = values(&parallel.valid());
+    let after = values(&parallel.valid().unwrap());
     assert_eq!(before[0], after[0]);
     assert_ne!(before, after);
 }

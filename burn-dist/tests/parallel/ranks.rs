@@ -58,7 +58,7 @@ fn train(
         losses.extend(mean);
     }
     let checksum = parallel.verify_replicas().unwrap();
-    (losses, parallel.valid(), checksum)
+    (losses, parallel.valid().unwrap(), checksum)
 }
 
 fn assert_same_training(
@@ -143,7 +143,7 @@ fn tied_weights_are_sent_when_their_last_part_is_there() {
             parallel.backward(loss).unwrap();
             parallel.step(RATE).unwrap();
         }
-        parallel.valid()
+        parallel.valid().unwrap()
     };
     let expected = step(&ProcessGroup::single());
     let ranks = on_ranks(2, TransportKind::Auto, move |group| step(&group));
@@ -174,7 +174,7 @@ fn ranks_may_use_different_parts_of_the_model() {
             parallel.step(RATE).unwrap();
         }
         parallel.verify_replicas().unwrap();
-        parallel.valid()
+        parallel.valid().unwrap()
     });
     assert_eq!(values(&ranks[0]), values(&ranks[1]));
 
@@ -187,7 +187,7 @@ fn ranks_may_use_different_parts_of_the_model() {
         single.backward(loss).unwrap();
         single.step(RATE).unwrap();
     }
-    assert_close(&ranks[0], &single.valid(), crate::rounding());
+    assert_close(&ranks[0], &single.valid().unwrap(), crate::rounding());
     let extra = |model: &Net| value_at(model, "extra.weight");
     assert_ne!(extra(&ranks[0]), extra(&Net::new(1)));
 }

@@ -71,7 +71,7 @@ fn one_rank_trains_bit_by_bit_like_burn() {
         let expected = burn_loop(burn, 5, plain_loss);
         let mut parallel = parallel(ours);
         parallel_loop(&mut parallel, 5, plain_loss);
-        assert_eq!(values(&parallel.valid()), values(&expected));
+        assert_eq!(values(&parallel.valid().unwrap()), values(&expected));
     }
 }
 
@@ -88,7 +88,7 @@ fn tied_weights_train_like_burn() {
     let mut parallel = parallel(momentum());
     parallel_loop(&mut parallel, 4, loss);
     // The parts of a tied gradient are summed in another order than Burn's.
-    assert_close(&parallel.valid(), &expected, 1e-6);
+    assert_close(&parallel.valid().unwrap(), &expected, 1e-6);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_parameter_without_gradient_is_left_alone() {
     let before = Net::new(1);
     let mut parallel = parallel(adamw());
     parallel_loop(&mut parallel, 3, plain_loss);
-    let after = parallel.valid();
+    let after = parallel.valid().unwrap();
     // Weight decay would have moved it.
     for path in ["extra.weight", "extra.bias"] {
         assert_eq!(value_at(&after, path), value_at(&before, path));
@@ -122,7 +122,7 @@ fn a_parameter_used_only_in_some_steps_trains_like_burn() {
     let expected = burn_loop(adamw().init(), 4, loss);
     let mut parallel = parallel(adamw());
     parallel_loop(&mut parallel, 4, loss);
-    assert_eq!(values(&parallel.valid()), values(&expected));
+    assert_eq!(values(&parallel.valid().unwrap()), values(&expected));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn accumulating_micro_batches_equals_one_large_batch() {
         small.step(RATE).unwrap();
     }
     // Adam divides by the root of tiny second moments: a gradient's last bits count.
-    assert_close(&small.valid(), &large.valid(), 1e-5);
+    assert_close(&small.valid().unwrap(), &large.valid().unwrap(), 1e-5);
 
     let mut sgd = parallel(SgdConfig::new());
     parallel_loop(&mut sgd, 1, |model, _| model.loss(batch(0, 0..12)));
@@ -154,7 +154,7 @@ fn accumulating_micro_batches_equals_one_large_batch() {
         sgd_small.backward(loss).unwrap();
     }
     sgd_small.step(RATE).unwrap();
-    assert_close(&sgd_small.valid(), &sgd.valid(), 1e-6);
+    assert_close(&sgd_small.valid().unwrap(), &sgd.valid().unwrap(), 1e-6);
 }
 
 #[test]
@@ -176,7 +176,10 @@ fn losses_may_be_computed_before_any_backward() {
         ahead.backward(second).unwrap();
         ahead.step(RATE).unwrap();
     }
-    assert_eq!(values(&ahead.valid()), values(&in_turn.valid()));
+    assert_eq!(
+        values(&ahead.valid().unwrap()),
+        values(&in_turn.valid().unwrap())
+    );
 }
 
 #[test]
@@ -191,10 +194,13 @@ fn forward_passes_without_backward_change_nothing() {
         // Still alive while the other one's backward runs.
         kept.push(parallel.model().loss(batch(step + 20, 0..6)));
         parallel.backward(loss).unwrap();
-        scalar(&parallel.valid().loss(batch(step, 0..6)));
+        scalar(&parallel.valid().unwrap().loss(batch(step, 0..6)));
         parallel.step(RATE).unwrap();
     }
-    assert_eq!(values(&parallel.valid()), values(&expected.valid()));
+    assert_eq!(
+        values(&parallel.valid().unwrap()),
+        values(&expected.valid().unwrap())
+    );
     assert_eq!(kept.len(), 4);
 }
 
@@ -204,7 +210,7 @@ fn two_models_in_one_process_do_not_mix() {
         let group = ProcessGroup::single();
         let mut parallel = Parallel::new(Net::new(seed), adamw(), Strategy::Ddp, &group).unwrap();
         parallel_loop(&mut parallel, 3, plain_loss);
-        values(&parallel.valid())
+        values(&parallel.valid().unwrap())
     };
     let group = ProcessGroup::single();
     let mut first = Parallel::new(Net::new(1), adamw(), Strategy::Ddp, &group).unwrap();
@@ -217,8 +223,8 @@ fn two_models_in_one_process_do_not_mix() {
         second.step(RATE).unwrap();
         first.step(RATE).unwrap();
     }
-    assert_eq!(values(&first.valid()), alone(1));
-    assert_eq!(values(&second.valid()), alone(2));
+    assert_eq!(values(&first.valid().unwrap()), alone(1));
+    assert_eq!(values(&second.valid().unwrap()), alone(2));
 }
 
 #[test]
@@ -227,15 +233,15 @@ fn a_loss_over_two_models_reaches_only_the_one_that_asked() {
     let group = ProcessGroup::single();
     let mut lower = Parallel::new(Net::new(1), adamw(), Strategy::Ddp, &group).unwrap();
     let upper = Parallel::new(Net::new(2), adamw(), Strategy::Ddp, &group).unwrap();
-    let before = values(&upper.valid());
+    let before = values(&upper.valid().unwrap());
     let (inputs, _) = batch(0, 0..6);
     let low = lower.model().forward(inputs);
     let wide = low.repeat_dim(1, crate::models::FEATURES);
     let loss = upper.model().forward(wide).square().mean();
     lower.backward(loss).unwrap();
     lower.step(RATE).unwrap();
-    assert_ne!(values(&lower.valid()), values(&Net::new(1)));
-    assert_eq!(values(&upper.valid()), before);
+    assert_ne!(values(&lower.valid().unwrap()), values(&Net::new(1)));
+    assert_eq!(values(&upper.valid().unwrap()), before);
 }
 
 #[test]
@@ -263,7 +269,10 @@ fn clipping_scales_all_gradients_together() {
         let report = parallel.step(RATE).unwrap();
         assert!((report.gradient_norm.unwrap() / norm - 1.0).abs() < 1e-5);
         assert!(report.applied);
-        (report.clipped, value_at(&parallel.valid(), "out.weight"))
+        (
+            report.clipped,
+            value_at(&parallel.valid().unwrap(), "out.weight"),
+        )
     };
     let (clipped, free) = step(f64::INFINITY);
     assert!(!clipped);
@@ -287,17 +296,17 @@ fn a_step_with_infinite_gradients_is_not_applied() {
     let report = parallel.step(RATE).unwrap();
     assert!(!report.applied && !report.clipped);
     assert!(!report.gradient_norm.unwrap().is_finite());
-    assert_eq!(values(&parallel.valid()), values(&Net::new(1)));
+    assert_eq!(values(&parallel.valid().unwrap()), values(&Net::new(1)));
     // And training goes on.
     parallel_loop(&mut parallel, 1, plain_loss);
-    assert_ne!(values(&parallel.valid()), values(&Net::new(1)));
+    assert_ne!(values(&parallel.valid().unwrap()), values(&Net::new(1)));
 }
 
 #[test]
 fn the_copies_for_evaluation_and_export_are_plain() {
     let mut parallel = parallel(adamw());
     parallel_loop(&mut parallel, 2, plain_loss);
-    let valid = parallel.valid();
+    let valid = parallel.valid().unwrap();
     let paths = |model: &Net| values(model).into_iter().map(|(path, _)| path);
     assert!(paths(&valid).eq(paths(&Net::new(1))));
     assert!(!valid.forward(batch(0, 0..2).0).is_autodiff());
@@ -306,7 +315,7 @@ fn the_copies_for_evaluation_and_export_are_plain() {
     let checksum = parallel.checksum().unwrap();
 
     // The model itself goes on training without us.
-    let model = parallel.into_model();
+    let model = parallel.into_model().unwrap();
     assert_eq!(values(&model), inner);
     let loss = plain_loss(&model, 7);
     let gradients = GradientsParams::from_grads(loss.backward(), &model);

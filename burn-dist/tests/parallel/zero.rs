@@ -58,8 +58,8 @@ fn train(group: &ProcessGroup, optimizer: ParameterOptimizer, options: ParallelO
     parallel.verify_replicas().unwrap();
     Outcome {
         losses,
-        averages: parallel.valid_ema().as_ref().map(values),
-        model: parallel.valid(),
+        averages: parallel.valid_ema().unwrap().as_ref().map(values),
+        model: parallel.valid().unwrap(),
         reports,
     }
 }
@@ -178,6 +178,8 @@ fn ranks_that_accumulate_and_clip_follow_closely() {
 fn nothing_or_much_may_be_gathered_ahead() {
     assert_follows(2, adamw, |options| options.prefetch = 0, Follow::BitForBit);
     assert_follows(2, adamw, |options| options.prefetch = 5, Follow::BitForBit);
+    let all = |options: &mut ParallelOptions| options.prefetch = usize::MAX;
+    assert_follows(2, adamw, all, Follow::BitForBit);
 }
 
 #[test]
@@ -196,7 +198,7 @@ fn overflows_skip_the_step_on_all_ranks() {
                     .backward((out - targets).square().mean() * 1e-3)
                     .unwrap();
                 let applied = parallel.step(0.1).unwrap().applied;
-                (applied, values(&parallel.valid()))
+                (applied, values(&parallel.valid().unwrap()))
             };
             // Only one rank sees the overflow.
             (step(false), step(group.rank() == 1), step(false))
@@ -233,7 +235,7 @@ fn stage_3_needs_no_values_before_it_shards() {
     let linear = LinearConfig::new(3, 4).init(&device);
     let parallel = Parallel::new(linear.clone(), sgd(), Strategy::Zero3, &group).unwrap();
     assert_eq!(
-        parallel.valid().weight.val().into_data(),
+        parallel.valid().unwrap().weight.val().into_data(),
         linear.weight.val().inner().into_data()
     );
 }
@@ -250,15 +252,15 @@ fn the_model_comes_back_whole_and_trainable() {
             let loss = parallel.model().loss(batch(0, 0..4));
             parallel.backward(loss).unwrap();
             parallel.step(0.1).unwrap();
-            let plain = values(&parallel.valid());
-            let model = parallel.into_model();
+            let plain = values(&parallel.valid().unwrap());
+            let model = parallel.into_model().unwrap();
             assert_eq!(values(&model), plain);
             let single = ProcessGroup::single();
             let mut again = Parallel::new(model, sgd(), Strategy::Ddp, &single).unwrap();
             let loss = again.model().loss(batch(1, 0..4));
             again.backward(loss).unwrap();
             again.step(0.1).unwrap();
-            plain != values(&again.valid())
+            plain != values(&again.valid().unwrap())
         });
         assert_eq!(ranks, [true, true]);
     }

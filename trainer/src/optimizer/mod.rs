@@ -181,7 +181,7 @@ mod tests {
         let loss = (sum + model.filters.val().sum()) * 0.0;
         parallel.backward(loss)?;
         parallel.step(0.1)?;
-        let model = parallel.valid();
+        let model = parallel.valid()?;
         let all = [
             model.weight.val().mean(),
             model.bias.val().mean(),

@@ -2,8 +2,9 @@
 //!
 //! Parameters are known by their path in the module, because parameter ids differ between ranks
 //! and runs. Here are the names and the values; `share` takes them out, `restore` puts them back into
-//! a model, and `optimizer` into an optimizer.
+//! a model, and `optimizer` into an optimizer, with `double` for parameters in `f64`.
 
+mod double;
 mod optimizer;
 mod restore;
 mod share;
@@ -15,6 +16,7 @@ use burn::tensor::TensorData;
 use serde_json::Value;
 
 use super::ParameterSpec;
+pub(super) use double::{Rebuild, rebuild};
 pub(super) use optimizer::restore_optimizer;
 pub(super) use restore::{restore_model, restore_pieces};
 pub use share::StateShare;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::optim::{DynState, StateSink, StateSource};
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use serde_json::{Value, json};
 
 use super::{ROOT, StateSourceRead, optimizer_name, read_owned};
@@ -136,17 +136,36 @@ impl<'a> Saved<'a> {
             true => 1,
             false => self.parameter.shape.len(),
         };
+        let in_double = self.parameter.dtype == crate::DType::F64;
         // An optimizer leaves out what it does not know, so what it made of it is looked at.
         let rebuilt = catch_unwind(AssertUnwindSafe(|| {
             let optimizer = &choice.optimizer;
-            let rebuilt = optimizer.state_unflatten(rank, ROOT, &mut state, device)?;
+            let rebuilt = match choice.in_double.filter(|_| in_double) {
+                Some(rebuild) => rebuild(rank, ROOT, &mut state, device)?,
+                None => optimizer.state_unflatten(rank, ROOT, &mut state, device)?,
+            };
             let mut sink = StateSink::default();
             optimizer.state_flatten(ROOT, &rebuilt, &mut sink);
+            let is_double = sink
+                .tensors
+                .iter()
+                .all(|(_, data)| data.dtype() == DType::F64);
             let tensors = sink.tensors.into_iter().map(|(name, _)| name);
             let scalars = sink.scalars.into_iter().map(|(name, _)| name);
-            (tensors.chain(scalars).collect::<BTreeSet<_>>() == wanted).then_some(rebuilt)
+            let all = tensors.chain(scalars).collect::<BTreeSet<_>>();
+            (all == wanted).then_some((rebuilt, is_double))
         }));
-        rebuilt.ok().flatten().ok_or_else(another_optimizer)
+        let rebuilt = rebuilt.ok().flatten();
+        let (rebuilt, is_double) = rebuilt.ok_or_else(another_optimizer)?;
+        if in_double && !is_double {
+            // The next step would mix the types, and digits are lost already.
+            return Err(
+                "the parameter is f64, and its optimizer reads its state as f32: use one of Burn's \
+                 configurations, or an optimizer that reads it as it was saved"
+                    .to_owned(),
+            );
+        }
+        Ok(rebuilt)
     }
 }
 

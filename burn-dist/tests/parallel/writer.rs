@@ -1,0 +1,79 @@
+//! Checkpoints that come late, and folders that cannot be tidied up.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use burn::optim::SgdConfig;
+use burn_dist::checkpoint::{Job, Writer, Written, list};
+use burn_dist::parallel::{Parallel, Strategy};
+use burn_dist::{GroupOptions, ProcessGroup};
+
+use crate::models::Net;
+
+fn job(training: &Parallel<Net>, step: u64) -> Job {
+    Job {
+        step,
+        state: training.state(),
+        meta: serde_json::Value::Null,
+        keep: 1,
+        best: None,
+    }
+}
+
+fn training(group: &ProcessGroup) -> Parallel<Net> {
+    Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Ddp, group).unwrap()
+}
+
+/// A rank that is busy for longer than collectives may take, as one is whose disk is slow.
+#[test]
+fn a_rank_may_be_late_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = GroupOptions {
+        first_timeout: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
+        ..GroupOptions::default()
+    };
+    let groups = ProcessGroup::in_process(2, &options).unwrap();
+    thread::scope(|scope| {
+        for group in groups {
+            let folder = folder.path();
+            scope.spawn(move || {
+                let training = training(&group);
+                let mut writer = Writer::start(folder, &group, Duration::from_secs(5)).unwrap();
+                writer.submit(job(&training, 1));
+                writer.wait().unwrap().unwrap();
+                if group.rank() == 1 {
+                    thread::sleep(Duration::from_secs(3));
+                }
+                writer.close(&group).unwrap();
+            });
+        }
+    });
+    assert_eq!(list(folder.path()).unwrap().len(), 1);
+}
+
+#[test]
+fn older_checkpoints_that_stay_do_not_spoil_the_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::single();
+    let training = training(&group);
+    let mut writer = Writer::start(folder.path(), &group, Duration::from_secs(5)).unwrap();
+    let mut write = |step: u64| -> Written {
+        writer.submit(job(&training, step));
+        writer.wait().unwrap().unwrap()
+    };
+    assert_eq!(write(1).not_removed, None);
+    // Where the older one is to go, something else is.
+    let taken = folder.path().join(".writing-removed-0000000001");
+    fs::create_dir(&taken).unwrap();
+    fs::write(taken.join("file"), "something").unwrap();
+    let written = write(2);
+    assert_eq!(written.step, 2);
+    let reason = written.not_removed.unwrap();
+    assert!(reason.contains("cannot rename"), "{reason}");
+    assert_eq!(list(folder.path()).unwrap().len(), 2);
+    fs::remove_dir_all(&taken).unwrap();
+    assert_eq!(write(3).not_removed, None);
+    assert_eq!(list(folder.path()).unwrap().len(), 1);
+}
