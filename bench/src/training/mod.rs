@@ -232,7 +232,10 @@ fn rules(args: &TrainingArgs, steps: usize) -> Vec<String> {
         "trainer: generated images through its loader, one line of metrics per step; bare: images \
          that are in memory, Burn's optimizer, no loader, no hooks"
             .to_owned(),
-        "PyTorch: the bare loop, channels last for convolutions; ranks through DDP with gloo"
+        "PyTorch: the bare loop in eager mode, channels last for convolutions; ranks through DDP \
+         with gloo"
+            .to_owned(),
+        "seconds of several ranks: those of the rank that took longest for all counted steps"
             .to_owned(),
         format!(
             "{} rounds in which all settings take turns, each in processes of its own with \

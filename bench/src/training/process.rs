@@ -171,9 +171,20 @@ impl Processes {
         }
         command.args(more);
         finish(&mut command)?;
-        let mut seconds: Vec<f64> = report::read(&out)?;
-        Ok(seconds.split_off(WARM_UP.min(seconds.len())))
+        Ok(slowest(report::read(&out)?))
     }
+}
+
+/// The counted steps of the rank that took longest for all of them. The same for all loops: the sum of each step's
+/// slowest rank would be longer than any rank takes.
+fn slowest(ranks: Vec<Vec<f64>>) -> Vec<f64> {
+    let counted = ranks
+        .into_iter()
+        .map(|mut seconds| seconds.split_off(WARM_UP.min(seconds.len())));
+    let total = |seconds: &Vec<f64>| seconds.iter().sum::<f64>();
+    counted
+        .max_by(|a, b| total(a).total_cmp(&total(b)))
+        .unwrap_or_default()
 }
 
 /// Runs a process to its end; what it writes is shown only if it fails.
@@ -194,4 +205,17 @@ fn finish(command: &mut Command) -> Result<(), BenchError> {
         status: output.status,
         output: shown.unwrap_or_default().join("\n"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_rank_is_that_of_all_counted_steps() {
+        let quick = vec![9.0, 9.0, 9.0, 1.0, 3.0];
+        let slow = vec![1.0, 1.0, 1.0, 3.0, 2.0];
+        assert_eq!(slowest(vec![quick, slow]), [3.0, 2.0]);
+        assert_eq!(slowest(vec![vec![1.0]]), [0.0; 0]);
+    }
 }
