@@ -215,7 +215,10 @@ impl Check<'_> {
     pub(crate) fn write(&self, path: &std::path::Path) -> Result<(), BenchError> {
         let protocol = vec![
             "every row in a process of its own; images per second through the trainer, its \
-             metrics and hooks included, median over the counted steps"
+             metrics and hooks included, over the time of all counted steps"
+                .to_owned(),
+            "a step ends when its loss is read, which the trainer and PyTorch's script both do when \
+             the device has the next step to do"
                 .to_owned(),
             format!(
                 "batch {}, {} steps counted after {}, SGD with momentum, generated images that lie \
