@@ -167,6 +167,8 @@ pub(crate) struct Check<'a> {
     pub args: &'a GpuArgs,
     pub child: Child,
     pub rows: Vec<Row>,
+    /// Where the results are, once some are written.
+    path: Option<PathBuf>,
 }
 
 /// Runs the sub-command.
@@ -178,11 +180,8 @@ pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
         args,
         child: Child::new(args.limit)?,
         rows: Vec::new(),
+        path: args.json.clone(),
     };
-    let path = args.json.clone().unwrap_or_else(|| {
-        let moment = crate::machine::Machine::here().date.replace([':', '-'], "");
-        PathBuf::from(format!("results/gpu-{moment}.json"))
-    });
     for part in &args.parts {
         eprintln!("gpu: {part}");
         let before = check.rows.len();
@@ -192,18 +191,20 @@ pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
             Part::Memory => check.simple(*part, "memory"),
             Part::Parity => check.parity(),
             Part::Ranks => check.ranks(),
-            Part::Speed => check.speed(&path)?,
-            Part::Torch => check.torch(&path)?,
+            Part::Speed => check.speed()?,
+            Part::Torch => check.torch()?,
         }
         // Those that take long have told already.
         let told = matches!(part, Part::Speed | Part::Torch);
         for row in check.rows.iter().skip(before).filter(|_| !told) {
             eprintln!("gpu:   {}: {}", row.what, row.words);
         }
-        check.write(&path)?;
+        check.write()?;
     }
     println!("{}", check.table());
-    eprintln!("results in {}", path.display());
+    if let Some(path) = &check.path {
+        eprintln!("results in {}", path.display());
+    }
     match check.rows.iter().filter(|row| !row.good).count() {
         0 => Ok(()),
         bad => Err(BenchError::Gpu { bad }),
@@ -212,7 +213,7 @@ pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
 
 impl Check<'_> {
     /// Writes what is known so far.
-    pub(crate) fn write(&self, path: &std::path::Path) -> Result<(), BenchError> {
+    pub(crate) fn write(&mut self) -> Result<(), BenchError> {
         let protocol = vec![
             "every row in a process of its own; images per second through the trainer, its \
              metrics and hooks included, over the time of all counted steps"
@@ -227,7 +228,7 @@ impl Check<'_> {
             ),
         ];
         let report = Report::new("gpu", vec![1, 2], protocol, &self.rows);
-        report.write(Some(path))?;
+        self.path = Some(report.write(self.path.as_deref())?);
         Ok(())
     }
 

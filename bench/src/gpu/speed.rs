@@ -46,13 +46,13 @@ impl Check<'_> {
             .collect()
     }
 
-    pub(super) fn speed(&mut self, path: &Path) -> Result<(), BenchError> {
+    pub(super) fn speed(&mut self) -> Result<(), BenchError> {
         for (recipe, precision) in self.cells() {
             let found = self.train(recipe, precision);
             let row = Row::new(Part::Speed, format!("{recipe} {precision}"), found);
             eprintln!("gpu:   {}: {}", row.what, row.words);
             self.rows.push(row);
-            self.write(path)?;
+            self.write()?;
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Check<'_> {
     }
 
     /// The same cells with PyTorch, and what we reach of it.
-    pub(super) fn torch(&mut self, path: &Path) -> Result<(), BenchError> {
+    pub(super) fn torch(&mut self) -> Result<(), BenchError> {
         let python = match self.python() {
             Ok(python) => python,
             Err(reason) => {
@@ -121,7 +121,7 @@ impl Check<'_> {
             let row = Row::new(Part::Torch, format!("{recipe} {precision}"), found);
             eprintln!("gpu:   {}: {}", row.what, row.words);
             self.rows.push(row);
-            self.write(path)?;
+            self.write()?;
         }
         Ok(())
     }
