@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::BenchError;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::table::Table;
 use child::Child;
 
@@ -130,8 +130,8 @@ display_as_value!(Part, Precision, speed::Recipe);
 pub(crate) struct Row {
     part: Part,
     what: String,
-    /// Whether it is as it should be.
-    good: bool,
+    /// Whether it is as it should be; none if that was not found out.
+    good: Option<bool>,
     /// In words.
     words: String,
     /// The numbers.
@@ -143,7 +143,7 @@ impl Row {
     pub(crate) fn new(part: Part, what: impl Into<String>, outcome: Result<Found, String>) -> Self {
         let (good, words, values) = match outcome {
             Ok(found) => (found.good, found.words, found.values),
-            Err(reason) => (false, reason, Value::Null),
+            Err(reason) => (Some(false), reason, Value::Null),
         };
         Self {
             part,
@@ -157,7 +157,8 @@ impl Row {
 
 /// What a part found out.
 pub(crate) struct Found {
-    pub good: bool,
+    /// None: not found out, and the words say why.
+    pub good: Option<bool>,
     pub words: String,
     pub values: Value,
 }
@@ -176,6 +177,7 @@ pub(crate) struct Check<'a> {
 /// # Errors
 /// When results cannot be written, or anything was not as it should be.
 pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
+    report::check(args.json.as_deref())?;
     let mut check = Check {
         args,
         child: Child::new(args.limit)?,
@@ -200,12 +202,22 @@ pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
             eprintln!("gpu:   {}: {}", row.what, row.words);
         }
         check.write()?;
+        let failed = check.rows.iter().any(|row| row.good == Some(false));
+        if *part == Part::Devices && failed {
+            eprintln!("gpu: without the device there is nothing else to check");
+            break;
+        }
     }
     println!("{}", check.table());
     if let Some(path) = &check.path {
         eprintln!("results in {}", path.display());
     }
-    match check.rows.iter().filter(|row| !row.good).count() {
+    match check
+        .rows
+        .iter()
+        .filter(|row| row.good == Some(false))
+        .count()
+    {
         0 => Ok(()),
         bad => Err(BenchError::Gpu { bad }),
     }
@@ -271,7 +283,11 @@ impl Check<'_> {
     fn table(&self) -> Table {
         let mut table = Table::new(["part", "what", "", "result"]);
         for row in &self.rows {
-            let mark = if row.good { "ok" } else { "FAILED" };
+            let mark = match row.good {
+                Some(true) => "ok",
+                Some(false) => "FAILED",
+                None => "skipped",
+            };
             let mut lines = row.words.lines();
             let first = lines.next().unwrap_or_default().to_owned();
             let part = row.part.to_string();

@@ -91,7 +91,7 @@ impl Check<'_> {
             .device_mib
             .map_or_else(String::new, |mib| format!(", {mib:.0} MiB on the device"));
         Ok(Found {
-            good: true,
+            good: Some(true),
             words: format!("{rate:.0} images/s{memory}"),
             values: json!({
                 "images_per_second": rate,
@@ -108,7 +108,7 @@ impl Check<'_> {
             Ok(python) => python,
             Err(reason) => {
                 let found = Found {
-                    good: true,
+                    good: None,
                     words: format!("not compared: {reason}"),
                     values: Value::Null,
                 };
@@ -189,7 +189,7 @@ impl Check<'_> {
         let (speed, memory) = (of("images_per_second"), of("memory_mib"));
         let median = of("median_images_per_second");
         Ok(Found {
-            good: true,
+            good: Some(true),
             words: format!(
                 "{rate:.0} images/s; ours / PyTorch's: speed {} (of medians {}), memory {}",
                 share(speed),
