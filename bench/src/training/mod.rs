@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::error::BenchError;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::stats;
 use crate::table::{Table, number};
 use process::Processes;
-use workload::Workload;
+use workload::{Optimizer, Workload};
 
 // Both loops train alike.
 const SEED: u64 = 1;
@@ -171,9 +171,13 @@ struct Results {
 /// # Errors
 /// When a training process fails or the results cannot be written.
 pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
-    let processes = Processes::new(args.model, args.batch.into())?
-        .settings(args.precision, &args.set)
-        .torch(args.torch.as_deref())?;
+    report::check(args.json.as_deref())?;
+    let processes =
+        Processes::new(args.model, args.batch.into())?.settings(args.precision, &args.set);
+    for ranks in [1, 2] {
+        processes.check_settings(ranks, Optimizer::Sgd, &args.set)?;
+    }
+    let processes = processes.torch(args.torch.as_deref())?;
     let steps = steps_in(args.seconds, &processes)?;
     let settings = match args.torch {
         Some(_) => &WITH_TORCH[..],

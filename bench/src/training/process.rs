@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use clap::ValueEnum;
 
 use super::trained::Taken;
-use super::workload::Workload;
-use super::{Loop, Precision, Setting, WARM_UP, bare, trained};
+use super::workload::{Optimizer, Sizes, Workload};
+use super::{Loop, Precision, Setting, TORCH_2, WARM_UP, bare, trained};
 use crate::error::BenchError;
 use crate::report;
 
@@ -62,10 +62,10 @@ impl Processes {
         self
     }
 
-    /// The same with a Python that has PyTorch.
+    /// The same with a Python that has PyTorch, which is tried out: now, and not after the first measurements.
     ///
     /// # Errors
-    /// When the script cannot be written.
+    /// When the script cannot be written, or the Python has no PyTorch, or the script not this model.
     pub fn torch(mut self, python: Option<&Path>) -> Result<Self, BenchError> {
         if let Some(python) = python {
             let path = self.folder.path().join("training.py");
@@ -75,8 +75,29 @@ impl Processes {
             };
             std::fs::write(&path, TORCH).map_err(write)?;
             self.torch = Some((python.to_owned(), path));
+            self.seconds(TORCH_2, 0, &[])?;
         }
         Ok(self)
+    }
+
+    /// Whether the trainer takes further settings, for a number of ranks.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn check_settings(
+        &self,
+        ranks: usize,
+        optimizer: Optimizer,
+        sets: &[String],
+    ) -> Result<(), BenchError> {
+        let sizes = Sizes {
+            batch: self.batch * ranks,
+            train: self.batch * ranks,
+            test: ranks,
+        };
+        let loaded = self.model.config_with(sizes, optimizer, sets)?;
+        loaded.batching(ranks)?;
+        Ok(loaded.check_sharding(ranks)?)
     }
 
     /// Images per rank and step.

@@ -4,8 +4,8 @@
 //! step that they leave.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burn_dist::device::reserved;
