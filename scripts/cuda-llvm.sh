@@ -9,6 +9,12 @@
 # LLVM is linked and never used.
 set -euo pipefail
 
+if [[ $# -gt 0 ]]; then
+  sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}" >&2
+  [[ $1 == -h || $1 == --help ]] || exit 2
+  exit
+fi
+
 llvm=22
 packages=("llvm-$llvm-dev" "libpolly-$llvm-dev" libz3-dev libzstd-dev zlib1g-dev libxml2-dev)
 # Where cubecl 0.11.3 (tracel-llvm-bundler) looks, and the mark that it is complete.

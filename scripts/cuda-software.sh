@@ -48,11 +48,12 @@ prepare() {
   [[ ! -d $kept ]] || find "$kept" -name '*.ptx' -atime +14 -delete
 }
 
-[[ $# -gt 0 ]] || { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
-if [[ $1 == --prepare ]]; then
-  prepare
-  exit
-fi
+usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
+case ${1:-} in
+  -h | --help) usage; exit ;;
+  --prepare) prepare; exit ;;
+  '' | -*) usage >&2; exit 2 ;;
+esac
 [[ -e $libraries/libcuda.so.1 ]] || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
 CUDA_PATH=$(toolkit) || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
 export CUDA_PATH

@@ -7,7 +7,7 @@
 #
 # or in the repository, where it builds `bench` with FEATURES (default: none, so the processor).
 #
-#   --device cuda|wgpu|cpu   default cuda
+#   --device cuda|wgpu|cpu   default: the first of these that the program is built for
 #   --quick                  few steps of small models: whether all of it works at all
 #   --profile RECIPE         where the time of RECIPE goes, per kernel, instead of the check
 #   everything else          goes to `bench gpu`, such as --parts speed,torch --recipes olivia; with
@@ -15,15 +15,17 @@
 #   PYTHON                   a Python with PyTorch; python3 unless set
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
 say() { printf '%s\n' "gpu-check.sh: $*" >&2; }
 
-device=cuda
+device=''
 quick=''
 profile=''
 rest=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --device) device=${2:?--device needs a value}; shift 2 ;;
+    -h | --help) usage; exit ;;
     --quick) quick=1; shift ;;
     --profile) profile=${2:?--profile needs a recipe}; shift 2 ;;
     *) rest+=("$1"); shift ;;
@@ -81,6 +83,22 @@ for place in [*site.getsitepackages(), site.getusersitepackages()]:
 }
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+
+# A device that is built in and does not work is an error further below, and no reason to take another.
+built_for() {
+  local device said
+  for device in cuda wgpu; do
+    said=$("$bench" gpu-part devices --device "$device" --out "$scratch/devices.json" 2>&1) || true
+    [[ $said == *"built without $device"* ]] || { echo "$device"; return; }
+  done
+  echo cpu
+}
+[[ -f $bench && -x $bench ]] || { say "$bench is no program"; exit 2; }
+[[ -n $device ]] || device=$(built_for)
+if [[ -n $profile && $device == cpu ]]; then
+  say "--profile times the kernels of a GPU: build with FEATURES=cuda-nvrtc,tune or FEATURES=wgpu, or name a --device"
+  exit 2
+fi
 [[ $device != cuda ]] || libraries
 
 say "device $device on $(uname -n), $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo 'no nvidia-smi')"

@@ -14,6 +14,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' scripts/gpu-pack.sh; }
+case ${1:-} in
+  -h | --help) usage; exit ;;
+  -*) usage >&2; exit 2 ;;
+esac
+[[ $# -le 1 ]] || { usage >&2; exit 2; }
+
 features=${FEATURES:-cuda-nvrtc,tune}
 limit=${LIMIT_MIB:-40}
 target=${CARGO_TARGET_DIR:-target}

@@ -11,20 +11,32 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' scripts/kill-resume.sh; }
+fail() { printf 'kill-resume.sh: %s\n' "$*" >&2; exit "${code:-1}"; }
+
 times=20 nproc=2 seed=$$ settings=()
 while [[ $# -gt 0 ]]; do
   case $1 in
-    --times | --nproc | --seed) printf -v "${1#--}" %s "${2:?$1 wants a number}" && shift 2 ;;
+    -h | --help) usage; exit ;;
+    --times | --nproc | --seed)
+      [[ ${2:-} =~ ^[0-9]{1,9}$ ]] || code=2 fail "$1 wants a number, not '${2:-}'"
+      # Without leading zeros, which would make it octal.
+      printf -v "${1#--}" %s "$((10#$2))"
+      shift 2
+      ;;
+    -*) usage >&2; exit 2 ;;
     *=*) settings+=("$1") && shift ;;
-    *) printf 'kill-resume.sh: what is %s? See the first lines of this script.\n' "$1" >&2 && exit 2 ;;
+    *) usage >&2; exit 2 ;;
   esac
 done
+[[ $times -gt 0 && $nproc -gt 0 ]] || code=2 fail '--times and --nproc want at least 1'
 RANDOM=$seed
 
 if [[ -z ${TRAINER:-} ]]; then
   cargo build --release --quiet
   TRAINER=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/release/trainer
 fi
+[[ -f $TRAINER && -x $TRAINER ]] || code=2 fail "$TRAINER is no program: build it, or name another with TRAINER="
 folder=$(mktemp -d)
 # Brackets, so that the search does not find itself.
 mark="[/]${folder#/}/"

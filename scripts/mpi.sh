@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' scripts/mpi.sh; }
 fail() { printf 'mpi.sh: %s\n' "$*" >&2; exit 1; }
 
 # Debian names the programs of each library apart; elsewhere there is one, under the plain name.
@@ -62,5 +63,6 @@ case ${1:-} in
   list) list ;;
   build) build "${2:?which library}" "${3:?into which folder}" ;;
   test) run_tests "${2:?which library}" "${3:?of which folder}" ;;
-  *) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;;
+  -h | --help | help) usage ;;
+  *) usage >&2; exit 2 ;;
 esac

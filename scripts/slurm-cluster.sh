@@ -13,18 +13,24 @@
 #   slurm-cluster.sh status           says whether it runs
 #   slurm-cluster.sh stop             ends it and removes everything
 #
+#   BURN_DIST_CLUSTER   its folder, which must not be there before; /run/burn-dist-cluster unless set
+#
 # Nodes are called node1, node2, ...; each has 8 processors (as many as asked for, not as many as
 # there are), 2 GPUs that are only device files, and a /dev/shm of its own. The partition `main`
 # can be preempted by `urgent`: its jobs get SIGTERM, 10 seconds, and a new place in the queue.
 set -euo pipefail
 
 state=${BURN_DIST_CLUSTER:-/run/burn-dist-cluster}
+# Lies in the folder if this script has made it: nothing else is removed.
+marker=$state/made-by-slurm-cluster.sh
 prefix=bdist
 network=10.213.77
 
 packages=(slurm-wlm munge openmpi-bin libopenmpi-dev mpich libmpich-dev libclang-dev gcc iproute2)
 
 fail() { printf 'slurm-cluster.sh: %s\n' "$*" >&2; exit 1; }
+
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 
 as_root() { [[ $(id -u) -eq 0 ]] || fail "needs root: it makes network namespaces"; }
 
@@ -173,7 +179,9 @@ start() {
   done
   alive "$state/host-ctl.pid" && fail "the cluster runs already: $0 stop"
   stop
-  mkdir -p "$state"
+  mkdir -p "$(dirname "$state")"
+  mkdir "$state"
+  touch "$marker"
   chmod 755 "$state"
   mkdir -p "$state"/{log,ctld,spool,tmp,dev,munge}
   for ((number = 1; number <= count; number++)); do mkdir -p "$state"/{spool,tmp}/node$number; done
@@ -204,6 +212,8 @@ kill_all() {
 
 stop() {
   as_root
+  [[ ! -e $state || -f $marker ]] ||
+    fail "$state is not of this script's making, so it stays: remove it, or name another with BURN_DIST_CLUSTER="
   local name
   for name in $(ip netns list | awk '{ print $1 }' | grep "^$prefix-" || true); do
     kill_all "${name#"$prefix-"}"
@@ -213,24 +223,39 @@ stop() {
   rm -rf "$state"
 }
 
+# A node of the cluster.
+node() {
+  [[ -n ${1:-} ]] || fail "which node?"
+  [[ -f $state/nodes ]] || fail "the cluster does not run: $0 start"
+  nodes | grep -qx -- "$1" || fail "there is no node '$1'; there are: $(nodes | xargs)"
+  echo "$1"
+}
+
 command=${1:-help}
 [[ $# -eq 0 ]] || shift
 case $command in
   install) as_root; install_packages ;;
   start) start "$@" ;;
   stop) stop ;;
-  exec) as_root; inside ctl "$@" ;;
-  on) as_root; inside "$@" ;;
-  kill-node) as_root; kill_all "${1:?which node}" ;;
-  start-node) as_root; start_host "$1" slurmd -D -N "${1:?which node}" -f "$state/slurm.conf" ;;
-  cut) as_root; in_network ctl ip link set "to-${1:?which node}" down ;;
-  mend) as_root; in_network ctl ip link set "to-${1:?which node}" up ;;
+  exec | on | kill-node | start-node | cut | mend)
+    as_root
+    host=ctl
+    if [[ $command != exec ]]; then
+      host=$(node "$@")
+      shift
+    fi
+    case $command in
+      exec | on) [[ $# -gt 0 ]] || fail "which command?"; inside "$host" "$@" ;;
+      kill-node) kill_all "$host" ;;
+      start-node) start_host "$host" slurmd -D -N "$host" -f "$state/slurm.conf" ;;
+      cut) in_network ctl ip link set "to-$host" down ;;
+      mend) in_network ctl ip link set "to-$host" up ;;
+    esac
+    ;;
   status)
     alive "$state/host-ctl.pid" || { echo 'not running'; exit 1; }
     inside ctl sinfo
     ;;
-  *)
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-    [[ $command == help ]] || exit 2
-    ;;
+  help | -h | --help) usage ;;
+  *) usage >&2; exit 2 ;;
 esac

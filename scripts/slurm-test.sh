@@ -10,7 +10,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-folder=$(realpath "${1:?the folder with the programs}")
+usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' scripts/slurm-test.sh; }
+case ${1:-} in
+  -h | --help) usage; exit ;;
+  '' | -*) usage >&2; exit 2 ;;
+esac
+folder=$(realpath "$1")
+[[ -f $folder/trainer-plain && -x $folder/trainer-plain ]] ||
+  { printf 'slurm-test.sh: %s holds no program trainer-plain\n' "$folder" >&2; exit 2; }
 cluster=scripts/slurm-cluster.sh
 work=$(mktemp -d)
 # A key of its own for the secrets of the runs.

@@ -16,6 +16,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' scripts/test.sh
+  exit
+fi
+
 limit=${TEST_TIMEOUT_SECONDS:-600}
 gpu_build=${GPU_BUILD_SECONDS:-900}
 missing=()

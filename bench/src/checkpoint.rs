@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::error::BenchError;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::stats;
 use crate::table::{Table, number};
 use crate::training::process::Processes;
@@ -53,6 +53,7 @@ struct Row {
 /// # Errors
 /// When a training process fails or the results cannot be written.
 pub fn run(args: &CheckpointArgs) -> Result<(), BenchError> {
+    report::check(args.json.as_deref())?;
     let processes = Processes::new(args.model, args.batch.into())?;
     let steps = usize::from(args.every) * usize::from(args.checkpoints);
     let adamw = ["--optimizer", "adamw"].map(str::to_owned);

@@ -1,12 +1,17 @@
 //! The result file of a benchmark: one JSON object, complete or absent.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tempfile::NamedTempFile;
 
 use crate::error::BenchError;
 use crate::machine::Machine;
+
+/// Where results go that nobody gave a file for.
+const FOLDER: &str = "results";
 
 /// A benchmark's results and where they come from.
 #[derive(Debug, Serialize)]
@@ -53,15 +58,42 @@ impl<R: Serialize> Report<R> {
     /// # Errors
     /// When the folder or file cannot be written; a file that was there before is then unchanged.
     pub fn write(&self, path: Option<&Path>) -> Result<PathBuf, BenchError> {
-        let path = path.map_or_else(|| self.default_path(), Path::to_path_buf);
-        write(&path, self)?;
-        Ok(path)
+        match path {
+            Some(path) => write(path, self).map(|()| path.to_owned()),
+            None => self.write_new(Path::new(FOLDER)),
+        }
     }
 
-    fn default_path(&self) -> PathBuf {
+    /// Writes into a file that was not there: two reports may be of the same second.
+    fn write_new(&self, folder: &Path) -> Result<PathBuf, BenchError> {
         let moment = self.machine.date.replace([':', '-'], "");
-        Path::new("results").join(format!("{}-{moment}.json", self.benchmark))
+        let name = format!("{}-{moment}", self.benchmark);
+        let mut path = folder.join(format!("{name}.json"));
+        let mut file = temporary(&path, self)?;
+        for number in 2.. {
+            match file.persist_noclobber(&path) {
+                Ok(_) => break,
+                Err(error) if error.error.kind() == ErrorKind::AlreadyExists => file = error.file,
+                Err(error) => return Err(failed(&path, error.error)),
+            }
+            path = folder.join(format!("{name}-{number}.json"));
+        }
+        Ok(path)
     }
+}
+
+/// Finds out whether [`Report::write`] will be able to write, before anything is measured.
+///
+/// # Errors
+/// When it will not.
+pub fn check(path: Option<&Path>) -> Result<(), BenchError> {
+    let Some(path) = path else {
+        return temporary(&Path::new(FOLDER).join("report.json"), &()).map(drop);
+    };
+    if path.is_dir() {
+        return Err(failed(path, ErrorKind::IsADirectory.into()));
+    }
+    temporary(path, &()).map(drop)
 }
 
 /// Writes a value as JSON into a new file that takes the place of `path`; makes its folder.
@@ -69,19 +101,29 @@ impl<R: Serialize> Report<R> {
 /// # Errors
 /// When the folder or file cannot be written; a file that was there before is then unchanged.
 pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), BenchError> {
-    let failed = |source| BenchError::Write {
-        path: path.to_owned(),
-        source,
-    };
+    let file = temporary(path, value)?;
+    file.persist(path)
+        .map_err(|error| failed(path, error.error))?;
+    Ok(())
+}
+
+/// A file in the folder of `path`, which it makes, that holds the value.
+fn temporary<T: Serialize>(path: &Path, value: &T) -> Result<NamedTempFile, BenchError> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    std::fs::create_dir_all(folder).map_err(failed)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    serde_json::to_writer_pretty(&mut file, value).map_err(|error| failed(error.into()))?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    std::fs::create_dir_all(folder).map_err(|error| failed(path, error))?;
+    let mut file = NamedTempFile::new_in(folder).map_err(|error| failed(path, error))?;
+    serde_json::to_writer_pretty(&mut file, value).map_err(|error| failed(path, error.into()))?;
+    Ok(file)
+}
+
+fn failed(path: &Path, source: std::io::Error) -> BenchError {
+    BenchError::Write {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// Reads back what another process of this program wrote.
@@ -118,6 +160,34 @@ mod tests {
                 .as_str()
                 .is_some_and(|date| date.ends_with('Z'))
         );
+        Ok(())
+    }
+
+    #[test]
+    fn reports_of_the_same_second_have_files_of_their_own() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let folder = tempfile::tempdir()?;
+        let report = report();
+        let paths = [(); 3].map(|()| report.write_new(folder.path()));
+        let [first, second, third] = paths;
+        let (first, second, third) = (first?, second?, third?);
+        let stem = first.with_extension("");
+        assert_eq!(second, PathBuf::from(format!("{}-2.json", stem.display())));
+        assert_eq!(third, PathBuf::from(format!("{}-3.json", stem.display())));
+        assert_eq!(std::fs::read(first)?, std::fs::read(third)?);
+        assert_eq!(std::fs::read_dir(folder.path())?.count(), 3);
+        Ok(())
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_known_before() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("new/file.json");
+        check(Some(&file))?;
+        assert!(!file.exists(), "only looked");
+        check(Some(folder.path())).expect_err("a folder is no file");
+        std::fs::write(&file, "")?;
+        check(Some(&file.join("x.json"))).expect_err("a file is no folder");
         Ok(())
     }
 

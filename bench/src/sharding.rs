@@ -6,11 +6,11 @@ use burn_dist::parallel::{MemoryEstimate, Strategy};
 use serde::Serialize;
 
 use crate::error::BenchError;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::stats;
 use crate::table::{Table, number};
 use crate::training::process::Processes;
-use crate::training::workload::Workload;
+use crate::training::workload::{Optimizer, Workload};
 use crate::training::{Loop, Setting};
 
 const MIB: f64 = 1048576.0;
@@ -64,7 +64,7 @@ struct Row {
     formula_mib: Option<f64>,
     /// Median of each round.
     step_seconds: Vec<f64>,
-    /// Median over the rounds of the time of a step, as a multiple of that of `ddp`.
+    /// Median over the rounds of the time of a step, as a multiple of that of the same program's DDP.
     times_ddp: Option<f64>,
 }
 
@@ -73,7 +73,17 @@ struct Row {
 /// # Errors
 /// When a training process fails or the results cannot be written.
 pub fn run(args: &ShardingArgs) -> Result<(), BenchError> {
+    report::check(args.json.as_deref())?;
     let processes = Processes::new(args.model, args.batch.into())?.torch(args.torch.as_deref())?;
+    for &ranks in &args.ranks {
+        for strategy in Strategy::ALL {
+            processes.check_settings(
+                ranks.into(),
+                Optimizer::AdamW,
+                &sets(strategy.name(), &args.set),
+            )?;
+        }
+    }
     let mut rows = Vec::new();
     for &ranks in &args.ranks {
         rows.extend(measure(args, &processes, ranks.into())?);
@@ -90,6 +100,7 @@ pub fn run(args: &ShardingArgs) -> Result<(), BenchError> {
          the run is taken off"
             .to_owned(),
         "formula: parameters, gradients and optimizer state alone".to_owned(),
+        "x ddp: seconds per step as a multiple of those of the same program's DDP".to_owned(),
     ];
     rules.extend(args.set.iter().map(|set| format!("--set {set}")));
     let world = args.ranks.iter().map(|&ranks| ranks.into()).collect();
@@ -120,17 +131,26 @@ fn measure(
             row.take_turn(args, processes)?;
         }
     }
-    let ddp = rows[0].step_seconds.clone();
-    for row in &mut rows {
-        let ratios: Vec<f64> = row
-            .step_seconds
-            .iter()
-            .zip(&ddp)
-            .map(|(own, ddp)| own / ddp)
-            .collect();
-        row.times_ddp = stats::median(&ratios);
-    }
+    compare(&mut rows);
     Ok(rows)
+}
+
+/// Compares every strategy with the DDP of the same program.
+fn compare(rows: &mut [Row]) {
+    for by in [Loop::Trainer, Loop::PyTorch] {
+        let is_ddp = |row: &&Row| row.by == by && row.strategy == "ddp";
+        let ddp = rows.iter().find(is_ddp);
+        let ddp = ddp.map_or_else(Vec::new, |row| row.step_seconds.clone());
+        for row in rows.iter_mut().filter(|row| row.by == by) {
+            let ratios: Vec<f64> = row
+                .step_seconds
+                .iter()
+                .zip(&ddp)
+                .map(|(own, ddp)| own / ddp)
+                .collect();
+            row.times_ddp = stats::median(&ratios);
+        }
+    }
 }
 
 impl Row {
@@ -158,9 +178,8 @@ impl Row {
         if self.by == Loop::PyTorch {
             more.extend(["--strategy".to_owned(), self.strategy.to_owned()]);
         } else {
-            let strategy = format!("parallel.strategy={}", self.strategy);
-            for set in std::iter::once(&strategy).chain(&args.set) {
-                more.extend(["--set".to_owned(), set.clone()]);
+            for set in sets(self.strategy, &args.set) {
+                more.extend(["--set".to_owned(), set]);
             }
         }
         let (seconds, taken) = processes.seconds_and_memory(setting, args.steps.into(), &more)?;
@@ -173,6 +192,14 @@ impl Row {
         self.above_start_mib.extend(above);
         Ok(())
     }
+}
+
+/// The settings of the trainer under a strategy.
+fn sets(strategy: &str, more: &[String]) -> Vec<String> {
+    let strategy = format!("parallel.strategy={strategy}");
+    std::iter::once(strategy)
+        .chain(more.iter().cloned())
+        .collect()
 }
 
 fn table(rows: &[Row]) -> Table {
@@ -199,4 +226,26 @@ fn table(rows: &[Row]) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_program_is_compared_with_its_own_ddp() {
+        let row = |strategy, by, seconds: &[f64]| Row {
+            step_seconds: seconds.to_vec(),
+            ..Row::new(2, strategy, by)
+        };
+        let mut rows = [
+            row("ddp", Loop::Trainer, &[1.0, 2.0]),
+            row("zero-3", Loop::Trainer, &[1.5, 3.0]),
+            row("ddp", Loop::PyTorch, &[4.0, 8.0]),
+            row("fsdp2", Loop::PyTorch, &[5.0, 10.0]),
+        ];
+        compare(&mut rows);
+        let times = rows.map(|row| row.times_ddp);
+        assert_eq!(times, [Some(1.0), Some(1.5), Some(1.0), Some(1.25)]);
+    }
 }

@@ -4,7 +4,8 @@
     python3 bench/torch/train.py --recipe olivia --precision bf16 --batch 256 --steps 50
 
 Writes one JSON object to stdout. Convolutions use channels-last memory, attention PyTorch's fused
-kernel, f32 the TensorFloat-32 that `--tf32` allows.
+kernel, f32 the TensorFloat-32 that `--tf32` allows. As in the trainer, the loss of every step is read when
+the device has been given the next one, and that ends the step; the last is read when the device is done.
 """
 
 import argparse
@@ -84,20 +85,40 @@ def main():
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        return loss.item()
+        return start_reading(loss.detach())
 
-    for _ in range(args.warm_up):
-        step()
+    def start_reading(loss):
+        """Copies the loss behind the step; gives what waits for it."""
+        if device.type != "cuda":
+            return loss.item
+        host = torch.empty((), pin_memory=True)
+        host.copy_(loss, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+
+        def read():
+            copied.synchronize()
+            return host.item()
+
+        return read
+
     wait()
-    seconds = []
-    for _ in range(args.steps):
-        begin = time.perf_counter()
-        loss = step()
-        wait()
-        seconds.append(time.perf_counter() - begin)
+    ended = [time.perf_counter()]
+    before = None
+    for _ in range(args.warm_up + args.steps):
+        read = step()
+        if before:
+            before()
+            ended.append(time.perf_counter())
+        before = read
+    loss = before()
+    ended.append(time.perf_counter())
+    ended = ended[args.warm_up :]
+    seconds = [end - begin for begin, end in zip(ended, ended[1:])]
     memory = torch.cuda.max_memory_reserved() / 2**20 if device.type == "cuda" else None
     result = {
-        "images_per_second": args.batch / statistics.median(seconds),
+        "images_per_second": args.batch * len(seconds) / sum(seconds),
+        "median_images_per_second": args.batch / statistics.median(seconds),
         "memory_mib": memory,
         "loss": loss,
         "torch": torch.__version__,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The models of `bench training` and `bench sharding` in PyTorch, trained alike: SGD with momentum or
 AdamW, the loss of every step is read, images that are in memory. Started by the benchmark; writes the
-seconds of each step, those of the slowest rank where there are several, as a JSON list, and what
-memory each rank took, as the trainer's processes do.
+seconds of each step, a JSON list of every rank's own list, and what memory each rank took, as the
+trainer's processes do.
 """
 
 import argparse
@@ -179,17 +179,17 @@ def train(rank, args):
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - begin)
+    ranks = [seconds]
     if distributed:
-        slowest = torch.tensor(seconds)
-        distributed.all_reduce(slowest, distributed.ReduceOp.MAX)
-        seconds = slowest.tolist()
+        ranks = [None] * args.ranks
+        distributed.all_gather_object(ranks, seconds)
         distributed.destroy_process_group()
     if args.memory:
         with open(f"{args.memory}/memory-{rank}.json", "w", encoding="utf-8") as file:
             json.dump({"start_mib": start_mib, "peak_mib": resident("VmHWM:")}, file)
     if rank == 0:
         with open(args.out, "w", encoding="utf-8") as file:
-            json.dump(seconds, file)
+            json.dump(ranks, file)
 
 
 def main():

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
 use crate::regime::ping_pong_ns;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::size::Size;
 use crate::stats;
 use crate::table::{Table, number};
@@ -155,6 +155,7 @@ struct Row {
 /// When our own ranks fail, a sum is wrong or the results cannot be written. A missing MPI is named
 /// and left out.
 pub fn run(args: &CollectivesArgs) -> Result<(), BenchError> {
+    report::check(args.json.as_deref())?;
     let ours = Ours::new()?;
     let mpi = if args.mpi { found_mpi() } else { None };
     let rounds = usize::from(args.rounds);

@@ -20,7 +20,7 @@ const SHOWN_OF_PANIC: usize = 40;
 /// What a part leaves in its file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Left {
-    pub good: bool,
+    pub good: Option<bool>,
     pub words: String,
     pub values: Value,
 }

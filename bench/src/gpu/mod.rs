@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::BenchError;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::table::Table;
 use child::Child;
 
@@ -130,8 +130,8 @@ display_as_value!(Part, Precision, speed::Recipe);
 pub(crate) struct Row {
     part: Part,
     what: String,
-    /// Whether it is as it should be.
-    good: bool,
+    /// Whether it is as it should be; none if that was not found out.
+    good: Option<bool>,
     /// In words.
     words: String,
     /// The numbers.
@@ -143,7 +143,7 @@ impl Row {
     pub(crate) fn new(part: Part, what: impl Into<String>, outcome: Result<Found, String>) -> Self {
         let (good, words, values) = match outcome {
             Ok(found) => (found.good, found.words, found.values),
-            Err(reason) => (false, reason, Value::Null),
+            Err(reason) => (Some(false), reason, Value::Null),
         };
         Self {
             part,
@@ -157,7 +157,8 @@ impl Row {
 
 /// What a part found out.
 pub(crate) struct Found {
-    pub good: bool,
+    /// None: not found out, and the words say why.
+    pub good: Option<bool>,
     pub words: String,
     pub values: Value,
 }
@@ -167,6 +168,8 @@ pub(crate) struct Check<'a> {
     pub args: &'a GpuArgs,
     pub child: Child,
     pub rows: Vec<Row>,
+    /// Where the results are, once some are written.
+    path: Option<PathBuf>,
 }
 
 /// Runs the sub-command.
@@ -174,15 +177,13 @@ pub(crate) struct Check<'a> {
 /// # Errors
 /// When results cannot be written, or anything was not as it should be.
 pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
+    report::check(args.json.as_deref())?;
     let mut check = Check {
         args,
         child: Child::new(args.limit)?,
         rows: Vec::new(),
+        path: args.json.clone(),
     };
-    let path = args.json.clone().unwrap_or_else(|| {
-        let moment = crate::machine::Machine::here().date.replace([':', '-'], "");
-        PathBuf::from(format!("results/gpu-{moment}.json"))
-    });
     for part in &args.parts {
         eprintln!("gpu: {part}");
         let before = check.rows.len();
@@ -192,19 +193,31 @@ pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
             Part::Memory => check.simple(*part, "memory"),
             Part::Parity => check.parity(),
             Part::Ranks => check.ranks(),
-            Part::Speed => check.speed(&path)?,
-            Part::Torch => check.torch(&path)?,
+            Part::Speed => check.speed()?,
+            Part::Torch => check.torch()?,
         }
         // Those that take long have told already.
         let told = matches!(part, Part::Speed | Part::Torch);
         for row in check.rows.iter().skip(before).filter(|_| !told) {
             eprintln!("gpu:   {}: {}", row.what, row.words);
         }
-        check.write(&path)?;
+        check.write()?;
+        let failed = check.rows.iter().any(|row| row.good == Some(false));
+        if *part == Part::Devices && failed {
+            eprintln!("gpu: without the device there is nothing else to check");
+            break;
+        }
     }
     println!("{}", check.table());
-    eprintln!("results in {}", path.display());
-    match check.rows.iter().filter(|row| !row.good).count() {
+    if let Some(path) = &check.path {
+        eprintln!("results in {}", path.display());
+    }
+    match check
+        .rows
+        .iter()
+        .filter(|row| row.good == Some(false))
+        .count()
+    {
         0 => Ok(()),
         bad => Err(BenchError::Gpu { bad }),
     }
@@ -212,10 +225,13 @@ pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
 
 impl Check<'_> {
     /// Writes what is known so far.
-    pub(crate) fn write(&self, path: &std::path::Path) -> Result<(), BenchError> {
+    pub(crate) fn write(&mut self) -> Result<(), BenchError> {
         let protocol = vec![
             "every row in a process of its own; images per second through the trainer, its \
-             metrics and hooks included, median over the counted steps"
+             metrics and hooks included, over the time of all counted steps"
+                .to_owned(),
+            "a step ends when its loss is read, which the trainer and PyTorch's script both do when \
+             the device has the next step to do"
                 .to_owned(),
             format!(
                 "batch {}, {} steps counted after {}, SGD with momentum, generated images that lie \
@@ -224,7 +240,7 @@ impl Check<'_> {
             ),
         ];
         let report = Report::new("gpu", vec![1, 2], protocol, &self.rows);
-        report.write(Some(path))?;
+        self.path = Some(report.write(self.path.as_deref())?);
         Ok(())
     }
 
@@ -267,7 +283,11 @@ impl Check<'_> {
     fn table(&self) -> Table {
         let mut table = Table::new(["part", "what", "", "result"]);
         for row in &self.rows {
-            let mark = if row.good { "ok" } else { "FAILED" };
+            let mark = match row.good {
+                Some(true) => "ok",
+                Some(false) => "FAILED",
+                None => "skipped",
+            };
             let mut lines = row.words.lines();
             let first = lines.next().unwrap_or_default().to_owned();
             let part = row.part.to_string();

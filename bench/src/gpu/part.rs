@@ -47,6 +47,11 @@ pub struct PartArgs {
 pub fn run(args: &PartArgs) -> Result<(), BenchError> {
     let chosen = World::single().choose_device(args.device)?;
     let left = match args.name.as_str() {
+        "nccl" if chosen.cuda.is_none() => Left {
+            good: None,
+            words: format!("NCCL is for CUDA devices, not for {}", chosen.name),
+            values: Value::Null,
+        },
         "nccl" => nccl(&chosen)?,
         "memory" => memory(args, &chosen.device)?,
         "parity" => parity::run(
@@ -72,7 +77,7 @@ fn devices(chosen: &ChosenDevice) -> Left {
         chosen.reason
     );
     Left {
-        good: true,
+        good: Some(true),
         words,
         values: json!({
             "devices": lines,
@@ -87,7 +92,7 @@ fn devices(chosen: &ChosenDevice) -> Left {
 fn nccl(chosen: &ChosenDevice) -> Result<Left, BenchError> {
     let version = burn_dist::nccl::self_test(&chosen.device)?;
     Ok(Left {
-        good: true,
+        good: Some(true),
         words: format!("NCCL {version}: every collective right in a world of one rank"),
         values: json!({ "version": version }),
     })
@@ -96,7 +101,7 @@ fn nccl(chosen: &ChosenDevice) -> Result<Left, BenchError> {
 #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
 fn nccl(_chosen: &ChosenDevice) -> Result<Left, BenchError> {
     Ok(Left {
-        good: false,
+        good: Some(false),
         words: "this program is built without cuda, or with fusion".to_owned(),
         values: Value::Null,
     })
@@ -127,7 +132,7 @@ fn memory(args: &PartArgs, device: &Device) -> Result<Left, BenchError> {
         looks.first().copied().zip(looks.last().copied())
     else {
         return Ok(Left {
-            good: true,
+            good: None,
             words: "this device does not say what it reserves".to_owned(),
             values: Value::Null,
         });
@@ -135,7 +140,7 @@ fn memory(args: &PartArgs, device: &Device) -> Result<Left, BenchError> {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let good = last <= first + first / 100;
     Ok(Left {
-        good,
+        good: Some(good),
         words: format!(
             "{:.1} MiB reserved after {first_step} steps, {:.1} after {last_step}{}",
             mib(first),

@@ -35,7 +35,7 @@ impl Check<'_> {
         });
         let learns = one.last() < one.first();
         Ok(Found {
-            good: worst <= TOLERATED && learns,
+            good: Some(worst <= TOLERATED && learns),
             words: format!(
                 "losses of {STEPS} steps differ by up to {worst:.1e} (tolerated {TOLERATED:.0e}), \
                  from {:.3} to {:.3}",

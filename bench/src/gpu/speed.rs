@@ -46,13 +46,13 @@ impl Check<'_> {
             .collect()
     }
 
-    pub(super) fn speed(&mut self, path: &Path) -> Result<(), BenchError> {
+    pub(super) fn speed(&mut self) -> Result<(), BenchError> {
         for (recipe, precision) in self.cells() {
             let found = self.train(recipe, precision);
             let row = Row::new(Part::Speed, format!("{recipe} {precision}"), found);
             eprintln!("gpu:   {}: {}", row.what, row.words);
             self.rows.push(row);
-            self.write(path)?;
+            self.write()?;
         }
         Ok(())
     }
@@ -80,20 +80,22 @@ impl Check<'_> {
             .arg("--out")
             .arg(&out);
         self.child.finish(command)?;
-        let mut seconds: Vec<f64> = report::read(&out).map_err(|error| error.to_string())?;
+        let [mut seconds]: [Vec<f64>; 1] = report::read(&out).map_err(|error| error.to_string())?;
         let counted = seconds.split_off(warm_up.min(seconds.len()));
         let median = stats::median(&counted).ok_or("no step was counted")?;
+        let total: f64 = counted.iter().sum();
         let taken: Taken =
             report::read(&Taken::file(folder, 0)).map_err(|error| error.to_string())?;
-        let rate = batch as f64 / median;
+        let rate = (counted.len() * batch) as f64 / total;
         let memory = taken
             .device_mib
             .map_or_else(String::new, |mib| format!(", {mib:.0} MiB on the device"));
         Ok(Found {
-            good: true,
+            good: Some(true),
             words: format!("{rate:.0} images/s{memory}"),
             values: json!({
                 "images_per_second": rate,
+                "median_images_per_second": batch as f64 / median,
                 "memory_mib": taken.device_mib,
                 "seconds": counted,
             }),
@@ -101,12 +103,12 @@ impl Check<'_> {
     }
 
     /// The same cells with PyTorch, and what we reach of it.
-    pub(super) fn torch(&mut self, path: &Path) -> Result<(), BenchError> {
+    pub(super) fn torch(&mut self) -> Result<(), BenchError> {
         let python = match self.python() {
             Ok(python) => python,
             Err(reason) => {
                 let found = Found {
-                    good: true,
+                    good: None,
                     words: format!("not compared: {reason}"),
                     values: Value::Null,
                 };
@@ -119,7 +121,7 @@ impl Check<'_> {
             let row = Row::new(Part::Torch, format!("{recipe} {precision}"), found);
             eprintln!("gpu:   {}: {}", row.what, row.words);
             self.rows.push(row);
-            self.write(path)?;
+            self.write()?;
         }
         Ok(())
     }
@@ -185,14 +187,21 @@ impl Check<'_> {
         };
         let share = |ratio: Option<f64>| ratio.map_or("?".to_owned(), |r| format!("{r:.2}"));
         let (speed, memory) = (of("images_per_second"), of("memory_mib"));
+        let median = of("median_images_per_second");
         Ok(Found {
-            good: true,
+            good: Some(true),
             words: format!(
-                "{rate:.0} images/s; ours / PyTorch's: speed {}, memory {}",
+                "{rate:.0} images/s; ours / PyTorch's: speed {} (of medians {}), memory {}",
                 share(speed),
+                share(median),
                 share(memory)
             ),
-            values: json!({ "torch": values, "speed_ratio": speed, "memory_ratio": memory }),
+            values: json!({
+                "torch": values,
+                "speed_ratio": speed,
+                "median_ratio": median,
+                "memory_ratio": memory,
+            }),
         })
     }
 }

@@ -12,7 +12,7 @@ use datasets::{Augment, Dataset, ImageShape, Loader, TrainSampler};
 use serde::Serialize;
 
 use crate::error::BenchError;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::stats;
 use crate::table::{Table, number};
 use images::Images;
@@ -127,6 +127,7 @@ struct Results {
 /// # Errors
 /// When the loader fails or the results cannot be written.
 pub fn run(args: &LoaderArgs) -> Result<(), BenchError> {
+    report::check(args.json.as_deref())?;
     let bench = Bench::new(args)?;
     let mut python = Reference::new(args);
     let mut results = Results {

@@ -40,7 +40,7 @@ pub struct BareArgs {
     /// Further settings of the configuration.
     #[arg(long)]
     set: Vec<String>,
-    /// File for the seconds of each step, as a JSON list.
+    /// File for the seconds of each step: a JSON list with the list of this one rank.
     #[arg(long)]
     out: PathBuf,
 }
@@ -76,7 +76,7 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
             && config.train.kernels != KernelsName::Burn,
     };
     let seconds = model::build(&config.model, data.as_ref(), &device, bare)?;
-    report::write(&args.out, &seconds)
+    report::write(&args.out, &[seconds])
 }
 
 /// The loop, for a model of any type.

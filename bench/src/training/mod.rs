@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::error::BenchError;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::stats;
 use crate::table::{Table, number};
 use process::Processes;
-use workload::Workload;
+use workload::{Optimizer, Workload};
 
 // Both loops train alike.
 const SEED: u64 = 1;
@@ -171,9 +171,13 @@ struct Results {
 /// # Errors
 /// When a training process fails or the results cannot be written.
 pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
-    let processes = Processes::new(args.model, args.batch.into())?
-        .settings(args.precision, &args.set)
-        .torch(args.torch.as_deref())?;
+    report::check(args.json.as_deref())?;
+    let processes =
+        Processes::new(args.model, args.batch.into())?.settings(args.precision, &args.set);
+    for ranks in [1, 2] {
+        processes.check_settings(ranks, Optimizer::Sgd, &args.set)?;
+    }
+    let processes = processes.torch(args.torch.as_deref())?;
     let steps = steps_in(args.seconds, &processes)?;
     let settings = match args.torch {
         Some(_) => &WITH_TORCH[..],
@@ -232,7 +236,10 @@ fn rules(args: &TrainingArgs, steps: usize) -> Vec<String> {
         "trainer: generated images through its loader, one line of metrics per step; bare: images \
          that are in memory, Burn's optimizer, no loader, no hooks"
             .to_owned(),
-        "PyTorch: the bare loop, channels last for convolutions; ranks through DDP with gloo"
+        "PyTorch: the bare loop in eager mode, channels last for convolutions; ranks through DDP \
+         with gloo"
+            .to_owned(),
+        "seconds of several ranks: those of the rank that took longest for all counted steps"
             .to_owned(),
         format!(
             "{} rounds in which all settings take turns, each in processes of its own with \

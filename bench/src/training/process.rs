@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use clap::ValueEnum;
 
 use super::trained::Taken;
-use super::workload::Workload;
-use super::{Loop, Precision, Setting, WARM_UP, bare, trained};
+use super::workload::{Optimizer, Sizes, Workload};
+use super::{Loop, Precision, Setting, TORCH_2, WARM_UP, bare, trained};
 use crate::error::BenchError;
 use crate::report;
 
@@ -62,10 +62,10 @@ impl Processes {
         self
     }
 
-    /// The same with a Python that has PyTorch.
+    /// The same with a Python that has PyTorch, which is tried out: now, and not after the first measurements.
     ///
     /// # Errors
-    /// When the script cannot be written.
+    /// When the script cannot be written, or the Python has no PyTorch, or the script not this model.
     pub fn torch(mut self, python: Option<&Path>) -> Result<Self, BenchError> {
         if let Some(python) = python {
             let path = self.folder.path().join("training.py");
@@ -75,8 +75,29 @@ impl Processes {
             };
             std::fs::write(&path, TORCH).map_err(write)?;
             self.torch = Some((python.to_owned(), path));
+            self.seconds(TORCH_2, 0, &[])?;
         }
         Ok(self)
+    }
+
+    /// Whether the trainer takes further settings, for a number of ranks.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn check_settings(
+        &self,
+        ranks: usize,
+        optimizer: Optimizer,
+        sets: &[String],
+    ) -> Result<(), BenchError> {
+        let sizes = Sizes {
+            batch: self.batch * ranks,
+            train: self.batch * ranks,
+            test: ranks,
+        };
+        let loaded = self.model.config_with(sizes, optimizer, sets)?;
+        loaded.batching(ranks)?;
+        Ok(loaded.check_sharding(ranks)?)
     }
 
     /// Images per rank and step.
@@ -171,9 +192,20 @@ impl Processes {
         }
         command.args(more);
         finish(&mut command)?;
-        let mut seconds: Vec<f64> = report::read(&out)?;
-        Ok(seconds.split_off(WARM_UP.min(seconds.len())))
+        Ok(slowest(report::read(&out)?))
     }
+}
+
+/// The counted steps of the rank that took longest for all of them. The same for all loops: the sum of each step's
+/// slowest rank would be longer than any rank takes.
+fn slowest(ranks: Vec<Vec<f64>>) -> Vec<f64> {
+    let counted = ranks
+        .into_iter()
+        .map(|mut seconds| seconds.split_off(WARM_UP.min(seconds.len())));
+    let total = |seconds: &Vec<f64>| seconds.iter().sum::<f64>();
+    counted
+        .max_by(|a, b| total(a).total_cmp(&total(b)))
+        .unwrap_or_default()
 }
 
 /// Runs a process to its end; what it writes is shown only if it fails.
@@ -194,4 +226,17 @@ fn finish(command: &mut Command) -> Result<(), BenchError> {
         status: output.status,
         output: shown.unwrap_or_default().join("\n"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_rank_is_that_of_all_counted_steps() {
+        let quick = vec![9.0, 9.0, 9.0, 1.0, 3.0];
+        let slow = vec![1.0, 1.0, 1.0, 3.0, 2.0];
+        assert_eq!(slowest(vec![quick, slow]), [3.0, 2.0]);
+        assert_eq!(slowest(vec![vec![1.0]]), [0.0; 0]);
+    }
 }

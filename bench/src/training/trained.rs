@@ -1,11 +1,11 @@
 //! The trainer's own loop, through its library, in processes of its own.
 //!
-//! The first process starts the ranks where there is more than one, and reads the seconds of each
-//! step from the metrics that they leave.
+//! The first process starts the ranks where there is more than one, and gathers the seconds of each
+//! step that they leave.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burn_dist::device::reserved;
@@ -13,6 +13,7 @@ use burn_dist::launch::LocalLauncher;
 use burn_dist::world::{Launch, World};
 use serde::{Deserialize, Serialize};
 use trainer::callback::{Action, Callback, CallbackError};
+use trainer::config::Loaded;
 use trainer::metrics::TrainLine;
 use trainer::{Trainer, metrics};
 
@@ -44,7 +45,7 @@ pub struct TrainedArgs {
     /// Further settings of the configuration.
     #[arg(long)]
     set: Vec<String>,
-    /// File for the seconds of each step, as a JSON list.
+    /// File for the seconds of each step: a JSON list of every rank's own list.
     #[arg(long)]
     out: PathBuf,
     /// File for the loss of every step.
@@ -81,7 +82,14 @@ pub fn run(args: &TrainedArgs) -> Result<(), BenchError> {
         let losses = lines(&run_dir)?.into_iter().filter_map(|line| line.loss);
         report::write(file, &losses.collect::<Vec<f64>>())?;
     }
-    report::write(&args.out, &seconds(&run_dir, args.batch)?)
+    let seconds = (0..args.ranks).map(|rank| report::read(&seconds_file(&run_dir, rank)));
+    let seconds: Vec<Vec<f64>> = seconds.collect::<Result<_, _>>()?;
+    report::write(&args.out, &seconds)
+}
+
+/// Where a rank leaves the seconds of its steps: beside the folder of the run.
+fn seconds_file(run_dir: &Path, rank: usize) -> PathBuf {
+    run_dir.with_file_name(format!("seconds-{rank}.json"))
 }
 
 fn start_ranks(ranks: usize, run_dir: &Path) -> Result<(), BenchError> {
@@ -106,14 +114,33 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
         sets.push(format!("train.max_steps={}", args.steps));
     }
     let loaded = args.model.config_with(sizes, args.optimizer, &sets)?;
+    let seconds = Arc::new(Mutex::new(Vec::new()));
+    let clock = Clock {
+        batch: args.batch,
+        seconds: seconds.clone(),
+    };
+    let trainer = Trainer::new(&loaded, world)
+        .run_dir(run_dir)
+        .callback(clock);
+    run_and_watch(args, world, &loaded, trainer)?;
+    let seconds = seconds.lock().unwrap_or_else(PoisonError::into_inner);
+    report::write(&seconds_file(run_dir, world.rank()), &*seconds)
+}
+
+/// Trains, and leaves what memory that took if anybody wants to know.
+fn run_and_watch(
+    args: &TrainedArgs,
+    world: &World,
+    loaded: &Loaded,
+    trainer: Trainer<'_>,
+) -> Result<(), BenchError> {
     let before = Memory::now();
-    let trainer = Trainer::new(&loaded, world).run_dir(run_dir);
     let Some(folder) = &args.memory else {
         trainer.run()?;
         return Ok(());
     };
     let most = Arc::new(AtomicU64::new(0));
-    match device_of(&loaded, world) {
+    match device_of(loaded, world) {
         Some(device) => {
             let most = most.clone();
             trainer.callback(Peak { device, most }).run()?
@@ -133,9 +160,25 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
 }
 
 /// The device of a training.
-fn device_of(loaded: &trainer::config::Loaded, world: &World) -> Option<Device> {
+fn device_of(loaded: &Loaded, world: &World) -> Option<Device> {
     let wanted = loaded.config.train.device.to_string().parse().ok()?;
     Some(world.choose_device(wanted).ok()?.device)
+}
+
+/// Keeps the seconds from the end of one step to the end of the next, the first from the epoch's begin. A step ends on
+/// this rank when its loss is read, which is when the device is done with it.
+struct Clock {
+    /// Images per step over all ranks.
+    batch: usize,
+    seconds: Arc<Mutex<Vec<f64>>>,
+}
+
+impl Callback for Clock {
+    fn on_step(&mut self, step: &TrainLine) -> Result<Action, CallbackError> {
+        let mut seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
+        seconds.push(self.batch as f64 / step.images_per_second);
+        Ok(Action::Continue)
+    }
 }
 
 /// Looks after every step at what a device has taken from its driver: pools may give some of it back.
@@ -196,16 +239,7 @@ impl Memory {
 #[derive(Deserialize)]
 struct Line {
     kind: String,
-    images_per_second: Option<f64>,
     loss: Option<f64>,
-}
-
-/// Seconds from the end of one step to the end of the next, the first from the epoch's begin.
-fn seconds(run_dir: &Path, batch: usize) -> Result<Vec<f64>, BenchError> {
-    let rates = lines(run_dir)?
-        .into_iter()
-        .filter_map(|line| line.images_per_second);
-    Ok(rates.map(|rate| batch as f64 / rate).collect())
 }
 
 /// What the metrics say of each step.
@@ -231,16 +265,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_come_from_the_lines_of_steps() -> Result<(), Box<dyn std::error::Error>> {
+    fn losses_come_from_the_lines_of_steps() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let lines = "{\"kind\":\"train\",\"step\":1,\"images_per_second\":128.0}\n\
-                     {\"kind\":\"eval\",\"accuracy\":0.5}\n\
-                     {\"kind\":\"train\",\"step\":2,\"images_per_second\":32.0}\n";
-        std::fs::write(folder.path().join(metrics::FILE), lines)?;
-        assert_eq!(seconds(folder.path(), 64)?, [0.5, 2.0]);
+        let text = "{\"kind\":\"train\",\"step\":1,\"loss\":2.5}\n\
+                    {\"kind\":\"eval\",\"loss\":0.5}\n\
+                    {\"kind\":\"train\",\"step\":2,\"loss\":2.0}\n";
+        std::fs::write(folder.path().join(metrics::FILE), text)?;
+        let losses: Vec<_> = lines(folder.path())?.iter().map(|line| line.loss).collect();
+        assert_eq!(losses, [Some(2.5), Some(2.0)]);
         std::fs::write(folder.path().join(metrics::FILE), "{")?;
         assert!(matches!(
-            seconds(folder.path(), 64),
+            lines(folder.path()),
             Err(BenchError::Unread { .. })
         ));
         Ok(())
