@@ -87,6 +87,14 @@ pub enum TrainError {
     /// A checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] burn_dist::checkpoint::CheckpointError),
+    /// The last state of a run could not be written.
+    #[error("the state after step {steps} was not saved: {end}")]
+    NotSaved {
+        /// Steps of the run.
+        steps: u64,
+        /// What that means, and what to do.
+        end: &'static str,
+    },
     /// The run folder cannot be made or written.
     #[error("cannot write the run folder, at {}: {error}", path.display())]
     RunDir {
@@ -128,6 +136,7 @@ impl TrainError {
             Self::Diverged { .. }
                 | Self::ConfigDiffers { .. }
                 | Self::Resume(_)
+                | Self::NotSaved { .. }
                 | Self::Parallel(ParallelError::LossScale(_))
         )
     }

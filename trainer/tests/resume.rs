@@ -445,6 +445,42 @@ fn checkpoints_that_cannot_be_written_do_not_end_the_run() {
     assert!(run.dir().join("checkpoints/step-0000000018").is_dir());
 }
 
+#[test]
+fn a_run_whose_last_state_cannot_be_written_has_failed() {
+    for nproc in [1, 2] {
+        // A file lies where each of the first checkpoints should.
+        let in_the_way = |run: &Run, steps: &[u64]| {
+            let folder = run.dir().join("checkpoints");
+            fs::create_dir_all(&folder).unwrap();
+            for step in steps {
+                fs::write(folder.join(format!("step-{step:010}")), "a file").unwrap();
+            }
+        };
+        let ended = Run::new(&["train.epochs=1"]);
+        in_the_way(&ended, &[20]);
+        let failed = ended.trial(nproc, &[]).run();
+        failed.assert_code(1).assert_nobody_left();
+        failed.assert_stderr(&["step 20 was not saved: the run has ended", "--resume auto"]);
+        // Who starts it again for as long as it says 75 must not do so for ever.
+        let paused = Run::new(&["checkpoint.every_steps=0", "train.max_minutes=1e-9"]);
+        in_the_way(&paused, &[1, 2, 3, 4, 5]);
+        let failed = paused.trial(nproc, &[]).run();
+        failed.assert_code(1).assert_nobody_left();
+        failed.assert_stderr(&["was not saved: the run was to stop here"]);
+        assert!(
+            !failed.stdout.contains("--resume auto"),
+            "{}",
+            failed.stdout
+        );
+        // Nor where there can be no folder at all.
+        fs::remove_dir_all(paused.dir()).unwrap();
+        fs::create_dir(paused.dir()).unwrap();
+        fs::write(paused.dir().join("checkpoints"), "a file").unwrap();
+        let failed = paused.trial(nproc, &[]).run();
+        failed.assert_code(1).assert_stderr(&["checkpoints"]);
+    }
+}
+
 /// A small file system of its own; gone when dropped.
 struct SmallDisk(TempDir);
 
@@ -474,7 +510,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
-    // Room for some of the twenty checkpoints, and for all numbers, which are few.
+    // Room for some of the checkpoints, but not the last, and for all numbers, which are few.
     let Some(disk) = SmallDisk::mount("2200k") else {
         return;
     };
@@ -482,12 +518,17 @@ fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
     let mut run = Run::new(&settings);
     let whole = checksum(&run.finish(2, &[]));
     run.at = Some(disk.0.path().join("run"));
-    let finished = run.finish(2, &[]);
-    finished.assert_stderr(&[
-        "a checkpoint was not written, the run goes on",
-        "No space left",
-    ]);
+    let finished = run.trial(2, &[]).run();
+    finished
+        .assert_code(1)
+        .assert_nobody_left()
+        .assert_stderr(&[
+            "a checkpoint was not written, the run goes on",
+            "No space left",
+            "the state after step 60 was not saved: the run has ended, but the model",
+        ]);
     assert_eq!(checksum(&finished), whole);
+    assert_eq!(finished.stderr.matches("was not saved").count(), 1);
     let left = run.checkpoints();
     assert!(!left.is_empty() && left.len() < 20, "{left:?}");
     let unfinished = |path: &&PathBuf| path.to_string_lossy().contains(".writing-");

@@ -64,8 +64,8 @@ impl<M: ImageClassifier> Training<'_, M> {
                 end = Some(End::Complete);
             }
         };
-        self.save_end(&end)?;
-        let summary = self.summary(end)?;
+        let saved = self.save_end(&end)?;
+        let summary = self.summary(end, saved)?;
         for callback in &mut self.callbacks {
             callback.on_end(&summary).map_err(failed)?;
         }
@@ -325,24 +325,26 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(())
     }
 
-    /// Saves the last state, and waits until everything is written.
-    fn save_end(&mut self, end: &End) -> Result<(), TrainError> {
+    /// Saves the last state, and waits until everything is written. Gives whether it was, and true
+    /// where nobody wanted it to be.
+    fn save_end(&mut self, end: &End) -> Result<bool, TrainError> {
         // Who is to be continued needs a checkpoint, even if nobody wanted any.
         if matches!(end, End::Paused(_)) && self.checkpoints.is_none() {
             let (session, folder) = (self.session, self.run_dir.as_deref());
-            self.checkpoints = setup::start_checkpoints(session, folder, self.before.steps)?;
+            self.checkpoints = setup::start_checkpoints(session, folder, &self.before)?;
         }
-        let steps = self.progress.steps;
-        let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(steps);
+        let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(&self.progress);
         if self.checkpoints.as_ref().is_some_and(lacks) {
             self.save()?;
         }
-        if let Some(checkpoints) = self.checkpoints.take() {
-            for news in checkpoints.finish(self.session.group)? {
-                self.console.line(&news);
-            }
+        let Some(checkpoints) = self.checkpoints.take() else {
+            return Ok(!matches!(end, End::Paused(_)));
+        };
+        let (news, saved) = checkpoints.finish(self.session.group)?;
+        for news in news {
+            self.console.line(&news);
         }
-        Ok(())
+        Ok(saved)
     }
 
     fn save(&mut self) -> Result<(), TrainError> {
