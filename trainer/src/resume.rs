@@ -7,7 +7,7 @@ use burn_dist::checkpoint::{Found, Manifest, list, newest_good};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
-use crate::{metrics, run_dir};
+use crate::run_dir;
 
 /// Folder of the checkpoints, in the run folder.
 pub const FOLDER: &str = "checkpoints";
@@ -157,7 +157,7 @@ fn at(path: &Path, run_dir: Option<&Path>) -> Result<Start, TrainError> {
         )));
     }
     // Nothing is written into a folder that is no run's, unless the user named it.
-    start.run_dir = start.run_dir.filter(|folder| is_run(folder));
+    start.run_dir = start.run_dir.filter(|folder| run_dir::is_run(folder));
     if let Some(folder) = run_dir {
         start.run_dir = Some(folder.to_owned());
     }
@@ -171,9 +171,4 @@ fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     let folder = checkpoint.parent()?;
     let run_dir = folder.parent()?;
     (folder.file_name()? == FOLDER).then(|| run_dir.to_owned())
-}
-
-/// Whether a run has written its numbers there.
-fn is_run(folder: &Path) -> bool {
-    folder.join(metrics::FILE).is_file()
 }

@@ -31,6 +31,28 @@ pub fn check_unused(folder: &Path) -> Result<(), TrainError> {
     Ok(())
 }
 
+/// Whether a run has written its numbers there.
+pub fn is_run(folder: &Path) -> bool {
+    folder.join(metrics::FILE).is_file()
+}
+
+/// Takes the numbers of a run that left no checkpoint out of the way of one that starts anew in its
+/// folder. Gives where they are now, if there are any.
+///
+/// # Errors
+/// If the file cannot be renamed.
+pub fn set_metrics_aside(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
+    let file = folder.join(metrics::FILE);
+    if !file.metadata().is_ok_and(|metadata| metadata.len() > 0) {
+        return Ok(None);
+    }
+    let name = |number| folder.join(format!("abandoned-{number}-{}", metrics::FILE));
+    let free = (1u64..).map(name).find(|path| !path.exists());
+    let aside = free.unwrap_or_else(|| name(0));
+    std::fs::rename(&file, &aside).map_err(|error| failed(&file, error))?;
+    Ok(Some(aside))
+}
+
 /// Creates the folder, or takes the one that is there, and writes the resolved configuration into
 /// it.
 ///
@@ -230,6 +252,20 @@ mod tests {
                 .unwrap()
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn numbers_that_are_set_aside_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(metrics::FILE);
+        assert_eq!(set_metrics_aside(folder.path()).unwrap(), None);
+        for (number, text) in [(1, "first"), (2, "second")] {
+            std::fs::write(&file, text).unwrap();
+            let aside = set_metrics_aside(folder.path()).unwrap().unwrap();
+            assert!(aside.ends_with(format!("abandoned-{number}-metrics.jsonl")));
+            assert_eq!(std::fs::read_to_string(aside).unwrap(), text);
+            assert!(!file.exists());
+        }
     }
 
     #[test]

@@ -365,6 +365,49 @@ fn a_finished_run_has_nothing_left_to_do() {
 }
 
 #[test]
+fn numbers_of_a_run_without_checkpoints_are_set_aside() {
+    let run = Run::new(&["checkpoint.every_steps=0", "train.epochs=1"]);
+    let expected = checksum(&run.finish(1, &[]));
+    let metrics = run.metrics();
+    let dir = run.dir();
+    let unused = Trial::new(&["eval", dir.to_str().unwrap()]).run();
+    unused.assert_code(2).assert_stderr(&[
+        "this run saved no checkpoints",
+        "checkpoint.every_epochs = 1",
+    ]);
+    let before = fs::read(dir.join("metrics.jsonl")).unwrap();
+    let again = run.finish(1, &["--resume", "auto"]);
+    for told in ["training starts anew", "abandoned-1-metrics.jsonl"] {
+        assert!(again.stdout.contains(told), "{}", again.stdout);
+    }
+    assert_eq!(checksum(&again), expected);
+    assert_eq!(run.metrics(), metrics);
+    assert_eq!(
+        fs::read(dir.join("abandoned-1-metrics.jsonl")).unwrap(),
+        before
+    );
+}
+
+#[test]
+fn a_run_saves_a_checkpoint_of_every_epoch_unless_told_otherwise() {
+    let settings: Vec<&str> = common::TINY
+        .iter()
+        .copied()
+        .filter(|setting| !setting.starts_with("checkpoint."))
+        .chain(["train.epochs=2"])
+        .flat_map(|setting| ["--set", setting])
+        .collect();
+    let run_dir = ["--run-dir", "run"];
+    let finished = Trial::new(&[&run_dir[..], &settings].concat()).run();
+    finished.assert_code(0);
+    let checkpoints = fs::read_dir(finished.path("run/checkpoints")).unwrap();
+    assert_eq!(checkpoints.count(), 2);
+    let dir = finished.path("run");
+    let evaluated = Trial::new(&["eval", dir.to_str().unwrap()]).run();
+    evaluated.assert_code(0);
+}
+
+#[test]
 fn what_does_not_belong_together_is_refused() {
     let run = Run::new(&["train.epochs=1"]);
     run.finish(1, &[]);

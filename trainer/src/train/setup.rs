@@ -186,9 +186,16 @@ fn restore<M: ImageClassifier>(
 }
 
 /// Takes out of the way what the run saved after the step that it goes back to: that would be taken
-/// for its newest state, of which there are no numbers any more. Gives what is to be told of it.
+/// for its newest state, of which there are no numbers any more. Where it starts anew, its numbers
+/// are taken out of the way instead. Gives what is to be told of it.
 fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
-    if start.of_another_run || start.checkpoint.is_none() {
+    if start.checkpoint.is_none() {
+        let aside = run_dir::set_metrics_aside(run_dir)?;
+        let told =
+            |path: PathBuf| format!("set aside the numbers that are there: {}", path.display());
+        return Ok(aside.map(told));
+    }
+    if start.of_another_run {
         return Ok(None);
     }
     let aside = checkpoint::set_aside(&run_dir.join(resume::FOLDER), steps)?;
