@@ -73,11 +73,6 @@ impl Checkpoints {
         minutes > 0.0 && self.since.elapsed().as_secs_f64() >= 60.0 * minutes
     }
 
-    /// Where they lie.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// Whether this state was not saved yet.
     pub fn lacks(&self, progress: &Progress) -> bool {
         self.last != Some((progress.steps, progress.evaluated))

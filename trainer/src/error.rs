@@ -123,12 +123,38 @@ pub enum TrainError {
         .0.display()
     )]
     RunDirTaken(PathBuf),
+    /// Another process writes into the run folder.
+    #[error(
+        "{} is in use by {by}; wait for it to end, or choose another folder with --run-dir",
+        folder.display()
+    )]
+    RunDirInUse {
+        /// The folder.
+        folder: PathBuf,
+        /// The process.
+        by: String,
+    },
+    /// The main rank does not start the run in this folder, which other ranks tell in its words.
+    #[error("{0}")]
+    Refused(String),
     /// Something else lies where the run folder should be.
     #[error("{} is not a folder; choose another with --run-dir", .0.display())]
     RunDirNotAFolder(PathBuf),
 }
 
 impl TrainError {
+    /// Whether it is the caller's arguments that are wrong, and nothing was started or written.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Config(_)
+                | Self::Refused(_)
+                | Self::RunDirInUse { .. }
+                | Self::RunDirTaken(_)
+                | Self::RunDirNotAFolder(_)
+        )
+    }
+
     /// Whether all ranks see this at the same time, in the same words.
     pub fn is_same_on_all_ranks(&self) -> bool {
         matches!(
@@ -137,6 +163,7 @@ impl TrainError {
                 | Self::ConfigDiffers { .. }
                 | Self::Resume(_)
                 | Self::NotSaved { .. }
+                | Self::Refused(_)
                 | Self::Parallel(ParallelError::LossScale(_))
         )
     }

@@ -42,6 +42,7 @@ pub mod report;
 pub mod resume;
 mod run;
 pub mod run_dir;
+mod run_lock;
 mod same_config;
 pub mod schedule;
 mod seed;

@@ -2,11 +2,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::config::Config;
 use crate::error::TrainError;
 use crate::metrics;
+use crate::resume::Start;
+use crate::run_lock::RunLock;
 
 /// The resolved configuration, in the run folder.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -54,17 +57,30 @@ pub fn set_metrics_aside(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
 }
 
 /// Creates the folder, or takes the one that is there, and writes the resolved configuration into
-/// it.
+/// it. What is given with it keeps other runs out.
 ///
 /// # Errors
-/// If it cannot be created or written.
-pub fn create(wanted: Option<&Path>, name: &str, config: &Config) -> Result<PathBuf, TrainError> {
-    let folder = match wanted {
+/// If it cannot be created or written, or another run is going on there.
+pub(crate) fn create(
+    start: &Start,
+    name: &str,
+    config: &Config,
+) -> Result<(PathBuf, Arc<RunLock>), TrainError> {
+    let folder = match &start.run_dir {
         Some(folder) => {
             std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
-            folder.to_owned()
+            folder.clone()
         }
         None => create_new(Path::new(PARENT), name, SystemTime::now())?,
+    };
+    let lock = match &start.lock {
+        Some(lock) => lock.clone(),
+        // It was not there when its lock would have been taken; another run may have made it since.
+        None => {
+            let lock = RunLock::take(&folder)?;
+            check_unused(&folder)?;
+            Arc::new(lock)
+        }
     };
     let (file, part) = (folder.join(CONFIG_FILE), folder.join(".config.part"));
     let text = config.to_toml()?;
@@ -72,7 +88,7 @@ pub fn create(wanted: Option<&Path>, name: &str, config: &Config) -> Result<Path
     std::fs::write(&part, text)
         .and_then(|()| std::fs::rename(&part, &file))
         .map_err(|error| failed(&file, error))?;
-    Ok(folder)
+    Ok((folder, lock))
 }
 
 /// The folders that [`create`] made for runs of this name, the oldest first.

@@ -365,6 +365,46 @@ fn a_finished_run_has_nothing_left_to_do() {
 }
 
 #[test]
+fn two_runs_at_once_in_one_folder_are_refused() {
+    let run = Run::new(&["train.epochs=1000000"]);
+    let other = Run {
+        folder: tempfile::tempdir().unwrap(),
+        at: Some(run.dir()),
+        settings: run.settings.clone(),
+    };
+    let running = run.trial(2, &["--resume", "auto"]).start();
+    let deadline = std::time::Instant::now() + LIMIT;
+    while run.metrics().len() < 5 && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let dir = run.dir();
+    let named = ["--resume", dir.to_str().unwrap()];
+    let refusals = [
+        other.trial(1, &["--resume", "auto"]),
+        other.trial(2, &["--resume", "auto"]),
+        other.trial_anywhere(1, &named),
+        other.trial_anywhere(2, &named),
+    ];
+    for refused in refusals {
+        let refused = refused.run();
+        refused.assert_code(2);
+        refused.assert_stderr(&["run is in use by process ", " on "]);
+        assert_eq!(
+            refused.stderr.matches("in use").count(),
+            1,
+            "{}",
+            refused.stderr
+        );
+    }
+    for pid in processes(&run.dir()) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    running.wait(LIMIT);
+    // The lock of a process that was killed is nobody's.
+    run.finish(2, &["--resume", "auto", "--set", "train.epochs=1"]);
+}
+
+#[test]
 fn numbers_of_a_run_without_checkpoints_are_set_aside() {
     let run = Run::new(&["checkpoint.every_steps=0", "train.epochs=1"]);
     let expected = checksum(&run.finish(1, &[]));

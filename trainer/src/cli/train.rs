@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use burn_dist::world::World;
+use burn_dist::world::{Launch, World};
 use clap::Args;
 
 use super::args::ConfigArgs;
@@ -12,6 +12,7 @@ use super::ranks::{on_ranks, world_size};
 use crate::device::check_built;
 use crate::resume::Resume;
 use crate::run::Trainer;
+use crate::run_lock::RunLock;
 use crate::{End, STOPPED_EARLY, run_dir};
 
 /// Ranks of the built-in run, which shows training on several.
@@ -70,10 +71,14 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
             path.display()
         )));
     }
-    if let (true, Some(folder)) = (world.is_main(), &args.run_dir)
-        && args.resume != Resume::Auto
-    {
-        check_run_dir(folder)?;
+    if let (true, Some(folder)) = (world.is_main(), &args.run_dir) {
+        // Ranks that were started by others meet the same in their turn, together.
+        if world.launch() == Launch::Single {
+            RunLock::check(folder).map_err(|error| Failure::Usage(error.to_string()))?;
+        }
+        if args.resume != Resume::Auto {
+            check_run_dir(folder)?;
+        }
     }
     if args.dry_run {
         if world.is_main() {

@@ -55,9 +55,10 @@ pub(crate) fn train<M: ImageClassifier>(
     let environment = Environment::gather(session, parallel.num_parameters(), steps_per_epoch)?;
     // Only now, when nothing is left that could be wrong with the configuration or the data.
     let main = session.world.is_main();
-    let run_dir = (main && !config.train.fast_dev_run)
-        .then(|| run_dir::create(start.run_dir.as_deref(), session.name, config))
+    let created = (main && !config.train.fast_dev_run)
+        .then(|| run_dir::create(start, session.name, config))
         .transpose()?;
+    let (run_dir, _lock) = created.unzip();
     let mut notes = start.notes.clone();
     if let Some(folder) = &run_dir {
         notes.extend(set_aside(folder, start, progress.steps)?);
