@@ -405,6 +405,40 @@ fn two_runs_at_once_in_one_folder_are_refused() {
 }
 
 #[test]
+fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
+    // Seconds of evaluation, and nearly no training.
+    let settings = [
+        "data.test_samples=60000",
+        "train.epochs=2",
+        "train.max_steps=25",
+        "checkpoint.every_steps=0",
+    ];
+    let whole = Run::new(&settings);
+    let expected = checksum(&whole.finish(2, &[]));
+    let stopped = Run::new(&settings);
+    let running = stopped.trial(2, &[]).start();
+    // The line of how the ranks shared the epoch comes just before its evaluation.
+    let lines = || fs::read_to_string(stopped.dir().join("metrics.jsonl")).unwrap_or_default();
+    let deadline = std::time::Instant::now() + LIMIT;
+    while !lines().contains("\"ranks\"") && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(running.pid(), Signal::USR1).unwrap();
+    let paused = running.wait(LIMIT);
+    paused.assert_code(75).assert_nobody_left();
+    assert!(
+        paused.stdout.contains("stopped after step 20"),
+        "{}",
+        paused.stdout
+    );
+    assert_eq!(stopped.metrics().len(), 20, "no evaluation yet");
+    assert_eq!(stopped.checkpoint_names(), ["step-0000000020"]);
+    let finished = stopped.finish(2, &["--resume", "auto"]);
+    assert_eq!(checksum(&finished), expected);
+    assert_eq!(stopped.metrics(), whole.metrics());
+}
+
+#[test]
 fn numbers_of_a_run_without_checkpoints_are_set_aside() {
     let run = Run::new(&["checkpoint.every_steps=0", "train.epochs=1"]);
     let expected = checksum(&run.finish(1, &[]));
