@@ -36,6 +36,7 @@ pub mod optimizer;
 mod panics;
 pub mod peak;
 pub mod preview;
+mod process;
 pub mod progress;
 mod record;
 pub mod report;
@@ -53,6 +54,7 @@ mod train;
 pub mod trained;
 
 pub use error::TrainError;
+pub use process::prepare_process;
 pub use resume::Resume;
 pub use run::{Plan, Trainer, plan};
 pub use train::{End, Summary};

@@ -12,8 +12,8 @@ use super::ranks::{on_ranks, world_size};
 use crate::device::check_built;
 use crate::resume::Resume;
 use crate::run::Trainer;
+use crate::run_dir;
 use crate::run_lock::RunLock;
-use crate::{End, STOPPED_EARLY, run_dir};
 
 /// Ranks of the built-in run, which shows training on several.
 const DEFAULT_RANKS: usize = 2;
@@ -93,10 +93,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         if let Some(folder) = args.run_dir {
             trainer = trainer.run_dir(folder);
         }
-        Ok(match trainer.run()?.end {
-            End::Complete | End::Early(_) => 0,
-            End::Paused(_) => STOPPED_EARLY,
-        })
+        Ok(trainer.run()?.exit_code())
     })
 }
 

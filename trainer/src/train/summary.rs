@@ -12,7 +12,7 @@ use crate::config::Batching;
 use crate::console::{complain, duration};
 use crate::error::TrainError;
 use crate::evaluate::Evaluation;
-use crate::report;
+use crate::{STOPPED_EARLY, report};
 
 /// Why a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,17 @@ pub struct Summary {
     pub checksum: Checksum,
     /// The run folder; on the main rank.
     pub run_dir: Option<PathBuf>,
+}
+
+impl Summary {
+    /// The exit code that tells scripts and batch systems: 0, or 75 if the run wants to be started
+    /// again.
+    pub fn exit_code(&self) -> i32 {
+        match self.end {
+            End::Complete | End::Early(_) => 0,
+            End::Paused(_) => STOPPED_EARLY,
+        }
+    }
 }
 
 impl<M: ImageClassifier> Training<'_, M> {
