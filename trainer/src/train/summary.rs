@@ -125,11 +125,14 @@ impl<M: ImageClassifier> Training<'_, M> {
             self.steps_per_epoch
         ));
         self.console.line(&format!(
-            "computes on {}: {}; kernels: {}, {} threads per rank",
+            "computes on {}: {}; kernels: {}, {} per rank",
             session.device.name,
             session.device.reason,
             kernels_name(session.config, &session.device.device),
-            rayon::current_num_threads(),
+            match rayon::current_num_threads() {
+                1 => "1 thread".to_owned(),
+                threads => format!("{threads} threads"),
+            },
         ));
         if let Some(across) = self.parallel.replica_group() {
             let within = self.parallel.shard_group();
