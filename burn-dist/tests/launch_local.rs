@@ -24,9 +24,11 @@ fn parts() {
 
 fn launcher(part: &str) {
     let nproc = if part == "ends in turn" { 2 } else { 3 };
-    let launcher = LocalLauncher::new(nproc)
-        .args(PARTS)
-        .stop_grace(Duration::from_secs(2));
+    let launcher = LocalLauncher::new(nproc).args(PARTS);
+    let launcher = match part {
+        "slow" => launcher,
+        _ => launcher.stop_grace(Duration::from_secs(2)),
+    };
     let outcome = launcher.run().unwrap();
     eprintln!("outcome: {outcome}");
     if let Some(failure) = outcome.failure() {
@@ -64,7 +66,7 @@ fn rank(part: &str, world: &World) {
         ("killed", 2) => kill(std::process::id(), Signal::KILL),
         ("endless line", 1) => print!("{}", "x".repeat(100_000)),
         ("endless line", _) => {}
-        ("deaf", _) => {
+        ("deaf" | "slow", _) => {
             let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
             let mut signals = signal_hook::iterator::Signals::new(signals).unwrap();
             println!("rank {me} listens");
@@ -279,6 +281,29 @@ fn sigterm_reaches_the_ranks() {
         let (code, output) = run.end();
         assert_eq!(code, Some(143), "{output}");
         assert!(output.contains("outcome: stopped by SIGTERM"), "{output}");
+    });
+}
+
+#[test]
+fn ranks_are_waited_for_until_a_second_sigterm() {
+    limited(|| {
+        let mut run = Run::start("slow");
+        for _ in 0..3 {
+            run.process.line("listens");
+        }
+        run.process.signal(Signal::TERM);
+        sleep(Duration::from_secs(4));
+        let alive = |pid: &Pid| test_kill_process(*pid).is_ok();
+        assert!(run.pids.iter().all(alive));
+        let second = Instant::now();
+        run.process.signal(Signal::TERM);
+        let (code, output) = run.end();
+        assert_eq!(code, Some(143), "{output}");
+        assert!(
+            second.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            second.elapsed()
+        );
     });
 }
 

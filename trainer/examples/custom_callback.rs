@@ -10,7 +10,7 @@ use models::CnnConfig;
 use trainer::callback::{Action, Begin, Callback, CallbackError, EpochEnd};
 use trainer::config::Loaded;
 use trainer::metrics::TrainLine;
-use trainer::{Summary, Trainer};
+use trainer::{Summary, Trainer, prepare_process};
 
 /// Ends the run when the loss, smoothed over some steps, is low.
 struct UntilLossIs {
@@ -57,12 +57,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let run_dir = args.next().unwrap_or("runs/custom-callback".into());
     let loaded = Loaded::load(&config, &args.collect::<Vec<_>>())?;
     let world = World::from_env()?;
+    prepare_process(&world)?;
     let callback = UntilLossIs {
         target: 1.0,
         smoothed: None,
         speaks: false,
     };
-    Trainer::new(&loaded, &world)
+    let summary = Trainer::new(&loaded, &world)
         .run_dir(run_dir)
         .callback(callback)
         .run_model(|device, data| {
@@ -73,5 +74,5 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .with_hidden(32)
                 .init(device)
         })?;
-    Ok(())
+    std::process::exit(summary.exit_code())
 }

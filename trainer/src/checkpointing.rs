@@ -1,15 +1,18 @@
 //! When the state of a run is saved, and what comes of it.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use burn_dist::ProcessGroup;
-use burn_dist::checkpoint::{CheckpointError, Job, Writer, Written};
+use burn_dist::checkpoint::{CheckpointError, Job, Writer, Written, newest_good};
 use burn_dist::parallel::{ParallelError, StateShare};
-use std::path::Path;
+use burn_dist::{ProcessGroup, ReduceOp};
 
 use crate::config::CheckpointConfig;
 use crate::console::{complain, duration};
-use crate::progress::Meta;
+use crate::progress::{Meta, Progress};
+
+/// How far a run was when it was saved: its steps, and whether the evaluation after them was over.
+type State = (u64, bool);
 
 /// Saves the state of a run as often as the configuration says.
 #[derive(Debug)]
@@ -17,22 +20,25 @@ pub struct Checkpoints {
     config: CheckpointConfig,
     writer: Writer,
     rank: usize,
-    /// Steps of the last one that was begun.
-    last: u64,
+    folder: PathBuf,
+    /// Which state the last one that was begun holds, if there is one.
+    last: Option<State>,
+    /// Steps of the last one that this rank knows to be written.
+    written: Option<u64>,
     since: Instant,
     /// What rank 0 has to tell.
     news: Vec<String>,
 }
 
 impl Checkpoints {
-    /// Starts saving into `folder`. A collective call.
+    /// Starts saving into `folder`, which holds the state `saved` if that is given. A collective call.
     ///
     /// # Errors
     /// If the folder cannot be made, or a rank failed.
     pub fn start(
         config: &CheckpointConfig,
         folder: &Path,
-        steps: u64,
+        saved: Option<State>,
         timeout: Duration,
         group: &ProcessGroup,
     ) -> Result<Self, ParallelError> {
@@ -40,7 +46,9 @@ impl Checkpoints {
             config: config.clone(),
             writer: Writer::start(folder, group, timeout)?,
             rank: group.rank(),
-            last: steps,
+            folder: folder.to_owned(),
+            last: saved,
+            written: saved.map(|(steps, _)| steps),
             since: Instant::now(),
             news: Vec::new(),
         })
@@ -65,15 +73,15 @@ impl Checkpoints {
         minutes > 0.0 && self.since.elapsed().as_secs_f64() >= 60.0 * minutes
     }
 
-    /// Whether this step was not saved yet.
-    pub fn lacks(&self, steps: u64) -> bool {
-        self.last != steps
+    /// Whether this state was not saved yet.
+    pub fn lacks(&self, progress: &Progress) -> bool {
+        self.last != Some((progress.steps, progress.evaluated))
     }
 
     /// Saves a state. Training goes on meanwhile.
     pub fn save(&mut self, state: StateShare, meta: &Meta) {
         let progress = &meta.progress;
-        self.last = progress.steps;
+        self.last = Some((progress.steps, progress.evaluated));
         self.since = Instant::now();
         let job = Job {
             step: progress.steps,
@@ -93,20 +101,39 @@ impl Checkpoints {
         std::mem::take(&mut self.news)
     }
 
-    /// Waits until everything is written; what there is to tell of it. A collective call.
+    /// Waits until everything is written; what there is to tell of it, and whether the last state
+    /// is among what was written, which all ranks agree about. A collective call.
     ///
     /// # Errors
     /// If a rank failed.
-    pub fn finish(mut self, group: &ProcessGroup) -> Result<Vec<String>, ParallelError> {
+    pub fn finish(mut self, group: &ProcessGroup) -> Result<(Vec<String>, bool), ParallelError> {
         while let Some(result) = self.writer.wait() {
             self.note(Some(result));
         }
+        let mut saved = [i64::from(self.is_last_written())];
+        group.all_reduce(&mut saved, ReduceOp::Min)?;
         self.writer.close(group)?;
-        Ok(self.news)
+        Ok((self.news, saved == [1]))
+    }
+
+    fn is_last_written(&self) -> bool {
+        let Some((last, _)) = self.last else {
+            return false;
+        };
+        // What failed after the checkpoint had its name, such as the removal of old ones, has not
+        // taken it away.
+        let lies_there = || {
+            let found = newest_good(&self.folder).ok().and_then(|(found, _)| found);
+            found.is_some_and(|found| found.step == last)
+        };
+        self.written == Some(last) || (self.rank == 0 && lies_there())
     }
 
     /// A checkpoint that cannot be written does not end the run: the ones before it are still good.
     fn note(&mut self, result: Option<Result<Written, CheckpointError>>) {
+        if let Some(Ok(written)) = &result {
+            self.written = Some(written.step);
+        }
         match result {
             Some(Ok(written)) if self.rank == 0 => {
                 let time = duration(written.time);

@@ -100,6 +100,14 @@ pub enum TrainError {
     /// A checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] burn_dist::checkpoint::CheckpointError),
+    /// The last state of a run could not be written.
+    #[error("the state after step {steps} was not saved: {end}")]
+    NotSaved {
+        /// Steps of the run.
+        steps: u64,
+        /// What that means, and what to do.
+        end: &'static str,
+    },
     /// The run folder cannot be made or written.
     #[error("cannot write the run folder, at {}: {error}", path.display())]
     RunDir {
@@ -128,12 +136,38 @@ pub enum TrainError {
         .0.display()
     )]
     RunDirTaken(PathBuf),
+    /// Another process writes into the run folder.
+    #[error(
+        "{} is in use by {by}; wait for it to end, or choose another folder with --run-dir",
+        folder.display()
+    )]
+    RunDirInUse {
+        /// The folder.
+        folder: PathBuf,
+        /// The process.
+        by: String,
+    },
+    /// The main rank does not start the run in this folder, which other ranks tell in its words.
+    #[error("{0}")]
+    Refused(String),
     /// Something else lies where the run folder should be.
     #[error("{} is not a folder; choose another with --run-dir", .0.display())]
     RunDirNotAFolder(PathBuf),
 }
 
 impl TrainError {
+    /// Whether it is the caller's arguments that are wrong, and nothing was started or written.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Config(_)
+                | Self::Refused(_)
+                | Self::RunDirInUse { .. }
+                | Self::RunDirTaken(_)
+                | Self::RunDirNotAFolder(_)
+        )
+    }
+
     /// Whether all ranks see this at the same time, in the same words.
     pub fn is_same_on_all_ranks(&self) -> bool {
         matches!(
@@ -142,6 +176,8 @@ impl TrainError {
                 | Self::ConfigDiffers { .. }
                 | Self::DataDiffers { .. }
                 | Self::Resume(_)
+                | Self::NotSaved { .. }
+                | Self::Refused(_)
                 | Self::Parallel(ParallelError::LossScale(_))
         )
     }

@@ -21,8 +21,9 @@ pub(crate) fn with_group<T>(
     let checked = same_config::check(config, &group);
     let worked = checked.and_then(|()| work(&group));
     worked.inspect_err(|error| {
-        // Who failed because another rank did has nothing to tell.
-        if !error.is_of_another_rank() {
+        // Who failed because another rank did has nothing to tell; nor has who knows that all of
+        // them end now.
+        if !error.is_of_another_rank() && !matches!(error, TrainError::NotSaved { .. }) {
             group.abort(&error.to_string());
         }
     })

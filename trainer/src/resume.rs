@@ -1,13 +1,15 @@
 //! Where a run continues: which folder, which checkpoint, and whether that belongs to this run.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn_dist::ProcessGroup;
 use burn_dist::checkpoint::{Found, Manifest, list, newest_good};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
-use crate::{metrics, run_dir};
+use crate::run_dir;
+use crate::run_lock::RunLock;
 
 /// Folder of the checkpoints, in the run folder.
 pub const FOLDER: &str = "checkpoints";
@@ -26,7 +28,7 @@ pub enum Resume {
 }
 
 /// What rank 0 found.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Start {
     /// The folder of the run, if it is not to be a new one.
     pub run_dir: Option<PathBuf>,
@@ -36,10 +38,43 @@ pub struct Start {
     pub of_another_run: bool,
     /// What a person should know of it.
     pub notes: Vec<String>,
+    /// Keeps others out of the folder, if it was there already; on rank 0.
+    #[serde(skip)]
+    pub(crate) lock: Option<Arc<RunLock>>,
+}
+
+/// What rank 0 tells the others when it found nothing to go on with.
+#[derive(Debug, Serialize, Deserialize)]
+enum Reason {
+    /// The arguments are wrong.
+    Usage(String),
+    /// What should be continued cannot be.
+    Resume(String),
+}
+
+impl From<TrainError> for Reason {
+    fn from(error: TrainError) -> Self {
+        match error {
+            // The others add the same words in front of it.
+            TrainError::Resume(reason) => Self::Resume(reason),
+            error if error.is_usage() => Self::Usage(error.to_string()),
+            error => Self::Resume(error.to_string()),
+        }
+    }
+}
+
+/// Whose folder a run locks before it looks into it.
+type Lock<'a> = &'a dyn Fn(&Path) -> Result<Option<Arc<RunLock>>, TrainError>;
+
+/// Locks a folder that exists.
+fn lock(folder: &Path) -> Result<Option<Arc<RunLock>>, TrainError> {
+    let take = || RunLock::take(folder).map(Arc::new);
+    folder.is_dir().then(take).transpose()
 }
 
 impl Start {
-    /// Rank 0 looks; all ranks get what it found. A collective call.
+    /// Rank 0 looks, and locks the folder that it finds if the run `writes`; all ranks get what it
+    /// found. A collective call.
     ///
     /// # Errors
     /// If there is something that should be continued from but cannot, on all ranks.
@@ -47,17 +82,27 @@ impl Start {
         resume: &Resume,
         run_dir: Option<&Path>,
         name: &str,
+        writes: bool,
         group: &ProcessGroup,
     ) -> Result<Self, TrainError> {
+        let lock: Lock<'_> = match writes {
+            true => &lock,
+            false => &|_| Ok(None),
+        };
         let found = match group.rank() {
-            0 => look(resume, run_dir, name).map_err(|error| error.to_string()),
+            0 => look(resume, run_dir, name, lock).map_err(Reason::from),
             _ => Ok(Self::default()),
         };
         let message = serde_json::to_vec(&found).unwrap_or_default();
         let all = group.gather_bytes(&message)?;
         let first = all.first().map_or(&[][..], Vec::as_slice);
-        match serde_json::from_slice::<Result<Self, String>>(first) {
-            Ok(found) => found.map_err(TrainError::Resume),
+        match serde_json::from_slice::<Result<Self, Reason>>(first) {
+            Ok(Ok(start)) => Ok(Self {
+                lock: found.ok().and_then(|own| own.lock),
+                ..start
+            }),
+            Ok(Err(Reason::Usage(reason))) => Err(TrainError::Refused(reason)),
+            Ok(Err(Reason::Resume(reason))) => Err(TrainError::Resume(reason)),
             Err(error) => Err(TrainError::Resume(format!(
                 "rank 0 said where to continue in words that this rank does not understand: {error}"
             ))),
@@ -65,23 +110,34 @@ impl Start {
     }
 }
 
-fn look(resume: &Resume, run_dir: Option<&Path>, name: &str) -> Result<Start, TrainError> {
-    match resume {
+fn look(
+    resume: &Resume,
+    run_dir: Option<&Path>,
+    name: &str,
+    lock: Lock<'_>,
+) -> Result<Start, TrainError> {
+    // Before anything is looked at: who has the lock may be changing it.
+    let own = run_dir.map(lock).transpose()?.flatten();
+    let start = match resume {
         Resume::Off => {
             if let Some(folder) = run_dir {
                 run_dir::check_unused(folder)?;
             }
-            Ok(Start {
+            Start {
                 run_dir: run_dir.map(Path::to_owned),
                 ..Start::default()
-            })
+            }
         }
         Resume::Auto => match run_dir {
-            Some(folder) => newest_in(folder),
-            None => newest_run(name),
+            Some(folder) => newest_in(folder)?,
+            None => newest_run(name, lock)?,
         },
-        Resume::Path(path) => at(path, run_dir),
-    }
+        Resume::Path(path) => at(path, run_dir, lock)?,
+    };
+    Ok(Start {
+        lock: own.or(start.lock),
+        ..start
+    })
 }
 
 /// The last good checkpoint of a run folder, or the folder alone if there are none. To start anew
@@ -109,17 +165,21 @@ fn newest_in(run_dir: &Path) -> Result<Start, TrainError> {
     Ok(Start {
         run_dir: Some(run_dir.to_owned()),
         checkpoint: found.map(|found| found.path),
-        of_another_run: false,
         notes,
+        ..Start::default()
     })
 }
 
 /// The newest run of this name that has a checkpoint.
-fn newest_run(name: &str) -> Result<Start, TrainError> {
+fn newest_run(name: &str, lock: Lock<'_>) -> Result<Start, TrainError> {
     let mut runs = run_dir::of_name(name)?;
     while let Some(folder) = runs.pop() {
         if !list(&folder.join(FOLDER))?.is_empty() {
-            return newest_in(&folder);
+            let own = lock(&folder)?;
+            return Ok(Start {
+                lock: own,
+                ..newest_in(&folder)?
+            });
         }
     }
     Ok(Start {
@@ -130,11 +190,18 @@ fn newest_run(name: &str) -> Result<Start, TrainError> {
 
 /// What a user named: a checkpoint or a run folder. One of another run, or of no run, makes a new
 /// run that begins there.
-fn at(path: &Path, run_dir: Option<&Path>) -> Result<Start, TrainError> {
+fn at(path: &Path, run_dir: Option<&Path>, lock: Lock<'_>) -> Result<Start, TrainError> {
     if let Some(folder) = run_dir {
         run_dir::check_unused(folder)?;
     }
     let path = std::path::absolute(path).unwrap_or(path.to_owned());
+    // That of another run is only read.
+    let home = match path.join(FOLDER).is_dir() {
+        true => Some(path.clone()),
+        false => run_of(&path),
+    };
+    let home = home.filter(|home| run_dir.is_none() && run_dir::is_run(home));
+    let own = home.as_deref().map(lock).transpose()?.flatten();
     let mut start = if path.join(FOLDER).is_dir() {
         newest_in(&path)?
     } else {
@@ -146,8 +213,8 @@ fn at(path: &Path, run_dir: Option<&Path>) -> Result<Start, TrainError> {
         Start {
             run_dir: run_of(&path),
             checkpoint: Some(path.clone()),
-            of_another_run: false,
             notes: vec![format!("continues from {}", path.display())],
+            ..Start::default()
         }
     };
     if start.checkpoint.is_none() {
@@ -157,11 +224,12 @@ fn at(path: &Path, run_dir: Option<&Path>) -> Result<Start, TrainError> {
         )));
     }
     // Nothing is written into a folder that is no run's, unless the user named it.
-    start.run_dir = start.run_dir.filter(|folder| is_run(folder));
+    start.run_dir = start.run_dir.filter(|folder| run_dir::is_run(folder));
     if let Some(folder) = run_dir {
         start.run_dir = Some(folder.to_owned());
     }
     start.of_another_run = run_dir.is_some() || start.run_dir.is_none();
+    start.lock = own;
     Ok(start)
 }
 
@@ -171,9 +239,4 @@ fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     let folder = checkpoint.parent()?;
     let run_dir = folder.parent()?;
     (folder.file_name()? == FOLDER).then(|| run_dir.to_owned())
-}
-
-/// Whether a run has written its numbers there.
-fn is_run(folder: &Path) -> bool {
-    folder.join(metrics::FILE).is_file()
 }

@@ -154,7 +154,8 @@ impl<'a> Trainer<'a> {
         let batching = loaded.batching(world.size())?;
         group::with_group(&config, world, |group| {
             let run_dir = self.run_dir.as_deref();
-            let start = Start::find(&self.resume, run_dir, &loaded.name, group)?;
+            let writes = !config.train.fast_dev_run;
+            let start = Start::find(&self.resume, run_dir, &loaded.name, writes, group)?;
             let mut session = Session {
                 config: &config,
                 name: &loaded.name,

@@ -2,11 +2,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::config::Config;
 use crate::error::TrainError;
 use crate::metrics;
+use crate::resume::Start;
+use crate::run_lock::RunLock;
 
 /// The resolved configuration, in the run folder.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -31,18 +34,53 @@ pub fn check_unused(folder: &Path) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Creates the folder, or takes the one that is there, and writes the resolved configuration into
-/// it.
+/// Whether a run has written its numbers there.
+pub fn is_run(folder: &Path) -> bool {
+    folder.join(metrics::FILE).is_file()
+}
+
+/// Takes the numbers of a run that left no checkpoint out of the way of one that starts anew in its
+/// folder. Gives where they are now, if there are any.
 ///
 /// # Errors
-/// If it cannot be created or written.
-pub fn create(wanted: Option<&Path>, name: &str, config: &Config) -> Result<PathBuf, TrainError> {
-    let folder = match wanted {
+/// If the file cannot be renamed.
+pub fn set_metrics_aside(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
+    let file = folder.join(metrics::FILE);
+    if !file.metadata().is_ok_and(|metadata| metadata.len() > 0) {
+        return Ok(None);
+    }
+    let name = |number| folder.join(format!("abandoned-{number}-{}", metrics::FILE));
+    let free = (1u64..).map(name).find(|path| !path.exists());
+    let aside = free.unwrap_or_else(|| name(0));
+    std::fs::rename(&file, &aside).map_err(|error| failed(&file, error))?;
+    Ok(Some(aside))
+}
+
+/// Creates the folder, or takes the one that is there, and writes the resolved configuration into
+/// it. What is given with it keeps other runs out.
+///
+/// # Errors
+/// If it cannot be created or written, or another run is going on there.
+pub(crate) fn create(
+    start: &Start,
+    name: &str,
+    config: &Config,
+) -> Result<(PathBuf, Arc<RunLock>), TrainError> {
+    let folder = match &start.run_dir {
         Some(folder) => {
             std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
-            folder.to_owned()
+            folder.clone()
         }
         None => create_new(Path::new(PARENT), name, SystemTime::now())?,
+    };
+    let lock = match &start.lock {
+        Some(lock) => lock.clone(),
+        // It was not there when its lock would have been taken; another run may have made it since.
+        None => {
+            let lock = RunLock::take(&folder)?;
+            check_unused(&folder)?;
+            Arc::new(lock)
+        }
     };
     let (file, part) = (folder.join(CONFIG_FILE), folder.join(".config.part"));
     let text = config.to_toml()?;
@@ -50,7 +88,7 @@ pub fn create(wanted: Option<&Path>, name: &str, config: &Config) -> Result<Path
     std::fs::write(&part, text)
         .and_then(|()| std::fs::rename(&part, &file))
         .map_err(|error| failed(&file, error))?;
-    Ok(folder)
+    Ok((folder, lock))
 }
 
 /// The folders that [`create`] made for runs of this name, the oldest first.
@@ -230,6 +268,20 @@ mod tests {
                 .unwrap()
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn numbers_that_are_set_aside_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(metrics::FILE);
+        assert_eq!(set_metrics_aside(folder.path()).unwrap(), None);
+        for (number, text) in [(1, "first"), (2, "second")] {
+            std::fs::write(&file, text).unwrap();
+            let aside = set_metrics_aside(folder.path()).unwrap().unwrap();
+            assert!(aside.ends_with(format!("abandoned-{number}-metrics.jsonl")));
+            assert_eq!(std::fs::read_to_string(aside).unwrap(), text);
+            assert!(!file.exists());
+        }
     }
 
     #[test]

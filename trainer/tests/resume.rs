@@ -365,6 +365,123 @@ fn a_finished_run_has_nothing_left_to_do() {
 }
 
 #[test]
+fn two_runs_at_once_in_one_folder_are_refused() {
+    let run = Run::new(&["train.epochs=1000000"]);
+    let other = Run {
+        folder: tempfile::tempdir().unwrap(),
+        at: Some(run.dir()),
+        settings: run.settings.clone(),
+    };
+    let running = run.trial(2, &["--resume", "auto"]).start();
+    let deadline = std::time::Instant::now() + LIMIT;
+    while run.metrics().len() < 5 && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let dir = run.dir();
+    let named = ["--resume", dir.to_str().unwrap()];
+    let refusals = [
+        other.trial(1, &["--resume", "auto"]),
+        other.trial(2, &["--resume", "auto"]),
+        other.trial_anywhere(1, &named),
+        other.trial_anywhere(2, &named),
+    ];
+    for refused in refusals {
+        let refused = refused.run();
+        refused.assert_code(2);
+        refused.assert_stderr(&["run is in use by process ", " on "]);
+        assert_eq!(
+            refused.stderr.matches("in use").count(),
+            1,
+            "{}",
+            refused.stderr
+        );
+    }
+    for pid in processes(&run.dir()) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    running.wait(LIMIT);
+    // The lock of a process that was killed is nobody's.
+    run.finish(2, &["--resume", "auto", "--set", "train.epochs=1"]);
+}
+
+#[test]
+fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
+    // Seconds of evaluation, and nearly no training.
+    let settings = [
+        "data.test_samples=60000",
+        "train.epochs=2",
+        "train.max_steps=25",
+        "checkpoint.every_steps=0",
+    ];
+    let whole = Run::new(&settings);
+    let expected = checksum(&whole.finish(2, &[]));
+    let stopped = Run::new(&settings);
+    let running = stopped.trial(2, &[]).start();
+    // The line of how the ranks shared the epoch comes just before its evaluation.
+    let lines = || fs::read_to_string(stopped.dir().join("metrics.jsonl")).unwrap_or_default();
+    let deadline = std::time::Instant::now() + LIMIT;
+    while !lines().contains("\"ranks\"") && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(running.pid(), Signal::USR1).unwrap();
+    let paused = running.wait(LIMIT);
+    paused.assert_code(75).assert_nobody_left();
+    assert!(
+        paused.stdout.contains("stopped after step 20"),
+        "{}",
+        paused.stdout
+    );
+    assert_eq!(stopped.metrics().len(), 20, "no evaluation yet");
+    assert_eq!(stopped.checkpoint_names(), ["step-0000000020"]);
+    let finished = stopped.finish(2, &["--resume", "auto"]);
+    assert_eq!(checksum(&finished), expected);
+    assert_eq!(stopped.metrics(), whole.metrics());
+}
+
+#[test]
+fn numbers_of_a_run_without_checkpoints_are_set_aside() {
+    let run = Run::new(&["checkpoint.every_steps=0", "train.epochs=1"]);
+    let expected = checksum(&run.finish(1, &[]));
+    let metrics = run.metrics();
+    let dir = run.dir();
+    let unused = Trial::new(&["eval", dir.to_str().unwrap()]).run();
+    unused.assert_code(2).assert_stderr(&[
+        "this run saved no checkpoints",
+        "checkpoint.every_epochs = 1",
+    ]);
+    let before = fs::read(dir.join("metrics.jsonl")).unwrap();
+    let again = run.finish(1, &["--resume", "auto"]);
+    for told in ["training starts anew", "abandoned-1-metrics.jsonl"] {
+        assert!(again.stdout.contains(told), "{}", again.stdout);
+    }
+    assert_eq!(checksum(&again), expected);
+    assert_eq!(run.metrics(), metrics);
+    assert_eq!(
+        fs::read(dir.join("abandoned-1-metrics.jsonl")).unwrap(),
+        before
+    );
+}
+
+#[test]
+fn a_run_saves_a_checkpoint_of_every_epoch_unless_told_otherwise() {
+    let settings: Vec<&str> = common::TINY
+        .iter()
+        .copied()
+        .filter(|setting| !setting.starts_with("checkpoint."))
+        .chain(["train.epochs=2"])
+        .flat_map(|setting| ["--set", setting])
+        .collect();
+    let run_dir = ["--run-dir", "run"];
+    let finished = Trial::new(&[&run_dir[..], &settings].concat()).run();
+    finished.assert_code(0);
+    let checkpoints = fs::read_dir(finished.path("run/checkpoints")).unwrap();
+    assert_eq!(checkpoints.count(), 2);
+    let dir = finished.path("run");
+    let evaluated = Trial::new(&["eval", dir.to_str().unwrap()]).run();
+    evaluated.assert_code(0);
+}
+
+#[test]
 fn what_does_not_belong_together_is_refused() {
     let run = Run::new(&["train.epochs=1"]);
     run.finish(1, &[]);
@@ -445,6 +562,42 @@ fn checkpoints_that_cannot_be_written_do_not_end_the_run() {
     assert!(run.dir().join("checkpoints/step-0000000018").is_dir());
 }
 
+#[test]
+fn a_run_whose_last_state_cannot_be_written_has_failed() {
+    for nproc in [1, 2] {
+        // A file lies where each of the first checkpoints should.
+        let in_the_way = |run: &Run, steps: &[u64]| {
+            let folder = run.dir().join("checkpoints");
+            fs::create_dir_all(&folder).unwrap();
+            for step in steps {
+                fs::write(folder.join(format!("step-{step:010}")), "a file").unwrap();
+            }
+        };
+        let ended = Run::new(&["train.epochs=1"]);
+        in_the_way(&ended, &[20]);
+        let failed = ended.trial(nproc, &[]).run();
+        failed.assert_code(1).assert_nobody_left();
+        failed.assert_stderr(&["step 20 was not saved: the run has ended", "--resume auto"]);
+        // Who starts it again for as long as it says 75 must not do so for ever.
+        let paused = Run::new(&["checkpoint.every_steps=0", "train.max_minutes=1e-9"]);
+        in_the_way(&paused, &[1, 2, 3, 4, 5]);
+        let failed = paused.trial(nproc, &[]).run();
+        failed.assert_code(1).assert_nobody_left();
+        failed.assert_stderr(&["was not saved: the run was to stop here"]);
+        assert!(
+            !failed.stdout.contains("--resume auto"),
+            "{}",
+            failed.stdout
+        );
+        // Nor where there can be no folder at all.
+        fs::remove_dir_all(paused.dir()).unwrap();
+        fs::create_dir(paused.dir()).unwrap();
+        fs::write(paused.dir().join("checkpoints"), "a file").unwrap();
+        let failed = paused.trial(nproc, &[]).run();
+        failed.assert_code(1).assert_stderr(&["checkpoints"]);
+    }
+}
+
 /// A small file system of its own; gone when dropped.
 struct SmallDisk(TempDir);
 
@@ -474,7 +627,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
-    // Room for some of the twenty checkpoints, and for all numbers, which are few.
+    // Room for some of the checkpoints, but not the last, and for all numbers, which are few.
     let Some(disk) = SmallDisk::mount("2200k") else {
         return;
     };
@@ -482,12 +635,17 @@ fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
     let mut run = Run::new(&settings);
     let whole = checksum(&run.finish(2, &[]));
     run.at = Some(disk.0.path().join("run"));
-    let finished = run.finish(2, &[]);
-    finished.assert_stderr(&[
-        "a checkpoint was not written, the run goes on",
-        "No space left",
-    ]);
+    let finished = run.trial(2, &[]).run();
+    finished
+        .assert_code(1)
+        .assert_nobody_left()
+        .assert_stderr(&[
+            "a checkpoint was not written, the run goes on",
+            "No space left",
+            "the state after step 60 was not saved: the run has ended, but the model",
+        ]);
     assert_eq!(checksum(&finished), whole);
+    assert_eq!(finished.stderr.matches("was not saved").count(), 1);
     let left = run.checkpoints();
     assert!(!left.is_empty() && left.len() < 20, "{left:?}");
     let unfinished = |path: &&PathBuf| path.to_string_lossy().contains(".writing-");

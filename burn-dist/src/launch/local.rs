@@ -32,8 +32,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const AFTER_TERM: Duration = Duration::from_secs(2);
 /// How long ranks get after Ctrl-C.
 const AFTER_INTERRUPT: Duration = Duration::from_secs(2);
-/// How long ranks get to write a checkpoint when the launcher is told to stop.
-const STOP_GRACE: Duration = Duration::from_secs(30);
+/// How long ranks get after a second SIGTERM.
+const AFTER_SECOND_TERM: Duration = Duration::from_secs(2);
 /// How often to look at the ranks even when no signal says so.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
@@ -89,7 +89,7 @@ pub struct LocalLauncher {
     args: Vec<OsString>,
     envs: Vec<(OsString, OsString)>,
     grace: Duration,
-    stop_grace: Duration,
+    stop_grace: Option<Duration>,
     prefix: bool,
 }
 
@@ -102,7 +102,7 @@ impl LocalLauncher {
             args: std::env::args_os().skip(1).collect(),
             envs: Vec::new(),
             grace: GRACE,
-            stop_grace: STOP_GRACE,
+            stop_grace: None,
             prefix: true,
         }
     }
@@ -132,9 +132,11 @@ impl LocalLauncher {
         self
     }
 
-    /// How long ranks get to end by themselves when the launcher is told to terminate (30 s).
+    /// How long ranks get to end by themselves when the launcher is told to terminate. Without it as
+    /// long as they need for their step and a checkpoint: who does not want to wait sends SIGTERM
+    /// again, which ends them within 2 s, or SIGKILL.
     pub fn stop_grace(mut self, grace: Duration) -> Self {
-        self.stop_grace = grace;
+        self.stop_grace = Some(grace);
         self
     }
 
@@ -182,6 +184,7 @@ impl LocalLauncher {
             first_failed: None,
             ending: None,
             signal: None,
+            terminated: false,
         };
         Ok(watch.run(&inbox))
     }
@@ -223,14 +226,16 @@ struct Watch<'a> {
     ending: Option<Ending>,
     /// The signal that ended the run, if that came before any failure.
     signal: Option<i32>,
+    /// Whether SIGTERM has come.
+    terminated: bool,
 }
 
 /// How ranks that are still there are made to end.
 struct Ending {
     /// Asks them to, once.
     ask: Option<(Instant, Signal)>,
-    /// Kills them from then on.
-    kill: Instant,
+    /// Kills them from then on, if they are not waited for.
+    kill: Option<Instant>,
 }
 
 impl Watch<'_> {
@@ -252,9 +257,14 @@ impl Watch<'_> {
         for (rank, exit) in self.ranks.reap() {
             if exit.is_failure() {
                 self.server.report_failure(rank, &format!("it {exit}"));
-                if self.first_failed.is_none() && self.signal.is_none() {
-                    self.first_failed = Some(rank);
-                    self.end_after_failure();
+                match (self.first_failed, self.signal) {
+                    (None, None) => {
+                        self.first_failed = Some(rank);
+                        self.end_after_failure();
+                    }
+                    // The others may wait for what this one will not do any more.
+                    (None, Some(_)) => self.end_after_failure(),
+                    (Some(_), _) => {}
                 }
             } else {
                 let reason = format!("it {exit} before it joined the others");
@@ -266,14 +276,14 @@ impl Watch<'_> {
 
     fn end_after_failure(&mut self) {
         let ask = deadline::after(self.launcher.grace);
-        self.end(Some((ask, Signal::TERM)), ask + AFTER_TERM);
+        self.end(Some((ask, Signal::TERM)), Some(ask + AFTER_TERM));
     }
 
     /// Ctrl-C, which at a terminal reaches the ranks as well.
     fn interrupt(&mut self, by_terminal: bool) {
         let now = Instant::now();
         if self.signal == Some(Signal::INT.as_raw()) {
-            return self.end(None, now); // The second time: at once.
+            return self.end(None, Some(now)); // The second time: at once.
         }
         self.note_signal(Signal::INT);
         // If a terminal was not the sender after all, ranks that still run get it a little later.
@@ -281,16 +291,18 @@ impl Watch<'_> {
             true => now + AFTER_INTERRUPT / 2,
             false => now,
         };
-        self.end(Some((ask, Signal::INT)), now + AFTER_INTERRUPT);
+        self.end(Some((ask, Signal::INT)), Some(now + AFTER_INTERRUPT));
     }
 
     fn terminate(&mut self) {
         let now = Instant::now();
+        let kill = match self.terminated {
+            true => Some(now + AFTER_SECOND_TERM),
+            false => self.launcher.stop_grace.map(deadline::after),
+        };
+        self.terminated = true;
         self.note_signal(Signal::TERM);
-        self.end(
-            Some((now, Signal::TERM)),
-            deadline::after(self.launcher.stop_grace),
-        );
+        self.end(Some((now, Signal::TERM)), kill);
     }
 
     fn note_signal(&mut self, signal: Signal) {
@@ -300,11 +312,9 @@ impl Watch<'_> {
     }
 
     /// Makes the run end; what was decided before can only get stricter.
-    fn end(&mut self, ask: Option<(Instant, Signal)>, kill: Instant) {
-        let kill = match &self.ending {
-            Some(ending) => ending.kill.min(kill),
-            None => kill,
-        };
+    fn end(&mut self, ask: Option<(Instant, Signal)>, kill: Option<Instant>) {
+        let before = self.ending.as_ref().and_then(|ending| ending.kill);
+        let kill = before.into_iter().chain(kill).min();
         let ask = ask.or(self.ending.as_ref().and_then(|ending| ending.ask));
         self.ending = Some(Ending { ask, kill });
     }
@@ -318,7 +328,7 @@ impl Watch<'_> {
         if let Some((_, signal)) = ending.ask.take_if(|(at, _)| *at <= now) {
             self.ranks.signal(signal);
         }
-        if ending.kill <= now {
+        if ending.kill.is_some_and(|kill| kill <= now) {
             self.ranks.signal(Signal::KILL);
         }
     }
@@ -327,9 +337,9 @@ impl Watch<'_> {
         let Some(ending) = &self.ending else {
             return HEARTBEAT;
         };
-        let next = match ending.ask {
-            Some((ask, _)) => ask.min(ending.kill),
-            None => ending.kill,
+        let ask = ending.ask.map(|(ask, _)| ask);
+        let Some(next) = ask.into_iter().chain(ending.kill).min() else {
+            return HEARTBEAT;
         };
         let left = next.saturating_duration_since(Instant::now());
         left.clamp(Duration::from_millis(10), HEARTBEAT)

@@ -57,6 +57,7 @@ impl Failure {
             Self::Report(
                 ReportError::NoRun(_) | ReportError::NoMetrics(_) | ReportError::TooMany(_),
             ) => USAGE,
+            Self::Train(error) if error.is_usage() => USAGE,
             Self::Train(_) | Self::Preview(_) | Self::Report(_) => FAILED,
         }
     }

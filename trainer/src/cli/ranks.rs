@@ -7,7 +7,7 @@ use burn_dist::world::{Launch, World};
 
 use super::failure::Failure;
 use crate::console::complain;
-use crate::{panics, signals, threads};
+use crate::prepare_process;
 
 /// How many ranks there are: a launcher's word, else `--nproc`, else `default`.
 ///
@@ -40,15 +40,11 @@ pub fn on_ranks(
     if size > 1 && world.launch() == Launch::Single {
         return start_ranks(size);
     }
-    threads::join_pool();
     log_warnings();
     if let Some(advice) = world.advice() {
         complain(&format!("warning: {advice}"));
     }
-    panics::end_on_panic(world.rank());
-    // Our launcher reports by itself what ended the run.
-    let speaks = world.is_main() && world.launch() != Launch::Local;
-    signals::listen(speaks)
+    prepare_process(world)
         .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
     work()
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use burn_dist::world::World;
+use burn_dist::world::{Launch, World};
 use clap::Args;
 
 use super::args::ConfigArgs;
@@ -12,7 +12,8 @@ use super::ranks::{on_ranks, world_size};
 use crate::device::check_built;
 use crate::resume::Resume;
 use crate::run::Trainer;
-use crate::{End, STOPPED_EARLY, run_dir};
+use crate::run_dir;
+use crate::run_lock::RunLock;
 
 /// Ranks of the built-in run, which shows training on several.
 const DEFAULT_RANKS: usize = 2;
@@ -70,10 +71,14 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
             path.display()
         )));
     }
-    if let (true, Some(folder)) = (world.is_main(), &args.run_dir)
-        && args.resume != Resume::Auto
-    {
-        check_run_dir(folder)?;
+    if let (true, Some(folder)) = (world.is_main(), &args.run_dir) {
+        // Ranks that were started by others meet the same in their turn, together.
+        if world.launch() == Launch::Single {
+            RunLock::check(folder).map_err(|error| Failure::Usage(error.to_string()))?;
+        }
+        if args.resume != Resume::Auto {
+            check_run_dir(folder)?;
+        }
     }
     if args.dry_run {
         if world.is_main() {
@@ -88,10 +93,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         if let Some(folder) = args.run_dir {
             trainer = trainer.run_dir(folder);
         }
-        Ok(match trainer.run()?.end {
-            End::Complete | End::Early(_) => 0,
-            End::Paused(_) => STOPPED_EARLY,
-        })
+        Ok(trainer.run()?.exit_code())
     })
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::section::names;
+use super::section::{exactly, names};
 
 /// `[model]`: what is trained. The keys depend on `name`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -60,6 +60,7 @@ impl ModelConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct CnnConfig {
     /// Output channels of the two convolutions. Default `[32, 64]`.
+    #[serde(deserialize_with = "exactly")]
     pub filters: [usize; 2],
     /// Width of the hidden linear layer. Default 128.
     pub hidden: usize,

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::groups::GroupConfig;
+use super::section::exactly;
 use super::whole_tensors::{AdafactorConfig, LambConfig, MuonConfig};
 
 /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
@@ -161,6 +162,7 @@ pub struct AdamConfig {
     /// Learning rate. Default 0.001.
     pub lr: f64,
     /// Decay of the averages of the gradient and its square, in [0, 1). Default `[0.9, 0.999]`.
+    #[serde(deserialize_with = "exactly")]
     pub betas: [f64; 2],
     /// Added to the denominator. Default 1e-8.
     pub eps: f64,
@@ -198,6 +200,7 @@ pub struct AdamWConfig {
     /// Learning rate. Default 0.001.
     pub lr: f64,
     /// Decay of the averages of the gradient and its square, in [0, 1). Default `[0.9, 0.999]`.
+    #[serde(deserialize_with = "exactly")]
     pub betas: [f64; 2],
     /// Added to the denominator. Default 1e-8.
     pub eps: f64,
@@ -273,6 +276,7 @@ pub struct LionConfig {
     pub lr: f64,
     /// Decay of the average of gradients, in [0, 1): in the average whose signs a step takes, and in
     /// the one that is kept. Default `[0.9, 0.99]`.
+    #[serde(deserialize_with = "exactly")]
     pub betas: [f64; 2],
     /// Share of each parameter, times `lr`, that a step takes away; three to ten times larger
     /// than AdamW's would be. Default 0.

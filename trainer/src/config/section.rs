@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _, Visitor};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
@@ -88,6 +88,18 @@ impl<'a> Section<'a> {
             .at(span)
             .help(help)
     }
+}
+
+/// Reads an array that has exactly `N` values; by itself TOML's reader takes the first `N`.
+pub fn exactly<'de, T, const N: usize, D>(deserializer: D) -> Result<[T; N], D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let values: Vec<T> = Vec::deserialize(deserializer)?;
+    let found = values.len();
+    let array = <[T; N]>::try_from(values);
+    array.map_err(|_| D::Error::custom(format!("{N} values belong here, not {found}")))
 }
 
 /// "did you mean ...?" where a valid name is near, and all valid names.

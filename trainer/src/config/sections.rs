@@ -391,7 +391,7 @@ pub struct CheckpointConfig {
     /// Steps from one checkpoint to the next. Default 0: none.
     #[schemars(extend("unit" = "steps"))]
     pub every_steps: u64,
-    /// Epochs from one checkpoint to the next. Default 0: none.
+    /// Epochs from one checkpoint to the next; 0 writes none after epochs. Default 1.
     #[schemars(extend("unit" = "epochs"))]
     pub every_epochs: u64,
     /// Minutes from one checkpoint to the next. Default 0: none.
@@ -401,7 +401,7 @@ pub struct CheckpointConfig {
     #[schemars(extend("unit" = "checkpoints"))]
     pub keep: u64,
     /// Whether one is also written after each evaluation that is the best so far, and kept.
-    /// Default true, if any are written at all.
+    /// Default true, if any are written at all (one of the three above is not 0).
     pub best: bool,
     /// By what evaluations are compared: `accuracy` or `loss`. Default `accuracy`.
     pub monitor: MonitorName,
@@ -418,7 +418,7 @@ impl Default for CheckpointConfig {
     fn default() -> Self {
         Self {
             every_steps: 0,
-            every_epochs: 0,
+            every_epochs: 1,
             every_minutes: 0.0,
             keep: 3,
             best: true,

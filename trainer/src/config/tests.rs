@@ -209,6 +209,21 @@ fn numbers_out_of_range_show_their_place() {
 }
 
 #[test]
+fn arrays_have_the_length_that_belongs_to_them() {
+    for (set, words) in [
+        ("model.filters=[1, 2, 3]", "2 values belong here, not 3"),
+        ("model.filters=[1]", "2 values belong here, not 1"),
+        (
+            "optimizer={name=\"adam\", betas=[0.9, 0.99, 0.999]}",
+            "not 3",
+        ),
+        ("optimizer={name=\"adafactor\", eps=[1e-3]}", "not 1"),
+    ] {
+        assert_error(GOOD, &[set], &[words, "of --set"]);
+    }
+}
+
+#[test]
 fn optimizers_that_see_whole_parameters_are_read_and_checked() {
     for (sets, key) in [
         (

@@ -396,8 +396,15 @@ fn ensure(good: bool, key: &str, value: f64, wanted: &str) -> Result<(), Fault> 
     if good {
         return Ok(());
     }
-    Err(Fault::in_key(
-        key,
-        format!("`{key}` = {value} is not {wanted}"),
-    ))
+    // Of 1e300 nobody wants to see all digits.
+    let size = value.abs();
+    let text = match size != 0.0 && size.is_finite() && !(1e-6..1e9).contains(&size) {
+        true => format!("{value:e}"),
+        false => value.to_string(),
+    };
+    let what = match size.is_finite() && !(value as f32).is_finite() {
+        true => "too large for 32 bits".to_owned(),
+        false => format!("not {wanted}"),
+    };
+    Err(Fault::in_key(key, format!("`{key}` = {text} is {what}")))
 }

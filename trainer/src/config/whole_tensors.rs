@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::groups::GroupConfig;
-use super::section::names;
+use super::section::{exactly, names};
 
 /// `[optimizer] name = "lamb"`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -15,6 +15,7 @@ pub struct LambConfig {
     /// Learning rate. Default 0.001.
     pub lr: f64,
     /// Decay of the averages of the gradient and its square, in [0, 1). Default `[0.9, 0.999]`.
+    #[serde(deserialize_with = "exactly")]
     pub betas: [f64; 2],
     /// Added to the denominator. Default 1e-6.
     pub eps: f64,
@@ -56,6 +57,7 @@ pub struct AdafactorConfig {
     pub beta2_decay: f64,
     /// Added to squared gradients, and the least that a parameter's root mean square counts for.
     /// Default `[1e-30, 0.001]`.
+    #[serde(deserialize_with = "exactly")]
     pub eps: [f64; 2],
     /// Largest root mean square of an update before the learning rate; a larger one is scaled down
     /// to it. Default 1.
@@ -135,6 +137,7 @@ pub struct MuonConfig {
     pub adamw_lr: Option<f64>,
     /// AdamW's decay of the averages of the gradient and its square, in [0, 1). Default
     /// `[0.9, 0.999]`.
+    #[serde(deserialize_with = "exactly")]
     pub adamw_betas: [f64; 2],
     /// Added to AdamW's denominator. Default 1e-8.
     pub adamw_eps: f64,

@@ -21,7 +21,7 @@ use crate::checkpointing::Checkpoints;
 use crate::console::{Console, complain, duration};
 use crate::early_stopping::{is_better, monitored};
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::{Evaluation, Evaluator};
 use crate::memory;
 use crate::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::progress::{Meta, Progress};
@@ -64,8 +64,8 @@ impl<M: ImageClassifier> Training<'_, M> {
                 end = Some(End::Complete);
             }
         };
-        self.save_end(&end)?;
-        let summary = self.summary(end)?;
+        let saved = self.save_end(&end)?;
+        let summary = self.summary(end, saved)?;
         for callback in &mut self.callbacks {
             callback.on_end(&summary).map_err(failed)?;
         }
@@ -128,7 +128,10 @@ impl<M: ImageClassifier> Training<'_, M> {
         if wishes.pause {
             return Ok(Some(self.paused()));
         }
-        let evaluation = self.evaluate_epoch()?;
+        // Who has no time for it evaluates when the run goes on.
+        let Some(evaluation) = self.evaluate_epoch()? else {
+            return Ok(Some(self.paused()));
+        };
         let images = self.images(self.progress.steps - first_step);
         self.console.accuracy(evaluation.accuracy);
         self.tell_epoch(&evaluation, time, images);
@@ -181,23 +184,24 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(Wishes::decode(&wishes))
     }
 
-    fn evaluate_epoch(&mut self) -> Result<Evaluation, TrainError> {
+    /// Evaluates, unless a rank wants to pause before that is done.
+    fn evaluate_epoch(&mut self) -> Result<Option<Evaluation>, TrainError> {
         self.parallel.sync_buffers()?;
         let begin = Instant::now();
-        let data = &self.session.data;
-        let together = self.parallel.gathers();
-        let evaluated = self.parallel.evaluate_with(|model| {
-            evaluate(
-                model,
-                data.splits.test.as_ref(),
-                &data.eval_loader,
-                &data.eval_sampler,
-                &self.session.device.device,
-                self.session.group,
-                together,
-            )
-        })?;
-        let (evaluation, mut details) = evaluated?;
+        let (data, session, started) = (&self.session.data, self.session, self.begin);
+        let evaluator = Evaluator {
+            dataset: data.splits.test.as_ref(),
+            loader: &data.eval_loader,
+            sampler: &data.eval_sampler,
+            device: &session.device.device,
+            group: session.group,
+            together: self.parallel.gathers(),
+        };
+        let pause = || step::reason_to_pause(session.config, started).is_some();
+        let evaluate = |model: &M| evaluator.evaluate_unless(model, &pause);
+        let Some((evaluation, mut details)) = self.parallel.evaluate_with(evaluate)?? else {
+            return Ok(None);
+        };
         let progress = &self.progress;
         if !evaluation.loss.is_finite() {
             return Err(TrainError::Diverged {
@@ -220,7 +224,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             elapsed: progress.train_seconds,
             seconds: begin.elapsed().as_secs_f64(),
         }));
-        Ok(evaluation)
+        Ok(Some(evaluation))
     }
 
     fn tell_epoch(&mut self, evaluation: &Evaluation, time: Duration, images: f64) {
@@ -325,24 +329,26 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(())
     }
 
-    /// Saves the last state, and waits until everything is written.
-    fn save_end(&mut self, end: &End) -> Result<(), TrainError> {
+    /// Saves the last state, and waits until everything is written. Gives whether it was, and true
+    /// where nobody wanted it to be.
+    fn save_end(&mut self, end: &End) -> Result<bool, TrainError> {
         // Who is to be continued needs a checkpoint, even if nobody wanted any.
         if matches!(end, End::Paused(_)) && self.checkpoints.is_none() {
             let (session, folder) = (self.session, self.run_dir.as_deref());
-            self.checkpoints = setup::start_checkpoints(session, folder, self.before.steps)?;
+            self.checkpoints = setup::start_checkpoints(session, folder, &self.before)?;
         }
-        let steps = self.progress.steps;
-        let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(steps);
+        let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(&self.progress);
         if self.checkpoints.as_ref().is_some_and(lacks) {
             self.save()?;
         }
-        if let Some(checkpoints) = self.checkpoints.take() {
-            for news in checkpoints.finish(self.session.group)? {
-                self.console.line(&news);
-            }
+        let Some(checkpoints) = self.checkpoints.take() else {
+            return Ok(!matches!(end, End::Paused(_)));
+        };
+        let (news, saved) = checkpoints.finish(self.session.group)?;
+        for news in news {
+            self.console.line(&news);
         }
-        Ok(())
+        Ok(saved)
     }
 
     fn save(&mut self) -> Result<(), TrainError> {

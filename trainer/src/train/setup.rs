@@ -55,9 +55,10 @@ pub(crate) fn train<M: ImageClassifier>(
     let environment = Environment::gather(session, parallel.num_parameters(), steps_per_epoch)?;
     // Only now, when nothing is left that could be wrong with the configuration or the data.
     let main = session.world.is_main();
-    let run_dir = (main && !config.train.fast_dev_run)
-        .then(|| run_dir::create(start.run_dir.as_deref(), session.name, config))
+    let created = (main && !config.train.fast_dev_run)
+        .then(|| run_dir::create(start, session.name, config))
         .transpose()?;
+    let (run_dir, _lock) = created.unzip();
     let mut notes = start.notes.clone();
     if let Some(folder) = &run_dir {
         notes.extend(set_aside(folder, start, progress.steps)?);
@@ -75,7 +76,7 @@ pub(crate) fn train<M: ImageClassifier>(
         .map(|folder| EventWriter::open(&folder.join(tensorboard::FOLDER), progress.steps))
         .transpose()?;
     let checkpoints = match config.checkpoint.wanted() {
-        true => start_checkpoints(session, run_dir.as_deref(), progress.steps)?,
+        true => start_checkpoints(session, run_dir.as_deref(), &progress)?,
         false => None,
     };
     let mut training = Training {
@@ -108,12 +109,37 @@ pub(crate) fn train<M: ImageClassifier>(
     let summary = training.run()?;
     training.conclude(&summary);
     training.report();
-    if let End::Paused(_) = summary.end {
+    if !summary.saved || matches!(summary.end, End::Paused(_)) {
         // A launcher may take the first exit code other than 0 for a failure and kill the rest: the
         // main rank has to be done with its files by then.
         session.group.barrier()?;
     }
-    Ok(summary)
+    match summary.saved {
+        true => Ok(summary),
+        false => Err(TrainError::NotSaved {
+            steps: summary.steps,
+            end: not_saved(&summary.end, config.train.fast_dev_run),
+        }),
+    }
+}
+
+/// What a state that was not written means for a run that ended so, and what to do.
+fn not_saved(end: &End, trial: bool) -> &'static str {
+    match end {
+        End::Paused(_) if trial => {
+            "train.fast_dev_run saves nothing: start the run again from its beginning"
+        }
+        End::Paused(_) => {
+            "the run was to stop here and be continued, but what it did since the last good \
+             checkpoint is lost. See above why; make room or mend that, then start it again with \
+             --resume auto"
+        }
+        End::Complete | End::Early(_) => {
+            "the run has ended, but the model as it was at the end is lost. See above why; make room \
+             or mend that, then start it again with --resume auto, which repeats what came after the \
+             last good checkpoint"
+        }
+    }
 }
 
 impl<M: ImageClassifier> Training<'_, M> {
@@ -161,9 +187,16 @@ fn restore<M: ImageClassifier>(
 }
 
 /// Takes out of the way what the run saved after the step that it goes back to: that would be taken
-/// for its newest state, of which there are no numbers any more. Gives what is to be told of it.
+/// for its newest state, of which there are no numbers any more. Where it starts anew, its numbers
+/// are taken out of the way instead. Gives what is to be told of it.
 fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
-    if start.of_another_run || start.checkpoint.is_none() {
+    if start.checkpoint.is_none() {
+        let aside = run_dir::set_metrics_aside(run_dir)?;
+        let told =
+            |path: PathBuf| format!("set aside the numbers that are there: {}", path.display());
+        return Ok(aside.map(told));
+    }
+    if start.of_another_run {
         return Ok(None);
     }
     let aside = checkpoint::set_aside(&run_dir.join(resume::FOLDER), steps)?;
@@ -201,7 +234,7 @@ fn steps_per_epoch(session: &Session<'_>) -> u64 {
 pub(super) fn start_checkpoints(
     session: &Session<'_>,
     run_dir: Option<&Path>,
-    steps: u64,
+    progress: &Progress,
 ) -> Result<Option<Checkpoints>, TrainError> {
     if session.config.train.fast_dev_run {
         return Ok(None);
@@ -214,7 +247,11 @@ pub(super) fn start_checkpoints(
     let folder = PathBuf::from(OsString::from_vec(first)).join(resume::FOLDER);
     let timeout = Duration::from_secs(session.config.parallel.timeout_seconds);
     let group = session.group;
-    let checkpoints = Checkpoints::start(config, &folder, steps, timeout, group)?;
+    // That of another run lies elsewhere.
+    let start = &session.start;
+    let is_there = start.checkpoint.is_some() && !start.of_another_run;
+    let saved = is_there.then_some((progress.steps, progress.evaluated));
+    let checkpoints = Checkpoints::start(config, &folder, saved, timeout, group)?;
     Ok(Some(checkpoints))
 }
 

@@ -7,7 +7,7 @@ use models::ImageClassifier;
 use super::Training;
 use crate::batch::Batches;
 use crate::checkpointing::Checkpoints;
-use crate::config::Batching;
+use crate::config::{Batching, Config};
 use crate::error::TrainError;
 use crate::loss::{self, StepLoss};
 use crate::metrics::StepTimes;
@@ -92,10 +92,15 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     /// Why this rank wants to leave, if it does.
     pub(super) fn reason_to_pause(&self) -> Option<&'static str> {
-        let limit = self.session.config.train.max_minutes;
-        let over = limit.is_some_and(|limit| self.begin.elapsed().as_secs_f64() >= 60.0 * limit);
-        signals::request().or(over.then_some("the time of train.max_minutes being over"))
+        reason_to_pause(self.session.config, self.begin)
     }
+}
+
+/// Why a rank whose run began then wants to leave, if it does.
+pub(super) fn reason_to_pause(config: &Config, begin: Instant) -> Option<&'static str> {
+    let limit = config.train.max_minutes;
+    let over = limit.is_some_and(|limit| begin.elapsed().as_secs_f64() >= 60.0 * limit);
+    signals::request().or(over.then_some("the time of train.max_minutes being over"))
 }
 
 /// Measures what follows what.

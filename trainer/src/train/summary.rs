@@ -12,7 +12,7 @@ use crate::config::Batching;
 use crate::console::{complain, duration};
 use crate::error::TrainError;
 use crate::evaluate::Evaluation;
-use crate::report;
+use crate::{STOPPED_EARLY, report};
 
 /// Why a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +21,7 @@ pub enum End {
     Complete,
     /// It had reached what it was to reach, or a callback wanted it to end: the reason.
     Early(String),
-    /// Its time was over, or a signal asked for it: the reason. It left a checkpoint and wants to
-    /// be continued.
+    /// Its time was over, or a signal asked for it: the reason. It wants to be continued.
     Paused(String),
 }
 
@@ -31,6 +30,9 @@ pub enum End {
 pub struct Summary {
     /// Why it ended.
     pub end: End,
+    /// Whether the last state was written, where it was to be. [`Trainer::run`](crate::Trainer::run)
+    /// fails where it was not; callbacks see it before.
+    pub saved: bool,
     /// Epochs that were begun.
     pub epochs: u64,
     /// Optimizer steps.
@@ -53,14 +55,26 @@ pub struct Summary {
     pub run_dir: Option<PathBuf>,
 }
 
+impl Summary {
+    /// The exit code that tells scripts and batch systems: 0, or 75 if the run wants to be started
+    /// again.
+    pub fn exit_code(&self) -> i32 {
+        match self.end {
+            End::Complete | End::Early(_) => 0,
+            End::Paused(_) => STOPPED_EARLY,
+        }
+    }
+}
+
 impl<M: ImageClassifier> Training<'_, M> {
-    pub(super) fn summary(&self, end: End) -> Result<Summary, TrainError> {
+    pub(super) fn summary(&self, end: End, saved: bool) -> Result<Summary, TrainError> {
         let (progress, before) = (&self.progress, &self.before);
         let steps = progress.steps - before.steps;
         let seconds = progress.train_seconds - before.train_seconds;
         let world = self.session.world;
         Ok(Summary {
             end,
+            saved,
             epochs: progress.epoch,
             steps: progress.steps,
             total_time: self.begin.elapsed(),
@@ -111,11 +125,14 @@ impl<M: ImageClassifier> Training<'_, M> {
             self.steps_per_epoch
         ));
         self.console.line(&format!(
-            "computes on {}: {}; kernels: {}, {} threads per rank",
+            "computes on {}: {}; kernels: {}, {} per rank",
             session.device.name,
             session.device.reason,
             kernels_name(session.config, &session.device.device),
-            rayon::current_num_threads(),
+            match rayon::current_num_threads() {
+                1 => "1 thread".to_owned(),
+                threads => format!("{threads} threads"),
+            },
         ));
         if let Some(across) = self.parallel.replica_group() {
             let within = self.parallel.shard_group();
@@ -140,6 +157,11 @@ impl<M: ImageClassifier> Training<'_, M> {
     pub(super) fn conclude(&mut self, summary: &Summary) {
         match &summary.end {
             End::Complete => {}
+            // The error says the rest.
+            End::Paused(reason) if !summary.saved => self.console.line(&format!(
+                "stopped after step {} because of {reason}",
+                summary.steps
+            )),
             End::Early(reason) => self.console.line(&format!("stopped early: {reason}")),
             End::Paused(reason) => self.console.line(&format!(
                 "stopped after step {} because of {reason}; start the run again with --resume auto",

@@ -18,7 +18,7 @@ use crate::compute;
 use crate::config::{Config, ConfigError, Loaded};
 use crate::error::TrainError;
 use crate::resume::FOLDER;
-use crate::run_dir::CONFIG_FILE;
+use crate::run_dir::{self, CONFIG_FILE};
 
 pub use export::Format;
 pub use prediction::Guess;
@@ -99,6 +99,10 @@ impl Trained {
                 path: path.to_owned(),
                 reason: "there is no such checkpoint or run folder".to_owned(),
             });
+        }
+        // A run makes the folder of checkpoints when it first wants one.
+        if run_dir::is_run(path) && !path.join(FOLDER).is_dir() {
+            return Err(no_checkpoint(path));
         }
         let (checkpoint, notes, run_dir) = if path.join(FOLDER).is_dir() {
             let (checkpoint, notes) = in_run(path, which)?;
@@ -189,14 +193,13 @@ fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindEr
         .map(|error| format!("warning: passed over a checkpoint: {error}"))
         .collect();
     let Some(newest) = newest else {
+        if bad.is_empty() {
+            return Err(no_checkpoint(run_dir));
+        }
+        let wrong: Vec<String> = bad.iter().map(ToString::to_string).collect();
         return Err(FindError::Nothing {
             path: run_dir.to_owned(),
-            reason: match notes.is_empty() {
-                true => {
-                    "holds no checkpoint; set checkpoint.every_epochs when you train".to_owned()
-                }
-                false => format!("holds no good checkpoint: {}", notes.join("; ")),
-            },
+            reason: format!("holds no good checkpoint: {}", wrong.join("; ")),
         });
     };
     if which == Which::Last {
@@ -214,6 +217,16 @@ fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindEr
         None => {}
     }
     Ok((newest.path, notes))
+}
+
+fn no_checkpoint(run_dir: &Path) -> FindError {
+    FindError::Nothing {
+        path: run_dir.to_owned(),
+        reason:
+            "this run saved no checkpoints; train with checkpoint.every_epochs = 1, the default, \
+                 or wait for the first one if it still goes on"
+                .to_owned(),
+    }
 }
 
 /// The step after which the best evaluation was, as far as the run had come.

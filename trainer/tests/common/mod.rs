@@ -14,7 +14,8 @@ use tempfile::TempDir;
 /// Longest that any run of these tests may take.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// Settings of a run that takes seconds: a small model on few digits, without dropout.
+/// Settings of a run that takes seconds: a small model on few digits, without dropout, and without
+/// checkpoints that nobody asked for.
 pub const TINY: &[&str] = &[
     "model.filters=[4, 8]",
     "model.hidden=16",
@@ -24,6 +25,7 @@ pub const TINY: &[&str] = &[
     "data.test_samples=101",
     "train.batch_size=12",
     "train.epochs=1",
+    "checkpoint.every_epochs=0",
 ];
 
 /// A folder to run the program in, and the arguments to run it with.

@@ -1,0 +1,27 @@
+//! What a process needs that is one rank of a training.
+
+use std::io;
+use std::sync::Once;
+
+use burn_dist::world::{Launch, World};
+
+use crate::{panics, signals, threads};
+
+/// Prepares this process to be the rank that `world` says, as the program `trainer` does: SIGTERM and
+/// SIGUSR1 end a training with a checkpoint, a panic ends all ranks rather than leave the others
+/// waiting, and the calling thread becomes one of those that compute. To be called before the first
+/// tensor is made; a second call does nothing.
+///
+/// # Errors
+/// If the system refuses the handlers of signals.
+pub fn prepare_process(world: &World) -> io::Result<()> {
+    static ONCE: Once = Once::new();
+    let mut outcome = Ok(());
+    ONCE.call_once(|| {
+        threads::join_pool();
+        panics::end_on_panic(world.rank());
+        // Our launcher reports by itself what ended the run.
+        outcome = signals::listen(world.is_main() && world.launch() != Launch::Local);
+    });
+    outcome
+}
