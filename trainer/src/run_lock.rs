@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -13,6 +14,13 @@ use crate::error::TrainError;
 
 /// The file, in the run folder.
 const FILE: &str = ".lock";
+
+/// How long to wait for the lock: a process that was killed has it until the system has taken away
+/// all that it had.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Most that is read of what it says.
 const MAX_BYTES: u64 = 1 << 10;
@@ -40,7 +48,7 @@ impl RunLock {
             options
         };
         let mut file = options().open(&path).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match patiently(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 return Err(TrainError::RunDirInUse {
@@ -66,7 +74,7 @@ impl RunLock {
     /// [`TrainError::RunDirInUse`].
     pub fn check(folder: &Path) -> Result<(), TrainError> {
         match File::open(folder.join(FILE)) {
-            Ok(mut file) => match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(mut file) => match patiently(&file, FlockOperation::NonBlockingLockShared) {
                 Err(Errno::WOULDBLOCK) => Err(TrainError::RunDirInUse {
                     folder: folder.to_owned(),
                     by: holder(&mut file),
@@ -74,6 +82,17 @@ impl RunLock {
                 _ => Ok(()),
             },
             Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Tries until the lock is there or patience is over.
+fn patiently(file: &File, operation: FlockOperation) -> Result<(), Errno> {
+    let begin = Instant::now();
+    loop {
+        match flock(file, operation) {
+            Err(Errno::WOULDBLOCK) if begin.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            outcome => return outcome,
         }
     }
 }

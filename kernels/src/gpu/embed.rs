@@ -2,6 +2,7 @@
 //! of what is the same in all images has one unit add up a number of all of them; and the class token's is that of the
 //! first position.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use burn::tensor::{Shape, Tensor};
@@ -74,7 +75,7 @@ impl Operation<3> for Embed {
         let patches = to_first.then(|| slice(dy.clone(), &[0..images, 1..tokens, 0..features]));
         let of_images = Matrix::new(reshape(dy, Shape::new([images, tokens * features])));
         let positions = ColumnSums::of(&of_images).add_up();
-        let token = slice(positions.clone(), &[0..features]);
+        let token = slice(positions.clone(), from_ref(&(0..features)));
         [patches, Some(token), Some(positions)]
     }
 

@@ -98,7 +98,7 @@ mod tests {
         };
         let values = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0], &device);
         let half = (values.clone() * 0.5).cast(DType::BF16);
-        let reading = start_reading([values.clone().slice([1..3]), half]);
+        let reading = start_reading([values.clone().slice(1..3), half]);
         // In the same memory, if that was free.
         let later = values + 1.0;
         assert_eq!(reading.wait().unwrap(), [2.0, 3.0, 0.5, 1.0, 1.5, 2.0]);
