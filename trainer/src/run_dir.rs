@@ -91,7 +91,7 @@ pub(crate) fn create(
     Ok((folder, lock))
 }
 
-/// The folders that [`create`] made for runs of this name, the oldest first.
+/// The folders that were made for runs of this name, the oldest first.
 ///
 /// # Errors
 /// If their parent folder cannot be read.

@@ -4,9 +4,14 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+
+/// A SIGTERM that comes so soon after another is the same: a signal to a whole process group reaches a rank from its
+/// sender and from the launcher.
+const SAME: Duration = Duration::from_secs(1);
 
 /// Whether somebody asks for [`request`] often enough to be left to end by itself.
 static HEEDED: AtomicBool = AtomicBool::new(false);
@@ -14,7 +19,7 @@ static HEEDED: AtomicBool = AtomicBool::new(false);
 static REQUESTED: AtomicI32 = AtomicI32::new(0);
 
 /// From now on SIGINT ends this process with 128 + the signal's number, and so does SIGTERM while
-/// nothing is trained, or the second time. It says so if it `speaks`.
+/// nothing is trained, or the second time, but for one within a second. It says so if it `speaks`.
 ///
 /// # Errors
 /// If the system refuses the handlers or their thread.
@@ -23,13 +28,18 @@ pub fn listen(speaks: bool) -> io::Result<()> {
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
+            let mut heeded_at: Option<Instant> = None;
             for signal in signals.forever() {
                 let before = REQUESTED.load(Ordering::SeqCst);
                 let heeded = HEEDED.load(Ordering::SeqCst) && before != SIGTERM;
                 match signal {
                     SIGUSR1 if before == SIGTERM => {}
                     SIGUSR1 => REQUESTED.store(signal, Ordering::SeqCst),
-                    SIGTERM if heeded => REQUESTED.store(signal, Ordering::SeqCst),
+                    SIGTERM if heeded => {
+                        heeded_at = Some(Instant::now());
+                        REQUESTED.store(signal, Ordering::SeqCst);
+                    }
+                    SIGTERM if heeded_at.is_some_and(|at| at.elapsed() < SAME) => {}
                     _ => end(signal, speaks),
                 }
             }

@@ -79,6 +79,17 @@ fn a_polite_signal_ends_the_run_with_a_checkpoint() {
 }
 
 #[test]
+fn a_signal_to_all_processes_is_one_request() {
+    let running = endless(&[]);
+    for process in [running.rank(0), running.rank(1), running.pid()] {
+        kill_process(process, Signal::TERM).unwrap();
+    }
+    let finished = running.wait(Duration::from_secs(20));
+    finished.assert_code(75).assert_nobody_left();
+    assert!(finished.path("run/checkpoints").is_dir());
+}
+
+#[test]
 fn a_single_rank_ends_at_a_signal() {
     let mut running = Trial::tiny(&["--nproc", "1"], &["train.epochs=1000000"]).start();
     running.wait_for_metrics(1);

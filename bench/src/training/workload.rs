@@ -108,6 +108,7 @@ impl Workload {
              [data]\n{data}\ntrain_samples = {train}\ntest_samples = {test}\n\
              [optimizer]\n{optimizer}\n\
              [train]\nepochs = 1\nbatch_size = {batch}\nseed = {SEED}\n\
+             [checkpoint]\nevery_epochs = 0\n\
              [log]\nevery_steps = 1\n",
         );
         Ok(Loaded::parse("bench", "bench", &text, sets)?)
