@@ -14,6 +14,9 @@ pub enum TrainError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The configuration does not fit the data or the model, which every rank finds by itself.
+    #[error(transparent)]
+    Misfit(ConfigError),
     /// The ranks could not work together.
     #[error(transparent)]
     Dist(#[from] burn_dist::Error),
@@ -161,6 +164,7 @@ impl TrainError {
         matches!(
             self,
             Self::Config(_)
+                | Self::Misfit(_)
                 | Self::Refused(_)
                 | Self::RunDirInUse { .. }
                 | Self::RunDirTaken(_)
@@ -173,6 +177,7 @@ impl TrainError {
         matches!(
             self,
             Self::Diverged { .. }
+                | Self::Misfit(_)
                 | Self::ConfigDiffers { .. }
                 | Self::DataDiffers { .. }
                 | Self::Resume(_)

@@ -31,6 +31,7 @@ mod loss;
 pub mod lr_find;
 mod memory;
 pub mod metrics;
+mod misfit;
 pub mod model;
 pub mod optimizer;
 mod panics;

@@ -133,25 +133,37 @@ fn classes(data: &dyn Dataset) -> usize {
     data.class_names().len()
 }
 
-/// What a training keeps of each trainable parameter of `model`, which is on an autodiff device: what its optimizer
-/// does, and the parameter's average if there is to be one. Running statistics are not among them.
-pub fn states<M: Module>(model: &M, config: &Config) -> Vec<ParameterState> {
+/// The trainable parameters of `model`, which is on an autodiff device, as they are trained: in f32. Running
+/// statistics are not among them.
+pub fn parameters<M: Module>(model: &M) -> Vec<ParameterSpec> {
     let mut lister = Lister {
-        config,
         path: Vec::new(),
-        states: Vec::new(),
+        parameters: Vec::new(),
     };
     model.visit(&mut lister);
-    lister.states
+    lister.parameters
 }
 
-struct Lister<'a> {
-    config: &'a Config,
+/// What a training keeps of each of the [`parameters`] of `model`: what its optimizer does, and the parameter's
+/// average if there is to be one.
+pub fn states<M: Module>(model: &M, config: &Config) -> Vec<ParameterState> {
+    let state = |parameter: &ParameterSpec| {
+        let state = config.optimizer.state_of(parameter);
+        let averages = config.ema.options().map_or(0, |_| state.elements);
+        ParameterState {
+            kept: state.kept + averages,
+            ..state
+        }
+    };
+    parameters(model).iter().map(state).collect()
+}
+
+struct Lister {
     path: Vec<String>,
-    states: Vec<ParameterState>,
+    parameters: Vec<ParameterSpec>,
 }
 
-impl ModuleVisitor for Lister<'_> {
+impl ModuleVisitor for Lister {
     fn enter_module(&mut self, name: &str, _container_type: &str) {
         self.path.push(name.to_owned());
     }
@@ -163,15 +175,10 @@ impl ModuleVisitor for Lister<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         // To look at a parameter that nobody has used yet would make it come to exist.
         if !param.is_initialized() || param.is_require_grad() {
-            let state = self.config.optimizer.state_of(&ParameterSpec {
+            self.parameters.push(ParameterSpec {
                 path: self.path.join("."),
                 shape: param.lazy_shape().to_vec(),
                 dtype: burn_dist::DType::F32,
-            });
-            let averages = self.config.ema.options().map_or(0, |_| state.elements);
-            self.states.push(ParameterState {
-                kept: state.kept + averages,
-                ..state
             });
         }
     }

@@ -21,7 +21,7 @@ use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{compute, device, group, initial, limits, model, same_data, seed};
+use crate::{compute, device, group, initial, limits, misfit, model, optimizer, same_data, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
 pub(crate) const EVAL_BATCH: usize = 128;
@@ -121,11 +121,13 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// Whatever ends the run before its time; the other ranks are told.
     pub fn run(self) -> Result<Summary, TrainError> {
-        let config = self.loaded.config.model.clone();
+        let loaded = self.loaded;
+        let config = loaded.config.model.clone();
         self.go(|session, device, callbacks| {
             let data = session.data.splits.train.as_ref();
             let then = Train { session, callbacks };
-            model::build(&config, data, device, then)?
+            model::build(&config, data, device, then)
+                .map_err(|error| misfit::of_model(loaded, &error))?
         })
     }
 
@@ -152,7 +154,7 @@ impl<'a> Trainer<'a> {
         let mut config = loaded.config.clone();
         limits::apply(&mut config);
         let batching = loaded.batching(world.size())?;
-        group::with_group(&config, world, |group| {
+        let work = |group: &ProcessGroup| {
             let run_dir = self.run_dir.as_deref();
             let writes = !config.train.fast_dev_run;
             let start = Start::find(&self.resume, run_dir, &loaded.name, writes, group)?;
@@ -178,6 +180,9 @@ impl<'a> Trainer<'a> {
             session.resident = bring_data(&session, &device)?;
             device.seed(seed::of_parameters(config.train.seed));
             then(&session, &device, self.callbacks)
+        };
+        group::with_group(&config, world, |group| {
+            work(group).map_err(|error| misfit::locate(loaded, error))
         })
     }
 }
@@ -303,6 +308,10 @@ pub struct Plan {
 /// # Errors
 /// What a run would fail with.
 pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
+    try_plan(loaded, size).map_err(|error| misfit::locate(loaded, error))
+}
+
+fn try_plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
     let config = &loaded.config;
     let batching = loaded.batching(size)?;
     let splits = data::open(&config.data, config.train.seed)?;
@@ -317,7 +326,8 @@ pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
     )?;
     // Only counted, and that works everywhere.
     let device = Device::flex().autodiff();
-    let states = model::build(&config.model, splits.train.as_ref(), &device, Count(config))??;
+    let states = model::build(&config.model, splits.train.as_ref(), &device, Count(config))
+        .map_err(|error| misfit::of_model(loaded, &error))??;
     Ok(Plan {
         parameters: states.iter().map(|state| state.elements as usize).sum(),
         states,
@@ -336,6 +346,7 @@ impl WithModel for Count<'_> {
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let model = initial::load(model, &self.0.model)?;
+        optimizer::build(&self.0.optimizer).check(&model::parameters(&model))?;
         Ok(model::states(&model, self.0))
     }
 }

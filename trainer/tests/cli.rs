@@ -156,7 +156,48 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 }
 
 #[test]
-fn missing_or_broken_data_is_a_failure_that_says_where() {
+fn what_does_not_fit_the_data_or_the_model_is_told_with_its_place() {
+    let config = "[model]\nname = \"cnn\"\n[data]\ntrain_samples = 64\ntest_samples = 8\n\
+                  [train]\nbatch_size = 32\nepochs = 1\n\
+                  [optimizer]\nname = \"sgd\"\nlr = 0.1\n[[optimizer.groups]]\nmatch = \"fc2.*\"\n";
+    let cases = [
+        ("train.batch_size=128", "of --set train.batch_size=128"),
+        (
+            "data.name=image-folder data.dir=none",
+            "of --set data.dir=none",
+        ),
+        ("model.name=csc-cnn", "line 12, column 1 of my.toml"),
+        (
+            "data.on_device=true data.augment=cutout:4",
+            "of --set data.on_device=true",
+        ),
+        (
+            "data.name=generated data.size=4",
+            "line 2, column 8 of my.toml",
+        ),
+    ];
+    for (settings, place) in cases {
+        let sets = settings.split(' ').flat_map(|set| ["--set", set]);
+        let sets: Vec<&str> = sets.collect();
+        let run = |first: &[&str]| {
+            let args = [first, &["--config", "my.toml"], &sets].concat();
+            let finished = Trial::new(&args).file("my.toml", config).run();
+            finished
+                .assert_code(2)
+                .assert_stderr(&["wrong configuration", place])
+                .assert_no_files(&["my.toml"]);
+            assert_eq!(finished.stderr.matches(place).count(), 1);
+        };
+        run(&["train", "--run-dir", "run"]);
+        run(&["train", "--run-dir", "run", "--nproc", "2"]);
+        if !settings.contains("on_device") {
+            run(&["check"]);
+        }
+    }
+}
+
+#[test]
+fn missing_data_is_a_wrong_configuration_and_broken_data_a_failure() {
     let mnist = |nproc: &str| {
         Trial::new(&[
             "--config",
@@ -174,8 +215,8 @@ fn missing_or_broken_data_is_a_failure_that_says_where() {
     for nproc in ["1", "2"] {
         let finished = mnist(nproc).run();
         finished
-            .assert_code(1)
-            .assert_stderr(&["mnist", "train-images-idx3-ubyte"])
+            .assert_code(2)
+            .assert_stderr(&["train-images-idx3-ubyte", "of --set data.dir=mnist"])
             .assert_no_files(&[]);
         assert_eq!(finished.stderr.matches("not complete").count(), 1);
     }

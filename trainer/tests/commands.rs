@@ -239,8 +239,9 @@ fn training_starts_from_exported_weights() {
         weights.as_str(),
     ];
     let refused = Trial::tiny(&["--nproc", "2"], &other).start().wait(LIMIT);
-    refused.assert_code(1).assert_stderr(&[
+    refused.assert_code(2).assert_stderr(&[
         "cannot start from model.weights",
+        "of --set model.weights=",
         "fc2.weight",
         "model.new_head",
     ]);
@@ -255,8 +256,8 @@ fn training_starts_from_exported_weights() {
         .assert_code(0);
     Trial::new(&["check", "--set", "model.weights=none.pt"])
         .run()
-        .assert_code(1)
-        .assert_stderr(&["none.pt: can't be read"]);
+        .assert_code(2)
+        .assert_stderr(&["none.pt: can't be read", "of --set model.weights=none.pt"]);
 }
 
 #[test]

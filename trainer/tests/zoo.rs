@@ -67,12 +67,10 @@ fn images_that_a_model_cannot_take_are_an_error_before_training() {
     let finished = Trial::new(&["--config", "zoo.toml", "--run-dir", "run"])
         .file("zoo.toml", config(vit, 8))
         .run();
-    finished.assert_code(1);
-    assert!(
-        finished.stderr.contains("patches of 5×5"),
-        "{}",
-        finished.stderr
-    );
+    finished
+        .assert_code(2)
+        .assert_stderr(&["patches of 5×5", "of zoo.toml)"])
+        .assert_no_files(&["zoo.toml"]);
 }
 
 #[test]

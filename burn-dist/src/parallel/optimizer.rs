@@ -87,6 +87,16 @@ impl ParameterOptimizer {
         self.groups.push(group);
         self
     }
+
+    /// Whether this can step a model with these parameters: every group has one, and each is of a
+    /// shape that its optimizer takes. [`Parallel::new`](super::Parallel::new) looks at the same; this
+    /// says it before there are ranks.
+    ///
+    /// # Errors
+    /// [`ParallelError::EmptyGroup`] and [`ParallelError::NotAMatrix`].
+    pub fn check(&self, parameters: &[ParameterSpec]) -> Result<(), ParallelError> {
+        groups::choose(self, parameters).map(drop)
+    }
 }
 
 impl fmt::Debug for ParameterOptimizer {

@@ -26,7 +26,7 @@ pub enum Failure {
     Train(#[from] TrainError),
     /// There is no preview.
     #[error(transparent)]
-    Preview(#[from] PreviewError),
+    Preview(PreviewError),
     /// There is no report.
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -35,6 +35,15 @@ pub enum Failure {
 impl From<burn_dist::launch::LaunchError> for Failure {
     fn from(error: burn_dist::launch::LaunchError) -> Self {
         Self::Train(TrainError::Dist(error.into()))
+    }
+}
+
+impl From<PreviewError> for Failure {
+    fn from(error: PreviewError) -> Self {
+        match error {
+            PreviewError::Train(error) => Self::Train(error),
+            other => Self::Preview(other),
+        }
     }
 }
 
@@ -53,7 +62,6 @@ impl Failure {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Config(_) | Self::Usage(_) => USAGE,
-            Self::Preview(PreviewError::Config(_)) => USAGE,
             Self::Report(
                 ReportError::NoRun(_) | ReportError::NoMetrics(_) | ReportError::TooMany(_),
             ) => USAGE,
@@ -69,8 +77,7 @@ pub fn report(world: &World, failure: &Failure) {
     let rank = world.rank();
     match failure {
         Failure::Config(error)
-        | Failure::Train(TrainError::Config(error))
-        | Failure::Preview(PreviewError::Config(error))
+        | Failure::Train(TrainError::Config(error) | TrainError::Misfit(error))
             if rank == 0 =>
         {
             complain(&render(error));

@@ -225,6 +225,17 @@ impl Loaded {
             .map_err(|fault| self.sources.error(fault, &self.spans))
     }
 
+    /// An error of this configuration that shows only when it is used, at the first of `keys` that is
+    /// written in it.
+    pub(crate) fn blame(&self, keys: &[&str], error: &impl std::fmt::Display) -> ConfigError {
+        let written = keys.iter().find(|key| self.spans.contains_key(**key));
+        let fault = Fault {
+            key: written.map(|key| (*key).to_owned()),
+            ..Fault::new(error.to_string())
+        };
+        self.sources.error(fault, &self.spans)
+    }
+
     /// Whether `world` ranks can shard as the configuration says.
     pub fn check_sharding(&self, world: usize) -> Result<(), ConfigError> {
         shard_within::check_world(&self.config.parallel, world)

@@ -9,15 +9,15 @@ use burn_dist::ProcessGroup;
 use burn_dist::parallel::{Parallel, ParallelOptions, ShardWithin};
 use burn_dist::world::World;
 use datasets::{BatchIter, Loader, TrainSampler};
+use models::ImageClassifier;
 use models::weights::PyTorchKeys;
-use models::{ImageClassifier, ModelError};
 
 use crate::batch::to_tensors;
 use crate::config::{Batching, Config, Loaded};
 use crate::error::TrainError;
 use crate::model::{self, WithModel};
 use crate::train::parallel_options;
-use crate::{compute, data, device, initial, loss, optimizer, seed};
+use crate::{compute, data, device, initial, loss, misfit, optimizer, seed};
 
 pub use curve::{Curve, Point, Suggestion};
 pub use plot::svg;
@@ -47,6 +47,10 @@ impl Sweep {
 /// # Errors
 /// If the data cannot be read or the model cannot be built.
 pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
+    run(loaded, sweep, each).map_err(|error| misfit::locate(loaded, error))
+}
+
+fn run(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
     let config = &loaded.config;
     let batching = loaded.batching(1)?;
     data::prepare(&config.data)?;
@@ -74,9 +78,8 @@ pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<
         device: &device,
         each,
     };
-    let outcome: Result<Result<Curve, TrainError>, ModelError> =
-        model::build(&config.model, dataset.as_ref(), &device, run);
-    outcome?
+    model::build(&config.model, dataset.as_ref(), &device, run)
+        .map_err(|error| misfit::of_model(loaded, &error))?
 }
 
 struct Run<'a, F> {

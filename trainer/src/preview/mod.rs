@@ -3,12 +3,14 @@
 mod grid;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use datasets::{Batch, Dataset, DatasetError, Loader, Normalization, TrainSampler};
+use datasets::{Batch, Dataset, Loader, Normalization, TrainSampler};
 use image::{ImageFormat, RgbImage};
 
 use crate::config::Loaded;
-use crate::data;
+use crate::error::TrainError;
+use crate::{data, misfit};
 use grid::Tile;
 
 /// What the picture shows.
@@ -23,15 +25,9 @@ pub struct PreviewOptions {
 /// Why there is no picture.
 #[derive(Debug, thiserror::Error)]
 pub enum PreviewError {
-    /// The configuration cannot be used.
+    /// There is no batch: training would end for the same reason.
     #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
-    /// The data cannot be read.
-    #[error(transparent)]
-    Data(#[from] DatasetError),
-    /// The data cannot be divided as the configuration asks.
-    #[error(transparent)]
-    Sampler(#[from] datasets::SamplerError),
+    Train(#[from] TrainError),
     /// The picture would be too large.
     #[error(
         "{images} images of {width}×{height} pixels make too large a picture; show fewer with --images"
@@ -61,6 +57,18 @@ pub enum PreviewError {
 /// # Errors
 /// If the data cannot be read or the picture gets too large.
 pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, PreviewError> {
+    let (batch, dataset) =
+        first_batch(loaded, options.epoch).map_err(|error| misfit::locate(loaded, error))?;
+    let tiles = tiles(&batch, dataset.as_ref(), options.images);
+    grid::draw(&tiles).ok_or(PreviewError::TooLarge {
+        images: tiles.len(),
+        width: batch.shape.width,
+        height: batch.shape.height,
+    })
+}
+
+/// The first global batch of an epoch, and the data set it is of.
+fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>), TrainError> {
     let config = &loaded.config;
     let global = loaded.batching(1)?.global;
     data::prepare(&config.data)?;
@@ -69,14 +77,9 @@ pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, Previe
         .repeat(config.data.augment.repeat());
     let loader =
         Loader::new(dataset.clone())?.augment(config.data.augment.clone(), config.train.seed);
-    let epoch = sampler.epoch(options.epoch.saturating_sub(1));
+    let epoch = sampler.epoch(epoch.saturating_sub(1));
     let batch = loader.iter(epoch).next().transpose()?.unwrap_or_default();
-    let tiles = tiles(&batch, dataset.as_ref(), options.images);
-    grid::draw(&tiles).ok_or(PreviewError::TooLarge {
-        images: tiles.len(),
-        width: batch.shape.width,
-        height: batch.shape.height,
-    })
+    Ok((batch, dataset))
 }
 
 /// Writes the picture as PNG.

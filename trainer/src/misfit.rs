@@ -1,0 +1,81 @@
+//! What is wrong with a configuration, but shows only when the data is opened and the model is built: such an error is
+//! told with the place of the key that is to blame, as those are that show when the text is read.
+
+use std::io::ErrorKind;
+
+use burn_dist::parallel::ParallelError;
+use datasets::{DatasetError, SamplerError};
+use models::ModelError;
+
+use crate::config::Loaded;
+use crate::error::TrainError;
+
+/// `error` with the place of the key that is to blame, or as it is where the configuration is not.
+///
+/// A model's error says nothing about the configuration where the caller has built the model: see
+/// [`of_model`] for those of `[model]`.
+pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
+    match &error {
+        // Nodes have files of their own, and rank 0 alone reads the weights.
+        TrainError::Data(data) => match data_keys(loaded, data) {
+            Some(keys) => TrainError::Config(loaded.blame(keys, data)),
+            None => error,
+        },
+        TrainError::Initial(initial) => {
+            TrainError::Config(loaded.blame(&["model.weights"], initial))
+        }
+        TrainError::Sampler(sampler) => {
+            TrainError::Misfit(loaded.blame(sampler_keys(sampler), sampler))
+        }
+        TrainError::DataOnDevice => TrainError::Misfit(loaded.blame(&["data.on_device"], &error)),
+        TrainError::Parallel(parallel @ ParallelError::EmptyGroup { .. }) => {
+            TrainError::Misfit(loaded.blame(&["optimizer.groups"], parallel))
+        }
+        _ => error,
+    }
+}
+
+/// Why the model that `[model]` describes cannot be built, with the place of the key.
+pub(crate) fn of_model(loaded: &Loaded, error: &ModelError) -> TrainError {
+    let key = match error {
+        ModelError::Zero { field, .. } | ModelError::Dropout { field, .. } => field,
+        ModelError::Depth { .. } | ModelError::TooDeep { .. } => "depth",
+        ModelError::Heads { .. } => "heads",
+        ModelError::Patch { .. } => "patch",
+        ModelError::ImageTooSmall { .. } | ModelError::TooLarge { .. } => "name",
+    };
+    let keys = [&format!("model.{key}"), "model.preset", "model.name"];
+    TrainError::Misfit(loaded.blame(&keys, error))
+}
+
+/// The keys that may be to blame for data that cannot be used, the likeliest first. Files that are
+/// damaged, and folders that no key names, are not the configuration's fault.
+fn data_keys(loaded: &Loaded, error: &DatasetError) -> Option<&'static [&'static str]> {
+    let dir = loaded.config.data.dir.as_deref();
+    match error {
+        DatasetError::Io { path, source, .. } => {
+            let absent = source.kind() == ErrorKind::NotFound && dir == Some(path);
+            absent.then_some(&["data.dir"])
+        }
+        DatasetError::Missing { .. } | DatasetError::Impostor { .. } => {
+            dir.is_some().then_some(&["data.dir"])
+        }
+        DatasetError::Layout { .. } | DatasetError::Classes { .. } => Some(&["data.dir"]),
+        DatasetError::MixedColor { .. } => Some(&["data.color", "data.dir"]),
+        DatasetError::Settings { .. } => Some(&["data.size", "data.dir", "data.name"]),
+        _ => None,
+    }
+}
+
+fn sampler_keys(error: &SamplerError) -> &'static [&'static str] {
+    match error {
+        SamplerError::TooFew { .. } => &[
+            "train.batch_size",
+            "train.micro_batch_size",
+            "data.train_samples",
+            "data.dir",
+            "data.name",
+        ],
+        _ => &["train.batch_size", "train.micro_batch_size"],
+    }
+}
