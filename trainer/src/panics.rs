@@ -29,10 +29,15 @@ impl Drop for Watched {
     }
 }
 
-/// From now on a panic on any thread ends this process, which is rank `rank`, with exit code 1.
+/// From now on a panic on any thread ends this process, which is rank `rank`, with exit code 1, unless it becomes an
+/// error.
 pub fn end_on_panic(rank: usize) {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
+        if contained::is_running() {
+            tracing::debug!("a panic that becomes an error: {info}");
+            return;
+        }
         crate::dashboard::restore();
         default(info);
         let reason = format!("rank {rank} panicked: {info}");
@@ -82,6 +87,8 @@ mod tests {
         if world.is_main() {
             let _watched = watch(&group);
             end_on_panic(world.rank());
+            let contained = contained::run(|| panic!("contained"));
+            assert_eq!(contained, Err("contained".to_owned()));
             panic!("on purpose");
         }
         let told = group.barrier().unwrap_err().to_string();

@@ -1,7 +1,5 @@
 //! `boundary`: the identity a model applies to the activation that enters a block.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -112,14 +110,13 @@ impl<B: Backend> Backward<B, 1> for BoundaryBackward {
         // A hook makes this node part of the graph even where the loss does not depend on the
         // activation (the block detaches it, or belongs to another branch). Then no gradient was
         // registered, which Burn only tells by panicking, before it changes anything.
-        let gradient = catch_unwind(AssertUnwindSafe(|| grads.consume::<B>(&ops.node)))
-            .unwrap_or_else(|_| {
-                tracing::warn!(
-                    "the loss does not depend on an activation that entered a block: call \
+        let gradient = contained::run(|| grads.consume::<B>(&ops.node)).unwrap_or_else(|_| {
+            tracing::warn!(
+                "the loss does not depend on an activation that entered a block: call \
                      boundary() again where the branch that reaches the loss begins"
-                );
-                ops.state.gradient()
-            });
+            );
+            ops.state.gradient()
+        });
         grads.register::<B>(parent.id, gradient);
     }
 }

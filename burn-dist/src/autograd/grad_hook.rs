@@ -3,7 +3,6 @@
 //! It reaches the parameters of an unmodified module through Burn's reparameterization: reading
 //! a parameter's value applies the hook.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -110,17 +109,9 @@ where
         if let Err(payload) = collected {
             usage
                 .sink
-                .panicked(usage.parameter, panic_message(&*payload));
+                .panicked(usage.parameter, contained::message(&*payload));
         }
     }
-}
-
-fn panic_message(payload: &(dyn Any + Send)) -> &str {
-    payload
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| payload.downcast_ref::<&'static str>().copied())
-        .unwrap_or("a panic without a message")
 }
 
 /// Passes `parameter` through a hook that reports to `sink` under `index`.

@@ -1,7 +1,5 @@
 //! From a file to the planes of an image of the wanted size.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
@@ -38,12 +36,7 @@ pub(super) fn decode(path: &Path, target: Target, planes: &mut [u8]) -> Result<(
 
 /// Turns a panic of a decoder into a reason.
 pub(super) fn contained<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    let message = |panic: Box<dyn Any + Send>| {
-        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        format!("its decoder failed ({})", text.unwrap_or_default())
-    };
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(message(panic)))
+    contained::run(work).unwrap_or_else(|panic| Err(format!("its decoder failed ({panic})")))
 }
 
 fn decode_upright(path: &Path) -> Result<DynamicImage, String> {

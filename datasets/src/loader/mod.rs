@@ -8,9 +8,7 @@
 mod plan;
 mod sample;
 
-use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -276,12 +274,8 @@ impl Job {
 
     /// Makes the batch at `position`; a panic of the data set becomes an error.
     fn make(&self, position: usize, scratch: &mut Scratch) -> Result<Batch, DatasetError> {
-        catch_unwind(AssertUnwindSafe(|| self.fill(position, scratch))).unwrap_or_else(|panic| {
-            Err(DatasetError::Panic {
-                position,
-                message: panic_message(&*panic),
-            })
-        })
+        contained::run(|| self.fill(position, scratch))
+            .unwrap_or_else(|message| Err(DatasetError::Panic { position, message }))
     }
 
     fn fill(&self, position: usize, scratch: &mut Scratch) -> Result<Batch, DatasetError> {
@@ -342,10 +336,4 @@ impl Job {
     fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Batch>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".into())
 }

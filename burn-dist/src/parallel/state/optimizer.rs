@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::optim::{DynState, StateSink, StateSource};
 use burn::tensor::{DType, Device};
@@ -138,7 +137,7 @@ impl<'a> Saved<'a> {
         };
         let in_double = self.parameter.dtype == crate::DType::F64;
         // An optimizer leaves out what it does not know, so what it made of it is looked at.
-        let rebuilt = catch_unwind(AssertUnwindSafe(|| {
+        let rebuilt = contained::run(|| {
             let optimizer = &choice.optimizer;
             let rebuilt = match choice.in_double.filter(|_| in_double) {
                 Some(rebuild) => rebuild(rank, ROOT, &mut state, device)?,
@@ -154,7 +153,7 @@ impl<'a> Saved<'a> {
             let scalars = sink.scalars.into_iter().map(|(name, _)| name);
             let all = tensors.chain(scalars).collect::<BTreeSet<_>>();
             (all == wanted).then_some((rebuilt, is_double))
-        }));
+        });
         let rebuilt = rebuilt.ok().flatten();
         let (rebuilt, is_double) = rebuilt.ok_or_else(another_optimizer)?;
         if in_double && !is_double {

@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use burn_store::pytorch_reader::{DType, PytorchReader, Tensor};
@@ -60,7 +59,7 @@ fn check_pickle_size(path: &Path) -> Result<(), String> {
     let Ok(file) = File::open(path) else {
         return Ok(());
     };
-    let Ok(Ok(mut archive)) = catch_unwind(|| ZipArchive::new(BufReader::new(file))) else {
+    let Ok(Ok(mut archive)) = contained::run(|| ZipArchive::new(BufReader::new(file))) else {
         return Ok(());
     };
     for index in 0..archive.len() {
@@ -80,8 +79,8 @@ fn check_pickle_size(path: &Path) -> Result<(), String> {
 
 /// Turns a panic of the reader into an error: what is read comes from anywhere.
 fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err("the reader of the format failed on it".to_owned()))
+    contained::run(read)
+        .unwrap_or_else(|panic| Err(format!("the reader of the format failed on it ({panic})")))
 }
 
 fn element(dtype: DType) -> Element {
