@@ -44,7 +44,7 @@ fn images_on_the_device_need_a_simple_augmentation() {
     let settings = ["data.on_device=true", "data.augment=cutout"];
     let finished = Trial::tiny(&[], &settings).run();
     finished
-        .assert_code(1)
+        .assert_code(2)
         .assert_stderr(&["data.on_device = true needs a data.augment"]);
 }
 

@@ -114,7 +114,7 @@ fn groups_change_what_they_match() {
     let set = "optimizer.groups=[{match=\"head.*\"}]";
     let finished = Trial::tiny(&["--nproc", "1"], &[set]).run();
     finished
-        .assert_code(1)
+        .assert_code(2)
         .assert_stderr(&["`head.*`", "fc2.weight"]);
 }
 
