@@ -1,5 +1,6 @@
-//! Panics of code that is not ours and reads what comes from outside (decoders of images, readers of weights) become
-//! errors, and whoever ends the process on a panic can tell them from those that are bugs.
+//! Panics of code that is not ours and gets what comes from outside (decoders of images, readers of weights and of
+//! optimizers' records), or that tells something by a panic alone, become errors, and whoever ends the process on a
+//! panic can tell them from those that are bugs.
 
 use std::any::Any;
 use std::cell::Cell;

@@ -113,7 +113,7 @@ impl<B: Backend> Backward<B, 1> for BoundaryBackward {
         let gradient = contained::run(|| grads.consume::<B>(&ops.node)).unwrap_or_else(|_| {
             tracing::warn!(
                 "the loss does not depend on an activation that entered a block: call \
-                     boundary() again where the branch that reaches the loss begins"
+                 boundary() again where the branch that reaches the loss begins"
             );
             ops.state.gradient()
         });

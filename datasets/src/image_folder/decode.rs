@@ -23,7 +23,7 @@ pub(super) struct Target {
 
 /// Decodes `path` into `planes`, or says what is wrong with the file.
 pub(super) fn decode(path: &Path, target: Target, planes: &mut [u8]) -> Result<(), String> {
-    let image = contained(|| decode_upright(path))?;
+    let image = guarded(|| decode_upright(path))?;
     let (width, height) = (image.width(), image.height());
     if target.channels == 1 {
         return resize::<U8>(&to_grey(image), width, height, target, planes);
@@ -35,7 +35,7 @@ pub(super) fn decode(path: &Path, target: Target, planes: &mut [u8]) -> Result<(
 }
 
 /// Turns a panic of a decoder into a reason.
-pub(super) fn contained<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     contained::run(work).unwrap_or_else(|panic| Err(format!("its decoder failed ({panic})")))
 }
 

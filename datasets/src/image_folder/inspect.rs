@@ -74,7 +74,7 @@ fn chunks(
 }
 
 fn one(path: &Path, check: Check) -> Result<bool, String> {
-    let header = decode::contained(|| header::read(path))?;
+    let header = decode::guarded(|| header::read(path))?;
     if check == Check::Pixels {
         let smallest = Target {
             channels: 3,

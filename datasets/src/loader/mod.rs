@@ -9,6 +9,7 @@ mod plan;
 mod sample;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -274,8 +275,13 @@ impl Job {
 
     /// Makes the batch at `position`; a panic of the data set becomes an error.
     fn make(&self, position: usize, scratch: &mut Scratch) -> Result<Batch, DatasetError> {
-        contained::run(|| self.fill(position, scratch))
-            .unwrap_or_else(|message| Err(DatasetError::Panic { position, message }))
+        // Not contained: such a panic is a bug, and whoever ends the process on one may.
+        catch_unwind(AssertUnwindSafe(|| self.fill(position, scratch))).unwrap_or_else(|panic| {
+            Err(DatasetError::Panic {
+                position,
+                message: contained::message(&*panic).to_owned(),
+            })
+        })
     }
 
     fn fill(&self, position: usize, scratch: &mut Scratch) -> Result<Batch, DatasetError> {
