@@ -10,8 +10,10 @@
 #   --device cuda|wgpu|cpu   default: the first of these that the program is built for
 #   --quick                  few steps of small models: whether all of it works at all
 #   --profile RECIPE         where the time of RECIPE goes, per kernel, instead of the check
+#   --train CONFIG           trains a configuration in runs/, and goes on with it when called again
 #   everything else          goes to `bench gpu`, such as --parts speed,torch --recipes olivia; with
-#                            --profile to `bench training-trained`, such as --set train.kernels=burn
+#                            --profile to `bench training-trained`, such as --set train.kernels=burn;
+#                            with --train to the trainer, such as --set train.max_minutes=9
 #   PYTHON                   a Python with PyTorch; python3 unless set
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -21,6 +23,7 @@ say() { printf '%s\n' "gpu-check.sh: $*" >&2; }
 device=''
 quick=''
 profile=''
+train=''
 rest=()
 while [[ $# -gt 0 ]]; do
   case $1 in
@@ -28,6 +31,7 @@ while [[ $# -gt 0 ]]; do
     -h | --help) usage; exit ;;
     --quick) quick=1; shift ;;
     --profile) profile=${2:?--profile needs a recipe}; shift 2 ;;
+    --train) train=${2:?--train needs a configuration}; shift 2 ;;
     *) rest+=("$1"); shift ;;
   esac
 done
@@ -126,6 +130,12 @@ if [[ -n $profile ]]; then
     for (name in total) printf "%10.1f ms %5.1f %% %7d %s\n", total[name], 100 * total[name] / all, runs[name], name
     printf "%10.1f ms 100.0 %% %7d all\n", all, every
   }' "$out/profile.log" | sort -rn | tee "$out/profile.txt"
+  exit
+fi
+
+if [[ -n $train ]]; then
+  name=$(basename "$train" .toml)
+  "$bench" trainer --config "$train" --run-dir "runs/$name" --resume auto --set "train.device=$device" "${rest[@]}"
   exit
 fi
 

@@ -14,6 +14,7 @@ mod stats;
 mod table;
 mod training;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -38,6 +39,12 @@ enum Command {
     GpuPart(gpu::part::PartArgs),
     Loader(loader::LoaderArgs),
     Sharding(sharding::ShardingArgs),
+    /// The program `trainer` as it is, with its own arguments: one file to carry to another machine.
+    #[command(disable_help_flag = true)]
+    Trainer {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     Training(training::TrainingArgs),
     /// The bare loop of `training`, started by it.
     #[command(hide = true, name = training::bare::COMMAND)]
@@ -60,6 +67,7 @@ fn main() -> ExitCode {
         Command::GpuPart(args) => gpu::part::run(&args),
         Command::Loader(args) => loader::run(&args),
         Command::Sharding(args) => sharding::run(&args),
+        Command::Trainer { arguments } => return trainer::cli::main_within("trainer", arguments),
         Command::Training(args) => training::run(&args),
         Command::TrainingBare(args) => training::bare::run(&args),
         Command::TrainingTrained(args) => training::trained::run(&args),

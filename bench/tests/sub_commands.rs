@@ -9,13 +9,18 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs `bench` to its end, or fails the test after [`LIMIT`].
+/// Runs `bench` to its end, with its results in `json`.
 fn bench(arguments: &[&str], json: &Path, path: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
     command.args(arguments).arg("--json").arg(json);
     if let Some(path) = path {
         command.env("PATH", path);
     }
+    finish(command)
+}
+
+/// Runs a command to its end, or fails the test after [`LIMIT`].
+fn finish(mut command: Command) -> Output {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -26,7 +31,7 @@ fn bench(arguments: &[&str], json: &Path, path: Option<&str>) -> Output {
     while child.try_wait().expect("a child").is_none() {
         if start.elapsed() > LIMIT {
             child.kill().expect("a child that runs");
-            panic!("bench {arguments:?} took more than {LIMIT:?}");
+            panic!("{command:?} took more than {LIMIT:?}");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -167,6 +172,34 @@ fn training_compares_ranks_threads_and_the_bare_loop() {
     for ratio in list(&report["results"], "ratios") {
         assert!(ratio["median"].as_f64() > Some(0.0), "{ratio}");
     }
+}
+
+/// Ranks and the processes that measure are this program too, and have to know what they are.
+#[test]
+fn the_trainer_is_in_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trainer = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
+        command.arg("trainer").args(arguments);
+        command.current_dir(folder.path());
+        finish(command)
+    };
+    let sizes = ["--set", "data.train_samples=96", "--set", "train.epochs=1"];
+    let ranks = [&sizes[..], &["--nproc", "2", "--run-dir", "run"]].concat();
+    let output = trainer(&ranks);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert!(folder.path().join("run/evaluation.json").exists(), "{said}");
+
+    let output = trainer(&[&sizes[..], &["--dry-run"]].concat());
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.contains("ddp") && !said.contains("not measured"),
+        "{said}"
+    );
+    // Exit codes are the trainer's.
+    assert_eq!(trainer(&["--set", "train.epoch=1"]).status.code(), Some(2));
+    assert_eq!(trainer(&["--help"]).status.code(), Some(0));
 }
 
 #[test]

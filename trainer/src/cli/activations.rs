@@ -40,6 +40,7 @@ pub fn measured(config: &Config, images: usize) -> Option<u64> {
     let mut file = tempfile::Builder::new().suffix(".toml").tempfile().ok()?;
     file.write_all(config.to_toml().ok()?.as_bytes()).ok()?;
     let output = Command::new(std::env::current_exe().ok()?)
+        .args(super::WITHIN.get())
         .arg("activations")
         .arg("--config")
         .arg(file.path())

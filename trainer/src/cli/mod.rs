@@ -15,7 +15,9 @@ mod ranks;
 mod report;
 mod train;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use burn_dist::launch::abort_all;
 use burn_dist::world::World;
@@ -74,9 +76,23 @@ enum Command {
     Preview(preview::PreviewArgs),
 }
 
+/// What another program is to be told before the arguments of this one, if it runs within that.
+static WITHIN: OnceLock<&str> = OnceLock::new();
+
 /// Runs the program; its exit code is the result.
 pub fn main() -> ExitCode {
-    let Cli { command, train } = Cli::parse();
+    run(Cli::parse())
+}
+
+/// Runs the program as the sub-command `name` of another one, with the `arguments` that stand behind that name.
+pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
+    let _ = WITHIN.set(name);
+    run(Cli::parse_from(
+        std::iter::once(name.into()).chain(arguments),
+    ))
+}
+
+fn run(Cli { command, train }: Cli) -> ExitCode {
     let (world, outcome) = execute(command.unwrap_or(Command::Train(train)));
     let code = outcome.unwrap_or_else(|failure| {
         failure::report(&world, &failure);
