@@ -8,6 +8,7 @@
 
 mod recycled;
 
+use crate::compression::Compression;
 use crate::element::{DType, Element};
 use crate::shard::Cuts;
 use crate::transport::shm::Region;
@@ -29,6 +30,7 @@ pub struct Buffer {
     dtype: DType,
     len: usize,
     cuts: Cuts,
+    compression: Compression,
     memory: Memory,
 }
 
@@ -50,6 +52,7 @@ impl Buffer {
             dtype,
             len,
             cuts: Cuts::Even,
+            compression: Compression::None,
             memory: Memory::Plain(lines),
         }
     }
@@ -61,6 +64,7 @@ impl Buffer {
             dtype,
             len,
             cuts: Cuts::Even,
+            compression: Compression::None,
             memory: Memory::Recycled(Recycled::new(lines(dtype, len))),
         }
     }
@@ -81,6 +85,7 @@ impl Buffer {
             dtype,
             len,
             cuts: Cuts::Even,
+            compression: Compression::None,
             memory: Memory::Registered(region),
         }
     }
@@ -96,6 +101,18 @@ impl Buffer {
     /// Where it is cut into the ranks' shards.
     pub fn cuts(&self) -> &Cuts {
         &self.cuts
+    }
+
+    /// Says how reductions of it travel, on all ranks alike; as they are unless this is called.
+    #[must_use]
+    pub fn compress(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        self
+    }
+
+    /// How reductions of it travel.
+    pub fn compression(&self) -> Compression {
+        self.compression
     }
 
     /// Number of elements.

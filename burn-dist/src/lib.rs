@@ -12,6 +12,7 @@ pub mod bucket;
 pub mod buffer;
 pub mod checkpoint;
 pub mod collective;
+mod compression;
 mod deadline;
 pub mod device;
 pub mod element;
@@ -34,6 +35,7 @@ mod zero;
 mod error;
 
 pub use buffer::Buffer;
+pub use compression::{Compression, UnknownCompression};
 pub use element::{DType, Element, ReduceOp};
 pub use error::{CollectiveError, Error};
 pub use group::{Algorithm, GroupOptions, Handle, ProcessGroup, TransportKind};

@@ -82,8 +82,8 @@ fn wrong_arguments_are_refused_before_anything_starts() {
             "this program is built without cuda",
         ),
         (
-            &["--set", "parallel.compression=bf16"],
-            "not available in this version",
+            &["--set", "parallel.compression=fp16"],
+            "did you mean `f16`?",
         ),
         (&["--set", "model.name=cmm"], "unknown model `cmm`"),
         (&["--set", "data.name=mnits"], "did you mean `mnist`?"),

@@ -241,7 +241,7 @@ mod resident {
     use crate::bucket::resident::{Alone, DeviceCollectives, DeviceHandle, Resident};
     use crate::device::Staged;
     use crate::group::GroupOptions;
-    use crate::{Cuts, Error};
+    use crate::{Compression, Cuts, Error};
 
     /// The processor as a device of its own.
     pub(super) fn there(within: &ProcessGroup, across: Option<&ProcessGroup>) -> Resident {
@@ -251,6 +251,7 @@ mod resident {
                 _ => Arc::new(Staged {
                     group: group.clone(),
                     device: Device::flex(),
+                    compression: Compression::None,
                 }),
             }
         };

@@ -71,6 +71,8 @@ pub struct Descriptor {
     pub dtype: DType,
     /// Reduced how; `None` where nothing is reduced.
     pub op: Option<ReduceOp>,
+    /// The type in which elements travel between ranks that share no memory, if it is another one.
+    pub wire: Option<DType>,
     /// From where; 0 where there is no root.
     pub root: u16,
     /// Number of elements.
@@ -88,9 +90,11 @@ impl Descriptor {
     /// As four words.
     pub fn encode(&self) -> [u64; 4] {
         let op = self.op.map_or(0, |op| op as u64);
+        let wire = self.wire.map_or(0, |wire| wire as u64);
         let what = u64::from(self.kind as u8)
             | u64::from(self.dtype as u8) << 8
             | op << 16
+            | wire << 24
             | u64::from(self.root) << 32;
         let memory = u64::from(self.bucket) | u64::from(self.cuts) << 32;
         [self.sequence, what, self.len, memory]
@@ -99,8 +103,8 @@ impl Descriptor {
     /// From four words of a peer; `None` when they are no descriptor.
     pub fn decode(words: [u64; 4]) -> Option<Self> {
         let [sequence, what, len, memory] = words;
-        let [kind, dtype, op, zero, root_low, root_high, end @ ..] = what.to_le_bytes();
-        if zero != 0 || end != [0, 0] {
+        let [kind, dtype, op, wire, root_low, root_high, end @ ..] = what.to_le_bytes();
+        if end != [0, 0] {
             return None;
         }
         Some(Self {
@@ -111,6 +115,10 @@ impl Descriptor {
                 None
             } else {
                 Some(ReduceOp::from_code(op)?)
+            },
+            wire: match wire {
+                0 => None,
+                code => Some(DType::from_code(code)?),
             },
             root: u16::from_le_bytes([root_low, root_high]),
             len,
@@ -151,6 +159,9 @@ impl fmt::Display for Descriptor {
             write!(f, " ({op})")?;
         }
         write!(f, " of {} × {}", self.len, self.dtype)?;
+        if let Some(wire) = self.wire {
+            write!(f, " as {wire}")?;
+        }
         if self.bucket > 0 {
             write!(f, " in bucket {}", self.bucket)?;
         }
@@ -188,6 +199,7 @@ mod tests {
                 kind: Kind::ReduceScatter,
                 dtype: DType::BF16,
                 op: Some(ReduceOp::Mean),
+                wire: Some(DType::F16),
                 root,
                 len,
                 bucket,
@@ -204,11 +216,20 @@ mod tests {
             kind: Kind::AllReduce,
             dtype: DType::F32,
             op: Some(ReduceOp::Sum),
+            wire: None,
             root: 0,
             len: 1000,
             bucket: 0,
             cuts: 0,
         };
         assert_eq!(descriptor.to_string(), "#17 all-reduce (sum) of 1000 × f32");
+        let compressed = Descriptor {
+            wire: Some(DType::BF16),
+            ..descriptor
+        };
+        assert_eq!(
+            compressed.to_string(),
+            "#17 all-reduce (sum) of 1000 × f32 as bf16"
+        );
     }
 }

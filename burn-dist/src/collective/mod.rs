@@ -8,8 +8,9 @@
 //! | private, everything else | ring over shared-memory streams | ring |
 //!
 //! All of them take sums in the ring's order: that of a shard begins at the rank after its owner. So
-//! they agree to the last bit.
+//! they agree to the last bit. Rings over `tcp` and `mpi` have a form in which elements are compressed on the way.
 
+mod compressed;
 mod descriptor;
 mod ring;
 
@@ -101,7 +102,11 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let Some(shared) = transport.shared() else {
         enter(transport, at, what, watch)?;
-        return streamed(transport, at, (what, cuts), memory.bytes(), watch);
+        let data = memory.bytes();
+        return match what.wire {
+            Some(wire) => compressed(transport, at, (what, wire, cuts), data, watch),
+            None => streamed(transport, at, (what, cuts), data, watch),
+        };
     };
     let words = what.encode();
     match (what.kind, memory) {
@@ -198,6 +203,23 @@ fn shard_bytes(
     let element = what.dtype.size();
     let range = cuts.shard(bytes / element, size, rank);
     range.start * element..range.end * element
+}
+
+fn compressed(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    (what, wire, cuts): (&Descriptor, DType, &Cuts),
+    data: &mut [u8],
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let data = bytemuck::cast_slice_mut(data);
+    let (_, op) = reduction(what);
+    match what.kind {
+        Kind::ReduceScatter => {
+            compressed::reduce_scatter(transport, at, data, (wire, op), cuts, watch)
+        }
+        _ => compressed::all_reduce(transport, at, data, (wire, op), watch),
+    }
 }
 
 fn streamed(

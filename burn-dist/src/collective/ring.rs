@@ -21,7 +21,7 @@ const SEGMENT: usize = 256 * 1024;
 
 /// What happens to a chunk as it arrives.
 #[derive(Clone, Copy, PartialEq)]
-enum Arrival {
+pub(super) enum Arrival {
     /// It is the final value.
     Copy,
     /// It is a partial sum to which this rank's elements are added.
@@ -31,12 +31,51 @@ enum Arrival {
 }
 
 /// One rank's part in a ring collective: what it sends and what it receives, in order, as ranges
-/// of bytes of its buffer. `first` bytes of the sending are there from the start; the rest is what
+/// of bytes of its load. `first` bytes of the sending are there from the start; the rest is what
 /// arrived before.
-struct Route {
-    send: Vec<Range<usize>>,
-    receive: Vec<(Range<usize>, Arrival)>,
+pub(super) struct Route {
+    pub send: Vec<Range<usize>>,
+    pub receive: Vec<(Range<usize>, Arrival)>,
     first: usize,
+}
+
+/// What travels.
+pub(super) trait Load {
+    /// The bytes that are sent.
+    fn bytes(&self) -> &[u8];
+
+    /// The same, to be received into.
+    fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Adds this rank's elements to a partial sum that has arrived, so that the bytes `place` are the sum; the `last`
+    /// one is complete.
+    fn add(&mut self, place: Range<usize>, part: &[u8], is_last: bool);
+}
+
+/// Elements as they are.
+struct Plain<'a> {
+    data: &'a mut [u8],
+    dtype: DType,
+    op: ReduceOp,
+    ranks: usize,
+}
+
+impl Load for Plain<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.data
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.data
+    }
+
+    fn add(&mut self, place: Range<usize>, part: &[u8], is_last: bool) {
+        let here = &mut self.data[place];
+        reduce::accumulate(self.dtype, self.op, here, part);
+        if is_last && self.op == ReduceOp::Mean {
+            reduce::divide(self.dtype, here, self.ranks);
+        }
+    }
 }
 
 /// Reduces `data` over all ranks, in place.
@@ -59,7 +98,7 @@ pub(super) fn all_reduce(
     let gather = gathering(at, owned);
     route.send.extend(gather.send);
     route.receive.extend(gather.receive);
-    run(transport, at, data, route, (dtype, op), watch)
+    run_plain(transport, at, data, route, (dtype, op), watch)
 }
 
 /// Reduces `data` over all ranks so that this rank's shard of it is right; the rest is undefined.
@@ -79,7 +118,7 @@ pub(super) fn reduce_scatter(
     }
     let len = data.len();
     let route = reducing(at, |rank| chunk(len, dtype, cuts, at.size, rank));
-    run(transport, at, data, route, (dtype, op), watch)
+    run_plain(transport, at, data, route, (dtype, op), watch)
 }
 
 /// Fills every rank's range of `data`, given by `owned` in bytes, with what that rank has there.
@@ -91,7 +130,7 @@ pub(super) fn all_gather(
     watch: &Watch,
 ) -> Result<(), Failure> {
     let route = gathering(at, owned);
-    run(
+    run_plain(
         transport,
         at,
         data,
@@ -121,7 +160,7 @@ pub(super) fn broadcast(
         },
         first: if receives { 0 } else { data.len() },
     };
-    run(
+    run_plain(
         transport,
         at,
         data,
@@ -132,13 +171,19 @@ pub(super) fn broadcast(
 }
 
 /// The bytes of rank `rank`'s shard.
-fn chunk(bytes: usize, dtype: DType, cuts: &Cuts, size: usize, rank: usize) -> Range<usize> {
+pub(super) fn chunk(
+    bytes: usize,
+    dtype: DType,
+    cuts: &Cuts,
+    size: usize,
+    rank: usize,
+) -> Range<usize> {
     let range = cuts.shard(bytes / dtype.size(), size, rank);
     range.start * dtype.size()..range.end * dtype.size()
 }
 
 /// Each chunk starts at the rank after its owner and arrives, summed up, at its owner.
-fn reducing(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -> Route {
+pub(super) fn reducing(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -> Route {
     let chunk = |back: usize| owned(at.back(back));
     let hops = at.size - 1;
     let arrival = |hop: usize| {
@@ -158,7 +203,7 @@ fn reducing(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -> Route {
 }
 
 /// Each chunk starts at its owner.
-fn gathering(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -> Route {
+pub(super) fn gathering(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -> Route {
     let chunk = |back: usize| owned(at.back(back));
     let hops = at.size - 1;
     Route {
@@ -168,13 +213,30 @@ fn gathering(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -> Route {
     }
 }
 
-/// Runs a route to its end.
-fn run(
+fn run_plain(
     transport: &mut dyn Transport,
     at: Neighbours,
     data: &mut [u8],
     route: Route,
     (dtype, op): (DType, ReduceOp),
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let ranks = at.size;
+    let mut load = Plain {
+        data,
+        dtype,
+        op,
+        ranks,
+    };
+    run(transport, at, &mut load, route, watch)
+}
+
+/// Runs a route to its end.
+pub(super) fn run(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    load: &mut impl Load,
+    route: Route,
     watch: &Watch,
 ) -> Result<(), Failure> {
     let mut outgoing = Outgoing {
@@ -185,8 +247,8 @@ fn run(
     };
     let mut incoming = Incoming::new(route.receive);
     loop {
-        let sent = outgoing.go_on(transport, at, data)?;
-        let received = incoming.go_on(transport, at, data, (dtype, op))?;
+        let sent = outgoing.go_on(transport, at, load.bytes())?;
+        let received = incoming.go_on(transport, at, load)?;
         outgoing.ready += received.usable;
         if outgoing.is_done() && incoming.is_done() && transport.is_drained()? {
             return Ok(());
@@ -311,8 +373,7 @@ impl Incoming {
         &mut self,
         transport: &mut dyn Transport,
         at: Neighbours,
-        data: &mut [u8],
-        (dtype, op): (DType, ReduceOp),
+        load: &mut impl Load,
     ) -> Result<Received, Failure> {
         let nothing = Received::default();
         let Some((range, arrival)) = self.ranges.get(self.at).cloned() else {
@@ -321,8 +382,9 @@ impl Incoming {
         // One segment at a time, so that sending goes on in between.
         let start = range.start + self.taken;
         let count = (range.end - start).min(SEGMENT);
-        let here = &mut data[start..start + count];
+        let place = start..start + count;
         if arrival == Arrival::Copy {
+            let here = &mut load.bytes_mut()[place];
             let bytes = transport.try_recv(at.previous(), here)?;
             self.take(bytes);
             return Ok(Received {
@@ -336,10 +398,7 @@ impl Incoming {
         if self.held < count {
             return Ok(Received { bytes, ..nothing });
         }
-        reduce::accumulate(dtype, op, here, scratch);
-        if arrival == Arrival::ReduceLast && op == ReduceOp::Mean {
-            reduce::divide(dtype, here, at.size);
-        }
+        load.add(place, scratch, arrival == Arrival::ReduceLast);
         self.held = 0;
         self.take(count);
         Ok(Received {

@@ -9,6 +9,8 @@ mod choose;
 mod error;
 mod found;
 mod memory;
+#[cfg(any(test, all(feature = "cuda", not(feature = "fusion"))))]
+mod narrowed;
 mod staged;
 
 use std::sync::Arc;
@@ -20,7 +22,7 @@ pub use memory::{MemoryShortage, device_memory, reserved};
 
 use crate::bucket::{Alone, DeviceCollectives};
 use crate::world::World;
-use crate::{Error, ProcessGroup};
+use crate::{Compression, Error, ProcessGroup};
 use choose::{Pick, choose};
 pub(crate) use staged::Staged;
 
@@ -132,6 +134,7 @@ pub fn list() -> Vec<String> {
 pub(crate) fn collectives(
     device: &Device,
     group: &ProcessGroup,
+    compression: Compression,
 ) -> Result<Arc<dyn DeviceCollectives>, Error> {
     if group.size() == 1 {
         return Ok(Arc::new(Alone));
@@ -140,7 +143,10 @@ pub(crate) fn collectives(
     let reason = match crate::nccl::connect(device, group)? {
         Ok(nccl) => {
             tracing::info!("buckets stay on the device: NCCL {}", nccl.version());
-            return Ok(Arc::new(nccl));
+            return Ok(match compression {
+                Compression::None => Arc::new(nccl),
+                _ => Arc::new(narrowed::Narrowed::new(nccl, compression)),
+            });
         }
         Err(reason) => reason,
     };
@@ -155,6 +161,7 @@ pub(crate) fn collectives(
     Ok(Arc::new(Staged {
         group: group.clone(),
         device: device.clone(),
+        compression,
     }))
 }
 

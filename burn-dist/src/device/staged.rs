@@ -7,13 +7,15 @@ use std::ops::Range;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::bucket::{DeviceCollectives, DeviceHandle, burn_dtype, gradient_dtype};
-use crate::{Buffer, Cuts, Error, Handle, ProcessGroup, ReduceOp};
+use crate::{Buffer, Compression, Cuts, Error, Handle, ProcessGroup, ReduceOp};
 
 /// The collectives of a group, for tensors of `device`.
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub group: ProcessGroup,
     pub device: Device,
+    /// In which reductions travel.
+    pub compression: Compression,
 }
 
 impl Staged {
@@ -29,7 +31,7 @@ impl Staged {
         result: Range<usize>,
         start: impl FnOnce(Buffer) -> Handle,
     ) -> Box<dyn DeviceHandle> {
-        let buffer = read(flat, of);
+        let buffer = read(flat, of).map(|buffer| buffer.compress(self.compression));
         let device = self.device.clone();
         let handle = buffer.map(start);
         Box::new(Started {
@@ -192,8 +194,12 @@ mod tests {
                 for group in groups {
                     let cuts = [Cuts::Even, ends.clone()];
                     scope.spawn(move || {
-                        let device = Device::flex();
-                        let (rank, staged) = (group.rank(), Staged { group, device });
+                        let rank = group.rank();
+                        let staged = Staged {
+                            group,
+                            device: Device::flex(),
+                            compression: Compression::None,
+                        };
                         for (dtype, cuts) in
                             types.iter().flat_map(|t| cuts.iter().map(move |c| (t, c)))
                         {

@@ -222,14 +222,21 @@ impl Engine {
             Target::Buffer(buffer) if call.kind.has_shards() => buffer.cuts().clone(),
             _ => Cuts::Even,
         };
+        let wire = match &target {
+            Target::Buffer(buffer) => buffer.compression().of_reduction(dtype, call.op),
+            Target::Slice(..) => None,
+        };
         let (len, size) = (bytes / dtype.size(), self.place.size);
         if !cuts.fit(len, size) {
             return Err(CollectiveError::Cuts { len, size }.into());
         }
         #[cfg(feature = "mpi")]
-        let target = match self.run_by_mpi(call, &cuts, target)? {
-            Some(target) => target,
-            None => return Ok(()),
+        let target = match wire {
+            Some(_) => target,
+            None => match self.run_by_mpi(call, &cuts, target)? {
+                Some(target) => target,
+                None => return Ok(()),
+            },
         };
         let Some(shared) = self.link.as_mut().map(|link| link.transport.shared()) else {
             return Ok(self.fuse.check()?);
@@ -255,6 +262,7 @@ impl Engine {
             kind: call.kind,
             dtype,
             op: call.op,
+            wire,
             root: call.root as u16,
             len: len as u64,
             bucket,
@@ -368,6 +376,7 @@ impl Engine {
             kind,
             dtype,
             op: None,
+            wire: None,
             root: 0,
             len: len as u64,
             bucket: 0,

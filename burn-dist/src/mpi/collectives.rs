@@ -105,7 +105,7 @@ impl Collectives {
             );
             return Ok(());
         }
-        let cut = data.cuts().clone();
+        let (cut, compression) = (data.cuts().clone(), data.compression());
         let working = Working {
             from: std::mem::replace(data, Buffer::zeroed(what.dtype, 0)),
             to: self.spare(what.dtype, what.len as usize),
@@ -120,7 +120,7 @@ impl Collectives {
             *data = from;
             self.keep(to);
         } else {
-            *data = to.cut(cut);
+            *data = to.cut(cut).compress(compression);
             self.keep(from);
         }
         Ok(())

@@ -157,6 +157,7 @@ impl<N: Nccl> Communicator<N> {
             kind,
             dtype,
             op,
+            wire: None,
             root: u16::try_from(root).unwrap_or(u16::MAX),
             len: len as u64,
             bucket: 0,

@@ -161,9 +161,10 @@ impl<M: Module> Parallel<M> {
         let whole = optimizer.whole();
         let sizes = options.buckets;
         let reducer = Reducer::new(&shards.within, parameters, &whole, sizes, keep)?;
-        let mut reducer = reducer.replicated(shards.across.clone());
+        let reducer = reducer.replicated(shards.across.clone());
+        let mut reducer = reducer.compressed(options.compression);
         if let Some(device) = resident_device(&model) {
-            reducer = reducer.on_device(shards.resident(device)?);
+            reducer = reducer.on_device(shards.resident(device, options.compression)?);
         }
         let reducer = Arc::new(reducer);
         let (model, store) = match sharded {

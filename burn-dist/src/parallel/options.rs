@@ -7,7 +7,9 @@ use std::str::FromStr;
 use burn::tensor::{DType, Device};
 
 use super::{EmaOptions, ParallelError};
+use crate::Compression;
 use crate::bucket::{BucketSizes, Gradients};
+use crate::device;
 use crate::precision::{LossScaleOptions, Precision};
 
 /// What the ranks share and what each of them keeps.
@@ -184,6 +186,9 @@ pub struct ParallelOptions {
     pub clip_norm: Option<f64>,
     /// Sizes of the buckets in which gradients travel, and parameters where they are sharded.
     pub buckets: BucketSizes,
+    /// In which number format gradients in `f32` travel between ranks: over TCP, MPI and NCCL. In memory that
+    /// ranks share they do not travel.
+    pub compression: Compression,
     /// Buckets of parameters that are gathered ahead of use in [`Strategy::Zero3`].
     pub prefetch: usize,
     /// The number format of forward and backward.
@@ -203,6 +208,7 @@ impl Default for ParallelOptions {
             accumulate: 1,
             clip_norm: None,
             buckets: BucketSizes::default(),
+            compression: Compression::None,
             prefetch: 1,
             precision: Precision::default(),
             loss_scale: LossScaleOptions::default(),
@@ -251,8 +257,9 @@ impl ParallelOptions {
         }
     }
 
-    /// Whether all devices can compute in the precision that is wanted.
+    /// Whether all devices can compute in the precision that is wanted, and in what gradients travel in.
     pub(super) fn check_devices(&self, devices: &[Device]) -> Result<(), ParallelError> {
+        self.check_compression(devices)?;
         let supports = |device: &Device, precision: Precision| {
             device.supports_dtype(DType::from(precision.compute_dtype()))
         };
@@ -272,6 +279,25 @@ impl ParallelOptions {
         }
     }
 
+    /// Of CUDA devices alone: what other devices have is compressed on its way, by the processor.
+    fn check_compression(&self, devices: &[Device]) -> Result<(), ParallelError> {
+        let wire = match self.compression {
+            Compression::None => return Ok(()),
+            Compression::Bf16 => DType::BF16,
+            Compression::F16 => DType::F16,
+        };
+        let lacks =
+            |device: &&Device| device::kind(device) == "cuda" && !device.supports_dtype(wire);
+        match devices.iter().find(lacks) {
+            None => Ok(()),
+            Some(device) => Err(ParallelError::Option {
+                option: "compression",
+                value: format!("{} on {device:?}", self.compression),
+                expected: "a number format that the device has",
+            }),
+        }
+    }
+
     fn describe_precision(&self) -> String {
         let precision = match self.precision {
             Precision::F16 => format!("f16 with {:?}", self.loss_scale),
@@ -286,7 +312,8 @@ impl ParallelOptions {
     /// The options in one line, to compare them between ranks.
     pub(super) fn describe(&self) -> String {
         format!(
-            "strategy {} within {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, prefetch {}, {}",
+            "strategy {} within {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, \
+             compression {}, prefetch {}, {}",
             self.strategy,
             self.shard_within,
             self.accumulate,
@@ -294,6 +321,7 @@ impl ParallelOptions {
                 .map_or_else(|| "off".to_owned(), |norm| norm.to_string()),
             self.buckets.first,
             self.buckets.others,
+            self.compression,
             self.prefetch,
             self.describe_precision(),
         )

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 
 use super::{ParallelError, ShardWithin};
 use crate::bucket::Resident;
-use crate::{ProcessGroup, device};
+use crate::{Compression, ProcessGroup, device};
 
 /// The two groups that a rank is in.
 pub(super) struct ShardGroups {
@@ -46,8 +46,12 @@ impl ShardGroups {
     }
 
     /// How buckets on `device`, whose memory the processor does not share, are reduced. A collective call.
-    pub(super) fn resident(&self, device: Device) -> Result<Resident, ParallelError> {
-        let over = |group: &ProcessGroup| device::collectives(&device, group);
+    pub(super) fn resident(
+        &self,
+        device: Device,
+        compression: Compression,
+    ) -> Result<Resident, ParallelError> {
+        let over = |group: &ProcessGroup| device::collectives(&device, group, compression);
         Ok(Resident {
             within: over(&self.within)?,
             across: self.across.as_ref().map(over).transpose()?,

@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::Duration;
 
-use burn_dist::{Buffer, Cuts, DType, Element, ProcessGroup, ReduceOp, shard};
+use burn_dist::{Buffer, Compression, Cuts, DType, Element, ProcessGroup, ReduceOp, shard};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -392,6 +392,112 @@ fn mean_of_the_ring(len: usize, size: usize) -> Vec<u32> {
         .collect()
 }
 
+/// What travels in a shorter form is rounded on its way, but all ranks have the same bits, and so has a
+/// reduce-scatter. What is in memory that all ranks have mapped does not travel.
+pub fn compressed_means_are_near_and_the_same_everywhere(cluster: &impl Cluster) {
+    for size in sizes(cluster, [2, 3, 4, 5]) {
+        let ranks = cluster.connect(size, PATIENT);
+        for (compression, error) in [
+            (Compression::Bf16, 2f32.powi(-8)),
+            (Compression::F16, 2f32.powi(-11)),
+        ] {
+            for len in [0, 3, 1000, 300_007] {
+                let found = ranks.on_all(|group| compressed_mean(group, len, compression));
+                assert!(found.iter().all(|bits| *bits == found[0]));
+                let exact = mean_of_the_ring(len, size);
+                // Partial sums are at most 1, and each rank rounds once.
+                let most = error * size as f32;
+                for (found, exact) in found[0].iter().zip(exact) {
+                    let (found, exact) = (f32::from_bits(*found), f32::from_bits(exact));
+                    assert!(
+                        (found - exact).abs() <= most,
+                        "{found} {exact}, {size} ranks"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The bits of a mean of arbitrary floats that are compressed on their way.
+fn compressed_mean(group: &ProcessGroup, len: usize, compression: Compression) -> Vec<u32> {
+    let (rank, size) = (group.rank(), group.size());
+    let input: Vec<f32> = (0..len).map(|i| arbitrary(rank, i)).collect();
+    let buffer = || Buffer::from_slice(&input).compress(compression);
+    let whole = group
+        .start_all_reduce(buffer(), ReduceOp::Mean)
+        .wait()
+        .unwrap();
+    assert_eq!(whole.compression(), compression);
+    let whole = whole.as_slice::<f32>().unwrap();
+    let short = |x: &f32| match compression {
+        Compression::F16 => f16::from_f32(*x).to_f32() == *x,
+        _ => bf16::from_f32(*x).to_f32() == *x,
+    };
+    match group.transport() {
+        // In memory.
+        "shm" => {
+            let bits: Vec<u32> = whole.iter().map(|x| x.to_bits()).collect();
+            assert_eq!(bits, mean_of_the_ring(len, size));
+        }
+        _ => assert!(whole.iter().all(short), "not compressed"),
+    }
+    let ends: Vec<usize> = (1..=size)
+        .map(|part| len * part * part / (size * size))
+        .collect();
+    let cuts = Cuts::Ends(ends.into());
+    for cuts in [Cuts::Even, cuts] {
+        let scattered = group.start_reduce_scatter(buffer().cut(cuts.clone()), ReduceOp::Mean);
+        let scattered = scattered.wait().unwrap();
+        let mine = cuts.shard(len, size, rank);
+        let found = &scattered.as_slice::<f32>().unwrap()[mine.clone()];
+        if cuts == Cuts::Even {
+            assert_eq!(found, &whole[mine]);
+        } else {
+            assert!(group.transport() == "shm" || found.iter().all(short));
+        }
+    }
+    // Other reductions are exact, whatever is asked for.
+    let most = group
+        .start_all_reduce(buffer(), ReduceOp::Max)
+        .wait()
+        .unwrap();
+    let expected = |i| {
+        (0..size)
+            .map(|rank| arbitrary(rank, i))
+            .fold(f32::MIN, f32::max)
+    };
+    assert!(
+        most.as_slice::<f32>()
+            .unwrap()
+            .iter()
+            .enumerate()
+            .all(|(i, x)| *x == expected(i))
+    );
+    whole.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Ranks that compress differently would take each other's bytes for other numbers.
+pub fn other_compression_is_an_error_on_all_ranks(cluster: &impl Cluster) {
+    for size in sizes(cluster, [3]) {
+        let errors = cluster.connect(size, PATIENT).on_all(|group| {
+            let met = group.barrier();
+            let compression = match group.rank() {
+                1 => Compression::F16,
+                _ => Compression::Bf16,
+            };
+            let buffer = Buffer::zeroed(DType::F32, 10).compress(compression);
+            let start = || group.start_all_reduce(buffer, ReduceOp::Sum).wait();
+            met.and_then(|()| start())
+                .map(drop)
+                .unwrap_err()
+                .to_string()
+        });
+        let named = |error: &&String| error.contains("disagree") && error.contains("as f16");
+        assert!(errors.iter().any(|error| named(&error)), "{errors:?}");
+    }
+}
+
 /// Collectives complete in the order of their start, whatever is waited for first, and blocking
 /// calls take their turn behind them.
 pub fn asynchronous_collectives_keep_their_order(cluster: &impl Cluster) {
@@ -560,6 +666,8 @@ macro_rules! for_each_test {
         $then!(
             agrees_with_the_sequential_reference,
             all_ranks_see_the_same_bits,
+            compressed_means_are_near_and_the_same_everywhere,
+            other_compression_is_an_error_on_all_ranks,
             asynchronous_collectives_keep_their_order,
             bytes_of_different_lengths_are_gathered,
             disagreement_is_an_error_on_all_ranks,

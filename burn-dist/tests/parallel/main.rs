@@ -3,6 +3,7 @@
 mod adapters;
 mod buffers;
 mod checkpoint;
+mod compression;
 mod ema;
 mod faults;
 mod groups;

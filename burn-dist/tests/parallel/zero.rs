@@ -21,7 +21,7 @@ fn sgd() -> ParameterOptimizer {
 }
 
 /// With a group that crosses the borders of shards.
-fn adamw() -> ParameterOptimizer {
+pub fn adamw() -> ParameterOptimizer {
     let adamw = AdamWConfig::new().with_weight_decay(0.1);
     let plain = adamw.clone().with_weight_decay(0.0);
     let spared = ParameterGroup::new("norms and biases", is_norm_or_bias, plain);
@@ -33,15 +33,19 @@ fn lion() -> ParameterOptimizer {
     LionConfig::new().into()
 }
 
-struct Outcome {
-    losses: Vec<f32>,
-    model: Net,
+pub struct Outcome {
+    pub losses: Vec<f32>,
+    pub model: Net,
     averages: Option<Values>,
     reports: Vec<StepReport>,
 }
 
 /// Trains on this rank's rows and checks that all ranks have the same parameters.
-fn train(group: &ProcessGroup, optimizer: ParameterOptimizer, options: ParallelOptions) -> Outcome {
+pub fn train(
+    group: &ProcessGroup,
+    optimizer: ParameterOptimizer,
+    options: ParallelOptions,
+) -> Outcome {
     let model = Net::new(1 + group.rank() as u64);
     let accumulate = options.accumulate;
     let mut parallel = Parallel::new(model, optimizer, options, group).unwrap();

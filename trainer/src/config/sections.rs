@@ -321,7 +321,9 @@ pub struct ParallelConfig {
     /// Buckets of parameters that `zero-3` gathers ahead of their use. Default 1.
     #[schemars(extend("unit" = "buckets"))]
     pub prefetch: usize,
-    /// Number format in which gradients travel: `none`. Default `none`.
+    /// Number format in which gradients in `f32` travel between ranks that share no memory: `none` (as they are),
+    /// `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11 bits, a small range). Each rank adds in
+    /// `f32` and rounds what it sends on. Default `none`.
     pub compression: Compression,
     /// Seconds that one rank waits for the others in a collective before the run fails. The
     /// first collectives, before gradients are averaged, may take longer, and ranks that die are

@@ -4,13 +4,12 @@ use super::Config;
 use super::error::Fault;
 use super::groups;
 use super::optimizer::OptimizerConfig;
-use super::sections::{Compression, ScheduleName};
+use super::sections::ScheduleName;
 use super::shard_within;
 use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
 /// Checks everything that does not depend on the world size.
 pub fn check(config: &Config) -> Result<(), Fault> {
-    unavailable(config)?;
     model(&config.model)?;
     data(config)?;
     optimizer(&config.optimizer)?;
@@ -59,24 +58,6 @@ pub fn check(config: &Config) -> Result<(), Fault> {
         1,
         i64::MAX as u64,
     )
-}
-
-/// Refuses what can be written but is not built yet, rather than ignoring it.
-fn unavailable(config: &Config) -> Result<(), Fault> {
-    let not_yet = |available: bool, key: &str, value: &dyn std::fmt::Display| {
-        if available {
-            return Ok(());
-        }
-        Err(Fault::in_key(
-            key,
-            format!("`{key}` = {value} is not available in this version"),
-        ))
-    };
-    let compression = config.parallel.compression;
-    let available = compression == Compression::None;
-    not_yet(available, "parallel.compression", &compression)?;
-
-    Ok(())
 }
 
 fn model(model: &ModelConfig) -> Result<(), Fault> {

@@ -12,7 +12,7 @@ use models::{ImageClassifier, flops};
 use super::{End, Summary, Training, failed};
 use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
-use crate::config::{Config, Precision, StrategyName};
+use crate::config::{Compression, Config, Precision, StrategyName};
 use crate::console::Console;
 use crate::environment::Environment;
 use crate::error::TrainError;
@@ -281,6 +281,11 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
         accumulate,
         clip_norm: config.train.clip_norm,
         buckets: BucketSizes::from_mib(config.parallel.bucket_mib),
+        compression: match config.parallel.compression {
+            Compression::None => burn_dist::Compression::None,
+            Compression::Bf16 => burn_dist::Compression::Bf16,
+            Compression::F16 => burn_dist::Compression::F16,
+        },
         prefetch: config.parallel.prefetch,
         precision: match config.train.precision {
             Precision::F32 => parallel::Precision::F32,

@@ -29,7 +29,7 @@ use super::error::BucketError;
 use super::layout::{BucketLayout, BucketSizes, Owners, ParameterSpec, Slot, owned, plan};
 use super::resident::Resident;
 use super::storage::Arrival;
-use crate::{Buffer, ProcessGroup};
+use crate::{Buffer, Compression, DType, ProcessGroup};
 use state::{Bucket, Health, Memory, Phase, Shard, State, There};
 
 /// What a rank keeps of the gradients.
@@ -52,6 +52,7 @@ pub(crate) struct Reducer {
     parameters: Vec<ParameterSpec>,
     layouts: Vec<BucketLayout>,
     keep: Gradients,
+    compression: Compression,
     /// Per parameter, its bucket and its slot there.
     places: Vec<(usize, usize)>,
     /// Per parameter, the elements of which this rank has the reduced gradient.
@@ -132,6 +133,7 @@ impl Reducer {
             parameters,
             layouts,
             keep,
+            compression: Compression::None,
             places,
             owned,
             shards,
@@ -143,6 +145,22 @@ impl Reducer {
     /// too, the ranks that have the same.
     pub(crate) fn replicated(mut self, replicas: Option<ProcessGroup>) -> Self {
         self.replicas = replicas;
+        self
+    }
+
+    /// Gradients travel in another number format.
+    pub(crate) fn compressed(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let none = || Buffer::zeroed(DType::F32, 0);
+        for bucket in &mut state.buckets {
+            if let Memory::Here(buffer) = &mut bucket.memory {
+                *buffer = std::mem::replace(buffer, none()).compress(compression);
+            }
+            if let Some(own) = &mut bucket.shard {
+                own.buffer = std::mem::replace(&mut own.buffer, none()).compress(compression);
+            }
+        }
         self
     }
 

@@ -29,7 +29,8 @@ impl Reducer {
             (Some(own), _) => mem::replace(&mut own.buffer, Buffer::zeroed(DType::F32, 0)),
             (None, Memory::Here(buffer)) => {
                 let part = self.shard_of(index);
-                let mut own = Buffer::zeroed(buffer.dtype(), part.len());
+                let own = Buffer::zeroed(buffer.dtype(), part.len());
+                let mut own = own.compress(self.compression);
                 storage::take_shard(&mut own, buffer, &part, Arrival::First)?;
                 own
             }

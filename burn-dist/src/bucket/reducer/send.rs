@@ -35,7 +35,7 @@ impl Reducer {
     /// is sent, and the padding between slots is never looked at.
     pub(super) fn new_memory(&self, bucket: usize) -> Buffer {
         let layout = &self.layouts[bucket];
-        Buffer::recycled(layout.dtype, layout.len)
+        Buffer::recycled(layout.dtype, layout.len).compress(self.compression)
     }
 
     /// Sends a bucket; what is missing in it is zero. Waits for those that were sent long before.

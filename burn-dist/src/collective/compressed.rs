@@ -1,0 +1,234 @@
+//! The ring's reductions of `f32` whose partial sums, and results, travel in half the bytes.
+//!
+//! A rank adds its own elements in `f32` to what has arrived, and rounds the sum to send it on. The owner of a shard
+//! takes the rounded result, too, so that all ranks have the same bits. Of a mean every rank adds its share, already
+//! divided: sums of `f16` would sooner be infinite.
+
+use std::ops::Range;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::ring::{Load, chunk, gathering, reducing, run};
+use super::{Failure, Neighbours};
+use crate::buffer::Buffer;
+use crate::element::{DType, ReduceOp};
+use crate::reduce::vectorised;
+use crate::shard::Cuts;
+use crate::transport::{Transport, Watch};
+
+/// Elements that are converted at a time: they stay in the first-level cache.
+const BLOCK: usize = 512;
+
+/// Reduces `data` over all ranks, in place; on the way it is of the type `wire`.
+pub(super) fn all_reduce(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    data: &mut [f32],
+    (wire, op): (DType, ReduceOp),
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let bytes = data.len() * wire.size();
+    let owned = |rank| chunk(bytes, wire, &Cuts::Even, at.size, rank);
+    let mut route = reducing(at, owned);
+    let gather = gathering(at, owned);
+    route.send.extend(gather.send);
+    route.receive.extend(gather.receive);
+    let first = route.send.first().cloned().unwrap_or_default();
+    let mut load = Compressed::new(data, (wire, op), at, first);
+    run(transport, at, &mut load, route, watch)?;
+    load.take(0..bytes);
+    Ok(())
+}
+
+/// Reduces `data` over all ranks so that this rank's shard of it is right; the rest is undefined.
+pub(super) fn reduce_scatter(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    data: &mut [f32],
+    (wire, op): (DType, ReduceOp),
+    cuts: &Cuts,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let bytes = data.len() * wire.size();
+    let owned = |rank| chunk(bytes, wire, cuts, at.size, rank);
+    let route = reducing(at, owned);
+    let first = route.send.first().cloned().unwrap_or_default();
+    let mut load = Compressed::new(data, (wire, op), at, first);
+    run(transport, at, &mut load, route, watch)?;
+    load.take(owned(at.rank));
+    Ok(())
+}
+
+/// Elements of this rank, and what of them and of the sums travels.
+struct Compressed<'a> {
+    own: &'a mut [f32],
+    wire: Buffer,
+    /// What every rank's share is divided by.
+    divisor: f32,
+}
+
+impl<'a> Compressed<'a> {
+    /// Of which the bytes `first` are sent before anything arrives.
+    fn new(
+        own: &'a mut [f32],
+        (wire, op): (DType, ReduceOp),
+        at: Neighbours,
+        first: Range<usize>,
+    ) -> Self {
+        let divisor = match op {
+            ReduceOp::Mean => at.size as f32,
+            _ => 1.0,
+        };
+        let mut load = Self {
+            wire: Buffer::recycled(wire, own.len()),
+            own,
+            divisor,
+        };
+        load.round(first, None);
+        load
+    }
+
+    /// Puts the rounded sum of this rank's share and what has arrived of the others' into the bytes `place`.
+    fn round(&mut self, place: Range<usize>, part: Option<&[u8]>) {
+        let own = &self.own[place.start / 2..place.end / 2];
+        let dtype = self.wire.dtype();
+        let wire = &mut self.wire.bytes_mut()[place];
+        match dtype {
+            DType::F16 => add::<f16>(own, part, wire, self.divisor),
+            _ => add::<bf16>(own, part, wire, self.divisor),
+        }
+    }
+
+    /// Takes what has come into the bytes `place` over as the result.
+    fn take(&mut self, place: Range<usize>) {
+        let own = &mut self.own[place.start / 2..place.end / 2];
+        let wire = &self.wire.bytes()[place];
+        match self.wire.dtype() {
+            DType::F16 => f16::widen(bytemuck::cast_slice(wire), own),
+            _ => bf16::widen(bytemuck::cast_slice(wire), own),
+        }
+    }
+}
+
+impl Load for Compressed<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.wire.bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.wire.bytes_mut()
+    }
+
+    fn add(&mut self, place: Range<usize>, part: &[u8], _is_last: bool) {
+        self.round(place, Some(part));
+    }
+}
+
+/// A type of two bytes.
+trait Half: bytemuck::Pod {
+    fn widen(from: &[Self], to: &mut [f32]);
+    fn narrow(from: &[f32], to: &mut [Self]);
+}
+
+impl Half for bf16 {
+    fn widen(from: &[Self], to: &mut [f32]) {
+        vectorised(
+            #[inline(always)]
+            || {
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = from.to_f32();
+                }
+            },
+        );
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        vectorised(
+            #[inline(always)]
+            || {
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = bf16::from_f32(*from);
+                }
+            },
+        );
+    }
+}
+
+/// Processors have instructions for these, which a loop does not become.
+impl Half for f16 {
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
+}
+
+/// `wire = part + own / divisor`, rounded.
+fn add<H: Half>(own: &[f32], part: Option<&[u8]>, wire: &mut [u8], divisor: f32) {
+    let part: Option<&[H]> = part.map(bytemuck::cast_slice);
+    let wire: &mut [H] = bytemuck::cast_slice_mut(wire);
+    let mut sums = [0.0; BLOCK];
+    for (block, (own, wire)) in own.chunks(BLOCK).zip(wire.chunks_mut(BLOCK)).enumerate() {
+        let sums = &mut sums[..own.len()];
+        match part.and_then(|part| part.chunks(BLOCK).nth(block)) {
+            Some(part) => H::widen(part, sums),
+            None => sums.fill(0.0),
+        }
+        vectorised(
+            #[inline(always)]
+            || {
+                for (sum, own) in sums.iter_mut().zip(own) {
+                    *sum += own / divisor;
+                }
+            },
+        );
+        H::narrow(sums, wire);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounded<H: Half>(own: &[f32], part: Option<&[H]>, divisor: f32) -> Vec<f32> {
+        let mut wire = vec![0u16; own.len()];
+        let part = part.map(bytemuck::cast_slice);
+        add::<H>(own, part, bytemuck::cast_slice_mut(&mut wire), divisor);
+        let mut wide = vec![0.0; own.len()];
+        H::widen(bytemuck::cast_slice(&wire), &mut wide);
+        wide
+    }
+
+    #[test]
+    fn own_elements_are_added_before_rounding() {
+        // 1 + 2^-9 is no bf16, 1 + 2^-8 + 2^-9 rounds up.
+        let own = [2f32.powi(-9), 2f32.powi(-8) + 2f32.powi(-9)];
+        let part = [bf16::ONE; 2];
+        let found = rounded(&own, Some(&part), 1.0);
+        assert_eq!(found, [1.0, 1.0 + 2f32.powi(-7)]);
+        let part = [f16::ONE; 2];
+        let found = rounded(&own, Some(&part), 1.0);
+        assert_eq!(found, [1.0 + own[0], 1.0 + own[1]]);
+    }
+
+    #[test]
+    fn all_blocks_are_converted() {
+        let own: Vec<f32> = (0..2 * BLOCK + 7).map(|i| (i % 200) as f32).collect();
+        let part: Vec<bf16> = own.iter().map(|x| bf16::from_f32(*x)).collect();
+        let halves: Vec<f32> = own.iter().map(|x| x / 2.0).collect();
+        assert_eq!(rounded::<bf16>(&own, None, 2.0), halves);
+        assert_eq!(rounded(&own, Some(&part), f32::INFINITY), own);
+    }
+
+    #[test]
+    fn what_is_no_number_stays_so() {
+        let found = rounded::<bf16>(&[f32::NAN, f32::INFINITY, 1e38], None, 1.0);
+        assert!(found[0].is_nan() && found[1] == f32::INFINITY && found[2].is_finite());
+        let found = rounded::<f16>(&[f32::NAN, f32::NEG_INFINITY, 1e5], None, 1.0);
+        assert!(found[0].is_nan() && found[1] == f32::NEG_INFINITY);
+        assert_eq!(found[2], f32::INFINITY);
+    }
+}

@@ -1,0 +1,99 @@
+//! In how few bits numbers travel from one rank to another, where a network is slower than the arithmetic.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::element::{DType, ReduceOp};
+
+/// The number format in which sums and means of `f32` travel between ranks that share no memory. Every rank adds its own
+/// numbers in `f32`; what it sends on is rounded, so that a sum over N ranks is rounded N times, and every
+/// rank gets the same bits. (PyTorch's communication hooks do the same,
+/// <https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html>.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None,
+    /// bfloat16: half the bytes, the range of `f32`, 8 of its 24 bits.
+    Bf16,
+    /// IEEE half precision: half the bytes, 11 bits, but what is larger than 65,504 is infinite, and what is smaller
+    /// than 6e-8 is zero.
+    F16,
+}
+
+impl Compression {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::None, Self::Bf16, Self::F16];
+
+    /// The name used in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+
+    /// The type in which elements of `dtype` travel, if it is another one.
+    pub const fn travels_as(self, dtype: DType) -> Option<DType> {
+        match (self, dtype) {
+            (Self::Bf16, DType::F32) => Some(DType::BF16),
+            (Self::F16, DType::F32) => Some(DType::F16),
+            _ => None,
+        }
+    }
+
+    /// The same of a reduction of them.
+    pub(crate) fn of_reduction(self, dtype: DType, op: Option<ReduceOp>) -> Option<DType> {
+        let adds = matches!(op, Some(ReduceOp::Sum | ReduceOp::Mean));
+        self.travels_as(dtype).filter(|_| adds)
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Compression {
+    type Err = UnknownCompression;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|known| known.name() == name);
+        found.ok_or_else(|| UnknownCompression {
+            name: name.to_owned(),
+        })
+    }
+}
+
+/// The name of no compression.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown compression `{name}`; known: {}", Compression::ALL.map(Compression::name).join(", "))]
+pub struct UnknownCompression {
+    /// The name.
+    pub name: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressions_are_known_by_name() {
+        for compression in Compression::ALL {
+            assert_eq!(compression.to_string().parse(), Ok(compression));
+        }
+        let error = "fp8".parse::<Compression>().unwrap_err().to_string();
+        assert_eq!(error, "unknown compression `fp8`; known: none, bf16, f16");
+    }
+
+    #[test]
+    fn only_sums_of_f32_are_compressed() {
+        let of = |dtype, op| Compression::Bf16.of_reduction(dtype, op);
+        assert_eq!(of(DType::F32, Some(ReduceOp::Mean)), Some(DType::BF16));
+        assert_eq!(of(DType::F32, Some(ReduceOp::Max)), None);
+        assert_eq!(of(DType::F32, None), None);
+        assert_eq!(of(DType::F64, Some(ReduceOp::Sum)), None);
+    }
+}
