@@ -36,7 +36,7 @@ pub struct ImageFolderOptions {
     /// 0.5 for grey.
     pub normalization: Option<Normalization>,
     /// The part of the images, above 0 and below 1, that is kept for evaluation where there is no
-    /// folder `val` or `test`.
+    /// folder of images for it.
     pub validation: Option<f64>,
     /// Chooses which images these are.
     pub seed: u64,
@@ -108,8 +108,9 @@ pub enum Check {
 
 /// One split of a folder of images.
 ///
-/// The images are in `ROOT/train/CLASS/` and `ROOT/val/CLASS/` (or `ROOT/test/CLASS/` where there
-/// is no `val`), or in `ROOT/CLASS/`, at any depth below the class folder. The folders' names, in
+/// The images are in `ROOT/train/CLASS/` and `ROOT/val/CLASS/` (`valid` and `validation` are other
+/// names for `val`; where there is none of them, it is `ROOT/test/CLASS/`), or in `ROOT/CLASS/`, at
+/// any depth below the class folder. The folders' names, in
 /// byte order, are the classes. Names that start with a dot are left out, and so are files beside
 /// the class folders.
 ///
@@ -133,8 +134,8 @@ pub struct ImageFolder {
 impl ImageFolder {
     /// Opens the part of the images in `root` that belongs to `split`.
     ///
-    /// Where there is a folder `train`, the images for [`Split::Test`] are those in `val` or
-    /// `test`; otherwise they are those that
+    /// Where there is a folder `train`, the images for [`Split::Test`] are those in `val`, `valid` or
+    /// `validation`, or else in `test`; otherwise they are those that
     /// [`validation`](ImageFolderOptions::validation) keeps, which depend on the seed and the
     /// names of the files alone: of every class with two images or more the same part, but at
     /// least one, and never all.
