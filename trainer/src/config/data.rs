@@ -109,8 +109,9 @@ pub struct DataConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("unit" = "pixels"))]
     pub size: Option<usize>,
-    /// `image-folder`: length in pixels to which the shorter side is scaled before the crop.
-    /// Default: `size` × 256 / 224.
+    /// `image-folder`: length in pixels to which the shorter side is scaled before the crop; not
+    /// before the `resized-crop` of `augment`, whose parts are those of the whole picture. Default:
+    /// `size` × 256 / 224.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("unit" = "pixels"))]
     pub resize: Option<usize>,
@@ -119,7 +120,8 @@ pub struct DataConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color: Option<ColorName>,
     /// `image-folder`: share of each class that is kept for validation, where the folder has none
-    /// of its own, in (0, 1). Default: the folder has `train` and `val`, or `test`.
+    /// of its own, in (0, 1). Default: the folder has `train`, and beside it `val` (or `valid`, or
+    /// `validation`), or else `test`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<f64>,
     /// `generated`: channels. Default 3.
