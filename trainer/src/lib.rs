@@ -11,6 +11,7 @@ pub mod allocator;
 mod batch;
 pub mod callback;
 mod checkpointing;
+mod class_names;
 pub mod cli;
 pub mod compute;
 pub mod config;
