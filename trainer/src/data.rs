@@ -9,6 +9,7 @@ use datasets::{
 };
 
 use crate::config::{ColorName, DataConfig, DataName, LabelsName};
+use crate::normalization::normalized;
 
 /// Digits to train with when the configuration names no number.
 const DIGITS_TRAIN: usize = 8192;
@@ -152,7 +153,10 @@ pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
             ),
         });
     }
-    Ok(Splits { train, test })
+    Ok(Splits {
+        train: normalized(config, train)?,
+        test: normalized(config, test)?,
+    })
 }
 
 fn open_split(

@@ -34,6 +34,7 @@ mod memory;
 pub mod metrics;
 mod misfit;
 pub mod model;
+mod normalization;
 pub mod optimizer;
 mod panics;
 pub mod peak;

@@ -1,4 +1,4 @@
-//! Runs on folders of images: what their classes are called.
+//! Runs on folders of images: what their classes are called, and what images are normalised by.
 
 mod common;
 
@@ -59,6 +59,10 @@ fn then(run: &Finished, args: &[&str]) -> Finished {
     let args: Vec<String> = args.iter().map(of_run).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     Trial::new(&args).start().wait(LIMIT)
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
 #[test]
@@ -133,4 +137,72 @@ fn a_class_that_is_renamed_moves_the_labels_of_others() {
     found
         .assert_code(1)
         .assert_stderr(&["class 0 was `ant` in training, and is `bee` in the data"]);
+}
+
+/// The loss of `trainer eval`.
+fn loss(run: &Finished, args: &[&str]) -> f64 {
+    let args = [&["eval", "RUN", "--json", "result.json"][..], args].concat();
+    let found = then(run, &args);
+    found.assert_code(0);
+    let result = json(&found.path("result.json"));
+    result["evaluation"]["loss"].as_f64().unwrap()
+}
+
+#[test]
+fn images_are_normalised_alike_wherever_they_are_used() {
+    let folder = tempfile::tempdir().unwrap();
+    pictures(folder.path(), &["ant", "bee"]);
+    let data = data(folder.path());
+    let numbers = ["data.mean=[0.25, 0.5, 0.125]", "data.std=[0.5]"];
+    let run = train(&data, &[], &numbers);
+    run.assert_code(0);
+    let environment = json(&run.path("run/environment.json"));
+    assert_eq!(environment["mean"], serde_json::json!([0.25, 0.5, 0.125]));
+    assert_eq!(environment["std"], serde_json::json!([0.5, 0.5, 0.5]));
+
+    let evaluated = run.metrics("eval")[0]["loss"].as_f64().unwrap();
+    assert!((loss(&run, &[]) - evaluated).abs() < 1e-6);
+    let otherwise = ["--set", "data.mean=[0.9]"];
+    assert!((loss(&run, &otherwise) - evaluated).abs() > 1e-4);
+
+    let image = folder.path().join("val/bee/00.png");
+    let predict = |more: &[&str]| {
+        let args = [&["predict", "RUN", image.to_str().unwrap()][..], more].concat();
+        let found = then(&run, &args);
+        found.assert_code(0);
+        found.stdout
+    };
+    let export = || {
+        let found = then(&run, &["export", "RUN", "--out", "model.safetensors"]);
+        found.assert_code(0);
+        let bytes = std::fs::read(found.path("model.safetensors")).unwrap();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        assert!(text.contains("[0.25,0.5,0.125]"), "the mean is missing");
+        assert!(text.contains("[0.5,0.5,0.5]"), "the deviation is missing");
+    };
+    let predicted = predict(&[]);
+    assert_ne!(predict(&otherwise), predicted);
+    export();
+    // Without the run's notes, the numbers are those of its configuration.
+    std::fs::remove_file(run.path("run/environment.json")).unwrap();
+    assert_eq!(predict(&[]), predicted);
+    export();
+}
+
+#[test]
+fn numbers_for_other_channels_are_shown_where_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    pictures(folder.path(), &["ant", "bee"]);
+    let data = data(folder.path());
+    for (set, key) in [
+        ("data.mean=[0.5, 0.5]", "data.mean"),
+        ("data.std=[0.5, 0.5, 0.5, 0.5]", "data.std"),
+    ] {
+        let found = train(&data, &[], &[set]);
+        let reason = "the number of channels is 3";
+        found
+            .assert_code(2)
+            .assert_stderr(&[key, reason, "--set", set]);
+        found.assert_no_files(&[]);
+    }
 }

@@ -124,6 +124,15 @@ pub struct DataConfig {
     /// `validation`), or else `test`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<f64>,
+    /// Mean of each channel by which images are normalised, of values from 0 to 1; one number is
+    /// for all channels. Default: that of the data set; `image-folder`: ImageNet's,
+    /// `[0.485, 0.456, 0.406]`, and 0.5 for grey.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<Vec<f64>>,
+    /// The standard deviation by which the difference from the mean is divided, likewise. Default:
+    /// that of the data set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and 0.5 for grey.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub std: Option<Vec<f64>>,
     /// `generated`: channels. Default 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<usize>,
@@ -149,6 +158,8 @@ impl Default for DataConfig {
             resize: None,
             color: None,
             validation: None,
+            mean: None,
+            std: None,
             channels: None,
             classes: None,
         }
