@@ -24,6 +24,15 @@ macro_rules! delegate_dataset {
             fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, $crate::DatasetError> {
                 self.0.read(index, image)
             }
+
+            fn read_part(
+                &self,
+                index: usize,
+                choose: &mut dyn FnMut(usize, usize) -> $crate::Area,
+                image: &mut [u8],
+            ) -> Result<u32, $crate::DatasetError> {
+                self.0.read_part(index, choose, image)
+            }
         }
     };
 }

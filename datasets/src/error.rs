@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::Area;
+
 /// Why a data set, or a part of it, cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -263,6 +265,21 @@ pub enum DatasetError {
         given: usize,
         /// The length of an image.
         needed: usize,
+    },
+
+    /// A part was chosen that the image does not have.
+    #[error(
+        "{}×{} pixels from row {} and column {} on are no part of an image of {height}×{width} \
+         (height × width). Choose a part of at least one pixel inside the image",
+        area.height, area.width, area.top, area.left
+    )]
+    Area {
+        /// The part.
+        area: Area,
+        /// Rows of the image.
+        height: usize,
+        /// Columns of the image.
+        width: usize,
     },
 
     /// A data set's normalisation does not fit its images.

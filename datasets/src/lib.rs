@@ -59,7 +59,7 @@ mod sampler;
 mod unique;
 mod unpack;
 
-pub use augment::{Augment, ParseAugmentError};
+pub use augment::{Area, Augment, ParseAugmentError};
 pub use cifar::{Cifar10, Cifar100, Cifar100Labels};
 pub use digits::Digits;
 pub use download::{Downloader, Form, RemoteFile};
@@ -98,6 +98,30 @@ pub trait Dataset: Send + Sync {
     /// [`DatasetError::Buffer`] when `image` is not [`ImageShape::len`] bytes long, and whatever
     /// keeps the image from being read.
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError>;
+
+    /// Writes a part of image `index`, scaled to [`shape`](Dataset::shape), to `image` and returns
+    /// the label. `choose` is given the height and width of the image, and says which part.
+    ///
+    /// The image is what [`read`](Dataset::read) gives, unless a data set has it larger, or whole:
+    /// it then takes the part from that, since reading scales and cuts. A data set that consists of
+    /// another one hands the call on to it.
+    ///
+    /// # Errors
+    /// As [`read`](Dataset::read), and [`DatasetError::Area`] if there is no such part.
+    fn read_part(
+        &self,
+        index: usize,
+        choose: &mut dyn FnMut(usize, usize) -> Area,
+        image: &mut [u8],
+    ) -> Result<u32, DatasetError> {
+        let shape = self.shape();
+        let mut whole = vec![0; image.len()];
+        let label = self.read(index, &mut whole)?;
+        let area = choose(shape.height, shape.width);
+        area.check(shape.height, shape.width)?;
+        augment::enlarge(area, shape, &whole, image);
+        Ok(label)
+    }
 }
 
 /// The size of an image; its bytes are planes in the order channel, row, column.

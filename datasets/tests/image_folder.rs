@@ -496,6 +496,85 @@ fn folders_that_do_not_fit_are_named() {
     open(root.path(), Split::Train, &both);
 }
 
+/// The number of training images and that of images for evaluation, or what is wrong with these.
+fn parts(root: &Path, validation: Option<f64>) -> (usize, Result<usize, String>) {
+    let mut options = options(8);
+    options.validation = validation;
+    let of = |split| ImageFolder::open(root, split, &options);
+    let test = of(Split::Test).map(|set| set.len());
+    let train = of(Split::Train).map(|set| set.len());
+    (
+        train.unwrap_or_default(),
+        test.map_err(|error| error.to_string()),
+    )
+}
+
+#[test]
+fn the_folder_for_evaluation_has_several_names() {
+    for name in ["val", "valid", "validation", "test"] {
+        let root = tempfile::tempdir().unwrap();
+        for (part, count) in [("train", 3), (name, 2)] {
+            for number in 0..count {
+                let file = format!("{part}/a/{number}.png");
+                write(root.path().join(file), &plain(RED));
+            }
+        }
+        assert_eq!(parts(root.path(), None), (3, Ok(2)), "{name}");
+        let (_, both) = parts(root.path(), Some(0.5));
+        let both = both.unwrap_err();
+        let folder = root.path().join(name);
+        let starts = format!("{}: there are images for evaluation, and", folder.display());
+        assert!(both.starts_with(&starts), "{both}");
+        if name == "test" {
+            // What is for validation goes first.
+            write(root.path().join("valid/a/1.png"), &plain(RED));
+            assert_eq!(parts(root.path(), None), (3, Ok(1)));
+        }
+    }
+    let root = tempfile::tempdir().unwrap();
+    for part in ["train", "val", "validation"] {
+        write(root.path().join(part).join("a/1.png"), &plain(RED));
+    }
+    let (_, several) = parts(root.path(), None);
+    let several = several.unwrap_err();
+    assert!(several.contains("in val or in validation"), "{several}");
+    let root = tempfile::tempdir().unwrap();
+    write(root.path().join("train/a/1.png"), &plain(RED));
+    let (train, nowhere) = parts(root.path(), None);
+    let nowhere = nowhere.unwrap_err();
+    assert_eq!(train, 1);
+    assert!(
+        nowhere.contains("val, valid, validation or test"),
+        "{nowhere}"
+    );
+}
+
+/// ImageNet's `test` is without labels.
+#[test]
+fn images_without_classes_are_for_nothing() {
+    for name in ["test", "val"] {
+        let root = tempfile::tempdir().unwrap();
+        for number in 0..4 {
+            let file = format!("train/a/{number}.png");
+            write(root.path().join(file), &plain(RED));
+        }
+        write(root.path().join(name).join("1.png"), &plain(RED));
+        let (train, test) = parts(root.path(), None);
+        let test = test.unwrap_err();
+        assert_eq!(train, 4);
+        let folder = root.path().join(name);
+        let starts = format!("{}: there is no class folder in it", folder.display());
+        assert!(test.starts_with(&starts), "{test}");
+        assert!(test.contains("set data.validation"), "{test}");
+        // Nobody needs them here.
+        assert_eq!(parts(root.path(), Some(0.25)), (3, Ok(1)));
+        if name == "test" {
+            write(root.path().join("val/a/1.png"), &plain(RED));
+            assert_eq!(parts(root.path(), None), (4, Ok(1)));
+        }
+    }
+}
+
 /// A folder `train` with pictures directly in it shows trains.
 #[test]
 fn train_may_be_a_class() {

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datasets::{
-    Cifar10, Cifar100, Cifar100Labels, Color, Dataset, DatasetError, Digits, FashionMnist,
+    Area, Cifar10, Cifar100, Cifar100Labels, Color, Dataset, DatasetError, Digits, FashionMnist,
     Generated, ImageFolder, ImageFolderOptions, ImageShape, Mnist, Normalization, Split,
 };
 
 use crate::config::{ColorName, DataConfig, DataName, LabelsName};
+use crate::normalization::normalized;
 
 /// Digits to train with when the configuration names no number.
 const DIGITS_TRAIN: usize = 8192;
@@ -52,6 +53,15 @@ struct Picked {
     indices: Vec<usize>,
 }
 
+impl Picked {
+    /// Which image of the data set image `index` is.
+    fn origin(&self, index: usize) -> Result<usize, DatasetError> {
+        let len = self.len();
+        let picked = self.indices.get(index).copied();
+        picked.ok_or(DatasetError::Index { index, len })
+    }
+}
+
 impl Dataset for Picked {
     fn len(&self) -> usize {
         self.indices.len()
@@ -70,10 +80,17 @@ impl Dataset for Picked {
     }
 
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
-        let len = self.len();
-        let picked = self.indices.get(index);
-        let picked = picked.ok_or(DatasetError::Index { index, len })?;
-        self.dataset.read(*picked, image)
+        self.dataset.read(self.origin(index)?, image)
+    }
+
+    fn read_part(
+        &self,
+        index: usize,
+        choose: &mut dyn FnMut(usize, usize) -> Area,
+        image: &mut [u8],
+    ) -> Result<u32, DatasetError> {
+        let origin = self.origin(index)?;
+        self.dataset.read_part(origin, choose, image)
     }
 }
 
@@ -136,7 +153,10 @@ pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
             ),
         });
     }
-    Ok(Splits { train, test })
+    Ok(Splits {
+        train: normalized(config, train)?,
+        test: normalized(config, test)?,
+    })
 }
 
 fn open_split(
@@ -305,6 +325,32 @@ mod tests {
         }
         assert!(few.train.read(4, &mut a).is_err());
         assert_eq!(whole.overfit(1000).train.len(), 100);
+    }
+
+    #[test]
+    fn parts_of_picked_images_are_those_of_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let class = folder.path().join("train/a");
+        std::fs::create_dir_all(&class).unwrap();
+        for number in 0..4u8 {
+            let picture = image::RgbImage::from_fn(40, 10, |x, _| image::Rgb([x as u8, number, 0]));
+            picture.save(class.join(format!("{number}.png"))).unwrap();
+        }
+        let options = ImageFolderOptions::new(4);
+        let whole = ImageFolder::open(folder.path(), Split::Train, &options).unwrap();
+        let few = some(whole, Some(2), evenly);
+        let mut image = [0; 48];
+        // The last columns, which are cut off where the image is read as a whole.
+        let mut right = |height, width| Area {
+            top: height - 4,
+            left: width - 4,
+            height: 4,
+            width: 4,
+        };
+        few.read_part(1, &mut right, &mut image).unwrap();
+        assert_eq!(image[..16], [36, 37, 38, 39].repeat(4));
+        assert_eq!(image[16..32], [2; 16]);
+        assert!(few.read_part(2, &mut right, &mut image).is_err());
     }
 
     #[test]

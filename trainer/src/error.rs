@@ -60,6 +60,12 @@ pub enum TrainError {
         /// What that rank has.
         theirs: String,
     },
+    /// A checkpoint's model knows other classes than those of the data.
+    #[error(
+        "the checkpoint is of a model for other classes: {0}. Name the data that it was trained on (data.dir), whose \
+         classes have the same names in the same order, or train a model for these"
+    )]
+    OtherClasses(String),
     /// There is no device to compute on.
     #[error(transparent)]
     Device(#[from] burn_dist::device::DeviceError),
@@ -180,6 +186,7 @@ impl TrainError {
                 | Self::Misfit(_)
                 | Self::ConfigDiffers { .. }
                 | Self::DataDiffers { .. }
+                | Self::OtherClasses(_)
                 | Self::Resume(_)
                 | Self::NotSaved { .. }
                 | Self::Refused(_)

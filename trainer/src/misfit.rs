@@ -62,6 +62,12 @@ fn data_keys(loaded: &Loaded, error: &DatasetError) -> Option<&'static [&'static
         }
         DatasetError::Layout { .. } | DatasetError::Classes { .. } => Some(&["data.dir"]),
         DatasetError::MixedColor { .. } => Some(&["data.color", "data.dir"]),
+        DatasetError::Settings {
+            what: "data.mean", ..
+        } => Some(&["data.mean"]),
+        DatasetError::Settings {
+            what: "data.std", ..
+        } => Some(&["data.std"]),
         DatasetError::Settings { .. } => Some(&["data.size", "data.dir", "data.name"]),
         _ => None,
     }

@@ -4,6 +4,7 @@
 use burn_dist::checkpoint::Manifest;
 use serde::{Deserialize, Serialize};
 
+use crate::class_names::ClassNames;
 use crate::config::MonitorName;
 use crate::early_stopping::Watch;
 use crate::error::TrainError;
@@ -20,6 +21,9 @@ pub struct Task {
     pub test_samples: usize,
     /// Classes.
     pub classes: usize,
+    /// Their names; not known of earlier versions' checkpoints.
+    #[serde(default)]
+    pub class_names: Option<ClassNames>,
     /// Images per step over all ranks.
     pub global_batch: usize,
     /// Seed of the run.
@@ -122,13 +126,38 @@ impl Meta {
         let meta: Self = serde_json::from_value(manifest.meta.clone()).map_err(|error| {
             TrainError::Resume(format!("the checkpoint is not of this program: {error}"))
         })?;
-        match task.difference(&meta.task) {
-            None => Ok(meta),
-            Some((what, own, other)) => Err(TrainError::Resume(format!(
+        if let Some((what, own, other)) = task.difference(&meta.task) {
+            return Err(TrainError::Resume(format!(
                 "the checkpoint was written with {what} = {other}, the configuration has {own}; \
                  set it back, or start a new run"
-            ))),
+            )));
         }
+        if let (Some(trained), Some(data)) = (&meta.task.class_names, &task.class_names) {
+            compare_classes(trained, data)?;
+        }
+        Ok(meta)
+    }
+}
+
+/// Whether a model that `manifest` is of knows the classes with these names, in their order. Of a
+/// checkpoint of an earlier version that is not known, and no error.
+///
+/// # Errors
+/// [`TrainError::OtherClasses`] with the first class that has another name.
+pub(crate) fn check_classes(manifest: &Manifest, names: &[String]) -> Result<(), TrainError> {
+    let trained = manifest
+        .meta
+        .get("task")
+        .and_then(|task| task.get("class_names"));
+    let trained = trained.and_then(|names| ClassNames::deserialize(names).ok());
+    let data = || ClassNames::of(names);
+    trained.map_or(Ok(()), |trained| compare_classes(&trained, &data()))
+}
+
+fn compare_classes(trained: &ClassNames, data: &ClassNames) -> Result<(), TrainError> {
+    match trained.difference(data) {
+        None => Ok(()),
+        Some(difference) => Err(TrainError::OtherClasses(difference)),
     }
 }
 
@@ -143,6 +172,7 @@ mod tests {
             train_samples: 10,
             test_samples: 5,
             classes: 10,
+            class_names: None,
             global_batch: 4,
             seed: 1,
         };

@@ -5,6 +5,7 @@ use burn_dist::ProcessGroup;
 use datasets::Dataset;
 use serde::{Deserialize, Serialize};
 
+use crate::class_names::checksum;
 use crate::error::TrainError;
 
 /// What has to be the same of a data set.
@@ -13,7 +14,7 @@ struct Facts {
     images: usize,
     shape: [usize; 3],
     classes: usize,
-    /// CRC-32C of the names of the classes in their order.
+    /// Checksum of the names of the classes in their order.
     names: u32,
 }
 
@@ -24,8 +25,7 @@ impl Facts {
             images: data.len(),
             shape: [shape.channels, shape.height, shape.width],
             classes: names.len(),
-            // No name has a zero in it: those of folders cannot.
-            names: crc32c::crc32c(names.join("\0").as_bytes()),
+            names: checksum(names),
         }
     }
 

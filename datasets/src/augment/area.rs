@@ -2,15 +2,19 @@
 
 use std::ops::Range;
 
-use crate::ImageShape;
+use crate::{DatasetError, ImageShape};
 
-/// A rectangle of pixels.
+/// A rectangle of an image's pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Area {
-    pub(super) top: usize,
-    pub(super) left: usize,
-    pub(super) height: usize,
-    pub(super) width: usize,
+pub struct Area {
+    /// Rows above it.
+    pub top: usize,
+    /// Columns to the left of it.
+    pub left: usize,
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
 }
 
 impl Area {
@@ -24,6 +28,28 @@ impl Area {
             left,
             height,
             width,
+        }
+    }
+
+    /// Whether it is a part of an image of this size, with at least one pixel if that has any.
+    pub(super) fn fits(&self, height: usize, width: usize) -> bool {
+        let inside = |start: usize, len: usize, of: usize| {
+            start.checked_add(len).is_some_and(|end| end <= of)
+        };
+        let some = self.height > 0 && self.width > 0;
+        let inside = inside(self.top, self.height, height) && inside(self.left, self.width, width);
+        inside && (some || height == 0 || width == 0)
+    }
+
+    /// Refuses what is no part of an image of this size.
+    pub(crate) fn check(&self, height: usize, width: usize) -> Result<(), DatasetError> {
+        match self.fits(height, width) {
+            true => Ok(()),
+            false => Err(DatasetError::Area {
+                area: *self,
+                height,
+                width,
+            }),
         }
     }
 
@@ -67,6 +93,31 @@ mod tests {
         assert_eq!((area.top, area.left, area.pixels()), (1, 0, 6));
         let rows: Vec<_> = area.rows(SHAPE).collect();
         assert_eq!(rows, [5..8, 10..13, 25..28, 30..33]);
+    }
+
+    #[test]
+    fn what_is_no_part_of_an_image_is_refused() {
+        let area = |top, left, height, width| Area {
+            top,
+            left,
+            height,
+            width,
+        };
+        for part in [area(0, 0, 4, 5), area(3, 4, 1, 1), area(1, 0, 3, 2)] {
+            part.check(4, 5).unwrap();
+        }
+        for other in [
+            area(0, 0, 5, 5),
+            area(0, 1, 4, 5),
+            area(4, 0, 1, 1),
+            area(usize::MAX, 0, 2, 1),
+            area(0, 0, 0, 5),
+            area(1, 1, 1, 0),
+        ] {
+            let error = other.check(4, 5).unwrap_err().to_string();
+            assert!(error.contains("4×5"), "{error}");
+        }
+        area(0, 0, 0, 5).check(0, 5).unwrap();
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Random changes to training images, and the way from bytes to normalised numbers.
 //!
 //! An [`Augment`] says what is done, in words of a configuration (`parse`). For every image the
-//! operations run in one order, whatever the image's batch, worker or rank: what moves pixels
-//! (`place`, `resized_crop`), then what changes colours (`auto_augment`, `rand_augment`), both on the bytes of the
+//! operations run in one order, whatever the image's batch, worker or rank: which part of it is read
+//! (`resized_crop`), what moves pixels (`place`), then what changes colours (`auto_augment`, `rand_augment`), both on the bytes of the
 //! image; then it is normalised, mixed with another image (`mix`), and parts of it are removed
 //! (`erase`). Each operation draws from its own stream of random numbers, keyed by (seed, epoch,
 //! image).
 
 mod area;
 mod auto_augment;
+mod enlarge;
 mod erase;
 mod mix;
 mod normalize;
@@ -17,18 +18,20 @@ mod place;
 mod rand_augment;
 mod resized_crop;
 
+pub use area::Area;
+pub(crate) use enlarge::enlarge;
 pub(crate) use normalize::Normalizer;
 pub use parse::ParseAugmentError;
 
-use crate::ImageShape;
 use crate::random::{Purpose, Stream};
+use crate::{Dataset, DatasetError, ImageShape};
 use auto_augment::AutoAugment;
 use erase::{Cutout, Erase};
 use mix::{Mix, Partner};
 use place::Border;
 pub(crate) use place::Placement;
 use rand_augment::RandAugment;
-use resized_crop::{Lines, ResizedCrop};
+use resized_crop::ResizedCrop;
 
 /// What is changed at random in every training image; evaluation is never augmented.
 ///
@@ -41,7 +44,7 @@ use resized_crop::{Lines, ResizedCrop};
 /// | `repeat[:TIMES]` | every image of a batch is in it TIMES (3) times, changed differently each time; an epoch has as many images as ever and so only one TIMES-th of the different ones. [Hoffer et al. 2019](https://arxiv.org/abs/1901.09335) |
 /// | `shift[:PIXELS]` | moved by −PIXELS..=PIXELS (2) rows and as many columns, each uniform; black comes in. For digits |
 /// | `crop[:PADDING[:zero\|reflect]]` | padded by PADDING (4) on all sides, cropped to its size at a uniform place. The padding is black (`zero`) or the image mirrored at its outermost pixels (`reflect`, as NumPy's `pad`). The usual CIFAR augmentation: [Lee et al. 2014](https://arxiv.org/abs/1409.5185), reflection in [Wide ResNet](https://arxiv.org/abs/1605.07146) |
-/// | `resized-crop[:MIN_SCALE]` | a part whose area is uniform in MIN_SCALE..1 (0.08) of the image and whose width ÷ height is log-uniform in 3/4..4/3, at a uniform place, enlarged to the image's size (bilinear). [Szegedy et al. 2014](https://arxiv.org/abs/1409.4842) as in torchvision's `RandomResizedCrop` |
+/// | `resized-crop[:MIN_SCALE]` | a part whose area is uniform in MIN_SCALE..1 (0.08) of the image and whose width ÷ height is log-uniform in 3/4..4/3, at a uniform place, scaled to the image's size (bilinear). The image of an [`ImageFolder`](crate::ImageFolder) is the whole picture in the file here. [Szegedy et al. 2014](https://arxiv.org/abs/1409.4842) as in torchvision's `RandomResizedCrop` |
 /// | `flip[:P]` | mirrored left to right with probability P (0.5), between 0 and 1 |
 /// | `auto-augment` | one of 25 pairs of operations, each pair equally often; every operation has its own probability and strength. [Cubuk et al. 2018](https://arxiv.org/abs/1805.09501), the policy for CIFAR, with torchvision's operations and strengths |
 /// | `rand-augment[:OPS[:MAGNITUDE]]` | OPS (2) operations, each uniform among 14, all of strength MAGNITUDE (9) of 30. [Cubuk et al. 2019](https://arxiv.org/abs/1909.13719) with torchvision's operations and strengths; pixels from outside are black |
@@ -113,7 +116,6 @@ pub(crate) struct Pixels {
     /// Planes: channel, row, column.
     pub(crate) image: Vec<u8>,
     spare: Vec<u8>,
-    lines: Lines,
     /// For every pixel of a plane, where its value comes from.
     sources: Vec<u32>,
 }
@@ -154,31 +156,49 @@ impl Augment {
         !self.mix.is_none()
     }
 
-    /// Moves the pixels of the image `key` and changes their colours.
-    pub(crate) fn change(&self, key: Key, shape: ImageShape, pixels: &mut Pixels) {
-        self.move_pixels(key, shape, pixels);
+    /// Reads the image `key` of `dataset`, moves its pixels and changes their colours; returns its
+    /// label.
+    pub(crate) fn read(
+        &self,
+        key: Key,
+        dataset: &dyn Dataset,
+        pixels: &mut Pixels,
+    ) -> Result<u32, DatasetError> {
+        let shape = dataset.shape();
+        let label = self.read_moved(key, dataset, pixels)?;
         if let Some(auto) = self.auto {
             auto.apply(&mut key.stream(Purpose::AutoAugment), shape, pixels);
         }
         if let Some(colour) = self.colour {
             colour.apply(&mut key.stream(Purpose::RandAugment), shape, pixels);
         }
+        Ok(label)
     }
 
-    fn move_pixels(&self, key: Key, shape: ImageShape, pixels: &mut Pixels) {
+    fn read_moved(
+        &self,
+        key: Key,
+        dataset: &dyn Dataset,
+        pixels: &mut Pixels,
+    ) -> Result<u32, DatasetError> {
         if self.frame.is_none() && self.flip.is_none() {
-            return;
+            return dataset.read(key.index, &mut pixels.image);
         }
         let mut stream = key.stream(Purpose::Augment);
+        let label = match self.frame {
+            Some(Frame::Resized(crop)) => {
+                let mut choose = |height, width| crop.draw(&mut stream, height, width);
+                dataset.read_part(key.index, &mut choose, &mut pixels.image)?
+            }
+            _ => dataset.read(key.index, &mut pixels.image)?,
+        };
         let mut place = Placement::default();
-        if let Some(Frame::Resized(crop)) = self.frame {
-            crop.apply(&mut stream, shape, pixels);
-        }
         self.draw_place(&mut place, &mut stream);
         if place != Placement::default() {
-            let border = self.border();
+            let (border, shape) = (self.border(), dataset.shape());
             pixels.rewrite(|from, to| place.apply(border, shape, from, to));
         }
+        Ok(label)
     }
 
     fn draw_place(&self, place: &mut Placement, stream: &mut Stream) {

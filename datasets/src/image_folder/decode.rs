@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder};
 
 use super::header;
+use crate::Area;
 
 /// What images become.
 #[derive(Debug, Clone, Copy)]
@@ -17,21 +18,73 @@ pub(super) struct Target {
     pub(super) channels: usize,
     /// Height and width.
     pub(super) size: usize,
-    /// The shorter side before cutting; at least `size`.
+    /// The shorter side before the centre is cut out; at least `size`.
     pub(super) resize: usize,
 }
 
-/// Decodes `path` into `planes`, or says what is wrong with the file.
-pub(super) fn decode(path: &Path, target: Target, planes: &mut [u8]) -> Result<(), String> {
-    let image = guarded(|| decode_upright(path))?;
-    let (width, height) = (image.width(), image.height());
-    if target.channels == 1 {
-        return resize::<U8>(&to_grey(image), width, height, target, planes);
+/// A decoded file, upright.
+pub(super) struct Picture(DynamicImage);
+
+/// What of a picture is seen.
+#[derive(Debug, Clone, Copy)]
+struct View {
+    /// Pixels outside count for nothing.
+    area: Area,
+    /// What of the area is seen: left, top, width and height. Pixels around it, in the area, have a
+    /// part in its outermost pixels where it is reduced. None for all of it.
+    cut: Option<[f64; 4]>,
+}
+
+impl Picture {
+    /// Decodes `path`, or says what is wrong with the file.
+    pub(super) fn open(path: &Path) -> Result<Self, String> {
+        guarded(|| decode_upright(path)).map(Self)
     }
-    let mut resized = vec![0; planes.len()];
-    resize::<U8x3>(&to_rgb(image), width, height, target, &mut resized)?;
-    separate(&resized, planes);
-    Ok(())
+
+    /// Rows.
+    pub(super) fn height(&self) -> usize {
+        self.0.height() as usize
+    }
+
+    /// Columns.
+    pub(super) fn width(&self) -> usize {
+        self.0.width() as usize
+    }
+
+    /// Scales the shorter side to `target.resize` and cuts out the centre, in one step: only what
+    /// remains is computed. Sizes and offsets are rounded as torchvision rounds them.
+    pub(super) fn centre(self, target: Target, planes: &mut [u8]) -> Result<(), String> {
+        let (width, height) = (self.0.width(), self.0.height());
+        let shorter = width.min(height);
+        let (left, wide) = cut(width, shorter, target);
+        let (top, high) = cut(height, shorter, target);
+        let view = View {
+            area: Area {
+                top: 0,
+                left: 0,
+                height: self.height(),
+                width: self.width(),
+            },
+            cut: Some([left, top, wide, high]),
+        };
+        self.scale(view, target, planes)
+    }
+
+    /// Scales `area`, a part of the picture, as if there were nothing around it.
+    pub(super) fn part(self, area: Area, target: Target, planes: &mut [u8]) -> Result<(), String> {
+        self.scale(View { area, cut: None }, target, planes)
+    }
+
+    fn scale(self, view: View, target: Target, planes: &mut [u8]) -> Result<(), String> {
+        let sides = (self.0.width(), self.0.height());
+        if target.channels == 1 {
+            return scale::<U8>(&to_grey(self.0), sides, view, target.size, planes);
+        }
+        let mut scaled = vec![0; planes.len()];
+        scale::<U8x3>(&to_rgb(self.0), sides, view, target.size, &mut scaled)?;
+        separate(&scaled, planes);
+        Ok(())
+    }
 }
 
 /// Turns a panic of a decoder into a reason.
@@ -88,32 +141,39 @@ fn brightness([red, green, blue]: [u8; 3]) -> u8 {
     ((sum + 500) / 1000) as u8
 }
 
-/// Scales the shorter side to `target.resize` and cuts out the centre, in one step: only what
-/// remains is computed. Sizes and offsets are rounded as torchvision rounds them.
+/// Writes what is seen of the `pixels` of a picture of width and height `sides` to `scaled`, a square
+/// of `size`: bilinear, with a filter as wide as the reduction needs.
 ///
 /// For one kind of pixels, since the library's function for all of them is compiled for each of 13.
-fn resize<P: PixelTrait>(
+fn scale<P: PixelTrait>(
     pixels: &[u8],
-    width: u32,
-    height: u32,
-    target: Target,
-    resized: &mut [u8],
+    (width, height): (u32, u32),
+    view: View,
+    size: usize,
+    scaled: &mut [u8],
 ) -> Result<(), String> {
-    let failed = |reason: String| format!("it cannot be resized ({reason})");
-    let shorter = width.min(height);
-    let (left, wide) = cut(width, shorter, target);
-    let (top, high) = cut(height, shorter, target);
-    let options = ResizeOptions::new()
-        .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-        .crop(left, top, wide, high);
-    let source = TypedImageRef::<P>::from_buffer(width, height, pixels);
-    let source = source.map_err(|error| failed(error.to_string()))?;
-    let size = target.size as u32;
-    let resized = TypedImage::<P>::from_buffer(size, size, resized);
-    let mut resized = resized.map_err(|error| failed(error.to_string()))?;
+    let failed = |reason: &dyn std::fmt::Display| format!("it cannot be resized ({reason})");
+    let picture = TypedImageRef::<P>::from_buffer(width, height, pixels);
+    let picture = picture.map_err(|error| failed(&error))?;
+    let Area {
+        top,
+        left,
+        height,
+        width,
+    } = view.area;
+    // They are sides of a picture, which are of 32 bits.
+    let [left, top, width, height] = [left, top, width, height].map(|side| side as u32);
+    let area = TypedCroppedImage::from_ref(&picture, left, top, width, height);
+    let area = area.map_err(|error| failed(&error))?;
+    let mut options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
+    if let Some([left, top, width, height]) = view.cut {
+        options = options.crop(left, top, width, height);
+    }
+    let scaled = TypedImage::<P>::from_buffer(size as u32, size as u32, scaled);
+    let mut scaled = scaled.map_err(|error| failed(&error))?;
     Resizer::new()
-        .resize_typed(&source, &mut resized, &options)
-        .map_err(|error| failed(error.to_string()))
+        .resize_typed(&area, &mut scaled, &options)
+        .map_err(|error| failed(&error))
 }
 
 /// Where along a side of `len` pixels the cut starts, and how long it is, both before scaling.

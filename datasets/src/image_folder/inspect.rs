@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use super::decode::{self, Target};
+use super::decode::{self, Picture, Target};
 use super::{Check, header};
 
 /// Files that a thread takes at a time.
@@ -81,7 +81,7 @@ fn one(path: &Path, check: Check) -> Result<bool, String> {
             size: 1,
             resize: 1,
         };
-        decode::decode(path, smallest, &mut [0; 3])?;
+        Picture::open(path)?.centre(smallest, &mut [0; 3])?;
     }
     Ok(header.grey)
 }

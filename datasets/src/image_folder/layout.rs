@@ -19,18 +19,12 @@ impl Layout {
     /// Looks at the folders in `root`; with `divided`, a part of the training images is kept for
     /// evaluation.
     pub(super) fn of(root: &Path, split: Split, divided: bool) -> Result<Self, DatasetError> {
-        let refuse = |folder: &Path, reason: &str| {
-            Err(DatasetError::Layout {
-                root: folder.to_owned(),
-                reason: reason.into(),
-            })
-        };
         let train = root.join("train");
         // A folder `train` without folders in it is a class.
         let parts = train.is_dir() && !sub_folders(&train)?.is_empty();
         let (train, test) = match parts {
-            true => (train, evaluation_folder(root)),
-            false => (root.to_owned(), None),
+            true => (train, Evaluation::beside_train(root)?),
+            false => (root.to_owned(), Evaluation::Nowhere),
         };
         let classes = sub_folders(&train)?;
         if classes.is_empty() {
@@ -40,39 +34,87 @@ impl Layout {
                  its own",
             );
         }
-        match (split, test) {
-            (_, Some(test)) if divided => refuse(
-                &test,
-                "there are images for evaluation, and a part of the training images is to be kept \
-                 for it as well. Remove the folder or the setting",
-            ),
-            (Split::Test, None) if !divided => refuse(
-                root,
-                "there are no images for evaluation: neither a folder val (or test) beside a \
-                 folder train, nor a part of the training images that is kept for validation",
-            ),
-            (_, None) => Ok(Layout {
-                folder: train,
-                classes,
-            }),
-            (split, Some(test)) => {
-                compare(&train, &classes, &test)?;
-                let folder = match split {
-                    Split::Train => train,
-                    Split::Test => test,
-                };
-                Ok(Layout { folder, classes })
+        let test = match test {
+            // What is not to be used may be as it is.
+            Evaluation::Nowhere | Evaluation::WithoutClasses(_)
+                if divided || split == Split::Train =>
+            {
+                None
             }
+            Evaluation::Nowhere => return refuse(root, NOWHERE),
+            Evaluation::WithoutClasses(test) => return refuse(&test, WITHOUT_CLASSES),
+            Evaluation::In(test) if divided => return refuse(&test, TWICE),
+            Evaluation::In(test) => Some(test),
+        };
+        if let Some(test) = &test {
+            compare(&train, &classes, test)?;
         }
+        let folder = match (split, test) {
+            (Split::Test, Some(test)) => test,
+            _ => train,
+        };
+        Ok(Layout { folder, classes })
     }
 }
 
-/// `val` goes first: where there are both, as in ImageNet, `test` has no labels.
-fn evaluation_folder(root: &Path) -> Option<PathBuf> {
-    ["val", "test"]
-        .iter()
-        .map(|name| root.join(name))
-        .find(|folder| folder.is_dir())
+fn refuse<T>(folder: &Path, reason: impl Into<String>) -> Result<T, DatasetError> {
+    Err(DatasetError::Layout {
+        root: folder.to_owned(),
+        reason: reason.into(),
+    })
+}
+
+/// Folders of images for evaluation, beside a folder `train`.
+const VALIDATION: [&str; 3] = ["val", "valid", "validation"];
+/// Taken where there is none of these.
+const TEST: &str = "test";
+
+const NOWHERE: &str = "there are no images for evaluation: neither a folder val, valid, validation \
+                       or test beside a folder train, nor a part of the training images that is \
+                       kept for validation. Add the folder, or set data.validation, for example \
+                       to 0.1";
+const TWICE: &str = "there are images for evaluation, and a part of the training images is to be \
+                     kept for it as well. Remove the folder or the setting";
+const WITHOUT_CLASSES: &str = "there is no class folder in it, so that nobody knows what its images \
+                               show, and they cannot be used for evaluation. Put the images of \
+                               each class into a folder of its own as in train (here, or in a \
+                               folder val, which goes before test), or keep a part of the \
+                               training images for evaluation: set data.validation, for example \
+                               to 0.1";
+
+/// Where the images for evaluation are.
+enum Evaluation {
+    Nowhere,
+    /// In a folder of class folders.
+    In(PathBuf),
+    /// In a folder that has none: ImageNet's `test`, for example, is without labels.
+    WithoutClasses(PathBuf),
+}
+
+impl Evaluation {
+    /// Looks beside the folder `train` in `root`.
+    fn beside_train(root: &Path) -> Result<Self, DatasetError> {
+        let is_there = |name: &&str| root.join(name).is_dir();
+        let found: Vec<&str> = VALIDATION.into_iter().filter(is_there).collect();
+        let name = match found.as_slice() {
+            [] if !is_there(&TEST) => return Ok(Evaluation::Nowhere),
+            [] => TEST,
+            [name] => name,
+            several => {
+                let reason = format!(
+                    "the images for evaluation may be in {}. Keep one of these folders, or give \
+                     the others other names",
+                    several.join(" or in ")
+                );
+                return refuse(root, reason);
+            }
+        };
+        let folder = root.join(name);
+        Ok(match sub_folders(&folder)?.is_empty() {
+            true => Evaluation::WithoutClasses(folder),
+            false => Evaluation::In(folder),
+        })
+    }
 }
 
 /// Names of the visible folders in `folder`, sorted.

@@ -14,8 +14,8 @@ mod split;
 
 use std::path::{Path, PathBuf};
 
-use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
-use decode::Target;
+use crate::{Area, Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
+use decode::{Picture, Target};
 use layout::Layout;
 
 /// Larger images than this are refused, to be trained on as well as to be read.
@@ -36,7 +36,7 @@ pub struct ImageFolderOptions {
     /// 0.5 for grey.
     pub normalization: Option<Normalization>,
     /// The part of the images, above 0 and below 1, that is kept for evaluation where there is no
-    /// folder `val` or `test`.
+    /// folder of images for it.
     pub validation: Option<f64>,
     /// Chooses which images these are.
     pub seed: u64,
@@ -108,14 +108,17 @@ pub enum Check {
 
 /// One split of a folder of images.
 ///
-/// The images are in `ROOT/train/CLASS/` and `ROOT/val/CLASS/` (or `ROOT/test/CLASS/` where there
-/// is no `val`), or in `ROOT/CLASS/`, at any depth below the class folder. The folders' names, in
+/// The images are in `ROOT/train/CLASS/` and `ROOT/val/CLASS/` (`valid` and `validation` are other
+/// names for `val`; where there is none of them, it is `ROOT/test/CLASS/`), or in `ROOT/CLASS/`, at
+/// any depth below the class folder. The folders' names, in
 /// byte order, are the classes. Names that start with a dot are left out, and so are files beside
 /// the class folders.
 ///
 /// Every image is brought to one size as is usual for the evaluation on ImageNet: its shorter side
 /// is scaled to [`resize`](ImageFolderOptions::resize) pixels (bilinear, with a filter as wide as
-/// the reduction needs), then the centre is cut out. What a file says about its pixels is obeyed:
+/// the reduction needs), then the centre is cut out. Where training takes random parts
+/// (`resized-crop` of [`Augment`](crate::Augment)), each is one of the whole picture in the file, and
+/// scaled in one step. What a file says about its pixels is obeyed:
 /// 16 bits become 8, transparent images are laid over black, CMYK becomes RGB, the first picture
 /// of an animation is taken, and photographs are turned upright (Exif orientation; torchvision
 /// leaves them lying, so turn that into account when comparing).
@@ -131,8 +134,8 @@ pub struct ImageFolder {
 impl ImageFolder {
     /// Opens the part of the images in `root` that belongs to `split`.
     ///
-    /// Where there is a folder `train`, the images for [`Split::Test`] are those in `val` or
-    /// `test`; otherwise they are those that
+    /// Where there is a folder `train`, the images for [`Split::Test`] are those in `val`, `valid` or
+    /// `validation`, or else in `test`; otherwise they are those that
     /// [`validation`](ImageFolderOptions::validation) keeps, which depend on the seed and the
     /// names of the files alone: of every class with two images or more the same part, but at
     /// least one, and never all.
@@ -257,16 +260,47 @@ impl Dataset for ImageFolder {
 
     /// Decodes the file; [`DatasetError::Image`] names it if it cannot be decoded.
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
+        let (picture, path, class) = self.picture(index, image)?;
+        let written = picture.centre(self.target, image);
+        written.map_err(unusable(path))?;
+        Ok(class)
+    }
+
+    /// The part is one of the picture in the file, upright, and is scaled from its pixels.
+    fn read_part(
+        &self,
+        index: usize,
+        choose: &mut dyn FnMut(usize, usize) -> Area,
+        image: &mut [u8],
+    ) -> Result<u32, DatasetError> {
+        let (picture, path, class) = self.picture(index, image)?;
+        let (height, width) = (picture.height(), picture.width());
+        let area = choose(height, width);
+        area.check(height, width)?;
+        let written = picture.part(area, self.target, image);
+        written.map_err(unusable(path))?;
+        Ok(class)
+    }
+}
+
+impl ImageFolder {
+    /// What file `index` shows, where that is and of which class, if `image` has room for it.
+    fn picture(&self, index: usize, image: &[u8]) -> Result<(Picture, &Path, u32), DatasetError> {
         check_read(index, self.len(), image, self.shape())?;
         let Some((path, class)) = self.files.get(index) else {
             let len = self.len();
             return Err(DatasetError::Index { index, len });
         };
-        decode::decode(path, self.target, image).map_err(|reason| DatasetError::Image {
-            path: path.clone(),
-            reason,
-        })?;
-        Ok(*class)
+        let picture = Picture::open(path).map_err(unusable(path))?;
+        Ok((picture, path, *class))
+    }
+}
+
+/// For `map_err` on what is wrong with a file.
+fn unusable(path: &Path) -> impl FnOnce(String) -> DatasetError {
+    |reason| DatasetError::Image {
+        path: path.to_owned(),
+        reason,
     }
 }
 
@@ -304,8 +338,6 @@ pub fn read_image(
         size: shape.width,
         resize: resize.clamp(shape.width, MAX_SIDE),
     };
-    decode::decode(path, target, image).map_err(|reason| DatasetError::Image {
-        path: path.to_owned(),
-        reason,
-    })
+    let picture = Picture::open(path).map_err(unusable(path))?;
+    picture.centre(target, image).map_err(unusable(path))
 }

@@ -79,10 +79,10 @@ impl Samples {
         pixels: &mut Pixels,
         out: &mut [f32],
     ) -> Result<i32, DatasetError> {
-        let label = self.dataset.read(index, &mut pixels.image)?;
-        if let Some(key) = self.key(index, copy) {
-            self.augment.change(key, self.shape(), pixels);
-        }
+        let label = match self.key(index, copy) {
+            Some(key) => self.augment.read(key, self.dataset.as_ref(), pixels)?,
+            None => self.dataset.read(index, &mut pixels.image)?,
+        };
         self.normalizer.convert(&pixels.image, out);
         let classes = self.dataset.class_names().len();
         let known = i32::try_from(label).ok();

@@ -109,8 +109,9 @@ pub struct DataConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("unit" = "pixels"))]
     pub size: Option<usize>,
-    /// `image-folder`: length in pixels to which the shorter side is scaled before the crop.
-    /// Default: `size` × 256 / 224.
+    /// `image-folder`: length in pixels to which the shorter side is scaled before the crop; not
+    /// before the `resized-crop` of `augment`, whose parts are those of the whole picture. Default:
+    /// `size` × 256 / 224.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("unit" = "pixels"))]
     pub resize: Option<usize>,
@@ -119,9 +120,19 @@ pub struct DataConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color: Option<ColorName>,
     /// `image-folder`: share of each class that is kept for validation, where the folder has none
-    /// of its own, in (0, 1). Default: the folder has `train` and `val`, or `test`.
+    /// of its own, in (0, 1). Default: the folder has `train`, and beside it `val` (or `valid`, or
+    /// `validation`), or else `test`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<f64>,
+    /// Mean of each channel by which images are normalised, of values from 0 to 1; one number is
+    /// for all channels. Default: that of the data set; `image-folder`: ImageNet's,
+    /// `[0.485, 0.456, 0.406]`, and 0.5 for grey.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<Vec<f64>>,
+    /// The standard deviation by which the difference from the mean is divided, likewise. Default:
+    /// that of the data set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and 0.5 for grey.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub std: Option<Vec<f64>>,
     /// `generated`: channels. Default 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<usize>,
@@ -147,6 +158,8 @@ impl Default for DataConfig {
             resize: None,
             color: None,
             validation: None,
+            mean: None,
+            std: None,
             channels: None,
             classes: None,
         }

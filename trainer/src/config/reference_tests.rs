@@ -40,6 +40,7 @@ fn legal(key: &Key) -> Vec<String> {
             match key.kind.as_str() {
                 "integer" => "1",
                 "number" => "0.5",
+                "numbers" => "[0.5]",
                 "boolean" => "true",
                 "string" => "some/path",
                 other => panic!("say what a good value of {} is, a {other}", key.name),

@@ -588,6 +588,33 @@ fn keys_that_a_data_set_has_no_use_for_are_refused() {
 }
 
 #[test]
+fn images_are_normalised_by_numbers_that_make_sense() {
+    let sets = ["data.mean=[0.485, 0.456, 0.406]", "data.std=[0.25]"];
+    let config = load(GOOD, &sets).unwrap().config;
+    let text = config.to_toml().unwrap();
+    assert_eq!(load(&text, &[]).unwrap().config, config);
+    let data = config.data;
+    assert_eq!(data.mean, Some(vec![0.485, 0.456, 0.406]));
+    assert_eq!(data.std, Some(vec![0.25]));
+    for (set, part) in [
+        ("data.mean=[]", "has no number"),
+        ("data.std=[]", "has no number"),
+        (
+            "data.mean=[123.675]",
+            "divide what is given for bytes by 255",
+        ),
+        ("data.mean=[0.5, nan]", "not in [0, 1]"),
+        ("data.std=[0.2, 0.0]", "not positive"),
+        ("data.std=[-1.0]", "not positive"),
+        ("data.std=[inf]", "not positive"),
+        ("data.std=[1e-300]", "not positive"),
+        ("data.std=0.5", "data.std"),
+    ] {
+        assert_error(GOOD, &[set], &[part, "of --set"]);
+    }
+}
+
+#[test]
 fn schedules_and_stops_that_make_no_sense_are_refused() {
     for (sets, part) in [
         (vec!["schedule.name=step"], "needs milestones"),

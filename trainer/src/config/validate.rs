@@ -6,7 +6,7 @@ use super::groups;
 use super::optimizer::OptimizerConfig;
 use super::sections::ScheduleName;
 use super::shard_within;
-use super::{ModelConfig, VitConfig, WidePreset, WideResNetConfig};
+use super::{DataConfig, ModelConfig, VitConfig, WidePreset, WideResNetConfig};
 
 /// Checks everything that does not depend on the world size.
 pub fn check(config: &Config) -> Result<(), Fault> {
@@ -176,6 +176,7 @@ fn data(config: &Config) -> Result<(), Fault> {
         )
         .help("images are cut out of what is scaled: make it larger, or data.size smaller"));
     }
+    normalization(data)?;
     match data.validation {
         Some(share) => ensure(
             share > 0.0 && share < 1.0,
@@ -185,6 +186,30 @@ fn data(config: &Config) -> Result<(), Fault> {
         ),
         None => Ok(()),
     }
+}
+
+/// Whether the numbers fit the channels of the images shows when the data is opened.
+fn normalization(data: &DataConfig) -> Result<(), Fault> {
+    for (key, numbers) in [("data.mean", &data.mean), ("data.std", &data.std)] {
+        if numbers.as_ref().is_some_and(Vec::is_empty) {
+            let fault = Fault::in_key(key, format!("`{key}` has no number"));
+            return Err(fault.help("give it one for each channel, or one for all"));
+        }
+    }
+    for mean in data.mean.iter().flatten() {
+        let good = (0.0..=1.0).contains(mean);
+        ensure(good, "data.mean", *mean, "in [0, 1]").map_err(of_bytes)?;
+    }
+    for std in data.std.iter().flatten() {
+        // Beyond, normalised values leave the range of f32, or are all the same.
+        let good = (1e-6..=1e6).contains(std);
+        ensure(good, "data.std", *std, "positive, from 1e-6 to 1e6").map_err(of_bytes)?;
+    }
+    Ok(())
+}
+
+fn of_bytes(fault: Fault) -> Fault {
+    fault.help("it is that of values from 0 to 1: divide what is given for bytes by 255")
 }
 
 fn optimizer(optimizer: &OptimizerConfig) -> Result<(), Fault> {

@@ -192,6 +192,42 @@ mod tests {
         assert_eq!(image.dimensions(), (3, 1));
     }
 
+    /// In what is cut out for evaluation everything is green.
+    #[test]
+    fn random_parts_of_pictures_are_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let thirds = RgbImage::from_fn(60, 20, |x, _| {
+            let mut colour = image::Rgb([0; 3]);
+            colour.0[x as usize / 20] = 255;
+            colour
+        });
+        for number in 0..24 {
+            let class = folder.path().join(["a", "b"][number % 2]);
+            std::fs::create_dir_all(&class).unwrap();
+            thirds.save(class.join(format!("{number}.png"))).unwrap();
+        }
+        let colours = |augment: &str| -> Vec<image::Rgb<u8>> {
+            let dir = folder.path();
+            let text = format!(
+                "[data]\nname = \"image-folder\"\ndir = {dir:?}\nsize = 8\nvalidation = 0.5\n\
+                 augment = \"{augment}\"\n[model]\nname = \"cnn\"\n\
+                 [optimizer]\nname = \"sgd\"\nlr = 0.1\n[train]\nbatch_size = 12\n"
+            );
+            let loaded = Loaded::parse("t.toml", "t", &text, &[]).unwrap();
+            let options = PreviewOptions {
+                images: 12,
+                epoch: 1,
+            };
+            let picture = draw(&loaded, options).unwrap();
+            picture.pixels().copied().collect()
+        };
+        let (red, blue) = (image::Rgb([255, 0, 0]), image::Rgb([0, 0, 255]));
+        let shown = colours("resized-crop+flip");
+        assert!(shown.contains(&red) && shown.contains(&blue));
+        let shown = colours("flip");
+        assert!(!shown.contains(&red) && !shown.contains(&blue));
+    }
+
     #[test]
     fn mixed_images_are_named_with_their_weights() {
         let names = ["cat".to_owned(), "dog".to_owned()];

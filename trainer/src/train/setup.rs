@@ -12,6 +12,7 @@ use models::{ImageClassifier, flops};
 use super::{End, Summary, Training, failed};
 use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
+use crate::class_names::ClassNames;
 use crate::config::{Compression, Config, Precision, StrategyName};
 use crate::console::Console;
 use crate::environment::Environment;
@@ -214,11 +215,13 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
 /// What the session learns from.
 pub(super) fn task(session: &Session<'_>) -> Task {
     let splits = &session.data.splits;
+    let class_names = splits.train.class_names();
     Task {
         data: session.config.data.name.to_string(),
         train_samples: splits.train.len(),
         test_samples: splits.test.len(),
-        classes: splits.train.class_names().len(),
+        classes: class_names.len(),
+        class_names: Some(ClassNames::of(class_names)),
         global_batch: session.batching.global,
         seed: session.config.train.seed,
     }

@@ -60,7 +60,7 @@ impl Trained {
             ),
             ("step".to_owned(), self.step.to_string()),
         ]);
-        let source = Source::open(&self.checkpoint)?;
+        let source = self.source(&subject)?;
         let export = Export {
             source: &source,
             path,

@@ -14,11 +14,11 @@ use burn_dist::parallel::load_model;
 use datasets::Dataset;
 use models::ImageClassifier;
 
-use crate::compute;
 use crate::config::{Config, ConfigError, Loaded};
 use crate::error::TrainError;
 use crate::resume::FOLDER;
 use crate::run_dir::{self, CONFIG_FILE};
+use crate::{compute, progress};
 
 pub use export::Format;
 pub use prediction::Guess;
@@ -140,7 +140,7 @@ impl Trained {
     /// checkpoint, and hands it to `then`.
     ///
     /// # Errors
-    /// If the checkpoint is of another model.
+    /// If the checkpoint is of another model, or of one for other classes.
     pub fn with_model<T>(
         &self,
         data: &dyn Dataset,
@@ -148,9 +148,16 @@ impl Trained {
         then: impl WithTrained<Output = T>,
     ) -> Result<T, TrainError> {
         compute::choose_kernels(&self.config, device)?;
-        let source = Source::open(&self.checkpoint)?;
+        let source = self.source(data)?;
         let load = Load { source, then };
         crate::model::build(&self.config.model, data, device, load)?
+    }
+
+    /// The parameters of the checkpoint, for the classes of `data`.
+    fn source(&self, data: &dyn Dataset) -> Result<Source, TrainError> {
+        let source = Source::open(&self.checkpoint)?;
+        progress::check_classes(source.manifest(), data.class_names())?;
+        Ok(source)
     }
 }
 

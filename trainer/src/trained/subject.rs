@@ -5,8 +5,8 @@ use std::path::Path;
 use datasets::{Dataset, DatasetError, ImageShape, Normalization};
 
 use super::Trained;
-use crate::data;
 use crate::environment::{self, Environment};
+use crate::{data, normalization};
 
 /// Size, classes and normalisation of a data set that need not be there any more.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,13 +51,17 @@ impl Subject {
 
 impl Trained {
     /// What the images are like, from the run folder, else from the data set that the
-    /// configuration names.
+    /// configuration names; normalised as that says.
     ///
     /// # Errors
-    /// If neither can be read.
+    /// If neither can be read, or the images have other channels than what they are normalised by.
     pub fn subject(&self) -> Result<Subject, DatasetError> {
         match self.run_dir.as_deref().and_then(Subject::in_run) {
-            Some(subject) => Ok(subject),
+            Some(mut subject) => {
+                let of_run = subject.normalization;
+                subject.normalization = normalization::normalization(&self.config.data, of_run)?;
+                Ok(subject)
+            }
             None => {
                 let splits = data::open(&self.config.data, self.config.train.seed)?;
                 Ok(Subject::of(splits.train.as_ref()))

@@ -1,0 +1,169 @@
+//! `data.mean` and `data.std`: other numbers to normalise images by than those of the data set.
+
+use std::sync::Arc;
+
+use datasets::{Area, Dataset, DatasetError, ImageShape, Normalization};
+
+use crate::config::DataConfig;
+
+/// What images are normalised by, of which that of their data set is `usual`.
+///
+/// # Errors
+/// [`DatasetError::Settings`] with the name of the key that has neither one number nor one for each
+/// channel.
+pub(crate) fn normalization(
+    config: &DataConfig,
+    usual: Normalization,
+) -> Result<Normalization, DatasetError> {
+    Ok(Normalization {
+        mean: numbers("data.mean", config.mean.as_deref(), usual.mean)?,
+        std: numbers("data.std", config.std.as_deref(), usual.std)?,
+    })
+}
+
+fn numbers(
+    key: &'static str,
+    given: Option<&[f64]>,
+    usual: Vec<f32>,
+) -> Result<Vec<f32>, DatasetError> {
+    let channels = usual.len();
+    match given {
+        None => Ok(usual),
+        Some([one]) => Ok(vec![*one as f32; channels]),
+        Some(all) if all.len() == channels => Ok(all.iter().map(|one| *one as f32).collect()),
+        Some(all) => Err(DatasetError::Settings {
+            what: key,
+            reason: format!(
+                "it has {} numbers, and the number of channels is {channels}; give it one for each, \
+                 or one for all",
+                all.len()
+            ),
+        }),
+    }
+}
+
+/// `dataset`, normalised as the configuration says.
+///
+/// # Errors
+/// As [`normalization`].
+pub(crate) fn normalized(
+    config: &DataConfig,
+    dataset: Arc<dyn Dataset>,
+) -> Result<Arc<dyn Dataset>, DatasetError> {
+    let usual = dataset.normalization();
+    let by = normalization(config, usual.clone())?;
+    Ok(match by == usual {
+        true => dataset,
+        false => Arc::new(Normalized { dataset, by }),
+    })
+}
+
+/// A data set with other numbers to normalise by.
+struct Normalized {
+    dataset: Arc<dyn Dataset>,
+    by: Normalization,
+}
+
+impl Dataset for Normalized {
+    fn len(&self) -> usize {
+        self.dataset.len()
+    }
+
+    fn shape(&self) -> ImageShape {
+        self.dataset.shape()
+    }
+
+    fn class_names(&self) -> &[String] {
+        self.dataset.class_names()
+    }
+
+    fn normalization(&self) -> Normalization {
+        self.by.clone()
+    }
+
+    fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
+        self.dataset.read(index, image)
+    }
+
+    fn read_part(
+        &self,
+        index: usize,
+        choose: &mut dyn FnMut(usize, usize) -> Area,
+        image: &mut [u8],
+    ) -> Result<u32, DatasetError> {
+        self.dataset.read_part(index, choose, image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datasets::{Generated, Loader};
+
+    use super::*;
+
+    fn config(mean: &[f64], std: &[f64]) -> DataConfig {
+        let some = |numbers: &[f64]| (!numbers.is_empty()).then(|| numbers.to_vec());
+        DataConfig {
+            mean: some(mean),
+            std: some(std),
+            ..DataConfig::default()
+        }
+    }
+
+    fn colours() -> Arc<dyn Dataset> {
+        let shape = ImageShape {
+            channels: 3,
+            height: 4,
+            width: 4,
+        };
+        Arc::new(Generated::new(shape, 2, 8, 1).unwrap())
+    }
+
+    /// From the loader, which is what batches that are made on a device go by too.
+    #[test]
+    fn the_loader_goes_by_the_numbers_of_the_configuration() {
+        let usual = colours().normalization();
+        for (mean, std, expected) in [
+            (&[][..], &[][..], usual.clone()),
+            (
+                &[0.1, 0.2, 0.3],
+                &[0.4, 0.5, 0.6],
+                Normalization {
+                    mean: vec![0.1, 0.2, 0.3],
+                    std: vec![0.4, 0.5, 0.6],
+                },
+            ),
+            (
+                &[0.25],
+                &[],
+                Normalization {
+                    mean: vec![0.25; 3],
+                    ..usual
+                },
+            ),
+        ] {
+            let dataset = normalized(&config(mean, std), colours()).unwrap();
+            assert_eq!(dataset.normalization(), expected);
+            let lines = Loader::new(dataset).unwrap().lines();
+            let of_numbers = expected.mean.iter().zip(&expected.std);
+            for ((scale, offset), (mean, std)) in lines.into_iter().zip(of_numbers) {
+                assert!((scale * 255.0 * std - 1.0).abs() < 1e-6);
+                assert!((offset * std + mean).abs() < 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn the_key_with_a_wrong_number_of_numbers_is_named() {
+        for (config, key) in [
+            (config(&[0.1, 0.2], &[]), "data.mean"),
+            (config(&[0.1], &[0.1; 4]), "data.std"),
+        ] {
+            let error = normalized(&config, colours()).err().unwrap().to_string();
+            assert!(
+                error.starts_with(key) && error.contains("channels is 3"),
+                "{error}"
+            );
+        }
+    }
+}
