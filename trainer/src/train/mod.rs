@@ -47,6 +47,8 @@ struct Training<'s, M: ImageClassifier> {
     before: Progress,
     /// The run folder; on the main rank.
     run_dir: Option<PathBuf>,
+    /// The same by its absolute path, on all ranks.
+    home: Option<PathBuf>,
 }
 
 impl<M: ImageClassifier> Training<'_, M> {
@@ -334,7 +336,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     fn save_end(&mut self, end: &End) -> Result<bool, TrainError> {
         // Who is to be continued needs a checkpoint, even if nobody wanted any.
         if matches!(end, End::Paused(_)) && self.checkpoints.is_none() {
-            let (session, folder) = (self.session, self.run_dir.as_deref());
+            let (session, folder) = (self.session, self.home.as_deref());
             self.checkpoints = setup::start_checkpoints(session, folder, &self.before)?;
         }
         let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(&self.progress);
