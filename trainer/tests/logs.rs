@@ -104,7 +104,7 @@ fn the_log_of_a_surviving_rank_names_the_one_that_died() {
 
 #[test]
 fn a_log_that_cannot_be_written_is_one_warning() {
-    let finished = Trial::tiny(&[], &["train.max_steps=2"])
+    let finished = Trial::tiny(&["--nproc", "1"], &["train.max_steps=2"])
         .file("run/logs", "")
         .run();
     finished
