@@ -1,5 +1,6 @@
 //! The training loop: epochs of steps of micro-batches, an evaluation after each epoch.
 
+mod abandon;
 mod setup;
 mod step;
 mod summary;
@@ -209,6 +210,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             return Err(TrainError::Diverged {
                 what: format!("the validation loss after epoch {}", progress.epoch),
                 value: evaluation.loss,
+                state: progress.steps,
             });
         }
         (details.epoch, details.step) = (progress.epoch, progress.steps);
@@ -319,7 +321,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
         };
-        for news in checkpoints.news() {
+        for news in checkpoints.news()? {
             self.console.line(&news);
         }
         let due = checkpoints.is_due_after_step(self.progress.steps);
@@ -364,8 +366,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             progress: self.progress.clone(),
             task: setup::task(self.session),
         };
-        checkpoints.save(self.parallel.state(), &meta);
-        Ok(())
+        checkpoints.save(self.parallel.state(), &meta)
     }
 
     /// Writes down how the ranks shared the steps since the epoch began.

@@ -111,7 +111,8 @@ pub(crate) fn train<M: ImageClassifier>(
     training.introduce(&notes);
     let _heed = Heed::start();
     training.tell_callbacks()?;
-    let summary = training.run()?;
+    let summary = training.run();
+    let summary = summary.inspect_err(|error| training.abandon(error))?;
     training.conclude(&summary);
     training.report();
     if !summary.saved || matches!(summary.end, End::Paused(_)) {
