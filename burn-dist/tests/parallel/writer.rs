@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use burn::module::Param;
 use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
 use burn_dist::checkpoint::{Job, Writer, Written, list};
 use burn_dist::parallel::{Parallel, Strategy};
 use burn_dist::{GroupOptions, ProcessGroup};
@@ -68,7 +69,8 @@ fn a_state_that_is_not_finite_is_refused_by_whose_it_is_and_by_rank_0() {
                 scope.spawn(move || {
                     let mut net = Net::new(1);
                     let weight = net.extra.weight.val();
-                    net.extra.weight = Param::from_tensor(weight.detach() * f32::NAN);
+                    net.extra.weight =
+                        Param::from_tensor(Tensor::from_inner(weight.inner() * f32::NAN));
                     let training =
                         Parallel::new(net, SgdConfig::new(), Strategy::Ddp, &group).unwrap();
                     let mut writer = Writer::start(folder, &group, wait).unwrap();
