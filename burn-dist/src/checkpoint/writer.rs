@@ -295,8 +295,9 @@ impl Desk {
         // Rank 0 need not wait for what will not come. If this cannot be written either, it does.
         let part = hidden.join(format!(".{}", self.rank));
         let text = serde_json::to_vec(&refusal).unwrap_or_default();
-        let _ = folder::write_whole(&part, &text)
-            .map(|()| fs::rename(&part, hidden.join(failed_name(self.rank))));
+        let _ = folder::write_whole(&part, &text);
+        // A full disk has room for the name, which says enough.
+        let _ = fs::rename(&part, hidden.join(failed_name(self.rank)));
     }
 
     fn write_share(
