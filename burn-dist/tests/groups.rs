@@ -218,3 +218,30 @@ fn a_group_of_one_divides_into_itself() {
     part.abort("enough");
     assert!(single.barrier().is_err());
 }
+
+/// The folder is named after the groups were made: a run has one when everything is checked.
+#[test]
+fn a_collective_that_fails_leaves_the_flight_recorder_of_its_group() {
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        let folder = tempfile::tempdir().unwrap();
+        on_ranks(2, &options(transport, PATIENT), |world| {
+            let part = world.split(0, 0).unwrap();
+            world.barrier().unwrap();
+            world.keep_flight_recorder_in(folder.path());
+            if world.rank() == 1 {
+                return world.abort("the disk is full");
+            }
+            assert!(part.all_reduce(&mut [0f32; 9], ReduceOp::Sum).is_err());
+        });
+        let files = std::fs::read_dir(folder.path()).unwrap();
+        let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(names, ["flight-recorder-rank-0-group-1.txt"]);
+        let text = std::fs::read_to_string(folder.path().join(&names[0])).unwrap();
+        let last = text.lines().last().unwrap_or_default();
+        assert!(text.contains("rank 0 in the group of ranks 0, 1"), "{text}");
+        assert!(
+            last.contains("unfinished") && last.contains("all-reduce"),
+            "{text}"
+        );
+    }
+}

@@ -9,6 +9,7 @@ use burn_dist::{ProcessGroup, ReduceOp};
 
 use crate::config::CheckpointConfig;
 use crate::console::{complain, duration};
+use crate::error::TrainError;
 use crate::progress::{Meta, Progress};
 
 /// How far a run was when it was saved: its steps, and whether the evaluation after them was over.
@@ -28,6 +29,8 @@ pub struct Checkpoints {
     since: Instant,
     /// What rank 0 has to tell.
     news: Vec<String>,
+    /// Why nobody could go on from a state that was to be saved, if that was so.
+    diverged: Option<TrainError>,
 }
 
 impl Checkpoints {
@@ -51,6 +54,7 @@ impl Checkpoints {
             written: saved.map(|(steps, _)| steps),
             since: Instant::now(),
             news: Vec::new(),
+            diverged: None,
         })
     }
 
@@ -79,7 +83,10 @@ impl Checkpoints {
     }
 
     /// Saves a state. Training goes on meanwhile.
-    pub fn save(&mut self, state: StateShare, meta: &Meta) {
+    ///
+    /// # Errors
+    /// If a state before it was not finite.
+    pub fn save(&mut self, state: StateShare, meta: &Meta) -> Result<(), TrainError> {
         let progress = &meta.progress;
         self.last = Some((progress.steps, progress.evaluated));
         self.since = Instant::now();
@@ -92,24 +99,36 @@ impl Checkpoints {
         };
         let before = self.writer.submit(job);
         self.note(before);
+        self.check()
     }
 
     /// What there is to tell of checkpoints since the last call.
-    pub fn news(&mut self) -> Vec<String> {
+    ///
+    /// # Errors
+    /// If a state that was to be saved was not finite.
+    pub fn news(&mut self) -> Result<Vec<String>, TrainError> {
         let result = self.writer.poll();
         self.note(result);
-        std::mem::take(&mut self.news)
+        self.check()?;
+        Ok(std::mem::take(&mut self.news))
+    }
+
+    /// Ends the run of which a state was not finite. Only the rank that had the number, and rank 0, know; the others
+    /// learn it as they do of everything that ends a rank.
+    fn check(&mut self) -> Result<(), TrainError> {
+        self.diverged.take().map_or(Ok(()), Err)
     }
 
     /// Waits until everything is written; what there is to tell of it, and whether the last state
     /// is among what was written, which all ranks agree about. A collective call.
     ///
     /// # Errors
-    /// If a rank failed.
-    pub fn finish(mut self, group: &ProcessGroup) -> Result<(Vec<String>, bool), ParallelError> {
+    /// If a rank failed, or a state that was to be saved was not finite.
+    pub fn finish(mut self, group: &ProcessGroup) -> Result<(Vec<String>, bool), TrainError> {
         while let Some(result) = self.writer.wait() {
             self.note(Some(result));
         }
+        self.check()?;
         let mut saved = [i64::from(self.is_last_written())];
         group.all_reduce(&mut saved, ReduceOp::Min)?;
         self.writer.close(group)?;
@@ -129,7 +148,8 @@ impl Checkpoints {
         self.written == Some(last) || (self.rank == 0 && lies_there())
     }
 
-    /// A checkpoint that cannot be written does not end the run: the ones before it are still good.
+    /// A checkpoint that cannot be written does not end the run: the ones before it are still good. One that must not
+    /// be does, see [`check`](Self::check).
     fn note(&mut self, result: Option<Result<Written, CheckpointError>>) {
         if let Some(Ok(written)) = &result {
             self.written = Some(written.step);
@@ -148,6 +168,16 @@ impl Checkpoints {
                         written.step
                     ));
                 }
+            }
+            Some(Err(CheckpointError::NotFinite {
+                step, name, value, ..
+            })) => {
+                let what = format!("{name} in the state after step {step}, which is not saved,");
+                self.diverged = Some(TrainError::Diverged {
+                    what,
+                    value,
+                    state: step,
+                });
             }
             Some(Err(error)) => complain(&format!(
                 "warning: rank {}: a checkpoint was not written, the run goes on: {error}",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::dashboard::Dashboard;
-use crate::memory;
+use crate::{memory, run_log};
 
 /// Time between two plain progress lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -50,8 +50,11 @@ impl Console {
         }
     }
 
-    /// Writes a line.
+    /// Writes a line, which the log of the run gets, too.
     pub fn line(&mut self, text: &str) {
+        if self.main {
+            run_log::write(text);
+        }
         match &mut self.screen {
             Some(screen) => screen.line(text),
             None if self.main => say(text),
@@ -142,8 +145,9 @@ pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Writes a line to standard error, with no more concern for readers than [`say`].
+/// Writes a line to standard error, with no more concern for readers than [`say`], and to the log of the run.
 pub fn complain(text: &str) {
+    run_log::write(text);
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 

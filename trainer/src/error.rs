@@ -88,6 +88,8 @@ pub enum TrainError {
         what: String,
         /// Its value.
         value: f64,
+        /// Steps that were done when the model was as it was then.
+        state: u64,
     },
     /// What a device was to compute cannot be read; most often its memory was not enough for it.
     #[error(

@@ -47,6 +47,7 @@ pub mod resume;
 mod run;
 pub mod run_dir;
 mod run_lock;
+pub mod run_log;
 mod same_config;
 mod same_data;
 pub mod schedule;

@@ -235,6 +235,7 @@ impl Recorder {
             return Err(TrainError::Diverged {
                 what: format!("the training loss of step {}", step.number),
                 value: loss,
+                state: step.number.saturating_sub(1),
             });
         }
         self.epoch_loss += loss;

@@ -21,7 +21,9 @@ use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{compute, device, group, initial, limits, misfit, model, optimizer, same_data, seed};
+use crate::{
+    compute, device, group, initial, limits, misfit, model, optimizer, run_log, same_data, seed,
+};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
 pub(crate) const EVAL_BATCH: usize = 128;
@@ -182,7 +184,9 @@ impl<'a> Trainer<'a> {
             then(&session, &device, self.callbacks)
         };
         group::with_group(&config, world, |group| {
-            work(group).map_err(|error| misfit::locate(loaded, error))
+            let outcome = work(group).map_err(|error| misfit::locate(loaded, error));
+            run_log::finish(&outcome);
+            outcome
         })
     }
 }

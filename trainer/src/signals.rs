@@ -49,8 +49,10 @@ pub fn listen(speaks: bool) -> io::Result<()> {
 
 fn end(signal: i32, speaks: bool) -> ! {
     crate::dashboard::restore();
-    if speaks {
-        crate::console::complain(&format!("stopped by {}", name(signal)));
+    let told = format!("stopped by {}", name(signal));
+    match speaks {
+        true => crate::console::complain(&told),
+        false => crate::run_log::write(&told),
     }
     std::process::exit(128 + signal);
 }

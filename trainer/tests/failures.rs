@@ -141,6 +141,54 @@ fn divergence_is_an_error_on_all_ranks() {
     }
 }
 
+/// The state after a step is saved although nobody knows yet what comes of it.
+#[test]
+fn a_run_that_diverged_goes_on_from_the_last_good_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, args: &[&str], settings: &[&str]| {
+        let run_dir = folder.path().join(name);
+        let all = ["--nproc", "2", "--resume", "auto", "--run-dir"];
+        let mut all = [&all[..], &[run_dir.to_str().unwrap()], args].concat();
+        for setting in common::TINY.iter().chain(settings) {
+            all.extend(["--set", setting]);
+        }
+        Trial::new(&all).run()
+    };
+    let every_step = "checkpoint.every_steps=1";
+    for (name, strategy, lr) in [
+        // Infinite parameters, and such that make the next loss infinite.
+        ("a", "parallel.strategy=ddp", "3e38"),
+        ("b", "parallel.strategy=zero-2", "3e38"),
+        ("c", "parallel.strategy=ddp", "1e30"),
+        ("d", "parallel.strategy=zero-3", "1e30"),
+    ] {
+        let settings = |lr: &'static str| ["optimizer.name=sgd", every_step, strategy, lr];
+        let good = "optimizer.lr=0.01";
+        let begin = [&settings(good)[..], &["train.max_steps=3"]].concat();
+        run(name, &[], &begin).assert_code(0);
+        let bad: &'static str = match lr {
+            "3e38" => "optimizer.lr=3e38",
+            _ => "optimizer.lr=1e30",
+        };
+        let diverged = run(name, &[], &settings(bad));
+        diverged
+            .assert_code(1)
+            .assert_stderr(&["training diverged", "optimizer.lr"]);
+        let (found, bad) =
+            burn_dist::checkpoint::newest_good(&folder.path().join(name).join("checkpoints"))
+                .unwrap();
+        assert!(bad.is_empty(), "{bad:?}");
+        assert_eq!(found.unwrap().step, 3, "{name}");
+        let finished = run(name, &[], &settings(good));
+        finished.assert_code(0);
+        assert!(
+            finished.stdout.contains("step-0000000003"),
+            "{}",
+            finished.stdout
+        );
+    }
+}
+
 #[test]
 fn a_wrong_secret_is_an_error() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

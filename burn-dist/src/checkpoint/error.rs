@@ -49,6 +49,20 @@ pub enum CheckpointError {
         /// Why.
         reason: String,
     },
+    /// A number in the state is none. Nobody could go on from it, so nothing was written.
+    #[error(
+        "`{name}` is {value} on rank {rank} after step {step}: training diverged before it was saved"
+    )]
+    NotFinite {
+        /// The rank whose share it is in.
+        rank: usize,
+        /// Steps that were done.
+        step: u64,
+        /// The name of the tensor in the state.
+        name: String,
+        /// The value: infinite, or no number.
+        value: f64,
+    },
     /// Another rank did not write its share.
     #[error("rank {rank} did not write its share of {}: {reason}", path.display())]
     Rank {

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::manifest::{FileEntry, Manifest};
@@ -14,6 +15,17 @@ use super::{CheckpointError, folder, shard};
 use crate::ProcessGroup;
 use crate::deadline;
 use crate::parallel::StateShare;
+
+/// Why a rank has no share, as it tells rank 0.
+#[derive(Serialize, Deserialize)]
+enum Refusal {
+    /// [`CheckpointError::NotFinite`]; the value in letters, because JSON has no such numbers.
+    NotFinite {
+        name: String,
+        value: String,
+    },
+    Failed(String),
+}
 
 /// Time between two looks at who is done.
 const POLL: Duration = Duration::from_millis(10);
@@ -73,7 +85,8 @@ impl Writer {
     /// unfinished there is removed. A collective call.
     ///
     /// A rank that does not write its share within `timeout` makes the checkpoint fail, and only
-    /// that.
+    /// that. So does a state with a number that is none: it is refused, with
+    /// [`CheckpointError::NotFinite`] on the rank whose share it is in and on rank 0.
     ///
     /// # Errors
     /// If the folder cannot be made or read, or a rank failed.
@@ -242,7 +255,7 @@ impl Desk {
         }
         let hidden = folder::hidden(&self.folder, &self.attempt, step);
         fs::create_dir_all(&hidden).map_err(CheckpointError::io("create", &hidden))?;
-        let own = self.write_share(&hidden, state);
+        let own = self.write_share(&hidden, step, state);
         if let Err(error) = &own {
             self.give_up(&hidden, error);
         }
@@ -272,12 +285,36 @@ impl Desk {
             return;
         }
         let _ = fs::remove_file(hidden.join(shard::file_name(self.rank, self.size)));
+        let refusal = match error {
+            CheckpointError::NotFinite { name, value, .. } => Refusal::NotFinite {
+                name: name.clone(),
+                value: value.to_string(),
+            },
+            other => Refusal::Failed(other.to_string()),
+        };
         // Rank 0 need not wait for what will not come. If this cannot be written either, it does.
-        let _ = fs::write(hidden.join(failed_name(self.rank)), error.to_string());
+        let part = hidden.join(format!(".{}", self.rank));
+        let text = serde_json::to_vec(&refusal).unwrap_or_default();
+        let _ = folder::write_whole(&part, &text);
+        // A full disk has room for the name, which says enough.
+        let _ = fs::rename(&part, hidden.join(failed_name(self.rank)));
     }
 
-    fn write_share(&self, hidden: &Path, state: StateShare) -> Result<FileEntry, CheckpointError> {
+    fn write_share(
+        &self,
+        hidden: &Path,
+        step: u64,
+        state: StateShare,
+    ) -> Result<FileEntry, CheckpointError> {
         let values = state.read()?;
+        if let Some((name, value)) = values.first_not_finite() {
+            return Err(CheckpointError::NotFinite {
+                rank: self.rank,
+                step,
+                name: name.to_owned(),
+                value,
+            });
+        }
         let entry = shard::write(hidden, shard::file_name(self.rank, self.size), values)?;
         // Under its final name it is whole.
         let (part, done) = (hidden.join(format!(".{}", self.rank)), done_name(self.rank));
@@ -302,7 +339,7 @@ impl Desk {
         let deadline = deadline::after(self.timeout);
         let mut files = vec![own];
         for rank in 1..self.size {
-            files.push(self.share_of(rank, hidden, path, deadline)?);
+            files.push(self.share_of(rank, step, (hidden, path), deadline)?);
         }
         for rank in 0..self.size {
             let done = hidden.join(done_name(rank));
@@ -321,8 +358,8 @@ impl Desk {
     fn share_of(
         &self,
         rank: usize,
-        hidden: &Path,
-        path: &Path,
+        step: u64,
+        (hidden, path): (&Path, &Path),
         deadline: Instant,
     ) -> Result<FileEntry, CheckpointError> {
         let failed = |reason: String| CheckpointError::Rank {
@@ -334,8 +371,17 @@ impl Desk {
             if let Ok(text) = fs::read(hidden.join(done_name(rank))) {
                 return serde_json::from_slice(&text).map_err(|error| failed(error.to_string()));
             }
-            if let Ok(reason) = fs::read_to_string(hidden.join(failed_name(rank))) {
-                return Err(failed(reason));
+            if let Ok(text) = fs::read(hidden.join(failed_name(rank))) {
+                return Err(match serde_json::from_slice(&text) {
+                    Ok(Refusal::NotFinite { name, value }) => CheckpointError::NotFinite {
+                        rank,
+                        step,
+                        name,
+                        value: value.parse().unwrap_or(f64::NAN),
+                    },
+                    Ok(Refusal::Failed(reason)) => failed(reason),
+                    Err(_) => failed(String::from_utf8_lossy(&text).into_owned()),
+                });
             }
             if Instant::now() >= deadline {
                 return Err(failed(format!("it said nothing for {:?}", self.timeout)));

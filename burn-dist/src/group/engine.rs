@@ -1,6 +1,7 @@
 //! Runs one collective after the other, numbers them, and turns what goes wrong into an error that
 //! names the rank, the collective and, where it can be found out, who is at fault.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -88,13 +89,15 @@ pub(super) struct Engine {
 }
 
 /// Says once and for all that the group is unusable, and why; shared with who aborts it, and by all
-/// groups of this rank: what breaks one of them breaks the run.
+/// groups of this rank: what breaks one of them breaks the run. So is where they tell what they did last.
 #[derive(Clone)]
 pub(super) struct Fuse {
     blown: Arc<Mutex<Option<String>>>,
     store: Option<Arc<Store>>,
     /// The highest number of a group that this rank is in.
     highest: Arc<AtomicU64>,
+    /// Folder for what the flight recorder says. Known later than the group: a run has a folder when all is checked.
+    records: Arc<Mutex<Option<PathBuf>>>,
 }
 
 impl Fuse {
@@ -103,7 +106,18 @@ impl Fuse {
             blown: Arc::default(),
             store,
             highest: Arc::default(),
+            records: Arc::default(),
         }
+    }
+
+    /// See [`ProcessGroup::keep_flight_recorder_in`](super::ProcessGroup::keep_flight_recorder_in).
+    pub fn keep_flight_recorder_in(&self, folder: PathBuf) {
+        *self.records.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder);
+    }
+
+    fn records(&self) -> Option<PathBuf> {
+        let records = self.records.lock();
+        records.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The highest number of a group that this rank is in.
@@ -418,9 +432,9 @@ impl Engine {
                     store: &link.store,
                 };
                 let error = explained.error(failure, limit);
-                let folder = link.options.flight_recorder.as_deref();
+                let folder = self.fuse.records();
                 self.recorder
-                    .dump(explained.rank, self.members.label(), folder);
+                    .dump(explained.rank, self.members.label(), folder.as_deref());
                 self.fuse.blow(&error.to_string());
                 #[cfg(feature = "mpi")]
                 crate::mpi::failure::note();

@@ -88,8 +88,6 @@ pub struct GroupOptions {
     pub first_timeout: Duration,
     /// How long every later collective may take.
     pub timeout: Duration,
-    /// A folder for the flight recorder's file when a collective fails; to the log if `None`.
-    pub flight_recorder: Option<PathBuf>,
 }
 
 impl Default for GroupOptions {
@@ -101,7 +99,6 @@ impl Default for GroupOptions {
             connect_timeout: Duration::from_secs(120),
             first_timeout: Duration::from_secs(600),
             timeout: Duration::from_secs(300),
-            flight_recorder: None,
         }
     }
 }
@@ -395,6 +392,14 @@ impl ProcessGroup {
     /// was. The group is unusable afterwards.
     pub fn abort(&self, reason: &str) {
         self.queue.abort(reason);
+    }
+
+    /// From now on, when a collective fails here, what the flight recorder has of the last ones is written to
+    /// `flight-recorder-rank-N.txt` in `folder`, which should exist; N is this process's rank in the world. Without a
+    /// folder, or where the file cannot be written, it goes to the log. For all groups that this rank
+    /// [split](Self::split) from the same one, whenever it did, under names of their own.
+    pub fn keep_flight_recorder_in(&self, folder: impl Into<PathBuf>) {
+        self.queue.fuse().keep_flight_recorder_in(folder.into());
     }
 
     /// What has gone wrong here or, as far as it is known, on another rank, so that the group is

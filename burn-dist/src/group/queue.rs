@@ -75,6 +75,10 @@ impl Queue {
         self.fuse.fault()
     }
 
+    pub fn fuse(&self) -> &Fuse {
+        &self.fuse
+    }
+
     pub fn place(&self) -> Place {
         self.place
     }

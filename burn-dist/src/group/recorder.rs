@@ -72,7 +72,10 @@ impl Recorder {
             let file = file.map_or(String::new(), |file| format!("-{file}"));
             let path = folder.join(format!("flight-recorder-rank-{rank}{file}.txt"));
             match std::fs::write(&path, &report) {
-                Ok(()) => return,
+                Ok(()) => {
+                    tracing::info!("the last collectives are in {}", path.display());
+                    return;
+                }
                 Err(error) => tracing::warn!("can't write {}: {error}", path.display()),
             }
         }

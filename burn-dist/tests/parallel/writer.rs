@@ -4,7 +4,9 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use burn::module::Param;
 use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
 use burn_dist::checkpoint::{Job, Writer, Written, list};
 use burn_dist::parallel::{Parallel, Strategy};
 use burn_dist::{GroupOptions, ProcessGroup};
@@ -51,6 +53,50 @@ fn a_rank_may_be_late_at_the_end() {
         }
     });
     assert_eq!(list(folder.path()).unwrap().len(), 1);
+}
+
+/// The number is in the share of one rank alone, and every rank of a run has to know.
+#[test]
+fn a_state_that_is_not_finite_is_refused_by_whose_it_is_and_by_rank_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let groups = ProcessGroup::in_process(3, &GroupOptions::default()).unwrap();
+    let wait = Duration::from_secs(20);
+    let refused: Vec<Option<String>> = thread::scope(|scope| {
+        let ranks: Vec<_> = groups
+            .into_iter()
+            .map(|group| {
+                let folder = folder.path();
+                scope.spawn(move || {
+                    let mut net = Net::new(1);
+                    let weight = net.extra.weight.val();
+                    net.extra.weight =
+                        Param::from_tensor(Tensor::from_inner(weight.inner() * f32::NAN));
+                    let training =
+                        Parallel::new(net, SgdConfig::new(), Strategy::Ddp, &group).unwrap();
+                    let mut writer = Writer::start(folder, &group, wait).unwrap();
+                    writer.submit(job(&training, 7));
+                    let refused = writer.wait().unwrap().err().map(|error| error.to_string());
+                    writer.close(&group).unwrap();
+                    refused
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert!(list(folder.path()).unwrap().is_empty());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    let told = refused[0].as_ref().unwrap();
+    assert!(
+        told.contains("`model/extra.weight` is NaN on rank"),
+        "{told}"
+    );
+    assert!(told.contains("after step 7"), "{told}");
+    let others = refused[1..]
+        .iter()
+        .flatten()
+        .filter(|reason| *reason == told);
+    // Whichever rank has the weight.
+    assert_eq!(others.count(), usize::from(!told.contains("rank 0")));
 }
 
 #[test]

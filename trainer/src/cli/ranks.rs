@@ -4,10 +4,13 @@ use std::io::IsTerminal;
 
 use burn_dist::launch::LocalLauncher;
 use burn_dist::world::{Launch, World};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::Failure;
 use crate::console::complain;
-use crate::prepare_process;
+use crate::{prepare_process, run_log};
 
 /// How many ranks there are: a launcher's word, else `--nproc`, else `default`.
 ///
@@ -64,17 +67,20 @@ fn start_ranks(size: usize) -> Result<i32, Failure> {
     Ok(outcome.exit_code().into())
 }
 
-/// Shows what the libraries warn of; `RUST_LOG` asks for more.
+/// Shows what the libraries warn of; `RUST_LOG` asks for more. The log of a run has more of it.
 fn log_warnings() {
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
         .from_env_lossy();
-    // Fails only where somebody listens already, which is as good.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let shown = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false)
+        .with_filter(filter);
+    // Fails only where somebody listens already, which is as good.
+    let _ = tracing_subscriber::registry()
+        .with(shown)
+        .with(run_log::events())
         .try_init();
 }

@@ -1,5 +1,6 @@
 //! The training loop: epochs of steps of micro-batches, an evaluation after each epoch.
 
+mod abandon;
 mod setup;
 mod step;
 mod summary;
@@ -47,6 +48,8 @@ struct Training<'s, M: ImageClassifier> {
     before: Progress,
     /// The run folder; on the main rank.
     run_dir: Option<PathBuf>,
+    /// The same by its absolute path, on all ranks.
+    home: Option<PathBuf>,
 }
 
 impl<M: ImageClassifier> Training<'_, M> {
@@ -207,6 +210,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             return Err(TrainError::Diverged {
                 what: format!("the validation loss after epoch {}", progress.epoch),
                 value: evaluation.loss,
+                state: progress.steps,
             });
         }
         (details.epoch, details.step) = (progress.epoch, progress.steps);
@@ -317,7 +321,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
         };
-        for news in checkpoints.news() {
+        for news in checkpoints.news()? {
             self.console.line(&news);
         }
         let due = checkpoints.is_due_after_step(self.progress.steps);
@@ -334,7 +338,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     fn save_end(&mut self, end: &End) -> Result<bool, TrainError> {
         // Who is to be continued needs a checkpoint, even if nobody wanted any.
         if matches!(end, End::Paused(_)) && self.checkpoints.is_none() {
-            let (session, folder) = (self.session, self.run_dir.as_deref());
+            let (session, folder) = (self.session, self.home.as_deref());
             self.checkpoints = setup::start_checkpoints(session, folder, &self.before)?;
         }
         let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(&self.progress);
@@ -362,8 +366,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             progress: self.progress.clone(),
             task: setup::task(self.session),
         };
-        checkpoints.save(self.parallel.state(), &meta);
-        Ok(())
+        checkpoints.save(self.parallel.state(), &meta)
     }
 
     /// Writes down how the ranks shared the steps since the epoch began.

@@ -25,7 +25,7 @@ use crate::run::Session;
 use crate::schedule::Schedule;
 use crate::signals::Heed;
 use crate::tensorboard::{self, EventWriter};
-use crate::{optimizer, peak, resume, run_dir};
+use crate::{optimizer, peak, resume, run_dir, run_log};
 
 /// Trains `model`, which is on an autodiff device.
 pub(crate) fn train<M: ImageClassifier>(
@@ -60,6 +60,10 @@ pub(crate) fn train<M: ImageClassifier>(
         .then(|| run_dir::create(start, session.name, config))
         .transpose()?;
     let (run_dir, _lock) = created.unzip();
+    let home = share_folder(session, run_dir.as_deref())?;
+    if let Some(home) = &home {
+        run_log::start(home, session.world, group);
+    }
     let mut notes = start.notes.clone();
     if let Some(folder) = &run_dir {
         notes.extend(set_aside(folder, start, progress.steps)?);
@@ -77,7 +81,7 @@ pub(crate) fn train<M: ImageClassifier>(
         .map(|folder| EventWriter::open(&folder.join(tensorboard::FOLDER), progress.steps))
         .transpose()?;
     let checkpoints = match config.checkpoint.wanted() {
-        true => start_checkpoints(session, run_dir.as_deref(), &progress)?,
+        true => start_checkpoints(session, home.as_deref(), &progress)?,
         false => None,
     };
     let mut training = Training {
@@ -100,6 +104,7 @@ pub(crate) fn train<M: ImageClassifier>(
         before: progress.clone(),
         progress,
         run_dir,
+        home,
     };
     if session.dashboard {
         training.console.open_dashboard();
@@ -107,7 +112,8 @@ pub(crate) fn train<M: ImageClassifier>(
     training.introduce(&notes);
     let _heed = Heed::start();
     training.tell_callbacks()?;
-    let summary = training.run()?;
+    let summary = training.run();
+    let summary = summary.inspect_err(|error| training.abandon(error))?;
     training.conclude(&summary);
     training.report();
     if !summary.saved || matches!(summary.end, End::Paused(_)) {
@@ -233,21 +239,32 @@ fn steps_per_epoch(session: &Session<'_>) -> u64 {
     limit.map_or(all, |limit| limit.min(all))
 }
 
-/// Every rank writes into the folder that rank 0 has chosen; a trial run writes none.
-pub(super) fn start_checkpoints(
+/// The folder that rank 0 has chosen, for all ranks to write into; a trial run has none.
+fn share_folder(
     session: &Session<'_>,
     run_dir: Option<&Path>,
-    progress: &Progress,
-) -> Result<Option<Checkpoints>, TrainError> {
+) -> Result<Option<PathBuf>, TrainError> {
     if session.config.train.fast_dev_run {
         return Ok(None);
     }
-    let config = &session.config.checkpoint;
     let own = run_dir.unwrap_or(Path::new(""));
     let own = std::path::absolute(own).unwrap_or(own.to_owned());
     let all = session.group.gather_bytes(own.as_os_str().as_bytes())?;
     let first = all.into_iter().next().unwrap_or_default();
-    let folder = PathBuf::from(OsString::from_vec(first)).join(resume::FOLDER);
+    Ok(Some(PathBuf::from(OsString::from_vec(first))))
+}
+
+/// Every rank writes into the folder that all have; a trial run writes none.
+pub(super) fn start_checkpoints(
+    session: &Session<'_>,
+    home: Option<&Path>,
+    progress: &Progress,
+) -> Result<Option<Checkpoints>, TrainError> {
+    let Some(home) = home else {
+        return Ok(None);
+    };
+    let config = &session.config.checkpoint;
+    let folder = home.join(resume::FOLDER);
     let timeout = Duration::from_secs(session.config.parallel.timeout_seconds);
     let group = session.group;
     // That of another run lies elsewhere.

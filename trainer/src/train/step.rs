@@ -58,6 +58,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             return Err(TrainError::Diverged {
                 what: format!("the norm of the gradient of step {number}"),
                 value: report.gradient_norm.unwrap_or(f64::NAN),
+                state: number - 1,
             });
         }
         self.progress.steps = number;

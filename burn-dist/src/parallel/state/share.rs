@@ -25,13 +25,21 @@ type Read = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 /// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on. On a GPU
 /// it is read when it is taken.
 pub struct StateShare {
-    model: Vec<(String, Read)>,
+    model: Vec<Taken>,
     states: Vec<(Place, Choice, DynState)>,
     /// What is owned, with the names of the tensors.
     parts: Vec<(String, Place, Values)>,
     scalars: BTreeMap<String, Value>,
     /// Everything, where it has been read already.
     settled: Option<Result<StateValues, ParallelError>>,
+}
+
+/// A tensor of the model.
+struct Taken {
+    path: String,
+    /// Whether training leaves it as it is.
+    is_fixed: bool,
+    read: Read,
 }
 
 /// The elements of a parameter that something belongs to.
@@ -112,10 +120,17 @@ impl StateShare {
                 reason: error.to_string(),
             })
         };
-        for (path, read) in self.model {
-            values
-                .tensors
-                .push((model_name(&path), take(&path, read())?));
+        for Taken {
+            path,
+            is_fixed,
+            read,
+        } in self.model
+        {
+            let name = model_name(&path);
+            if is_fixed {
+                values.fixed.insert(name.clone());
+            }
+            values.tensors.push((name, take(&path, read())?));
         }
         for (name, place, part) in self.parts {
             let data = take(&place.path, part.read())?;
@@ -249,12 +264,16 @@ struct Take<'a> {
     buffers: bool,
     /// Index of the trainable parameter that is visited next.
     next: usize,
-    taken: Vec<(String, Read)>,
+    taken: Vec<Taken>,
 }
 
 impl Take<'_> {
-    fn push(&mut self, read: Read) {
-        self.taken.push((self.path.join("."), read));
+    fn push(&mut self, read: Read, is_fixed: bool) {
+        self.taken.push(Taken {
+            path: self.path.join("."),
+            is_fixed,
+            read,
+        });
     }
 }
 
@@ -278,25 +297,27 @@ impl ModuleVisitor for Take<'_> {
         };
         if wanted {
             let mut tensor = param.base().inner();
-            if !trains && statistics::are_in(&self.container) {
+            let is_statistic = !trains && statistics::are_in(&self.container);
+            if is_statistic {
                 // Whatever the precision, so that another one can continue.
                 tensor = tensor.cast(FloatDType::F32);
             }
-            self.push(Box::new(move || tensor.try_into_data()));
+            let is_fixed = !trains && !is_statistic;
+            self.push(Box::new(move || tensor.try_into_data()), is_fixed);
         }
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
         if self.buffers {
             let tensor = param.base().inner();
-            self.push(Box::new(move || tensor.try_into_data()));
+            self.push(Box::new(move || tensor.try_into_data()), true);
         }
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
         if self.buffers {
             let tensor = param.base().inner();
-            self.push(Box::new(move || tensor.try_into_data()));
+            self.push(Box::new(move || tensor.try_into_data()), true);
         }
     }
 }

@@ -1,0 +1,40 @@
+//! What becomes of a checkpoint that nobody can go on from.
+
+use burn_dist::checkpoint;
+use models::ImageClassifier;
+
+use super::Training;
+use crate::console::complain;
+use crate::error::TrainError;
+use crate::resume;
+
+impl<M: ImageClassifier> Training<'_, M> {
+    /// Takes the checkpoint out of the way with whose state the run diverged, if that is why it ended: a loss that
+    /// comes before the next update is the same whatever the learning rate, so `--resume auto` would fail for ever.
+    pub(super) fn abandon(&mut self, error: &TrainError) {
+        let TrainError::Diverged { state, .. } = error else {
+            return;
+        };
+        // It may still be on its way to the disk.
+        drop(self.checkpoints.take());
+        let Some(run_dir) = &self.run_dir else {
+            return;
+        };
+        let folder = run_dir.join(resume::FOLDER);
+        let told = match checkpoint::set_aside(&folder, state.saturating_sub(1)) {
+            Ok(aside) if aside.is_empty() => return,
+            Ok(aside) => {
+                let names = aside.iter().filter_map(|path| path.file_name());
+                let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+                format!(
+                    "set aside the state from which training diverged: {}",
+                    names.join(", ")
+                )
+            }
+            Err(error) => {
+                format!("the state from which training diverged cannot be set aside: {error}")
+            }
+        };
+        complain(&format!("warning: {told}"));
+    }
+}
