@@ -31,6 +31,7 @@ pub struct Buffer {
     len: usize,
     cuts: Cuts,
     compression: Compression,
+    number: u32,
     memory: Memory,
 }
 
@@ -53,6 +54,7 @@ impl Buffer {
             len,
             cuts: Cuts::Even,
             compression: Compression::None,
+            number: 0,
             memory: Memory::Plain(lines),
         }
     }
@@ -65,6 +67,7 @@ impl Buffer {
             len,
             cuts: Cuts::Even,
             compression: Compression::None,
+            number: 0,
             memory: Memory::Recycled(Recycled::new(lines(dtype, len))),
         }
     }
@@ -86,6 +89,7 @@ impl Buffer {
             len,
             cuts: Cuts::Even,
             compression: Compression::None,
+            number: 0,
             memory: Memory::Registered(region),
         }
     }
@@ -96,6 +100,17 @@ impl Buffer {
     pub fn cut(mut self, cuts: Cuts) -> Self {
         self.cuts = cuts;
         self
+    }
+
+    /// Says which of several alike it is, from 1: ranks that bring others are told apart.
+    #[must_use]
+    pub(crate) fn numbered(mut self, number: u32) -> Self {
+        self.number = number;
+        self
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Where it is cut into the ranks' shards.

@@ -232,6 +232,10 @@ impl Engine {
             let (root, size) = (call.root, self.place.size);
             return Err(CollectiveError::NoSuchRoot { root, size }.into());
         }
+        let number = match &target {
+            Target::Buffer(buffer) => buffer.number(),
+            Target::Slice(..) => 0,
+        };
         let cuts = match &target {
             Target::Buffer(buffer) if call.kind.has_shards() => buffer.cuts().clone(),
             _ => Cuts::Even,
@@ -269,7 +273,7 @@ impl Engine {
         };
         let bucket = match &memory {
             Memory::Bucket(region, _) => SharedMemory::bucket_number(region) + 1,
-            Memory::Private(_) => 0,
+            Memory::Private(_) => number,
         };
         let what = Descriptor {
             sequence: self.sequence + 1,

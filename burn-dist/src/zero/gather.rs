@@ -70,7 +70,7 @@ fn start(
             fill(slot.parameter, own);
         }
     }
-    Ok(group.start_all_gather(buffer.cut(layout.cuts.clone())))
+    Ok(group.start_all_gather(buffer.cut(layout.cuts.clone()).numbered(bucket as u32 + 1)))
 }
 
 fn finish(

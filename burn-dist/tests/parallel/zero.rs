@@ -1,7 +1,7 @@
 //! The stages of ZeRO against plain data parallelism.
 
 use burn::module::Module;
-use burn::nn::LinearConfig;
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig};
 use burn_dist::parallel::{
@@ -11,7 +11,7 @@ use burn_dist::parallel::{
 use burn_dist::{ProcessGroup, TransportKind};
 
 use crate::STEPS;
-use crate::models::{Net, Values, assert_close, batch, on_ranks, scalar, values};
+use crate::models::{FEATURES, Net, Values, assert_close, batch, on_ranks, scalar, values};
 
 pub const STAGES: [Strategy; 3] = [Strategy::Zero1, Strategy::Zero2, Strategy::Zero3];
 
@@ -268,4 +268,43 @@ fn the_model_comes_back_whole_and_trainable() {
         });
         assert_eq!(ranks, [true, true]);
     }
+}
+
+#[derive(Module, Debug)]
+struct Branches {
+    first: Linear,
+    second: Linear,
+}
+
+/// Layers of one shape that ranks read in another order would become mixtures of each other.
+#[test]
+fn stage_3_notices_another_order_of_layers() {
+    let ranks = on_ranks(2, TransportKind::Auto, |group| {
+        let device = crate::device().autodiff().gradient_checkpointing();
+        let linear = || {
+            LinearConfig::new(FEATURES, 16)
+                .with_bias(false)
+                .init(&device)
+        };
+        let model = Branches {
+            first: linear(),
+            second: linear(),
+        };
+        let options = with(Strategy::Zero3, |options| options.prefetch = 0);
+        let mut training = Parallel::new(model, sgd(), options, &group).unwrap();
+        let (inputs, _) = batch(0, 0..8);
+        let model = training.model();
+        let forward = |layer: &Linear| layer.forward(inputs.clone());
+        let (a, b) = match group.rank() {
+            0 => (forward(&model.first), forward(&model.second)),
+            _ => {
+                let b = forward(&model.second);
+                (forward(&model.first), b)
+            }
+        };
+        let loss = (a - b * 0.5).square().mean();
+        training.backward(loss).err().map(|error| error.to_string())
+    });
+    let disagree = |error: &Option<String>| error.as_ref().is_some_and(|e| e.contains("in bucket"));
+    assert!(ranks.iter().any(disagree), "{ranks:?}");
 }
