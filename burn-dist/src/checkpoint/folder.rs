@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
 use super::{CheckpointError, Manifest};
 
 const PREFIX: &str = "step-";
@@ -121,6 +123,35 @@ pub fn set_aside(folder: &Path, step: u64) -> Result<Vec<PathBuf>, CheckpointErr
     Ok(aside)
 }
 
+/// Gives the folder in which a checkpoint was written its name. One of the same step, as of a run that went back, or that
+/// was stopped before the evaluation, goes: at every moment there is a whole one, and where the file system
+/// cannot exchange two folders, one that was set aside.
+pub(super) fn publish(folder: &Path, hidden: &Path, step: u64) -> Result<(), CheckpointError> {
+    let path = of_step(folder, step);
+    let renamed = CheckpointError::io("rename", hidden);
+    let old = match path.is_dir() {
+        false => fs::rename(hidden, &path).map(|()| None),
+        true => replace(hidden, &path, free_name(folder, step)).map(Some),
+    };
+    let old = old.map_err(renamed)?;
+    sync(folder)?;
+    if let Some(old) = old {
+        // The new one is there whether or not this works; the next start of the run removes what is hidden.
+        let _ = fs::remove_dir_all(old);
+    }
+    Ok(())
+}
+
+/// Puts `hidden` in the place of `path`; where that is then.
+fn replace(hidden: &Path, path: &Path, aside: PathBuf) -> std::io::Result<PathBuf> {
+    if renameat_with(CWD, hidden, CWD, path, RenameFlags::EXCHANGE).is_ok() {
+        return Ok(hidden.to_owned());
+    }
+    fs::rename(path, &aside)?;
+    fs::rename(hidden, path)?;
+    Ok(aside)
+}
+
 /// A path that nothing has yet, for a checkpoint that is set aside.
 fn free_name(folder: &Path, step: u64) -> PathBuf {
     let stem = format!("{ABANDONED}{step:010}");
@@ -184,4 +215,35 @@ fn names(folder: &Path) -> Result<Vec<String>, CheckpointError> {
         names.extend(entry.file_name().into_string().ok());
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_of_the_same_step_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        for content in ["first", "second"] {
+            let hidden = hidden(folder, "attempt", 7);
+            fs::create_dir(&hidden).unwrap();
+            fs::write(hidden.join("file"), content).unwrap();
+            publish(folder, &hidden, 7).unwrap();
+            let file = of_step(folder, 7).join("file");
+            assert_eq!(fs::read_to_string(file).unwrap(), content);
+            assert_eq!(names(folder).unwrap().len(), 1);
+        }
+    }
+
+    #[test]
+    fn one_that_cannot_be_exchanged_is_set_aside_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let (path, aside) = (of_step(folder, 7), free_name(folder, 7));
+        fs::create_dir(&path).unwrap();
+        // Nothing to put there: what was there is not lost.
+        assert!(replace(&folder.join("missing"), &path, aside.clone()).is_err());
+        assert!(aside.is_dir());
+    }
 }

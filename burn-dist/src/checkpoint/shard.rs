@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -79,8 +79,14 @@ pub(super) fn write(
         tensors.push((name.as_str(), tensor));
     }
     let info = HashMap::from([("format".to_owned(), "burn-dist".to_owned())]);
+    // As any other file is, less the process's mask; what safetensors puts in its place, only its owner may read.
+    let created = File::create(&path).and_then(|file| file.metadata());
+    let permissions = created
+        .map_err(CheckpointError::io("write", &path))?
+        .permissions();
     safetensors::serialize_to_file(tensors, Some(info), &path)
         .map_err(|error| encode(error.to_string()))?;
+    fs::set_permissions(&path, permissions).map_err(CheckpointError::io("write", &path))?;
     let file = File::open(&path).map_err(CheckpointError::io("open", &path))?;
     file.sync_all()
         .map_err(CheckpointError::io("write", &path))?;

@@ -347,12 +347,7 @@ impl Desk {
         }
         Manifest::new(step, files, meta).write(hidden)?;
         folder::sync(hidden)?;
-        if path.exists() {
-            // A run that went back writes this step again.
-            fs::remove_dir_all(path).map_err(CheckpointError::io("remove", path))?;
-        }
-        fs::rename(hidden, path).map_err(CheckpointError::io("rename", hidden))?;
-        folder::sync(&self.folder)
+        folder::publish(&self.folder, hidden, step)
     }
 
     fn share_of(
