@@ -301,6 +301,11 @@ impl Recorder {
         std::mem::take(&mut self.wishes)
     }
 
+    /// The state after all steps that are known is saved: nobody wishes that any more.
+    pub fn forget_saves(&mut self) {
+        self.wishes.save = false;
+    }
+
     /// Writes a line, if the disk takes it.
     pub fn write(&mut self, metric: &Metric) {
         if let Some(file) = &mut self.metrics {

@@ -357,6 +357,7 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     fn save(&mut self) -> Result<(), TrainError> {
         self.settle()?;
+        self.recorder.forget_saves();
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
         };
