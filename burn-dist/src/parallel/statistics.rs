@@ -19,6 +19,7 @@ pub(super) fn cast<M: Module>(model: M, dtype: FloatDType) -> M {
     model.map(&mut Cast {
         dtype,
         container: String::new(),
+        field: String::new(),
     })
 }
 
@@ -26,15 +27,20 @@ struct Cast {
     dtype: FloatDType,
     /// Type of what holds the field that was entered last.
     container: String,
+    field: String,
 }
 
 impl ModuleMapper for Cast {
-    fn enter_module(&mut self, _name: &str, container_type: &str) {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        name.clone_into(&mut self.field);
         container_type.clone_into(&mut self.container);
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if param.is_require_grad() || !are_in(&self.container) {
+        if param.is_require_grad()
+            || !are_in(&self.container)
+            || !self.field.starts_with("running_")
+        {
             return param;
         }
         param.map(|value| value.cast(self.dtype))

@@ -13,7 +13,9 @@ use burn_dist::parallel::{
 };
 use burn_dist::{ProcessGroup, ReduceOp, TransportKind};
 
-use crate::models::{FEATURES, Fill, Net, Normed, Values, batch, on_ranks, scalar, values};
+use crate::models::{
+    FEATURES, Fill, Net, Normed, Values, batch, on_ranks, scalar, value_at, values,
+};
 
 const STEPS: u64 = 12;
 const ROWS: usize = 16;
@@ -373,5 +375,23 @@ fn ranks_with_another_precision_are_refused() {
         errors[0].contains("bf16") && errors[0].contains("f16 with"),
         "{}",
         errors[0]
+    );
+}
+
+#[test]
+fn frozen_normalizations_keep_their_digits() {
+    let mut model = Normed::new(1);
+    model.norm = model.norm.no_grad();
+    let before = value_at(&model, "norm.gamma");
+    let options = ParallelOptions {
+        precision: Precision::Bf16,
+        ..ParallelOptions::default()
+    };
+    let group = ProcessGroup::single();
+    let training = Parallel::new(model, AdamWConfig::new(), options, &group).unwrap();
+    assert_eq!(value_at(&training.valid().unwrap(), "norm.gamma"), before);
+    assert_eq!(
+        value_at(&training.into_model().unwrap(), "norm.gamma"),
+        before
     );
 }
