@@ -139,8 +139,13 @@ impl Ema {
         self.updates = updates
             .as_u64()
             .ok_or_else(|| failed(NAME, format!("{updates} is no number of updates")))?;
+        let saved: HashSet<String> = source.names().into_iter().collect();
         let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
-            let name = tensor_name(&parameter.path);
+            let mut name = tensor_name(&parameter.path);
+            if !saved.contains(&name) {
+                // It was frozen then: its average is its value.
+                name = state::model_name(&parameter.path);
+            }
             let values = state::read_owned(source, &name, parameter, owned);
             let average = values.map(|values| Values::put(values, device));
             average.map_err(|reason| failed(&name, reason))

@@ -1,6 +1,10 @@
 //! The average of the parameters over the steps.
 
+use std::time::Duration;
+
+use burn::module::Module;
 use burn::optim::SgdConfig;
+use burn_dist::checkpoint::{Job, Source, Writer, newest_good};
 use burn_dist::parallel::{EmaOptions, Parallel, ParallelOptions, Precision};
 use burn_dist::{ProcessGroup, TransportKind};
 
@@ -104,4 +108,40 @@ fn skipped_steps_leave_the_average_and_buffers_are_those_of_the_model() {
         all.cloned().collect()
     };
     assert_eq!(trained(&second), trained(&first));
+}
+
+/// First the head alone, then everything: what was frozen has its value as its average.
+#[test]
+fn what_was_frozen_has_its_value_as_its_average() {
+    let group = ProcessGroup::single();
+    let folder = tempfile::tempdir().unwrap();
+    let options = ParallelOptions {
+        ema: Some(EmaOptions {
+            decay: 0.5,
+            warmup: false,
+        }),
+        ..ParallelOptions::default()
+    };
+    let mut frozen = Net::new(1);
+    frozen.blocks = frozen.blocks.into_iter().map(Module::no_grad).collect();
+    let mut first = Parallel::new(frozen, SgdConfig::new(), options.clone(), &group).unwrap();
+    let loss = first.model().loss(batch(1, 0..8));
+    first.backward(loss).unwrap();
+    first.step(0.1).unwrap();
+    let mut writer = Writer::start(folder.path(), &group, Duration::from_secs(20)).unwrap();
+    writer.submit(Job {
+        step: 1,
+        state: first.state(),
+        meta: serde_json::Value::Null,
+        keep: 3,
+        best: None,
+    });
+    writer.wait().unwrap().unwrap();
+    writer.close(&group).unwrap();
+    let found = newest_good(folder.path()).unwrap().0.unwrap();
+    let source = Source::open(&found.path).unwrap();
+    let mut second = Parallel::new(Net::new(2), SgdConfig::new(), options, &group).unwrap();
+    second.restore(&source).unwrap();
+    let averages = |parallel: &Parallel<Net>| values(&parallel.valid_ema().unwrap().unwrap());
+    assert_eq!(averages(&second), averages(&first));
 }
