@@ -91,9 +91,9 @@ pub enum ReduceOp {
     Sum = 1,
     /// Sum over ranks divided by the world size; floating-point types only.
     Mean = 2,
-    /// Smallest element.
+    /// Smallest element; NaN where any rank has that.
     Min = 3,
-    /// Largest element.
+    /// Largest element; NaN where any rank has that.
     Max = 4,
 }
 

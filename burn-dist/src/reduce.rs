@@ -111,6 +111,14 @@ macro_rules! with_type {
     };
 }
 
+/// Whether it is no number. Of these and numbers there is no least or most: who compares with one gets one, wherever it
+/// stands.
+#[inline(always)]
+#[expect(clippy::eq_op, reason = "nothing else is unlike itself")]
+fn is_nan<T: PartialOrd + Copy>(value: T) -> bool {
+    value != value
+}
+
 /// Calls `$body` with the combination and the last step of a reduction bound to the two names, as
 /// functions that are inlined into the loop.
 macro_rules! with_op {
@@ -130,14 +138,14 @@ macro_rules! with_op {
             }
             ReduceOp::Min => {
                 let $combine = |a: <$type as Number>::Sum, b: <$type as Number>::Sum| {
-                    if b < a { b } else { a }
+                    if b < a || is_nan(b) { b } else { a }
                 };
                 let $finish = |least: <$type as Number>::Sum| least;
                 $body
             }
             ReduceOp::Max => {
                 let $combine = |a: <$type as Number>::Sum, b: <$type as Number>::Sum| {
-                    if b > a { b } else { a }
+                    if b > a || is_nan(b) { b } else { a }
                 };
                 let $finish = |most: <$type as Number>::Sum| most;
                 $body
@@ -342,6 +350,18 @@ mod tests {
             bytemuck::cast_slice_mut(&mut out),
         );
         assert_eq!(out[0], f16::from_f32(2050.0));
+    }
+
+    #[test]
+    fn what_is_no_number_is_least_and_most() {
+        for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+            for op in [ReduceOp::Min, ReduceOp::Max] {
+                let mut sum = [a];
+                let part = bytemuck::bytes_of(&b);
+                accumulate(DType::F32, op, bytemuck::bytes_of_mut(&mut sum), part);
+                assert!(sum[0].is_nan(), "{a} {b}");
+            }
+        }
     }
 
     #[test]
