@@ -104,6 +104,8 @@ if [[ -n $profile && $device == cpu ]]; then
   exit 2
 fi
 [[ $device != cuda ]] || libraries
+# What the driver has translated for one process is kept for the next.
+export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/nv-cache} CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
 
 say "device $device on $(uname -n), $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo 'no nvidia-smi')"
 

@@ -9,8 +9,8 @@
 #   ALSO       features of a second program in the same file, bench-gpu-2, for a machine on which the
 #              first does not run. Default none; sensible: cuda,tune
 #   LIMIT_MIB  largest size of the file. Default 40
-#   NVRTC      folder with lib/libnvrtc*.so* and include/ to pack along, for machines without a
-#              toolkit; what NVIDIA's Python packages nvidia-cuda-nvrtc, -runtime, -crt and -cccl hold
+#   NVRTC      folder with include/ and, if it is to be packed too, lib/libnvrtc*.so*, for machines without a
+#              toolkit; both of one version, which the driver knows; what NVIDIA's Python packages nvidia-cuda-nvrtc, -runtime, -crt and -cccl hold
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -57,7 +57,11 @@ cp -r bench/torch "$folder/bench/"
 mkdir -p "$folder/scripts/golden"
 cp scripts/golden/*.py "$folder/scripts/golden/"
 cp scripts/gpu-check.sh "$folder/scripts/"
-[[ -z ${NVRTC:-} ]] || { mkdir -p "$folder/cuda"; cp -rL "$NVRTC/lib" "$NVRTC/include" "$folder/cuda/"; }
+if [[ -n ${NVRTC:-} ]]; then
+  mkdir -p "$folder/cuda"
+  cp -rL "$NVRTC/include" "$folder/cuda/"
+  [[ ! -d $NVRTC/lib ]] || cp -rL "$NVRTC/lib" "$folder/cuda/"
+fi
 {
   echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   echo "features $features${ALSO:+; second program $ALSO}"

@@ -10,6 +10,7 @@ the device has been given the next one, and that ends the step; the last is read
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -105,7 +106,12 @@ def main():
     wait()
     ended = [time.perf_counter()]
     before = None
-    for _ in range(args.warm_up + args.steps):
+    for number in range(args.warm_up + args.steps):
+        if device.type == "cuda" and number == args.warm_up // 2:
+            # What cuDNN took to try its algorithms is not what a training takes.
+            wait()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         read = step()
         if before:
             before()
@@ -120,7 +126,7 @@ def main():
         "images_per_second": args.batch * len(seconds) / sum(seconds),
         "median_images_per_second": args.batch / statistics.median(seconds),
         "memory_mib": memory,
-        "loss": loss,
+        "loss": loss if math.isfinite(loss) else None,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
     }

@@ -46,15 +46,32 @@ impl Check<'_> {
             .collect()
     }
 
+    /// Each cell is followed at once by PyTorch's, if that is wanted too: a check that is cut short has ratios, of
+    /// moments that lie side by side.
     pub(super) fn speed(&mut self) -> Result<(), BenchError> {
+        let wanted = self.args.parts.contains(&Part::Torch);
+        let python = wanted.then(|| self.python()).and_then(Result::ok);
         for (recipe, precision) in self.cells() {
             let found = self.train(recipe, precision);
-            let row = Row::new(Part::Speed, format!("{recipe} {precision}"), found);
-            eprintln!("gpu:   {}: {}", row.what, row.words);
-            self.rows.push(row);
-            self.write()?;
+            self.tell(Part::Speed, (recipe, precision), found)?;
+            if let Some(python) = &python {
+                let found = self.train_torch(python, recipe, precision);
+                self.tell(Part::Torch, (recipe, precision), found)?;
+            }
         }
         Ok(())
+    }
+
+    fn tell(
+        &mut self,
+        part: Part,
+        (recipe, precision): (Recipe, Precision),
+        found: Result<Found, String>,
+    ) -> Result<(), BenchError> {
+        let row = Row::new(part, format!("{recipe} {precision}"), found);
+        eprintln!("gpu:   {part}: {}: {}", row.what, row.words);
+        self.rows.push(row);
+        self.write()
     }
 
     fn train(&self, recipe: Recipe, precision: Precision) -> Result<Found, String> {
@@ -102,8 +119,11 @@ impl Check<'_> {
         })
     }
 
-    /// The same cells with PyTorch, and what we reach of it.
+    /// The same cells with PyTorch, and what we reach of it, unless that has been found out.
     pub(super) fn torch(&mut self) -> Result<(), BenchError> {
+        if self.rows.iter().any(|row| row.part == Part::Torch) {
+            return Ok(());
+        }
         let python = match self.python() {
             Ok(python) => python,
             Err(reason) => {
@@ -118,10 +138,7 @@ impl Check<'_> {
         };
         for (recipe, precision) in self.cells() {
             let found = self.train_torch(&python, recipe, precision);
-            let row = Row::new(Part::Torch, format!("{recipe} {precision}"), found);
-            eprintln!("gpu:   {}: {}", row.what, row.words);
-            self.rows.push(row);
-            self.write()?;
+            self.tell(Part::Torch, (recipe, precision), found)?;
         }
         Ok(())
     }
