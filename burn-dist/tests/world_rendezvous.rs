@@ -668,3 +668,31 @@ fn the_death_of_a_hosting_rank_0_is_noticed() {
         assert!(fault.reason.contains("rank 0 is gone"), "{fault}");
     });
 }
+
+/// torchrun listens at MASTER_PORT itself, and answers in a protocol of its own.
+#[test]
+fn ranks_meet_beside_torchruns_own_store() {
+    limited(|| {
+        let agent = TcpListener::bind(any_port()).unwrap();
+        let port = agent.local_addr().unwrap().port();
+        let world = |rank: usize| {
+            let own = [
+                ("TORCHELASTIC_RUN_ID", "none".to_string()),
+                ("TORCHELASTIC_RESTART_COUNT", "0".to_string()),
+                ("TORCHELASTIC_USE_AGENT_STORE", "True".to_string()),
+            ];
+            torchrun_with(rank, 2, "127.0.0.1", port, own)
+        };
+        let stores = thread::scope(|scope| {
+            let connect = |rank| scope.spawn(move || Store::connect(&world(rank), LIMIT).unwrap());
+            [0, 1].map(connect).map(|rank| rank.join().unwrap())
+        });
+        assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+        // Rank 0 waits with its store for the others.
+        let [zero, one] = stores;
+        drop(one);
+        drop(zero);
+        agent.set_nonblocking(true).unwrap();
+        assert!(agent.accept().is_err(), "a rank has asked torchrun's store");
+    });
+}

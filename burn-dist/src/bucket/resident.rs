@@ -27,8 +27,9 @@ pub(crate) trait DeviceCollectives: fmt::Debug + Send + Sync {
     /// devices have no empty memory.
     fn start_mean_of_shard(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle>;
 
-    /// Starts filling in the shards of all ranks. `flat` has this rank's in its place.
-    fn start_gather(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle>;
+    /// Starts filling in the shards of all ranks. `flat` has this rank's in its place, and is a bucket of this
+    /// `number`, from 1: ranks that bring others are told apart.
+    fn start_gather(&self, flat: Tensor<1>, number: u32, cuts: &Cuts) -> Box<dyn DeviceHandle>;
 }
 
 /// A collective on the device that was started.
@@ -50,7 +51,7 @@ impl DeviceCollectives for Alone {
         Box::new(flat)
     }
 
-    fn start_gather(&self, flat: Tensor<1>, _cuts: &Cuts) -> Box<dyn DeviceHandle> {
+    fn start_gather(&self, flat: Tensor<1>, _number: u32, _cuts: &Cuts) -> Box<dyn DeviceHandle> {
         Box::new(flat)
     }
 }

@@ -381,7 +381,12 @@ mod resident {
             Box::new(Self)
         }
 
-        fn start_gather(&self, _flat: Tensor<1>, _cuts: &Cuts) -> Box<dyn DeviceHandle> {
+        fn start_gather(
+            &self,
+            _flat: Tensor<1>,
+            _number: u32,
+            _cuts: &Cuts,
+        ) -> Box<dyn DeviceHandle> {
             Box::new(Self)
         }
     }

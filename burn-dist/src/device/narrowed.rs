@@ -43,8 +43,8 @@ impl<C: DeviceCollectives> DeviceCollectives for Narrowed<C> {
         self.start(flat, |flat| self.inner.start_mean_of_shard(flat, cuts))
     }
 
-    fn start_gather(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle> {
-        self.inner.start_gather(flat, cuts)
+    fn start_gather(&self, flat: Tensor<1>, number: u32, cuts: &Cuts) -> Box<dyn DeviceHandle> {
+        self.inner.start_gather(flat, number, cuts)
     }
 }
 
@@ -84,7 +84,10 @@ mod tests {
                 assert!(error > 0.0 && error < 2f32.powi(-bits), "{error}");
                 assert_eq!(found[1], 1.0);
             }
-            assert_eq!(values(narrowed.start_gather(third(), &cuts))[0], 1.0 / 3.0);
+            assert_eq!(
+                values(narrowed.start_gather(third(), 1, &cuts))[0],
+                1.0 / 3.0
+            );
         }
     }
 }

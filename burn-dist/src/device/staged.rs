@@ -58,9 +58,12 @@ impl DeviceCollectives for Staged {
         self.start(flat, 0..len, self.shard(len, cuts), mean)
     }
 
-    fn start_gather(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle> {
+    fn start_gather(&self, flat: Tensor<1>, number: u32, cuts: &Cuts) -> Box<dyn DeviceHandle> {
         let len = flat.shape().num_elements();
-        let gather = |buffer: Buffer| self.group.start_all_gather(buffer.cut(cuts.clone()));
+        let gather = |buffer: Buffer| {
+            let buffer = buffer.cut(cuts.clone()).numbered(number);
+            self.group.start_all_gather(buffer)
+        };
         self.start(flat, self.shard(len, cuts), 0..len, gather)
     }
 }
@@ -168,10 +171,37 @@ mod tests {
         if !shard.is_empty() {
             near(numbers(mean, dtype), &means[shard]);
         }
-        let gathered = on.start_gather(flat(), cuts).wait().unwrap();
+        let gathered = on.start_gather(flat(), 1, cuts).wait().unwrap();
         let owner = |i: usize| (0..size).find(|r| cuts.shard(LEN, size, *r).contains(&i));
         let expected = (0..LEN).map(|i| all[owner(i).unwrap()][i]);
         assert_eq!(numbers(gathered, dtype), expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn gathers_of_different_buckets_do_not_meet() {
+        let groups = ProcessGroup::in_process(2, &GroupOptions::default()).unwrap();
+        let gather = |group: ProcessGroup| {
+            let number = 1 + group.rank() as u32;
+            let staged = Staged {
+                group,
+                device: Device::flex(),
+                compression: Compression::None,
+            };
+            let flat = Tensor::<1>::from_floats([1.0, 2.0], &Device::flex());
+            let gathered = staged.start_gather(flat, number, &Cuts::Even).wait();
+            gathered.map(drop).map_err(|error| error.to_string())
+        };
+        let found: Vec<Result<(), String>> = std::thread::scope(|scope| {
+            let gather = &gather;
+            let spawn = |group| scope.spawn(move || gather(group));
+            let ranks: Vec<_> = groups.into_iter().map(spawn).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        let disagree = |found: &Result<(), String>| {
+            let message = found.as_ref().unwrap_err();
+            message.contains("in bucket 1") && message.contains("in bucket 2")
+        };
+        assert!(found.iter().any(disagree), "{found:?}");
     }
 
     #[test]

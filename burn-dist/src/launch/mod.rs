@@ -5,6 +5,7 @@ mod decide;
 mod devices;
 pub mod local;
 mod mpi;
+mod ports;
 pub mod slurm;
 mod torchrun;
 mod user_key;

@@ -1,7 +1,13 @@
 //! The variables of `torchrun`, which many other launchers set too: RANK, LOCAL_RANK, WORLD_SIZE,
 //! LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GROUP_RANK or NODE_RANK.
+//!
+//! torchrun itself (`torch/distributed/elastic/agent/server/local_elastic_agent.py`) also sets
+//! TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_USE_AGENT_STORE. If the last is `True`, it listens
+//! at MASTER_PORT itself, for the ranks of PyTorch; ours meet at ports that are derived from the others. It gives no
+//! secret: unless the user does, that is derived from the key of the user, as under Slurm.
 
 use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port, required};
+use super::{ports, user_key};
 use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
 
 pub(super) const RANK: &str = "RANK";
@@ -10,6 +16,9 @@ pub(super) const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 const GROUP_RANK: &str = "GROUP_RANK";
 const NODE_RANK: &str = "NODE_RANK";
+const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
+const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
+const USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 
 /// Whether the variables speak of ranks at all. One of the three is enough, so that a forgotten
 /// one is an error and not a world of its own for every rank.
@@ -22,7 +31,14 @@ pub(crate) fn detected(vars: Vars) -> bool {
 /// Whether torchrun itself set them, which does so for the processes it has started, and not a script
 /// for whatever it starts.
 pub(super) fn is_parent(vars: Vars) -> bool {
-    vars("TORCHELASTIC_RUN_ID").is_some() && detected(vars)
+    vars(RUN_ID).is_some() && detected(vars)
+}
+
+/// What tells a run of torchrun's, and every start of its ranks, from others that it has on the same host.
+fn run(vars: Vars) -> String {
+    let [run, restart, port] =
+        [RUN_ID, RESTART_COUNT, MASTER_PORT].map(|name| vars(name).unwrap_or_default());
+    format!("torchrun {run}, restart {restart}, port {port}")
 }
 
 /// Reads the variables. `launch` says who set them.
@@ -52,14 +68,23 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
         reason,
         link: Link::default(),
     };
-    let world = world.checked()?;
     if size == 1 {
-        return Ok(world);
+        return world.checked();
     }
-    Ok(World {
-        master: Some(master(vars)?),
+    let master = Some(master(vars)?);
+    let secret = match world.secret {
+        None if is_parent(vars) => {
+            let key = user_key::load(vars).map_err(|source| WorldError::Key { source })?;
+            Some(key.derive(run(vars).as_bytes()))
+        }
+        given => given,
+    };
+    let world = World {
+        master,
+        secret,
         ..world
-    })
+    };
+    world.checked()
 }
 
 fn master(vars: Vars) -> Result<Master, WorldError> {
@@ -72,7 +97,11 @@ fn master(vars: Vars) -> Result<Master, WorldError> {
         .filter(|host| !host.is_empty())
         .ok_or(missing(MASTER_ADDR, "name or address of rank 0's host"))?;
     let port = port(vars)?.ok_or(missing(MASTER_PORT, "a free port on that host, say 29500"))?;
-    Ok(Master::new(host, port))
+    let taken = is_parent(vars) && vars(USE_AGENT_STORE).is_some_and(|value| value == "True");
+    Ok(match taken {
+        true => ports::master(host, &run(vars)),
+        false => Master::new(host, port),
+    })
 }
 
 /// Where the rank sits, and a remark on what that was taken from.
@@ -328,6 +357,55 @@ mod tests {
             text.contains("BURN_DIST_SECRET=\"$(openssl rand -hex 16)\""),
             "{text}"
         );
+    }
+
+    /// What `torchrun --standalone` adds.
+    const AGENT: [(&str, &str); 3] = [
+        ("TORCHELASTIC_RUN_ID", "7a24"),
+        ("TORCHELASTIC_RESTART_COUNT", "0"),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+    ];
+
+    fn under_agent(changes: &[(&'static str, &'static str)]) -> World {
+        parse(&[&AGENT[..], changes].concat()).unwrap()
+    }
+
+    #[test]
+    fn the_port_of_torchruns_own_store_is_left_to_it() {
+        let master = |changes: &[_]| under_agent(changes).master().unwrap().clone();
+        let mine = master(&[]);
+        assert_eq!(mine.host, "node0");
+        assert!(mine.ports().all(|port| port != 29500));
+        assert_eq!(mine, master(&[("RANK", "2"), ("GROUP_RANK", "0")]));
+        for other in [
+            ("TORCHELASTIC_RUN_ID", "7a25"),
+            ("TORCHELASTIC_RESTART_COUNT", "1"),
+            ("MASTER_PORT", "29501"),
+        ] {
+            assert_ne!(mine, master(&[other]), "{other:?}");
+        }
+        for own in ["False", ""] {
+            let given = master(&[("TORCHELASTIC_USE_AGENT_STORE", own)]);
+            assert_eq!(given, Master::new("node0", 29500));
+        }
+    }
+
+    #[test]
+    fn torchruns_ranks_have_a_secret_from_the_users_key() {
+        let home = Box::leak(Box::new(tempfile::tempdir().unwrap()));
+        let home = home.path().to_str().unwrap();
+        let key = |changes: &[_]| {
+            let no_secret = [("BURN_DIST_SECRET", ""), ("XDG_CONFIG_HOME", home)];
+            let world = under_agent(&[&no_secret[..], changes].concat());
+            *world.secret().unwrap().key()
+        };
+        assert_eq!(key(&[]), key(&[("RANK", "2")]));
+        assert_ne!(key(&[]), key(&[("TORCHELASTIC_RUN_ID", "7a25")]));
+        let given = under_agent(&[]);
+        let same = parse(&[]).unwrap();
+        let [given, same] = [given, same].map(|world| *world.secret().unwrap().key());
+        assert_eq!(given, same);
+        std::fs::remove_dir_all(home).unwrap();
     }
 
     #[test]

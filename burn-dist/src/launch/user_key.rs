@@ -1,5 +1,6 @@
 //! A key that a user's processes on all nodes share and other users can't read: a random file in
-//! the home folder, made at first use. Under Slurm the secrets of runs are derived from it.
+//! the home folder, made at first use. Under Slurm and torchrun the secrets of runs are
+//! derived from it.
 //!
 //! It protects a run from other users of the nodes and of the network: who cannot read the file can
 //! neither join nor take part. It does not protect from root, from other processes of the same

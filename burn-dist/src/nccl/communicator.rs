@@ -61,6 +61,8 @@ pub(crate) struct Call {
     pub len: usize,
     /// From where; 0 where there is no root.
     pub root: usize,
+    /// Which of several alike it is, from 1; 0 where they need not be told apart.
+    pub bucket: u32,
     /// Where the elements are cut into the ranks' shards.
     pub cuts: Cuts,
 }
@@ -150,6 +152,7 @@ impl<N: Nccl> Communicator<N> {
             dtype,
             len,
             root,
+            bucket,
             cuts,
         } = call;
         let what = Descriptor {
@@ -160,7 +163,7 @@ impl<N: Nccl> Communicator<N> {
             wire: None,
             root: u16::try_from(root).unwrap_or(u16::MAX),
             len: len as u64,
-            bucket: 0,
+            bucket,
             cuts: match kind.has_shards() {
                 true => cuts.digest(),
                 false => 0,

@@ -100,7 +100,7 @@ impl NcclTensors {
     /// Starts a collective, of whose result a part may be all that is wanted.
     fn start(
         &self,
-        (kind, op): (Kind, Option<ReduceOp>),
+        (kind, op, bucket): (Kind, Option<ReduceOp>, u32),
         flat: Tensor<1>,
         cuts: &Cuts,
         part: Option<Range<usize>>,
@@ -113,6 +113,7 @@ impl NcclTensors {
             dtype,
             len,
             root: 0,
+            bucket,
             cuts: cuts.clone(),
         };
         match memory(flat) {
@@ -126,18 +127,19 @@ const MEAN: Option<ReduceOp> = Some(ReduceOp::Mean);
 
 impl DeviceCollectives for NcclTensors {
     fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle> {
-        Box::new(self.start((Kind::AllReduce, MEAN), flat, &Cuts::Even, None))
+        Box::new(self.start((Kind::AllReduce, MEAN, 0), flat, &Cuts::Even, None))
     }
 
     fn start_mean_of_shard(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle> {
         let len = flat.shape().num_elements();
         let group = self.communicator.group();
         let own = cuts.shard(len, group.size(), group.rank());
-        Box::new(self.start((Kind::ReduceScatter, MEAN), flat, cuts, Some(own)))
+        Box::new(self.start((Kind::ReduceScatter, MEAN, 0), flat, cuts, Some(own)))
     }
 
-    fn start_gather(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle> {
-        Box::new(self.start((Kind::AllGather, None), flat, cuts, None))
+    fn start_gather(&self, flat: Tensor<1>, number: u32, cuts: &Cuts) -> Box<dyn DeviceHandle> {
+        let what = (Kind::AllGather, None, number);
+        Box::new(self.start(what, flat, cuts, None))
     }
 }
 
@@ -225,10 +227,10 @@ pub fn self_test(device: &Device) -> Result<String, Error> {
         (Kind::Barrier, None),
     ];
     for len in [1usize, 1000, 1 << 20] {
-        for call in calls {
+        for (kind, op) in calls {
             let values: Vec<f32> = (0..len).map(|i| (i % 1000) as f32).collect();
             let sent = Tensor::<1>::from_floats(values.as_slice(), &device.clone().inner());
-            let started = nccl.start(call, sent, &Cuts::Even, None);
+            let started = nccl.start((kind, op, 0), sent, &Cuts::Even, None);
             let got = Box::new(started).wait()?.into_data();
             if got.as_slice::<f32>().ok() != Some(values.as_slice()) {
                 let reason = format!("wrong result for {len} elements");

@@ -84,6 +84,7 @@ fn elements((kind, op): (Kind, Option<ReduceOp>), dtype: DType, len: usize) -> C
         dtype,
         len,
         root: 0,
+        bucket: 0,
         cuts: Cuts::Even,
     }
 }
@@ -207,8 +208,16 @@ fn collectives_run_while_the_caller_goes_on_and_mix_with_the_groups_own() {
 #[test]
 fn ranks_that_disagree_are_told_what_the_other_called() {
     type Call = fn(&Communicator<Fake>, usize) -> Result<Vec<f32>, Error>;
-    let calls: [Call; 3] = [
+    let calls: [Call; 4] = [
         |nccl, rank| sum(nccl, vec![0.0; 5 + rank]),
+        |nccl, rank| {
+            let call = super::communicator::Call {
+                bucket: 1 + rank as u32,
+                ..elements((Kind::AllReduce, Some(ReduceOp::Sum)), DType::F32, 5)
+            };
+            let started = nccl.start(call, Memory::of(vec![0.0; 5]));
+            Ok(started.wait()?.take())
+        },
         |nccl, rank| match rank {
             0 => sum(nccl, vec![0.0; 5]),
             _ => run(nccl, Kind::Broadcast, None, 0, vec![0.0; 5]),

@@ -121,8 +121,9 @@ pub enum RendezvousError {
     /// The store belongs to another run, or this rank was given another secret.
     #[error(
         "the store at {address} has another secret: all ranks of a run need the same \
-         BURN_DIST_SECRET, and two runs on one host need different MASTER_PORTs. Under Slurm, where \
-         the secret is derived from a key in the home folder, all nodes must share that folder"
+         BURN_DIST_SECRET, and two runs on one host need different MASTER_PORTs. Under Slurm and \
+         torchrun, where the secret is derived from a key in the home folder, all nodes must share \
+         that folder"
     )]
     WrongSecret {
         /// The store.

@@ -70,7 +70,12 @@ fn start(
             fill(slot.parameter, own);
         }
     }
-    Ok(group.start_all_gather(buffer.cut(layout.cuts.clone()).numbered(bucket as u32 + 1)))
+    Ok(group.start_all_gather(buffer.cut(layout.cuts.clone()).numbered(number(bucket))))
+}
+
+/// By which ranks that gather other buckets of the same length are told apart.
+fn number(bucket: usize) -> u32 {
+    u32::try_from(bucket).map_or(u32::MAX, |bucket| bucket.saturating_add(1))
 }
 
 fn finish(
@@ -272,7 +277,11 @@ pub(crate) fn start_there(
     });
     let flat = assemble(flat, parts);
     let resident = reducer.resident()?;
-    Some(resident.within.start_gather(flat, &layout.cuts))
+    Some(
+        resident
+            .within
+            .start_gather(flat, number(bucket), &layout.cuts),
+    )
 }
 
 /// A gathered bucket, whose parts may outlive its place in the store.

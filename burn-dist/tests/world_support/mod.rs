@@ -49,7 +49,18 @@ pub fn connect(rank: usize, size: usize, store: SocketAddr) -> Result<Store, Ren
 
 /// The world that torchrun's variables describe.
 pub fn torchrun(rank: usize, size: usize, master: &str, port: u16) -> World {
-    let vars = HashMap::from([
+    torchrun_with(rank, size, master, port, [])
+}
+
+/// The same with more variables.
+pub fn torchrun_with<const N: usize>(
+    rank: usize,
+    size: usize,
+    master: &str,
+    port: u16,
+    more: [(&'static str, String); N],
+) -> World {
+    let mut vars = HashMap::from([
         ("RANK", rank.to_string()),
         ("LOCAL_RANK", rank.to_string()),
         ("WORLD_SIZE", size.to_string()),
@@ -57,6 +68,7 @@ pub fn torchrun(rank: usize, size: usize, master: &str, port: u16) -> World {
         ("MASTER_PORT", port.to_string()),
         ("BURN_DIST_SECRET", SECRET.to_string()),
     ]);
+    vars.extend(more);
     World::from_vars(&|name| vars.get(name).cloned()).unwrap()
 }
 

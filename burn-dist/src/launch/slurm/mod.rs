@@ -12,8 +12,8 @@ pub use hostlist::{HostlistError, MOST_HOSTS, expand};
 
 use std::fmt;
 
-use super::user_key;
 use super::variables::{MASTER_ADDR, optional, port, required};
+use super::{ports, user_key};
 use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
 
 const JOB_ID: &str = "SLURM_JOB_ID";
@@ -28,12 +28,6 @@ const RESTART_COUNT: &str = "SLURM_RESTART_COUNT";
 const HET_SIZE: &str = "SLURM_HET_SIZE";
 pub(super) const STEP_NUM_TASKS: &str = "SLURM_STEP_NUM_TASKS";
 pub(super) const LOCALID: &str = "SLURM_LOCALID";
-
-/// Ports of the store: below those that Linux gives to outgoing connections.
-const FIRST_PORT: u16 = 16_384;
-const NUMBER_OF_PORTS: u16 = 16_384;
-/// Ports that are tried: the first may belong to another program or job.
-const TRIED_PORTS: usize = 4;
 
 /// One task of a job step, as far as its variables tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,24 +176,9 @@ impl Step {
             Some(host) => host,
             None => first_host(vars)?,
         };
-        if let Some(port) = port(vars)? {
-            return Ok(Master::new(host, port));
-        }
-        let mut ports = self.ports();
-        let port = ports.next().unwrap_or(FIRST_PORT);
-        Ok(Master {
-            host,
-            port,
-            fallback: ports.collect(),
-        })
-    }
-
-    /// Ports that all tasks of this step derive alike, and those of other steps most likely not.
-    fn ports(&self) -> impl Iterator<Item = u16> {
-        let hash = *blake3::hash(self.to_string().as_bytes()).as_bytes();
-        (0..TRIED_PORTS).map(move |at| {
-            let word = u16::from_le_bytes([hash[2 * at], hash[2 * at + 1]]);
-            FIRST_PORT + word % NUMBER_OF_PORTS
+        Ok(match port(vars)? {
+            Some(port) => Master::new(host, port),
+            None => ports::master(host, &self.to_string()),
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::launch::ports::TRIED_PORTS;
 
 /// What `srun -N2 -n4` sets for task 3, which it may place alone on the second node.
 const GOOD: [(&str, &str); 11] = [

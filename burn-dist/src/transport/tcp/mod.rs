@@ -5,6 +5,8 @@
 //! before a byte of data moves; the data itself is neither encrypted nor signed, so the network
 //! between the hosts has to be trusted.
 
+mod accept;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -16,7 +18,7 @@ use rustix::time::Timespec;
 
 use super::{Interest, Transport, TransportError};
 use crate::deadline;
-use crate::rendezvous::auth::{self, HANDSHAKE_LIMIT, Purpose};
+use crate::rendezvous::auth::{self, Purpose};
 use crate::rendezvous::net;
 use crate::world::Secret;
 
@@ -24,9 +26,6 @@ const NAME: &str = "tcp";
 
 /// Bytes that the system should buffer per direction: a few segments of the ring.
 const SOCKET_BUFFER: usize = 4 << 20;
-
-/// Pause between two looks at a listener on which nobody has called.
-const LISTENER_PAUSE: Duration = Duration::from_millis(5);
 
 /// This rank's listening socket, before the ranks know each other's addresses.
 pub struct Listener {
@@ -96,40 +95,13 @@ impl Listener {
         secret: &Secret,
         deadline: Instant,
     ) -> Result<TcpStream, TransportError> {
-        let late = || {
-            peer(
-                previous,
-                format!("did not connect to {} in time", self.address),
-            )
-        };
-        while Instant::now() < deadline {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    thread::sleep(LISTENER_PAUSE);
-                    continue;
-                }
-                // The caller hung up between its knock and our answer.
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
-                Err(source) => return Err(setup(format!("accepting on {}", self.address), source)),
-            };
-            let soon = deadline.min(Instant::now() + HANDSHAKE_LIMIT);
-            let accepted = stream.set_nonblocking(false).map_err(auth::StreamError::Io);
-            let context = accepted
-                .map_err(auth::AuthError::from)
-                .and_then(|()| auth::accept_side(&stream, secret, Purpose::Data, soon));
-            match context {
-                Ok(context) if context == identify(previous) => return Ok(stream),
-                // Anybody can knock; only the previous rank comes in.
-                Ok(_) => {
-                    tracing::warn!("another rank than {previous} connected to {}", self.address)
-                }
-                Err(error) => {
-                    tracing::warn!("a connection to {} was refused: {error}", self.address)
-                }
-            }
-        }
-        Err(late())
+        let accepted = accept::accept(&self.listener, secret, &identify(previous), deadline);
+        let accepted =
+            accepted.map_err(|source| setup(format!("accepting on {}", self.address), source))?;
+        accepted.ok_or_else(|| {
+            let late = format!("did not connect to {} in time", self.address);
+            peer(previous, late)
+        })
     }
 }
 
@@ -285,6 +257,50 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    /// Connections that say nothing, and ranks that must not wait until their time is over.
+    #[test]
+    fn silent_connections_hold_nobody_up() {
+        let listeners = [(); 2].map(|()| Listener::bind(Ipv4Addr::LOCALHOST.into()).unwrap());
+        let addresses = listeners.each_ref().map(Listener::address);
+        let silent: Vec<TcpStream> = (0..2 * 8)
+            .map(|at| TcpStream::connect(addresses[at % 2]).unwrap())
+            .collect();
+        let secret = &Secret::generate().unwrap().1;
+        // One after the other they would take 5 seconds each.
+        let limit = Duration::from_secs(20);
+        thread::scope(|scope| {
+            for (rank, listener) in listeners.into_iter().enumerate() {
+                scope.spawn(move || listener.connect(rank, &addresses, secret, limit).unwrap());
+            }
+        });
+        for mut stream in silent {
+            let mut rest = Vec::new();
+            stream.set_read_timeout(Some(limit)).unwrap();
+            let _ = stream.read_to_end(&mut rest);
+        }
+    }
+
+    /// More than are heard at the same time; the rank comes last.
+    #[test]
+    fn the_oldest_makes_room() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let secret = &Secret::generate().unwrap().1;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let silent: Vec<TcpStream> = (0..100)
+                    .map(|_| TcpStream::connect(address).unwrap())
+                    .collect();
+                connect(3, 0, address, secret, deadline).unwrap();
+                drop(silent);
+            });
+            let accepted = accept::accept(&listener, secret, &identify(3), deadline).unwrap();
+            assert!(accepted.is_some());
+        });
+    }
 
     /// What takes half a minute to be seen: the system itself would end the connection to a rank that reads nothing for
     /// so long because it is late.
