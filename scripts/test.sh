@@ -374,6 +374,7 @@ done
 awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
      END { printf "test.sh: %d passed, %d failed, %d ignored\n", passed, failed, ignored }' "$log" >&2
 grep -a '^slurm-test.sh: ' "$log" >&2 || true
+{ grep -ao '^test .* \.\.\. FAILED$' "$log" || true; } | sort | uniq -c | sed 's/^/test.sh: times: /' >&2
 
 mapfile -t skipped < <(grep -ao 'SKIPPED: .*' "$log" | sort -u |
   if [[ -n $emulated ]]; then sed '/^SKIPPED: this machine lacks \[Neon\]$/d'; else cat; fi)
