@@ -44,8 +44,17 @@ pub(crate) fn check_memory(
     let Some(total) = chosen.cuda.and_then(device_memory) else {
         return Ok(());
     };
-    let strategy = parallel_options(config, 1).strategy;
-    let needed = MemoryEstimate::of(strategy, states, ranks).total();
+    let options = parallel_options(config, 1);
+    let averages = options.ema.is_some();
+    let on_device = |state: &ParameterState| match options.offload_optimizer {
+        true => ParameterState {
+            kept: if averages { state.elements } else { 0 },
+            ..*state
+        },
+        false => *state,
+    };
+    let states: Vec<ParameterState> = states.iter().map(on_device).collect();
+    let needed = MemoryEstimate::of(options.strategy, &states, ranks).total();
     Ok(MemoryShortage::check(
         needed,
         states.iter().map(|state| state.elements).sum(),

@@ -333,7 +333,12 @@ mod soft_cuda {
         let large = ["model.hidden=1024"];
         run(("SOFT_CUDA_MEMORY", "8000000"), "1", &large)
             .assert_code(1)
-            .assert_stderr(&["a model of up to", "would fit", "zero-1"]);
+            .assert_stderr(&[
+                "a model of up to",
+                "would fit",
+                "zero-1",
+                "offload_optimizer",
+            ]);
         run(("SOFT_CUDA_MEMORY", "24000000"), "1", &large)
             .assert_code(1)
             .assert_stderr(&["out of device memory", "train.micro_batch_size"]);

@@ -7,8 +7,8 @@ use burn::tensor::Device;
 #[error(
     "parameters, gradients and optimizer state take {needed_mib} MiB and the device has {total_mib} \
      MiB, of which the ranks that share it have {share_mib} MiB each: a model of up to \
-     {fits} parameters would fit with this strategy and optimizer, or shard the state over more \
-     ranks (zero-1 to zero-3)"
+     {fits} parameters would fit with this strategy and optimizer; or shard the state over more \
+     ranks (zero-1 to zero-3), or keep the optimizer's in host memory (offload_optimizer)"
 )]
 pub struct MemoryShortage {
     /// What is needed on this rank.

@@ -146,7 +146,7 @@ impl<M: Module> Parallel<M> {
         description.agree(group)?;
         if group.size() > 1 {
             let whole = optimizer.whole().contains(&true);
-            let device = resident_device(&model);
+            let device = resident_device(&model).filter(|_| !optimizer.offloads());
             options.strategy = replicas::kept_equal(options.strategy, whole, device, &parameters);
         }
         let shards = tell_others(group, ShardGroups::of(group, options.shard_within))?;
@@ -225,7 +225,12 @@ impl<M: Module> Parallel<M> {
         }
         let strategy = options.strategy;
         let device = resident_device(model);
-        let optimizer = OptimizerState::new(optimizer, &parameters, device.as_ref())?;
+        let optimizer = OptimizerState::new(
+            optimizer,
+            &parameters,
+            device.as_ref(),
+            options.offload_optimizer,
+        )?;
         if strategy.shards()
             && let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32)
         {
@@ -416,7 +421,8 @@ impl<M: Module> Parallel<M> {
             };
             ema.start_at(values);
         }
-        let device = resident.cloned().unwrap_or_else(Device::flex);
+        let device = resident.filter(|_| !self.optimizer.offloads());
+        let device = device.cloned().unwrap_or_else(Device::flex);
         let (optimizer, cut) = (&mut self.optimizer, self.options.strategy.shards());
         state::restore_optimizer(own, optimizer, source, &device, cut)
     }

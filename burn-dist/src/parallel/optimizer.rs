@@ -4,6 +4,8 @@
 //! the state lies by index in visit order. AdamW, Adam and SGD are stepped in one pass, with Burn's
 //! arithmetic; everything else by Burn.
 
+mod offload;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -184,15 +186,23 @@ pub(super) struct OptimizerState {
     states: Vec<Option<Kept>>,
     /// A single thread, where a step has to add up so many numbers that several threads would.
     alone: Option<ThreadPool>,
+    /// Whether states are in host memory, and steps are made there, of parameters on a device.
+    offloads: bool,
+    /// The first parameters that could not be stepped, by the index of one, and why.
+    failure: Option<(usize, String)>,
 }
 
 impl OptimizerState {
-    /// `device`: where the parameters are, if not in host memory.
+    /// `device`: where the parameters are, if not in host memory; `offload`: whether to keep the states in host memory
+    /// all the same.
     pub(super) fn new(
         optimizer: &ParameterOptimizer,
         parameters: &[ParameterSpec],
         device: Option<&Device>,
+        offload: bool,
     ) -> Result<Self, ParallelError> {
+        let offloads = offload && device.is_some();
+        let device = device.filter(|_| !offloads);
         let fuses = device.is_none_or(steps_on);
         let mut choices = groups::choose(optimizer, parameters)?;
         for (choice, parameter) in choices.iter_mut().zip(parameters) {
@@ -208,7 +218,19 @@ impl OptimizerState {
             choices,
             states: vec![None; parameters.len()],
             alone: alone.then(single_thread).transpose()?,
+            offloads,
+            failure: None,
         })
+    }
+
+    /// Whether states are in host memory although the parameters are not.
+    pub(super) fn offloads(&self) -> bool {
+        self.offloads
+    }
+
+    /// Which parameter could not be stepped since this was last asked, and why.
+    pub(super) fn take_failure(&mut self) -> Option<(usize, String)> {
+        self.failure.take()
     }
 
     /// How the parameter with this index is stepped.
@@ -291,13 +313,17 @@ impl OptimizerState {
         }
     }
 
-    /// The new values of several parameters on a device, flat, in their order.
+    /// The new values of several parameters on a device, flat, in their order; the old ones of those that
+    /// [could not be stepped](Self::take_failure).
     pub(super) fn step_there(
         &mut self,
         learning_rate: f64,
         parameters: Vec<Stepping>,
         factor: Option<f64>,
     ) -> Vec<Tensor<1>> {
+        if self.offloads {
+            return self.step_offloaded(learning_rate, parameters, factor);
+        }
         let mut stepped: Vec<Option<Tensor<1>>> = Vec::new();
         let (mut places, mut fused) = (Vec::new(), Vec::new());
         for parameter in parameters {

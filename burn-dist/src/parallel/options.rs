@@ -189,6 +189,11 @@ pub struct ParallelOptions {
     /// In which number format gradients in `f32` travel between ranks: over TCP, MPI and NCCL. In memory that
     /// ranks share they do not travel.
     pub compression: Compression,
+    /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made by the processor:
+    /// with AdamW 8 bytes per parameter less on the GPU, or of the shard of them that this rank has, for 12 that cross
+    /// the bus in every step. (Ren et al. 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.) Of no effect where
+    /// the model is on the processor.
+    pub offload_optimizer: bool,
     /// Buckets of parameters that are gathered ahead of use in [`Strategy::Zero3`].
     pub prefetch: usize,
     /// The number format of forward and backward.
@@ -209,6 +214,7 @@ impl Default for ParallelOptions {
             clip_norm: None,
             buckets: BucketSizes::default(),
             compression: Compression::None,
+            offload_optimizer: false,
             prefetch: 1,
             precision: Precision::default(),
             loss_scale: LossScaleOptions::default(),
@@ -313,7 +319,7 @@ impl ParallelOptions {
     pub(super) fn describe(&self) -> String {
         format!(
             "strategy {} within {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, \
-             compression {}, prefetch {}, {}",
+             compression {}, offload_optimizer {}, prefetch {}, {}",
             self.strategy,
             self.shard_within,
             self.accumulate,
@@ -322,6 +328,7 @@ impl ParallelOptions {
             self.buckets.first,
             self.buckets.others,
             self.compression,
+            self.offload_optimizer,
             self.prefetch,
             self.describe_precision(),
         )

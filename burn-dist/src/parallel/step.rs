@@ -160,7 +160,14 @@ impl<M: Module> Parallel<M> {
             self.model = Some(model);
             outcome
         };
-        tell_others(&self.group, outcome)
+        let unstepped = self.optimizer.take_failure().map(|(index, reason)| {
+            let path = self.parameters().get(index).map(|spec| spec.path.clone());
+            ParallelError::Read {
+                path: path.unwrap_or_default(),
+                reason,
+            }
+        });
+        tell_others(&self.group, outcome.and(unstepped.map_or(Ok(()), Err)))
     }
 
     /// Fails if a parameter could not be gathered when a layer read it.

@@ -631,6 +631,36 @@ fn what_burn_has_stepped_is_stepped_here_and_back() {
 }
 
 #[test]
+fn offloaded_state_moves_to_the_device_and_back() {
+    use Strategy::{Ddp, Zero1, Zero3};
+    for optimizer in [adamw as fn() -> ParameterOptimizer, lamb] {
+        let folder = tempfile::tempdir().unwrap();
+        Net::save_first(folder.path(), optimizer);
+        let whole = leg(folder.path(), Some(0), 5, 1, (Ddp, optimizer));
+        let mut moved = whole.clone();
+        let legs = [
+            (Ddp, true),
+            (Ddp, false),
+            (Zero1, true),
+            (Zero3, true),
+            (Ddp, false),
+        ];
+        for (from, (strategy, offload_optimizer)) in (0..).zip(legs) {
+            let options = ParallelOptions {
+                offload_optimizer,
+                ..ParallelOptions::from(strategy)
+            };
+            let ranks = 1 + usize::from(strategy.shards());
+            let training = (options, optimizer);
+            moved = leg_with(folder.path(), Some(from), from + 1, ranks, training);
+        }
+        let difference = (whole.0 - moved.0).abs();
+        let tolerance = 1e-6 * whole.0.abs() + (crate::rounding() - 1e-5);
+        assert!(difference <= tolerance, "{whole:?} {moved:?}");
+    }
+}
+
+#[test]
 fn any_number_of_ranks_continues_any_strategy() {
     use Strategy::{Ddp, Zero1, Zero2, Zero3};
     type Build = fn() -> ParameterOptimizer;

@@ -160,6 +160,24 @@ fn two_ranks_keep_the_same_averages() {
     assert_follows(2, adamw, ema, Follow::BitForBit);
 }
 
+/// Without effect where the model is on the processor.
+#[test]
+fn offloaded_steps_follow_bit_for_bit_and_are_those_of_the_device() {
+    let offload = |options: &mut ParallelOptions| options.offload_optimizer = true;
+    for optimizer in [adamw, lion] {
+        assert_follows(2, optimizer, offload, Follow::BitForBit);
+        let run = move |change: fn(&mut ParallelOptions)| {
+            on_ranks(2, TransportKind::Auto, move |group| {
+                train(&group, optimizer(), with(Strategy::Zero1, change))
+            })
+        };
+        let (there, offloaded) = (run(|_| ()), run(offload));
+        for (there, offloaded) in there.iter().zip(&offloaded) {
+            assert_close(&there.model, &offloaded.model, crate::rounding());
+        }
+    }
+}
+
 #[test]
 fn a_single_rank_follows_bit_for_bit() {
     assert_follows(1, adamw, |_| (), Follow::BitForBit);

@@ -325,6 +325,9 @@ pub struct ParallelConfig {
     /// `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11 bits, a small range). Each rank adds in
     /// `f32` and rounds what it sends on. Default `none`.
     pub compression: Compression,
+    /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made by the processor:
+    /// less memory of the GPU for slower steps. Default false.
+    pub offload_optimizer: bool,
     /// Seconds that one rank waits for the others in a collective before the run fails. The
     /// first collectives, before gradients are averaged, may take longer, and ranks that die are
     /// noticed at once. Default 300.
@@ -342,6 +345,7 @@ impl Default for ParallelConfig {
             bucket_mib: 8,
             prefetch: 1,
             compression: Compression::None,
+            offload_optimizer: false,
             timeout_seconds: 300,
         }
     }

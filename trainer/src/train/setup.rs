@@ -306,6 +306,7 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
             Compression::Bf16 => burn_dist::Compression::Bf16,
             Compression::F16 => burn_dist::Compression::F16,
         },
+        offload_optimizer: config.parallel.offload_optimizer,
         prefetch: config.parallel.prefetch,
         precision: match config.train.precision {
             Precision::F32 => parallel::Precision::F32,

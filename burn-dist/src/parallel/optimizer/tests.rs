@@ -1,4 +1,4 @@
-//! Steps that must not depend on how many threads there are.
+//! Steps that must not depend on how many threads there are, nor on where the state is.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn stepped(optimizer: ParameterOptimizer, threads: usize) -> Vec<u32> {
         shape: SHAPE.to_vec(),
         dtype: crate::DType::F32,
     };
-    let mut state = OptimizerState::new(&optimizer, &[spec], None).unwrap();
+    let mut state = OptimizerState::new(&optimizer, &[spec], None, false).unwrap();
     let values = |scale: f32| -> Tensor<2> {
         let value = |i: usize| ((i * 2_654_435_761 % 65_521) as f32 / 65_521.0 - 0.3) * scale;
         let values: Vec<f32> = (0..SHAPE[0] * SHAPE[1]).map(value).collect();
@@ -39,6 +39,68 @@ fn large_parameters_are_stepped_alike_by_any_number_of_threads() {
         let expected = stepped(optimizer(), 1);
         for threads in [2, 3, 4, 7] {
             assert!(stepped(optimizer(), threads) == expected, "{threads}");
+        }
+    }
+}
+
+/// Two steps of three parameters, of which the second has no gradient, on a device that the processor plays.
+fn stepped_there(optimizer: ParameterOptimizer, offload: bool) -> Vec<Vec<f32>> {
+    let types = [crate::DType::F32, crate::DType::F32, crate::DType::F16];
+    let spec = |dtype| ParameterSpec {
+        path: "weight".to_owned(),
+        shape: vec![2, 3],
+        dtype,
+    };
+    let device = Device::flex();
+    let specs = types.map(spec);
+    let mut state = OptimizerState::new(&optimizer, &specs, Some(&device), offload).unwrap();
+    assert_eq!(state.offloads(), offload);
+    let numbers = |index: usize, scale: f32| {
+        let number = |i: usize| ((i * (index + 2)) % 5) as f32 * scale - 0.1;
+        let data = TensorData::from((0..6).map(number).collect::<Vec<f32>>().as_slice());
+        let dtype = match types[index] {
+            crate::DType::F16 => DType::F16,
+            _ => DType::F32,
+        };
+        Tensor::<1>::from_data(data, (&device, dtype))
+    };
+    let mut values: Vec<Tensor<1>> = (0..3).map(|index| numbers(index, 1.0)).collect();
+    for scale in [0.5, 0.25] {
+        let stepping = values.into_iter().enumerate();
+        let stepping = stepping.map(|(index, values)| Stepping {
+            index,
+            shape: state.shape(index, 6),
+            values,
+            gradients: (index != 1).then(|| numbers(index, scale)),
+        });
+        let stepping = stepping.collect();
+        values = state.step_there(0.1, stepping, Some(0.5));
+        assert!(state.take_failure().is_none());
+    }
+    let numbers = values.into_iter().map(|values| {
+        let data = values.into_data().convert::<f32>();
+        data.try_to_vec().unwrap()
+    });
+    numbers.collect()
+}
+
+#[test]
+fn offloaded_steps_are_those_of_the_device() {
+    let optimizers: [fn() -> ParameterOptimizer; 4] = [
+        || AdamWConfig::new().with_weight_decay(0.1).into(),
+        || SgdConfig::new().into(),
+        || LionConfig::new().into(),
+        // Has to see the shape.
+        || MuonConfig::new().into(),
+    ];
+    for optimizer in optimizers {
+        let expected = stepped_there(optimizer(), false);
+        let offloaded = stepped_there(optimizer(), true);
+        for (offloaded, expected) in offloaded.iter().flatten().zip(expected.iter().flatten()) {
+            assert!(
+                (offloaded - expected).abs() < 1e-6,
+                "{offloaded} {expected}"
+            );
         }
     }
 }

@@ -1,0 +1,152 @@
+//! Steps on the processor of parameters that are on a GPU, so that the GPU need not hold what the optimizer keeps of
+//! them: Ren et al. 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.
+//!
+//! What this rank owns of parameters and gradients comes to host memory in one piece, and goes back in one: a read
+//! waits for all that was queued on the device before it.
+
+use std::iter;
+use std::ops::Range;
+
+use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
+
+use super::{OptimizerState, Stepping};
+use crate::bucket::take_parts;
+
+/// What is stepped together, in `f32`.
+#[derive(Default)]
+struct Together {
+    places: Vec<Place>,
+    values: Vec<Tensor<1>>,
+    gradients: Vec<Tensor<1>>,
+    len: usize,
+}
+
+struct Place {
+    /// Which of the results it is.
+    result: usize,
+    /// Which parameter of the model.
+    index: usize,
+    /// Where it is among all that are stepped together.
+    elements: Range<usize>,
+}
+
+impl Together {
+    fn add(&mut self, result: usize, index: usize, values: Tensor<1>, gradients: Tensor<1>) {
+        let begin = self.len;
+        self.len += values.shape().num_elements();
+        self.places.push(Place {
+            result,
+            index,
+            elements: begin..self.len,
+        });
+        self.values.push(values);
+        self.gradients.push(gradients);
+    }
+}
+
+impl OptimizerState {
+    /// The new values of several parameters, flat, in their order; the old ones of those that could not be stepped.
+    pub(super) fn step_offloaded(
+        &mut self,
+        learning_rate: f64,
+        parameters: Vec<Stepping>,
+        factor: Option<f64>,
+    ) -> Vec<Tensor<1>> {
+        let mut results = Vec::with_capacity(parameters.len());
+        let mut together = Together::default();
+        for parameter in parameters {
+            let (index, mut values) = (parameter.index, parameter.values);
+            match parameter.gradients {
+                Some(gradients) if values.dtype() == DType::F32 => {
+                    together.add(results.len(), index, values.clone(), gradients);
+                }
+                // Of other types one by one, and by Burn, as everywhere.
+                Some(gradients) => {
+                    let stepped = self.step_alone(
+                        index,
+                        [values.clone(), gradients],
+                        (learning_rate, factor),
+                        &parameter.shape,
+                    );
+                    values = stepped.unwrap_or_else(|error| self.failed(index, &error, values));
+                }
+                None => {}
+            }
+            results.push(values);
+        }
+        let Some(first) = together.places.first().map(|place| place.index) else {
+            return results;
+        };
+        match self.step_together(together, learning_rate, factor) {
+            Ok(stepped) => {
+                for (result, values) in stepped {
+                    results[result] = values;
+                }
+                results
+            }
+            Err(error) => self.failed(first, &error, results),
+        }
+    }
+
+    /// New values, and which of the results they are.
+    fn step_together(
+        &mut self,
+        together: Together,
+        learning_rate: f64,
+        factor: Option<f64>,
+    ) -> Result<Vec<(usize, Tensor<1>)>, ExecutionError> {
+        let Together {
+            places,
+            values,
+            gradients,
+            ..
+        } = together;
+        let Some(device) = values.first().map(Tensor::device) else {
+            return Ok(Vec::new());
+        };
+        let mut values = Tensor::cat(values, 0).try_into_data()?.convert::<f32>();
+        let gradients = Tensor::cat(gradients, 0).try_into_data()?.convert::<f32>();
+        // Both have just been converted.
+        if let (Ok(values), Ok(gradients)) = (values.as_mut_slice(), gradients.as_slice()) {
+            for Place {
+                index, elements, ..
+            } in &places
+            {
+                let own = values.get_mut(elements.clone());
+                if let (Some(own), Some(gradients)) = (own, gradients.get(elements.clone())) {
+                    self.step_host(*index, learning_rate, own, gradients, factor);
+                }
+            }
+        }
+        device.staging(iter::once(&mut values));
+        let all = Tensor::<1>::from_data(values, (&device, DType::F32));
+        let elements: Vec<Range<usize>> = places.iter().map(|p| p.elements.clone()).collect();
+        let results = places.iter().map(|place| place.result);
+        Ok(results.zip(take_parts(all, &elements)).collect())
+    }
+
+    fn step_alone(
+        &mut self,
+        index: usize,
+        [values, gradients]: [Tensor<1>; 2],
+        (learning_rate, factor): (f64, Option<f64>),
+        shape: &burn::tensor::Shape,
+    ) -> Result<Tensor<1>, ExecutionError> {
+        let (device, dtype) = (values.device(), values.dtype());
+        let on_host = |tensor: Tensor<1>| -> Result<Tensor<1>, ExecutionError> {
+            let data: TensorData = tensor.try_into_data()?;
+            let dtype = data.dtype();
+            Ok(Tensor::from_data(data, (&Device::flex(), dtype)))
+        };
+        let tensors = [on_host(values)?, on_host(gradients)?];
+        let stepped = self.step_flat(index, learning_rate, tensors, factor, shape.clone());
+        let stepped = stepped.try_into_data()?;
+        Ok(Tensor::from_data(stepped, (&device, dtype)))
+    }
+
+    /// Remembers the first failure, and gives back what there was.
+    fn failed<T>(&mut self, index: usize, error: &ExecutionError, old: T) -> T {
+        self.failure.get_or_insert((index, error.to_string()));
+        old
+    }
+}
