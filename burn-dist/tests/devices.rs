@@ -18,6 +18,7 @@ mod device {
     pub mod checkpoint;
     pub mod ema;
     pub mod hybrid;
+    pub mod rank_sums;
     pub mod ranks;
     pub mod whole;
     pub mod zero;

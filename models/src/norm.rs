@@ -10,7 +10,7 @@ use burn::nn::Initializer;
 use burn::tensor::activation;
 use burn::tensor::module::{batch_norm, batch_norm_train, layer_norm};
 use burn::tensor::{Device, FloatDType, Tensor};
-use burn_dist::autograd::full_precision;
+use burn_dist::autograd::{full_precision, sum_over_ranks, sums_over_ranks};
 use kernels::burn as own;
 
 use crate::layers::in_f32;
@@ -53,12 +53,15 @@ impl BatchNorm2d {
 
     /// The same with ReLU after it if asked for: where there is an operation for both, with that.
     pub(crate) fn forward_then(&self, x: Tensor<4>, relu: bool) -> Tensor<4> {
-        if let Some(out) = self.on_gpu(&x, relu) {
+        let together = sums_over_ranks();
+        if !together && let Some(out) = self.on_gpu(&x, relu) {
             return out;
         }
         let out = in_f32(x, |x| {
             full_precision(|| {
-                if x.device().is_autodiff() {
+                if x.device().is_autodiff() && together {
+                    self.train_together(x, 1)
+                } else if x.device().is_autodiff() {
                     self.train(x)
                 } else {
                     self.infer(x)
@@ -103,6 +106,10 @@ impl BatchNorm2d {
     /// The same with the operations of `kernels`: `x` is \[batch, height, width, channels\] in `f32`;
     /// ReLU follows if asked for.
     pub(crate) fn forward_channels_last(&self, x: Tensor<4>, relu: bool) -> Tensor<4> {
+        if x.device().is_autodiff() && sums_over_ranks() {
+            let out = full_precision(|| self.train_together(x, 3));
+            return if relu { activation::relu(out) } else { out };
+        }
         let parameters = full_precision(|| [self.weight.val(), self.bias.val()]);
         let parameters = parameters.map(|parameter| parameter.cast(FloatDType::F32));
         if !x.device().is_autodiff() {
@@ -133,6 +140,45 @@ impl BatchNorm2d {
         };
         remember(&self.running_mean, mean, 1.0);
         remember(&self.running_var, variance, unbias(values));
+    }
+
+    /// By the statistics of all ranks' batches together; the channels of `x`, in `f32`, are its dimension `channel`.
+    ///
+    /// Sums of squares are taken around the running mean, which is the same on all ranks and near the batch's: around
+    /// zero they would lose the digits of a variance that is small beside the mean.
+    fn train_together(&self, x: Tensor<4>, channel: usize) -> Tensor<4> {
+        let (dims, device) = (x.dims(), x.device());
+        let channels = dims[channel];
+        let count = x.shape().num_elements() / channels.max(1);
+        let mut shape = [1; 4];
+        shape[channel] = channels;
+        let wide = |values: Tensor<1>| values.reshape(shape);
+        let sum = |values: Tensor<4>| -> Tensor<1> {
+            let others = (0..4).filter(|dim| *dim != channel);
+            let sum = others.fold(values, |sum, dim| sum.sum_dim(dim));
+            sum.reshape([channels])
+        };
+        let pivot = self.running_mean.value_sync().detach().to_device(&device);
+        let x = x - wide(pivot.clone());
+        let own = vec![
+            sum(x.clone()),
+            sum(x.clone().square()),
+            Tensor::full([1], count as f64, &device),
+        ];
+        let all = sum_over_ranks(Tensor::cat(own, 0));
+        let part = |from: usize, to: usize| all.clone().slice(from..to);
+        let values = part(2 * channels, 2 * channels + 1).detach();
+        let mean = part(0, channels) / values.clone();
+        let square = part(channels, 2 * channels) / values.clone();
+        let variance = (square - mean.clone().square()).clamp_min(0.0);
+        let values = values.into_scalar::<f32>() as usize;
+        self.remember(
+            values,
+            mean.clone().detach() + pivot,
+            variance.clone().detach(),
+        );
+        let scale = self.weight.val() / (variance + EPSILON).sqrt();
+        (x - wide(mean)) * wide(scale) + wide(self.bias.val())
     }
 
     fn infer(&self, x: Tensor<4>) -> Tensor<4> {

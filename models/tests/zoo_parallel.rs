@@ -1,11 +1,12 @@
 //! Every model of the zoo on two ranks: the replicas stay bit-identical and learn, and those without
-//! batch statistics follow the model in one process.
+//! batch statistics, or with those of all ranks, follow the model in one process.
 
 use std::thread;
 
+use burn::module::{ModuleMapper, Param};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_dist::parallel::{Checksum, Parallel, Strategy};
+use burn_dist::parallel::{Checksum, Parallel, ParallelOptions};
 use burn_dist::{GroupOptions, ProcessGroup};
 use models::{
     CscCnnConfig, ImageClassifier, PlainWideResNetConfig, Pooling, ResNetConfig, Stem, VitConfig,
@@ -49,8 +50,13 @@ fn loss<M: ImageClassifier>(model: &M, rows: std::ops::Range<usize>) -> Tensor<1
     (model.forward(images) - 1.0).square().mean()
 }
 
-fn train<M: ImageClassifier>(start: M, group: &ProcessGroup) -> Trained {
-    let mut parallel = Parallel::new(start, SgdConfig::new(), Strategy::Ddp, group).unwrap();
+fn train<M: ImageClassifier>(
+    start: M,
+    rate: f64,
+    options: ParallelOptions,
+    group: &ProcessGroup,
+) -> Trained {
+    let mut parallel = Parallel::new(start, SgdConfig::new(), options, group).unwrap();
     let share = GLOBAL_BATCH / group.size();
     let rows = group.rank() * share..(group.rank() + 1) * share;
     let mut losses = Vec::new();
@@ -58,7 +64,7 @@ fn train<M: ImageClassifier>(start: M, group: &ProcessGroup) -> Trained {
         let loss = loss(parallel.model(), rows.clone());
         losses.push(loss.clone().into_scalar());
         parallel.backward(loss).unwrap();
-        parallel.step(0.02).unwrap();
+        parallel.step(rate).unwrap();
     }
     parallel.sync_buffers().unwrap();
     let images = images(0..GLOBAL_BATCH, &Device::flex());
@@ -76,29 +82,89 @@ fn train<M: ImageClassifier>(start: M, group: &ProcessGroup) -> Trained {
 /// clones would share the statistics.
 #[track_caller]
 fn train_twice<M: ImageClassifier>(build: impl Fn() -> M + Sync) -> (Vec<f32>, Vec<f32>) {
-    let alone = train(build(), &ProcessGroup::single());
+    let (alone, ranks) = train_twice_with(build, 0.02, ParallelOptions::default());
+    let mean = |(a, b): (&f32, &f32)| (a + b) / 2.0;
+    let losses = ranks[0].losses.iter().zip(&ranks[1].losses);
+    let together: Vec<f32> = losses.map(mean).collect();
+    let (first, last) = (together[0], together[STEPS - 1]);
+    assert!(last < 0.9 * first, "the loss went from {first} to {last}");
+    (alone.losses, together)
+}
+
+/// The same with options for two ranks; gives all that each training left.
+#[track_caller]
+fn train_twice_with<M: ImageClassifier>(
+    build: impl Fn() -> M + Sync,
+    rate: f64,
+    options: ParallelOptions,
+) -> (Trained, Vec<Trained>) {
+    let alone = train(
+        build(),
+        rate,
+        ParallelOptions::default(),
+        &ProcessGroup::single(),
+    );
     let groups = ProcessGroup::in_process(2, &GroupOptions::default()).unwrap();
     let ranks: Vec<Trained> = thread::scope(|scope| {
-        let build = &build;
+        let (build, options) = (&build, &options);
         let threads: Vec<_> = groups
             .into_iter()
-            .map(|group| scope.spawn(move || train(build(), &group)))
+            .map(|group| scope.spawn(move || train(build(), rate, options.clone(), &group)))
             .collect();
         let join = |thread: thread::ScopedJoinHandle<'_, Trained>| thread.join().unwrap();
         threads.into_iter().map(join).collect()
     });
     assert_eq!(ranks[0].checksum, ranks[1].checksum);
     assert_eq!(ranks[0].logits, ranks[1].logits);
-    let mean = |(a, b): (&f32, &f32)| (a + b) / 2.0;
-    let together: Vec<f32> = ranks[0]
-        .losses
-        .iter()
-        .zip(&ranks[1].losses)
-        .map(mean)
-        .collect();
-    let (first, last) = (together[0], together[STEPS - 1]);
-    assert!(last < 0.9 * first, "the loss went from {first} to {last}");
-    (alone.losses, together)
+    (alone, ranks)
+}
+
+/// Gives all weights values of their own, without Burn's generator: that one is shared by the whole process, and the
+/// ranks here are threads.
+struct Fill {
+    seed: usize,
+}
+
+impl ModuleMapper for Fill {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| {
+            let shape = value.shape();
+            let count = shape.num_elements();
+            // Of linear layers the inputs come first. Scales, offsets and biases are around a half.
+            let (middle, inputs) = match D {
+                1 => (0.5, 100),
+                2 => (0.0, shape[0]),
+                _ => (0.0, count / shape[0]),
+            };
+            let width = (12.0 / inputs as f32).sqrt();
+            let seed = self.seed;
+            self.seed += count;
+            let number = |i: usize| ((seed + i) * 2_654_435_761 % 65_521) as f32 / 65_521.0 - 0.5;
+            let values = (0..count).map(|i| middle + number(i) * width).collect();
+            Tensor::from_data(TensorData::new(values, shape), &value.device()).require_grad()
+        })
+    }
+}
+
+/// Trains with batch normalizations that go by the statistics of all ranks, and compares with one rank.
+#[track_caller]
+fn assert_follows_together<M: ImageClassifier>(build: impl Fn() -> M + Sync) {
+    let options = ParallelOptions {
+        sync_batch_norm: true,
+        ..ParallelOptions::default()
+    };
+    let (alone, ranks) = train_twice_with(|| build().map(&mut Fill { seed: 1 }), 0.002, options);
+    let losses = ranks[0].losses.iter().zip(&ranks[1].losses);
+    let together: Vec<f32> = losses.map(|(a, b)| (a + b) / 2.0).collect();
+    // Later roundings have put values on the other side of a ReLU.
+    assert_same(&alone.losses[..3], &together[..3]);
+    for (a, b) in alone.losses.iter().zip(&together) {
+        assert!((a - b).abs() <= 1e-3 * a.abs(), "{a} and {b}");
+    }
+    // These go by the running statistics.
+    for (a, b) in alone.logits.iter().zip(&ranks[0].logits) {
+        assert!((a - b).abs() <= 1e-2, "{a} and {b}");
+    }
 }
 
 #[track_caller]
@@ -120,6 +186,18 @@ fn vision_transformers_follow_one_process() {
         let (alone, together) = train_twice(|| model.clone());
         assert_same(&alone, &together);
     }
+}
+
+#[test]
+fn networks_with_synchronised_statistics_follow_one_process() {
+    let config = WideResNetConfig::new(10, 1, CLASSES);
+    assert_follows_together(|| config.init(&device()).unwrap());
+    let config = PlainWideResNetConfig::new(CLASSES)
+        .with_widths([3, 4, 5, 6])
+        .with_dropout(0.0);
+    assert_follows_together(|| config.init(&device()).unwrap());
+    let config = ResNetConfig::new([1, 1, 1, 1], true, CLASSES).with_width(4);
+    assert_follows_together(|| config.init(&device()).unwrap());
 }
 
 // Each rank normalises by the statistics of its own images, so what follows cannot be the same as

@@ -18,7 +18,7 @@ pub fn prepare_process(world: &World) -> io::Result<()> {
     static ONCE: Once = Once::new();
     let mut outcome = Ok(());
     ONCE.call_once(|| {
-        threads::join_pool();
+        threads::join_pool(world.local_size());
         panics::end_on_panic(world.rank());
         // Our launcher reports by itself what ended the run.
         outcome = signals::listen(world.is_main() && world.launch() != Launch::Local);

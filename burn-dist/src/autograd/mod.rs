@@ -7,8 +7,8 @@
 //! by [`boundary`]. The hook then lies one level above the block's input and fires as soon as the
 //! block's own gradients are done.
 //!
-//! One file per operation: `boundary`, `grad_hook`, and `gather`, a hook on a parameter that lives
-//! elsewhere and is fetched when it is read. Each is a Burn backend extension, implemented
+//! One file per operation: `boundary`, `grad_hook`, `gather`, a hook on a parameter that lives
+//! elsewhere and is fetched when it is read, and `rank_sum`, a sum over ranks in the middle of a model. Each is a Burn backend extension, implemented
 //! for the plain backends (where it is the identity) and for `Autodiff` around them.
 //!
 //! A module of a model can have one reparameterization only, so the one that applies the hook also
@@ -20,13 +20,16 @@ mod boundary;
 mod full_precision;
 mod gather;
 mod grad_hook;
+mod rank_sum;
 mod sink;
 
 pub use boundary::boundary;
 pub use full_precision::full_precision;
+pub use rank_sum::{sum_over_ranks, sums_over_ranks};
 
 pub(crate) use anchor::forget as forget_anchor;
 pub(crate) use grad_hook::GradHooks;
+pub(crate) use rank_sum::{RankSums, set as sum_over};
 pub(crate) use sink::{GradientSink, ParameterSource, WholeParameter};
 
 #[cfg(test)]

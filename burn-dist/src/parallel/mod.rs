@@ -56,7 +56,7 @@ pub use state::{StatePart, StateShare, StateSourceRead, StateValues};
 pub use step::StepReport;
 pub use trained::TrainedValues;
 
-use crate::autograd::{GradHooks, ParameterSource, forget_anchor};
+use crate::autograd::{GradHooks, ParameterSource, RankSums, forget_anchor, sum_over};
 use crate::bucket::Reducer;
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
@@ -81,7 +81,8 @@ use sharded::{pieces_of, take_pieces};
 ///
 /// **Buffers** (running statistics of BatchNorm, frozen parameters, integer tensors) are equal when
 /// training begins. From then on each rank's running statistics follow its own micro-batches; call
-/// [`sync_buffers`](Self::sync_buffers) before evaluation to go by those of rank 0.
+/// [`sync_buffers`](Self::sync_buffers) before evaluation to go by those of rank 0. With
+/// [`ParallelOptions::sync_batch_norm`] they follow the global batch, on all ranks alike.
 ///
 /// **Precision**: with [`ParallelOptions::precision`] lower than `f32`, layers see `f32` parameters
 /// cast to that type, and their gradients come back in `f32`. The loop casts the inputs to
@@ -106,6 +107,8 @@ pub struct Parallel<M: Module> {
     /// In half precision alone.
     loss_scale: Option<LossScale>,
     ema: Option<Ema>,
+    /// Over whom the model adds up, if batch normalizations are synchronised.
+    sums: Option<RankSums>,
     /// Micro-batches of the current step that backward has seen.
     micro_batches: usize,
 }
@@ -150,6 +153,10 @@ impl<M: Module> Parallel<M> {
             options.strategy = replicas::kept_equal(options.strategy, whole, device, &parameters);
         }
         let shards = tell_others(group, ShardGroups::of(group, options.shard_within))?;
+        let sums = match options.sync_batch_norm && group.size() > 1 {
+            true => Some(RankSums::over(group)?),
+            false => None,
+        };
         let sharded = options.strategy == Strategy::Zero3;
         let which = match sharded {
             true => Which::Buffers,
@@ -202,6 +209,7 @@ impl<M: Module> Parallel<M> {
             options,
             loss_scale,
             ema,
+            sums,
             micro_batches: 0,
         })
     }
@@ -281,6 +289,7 @@ impl<M: Module> Parallel<M> {
     /// forward pass; evaluate with [`valid`](Self::valid) instead.
     pub fn model(&self) -> &M {
         forget_anchor();
+        sum_over(self.sums.clone());
         self.get()
     }
 

@@ -194,6 +194,10 @@ pub struct ParallelOptions {
     /// the bus in every step. (Ren et al. 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.) Of no effect where
     /// the model is on the processor.
     pub offload_optimizer: bool,
+    /// Whether sums that a model takes [over all ranks](crate::autograd::sum_over_ranks) are taken, so that batch
+    /// normalizations that call that, as those of the crate `models` do, go by the statistics of the global batch: for
+    /// micro-batches so small that their own say little. (As PyTorch's `SyncBatchNorm`.) Burn's own do not.
+    pub sync_batch_norm: bool,
     /// Buckets of parameters that are gathered ahead of use in [`Strategy::Zero3`].
     pub prefetch: usize,
     /// The number format of forward and backward.
@@ -215,6 +219,7 @@ impl Default for ParallelOptions {
             buckets: BucketSizes::default(),
             compression: Compression::None,
             offload_optimizer: false,
+            sync_batch_norm: false,
             prefetch: 1,
             precision: Precision::default(),
             loss_scale: LossScaleOptions::default(),
@@ -319,7 +324,7 @@ impl ParallelOptions {
     pub(super) fn describe(&self) -> String {
         format!(
             "strategy {} within {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, \
-             compression {}, offload_optimizer {}, prefetch {}, {}",
+             compression {}, offload_optimizer {}, sync_batch_norm {}, prefetch {}, {}",
             self.strategy,
             self.shard_within,
             self.accumulate,
@@ -329,6 +334,7 @@ impl ParallelOptions {
             self.buckets.others,
             self.compression,
             self.offload_optimizer,
+            self.sync_batch_norm,
             self.prefetch,
             self.describe_precision(),
         )

@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 
 use super::sharded::{self, Stepper};
 use super::{Parallel, ParallelError, tell_others, update};
-use crate::autograd::forget_anchor;
+use crate::autograd::{forget_anchor, sum_over};
 use crate::precision::LossScale;
 
 /// What a step did.
@@ -80,10 +80,13 @@ impl<M: Module> Parallel<M> {
     /// a step, a gradient that does not fit its parameter, or an error that another rank told of.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
         forget_anchor();
+        sum_over(None);
         if !loss.is_tracked() {
             // The others may have a loss, and would wait for this rank's gradients.
             return tell_others(&self.group, Err(ParallelError::UntrackedLoss));
         }
+        // A sum that failed while the loss was computed; else the next would wait for ranks that know of it.
+        self.check_sums()?;
         let accumulate = self.options.accumulate;
         self.reducer
             .begin_backward(self.micro_batches + 1 == accumulate)?;
@@ -96,6 +99,7 @@ impl<M: Module> Parallel<M> {
         }
         drop(loss.backward());
         self.check_store()?;
+        self.check_sums()?;
         self.reducer.end_backward()?;
         self.micro_batches += 1;
         Ok(())
@@ -168,6 +172,13 @@ impl<M: Module> Parallel<M> {
             }
         });
         tell_others(&self.group, outcome.and(unstepped.map_or(Ok(()), Err)))
+    }
+
+    fn check_sums(&self) -> Result<(), ParallelError> {
+        match &self.sums {
+            Some(sums) => tell_others(&self.group, sums.failure().map_err(ParallelError::from)),
+            None => Ok(()),
+        }
     }
 
     /// Fails if a parameter could not be gathered when a layer read it.

@@ -10,6 +10,7 @@ mod groups;
 mod hybrid;
 mod models;
 mod precision;
+mod rank_sums;
 mod ranks;
 mod single;
 mod types;

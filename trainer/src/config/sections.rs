@@ -328,6 +328,9 @@ pub struct ParallelConfig {
     /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made by the processor:
     /// less memory of the GPU for slower steps. Default false.
     pub offload_optimizer: bool,
+    /// Whether batch normalizations go by the statistics of the global batch and not by those of each rank's
+    /// micro-batch: for micro-batches of few images. Default false.
+    pub sync_batch_norm: bool,
     /// Seconds that one rank waits for the others in a collective before the run fails. The
     /// first collectives, before gradients are averaged, may take longer, and ranks that die are
     /// noticed at once. Default 300.
@@ -346,6 +349,7 @@ impl Default for ParallelConfig {
             prefetch: 1,
             compression: Compression::None,
             offload_optimizer: false,
+            sync_batch_norm: false,
             timeout_seconds: 300,
         }
     }

@@ -307,6 +307,7 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
             Compression::F16 => burn_dist::Compression::F16,
         },
         offload_optimizer: config.parallel.offload_optimizer,
+        sync_batch_norm: config.parallel.sync_batch_norm,
         prefetch: config.parallel.prefetch,
         precision: match config.train.precision {
             Precision::F32 => parallel::Precision::F32,

@@ -1,0 +1,177 @@
+//! `sum_over_ranks`: a sum over all ranks in the middle of a model, for normalizations whose statistics are those of the
+//! global batch. Its gradient is such a sum as well.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::backend::autodiff::Autodiff;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{
+    Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
+    backend_extension,
+};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+
+use crate::{CollectiveError, Error, ProcessGroup, ReduceOp};
+
+thread_local! {
+    static CURRENT: RefCell<Option<RankSums>> = const { RefCell::new(None) };
+}
+
+/// The sum of `x` over all ranks, where a model is trained with
+/// [`sync_batch_norm`](crate::parallel::ParallelOptions::sync_batch_norm); `x` itself elsewhere, so models may call it
+/// unconditionally.
+///
+/// All ranks call it in the same order, with tensors of the same shape. The gradient of `x` is the sum of those that the
+/// ranks have for the result: with gradients of parameters that are averaged over ranks as ever, that is the gradient of
+/// the mean of all losses.
+///
+/// The sum goes through host memory, and whoever calls waits for the other ranks: it is meant for few numbers. Should it
+/// fail, the next [`backward`](crate::parallel::Parallel::backward) says why.
+pub fn sum_over_ranks<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let Some(sums) = CURRENT.with_borrow(Option::clone) else {
+        return x;
+    };
+    let dtype = x.dtype();
+    let wide = match dtype {
+        DType::F32 | DType::F64 => x,
+        _ => x.cast(FloatDType::F32),
+    };
+    let sum = Tensor::<D>::from_dispatch(Dispatch::rank_sum(wide.into_dispatch(), sums));
+    match dtype {
+        DType::F32 | DType::F64 => sum,
+        _ => sum.cast(FloatDType::from(dtype)),
+    }
+}
+
+/// Whether [`sum_over_ranks`] adds anything up on this thread.
+pub fn sums_over_ranks() -> bool {
+    CURRENT.with_borrow(Option::is_some)
+}
+
+/// What [`sum_over_ranks`] sums over from now on, on this thread.
+pub(crate) fn set(sums: Option<RankSums>) {
+    CURRENT.set(sums);
+}
+
+/// The ranks to sum over.
+#[derive(Clone, Debug)]
+pub(crate) struct RankSums {
+    /// Of its own: others travel while a model computes, in another order on each rank.
+    group: ProcessGroup,
+    failure: Arc<Mutex<Option<Error>>>,
+}
+
+impl RankSums {
+    /// Of all ranks of `group`. A collective call.
+    pub(crate) fn over(group: &ProcessGroup) -> Result<Self, Error> {
+        Ok(Self {
+            group: group.split(0, group.rank() as u64)?,
+            failure: Arc::default(),
+        })
+    }
+
+    /// Why a sum failed, if one did.
+    pub(crate) fn failure(&self) -> Result<(), Error> {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.take().map_or(Ok(()), Err)
+    }
+
+    fn add_up(&self, data: &mut TensorData) -> Result<(), Error> {
+        let unreadable = || Error::from(CollectiveError::NoProgress);
+        match data.dtype() {
+            DType::F64 => {
+                let values = data.as_mut_slice::<f64>().map_err(|_| unreadable())?;
+                self.group.all_reduce(values, ReduceOp::Sum)
+            }
+            _ => {
+                let values = data.as_mut_slice::<f32>().map_err(|_| unreadable())?;
+                self.group.all_reduce(values, ReduceOp::Sum)
+            }
+        }
+    }
+
+    /// The sum, or `x` if that fails.
+    fn of<B: Backend>(&self, x: FloatTensor<B>) -> FloatTensor<B>
+    where
+        DispatchTensor: DispatchKindConversion<B>,
+    {
+        let (shape, device) = (x.shape(), x.device());
+        let flat = B::float_reshape(x.clone(), [shape.num_elements()].into());
+        let data = Tensor::<1>::from_primitive::<B>(flat).try_into_data();
+        let sum = data
+            .map_err(|error| Error::Device {
+                reason: error.to_string(),
+            })
+            .and_then(|mut data| self.add_up(&mut data).map(|()| data));
+        match sum {
+            Ok(data) => B::float_reshape(B::float_from_data(data, &device), shape),
+            Err(error) => {
+                let failure = self.failure.lock();
+                failure
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert(error);
+                x
+            }
+        }
+    }
+}
+
+#[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
+pub(super) trait RankSumOp: Backend {
+    /// The sum over all ranks.
+    fn rank_sum(x: FloatTensor<Self>, sums: RankSums) -> FloatTensor<Self>;
+}
+
+impl RankSumOp for Flex {
+    fn rank_sum(x: FloatTensor<Self>, sums: RankSums) -> FloatTensor<Self> {
+        sums.of::<Self>(x)
+    }
+}
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+impl RankSumOp for burn::backend::Cube {
+    fn rank_sum(x: FloatTensor<Self>, sums: RankSums) -> FloatTensor<Self> {
+        sums.of::<Self>(x)
+    }
+}
+
+impl<B: RankSumOp, C: CheckpointStrategy> RankSumOp for Autodiff<B, C> {
+    fn rank_sum(x: FloatTensor<Self>, sums: RankSums) -> FloatTensor<Self> {
+        let (primitive, node) = x.into_parts();
+        let sum = B::rank_sum(primitive, sums.clone());
+        // Compute bound: under gradient checkpointing it is kept, and no rank adds up again in backward.
+        match RankSumBackward
+            .prepare::<C>([node])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prep) => prep.finish(sums, sum),
+            OpsKind::UnTracked(prep) => prep.finish(sum),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct RankSumBackward;
+
+impl<B: RankSumOp> Backward<B, 1> for RankSumBackward {
+    type State = RankSums;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let gradient = B::rank_sum(gradient, ops.state);
+        if let [Some(parent)] = ops.parents {
+            grads.register::<B>(parent.id, gradient);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Sums over ranks in the middle of a model.
+
+use burn::module::{Module, Param};
+use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
+use burn_dist::TransportKind;
+use burn_dist::autograd::{sum_over_ranks, sums_over_ranks};
+use burn_dist::parallel::{Parallel, ParallelOptions, Strategy};
+
+use crate::device;
+use crate::models::{on_ranks, scalar, value_at};
+
+/// `loss = weight · (x + Σ x²)`, where the sum is over all ranks' `weight · input`.
+#[derive(Module, Debug)]
+struct Summing {
+    weight: Param<Tensor<1>>,
+}
+
+impl Summing {
+    fn new() -> Self {
+        let value = Tensor::from_floats([0.5], &device().autodiff());
+        Self {
+            weight: Param::from_tensor(value),
+        }
+    }
+
+    fn loss(&self, input: f32) -> Tensor<1> {
+        let x = self.weight.val() * input;
+        x.clone() + sum_over_ranks(x.square())
+    }
+}
+
+fn options(sync_batch_norm: bool) -> ParallelOptions {
+    ParallelOptions {
+        sync_batch_norm,
+        ..ParallelOptions::from(Strategy::Ddp)
+    }
+}
+
+#[test]
+fn gradients_are_those_of_the_mean_loss() {
+    for size in [1, 2, 3] {
+        let inputs = |rank: usize| 1.0 + rank as f32;
+        let ranks = on_ranks(size, TransportKind::Auto, move |group| {
+            let model = Summing::new();
+            let mut parallel =
+                Parallel::new(model, SgdConfig::new(), options(true), &group).unwrap();
+            let loss = parallel.model().loss(inputs(group.rank()));
+            let value = scalar(&loss);
+            parallel.backward(loss).unwrap();
+            assert!(!sums_over_ranks());
+            parallel.step(0.1).unwrap();
+            (value, value_at(&parallel.valid().unwrap(), "weight")[0])
+        });
+        let all = || (0..size).map(inputs);
+        let squares: f32 = all().map(|input| (0.5 * input).powi(2)).sum();
+        let mean: f32 = all().sum::<f32>() / size as f32;
+        let slope: f32 = mean + all().map(|input| 2.0 * 0.5 * input * input).sum::<f32>();
+        for (rank, (loss, weight)) in ranks.iter().enumerate() {
+            let expected = 0.5 * inputs(rank) + squares;
+            assert!((loss - expected).abs() < 1e-5, "{loss} {expected}");
+            let expected = 0.5 - 0.1 * slope;
+            assert!((weight - expected).abs() < 1e-5, "{weight} {expected}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_added_up_unless_asked_for() {
+    let losses = on_ranks(2, TransportKind::Auto, |group| {
+        let parallel =
+            Parallel::new(Summing::new(), SgdConfig::new(), options(false), &group).unwrap();
+        scalar(&parallel.model().loss(1.0))
+    });
+    assert_eq!(losses, [0.75, 0.75]);
+}
+
+#[test]
+fn a_sum_that_fails_is_told_by_backward() {
+    let errors = on_ranks(2, TransportKind::Auto, |group| {
+        let mut parallel =
+            Parallel::new(Summing::new(), SgdConfig::new(), options(true), &group).unwrap();
+        if group.rank() == 1 {
+            group.abort("no more images");
+            return String::new();
+        }
+        let loss = parallel.model().loss(1.0);
+        parallel.backward(loss).unwrap_err().to_string()
+    });
+    assert!(errors[0].contains("no more images"), "{}", errors[0]);
+}
