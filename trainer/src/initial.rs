@@ -1,7 +1,9 @@
 //! The weights that training starts from, where the configuration names a file of them.
 
+use std::path::Path;
+
 use models::ImageClassifier;
-use models::weights::{Load, PyTorchKeys, WeightsError};
+use models::weights::{KeyMap, Load, PyTorchKeys, WeightsError};
 
 use crate::config::ModelConfig;
 
@@ -35,11 +37,88 @@ pub fn load<M: ImageClassifier + PyTorchKeys>(
     let (Some(file), new_head) = config.weights() else {
         return Ok(model);
     };
-    let keys = model.key_map();
-    let load = match new_head {
-        true => Load::new().without(model.head()),
-        false => Load::new(),
-    };
-    let loaded = load.load(model, file, &keys);
+    let loaded = load_by_any_names(model, file, new_head);
     loaded.map_err(|source| InitialError { new_head, source })
+}
+
+/// By the names of the reference implementation, or those of another whose file it may be. An error is that of the names
+/// of which the file has most.
+fn load_by_any_names<M: ImageClassifier + PyTorchKeys>(
+    model: M,
+    file: &Path,
+    new_head: bool,
+) -> Result<M, WeightsError> {
+    let by = |(keys, head): (KeyMap, &'static str)| {
+        let load = match new_head {
+            true => Load::new().without(head),
+            false => Load::new(),
+        };
+        load.load(model.clone(), file, &keys)
+    };
+    let mut nearest = match by((model.key_map(), model.head())) {
+        Err(error @ WeightsError::Mismatch { .. }) => error,
+        other => return other,
+    };
+    for names in model.other_names() {
+        match by(names) {
+            Err(error) if missing(&error) >= missing(&nearest) => {}
+            Err(error) => nearest = error,
+            loaded => return loaded,
+        }
+    }
+    Err(nearest)
+}
+
+/// How many of the model's tensors the file lacks.
+fn missing(error: &WeightsError) -> usize {
+    match error {
+        WeightsError::Mismatch { mismatches, .. } => mismatches.missing.len(),
+        _ => usize::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+    use models::weights::{save, state_dict};
+    use models::{Vit, VitConfig};
+
+    use super::*;
+
+    fn vit(classes: usize) -> Vit {
+        let vit = VitConfig::new(12, 2, 3, classes)
+            .with_height(16)
+            .with_width(16);
+        vit.init(&Device::flex()).unwrap()
+    }
+
+    fn values(vit: &Vit) -> Vec<f32> {
+        let mut tensors = state_dict(vit, &vit.key_map()).unwrap();
+        let embedding = tensors.remove("patch_embed.proj.weight").unwrap();
+        embedding.try_to_vec().unwrap()
+    }
+
+    #[test]
+    fn vision_transformers_come_from_timm_and_from_torchvision() {
+        let folder = tempfile::tempdir().unwrap();
+        let saved = vit(5);
+        for (name, keys) in [
+            ("timm", saved.key_map()),
+            ("torchvision", KeyMap::torchvision_vit()),
+        ] {
+            let file = folder.path().join(format!("{name}.safetensors"));
+            save(&saved, &file, &keys).unwrap();
+            let loaded = load_by_any_names(vit(5), &file, false).unwrap();
+            assert_eq!(values(&loaded), values(&saved), "{name}");
+            let loaded = load_by_any_names(vit(7), &file, true).unwrap();
+            assert_eq!(values(&loaded), values(&saved), "{name}");
+            let Err(WeightsError::Mismatch { mismatches, .. }) =
+                load_by_any_names(vit(7), &file, false)
+            else {
+                panic!("{name}: another number of classes");
+            };
+            assert!(mismatches.missing.is_empty(), "{name}: {mismatches}");
+            assert_eq!(mismatches.misshapen.len(), 2, "{name}: {mismatches}");
+        }
+    }
 }

@@ -10,6 +10,11 @@ pub trait PyTorchKeys {
 
     /// Name, there, of the last layer: the one that depends on the number of classes.
     fn head(&self) -> &'static str;
+
+    /// Names and last layer in the state dicts of other implementations, if there are some.
+    fn other_names(&self) -> Vec<(KeyMap, &'static str)> {
+        Vec::new()
+    }
 }
 
 /// `conv1`, `conv2`, `fc1`, `fc2`, as in the MNIST example of PyTorch.
@@ -75,8 +80,8 @@ impl PyTorchKeys for ResNet {
     }
 }
 
-/// Our names, as in timm's `VisionTransformer` with `global_pool="token"` or `"avg"`. For
-/// torchvision's see [`KeyMap::torchvision_vit`].
+/// Our names, as in timm's `VisionTransformer` with `global_pool="token"` or `"avg"`; or
+/// torchvision's, [`KeyMap::torchvision_vit`].
 impl PyTorchKeys for Vit {
     fn key_map(&self) -> KeyMap {
         KeyMap::same()
@@ -84,6 +89,10 @@ impl PyTorchKeys for Vit {
 
     fn head(&self) -> &'static str {
         "head"
+    }
+
+    fn other_names(&self) -> Vec<(KeyMap, &'static str)> {
+        vec![(KeyMap::torchvision_vit(), "heads.head")]
     }
 }
 
