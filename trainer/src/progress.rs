@@ -61,6 +61,9 @@ impl Task {
     }
 }
 
+/// Earlier bests that are remembered: so many in a row would have to fail to be written for one to be lost.
+const MOST_BESTS: usize = 32;
+
 /// How far a run is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
@@ -82,6 +85,10 @@ pub struct Progress {
     pub evaluation: Option<Evaluation>,
     /// The best evaluation so far, and the step after which it was.
     pub best: Option<(u64, f64)>,
+    /// The steps of those that were the best before it, the last first. Their checkpoints stand in for that of the
+    /// best where it could not be written.
+    #[serde(default)]
+    pub earlier_bests: Vec<u64>,
     /// The number that it is the best by; not known of earlier versions' checkpoints.
     #[serde(default)]
     pub best_by: Option<MonitorName>,
@@ -102,9 +109,24 @@ impl Progress {
             train_seconds: 0.0,
             evaluation: None,
             best: None,
+            earlier_bests: Vec::new(),
             best_by: None,
             watch: Watch::default(),
         }
+    }
+
+    /// Notes that the evaluation after the last step is the best.
+    pub fn set_best(&mut self, value: f64) {
+        if let Some((before, _)) = self.best.replace((self.steps, value)) {
+            self.earlier_bests.insert(0, before);
+            self.earlier_bests.truncate(MOST_BESTS);
+        }
+    }
+
+    /// The steps of the best evaluations, the best first.
+    pub fn best_steps(&self) -> impl Iterator<Item = u64> {
+        let best = self.best.map(|(step, _)| step);
+        best.into_iter().chain(self.earlier_bests.iter().copied())
     }
 }
 
