@@ -490,6 +490,8 @@ fn what_does_not_belong_together_is_refused() {
         ("train.batch_size=24", "train.batch_size = 12"),
         ("train.seed=5", "train.seed = 1"),
         ("data.train_samples=120", "number of training images = 240"),
+        ("data.mean=[0.25]", "written with data.mean = [0.1216"),
+        ("data.std=[0.5]", "written with data.std = [0.2544"),
         ("model.hidden=17", "cannot restore"),
         ("optimizer.name=sgd", "another optimizer"),
     ] {
