@@ -106,9 +106,50 @@ fn what_is_no_trained_model_is_named() {
         nothing(&[command, path], 1, &["manifest.json is damaged"]);
     }
     let run = trained(&["train.epochs=1"]);
-    then(&run, &["eval", "RUN", "--set", "model.hidden=17"])
-        .assert_code(1)
-        .assert_stderr(&["cannot restore `fc1.weight`"]);
+    let folder = run.path("run");
+    let other = std::fs::read_to_string(folder.join("config.toml")).unwrap();
+    let other = other.replace("hidden = 16", "hidden = 17");
+    std::fs::write(folder.join("other.toml"), other).unwrap();
+    let other = folder.join("other.toml").to_str().unwrap().to_owned();
+    let vit = "[model]\nname = \"vit\"\npatch = 5\n[optimizer]\nname = \"sgd\"\nlr = 0.1\n";
+    std::fs::write(folder.join("vit.toml"), vit).unwrap();
+    let vit = folder.join("vit.toml").to_str().unwrap().to_owned();
+    let image = picture(&folder, "image.png", 28);
+    for command in [
+        &["eval", "RUN", "--nproc", "2"][..],
+        &["export", "RUN"],
+        &["predict", "RUN", image.to_str().unwrap()],
+    ] {
+        let misfit = |more: &[&str], words: &[&str]| {
+            let finished = then(&run, &[command, more].concat());
+            finished
+                .assert_code(2)
+                .assert_stderr(&["wrong configuration"])
+                .assert_stderr(words)
+                .assert_no_files(&[]);
+            let told = finished.stderr.matches(words[0]).count();
+            assert_eq!(told, 1, "{}", finished.stderr);
+        };
+        misfit(
+            &["--set", "model.hidden=17", "--set", "train.epochs=9"],
+            &["cannot restore `fc1.", "of --set model.hidden=17"],
+        );
+        misfit(
+            &["--config", &other],
+            &["cannot restore `fc1.", "other.toml", "name = \"cnn\""],
+        );
+        misfit(
+            &["--set", "data.mean=[0.1, 0.2]"],
+            &[
+                "the number of channels is 1",
+                "of --set data.mean=[0.1, 0.2]",
+            ],
+        );
+        misfit(
+            &["--config", &vit],
+            &["patches of 5×5", "line 3, column 9 of"],
+        );
+    }
     then(&run, &["eval", "RUN", "--set", "model.hiden=17"])
         .assert_code(2)
         .assert_stderr(&["did you mean `hidden`?"]);

@@ -19,7 +19,7 @@ use crate::config::{Config, ConfigError, Loaded};
 use crate::error::TrainError;
 use crate::resume::FOLDER;
 use crate::run_dir::{self, CONFIG_FILE};
-use crate::{compute, progress};
+use crate::{compute, misfit, progress};
 
 pub use export::Format;
 pub use prediction::Guess;
@@ -38,8 +38,8 @@ pub enum Which {
 /// A checkpoint and the configuration of its run.
 #[derive(Clone, Debug)]
 pub struct Trained {
-    /// The configuration.
-    pub config: Config,
+    /// The configuration, and where each of its keys stands.
+    pub loaded: Loaded,
     /// Folder of the checkpoint.
     pub checkpoint: PathBuf,
     /// Optimizer steps that were done.
@@ -130,7 +130,7 @@ impl Trained {
         };
         Ok(Self {
             step: Manifest::read(&checkpoint)?.step,
-            config: loaded.config,
+            loaded,
             checkpoint,
             run_dir,
             notes,
@@ -148,10 +148,21 @@ impl Trained {
         device: &Device,
         then: impl WithTrained<Output = T>,
     ) -> Result<T, TrainError> {
-        compute::choose_kernels(&self.config, device)?;
+        let config = self.config();
+        compute::choose_kernels(config, device)?;
         let source = self.source(data)?;
         let load = Load { source, then };
-        crate::model::build(&self.config.model, data, device, load)?
+        crate::model::build(&config.model, data, device, load)
+            .map_err(|error| misfit::of_model(&self.loaded, &error))?
+    }
+
+    fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// `error` with the place of the key that is to blame.
+    fn locate(&self, error: TrainError) -> TrainError {
+        misfit::of_checkpoint(&self.loaded, error)
     }
 
     /// The parameters of the checkpoint, for the classes of `data`.
