@@ -9,6 +9,7 @@ mod eval;
 mod export;
 mod failure;
 mod lr_find;
+mod output;
 mod predict;
 mod preview;
 mod ranks;
