@@ -178,6 +178,41 @@ fn a_file_that_cannot_be_written_is_told_before_the_work_begins() {
     }
 }
 
+#[test]
+fn a_result_that_nobody_gets_is_a_failure() {
+    let run = trained(&["train.epochs=1"]);
+    let run_dir = run.path("run");
+    let (run_dir, image) = (
+        run_dir.to_str().unwrap(),
+        picture(&run_dir, "image.png", 28),
+    );
+    for args in [
+        &["check"][..],
+        &["configs"],
+        &["--dry-run"],
+        &["completions", "bash"],
+        &["eval", run_dir],
+        &["eval", run_dir, "--nproc", "2"],
+        &["predict", run_dir, image.to_str().unwrap()],
+        &["report", run_dir],
+    ] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let failed = Trial::new(args).to(full).run();
+        failed
+            .assert_code(1)
+            .assert_stderr(&["error: cannot write to standard output: No space left"]);
+        // Who reads the beginning alone has what was wanted.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let silent = Trial::new(args).to(writer).run();
+        silent.assert_code(0);
+        assert_eq!(silent.stderr, "", "{args:?}");
+    }
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let trained = Trial::tiny(&[], &[]).to(full).run();
+    trained.assert_code(0);
+}
+
 /// Draws something that is a picture, not a digit.
 fn picture(folder: &Path, name: &str, side: u32) -> PathBuf {
     let path = folder.join(name);
