@@ -95,7 +95,7 @@ impl Checkpoints {
             state,
             meta: serde_json::to_value(meta).unwrap_or_default(),
             keep: usize::try_from(self.config.keep).unwrap_or(usize::MAX),
-            best: progress.best.map(|(step, _)| step),
+            best: progress.best_steps().collect(),
         };
         let before = self.writer.submit(job);
         self.note(before);

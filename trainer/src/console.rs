@@ -1,7 +1,8 @@
 //! What a run tells the person who started it: a progress bar on a terminal, plain lines
 //! elsewhere, and a line for every epoch. Rank 0 speaks; the others have a silent console.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -140,9 +141,28 @@ impl Console {
     }
 }
 
-/// Writes a line to standard output. Nobody reading it any more is no reason to stop.
+/// Why the first line that did not get to standard output did not.
+static UNSAID: OnceLock<String> = OnceLock::new();
+
+/// Writes a line to standard output. Nobody reading it any more is no reason to stop; for whom it matters that it was
+/// written, [`unsaid`] tells.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    if let Err(error) = writeln!(io::stdout(), "{text}") {
+        not_said(&error);
+    }
+}
+
+/// Takes note that something could not be written to standard output.
+pub(crate) fn not_said(error: &io::Error) {
+    // Who closes a pipe has read enough.
+    if error.kind() != ErrorKind::BrokenPipe {
+        let _ = UNSAID.set(error.to_string());
+    }
+}
+
+/// Why not all that was said got to standard output, if it did not, though somebody wants it.
+pub fn unsaid() -> Option<&'static str> {
+    UNSAID.get().map(String::as_str)
 }
 
 /// Writes a line to standard error, with no more concern for readers than [`say`], and to the log of the run.

@@ -25,6 +25,7 @@ pub mod environment;
 mod error;
 pub mod evaluate;
 pub mod evaluation_details;
+mod free_memory;
 mod group;
 mod initial;
 mod limits;

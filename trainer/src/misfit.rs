@@ -48,6 +48,18 @@ pub(crate) fn of_model(loaded: &Loaded, error: &ModelError) -> TrainError {
     TrainError::Misfit(loaded.blame(&keys, error))
 }
 
+/// The same where a model is to be filled from a checkpoint that need not be of this configuration: what does not fit
+/// is most likely what `--set` says of the model.
+pub(crate) fn of_checkpoint(loaded: &Loaded, error: TrainError) -> TrainError {
+    match &error {
+        TrainError::Parallel(restore @ ParallelError::Restore { .. }) => {
+            let set = loaded.last_set("model").unwrap_or("model.name");
+            TrainError::Misfit(loaded.blame(&[set, "model.name"], restore))
+        }
+        _ => locate(loaded, error),
+    }
+}
+
 /// The keys that may be to blame for data that cannot be used, the likeliest first. Files that are
 /// damaged, and folders that no key names, are not the configuration's fault.
 fn data_keys(loaded: &Loaded, error: &DatasetError) -> Option<&'static [&'static str]> {

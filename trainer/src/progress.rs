@@ -11,7 +11,7 @@ use crate::error::TrainError;
 use crate::evaluate::Evaluation;
 
 /// What a run learns from; two runs that differ in it cannot continue each other.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// Name of the data set.
     pub data: String,
@@ -24,6 +24,9 @@ pub struct Task {
     /// Their names; not known of earlier versions' checkpoints.
     #[serde(default)]
     pub class_names: Option<ClassNames>,
+    /// What images are normalised by, the means and the deviations; not known of earlier versions' checkpoints.
+    #[serde(default)]
+    pub normalization: Option<[Vec<f32>; 2]>,
     /// Images per step over all ranks.
     pub global_batch: usize,
     /// Seed of the run.
@@ -31,35 +34,36 @@ pub struct Task {
 }
 
 impl Task {
-    /// The first thing in which two tasks differ: its name and both values.
+    /// The first thing in which two tasks differ, as far as both know it: its name and both values.
     fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
-        let pairs = [
-            ("data.name", self.data.clone(), other.data.clone()),
-            (
-                "number of training images",
-                self.train_samples.to_string(),
-                other.train_samples.to_string(),
-            ),
-            (
-                "number of test images",
-                self.test_samples.to_string(),
-                other.test_samples.to_string(),
-            ),
-            (
-                "number of classes",
-                self.classes.to_string(),
-                other.classes.to_string(),
-            ),
-            (
-                "train.batch_size",
-                self.global_batch.to_string(),
-                other.global_batch.to_string(),
-            ),
-            ("train.seed", self.seed.to_string(), other.seed.to_string()),
-        ];
-        pairs.into_iter().find(|(_, own, other)| own != other)
+        let mut pairs = self.said().into_iter().zip(other.said());
+        pairs.find_map(|((name, own), (_, other))| {
+            let both = own.zip(other).filter(|(own, other)| own != other);
+            both.map(|(own, other)| (name, own, other))
+        })
+    }
+
+    fn said(&self) -> [(&'static str, Option<String>); 8] {
+        let normalization = |index: usize| {
+            let numbers = &self.normalization.as_ref()?[index];
+            Some(format!("{numbers:?}"))
+        };
+        let number = |number: usize| Some(number.to_string());
+        [
+            ("data.name", Some(self.data.clone())),
+            ("number of training images", number(self.train_samples)),
+            ("number of test images", number(self.test_samples)),
+            ("number of classes", number(self.classes)),
+            ("train.batch_size", number(self.global_batch)),
+            ("train.seed", Some(self.seed.to_string())),
+            ("data.mean", normalization(0)),
+            ("data.std", normalization(1)),
+        ]
     }
 }
+
+/// Earlier bests that are remembered: so many in a row would have to fail to be written for one to be lost.
+const MOST_BESTS: usize = 32;
 
 /// How far a run is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,6 +86,10 @@ pub struct Progress {
     pub evaluation: Option<Evaluation>,
     /// The best evaluation so far, and the step after which it was.
     pub best: Option<(u64, f64)>,
+    /// The steps of those that were the best before it, the last first. Their checkpoints stand in for that of the
+    /// best where it could not be written.
+    #[serde(default)]
+    pub earlier_bests: Vec<u64>,
     /// The number that it is the best by; not known of earlier versions' checkpoints.
     #[serde(default)]
     pub best_by: Option<MonitorName>,
@@ -102,9 +110,24 @@ impl Progress {
             train_seconds: 0.0,
             evaluation: None,
             best: None,
+            earlier_bests: Vec::new(),
             best_by: None,
             watch: Watch::default(),
         }
+    }
+
+    /// Notes that the evaluation after the last step is the best.
+    pub fn set_best(&mut self, value: f64) {
+        if let Some((before, _)) = self.best.replace((self.steps, value)) {
+            self.earlier_bests.insert(0, before);
+            self.earlier_bests.truncate(MOST_BESTS);
+        }
+    }
+
+    /// The steps of the best evaluations, the best first.
+    pub fn best_steps(&self) -> impl Iterator<Item = u64> {
+        let best = self.best.map(|(step, _)| step);
+        best.into_iter().chain(self.earlier_bests.iter().copied())
     }
 }
 
@@ -165,27 +188,94 @@ fn compare_classes(trained: &ClassNames, data: &ClassNames) -> Result<(), TrainE
 mod tests {
     use super::*;
 
-    #[test]
-    fn tasks_that_differ_are_told_apart() {
-        let task = Task {
+    fn task() -> Task {
+        Task {
             data: "mnist".into(),
             train_samples: 10,
             test_samples: 5,
-            classes: 10,
-            class_names: None,
+            classes: 2,
+            class_names: Some(ClassNames::of(&names(["cat", "dog"]))),
+            normalization: Some([vec![0.5, 0.1], vec![0.25, 0.2]]),
             global_batch: 4,
             seed: 1,
-        };
+        }
+    }
+
+    fn names(names: [&str; 2]) -> Vec<String> {
+        names.map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn tasks_that_differ_are_told_apart() {
+        let (task, mut batch, mut std) = (task(), task(), task());
         assert_eq!(task.difference(&task), None);
-        let other = Task {
-            global_batch: 8,
-            ..task.clone()
-        };
-        let (what, own, found) = task.difference(&other).unwrap();
+        batch.global_batch = 8;
+        let expected = ("train.batch_size", "4".to_owned(), "8".to_owned());
+        assert_eq!(task.difference(&batch), Some(expected));
+        std.normalization = Some([vec![0.5, 0.1], vec![0.25, 0.3]]);
+        let (what, own, found) = task.difference(&std).unwrap();
         assert_eq!(
             (what, own.as_str(), found.as_str()),
-            ("train.batch_size", "4", "8")
+            ("data.std", "[0.25, 0.2]", "[0.25, 0.3]")
         );
+    }
+
+    fn manifest(meta: serde_json::Value) -> Manifest {
+        let manifest = serde_json::json!({
+            "version": 1, "step": 7, "world_size": 1, "files": [], "meta": meta,
+        });
+        serde_json::from_value(manifest).unwrap()
+    }
+
+    /// Checkpoints of earlier versions continue, and their models are used: what they do not know is not compared.
+    #[test]
+    fn what_an_older_checkpoint_does_not_know_is_no_difference() {
+        let meta = Meta {
+            progress: Progress::start(),
+            task: task(),
+        };
+        let mut meta = serde_json::to_value(&meta).unwrap();
+        let task = task();
+        let others = names(["dog", "cat"]);
+        let renamed = Task {
+            class_names: Some(ClassNames::of(&others)),
+            ..task.clone()
+        };
+        let new = manifest(meta.clone());
+        Meta::of(&new, &task).unwrap();
+        check_classes(&new, &names(["cat", "dog"])).unwrap();
+        for error in [
+            Meta::of(&new, &renamed).unwrap_err(),
+            check_classes(&new, &others).unwrap_err(),
+        ] {
+            assert!(matches!(error, TrainError::OtherClasses(_)), "{error}");
+        }
+        for (part, keys) in [
+            ("task", &["class_names", "normalization"][..]),
+            ("progress", &["earlier_bests", "best_by"]),
+        ] {
+            let part = meta[part].as_object_mut().unwrap();
+            part.retain(|key, _| !keys.contains(&key.as_str()));
+        }
+        let old = manifest(meta);
+        let read = Meta::of(&old, &renamed).unwrap();
+        assert_eq!(
+            (read.task.class_names, read.task.normalization),
+            (None, None)
+        );
+        check_classes(&old, &others).unwrap();
+    }
+
+    #[test]
+    fn earlier_bests_are_remembered_but_not_without_end() {
+        let mut progress = Progress::start();
+        assert_eq!(progress.best_steps().count(), 0);
+        for step in 1..=100 {
+            progress.steps = step;
+            progress.set_best(0.5);
+        }
+        let steps: Vec<u64> = progress.best_steps().collect();
+        assert_eq!(steps, (68..=100).rev().collect::<Vec<u64>>());
     }
 
     #[test]

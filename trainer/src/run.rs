@@ -258,10 +258,9 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
     let (rank, size) = (world.rank(), world.size());
     let seed = config.train.seed;
     let mut splits = data::open(&config.data, seed)?;
-    let mut augment = config.data.augment.clone();
+    let augment = augment(config);
     if let Some(batches) = config.train.overfit_batches {
         splits = splits.overfit(batches.saturating_mul(batching.global));
-        augment = Augment::default();
     }
     let train_sampler = TrainSampler::new(
         splits.train.len(),
@@ -287,6 +286,14 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
         train_sampler,
         eval_sampler,
     })
+}
+
+/// What happens to training images.
+fn augment(config: &Config) -> Augment {
+    match config.train.overfit_batches {
+        Some(_) => Augment::default(),
+        None => config.data.augment.clone(),
+    }
 }
 
 /// What a run would be, found out without training.
@@ -328,6 +335,15 @@ fn try_plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
         size,
         config.train.seed,
     )?;
+    if config.data.on_device == Some(true) {
+        let loader = Loader::new(splits.train.clone())?;
+        if !loader
+            .augment(augment(config), config.train.seed)
+            .only_moves()
+        {
+            return Err(TrainError::DataOnDevice);
+        }
+    }
     // Only counted, and that works everywhere.
     let device = Device::flex().autodiff();
     let states = model::build(&config.model, splits.train.as_ref(), &device, Count(config))

@@ -374,6 +374,6 @@ fn what_is_no_run_is_named() {
     .unwrap();
     let finished = report(&[empty, "--out", "no/such/folder.html"]);
     finished
-        .assert_code(1)
+        .assert_code(2)
         .assert_stderr(&["cannot write no/such/folder.html", "--out"]);
 }

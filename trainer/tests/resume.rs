@@ -490,6 +490,8 @@ fn what_does_not_belong_together_is_refused() {
         ("train.batch_size=24", "train.batch_size = 12"),
         ("train.seed=5", "train.seed = 1"),
         ("data.train_samples=120", "number of training images = 240"),
+        ("data.mean=[0.25]", "written with data.mean = [0.1216"),
+        ("data.std=[0.5]", "written with data.std = [0.2544"),
         ("model.hidden=17", "cannot restore"),
         ("optimizer.name=sgd", "another optimizer"),
     ] {
@@ -560,6 +562,33 @@ fn checkpoints_that_cannot_be_written_do_not_end_the_run() {
     let finished = run.finish(1, &[]);
     finished.assert_stderr(&["a checkpoint was not written, the run goes on"]);
     assert!(run.dir().join("checkpoints/step-0000000018").is_dir());
+}
+
+#[test]
+fn the_best_stays_until_a_better_one_is_written() {
+    let run = Run::new(&[
+        "checkpoint.every_steps=5",
+        "checkpoint.keep=1",
+        "checkpoint.monitor=loss",
+    ]);
+    // Each of the later evaluations is better, and none of them can be saved.
+    let folder = run.dir().join("checkpoints");
+    fs::create_dir_all(&folder).unwrap();
+    for step in [40, 60] {
+        fs::write(folder.join(format!("step-{step:010}")), "a file").unwrap();
+    }
+    run.trial(2, &[]).run().assert_code(1).assert_nobody_left();
+    let metrics = run.metrics();
+    let evaluations = metrics.iter().filter(|line| line["kind"] == "eval");
+    let losses: Vec<f64> = evaluations
+        .map(|line| line["loss"].as_f64().unwrap())
+        .collect();
+    assert!(losses[1] < losses[0] && losses.len() == 3, "{losses:?}");
+    let is_whole = |step: u64| folder.join(format!("step-{step:010}")).is_dir();
+    assert!(is_whole(20) && is_whole(55), "{:?}", run.checkpoint_names());
+    let best = Trial::new(&["eval", run.dir().to_str().unwrap()]).run();
+    best.assert_code(0);
+    assert!(best.stdout.contains("step 20"), "{}", best.stdout);
 }
 
 #[test]

@@ -106,6 +106,6 @@ fn a_preview_says_what_is_wrong() {
     let mut args = vec!["preview", "--out", out];
     settings.iter().for_each(|set| args.extend(["--set", *set]));
     let finished = Trial::new(&args).run();
-    finished.assert_code(1);
+    finished.assert_code(2);
     assert!(finished.stderr.contains("--out"), "{}", finished.stderr);
 }

@@ -11,6 +11,8 @@ use super::{CheckpointError, Manifest};
 const PREFIX: &str = "step-";
 /// Begin of the names of folders that are being written.
 const HIDDEN: &str = ".writing-";
+/// What comes after that in the names of those that are being removed.
+const REMOVED: &str = "removed-";
 /// Begin of the names of checkpoints that a run has gone back behind.
 const ABANDONED: &str = "abandoned-";
 
@@ -69,39 +71,54 @@ pub(super) fn of_step(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("{PREFIX}{step:010}"))
 }
 
+/// One writing of a checkpoint: its step, and which of those of this step it is, from 0. Later ones are greater.
+pub(super) type Writing = (u64, u32);
+
 /// The folder in which the ranks of one attempt write a checkpoint.
-pub(super) fn hidden(folder: &Path, attempt: &str, step: u64) -> PathBuf {
-    folder.join(format!("{HIDDEN}{attempt}-{step:010}"))
+pub(super) fn hidden(folder: &Path, attempt: &str, (step, round): Writing) -> PathBuf {
+    folder.join(format!("{HIDDEN}{attempt}-{step:010}-{round}"))
 }
 
-/// Removes all that earlier attempts left unfinished.
-pub(super) fn remove_unfinished(folder: &Path) -> Result<(), CheckpointError> {
+/// Removes all that earlier attempts left unfinished. Gives what cannot be removed, which is in nobody's way.
+pub(super) fn remove_unfinished(folder: &Path) -> Result<Vec<CheckpointError>, CheckpointError> {
     remove_hidden(folder, |_| true)
 }
 
-/// Removes what this attempt began before `step` and could not finish: another rank may have
-/// written its share of it when rank 0 had given it up.
+/// Removes what this attempt began before `writing` and could not finish: another rank may have
+/// written its share of it when rank 0 had given it up. So it does with what was to be removed before and could not
+/// be. Gives what still cannot.
 pub(super) fn remove_failed(
     folder: &Path,
     attempt: &str,
-    step: u64,
-) -> Result<(), CheckpointError> {
-    let begun = |name: &str| name.strip_prefix(attempt)?.strip_prefix('-')?.parse().ok();
+    writing: Writing,
+) -> Result<Vec<CheckpointError>, CheckpointError> {
+    let begun = |name: &str| -> Option<Writing> {
+        let (step, round) = name
+            .strip_prefix(attempt)?
+            .strip_prefix('-')?
+            .split_once('-')?;
+        Some((step.parse().ok()?, round.parse().ok()?))
+    };
     remove_hidden(folder, |name| {
-        begun(name).is_some_and(|begun: u64| begun < step)
+        name.starts_with(REMOVED) || begun(name).is_some_and(|begun| begun < writing)
     })
 }
 
 /// Removes the folders that are being written and whose name, without what marks them as such, is
-/// one that is `meant`.
-fn remove_hidden(folder: &Path, meant: impl Fn(&str) -> bool) -> Result<(), CheckpointError> {
+/// one that is `meant`. Gives what cannot be removed: on NFS a folder stays while somebody has a file of it open.
+fn remove_hidden(
+    folder: &Path,
+    meant: impl Fn(&str) -> bool,
+) -> Result<Vec<CheckpointError>, CheckpointError> {
+    let mut left = Vec::new();
     for name in names(folder)? {
         if name.strip_prefix(HIDDEN).is_some_and(&meant) {
             let path = folder.join(name);
-            fs::remove_dir_all(&path).map_err(CheckpointError::io("remove", &path))?;
+            let removed = fs::remove_dir_all(&path);
+            left.extend(removed.map_err(CheckpointError::io("remove", &path)).err());
         }
     }
-    Ok(())
+    Ok(left)
 }
 
 /// Takes the checkpoints of steps after `step` out of sight, for a run that goes back to that step:
@@ -113,7 +130,7 @@ fn remove_hidden(folder: &Path, meant: impl Fn(&str) -> bool) -> Result<(), Chec
 pub fn set_aside(folder: &Path, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
     let mut aside = Vec::new();
     for found in list(folder)?.into_iter().filter(|found| found.step > step) {
-        let path = free_name(folder, found.step);
+        let path = free_name(folder, ABANDONED, found.step);
         fs::rename(&found.path, &path).map_err(CheckpointError::io("rename", &found.path))?;
         aside.push(path);
     }
@@ -131,7 +148,7 @@ pub(super) fn publish(folder: &Path, hidden: &Path, step: u64) -> Result<(), Che
     let renamed = CheckpointError::io("rename", hidden);
     let old = match path.is_dir() {
         false => fs::rename(hidden, &path).map(|()| None),
-        true => replace(hidden, &path, free_name(folder, step)).map(Some),
+        true => replace(hidden, &path, free_name(folder, ABANDONED, step)).map(Some),
     };
     let old = old.map_err(renamed)?;
     sync(folder)?;
@@ -152,9 +169,9 @@ fn replace(hidden: &Path, path: &Path, aside: PathBuf) -> std::io::Result<PathBu
     Ok(aside)
 }
 
-/// A path that nothing has yet, for a checkpoint that is set aside.
-fn free_name(folder: &Path, step: u64) -> PathBuf {
-    let stem = format!("{ABANDONED}{step:010}");
+/// A path that nothing has yet, for a checkpoint that is set aside or removed.
+fn free_name(folder: &Path, prefix: &str, step: u64) -> PathBuf {
+    let stem = format!("{prefix}{step:010}");
     let mut path = folder.join(&stem);
     let mut number = 2;
     while path.symlink_metadata().is_ok() {
@@ -165,27 +182,35 @@ fn free_name(folder: &Path, step: u64) -> PathBuf {
 }
 
 /// Removes all but the newest `keep` of the checkpoints up to the one of step `written`, and the one
-/// of step `best`. Later ones are of a future that the run has gone back behind: they neither count
-/// nor go.
+/// of the first of the steps `best` of which there is one. Later ones are of a future that the run has gone back
+/// behind: they neither count nor go.
+///
+/// # Errors
+/// The first of what was in the way. All that can be removed is.
 pub(super) fn prune(
     folder: &Path,
     written: u64,
     keep: usize,
-    best: Option<u64>,
+    best: &[u64],
 ) -> Result<(), CheckpointError> {
     let mut found = list(folder)?;
     found.retain(|found| found.step <= written);
+    let best = best.iter().find(|step| of_step(folder, **step).is_dir());
     let old = found.len().saturating_sub(keep.max(1));
+    let mut result = Ok(());
     for found in found.into_iter().take(old) {
-        if found.step != written && Some(found.step) != best {
-            let path = &found.path;
-            // Under its name it would be incomplete while it is being removed.
-            let hidden = path.with_file_name(format!("{HIDDEN}removed-{:010}", found.step));
-            fs::rename(path, &hidden).map_err(CheckpointError::io("rename", path))?;
-            fs::remove_dir_all(&hidden).map_err(CheckpointError::io("remove", &hidden))?;
+        if found.step != written && Some(&found.step) != best {
+            result = result.and(remove(folder, &found));
         }
     }
-    Ok(())
+    result
+}
+
+fn remove(folder: &Path, Found { step, path }: &Found) -> Result<(), CheckpointError> {
+    // Under its name it would be incomplete while it is being removed. One of the same step may be there still.
+    let hidden = free_name(folder, &format!("{HIDDEN}{REMOVED}"), *step);
+    fs::rename(path, &hidden).map_err(CheckpointError::io("rename", path))?;
+    fs::remove_dir_all(&hidden).map_err(CheckpointError::io("remove", &hidden))
 }
 
 /// Writes a file and waits until it is on disk.
@@ -226,7 +251,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         for content in ["first", "second"] {
-            let hidden = hidden(folder, "attempt", 7);
+            let hidden = hidden(folder, "attempt", (7, 0));
             fs::create_dir(&hidden).unwrap();
             fs::write(hidden.join("file"), content).unwrap();
             publish(folder, &hidden, 7).unwrap();
@@ -240,10 +265,64 @@ mod tests {
     fn one_that_cannot_be_exchanged_is_set_aside_first() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        let (path, aside) = (of_step(folder, 7), free_name(folder, 7));
+        let (path, aside) = (of_step(folder, 7), free_name(folder, ABANDONED, 7));
         fs::create_dir(&path).unwrap();
         // Nothing to put there: what was there is not lost.
         assert!(replace(&folder.join("missing"), &path, aside.clone()).is_err());
         assert!(aside.is_dir());
+    }
+    /// A file instead of a folder stands for what cannot be removed.
+    #[test]
+    fn what_cannot_be_removed_is_in_nobodys_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let path = |name: &str| folder.join(format!("{HIDDEN}{name}"));
+        let left = |name: &str| path(name).symlink_metadata().is_ok();
+        for stuck in ["a-0000000003-0", "removed-0000000001"] {
+            fs::write(path(stuck), "").unwrap();
+        }
+        for empty in [
+            "a-0000000003-1",
+            "a-0000000003-2",
+            "a-0000000004-0",
+            "b-0000000001-0",
+        ] {
+            fs::create_dir(path(empty)).unwrap();
+        }
+        assert_eq!(remove_failed(folder, "a", (3, 2)).unwrap().len(), 2);
+        assert!(!left("a-0000000003-1"));
+        assert!(left("a-0000000003-2") && left("a-0000000004-0") && left("b-0000000001-0"));
+        for step in 1..=3 {
+            fs::create_dir(of_step(folder, step)).unwrap();
+        }
+        prune(folder, 3, 1, &[]).unwrap();
+        assert_eq!(list(folder).unwrap().len(), 1);
+        assert_eq!(remove_unfinished(folder).unwrap().len(), 2);
+        assert_eq!(names(folder).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn the_best_stays_until_a_better_one_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let steps = || -> Vec<u64> {
+            list(folder)
+                .unwrap()
+                .iter()
+                .map(|found| found.step)
+                .collect()
+        };
+        for step in [1, 2, 4] {
+            fs::create_dir(of_step(folder, step)).unwrap();
+        }
+        // What lies there instead of the best is none.
+        fs::write(of_step(folder, 3), "").unwrap();
+        prune(folder, 2, 1, &[3, 1]).unwrap();
+        assert_eq!(steps(), [1, 2, 3, 4]);
+        prune(folder, 4, 2, &[3, 1]).unwrap();
+        assert_eq!(steps(), [1, 3, 4]);
+        fs::create_dir(of_step(folder, 5)).unwrap();
+        prune(folder, 5, 1, &[5, 3, 1]).unwrap_err();
+        assert_eq!(steps(), [5]);
     }
 }

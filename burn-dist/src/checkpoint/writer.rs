@@ -1,5 +1,6 @@
 //! Writes checkpoints in a thread of its own, while training goes on.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::folder::Writing;
 use super::manifest::{FileEntry, Manifest};
 use super::{CheckpointError, folder, shard};
 use crate::ProcessGroup;
@@ -37,7 +39,8 @@ const MARGIN: Duration = Duration::from_secs(60);
 
 /// A checkpoint that is to be written.
 pub struct Job {
-    /// Steps that were done.
+    /// Steps that were done. Of two jobs in a row with the same number, the second replaces what the first has
+    /// written.
     pub step: u64,
     /// This rank's share of the state.
     pub state: StateShare,
@@ -46,8 +49,9 @@ pub struct Job {
     /// How many of the newest checkpoints are kept, this one among them. Those of later steps, which
     /// a run finds that went back, are not counted, and kept.
     pub keep: usize,
-    /// The step of one that is kept beside them.
-    pub best: Option<u64>,
+    /// Steps of the best ones, the best first: the first of them of which there is a checkpoint is kept beside
+    /// those. So the best so far stays until a better one is whole.
+    pub best: Vec<u64>,
 }
 
 /// A checkpoint that was written.
@@ -82,7 +86,7 @@ pub struct Writer {
 
 impl Writer {
     /// Starts writing into `folder`, which all ranks of `group` see. What earlier attempts left
-    /// unfinished there is removed. A collective call.
+    /// unfinished there is removed; of what cannot be, a warning is given. A collective call.
     ///
     /// A rank that does not write its share within `timeout` makes the checkpoint fail, and only
     /// that. So does a state with a number that is none: it is refused, with
@@ -95,10 +99,12 @@ impl Writer {
         group: &ProcessGroup,
         timeout: Duration,
     ) -> Result<Self, crate::parallel::ParallelError> {
+        let mut told = BTreeSet::new();
         let prepared = match group.rank() {
             0 => fs::create_dir_all(folder)
                 .map_err(CheckpointError::io("create", folder))
-                .and_then(|()| folder::remove_unfinished(folder)),
+                .and_then(|()| folder::remove_unfinished(folder))
+                .map(|left| warn(&mut told, left)),
             _ => Ok(()),
         };
         let reason = prepared.err().map_or_else(String::new, |e| e.to_string());
@@ -112,13 +118,15 @@ impl Writer {
             });
         }
         let dropped = Arc::new(OnceLock::new());
-        let desk = Desk {
+        let mut desk = Desk {
             folder: folder.to_owned(),
             attempt: attempt.to_owned(),
             rank: group.rank(),
             size: group.size(),
             timeout,
             dropped: dropped.clone(),
+            last: None,
+            told,
         };
         let (jobs, inbox) = sync_channel::<Job>(1);
         let (outbox, results) = sync_channel(16);
@@ -203,7 +211,8 @@ impl Writer {
         group.barrier_within(self.timeout.saturating_mul(2).saturating_add(MARGIN))?;
         if group.rank() == 0 {
             // What stays is removed when the run goes on.
-            let _ = folder::remove_failed(&self.folder, &self.attempt, u64::MAX);
+            let all = (u64::MAX, u32::MAX);
+            let _ = folder::remove_failed(&self.folder, &self.attempt, all);
         }
         Ok(())
     }
@@ -238,10 +247,14 @@ struct Desk {
     size: usize,
     timeout: Duration,
     dropped: Arc<OnceLock<Instant>>,
+    /// What was written last, or was to be.
+    last: Option<Writing>,
+    /// What was warned of.
+    told: BTreeSet<String>,
 }
 
 impl Desk {
-    fn write(&self, job: Job) -> Result<Written, CheckpointError> {
+    fn write(&mut self, job: Job) -> Result<Written, CheckpointError> {
         let begin = Instant::now();
         let Job {
             step,
@@ -250,10 +263,12 @@ impl Desk {
             keep,
             best,
         } = job;
+        let writing = self.begin(step);
         if self.rank == 0 {
-            folder::remove_failed(&self.folder, &self.attempt, step)?;
+            let left = folder::remove_failed(&self.folder, &self.attempt, writing)?;
+            warn(&mut self.told, left);
         }
-        let hidden = folder::hidden(&self.folder, &self.attempt, step);
+        let hidden = folder::hidden(&self.folder, &self.attempt, writing);
         fs::create_dir_all(&hidden).map_err(CheckpointError::io("create", &hidden))?;
         let own = self.write_share(&hidden, step, state);
         if let Err(error) = &own {
@@ -266,7 +281,7 @@ impl Desk {
                 .inspect_err(|_| drop(fs::remove_dir_all(&hidden)))?;
         }
         let removed = match self.rank {
-            0 => folder::prune(&self.folder, step, keep, best),
+            0 => folder::prune(&self.folder, step, keep, &best),
             _ => Ok(()),
         };
         Ok(Written {
@@ -275,6 +290,17 @@ impl Desk {
             time: begin.elapsed(),
             not_removed: removed.err().map(|error| error.to_string()),
         })
+    }
+
+    /// Tells two checkpoints of the same step apart, on all ranks alike: one rank may write its share of the second
+    /// while others are not done with the first.
+    fn begin(&mut self, step: u64) -> Writing {
+        let writing = match self.last {
+            Some((last, round)) if last == step => (step, round.wrapping_add(1)),
+            _ => (step, 0),
+        };
+        self.last = Some(writing);
+        writing
     }
 
     /// Takes away what is of no use: where the disk is full, the run needs the room.
@@ -385,6 +411,19 @@ impl Desk {
                 return Err(failed("the training was given up before it did".to_owned()));
             }
             thread::sleep(POLL);
+        }
+    }
+}
+
+/// Warns once of each thing that cannot be removed.
+fn warn(told: &mut BTreeSet<String>, left: Vec<CheckpointError>) {
+    for error in left {
+        let text = error.to_string();
+        if !told.contains(&text) {
+            tracing::warn!(
+                "{text}. It is left of a checkpoint, and of no use: remove it when you can"
+            );
+            told.insert(text);
         }
     }
 }

@@ -367,6 +367,7 @@ impl Watch<'_> {
             exits,
             failure,
             signal: self.signal,
+            unwritten: self.ranks.unwritten(),
         }
     }
 }

@@ -93,7 +93,7 @@ fn job(training: &Training, step: u64) -> Job {
         state: training.state(),
         meta: json!({ "epoch": step / 2 }),
         keep: 3,
-        best: None,
+        best: Vec::new(),
     }
 }
 
@@ -281,7 +281,7 @@ fn the_newest_and_the_best_are_kept() {
         train(&mut training, step..=step);
         let job = Job {
             keep: 2,
-            best: Some(2),
+            best: vec![2],
             ..job(&training, step)
         };
         if let Some(before) = writer.submit(job) {
@@ -438,7 +438,7 @@ fn booleans_are_restored() {
                 state: training.state(),
                 meta: json!({}),
                 keep: 1,
-                best: None,
+                best: Vec::new(),
             });
             writer.wait().unwrap().unwrap();
         };
@@ -471,6 +471,58 @@ fn what_earlier_attempts_left_unfinished_goes() {
     assert!(list(folder.path()).unwrap().is_empty());
     Writer::start(folder.path(), &ProcessGroup::single(), TIMEOUT).unwrap();
     assert!(!left.exists());
+}
+
+#[test]
+fn what_cannot_be_removed_stops_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    // No folder, so that it cannot be removed as one.
+    let left = folder.path().join(".writing-00ff-0000000002");
+    fs::write(&left, "").unwrap();
+    write_steps(folder.path(), &[1, 2]);
+    assert_eq!(steps(folder.path()), [1, 2]);
+    assert!(left.exists());
+}
+
+#[test]
+fn the_second_of_two_checkpoints_of_a_step_replaces_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let checksums = on_ranks(3, |group| {
+        let mut training = Parallel::new(Net::new(8), adamw(), Strategy::Ddp, &group).unwrap();
+        let mut writer = Writer::start(folder.path(), &group, TIMEOUT).unwrap();
+        let mut submit = |state, meta| {
+            let job = Job {
+                step: 4,
+                state,
+                meta: json!({ "number": meta }),
+                keep: 3,
+                best: Vec::new(),
+            };
+            writer.submit(job).map(|before| before.unwrap().step)
+        };
+        let before = training.state();
+        train(&mut training, 1..=2);
+        // Rank 0 comes to all of them last.
+        if group.rank() == 0 {
+            thread::sleep(Duration::from_millis(300));
+        }
+        assert_eq!(submit(before, 1), None);
+        assert_eq!(submit(training.state(), 2), Some(4));
+        assert_eq!(writer.wait().unwrap().unwrap().step, 4);
+        writer.close(&group).unwrap();
+        training.verify_replicas().unwrap()
+    });
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    let (good, bad) = newest_good(folder.path()).unwrap();
+    assert!(bad.is_empty(), "{bad:?}");
+    let path = good.unwrap().path;
+    assert_eq!(Manifest::read(&path).unwrap().meta["number"], 2);
+    let restored = on_ranks(1, |group| {
+        let mut training = Parallel::new(Net::new(8), adamw(), Strategy::Ddp, &group).unwrap();
+        training.restore(&Source::open(&path).unwrap()).unwrap();
+        training.verify_replicas().unwrap()
+    });
+    assert_eq!(restored[0], checksums[0]);
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn what_was_frozen_has_its_value_as_its_average() {
         state: first.state(),
         meta: serde_json::Value::Null,
         keep: 3,
-        best: None,
+        best: Vec::new(),
     });
     writer.wait().unwrap().unwrap();
     writer.close(&group).unwrap();

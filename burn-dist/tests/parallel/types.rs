@@ -102,7 +102,7 @@ fn continued(
         state: whole.state(),
         meta: serde_json::Value::Null,
         keep: 1,
-        best: None,
+        best: Vec::new(),
     });
     writer.wait().unwrap().unwrap();
     writer.close(group)?;

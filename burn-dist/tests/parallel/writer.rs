@@ -19,7 +19,7 @@ fn job(training: &Parallel<Net>, step: u64) -> Job {
         state: training.state(),
         meta: serde_json::Value::Null,
         keep: 1,
-        best: None,
+        best: Vec::new(),
     }
 }
 
@@ -110,16 +110,21 @@ fn older_checkpoints_that_stay_do_not_spoil_the_new_one() {
         writer.wait().unwrap().unwrap()
     };
     assert_eq!(write(1).not_removed, None);
-    // Where the older one is to go, something else is.
-    let taken = folder.path().join(".writing-removed-0000000001");
-    fs::create_dir(&taken).unwrap();
-    fs::write(taken.join("file"), "something").unwrap();
+    // A file instead of a folder, so that it cannot be removed as one.
+    let old = &list(folder.path()).unwrap()[0].path;
+    fs::remove_dir_all(old).unwrap();
+    fs::write(old, "").unwrap();
     let written = write(2);
     assert_eq!(written.step, 2);
     let reason = written.not_removed.unwrap();
-    assert!(reason.contains("cannot rename"), "{reason}");
-    assert_eq!(list(folder.path()).unwrap().len(), 2);
-    fs::remove_dir_all(&taken).unwrap();
+    assert!(reason.contains("cannot remove"), "{reason}");
+    assert_eq!(list(folder.path()).unwrap().len(), 1);
     assert_eq!(write(3).not_removed, None);
     assert_eq!(list(folder.path()).unwrap().len(), 1);
+    // What lies where an older one goes on its way out.
+    let taken = folder.path().join(".writing-removed-0000000003");
+    fs::create_dir(&taken).unwrap();
+    fs::write(taken.join("file"), "something").unwrap();
+    assert_eq!(write(4).not_removed, None);
+    assert!(!taken.exists());
 }

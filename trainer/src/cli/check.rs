@@ -11,8 +11,8 @@ use burn_dist::parallel::{MemoryEstimate, Strategy};
 
 use crate::config::{Config, Loaded, StrategyName};
 use crate::console::say;
-use crate::data;
 use crate::run::{Plan, plan};
+use crate::{data, free_memory};
 
 /// Arguments of `trainer check`.
 #[derive(Debug, Args)]
@@ -62,7 +62,8 @@ pub fn say_resolved(loaded: &Loaded, size: usize, nodes: usize) -> Result<(), Fa
 /// beside the other ranks if all of them are on this host.
 fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
     let shared_by = config.parallel.shard_within.ranks(size, nodes);
-    let available = available_bytes();
+    let free = free_memory::free();
+    let available = free.map(|free| free.bytes);
     let room = available.map(|bytes| bytes / size.max(1) as u64);
     let activations = Activations::of(config, plan, available);
     let kept = match config.ema.options() {
@@ -80,6 +81,11 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
     }
     if plan.states.iter().any(|state| state.whole) {
         say("# (that which has most: what this optimizer has to see whole is not cut)");
+    }
+    if free.is_some_and(|free| free.limited) {
+        say(
+            "# (of the memory of this host, what a limit leaves that is set to this job or container)",
+        );
     }
     for strategy in Strategy::ALL {
         let own = MemoryEstimate::of(strategy, &plan.states, shared_by);
@@ -145,14 +151,4 @@ impl Activations {
             _ => self.whole_model,
         }
     }
-}
-
-/// Memory that this host has to give, where the system says.
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    kib.checked_mul(1024)
 }

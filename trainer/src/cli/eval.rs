@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::args::TrainedArgs;
 use super::failure::Failure;
+use super::output::{self, Way};
 use super::ranks::{on_ranks, world_size};
 use crate::console::say;
 use crate::error::TrainError;
@@ -27,6 +28,9 @@ pub struct EvalArgs {
 /// Evaluates and says how good it is.
 pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;
+    if let (true, Some(path)) = (world.is_main(), &args.json) {
+        output::check("--json", path, Way::InPlace)?;
+    }
     let trained = args.trained.find()?;
     on_ranks(size, world, || {
         if world.is_main() {

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::args::TrainedArgs;
 use super::failure::Failure;
+use super::output::{self, Way};
 use crate::console::{complain, say};
 use crate::trained::Format;
 
@@ -24,6 +25,7 @@ pub struct ExportArgs {
 
 /// Writes it and says where it lies.
 pub fn run(args: &ExportArgs) -> Result<i32, Failure> {
+    output::check("--out", &args.out, Way::Replaced)?;
     let trained = args.trained.find()?;
     trained.notes.iter().for_each(|note| complain(note));
     trained.export(&args.out, args.format)?;

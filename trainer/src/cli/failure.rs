@@ -27,6 +27,9 @@ pub enum Failure {
     /// There is no preview.
     #[error(transparent)]
     Preview(PreviewError),
+    /// What was found out did not get to who wants to know it.
+    #[error("cannot write to standard output: {0}")]
+    Unsaid(&'static str),
     /// There is no report.
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -66,7 +69,7 @@ impl Failure {
                 ReportError::NoRun(_) | ReportError::NoMetrics(_) | ReportError::TooMany(_),
             ) => USAGE,
             Self::Train(error) if error.is_usage() => USAGE,
-            Self::Train(_) | Self::Preview(_) | Self::Report(_) => FAILED,
+            Self::Train(_) | Self::Preview(_) | Self::Unsaid(_) | Self::Report(_) => FAILED,
         }
     }
 }

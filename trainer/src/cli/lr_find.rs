@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::args::ConfigArgs;
 use super::failure::Failure;
+use super::output::{self, Way};
 use crate::console::say;
 use crate::error::TrainError;
 use crate::lr_find::{Curve, Point, Sweep, svg, sweep};
@@ -45,6 +46,7 @@ pub fn run(args: &LrFindArgs) -> Result<i32, Failure> {
     }
     let loaded = args.config.load()?;
     loaded.batching(1)?;
+    output::check("--out", &args.out, Way::InPlace)?;
     allocator::keep_freed_memory();
     panics::end_on_panic(0);
     let wanted = Sweep {

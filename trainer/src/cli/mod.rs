@@ -9,6 +9,7 @@ mod eval;
 mod export;
 mod failure;
 mod lr_find;
+mod output;
 mod predict;
 mod preview;
 mod ranks;
@@ -24,7 +25,7 @@ use burn_dist::world::World;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::reference;
-use crate::console::say;
+use crate::console::{self, say};
 use crate::{FAILED, STOPPED_EARLY, allocator};
 use failure::Failure;
 
@@ -76,6 +77,16 @@ enum Command {
     Preview(preview::PreviewArgs),
 }
 
+impl Command {
+    /// Whether what it says is what it is called for. A training goes on without listeners.
+    fn answers(&self) -> bool {
+        match self {
+            Self::Train(args) => args.dry_run(),
+            _ => true,
+        }
+    }
+}
+
 /// What another program is to be told before the arguments of this one, if it runs within that.
 static WITHIN: OnceLock<&str> = OnceLock::new();
 
@@ -93,7 +104,13 @@ pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn run(Cli { command, train }: Cli) -> ExitCode {
-    let (world, outcome) = execute(command.unwrap_or(Command::Train(train)));
+    let command = command.unwrap_or(Command::Train(train));
+    let answers = command.answers();
+    let (world, outcome) = execute(command);
+    let outcome = outcome.and_then(|code| match console::unsaid() {
+        Some(error) if answers && code == 0 => Err(Failure::Unsaid(error)),
+        _ => Ok(code),
+    });
     let code = outcome.unwrap_or_else(|failure| {
         failure::report(&world, &failure);
         failure.exit_code()

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::args::ConfigArgs;
 use super::failure::Failure;
+use super::output::{self, Way};
 use crate::console::say;
 use crate::preview::{self, PreviewOptions};
 
@@ -28,6 +29,7 @@ pub struct PreviewArgs {
 /// Draws it and says where it lies.
 pub fn run(args: &PreviewArgs) -> Result<i32, Failure> {
     let loaded = args.config.load()?;
+    output::check("--out", &args.out, Way::InPlace)?;
     let options = PreviewOptions {
         images: args.images.into(),
         epoch: args.epoch as usize,

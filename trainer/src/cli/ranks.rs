@@ -9,7 +9,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::Failure;
-use crate::console::complain;
+use crate::console::{complain, not_said};
 use crate::{prepare_process, run_log};
 
 /// How many ranks there are: a launcher's word, else `--nproc`, else `default`.
@@ -55,6 +55,7 @@ pub fn on_ranks(
 /// Starts `size` processes of this program with the same arguments, and waits for them.
 fn start_ranks(size: usize) -> Result<i32, Failure> {
     let outcome = LocalLauncher::new(size).run()?;
+    outcome.unwritten().into_iter().for_each(not_said);
     match outcome.failure() {
         // What it told the others it has also written itself.
         Some(failure) => {

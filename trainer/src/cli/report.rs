@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::failure::Failure;
+use super::output::{self, Way};
 use crate::console::say;
 use crate::report;
 
@@ -24,6 +25,9 @@ pub struct ReportArgs {
 
 /// Writes it and says where it lies.
 pub fn run(args: &ReportArgs) -> Result<i32, Failure> {
+    if let Some(out) = &args.out {
+        output::check("--out", out, Way::Replaced)?;
+    }
     let out = match (args.runs.as_slice(), &args.out) {
         ([run], None) => report::write(run)?,
         ([run], Some(out)) => {

@@ -42,6 +42,13 @@ pub struct TrainArgs {
     dry_run: bool,
 }
 
+impl TrainArgs {
+    /// Whether nothing is to be trained.
+    pub fn dry_run(&self) -> bool {
+        self.dry_run
+    }
+}
+
 /// Reads the value of `--resume`.
 fn resume(text: &str) -> Result<Resume, String> {
     match text {

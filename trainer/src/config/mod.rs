@@ -236,6 +236,22 @@ impl Loaded {
         self.sources.error(fault, &self.spans)
     }
 
+    /// The last key of a section that a `--set` gives, if one does.
+    pub(crate) fn last_set(&self, section: &str) -> Option<&str> {
+        let of_section = |key: &str| {
+            key.split_once('.')
+                .is_some_and(|(first, _)| first == section)
+        };
+        let mut found: Vec<_> = self
+            .spans
+            .iter()
+            .filter(|(key, _)| of_section(key))
+            .collect();
+        found.retain(|(_, span)| self.sources.is_set(span));
+        let last = found.into_iter().max_by_key(|(_, span)| span.start);
+        last.map(|(key, _)| key.as_str())
+    }
+
     /// Whether `world` ranks can shard as the configuration says.
     pub fn check_sharding(&self, world: usize) -> Result<(), ConfigError> {
         shard_within::check_world(&self.config.parallel, world)

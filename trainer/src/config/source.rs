@@ -72,6 +72,11 @@ impl Sources {
         Ok(root)
     }
 
+    /// Whether a span is in one of the `--set` arguments.
+    pub fn is_set(&self, span: &Range<usize>) -> bool {
+        self.parts.get(1).is_some_and(|set| span.start >= set.base)
+    }
+
     /// The user's error for a fault found anywhere in these texts. `spans` tells where a key
     /// that the fault names was written.
     pub fn error(&self, fault: Fault, spans: &BTreeMap<String, Range<usize>>) -> ConfigError {

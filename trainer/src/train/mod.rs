@@ -260,7 +260,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         if best.is_some_and(|(_, best)| !is_better(config.monitor, value, best, 0.0)) {
             return false;
         }
-        self.progress.best = Some((self.progress.steps, value));
+        self.progress.set_best(value);
         true
     }
 

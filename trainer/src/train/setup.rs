@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use burn_dist::checkpoint::{self, Source};
 use burn_dist::parallel::{self, BucketSizes, Parallel, ParallelOptions, Strategy};
+use datasets::Normalization;
 use models::{ImageClassifier, flops};
 
 use super::{End, Summary, Training, failed};
@@ -222,12 +223,14 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
 pub(super) fn task(session: &Session<'_>) -> Task {
     let splits = &session.data.splits;
     let class_names = splits.train.class_names();
+    let Normalization { mean, std } = splits.train.normalization();
     Task {
         data: session.config.data.name.to_string(),
         train_samples: splits.train.len(),
         test_samples: splits.test.len(),
         classes: class_names.len(),
         class_names: Some(ClassNames::of(class_names)),
+        normalization: Some([mean, std]),
         global_batch: session.batching.global,
         seed: session.config.train.seed,
     }

@@ -20,7 +20,10 @@ impl Trained {
     /// # Errors
     /// If the data cannot be read, the checkpoint is of another model, or a rank fails.
     pub fn evaluate(&self, world: &World) -> Result<(Evaluation, Details), TrainError> {
-        group::with_group(&self.config, world, |group| self.evaluate_in(world, group))
+        group::with_group(self.config(), world, |group| {
+            let evaluated = self.evaluate_in(world, group);
+            evaluated.map_err(|error| self.locate(error))
+        })
     }
 
     fn evaluate_in(
@@ -28,7 +31,7 @@ impl Trained {
         world: &World,
         group: &ProcessGroup,
     ) -> Result<(Evaluation, Details), TrainError> {
-        let config = &self.config;
+        let config = self.config();
         let test = group::in_turn(world, group, || {
             data::prepare(&config.data)?;
             Ok(data::open(&config.data, config.train.seed)?.test)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use burn_dist::checkpoint::Source;
-use burn_dist::parallel::TrainedValues;
+use burn_dist::parallel::{ParallelError, TrainedValues};
 use clap::ValueEnum;
 use datasets::Dataset;
 use models::ImageClassifier;
@@ -12,6 +12,7 @@ use models::weights::{KeyMap, PyTorchKeys, save_from};
 
 use super::Trained;
 use crate::error::TrainError;
+use crate::misfit;
 use crate::model::WithModel;
 
 /// How tensors are named and laid out.
@@ -34,13 +35,18 @@ impl Trained {
     /// # Errors
     /// If the model cannot be built or the file cannot be written.
     pub fn export(&self, path: &Path, format: Format) -> Result<(), TrainError> {
+        let exported = self.try_export(path, format);
+        exported.map_err(|error| self.locate(error))
+    }
+
+    fn try_export(&self, path: &Path, format: Format) -> Result<(), TrainError> {
         let subject = self.subject()?;
         let json = |value: serde_json::Result<String>| value.unwrap_or_default();
         let (shape, normalization) = (subject.shape(), subject.normalization());
         let about = HashMap::from([
             (
                 "model".to_owned(),
-                json(serde_json::to_string(&self.config.model)),
+                json(serde_json::to_string(&self.config().model)),
             ),
             (
                 "class_names".to_owned(),
@@ -68,7 +74,8 @@ impl Trained {
             about,
         };
         let device = burn::tensor::Device::flex();
-        crate::model::build(&self.config.model, &subject, &device, export)?
+        crate::model::build(&self.config().model, &subject, &device, export)
+            .map_err(|error| misfit::of_model(&self.loaded, &error))?
     }
 }
 
@@ -90,8 +97,19 @@ impl WithModel for Export<'_> {
             Format::Burn => KeyMap::native(),
         };
         let mut values = TrainedValues::new(self.source);
-        let read = |path: &str, shape: &[usize]| values.read(path, shape);
-        save_from(&model, self.path, &keys, self.about, read)?;
+        let mut misfit = None;
+        let read = |path: &str, shape: &[usize]| {
+            values.read(path, shape).inspect_err(|reason| {
+                misfit = Some(ParallelError::Restore {
+                    path: path.to_owned(),
+                    reason: reason.clone(),
+                });
+            })
+        };
+        let saved = save_from(&model, self.path, &keys, self.about, read);
+        // What the file cannot be written for then.
+        misfit.map_or(Ok(()), Err)?;
+        saved?;
         Ok(values.finish()?)
     }
 }

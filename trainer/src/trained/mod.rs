@@ -13,12 +13,13 @@ use burn_dist::checkpoint::{CheckpointError, Manifest, Source, list, newest_good
 use burn_dist::parallel::load_model;
 use datasets::Dataset;
 use models::ImageClassifier;
+use serde_json::Value;
 
 use crate::config::{Config, ConfigError, Loaded};
 use crate::error::TrainError;
 use crate::resume::FOLDER;
 use crate::run_dir::{self, CONFIG_FILE};
-use crate::{compute, progress};
+use crate::{compute, misfit, progress};
 
 pub use export::Format;
 pub use prediction::Guess;
@@ -37,8 +38,8 @@ pub enum Which {
 /// A checkpoint and the configuration of its run.
 #[derive(Clone, Debug)]
 pub struct Trained {
-    /// The configuration.
-    pub config: Config,
+    /// The configuration, and where each of its keys stands.
+    pub loaded: Loaded,
     /// Folder of the checkpoint.
     pub checkpoint: PathBuf,
     /// Optimizer steps that were done.
@@ -129,7 +130,7 @@ impl Trained {
         };
         Ok(Self {
             step: Manifest::read(&checkpoint)?.step,
-            config: loaded.config,
+            loaded,
             checkpoint,
             run_dir,
             notes,
@@ -147,10 +148,21 @@ impl Trained {
         device: &Device,
         then: impl WithTrained<Output = T>,
     ) -> Result<T, TrainError> {
-        compute::choose_kernels(&self.config, device)?;
+        let config = self.config();
+        compute::choose_kernels(config, device)?;
         let source = self.source(data)?;
         let load = Load { source, then };
-        crate::model::build(&self.config.model, data, device, load)?
+        crate::model::build(&config.model, data, device, load)
+            .map_err(|error| misfit::of_model(&self.loaded, &error))?
+    }
+
+    fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// `error` with the place of the key that is to blame.
+    fn locate(&self, error: TrainError) -> TrainError {
+        misfit::of_checkpoint(&self.loaded, error)
     }
 
     /// The parameters of the checkpoint, for the classes of `data`.
@@ -212,16 +224,18 @@ fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindEr
     if which == Which::Last {
         return Ok((newest.path, notes));
     }
-    let best = best_step(&Manifest::read(&newest.path)?);
-    let found = list(&folder)?
-        .into_iter()
-        .find(|found| Some(found.step) == best);
-    match found.map(|found| (verify(&found.path), found.path)) {
-        Some((Ok(()), path)) => return Ok((path, notes)),
-        Some((Err(error), _)) => notes.push(format!(
-            "warning: the best checkpoint cannot be used, the last one is taken: {error}"
-        )),
-        None => {}
+    let found = list(&folder)?;
+    for step in best_steps(&Manifest::read(&newest.path)?) {
+        // Of a best state that could not be written there is none, but the best one before it stays.
+        let Some(best) = found.iter().find(|found| found.step == step) else {
+            continue;
+        };
+        match verify(&best.path) {
+            Ok(()) => return Ok((best.path.clone(), notes)),
+            Err(error) => notes.push(format!(
+                "warning: the best checkpoint cannot be used, another one is taken: {error}"
+            )),
+        }
     }
     Ok((newest.path, notes))
 }
@@ -236,10 +250,14 @@ fn no_checkpoint(run_dir: &Path) -> FindError {
     }
 }
 
-/// The step after which the best evaluation was, as far as the run had come.
-fn best_step(manifest: &Manifest) -> Option<u64> {
-    let progress = manifest.meta.get("progress")?;
-    progress.get("best")?.get(0)?.as_u64()
+/// The steps after which the best evaluations were, the best first, as far as the run had come.
+fn best_steps(manifest: &Manifest) -> Vec<u64> {
+    let progress = &manifest.meta["progress"];
+    let earlier = progress["earlier_bests"].as_array();
+    let all = [&progress["best"][0]]
+        .into_iter()
+        .chain(earlier.into_iter().flatten());
+    all.filter_map(Value::as_u64).collect()
 }
 
 fn verify(path: &Path) -> Result<(), CheckpointError> {

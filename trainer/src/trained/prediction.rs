@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use burn::tensor::activation::softmax;
+use burn_dist::world::World;
 use datasets::{Dataset, DatasetError, EvalSampler, ImageShape, Loader, Normalization, read_image};
 use models::ImageClassifier;
 
@@ -41,10 +42,19 @@ impl Trained {
         top: usize,
         each: impl FnMut(&Path, Result<&[Guess], DatasetError>),
     ) -> Result<(), TrainError> {
+        let predicted = self.try_predict(paths, top, each);
+        predicted.map_err(|error| self.locate(error))
+    }
+
+    fn try_predict(
+        &self,
+        paths: &[PathBuf],
+        top: usize,
+        each: impl FnMut(&Path, Result<&[Guess], DatasetError>),
+    ) -> Result<(), TrainError> {
         let subject = self.subject()?;
-        let device =
-            crate::device::choose(&self.config, &burn_dist::world::World::single())?.device;
-        let resize = data::resize(&self.config.data).unwrap_or(subject.shape().width);
+        let device = crate::device::choose(self.config(), &World::single())?.device;
+        let resize = data::resize(&self.config().data).unwrap_or(subject.shape().width);
         let predict = Predict {
             subject: &subject,
             resize,

@@ -59,11 +59,11 @@ impl Trained {
         match self.run_dir.as_deref().and_then(Subject::in_run) {
             Some(mut subject) => {
                 let of_run = subject.normalization;
-                subject.normalization = normalization::normalization(&self.config.data, of_run)?;
+                subject.normalization = normalization::normalization(&self.config().data, of_run)?;
                 Ok(subject)
             }
             None => {
-                let splits = data::open(&self.config.data, self.config.train.seed)?;
+                let splits = data::open(&self.config().data, self.config().train.seed)?;
                 Ok(Subject::of(splits.train.as_ref()))
             }
         }

@@ -98,6 +98,12 @@ impl Trial {
         self
     }
 
+    /// Sends its standard output elsewhere than into what is looked at when it has ended.
+    pub fn to(mut self, stdout: impl Into<Stdio>) -> Self {
+        self.command.stdout(stdout);
+        self
+    }
+
     /// Runs it on what looks like another host, of that name; see [`can_pretend_hosts`].
     pub fn on_host(mut self, name: &str) -> Self {
         let mut command = pretend(name);
@@ -128,7 +134,10 @@ impl Trial {
 
     pub fn start(mut self) -> Running {
         let mut child = self.command.spawn().unwrap();
-        let stdout = read_all(child.stdout.take().unwrap());
+        let stdout = match child.stdout.take() {
+            Some(pipe) => read_all(pipe),
+            None => read_all(std::io::empty()),
+        };
         let stderr = read_all(child.stderr.take().unwrap());
         Running {
             child,

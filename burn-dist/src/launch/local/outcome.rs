@@ -1,5 +1,8 @@
 //! How a run of local ranks ended, in words and as an exit code.
 
+use std::io;
+use std::sync::{Arc, OnceLock};
+
 use signal_hook::low_level::signal_name;
 
 /// Exit code of a rank that stopped early with a checkpoint and wants to be started again.
@@ -73,6 +76,7 @@ pub struct LaunchOutcome {
     pub(super) exits: Vec<RankExit>,
     pub(super) failure: Option<RankFailure>,
     pub(super) signal: Option<i32>,
+    pub(super) unwritten: Arc<OnceLock<io::Error>>,
 }
 
 impl LaunchOutcome {
@@ -89,6 +93,12 @@ impl LaunchOutcome {
     /// The signal by which the run was stopped from outside.
     pub fn signal(&self) -> Option<i32> {
         self.signal
+    }
+
+    /// Why not all that ranks wrote to their standard output got to that of this process, if it did not. No rank
+    /// fails for that.
+    pub fn unwritten(&self) -> Option<&io::Error> {
+        self.unwritten.get()
     }
 
     /// Whether all ranks did what they should.
@@ -149,6 +159,7 @@ mod tests {
                 last_words: Vec::new(),
             }),
             signal,
+            unwritten: Arc::default(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! ranks would mix. Memory is bounded whatever a rank writes: a line without end is passed on in pieces.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Longest line that is passed on in one piece.
@@ -37,17 +37,21 @@ impl LastWords {
 }
 
 /// Copies the lines of `from` to `to` with `prefix` before each, until `from` ends. What can't be
-/// written is dropped: the rank must not be held up by it.
+/// written is dropped: the rank must not be held up by it. Gives why the first such line could not.
 pub(super) fn pass_on(
     mut from: impl Read,
     mut to: impl Write,
     prefix: &str,
     last_words: Option<&LastWords>,
-) {
+) -> io::Result<()> {
+    let mut outcome = Ok(());
     let mut deliver = |line: &[u8]| {
         // In one write, so that lines of different ranks do not mix.
         let whole = [prefix.as_bytes(), line, b"\n"].concat();
-        let _ = to.write_all(&whole).and_then(|()| to.flush());
+        let written = to.write_all(&whole).and_then(|()| to.flush());
+        if outcome.is_ok() {
+            outcome = written;
+        }
         if let Some(words) = last_words {
             words.add(line);
         }
@@ -63,6 +67,7 @@ pub(super) fn pass_on(
         }
     }
     lines.finish(&mut deliver);
+    outcome
 }
 
 /// Cuts a stream of bytes into lines.
@@ -103,7 +108,7 @@ mod tests {
     fn passed(input: &[u8], prefix: &str) -> (String, Vec<String>) {
         let mut output = Vec::new();
         let words = LastWords::default();
-        pass_on(input, &mut output, prefix, Some(&words));
+        pass_on(input, &mut output, prefix, Some(&words)).unwrap();
         (String::from_utf8(output).unwrap(), words.get())
     }
 
@@ -113,6 +118,15 @@ mod tests {
         assert_eq!(output, "[rank 1] one\n[rank 1] \n[rank 1] three\n");
         assert_eq!(words, ["one", "", "three"]);
         assert_eq!(passed(b"one\ntwo\n", "").0, "one\ntwo\n");
+    }
+
+    #[test]
+    fn a_rank_is_heard_to_the_end_though_nothing_can_be_written() {
+        let mut full = [0; 2];
+        let words = LastWords::default();
+        let outcome = pass_on(&b"one\ntwo\n"[..], &mut full[..], "", Some(&words));
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::WriteZero);
+        assert_eq!(words.get(), ["one", "two"]);
     }
 
     #[test]

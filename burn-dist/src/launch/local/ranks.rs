@@ -4,9 +4,10 @@
 use super::outcome::RankExit;
 use super::output::{LastWords, pass_on};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ pub(super) struct Ranks {
     prefix: bool,
     list: Vec<Rank>,
     readers: Vec<JoinHandle<()>>,
+    /// Why a line of a rank did not get to standard output.
+    unwritten: Arc<OnceLock<io::Error>>,
 }
 
 struct Rank {
@@ -33,6 +36,7 @@ impl Ranks {
             prefix,
             list: Vec::new(),
             readers: Vec::new(),
+            unwritten: Arc::default(),
         }
     }
 
@@ -82,8 +86,13 @@ impl Ranks {
             false => String::new(),
         };
         let thread = std::thread::Builder::new().name(format!("output-{rank}"));
+        let unwritten = self.unwritten.clone();
         let reader = thread.spawn(move || {
-            pass_on(from, to, &prefix, last_words.as_ref());
+            let outcome = pass_on(from, to, &prefix, last_words.as_ref());
+            // What cannot be written to standard error can be told nowhere.
+            if let (Err(error), None) = (outcome, last_words) {
+                let _ = unwritten.set(error);
+            }
         })?;
         self.readers.push(reader);
         Ok(())
@@ -124,6 +133,11 @@ impl Ranks {
     pub(super) fn last_words(&self, rank: usize) -> Vec<String> {
         let rank = self.list.get(rank);
         rank.map(|rank| rank.last_words.get()).unwrap_or_default()
+    }
+
+    /// Why a line that a rank wrote to its standard output did not get to that of this process.
+    pub(super) fn unwritten(&self) -> Arc<OnceLock<io::Error>> {
+        self.unwritten.clone()
     }
 
     /// Waits for what ranks wrote before they ended.
