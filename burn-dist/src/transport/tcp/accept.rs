@@ -77,8 +77,10 @@ impl Strangers {
             })?;
         self.count += 1;
         self.waiting.push_back((number, kept));
-        if self.waiting.len() > MOST {
-            self.waiting.pop_front().map(end);
+        if self.waiting.len() > MOST
+            && let Some(oldest) = self.waiting.pop_front()
+        {
+            end(oldest);
         }
         Ok(())
     }
