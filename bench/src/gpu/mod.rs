@@ -238,6 +238,9 @@ impl Check<'_> {
                  on the device",
                 self.args.batch, self.args.steps, self.args.warm_up
             ),
+            "as many images, here and in PyTorch, as the steps take, so that no epoch ends within \
+             them, but at most 4 GiB; the ratio of memory is without them"
+                .to_owned(),
         ];
         let report = Report::new("gpu", vec![1, 2], protocol, &self.rows);
         self.path = Some(report.write(self.path.as_deref())?);
