@@ -6,7 +6,7 @@ use std::process::Command;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::{Check, Found, Part, Precision, Row};
+use super::{Check, Found, Part, Precision};
 use crate::error::BenchError;
 use crate::training::trained::{self, Taken};
 use crate::{report, stats};
@@ -86,25 +86,13 @@ impl Check<'_> {
         let python = wanted.then(|| self.python()).and_then(Result::ok);
         for (recipe, precision) in self.cells() {
             let found = self.train(recipe, precision);
-            self.tell(Part::Speed, (recipe, precision), found)?;
+            self.tell(Part::Speed, format!("{recipe} {precision}"), found)?;
             if let Some(python) = &python {
                 let found = self.train_torch(python, recipe, precision);
-                self.tell(Part::Torch, (recipe, precision), found)?;
+                self.tell(Part::Torch, format!("{recipe} {precision}"), found)?;
             }
         }
         Ok(())
-    }
-
-    fn tell(
-        &mut self,
-        part: Part,
-        (recipe, precision): (Recipe, Precision),
-        found: Result<Found, String>,
-    ) -> Result<(), BenchError> {
-        let row = Row::new(part, format!("{recipe} {precision}"), found);
-        eprintln!("gpu:   {part}: {}: {}", row.what, row.words);
-        self.rows.push(row);
-        self.write()
     }
 
     fn images(&self, recipe: Recipe) -> usize {
@@ -131,7 +119,8 @@ impl Check<'_> {
             .arg(folder)
             .arg("--out")
             .arg(&out);
-        self.child.finish(command)?;
+        self.child
+            .finish(&format!("speed {recipe} {precision}"), command)?;
         let [mut seconds]: [Vec<f64>; 1] = report::read(&out).map_err(|error| error.to_string())?;
         let counted = seconds.split_off(warm_up.min(seconds.len()));
         let median = stats::median(&counted).ok_or("no step was counted")?;
@@ -169,13 +158,12 @@ impl Check<'_> {
                     words: format!("not compared: {reason}"),
                     values: Value::Null,
                 };
-                self.rows.push(Row::new(Part::Torch, "PyTorch", Ok(found)));
-                return Ok(());
+                return self.tell(Part::Torch, "PyTorch", Ok(found));
             }
         };
         for (recipe, precision) in self.cells() {
             let found = self.train_torch(&python, recipe, precision);
-            self.tell(Part::Torch, (recipe, precision), found)?;
+            self.tell(Part::Torch, format!("{recipe} {precision}"), found)?;
         }
         Ok(())
     }
@@ -191,7 +179,7 @@ impl Check<'_> {
         );
         let mut command = Command::new(&python);
         command.args(["-c", &test]);
-        self.child.finish(command)?;
+        self.child.finish("torch", command)?;
         if !self.args.torch_script.exists() {
             return Err(format!("no {}", self.args.torch_script.display()));
         }
@@ -225,7 +213,9 @@ impl Check<'_> {
             .args(["--images", &self.images(recipe).to_string()])
             // As cubecl computes f32 products on tensor cores.
             .arg("--tf32");
-        let text = self.child.finish(command)?;
+        let text = self
+            .child
+            .finish(&format!("torch {recipe} {precision}"), command)?;
         let line = text.lines().rfind(|line| line.starts_with('{'));
         let values: Value = serde_json::from_str(line.unwrap_or_default())
             .map_err(|error| format!("{error} in {text:?}"))?;
