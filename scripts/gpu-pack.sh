@@ -9,8 +9,11 @@
 #   ALSO       features of a second program in the same file, bench-gpu-2, for a machine on which the
 #              first does not run. Default none; sensible: cuda,tune
 #   LIMIT_MIB  largest size of the file. Default 40
-#   NVRTC      folder with include/ and, if it is to be packed too, lib/libnvrtc*.so*, for machines without a
-#              toolkit; both of one version, which the driver knows; what NVIDIA's Python packages nvidia-cuda-nvrtc, -runtime, -crt and -cccl hold
+#   CUDA_HEADERS   versions of CUDA whose headers are packed, which NVRTC reads, and which neither a driver
+#              nor PyTorch's packages have in full: a machine needs those of its libnvrtc. 1.4 MiB each, from
+#              NVIDIA's packages for Python. Default 12.8,13.0,13.2 with cuda-nvrtc, else none; '' for none
+#   NVRTC      a version whose libnvrtc is packed with its headers, 31 MiB, for a machine that has none, or
+#              one that is newer than its driver. Default none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,6 +26,10 @@ esac
 
 features=${FEATURES:-cuda-nvrtc,tune}
 limit=${LIMIT_MIB:-40}
+headers=''
+[[ ,$features,${ALSO:-}, != *,cuda-nvrtc,* ]] || headers=12.8,13.0,13.2
+headers=${CUDA_HEADERS-$headers}
+[[ -z ${NVRTC:-} || ,$headers, == *",$NVRTC,"* ]] || headers=${headers:+$headers,}$NVRTC
 target=${CARGO_TARGET_DIR:-target}
 say() { printf '%s\n' "gpu-pack.sh: $*" >&2; }
 
@@ -48,6 +55,30 @@ build() {
   strip -o "$folder/$2" "$target/release/bench"
 }
 
+# Lays down what NVIDIA's packages have of a version, in the folders of a toolkit.
+fetch_cuda() { # VERSION FOLDER
+  local packages=() name suffix='' names=(nvrtc runtime crt cccl)
+  # Until 12 the headers in crt/ were in the compiler's package.
+  [[ ${1%%.*} -ge 13 ]] || { suffix=-cu${1%%.*} names=(nvrtc runtime nvcc cccl); }
+  for name in "${names[@]}"; do packages+=("nvidia-cuda-$name$suffix==$1.*"); done
+  say "fetching ${packages[*]}"
+  timeout 600 python3 -m pip install --quiet --no-deps --no-compile --root-user-action ignore \
+    --target "$work/packages" "${packages[@]}" >&2 ||
+    { say "FAILED: pip could not install them; with CUDA_HEADERS='' none are packed"; exit 1; }
+  mkdir -p "$2"
+  cp -r "$work/packages/nvidia"/*/include "$2/"
+  [[ -e $2/include/cuda_runtime.h && -e $2/include/crt/mma.h ]] ||
+    { say "FAILED: they hold no cuda_runtime.h or crt/mma.h"; exit 1; }
+  if [[ $1 == "${NVRTC:-}" ]]; then
+    mkdir -p "$2/lib"
+    cp "$work/packages/nvidia"/*/lib/libnvrtc{,-builtins}.so.* "$2/lib/"
+  fi
+  rm -rf "$work/packages"
+}
+
+IFS=, read -ra versions <<<"$headers"
+for version in "${versions[@]}"; do fetch_cuda "$version" "$folder/cuda-$version"; done
+
 build "$features" bench-gpu
 [[ -z ${ALSO:-} ]] || build "$ALSO" bench-gpu-2
 
@@ -56,15 +87,11 @@ rm -f "$folder"/models/tests/golden/*.rs "$folder"/models/tests/golden/*.pt
 cp -r bench/torch "$folder/bench/"
 mkdir -p "$folder/scripts/golden"
 cp scripts/golden/*.py "$folder/scripts/golden/"
-cp scripts/gpu-check.sh "$folder/scripts/"
-if [[ -n ${NVRTC:-} ]]; then
-  mkdir -p "$folder/cuda"
-  cp -rL "$NVRTC/include" "$folder/cuda/"
-  [[ ! -d $NVRTC/lib ]] || cp -rL "$NVRTC/lib" "$folder/cuda/"
-fi
+cp scripts/gpu-check.sh scripts/gpu-libraries.sh "$folder/scripts/"
 {
   echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   echo "features $features${ALSO:+; second program $ALSO}"
+  echo "headers of CUDA ${headers:-none}${NVRTC:+; NVRTC $NVRTC}"
   echo "built $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 } >"$folder/VERSION"
 
