@@ -17,7 +17,8 @@
 #                            --profile to `bench training-trained`, such as --set train.kernels=burn;
 #                            with --train to the trainer, such as --set train.max_minutes=9
 #   PYTHON                   a Python with PyTorch, as --python; python3 unless set
-#   CUDA_CACHE_PATH          where the driver keeps what it has translated; a temporary folder unless set
+#   KERNELS                  folder in which compiled kernels are kept for the next process, what NVRTC makes of
+#                            them and what the driver makes of that; in a temporary folder unless set
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
@@ -87,6 +88,9 @@ if [[ -n $profile && $device == cpu ]]; then
   say "--profile times the kernels of a GPU: build with FEATURES=cuda-nvrtc,tune or FEATURES=wgpu, or name a --device"
   exit 2
 fi
+KERNELS=$(realpath -m "${KERNELS:-${TMPDIR:-/tmp}/burn-dist-kernels}")
+# What the driver has translated for one process is kept for the next.
+export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$KERNELS/driver} CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
 if [[ $device == cuda ]]; then
   # shellcheck source=scripts/gpu-libraries.sh
   . "$here/scripts/gpu-libraries.sh"
@@ -105,9 +109,6 @@ if command -v "${PYTHON:-python3}" >/dev/null; then
   chmod +x "$scratch/python"
   PYTHON=$scratch/python
 fi
-# What the driver has translated for one process is kept for the next.
-export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/nv-cache} CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
-
 gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null) || gpu='no nvidia-smi'
 say "device $device on $(uname -n), $gpu"
 

@@ -6,6 +6,7 @@
 #   cuda_environment HERE LINKS   HERE: folder of the packed file; LINKS: an empty folder. Sets cuda_variables, for
 #                                 programs of this workspace alone, and says what it took
 #
+#   KERNELS           folder in which compiled kernels are kept for the next process
 #   CUDA_PATH         the headers there are taken, whatever others there are
 #   LD_LIBRARY_PATH   libraries there are taken before others that fit as well
 #   PYTHON            the Python whose packages are looked at; python3 unless set
@@ -121,23 +122,34 @@ cuda_environment() {
   nccl=$(printf '%s\n' "${libraries[@]}" | files_of libnccl.so | head -1)
   driver=$(known_to_loader libcuda.so | files_of libcuda.so | head -1)
   # Containers are given the driver in folders that their loader may not know.
-  [[ -n $driver ]] || driver=$(printf '%s\n' "${own[@]}" /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64 \
-    /usr/lib/wsl/lib /run/opengl-driver/lib | files_of libcuda.so | head -1)
+  local unknown=''
+  [[ -n $driver ]] || unknown=$(printf '%s\n' "${own[@]}" /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu \
+    /usr/lib64 /usr/lib/wsl/lib /run/opengl-driver/lib | files_of libcuda.so | head -1)
+  local compiler=$nvrtc
+  # Every process would compile all kernels anew. Where soft-cuda is the driver it does this itself.
+  if [[ -n $nvrtc && -e $1/keeps/libnvrtc.so && -z ${SOFT_CUDA_NVRTC:-} ]]; then
+    compiler=$1/keeps/libnvrtc.so
+    mkdir -p "$KERNELS/nvrtc"
+    [[ ! -d $1/kept ]] || cp -n "$1/kept"/*.ptx "$KERNELS/nvrtc/"
+  fi
 
   # Programs look for names with the versions that they know; a link has a name that all know. What a library loads
   # itself lies beside the file, not beside the link.
-  [[ -z $nvrtc ]] || ln -s "$(realpath "$nvrtc")" "$links/libnvrtc.so"
+  [[ -z $compiler ]] || ln -s "$(realpath "$compiler")" "$links/libnvrtc.so"
   [[ -z $nccl ]] || ln -s "$(realpath "$nccl")" "$links/libnccl.so.2"
   local search=$links${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  for file in "$nvrtc" "$driver"; do
+  for file in "$nvrtc" "$unknown"; do
     [[ -z $file || :$search: == *":${file%/*}:"* ]] || search+=:${file%/*}
   done
   cuda_variables=("LD_LIBRARY_PATH=$search")
   [[ -z $path ]] || cuda_variables+=("CUDA_PATH=$path")
+  [[ $compiler == "$nvrtc" ]] || cuda_variables+=("SOFT_CUDA_NVRTC=$nvrtc" "SOFT_CUDA_PTX=$KERNELS/nvrtc")
 
-  say "driver: ${driver:-none found}, knows CUDA $(shown "$of_driver")"
+  say "driver: ${driver:-${unknown:-none found}}, knows CUDA $(shown "$of_driver")"
   say "NVRTC: ${nvrtc:-none found}, $(shown "$of_nvrtc"); headers: ${path:-none found}, $(shown "$of_path")"
   say "NCCL: ${nccl:-none found}"
+  [[ $compiler == "$nvrtc" ]] ||
+    say "kernels are kept in $KERNELS/nvrtc, which holds $(find "$KERNELS/nvrtc" -name '*.ptx' | wc -l)"
   ((least == 0 || least == 1)) ||
     say "WARNING: no NVRTC and headers of one major version that the driver knows: kernels may not compile or load"
 }

@@ -7,13 +7,16 @@
 #   FEATURES   cuda (kernels compiled by the LLVM inside and CUDA's libdevice), cuda-nvrtc (by the CUDA
 #              toolkit's libnvrtc), wgpu, tune, autotune; joined by commas. Default cuda-nvrtc,tune
 #   ALSO       features of a second program in the same file, bench-gpu-2, for a machine on which the
-#              first does not run. Default none; sensible: cuda,tune
+#              first does not run: BENCH=gpu-check/bench-gpu-2, with a toolkit in CUDA_PATH. Default none;
+#              sensible: cuda,tune
 #   LIMIT_MIB  largest size of the file. Default 40
 #   CUDA_HEADERS   versions of CUDA whose headers are packed, which NVRTC reads, and which neither a driver
 #              nor PyTorch's packages have in full: a machine needs those of its libnvrtc. 1.4 MiB each, from
 #              NVIDIA's packages for Python. Default 12.8,13.0,13.2 with cuda-nvrtc, else none; '' for none
 #   NVRTC      a version whose libnvrtc is packed with its headers, 31 MiB, for a machine that has none, or
 #              one that is newer than its driver. Default none
+#   KEPT       folder of kernels that this libnvrtc has compiled before, as scripts/cuda-software.sh keeps
+#              them; they are not compiled again where the same NVRTC is used. Default none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -51,8 +54,12 @@ build() {
     eval "$prepared"
   fi
   say "building bench with $1"
-  cargo build --release --workspace --bins --features "$(IFS=,; echo "${selected[*]}")" >&2
+  cargo build --release --workspace --bins --lib --features "$(IFS=,; echo "${selected[*]}")" >&2
   strip -o "$folder/$2" "$target/release/bench"
+  [[ ,$1, == *,cuda-nvrtc,* ]] || return 0
+  # Of soft-cuda only the NVRTC that remembers what it has compiled.
+  mkdir -p "$folder/keeps"
+  strip -o "$folder/keeps/libnvrtc.so" "$target/release/libsoft_cuda.so"
 }
 
 # Lays down what NVIDIA's packages have of a version, in the folders of a toolkit.
@@ -82,6 +89,10 @@ for version in "${versions[@]}"; do fetch_cuda "$version" "$folder/cuda-$version
 build "$features" bench-gpu
 [[ -z ${ALSO:-} ]] || build "$ALSO" bench-gpu-2
 
+if [[ -n ${KEPT:-} ]]; then
+  mkdir -p "$folder/kept"
+  cp "$KEPT"/*.ptx "$folder/kept/"
+fi
 cp -r models/tests/golden "$folder/models/tests/"
 rm -f "$folder"/models/tests/golden/*.rs "$folder"/models/tests/golden/*.pt
 cp -r bench/torch "$folder/bench/"
@@ -91,7 +102,7 @@ cp scripts/gpu-check.sh scripts/gpu-libraries.sh "$folder/scripts/"
 {
   echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   echo "features $features${ALSO:+; second program $ALSO}"
-  echo "headers of CUDA ${headers:-none}${NVRTC:+; NVRTC $NVRTC}"
+  echo "headers of CUDA ${headers:-none}${NVRTC:+; NVRTC $NVRTC}${KEPT:+; compiled kernels}"
   echo "built $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 } >"$folder/VERSION"
 

@@ -32,7 +32,7 @@ fn started(script: &Path, folder: &Path, arguments: &[&str]) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    for name in ["LD_LIBRARY_PATH", "CUDA_PATH", "PYTHON"] {
+    for name in ["LD_LIBRARY_PATH", "CUDA_PATH", "PYTHON", "SOFT_CUDA_NVRTC"] {
         command.env_remove(name);
     }
     command
@@ -75,7 +75,8 @@ fn a_check_that_is_ended_leaves_what_it_has_found_out() {
     let at = |name: &str| folder.path().join(name);
     program(&at("python"), PYTHON);
     let script = Path::new(SCRIPTS).join("gpu-check.sh");
-    let arguments = "--device cpu --quick --parts speed,torch --recipes wrn-16-4 --precisions bf16,f32 --json new/out.json";
+    let arguments = "--device cpu --quick --parts speed,torch --recipes wrn-16-4 \
+                     --precisions bf16,f32 --json new/out.json";
     let arguments: Vec<&str> = arguments.split(' ').collect();
     let mut command = started(&script, folder.path(), &arguments);
     command.env("BENCH", env!("CARGO_BIN_EXE_bench"));
@@ -144,7 +145,9 @@ fn packed(folder: &Path, driver: &str) -> PathBuf {
         &folder.join("bin/python3"),
         "echo \"python: $LD_LIBRARY_PATH ${CUDA_PATH-unset}\"\n",
     );
-    let said = "echo \"ours: $LD_LIBRARY_PATH $CUDA_PATH\"\n\
+    write(&folder.join("keeps/libnvrtc.so"), "");
+    write(&folder.join("kept/kernel.ptx"), "");
+    let said = "echo \"ours: $LD_LIBRARY_PATH $CUDA_PATH $SOFT_CUDA_NVRTC $SOFT_CUDA_PTX\"\n\
                 while [ \"$1\" != --python ]; do shift; done\n\"$2\" -c pass\n";
     program(&folder.join("bench-gpu"), said);
     folder.join("scripts/gpu-check.sh")
@@ -163,6 +166,7 @@ fn nvrtc_and_headers_fit_the_driver_and_are_not_pytorchs() {
         let bin = folder.path().join("bin");
         command.env("PATH", format!("{}:{path}", bin.display()));
         command.env("LD_LIBRARY_PATH", "/theirs");
+        command.env("KERNELS", "kernels");
         let output = ended(command.spawn().expect("the script"));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");
@@ -170,16 +174,16 @@ fn nvrtc_and_headers_fit_the_driver_and_are_not_pytorchs() {
         let taken = folder.path().join(format!("cuda-{version}"));
         let taken = taken.display();
         let (major, _) = version.split_once('.').expect("two numbers");
-        let line = format!(
-            "NVRTC: {taken}/lib/libnvrtc.so.{major}, {version}; headers: {taken}, {version}"
-        );
+        let nvrtc = format!("{taken}/lib/libnvrtc.so.{major}");
+        let line = format!("NVRTC: {nvrtc}, {version}; headers: {taken}, {version}");
         assert!(said.contains(&line), "{said}");
         let told = String::from_utf8_lossy(&output.stdout);
         let (ours, python) = told.split_once('\n').expect("two lines");
-        assert!(
-            ours.ends_with(&format!(":/theirs:{taken}/lib {taken}")),
-            "{ours}"
-        );
+        // Compiled kernels are kept, together with those that were packed.
+        let kept = folder.path().join("kernels/nvrtc");
+        let end = format!(":/theirs:{taken}/lib {taken} {nvrtc} {}", kept.display());
+        assert!(ours.ends_with(&end), "{ours}");
+        assert!(kept.join("kernel.ptx").exists());
         assert_eq!(python, "python: /theirs unset\n");
     }
 }
