@@ -12,7 +12,7 @@
 #   LIMIT_MIB  largest size of the file. Default 40
 #   CUDA_HEADERS   versions of CUDA whose headers are packed, which NVRTC reads, and which neither a driver
 #              nor PyTorch's packages have in full: a machine needs those of its libnvrtc. 1.4 MiB each, from
-#              NVIDIA's packages for Python. Default 12.8,13.0,13.2 with cuda-nvrtc, else none; '' for none
+#              NVIDIA's packages for Python. Default with cuda-nvrtc NVRTC's, or 12.8,13.0,13.2; '' for none
 #   NVRTC      a version whose libnvrtc is packed with its headers, 31 MiB, for a machine that has none, or
 #              one that is newer than its driver. Default none
 #   KEPT       folder of kernels that this libnvrtc has compiled before, as scripts/cuda-software.sh keeps
@@ -30,7 +30,7 @@ esac
 features=${FEATURES:-cuda-nvrtc,tune}
 limit=${LIMIT_MIB:-40}
 headers=''
-[[ ,$features,${ALSO:-}, != *,cuda-nvrtc,* ]] || headers=12.8,13.0,13.2
+[[ ,$features,${ALSO:-}, != *,cuda-nvrtc,* ]] || headers=${NVRTC:-12.8,13.0,13.2}
 headers=${CUDA_HEADERS-$headers}
 [[ -z ${NVRTC:-} || ,$headers, == *",$NVRTC,"* ]] || headers=${headers:+$headers,}$NVRTC
 target=${CARGO_TARGET_DIR:-target}
@@ -108,7 +108,7 @@ cp scripts/gpu-check.sh scripts/gpu-libraries.sh "$folder/scripts/"
 
 file=${1:-$target/gpu-check.tar.xz}
 mkdir -p "$(dirname "$file")"
-tar -C "$work" -cf - gpu-check | xz -6 -T0 >"$file"
+tar -C "$work" -cf - gpu-check | xz -9 -T0 >"$file"
 bytes=$(stat -c %s "$file")
 say "$file: $((bytes / 1024)) KiB, program $(($(stat -c %s "$folder/bench-gpu") / 1024)) KiB unpacked"
 if ((bytes > limit * 1024 * 1024)); then
