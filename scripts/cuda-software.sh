@@ -6,6 +6,8 @@
 #   scripts/cuda-software.sh --prepare     builds soft-cuda and installs NVRTC, if they are not there
 #   scripts/cuda-software.sh PROGRAM ...   runs a program that is built with cuda-nvrtc, or with cuda
 #
+#   SOFT_CUDA_TOOLKIT                      folder with include/ and lib/libnvrtc.so.* to be taken instead of the
+#                                          NVRTC that is installed, such as one that scripts/gpu-pack.sh packs
 #   SOFT_CUDA_DEVICES and others           see soft-cuda/src/lib.rs
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -55,7 +57,7 @@ case ${1:-} in
   '' | -*) usage >&2; exit 2 ;;
 esac
 [[ -e $libraries/libcuda.so.1 ]] || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
-CUDA_PATH=$(toolkit) || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
+CUDA_PATH=${SOFT_CUDA_TOOLKIT:-$(toolkit)} || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
 export CUDA_PATH
 SOFT_CUDA_NVRTC=$(compgen -G "$CUDA_PATH/lib/libnvrtc.so.*" | head -1)
 export SOFT_CUDA_NVRTC SOFT_CUDA_PTX=${SOFT_CUDA_PTX-$kept}

@@ -5,7 +5,9 @@
 #
 #   tar xf gpu-check.tar.xz && gpu-check/scripts/gpu-check.sh
 #
-# or in the repository, where it builds `bench` with FEATURES (default: none, so the processor).
+# or in the repository, where it builds `bench` with FEATURES (default: none, so the processor). Writes into
+# the folder that it is called in, results/ and runs/, or --json FILE and FILE.logs beside it; ended early, as
+# by `timeout`, it leaves what it has found out.
 #
 #   --device cuda|wgpu|cpu   default: the first of these that the program is built for
 #   --quick                  few steps of small models: whether all of it works at all
@@ -14,13 +16,16 @@
 #   everything else          goes to `bench gpu`, such as --parts speed,torch --recipes olivia; with
 #                            --profile to `bench training-trained`, such as --set train.kernels=burn;
 #                            with --train to the trainer, such as --set train.max_minutes=9
-#   PYTHON                   a Python with PyTorch; python3 unless set
+#   PYTHON                   a Python with PyTorch, as --python; python3 unless set
+#   KERNELS                  folder in which compiled kernels are kept for the next process, what NVRTC makes of
+#                            them and what the driver makes of that; in a temporary folder unless set
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
 say() { printf '%s\n' "gpu-check.sh: $*" >&2; }
 
 device=''
+cuda_variables=()
 quick=''
 profile=''
 train=''
@@ -31,6 +36,7 @@ while [[ $# -gt 0 ]]; do
     -h | --help) usage; exit ;;
     --quick) quick=1; shift ;;
     --profile) profile=${2:?--profile needs a recipe}; shift 2 ;;
+    --python) PYTHON=${2:?--python needs a program}; shift 2 ;;
     --train) train=${2:?--train needs a configuration}; shift 2 ;;
     *) rest+=("$1"); shift ;;
   esac
@@ -45,54 +51,33 @@ else
   selected=()
   IFS=, read -ra list <<<"${FEATURES:-}"
   for feature in "${list[@]}"; do selected+=("trainer/$feature" "bench/$feature"); done
-  (cd "$here" && cargo build --release --workspace --bins ${selected[0]:+--features "$(IFS=,; echo "${selected[*]}")"} >&2)
+  (cd "$here" &&
+    cargo build --release --workspace --bins ${selected[0]:+--features "$(IFS=,; echo "${selected[*]}")"} >&2)
   bench=${CARGO_TARGET_DIR:-$here/target}/release/bench
 fi
 [[ ! -f $here/VERSION ]] || sed 's/^/gpu-check.sh: /' "$here/VERSION" >&2
 
-# Finds what compiles kernels, and NCCL: packed along, in a CUDA toolkit, or with PyTorch's packages.
-libraries() {
-  local python=${PYTHON:-python3} nvcc folder name file places=()
-  [[ ! -d $here/cuda ]] || export CUDA_PATH=${CUDA_PATH:-$here/cuda}
-  if [[ -z ${CUDA_PATH:-} && ! -d /usr/local/cuda ]] && nvcc=$(command -v nvcc); then
-    CUDA_PATH=$(dirname "$(dirname "$(realpath "$nvcc")")")
-    export CUDA_PATH
-  fi
-  places=("${CUDA_PATH:-/usr/local/cuda}"/{lib64,lib,targets/x86_64-linux/lib})
-  if command -v "$python" >/dev/null; then
-    while IFS= read -r folder; do
-      places+=("$folder")
-      if [[ -z ${CUDA_PATH:-} && ! -d /usr/local/cuda && -e ${folder%/lib}/include/cuda_runtime.h &&
-        -e ${folder%/lib}/include/crt/mma.h ]]; then
-        export CUDA_PATH=${folder%/lib}
-      fi
-    done < <("$python" -c '
-import glob, site
-for place in [*site.getsitepackages(), site.getusersitepackages()]:
-    for folder in sorted(glob.glob(place + "/nvidia/*/lib")): print(folder)
-' 2>/dev/null)
-  fi
-  # Programs look for names with the versions they know; a link has a name that all know.
-  for name in libnvrtc.so libnccl.so; do
-    for folder in "${places[@]}"; do
-      for file in "$folder/$name" "$folder/$name".[0-9]*; do
-        [[ ! -e $file || -e $scratch/$name ]] || ln -s "$(realpath "$file")" "$scratch/$name"
-      done
-    done
-  done
-  for folder in "${places[@]}" "$scratch"; do
-    [[ ! -d $folder ]] || LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
-  done
-  export LD_LIBRARY_PATH
-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+
+# Runs our program. Who ends this script, as `timeout` does, ends that too, and it still writes what it knows.
+ours() {
+  local child status=0
+  env "${cuda_variables[@]}" "$bench" "$@" &
+  child=$!
+  trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
+  # A signal that was handled ends the first of these.
+  wait "$child" || status=$?
+  while kill -0 "$child" 2>/dev/null; do status=0; wait "$child" || status=$?; done
+  trap - TERM INT HUP
+  return "$status"
+}
 
 # A device that is built in and does not work is an error further below, and no reason to take another.
 built_for() {
   local device said
   for device in cuda wgpu; do
-    said=$("$bench" gpu-part devices --device "$device" --out "$scratch/devices.json" 2>&1) || true
+    said=$(ours gpu-part devices --device "$device" --out "$scratch/devices.json" 2>&1) || true
     [[ $said == *"built without $device"* ]] || { echo "$device"; return; }
   done
   echo cpu
@@ -103,24 +88,43 @@ if [[ -n $profile && $device == cpu ]]; then
   say "--profile times the kernels of a GPU: build with FEATURES=cuda-nvrtc,tune or FEATURES=wgpu, or name a --device"
   exit 2
 fi
-[[ $device != cuda ]] || libraries
+KERNELS=$(realpath -m "${KERNELS:-${TMPDIR:-/tmp}/burn-dist-kernels}")
 # What the driver has translated for one process is kept for the next.
-export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-${TMPDIR:-/tmp}/nv-cache} CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
-
-say "device $device on $(uname -n), $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo 'no nvidia-smi')"
+export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$KERNELS/driver} CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
+if [[ $device == cuda ]]; then
+  # shellcheck source=scripts/gpu-libraries.sh
+  . "$here/scripts/gpu-libraries.sh"
+  mkdir "$scratch/lib"
+  cuda_environment "$here" "$scratch/lib"
+fi
+# PyTorch has libraries of its own, of other versions than those that our program finds.
+if command -v "${PYTHON:-python3}" >/dev/null; then
+  {
+    echo '#!/usr/bin/env bash'
+    for name in LD_LIBRARY_PATH CUDA_PATH; do
+      if [[ -v $name ]]; then printf 'export %s=%q\n' "$name" "${!name}"; else echo "unset $name"; fi
+    done
+    printf 'exec %q "$@"\n' "$(command -v "${PYTHON:-python3}")"
+  } >"$scratch/python"
+  chmod +x "$scratch/python"
+  PYTHON=$scratch/python
+fi
+gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null) || gpu='no nvidia-smi'
+say "device $device on $(uname -n), $gpu"
 
 if [[ -n $profile ]]; then
   mkdir -p results
-  out=$(cd results && pwd)
-  rm -f "$out/profile.log"
+  precision=${PRECISION:-bf16}
+  out=$(cd results && pwd)/profile-$profile-$precision
+  rm -f "$out.log"
   # cubecl times every kernel then and waits for it: shares are right, the sum is not.
-  printf '[profiling.logger]\nlevel = "medium"\nfile = "%s"\n' "$out/profile.log" >"$scratch/cubecl.toml"
+  printf '[profiling.logger]\nlevel = "medium"\nfile = "%s"\n' "$out.log" >"$scratch/cubecl.toml"
   bench=$(realpath "$bench")
-  (cd "$scratch" && "$bench" training-trained \
+  (cd "$scratch" && ours training-trained \
     --model "$profile" --ranks 1 --batch "${BATCH:-256}" --steps 8 --images 2048 \
-    --set "train.device=$device" --set "train.precision=${PRECISION:-bf16}" \
-    --out "$out/profile-seconds.json" "${rest[@]}")
-  say "kernels in $out/profile.log; by their names:"
+    --set "train.device=$device" --set "train.precision=$precision" \
+    --out "$out-seconds.json" "${rest[@]}")
+  say "kernels in $out.log; by their names:"
   # Kernels are compiled for shapes, which the end of a name stands for.
   awk -F'|' '{
     time = $2; gsub(/ /, "", time)
@@ -131,13 +135,13 @@ if [[ -n $profile ]]; then
   END {
     for (name in total) printf "%10.1f ms %5.1f %% %7d %s\n", total[name], 100 * total[name] / all, runs[name], name
     printf "%10.1f ms 100.0 %% %7d all\n", all, every
-  }' "$out/profile.log" | sort -rn | tee "$out/profile.txt"
+  }' "$out.log" | sort -rn | tee "$out.txt"
   exit
 fi
 
 if [[ -n $train ]]; then
   name=$(basename "$train" .toml)
-  "$bench" trainer --config "$train" --run-dir "runs/$name" --resume auto --set "train.device=$device" "${rest[@]}"
+  ours trainer --config "$train" --run-dir "runs/$name" --resume auto --set "train.device=$device" "${rest[@]}"
   exit
 fi
 
@@ -155,4 +159,4 @@ if [[ -n $quick ]]; then
   unless_given --warm-up 1
   unless_given --memory-steps 300
 fi
-"$bench" gpu "${arguments[@]}" "${rest[@]}"
+ours gpu "${arguments[@]}" "${rest[@]}"

@@ -7,10 +7,16 @@
 #   FEATURES   cuda (kernels compiled by the LLVM inside and CUDA's libdevice), cuda-nvrtc (by the CUDA
 #              toolkit's libnvrtc), wgpu, tune, autotune; joined by commas. Default cuda-nvrtc,tune
 #   ALSO       features of a second program in the same file, bench-gpu-2, for a machine on which the
-#              first does not run. Default none; sensible: cuda,tune
+#              first does not run: BENCH=gpu-check/bench-gpu-2, with a toolkit in CUDA_PATH. Default none;
+#              sensible: cuda,tune
 #   LIMIT_MIB  largest size of the file. Default 40
-#   NVRTC      folder with include/ and, if it is to be packed too, lib/libnvrtc*.so*, for machines without a
-#              toolkit; both of one version, which the driver knows; what NVIDIA's Python packages nvidia-cuda-nvrtc, -runtime, -crt and -cccl hold
+#   CUDA_HEADERS   versions of CUDA whose headers are packed, which NVRTC reads, and which neither a driver
+#              nor PyTorch's packages have in full: a machine needs those of its libnvrtc. 1.4 MiB each, from
+#              NVIDIA's packages for Python. Default with cuda-nvrtc NVRTC's, or 12.8,13.0,13.2; '' for none
+#   NVRTC      a version whose libnvrtc is packed with its headers, 31 MiB, for a machine that has none, or
+#              one that is newer than its driver. Default none
+#   KEPT       folder of kernels that this libnvrtc has compiled before, as scripts/cuda-software.sh keeps
+#              them; they are not compiled again where the same NVRTC is used. Default none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,6 +29,10 @@ esac
 
 features=${FEATURES:-cuda-nvrtc,tune}
 limit=${LIMIT_MIB:-40}
+headers=''
+[[ ,$features,${ALSO:-}, != *,cuda-nvrtc,* ]] || headers=${NVRTC:-12.8,13.0,13.2}
+headers=${CUDA_HEADERS-$headers}
+[[ -z ${NVRTC:-} || ,$headers, == *",$NVRTC,"* ]] || headers=${headers:+$headers,}$NVRTC
 target=${CARGO_TARGET_DIR:-target}
 say() { printf '%s\n' "gpu-pack.sh: $*" >&2; }
 
@@ -44,33 +54,61 @@ build() {
     eval "$prepared"
   fi
   say "building bench with $1"
-  cargo build --release --workspace --bins --features "$(IFS=,; echo "${selected[*]}")" >&2
+  cargo build --release --workspace --bins --lib --features "$(IFS=,; echo "${selected[*]}")" >&2
   strip -o "$folder/$2" "$target/release/bench"
+  [[ ,$1, == *,cuda-nvrtc,* ]] || return 0
+  # Of soft-cuda only the NVRTC that remembers what it has compiled.
+  mkdir -p "$folder/keeps"
+  strip -o "$folder/keeps/libnvrtc.so" "$target/release/libsoft_cuda.so"
 }
+
+# Lays down what NVIDIA's packages have of a version, in the folders of a toolkit.
+fetch_cuda() { # VERSION FOLDER
+  local packages=() name suffix='' names=(nvrtc runtime crt cccl)
+  # Until 12 the headers in crt/ were in the compiler's package.
+  [[ ${1%%.*} -ge 13 ]] || { suffix=-cu${1%%.*} names=(nvrtc runtime nvcc cccl); }
+  for name in "${names[@]}"; do packages+=("nvidia-cuda-$name$suffix==$1.*"); done
+  say "fetching ${packages[*]}"
+  timeout 600 python3 -m pip install --quiet --no-deps --no-compile --root-user-action ignore \
+    --target "$work/packages" "${packages[@]}" >&2 ||
+    { say "FAILED: pip could not install them; with CUDA_HEADERS='' none are packed"; exit 1; }
+  mkdir -p "$2"
+  cp -r "$work/packages/nvidia"/*/include "$2/"
+  [[ -e $2/include/cuda_runtime.h && -e $2/include/crt/mma.h ]] ||
+    { say "FAILED: they hold no cuda_runtime.h or crt/mma.h"; exit 1; }
+  if [[ $1 == "${NVRTC:-}" ]]; then
+    mkdir -p "$2/lib"
+    cp "$work/packages/nvidia"/*/lib/libnvrtc{,-builtins}.so.* "$2/lib/"
+  fi
+  rm -rf "$work/packages"
+}
+
+IFS=, read -ra versions <<<"$headers"
+for version in "${versions[@]}"; do fetch_cuda "$version" "$folder/cuda-$version"; done
 
 build "$features" bench-gpu
 [[ -z ${ALSO:-} ]] || build "$ALSO" bench-gpu-2
 
+if [[ -n ${KEPT:-} ]]; then
+  mkdir -p "$folder/kept"
+  cp "$KEPT"/*.ptx "$folder/kept/"
+fi
 cp -r models/tests/golden "$folder/models/tests/"
 rm -f "$folder"/models/tests/golden/*.rs "$folder"/models/tests/golden/*.pt
 cp -r bench/torch "$folder/bench/"
 mkdir -p "$folder/scripts/golden"
 cp scripts/golden/*.py "$folder/scripts/golden/"
-cp scripts/gpu-check.sh "$folder/scripts/"
-if [[ -n ${NVRTC:-} ]]; then
-  mkdir -p "$folder/cuda"
-  cp -rL "$NVRTC/include" "$folder/cuda/"
-  [[ ! -d $NVRTC/lib ]] || cp -rL "$NVRTC/lib" "$folder/cuda/"
-fi
+cp scripts/gpu-check.sh scripts/gpu-libraries.sh "$folder/scripts/"
 {
   echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   echo "features $features${ALSO:+; second program $ALSO}"
+  echo "headers of CUDA ${headers:-none}${NVRTC:+; NVRTC $NVRTC}${KEPT:+; compiled kernels}"
   echo "built $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 } >"$folder/VERSION"
 
 file=${1:-$target/gpu-check.tar.xz}
 mkdir -p "$(dirname "$file")"
-tar -C "$work" -cf - gpu-check | xz -6 -T0 >"$file"
+tar -C "$work" -cf - gpu-check | xz -9 -T0 >"$file"
 bytes=$(stat -c %s "$file")
 say "$file: $((bytes / 1024)) KiB, program $(($(stat -c %s "$folder/bench-gpu") / 1024)) KiB unpacked"
 if ((bytes > limit * 1024 * 1024)); then

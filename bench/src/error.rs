@@ -84,6 +84,15 @@ pub enum BenchError {
         /// How many.
         bad: usize,
     },
+    /// Signals cannot be listened to.
+    #[error("cannot listen to signals: {0}")]
+    Signals(std::io::Error),
+    /// Somebody asked this program to end.
+    #[error("stopped by a signal; what was found out before is in {}", path.display())]
+    Stopped {
+        /// The results.
+        path: PathBuf,
+    },
     /// A buffer was asked for as another type.
     #[error(transparent)]
     WrongType(#[from] WrongType),

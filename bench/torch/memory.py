@@ -50,6 +50,7 @@ def main():
     parser.add_argument("--recipe", choices=RECIPES, required=True)
     parser.add_argument("--precision", choices=PRECISIONS, default="f32")
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--images", type=int, default=4096, help="that lie on the device")
     args = parser.parse_args()
     dtype = PRECISIONS[args.precision]
     side, build = RECIPES[args.recipe]
@@ -59,8 +60,8 @@ def main():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        data = torch.randint(0, 256, (8 * args.batch, 3, side, side), dtype=torch.uint8)
-        labels = torch.arange(8 * args.batch) % 100
+        data = torch.randint(0, 256, (args.images, 3, side, side), dtype=torch.uint8)
+        labels = torch.arange(args.images) % 100
         # State of the optimizer is there from the second step on.
         for _ in range(3):
             picked = torch.randint(0, len(data), (args.batch,))

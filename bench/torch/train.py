@@ -54,6 +54,7 @@ def main():
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--warm-up", type=int, default=10)
+    parser.add_argument("--images", type=int, default=4096, help="that lie on the device")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--compile", action="store_true")
@@ -68,8 +69,8 @@ def main():
     step_model = torch.compile(model) if args.compile else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
-    data = torch.randint(0, 256, (8 * args.batch, 3, side, side), dtype=torch.uint8, device=device)
-    labels = torch.arange(8 * args.batch, device=device) % 100
+    data = torch.randint(0, 256, (args.images, 3, side, side), dtype=torch.uint8, device=device)
+    labels = torch.arange(args.images, device=device) % 100
 
     def wait():
         if device.type == "cuda":

@@ -1,9 +1,12 @@
 //! A process of this program that does one part, with a time limit.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,6 +20,12 @@ const SHOWN: usize = 6;
 /// Of one that panicked: cubecl's errors list their causes, the first one last.
 const SHOWN_OF_PANIC: usize = 40;
 
+/// How often a process is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a process may take to end the ranks that it has started.
+const GRACE: Duration = Duration::from_secs(2);
+
 /// What a part leaves in its file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Left {
@@ -29,16 +38,36 @@ pub(super) struct Left {
 pub(crate) struct Child {
     program: PathBuf,
     folder: tempfile::TempDir,
+    /// Where what failed processes said is kept.
+    logs: PathBuf,
     limit: Duration,
+    stopped: Arc<AtomicBool>,
 }
 
 impl Child {
-    pub fn new(seconds: u64) -> Result<Self, BenchError> {
+    /// Parts may take `seconds`; what failed ones said is kept in `logs`, which is made for the first of them.
+    pub fn new(seconds: u64, logs: PathBuf) -> Result<Self, BenchError> {
         Ok(Self {
             program: std::env::current_exe().map_err(BenchError::Myself)?,
             folder: tempfile::tempdir().map_err(BenchError::Folder)?,
+            logs,
             limit: Duration::from_secs(seconds),
+            stopped: Arc::new(AtomicBool::new(false)),
         })
+    }
+
+    /// From now on a request to end ends the part that runs, and not this process, which still has results to write.
+    pub fn listen(&self) -> Result<(), BenchError> {
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            signal_hook::flag::register(signal, self.stopped.clone())
+                .map_err(BenchError::Signals)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there was such a request.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     /// A place for files of parts.
@@ -47,12 +76,12 @@ impl Child {
     }
 
     /// Runs this program with `arguments`, and gives what it left.
-    pub fn found(&self, arguments: &[&str]) -> Result<Found, String> {
+    pub fn found(&self, name: &str, arguments: &[&str]) -> Result<Found, String> {
         let out = self.folder.path().join("found.json");
         let _ = std::fs::remove_file(&out);
         let mut command = self.command(arguments);
         command.arg("--out").arg(&out);
-        self.finish(command)?;
+        self.finish(name, command)?;
         let left: Left = report::read(&out).map_err(|error| error.to_string())?;
         Ok(Found {
             good: left.good,
@@ -68,41 +97,75 @@ impl Child {
         command
     }
 
-    /// Runs a command within the limit; gives its output, or the end of it if it fails.
-    pub fn finish(&self, mut command: Command) -> Result<String, String> {
-        let failed = |error: std::io::Error| format!("cannot start {command:?}: {error}");
+    /// Runs a command within the limit; gives its output, or the end of it if it fails. All of it is kept then, in a
+    /// file of that name.
+    pub fn finish(&self, name: &str, command: Command) -> Result<String, String> {
         let log = self.folder.path().join("log");
-        let file = std::fs::File::create(&log).map_err(failed)?;
-        let errors = file.try_clone().map_err(failed)?;
+        let failure = match self.run(command, &log) {
+            Ok(status) if status.success() => {
+                return std::fs::read_to_string(&log).map_err(|error| error.to_string());
+            }
+            Ok(status) => status.to_string(),
+            Err(reason) => reason,
+        };
+        let said = end_of(&log);
+        match self.keep(&log, name) {
+            Ok(kept) => Err(format!(
+                "{failure}; {said}\nall of it in {}",
+                kept.display()
+            )),
+            Err(error) => Err(format!("{failure}; {said}\nnot kept: {error}")),
+        }
+    }
+
+    /// What comes of a process whose output goes to `log`.
+    fn run(&self, mut command: Command, log: &Path) -> Result<ExitStatus, String> {
         let shown = format!("{command:?}");
+        let failed = |error: std::io::Error| format!("cannot start {shown}: {error}");
+        let file = std::fs::File::create(log).map_err(failed)?;
+        let errors = file.try_clone().map_err(failed)?;
         let mut child = command
             .stdin(Stdio::null())
             .stdout(file)
             .stderr(errors)
             .spawn()
-            .map_err(|error| format!("cannot start {shown}: {error}"))?;
+            .map_err(failed)?;
         let begin = Instant::now();
-        let status = loop {
+        loop {
             match child.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) if begin.elapsed() > self.limit => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return Err(format!(
-                        "not done after {} s; {}",
-                        self.limit.as_secs(),
-                        end_of(&log)
-                    ));
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) if self.is_stopped() => {
+                    end(child);
+                    return Err("stopped by a signal".to_owned());
                 }
-                Ok(None) => std::thread::sleep(Duration::from_millis(20)),
+                Ok(None) if begin.elapsed() > self.limit => {
+                    end(child);
+                    return Err(format!("not done after {} s", self.limit.as_secs()));
+                }
+                Ok(None) => std::thread::sleep(LOOK),
                 Err(error) => return Err(error.to_string()),
             }
-        };
-        match status.success() {
-            true => std::fs::read_to_string(&log).map_err(|error| error.to_string()),
-            false => Err(format!("{status}; {}", end_of(&log))),
         }
     }
+
+    /// Copies the log of a part that failed to where it stays.
+    fn keep(&self, log: &Path, name: &str) -> std::io::Result<PathBuf> {
+        std::fs::create_dir_all(&self.logs)?;
+        let kept = self.logs.join(format!("{}.log", name.replace(' ', "-")));
+        std::fs::copy(log, &kept)?;
+        Ok(kept)
+    }
+}
+
+/// Ends a process: one that has started ranks is given time to end them.
+fn end(mut child: std::process::Child) {
+    let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+    let begin = Instant::now();
+    while begin.elapsed() < GRACE && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(LOOK);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// What a log says of a failure: from where a program panicked, else its last lines.
@@ -127,6 +190,52 @@ fn end_of(log: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shell(text: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", text]);
+        command
+    }
+
+    fn starter(seconds: u64) -> (tempfile::TempDir, Child) {
+        let folder = tempfile::tempdir().unwrap();
+        let child = Child::new(seconds, folder.path().join("new/logs")).unwrap();
+        (folder, child)
+    }
+
+    #[test]
+    fn all_that_a_failed_process_said_is_kept() {
+        let (folder, child) = starter(60);
+        let output = child.finish("good", shell("seq 50"));
+        assert_eq!(output.unwrap().lines().count(), 50);
+        assert!(!folder.path().join("new").exists(), "nothing failed");
+        let told = child.finish("parity bf16", shell("seq 50; exit 3"));
+        let told = told.unwrap_err();
+        let file = folder.path().join("new/logs/parity-bf16.log");
+        assert!(told.starts_with("exit status: 3; 45\n"), "{told}");
+        assert!(told.ends_with(file.to_str().unwrap()), "{told}");
+        assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 50);
+    }
+
+    #[test]
+    fn a_process_has_a_limit_within_which_it_can_be_stopped() {
+        let (_folder, child) = starter(0);
+        let told = child.finish("slow", shell("echo begun; exec sleep 60"));
+        let told = told.unwrap_err();
+        assert!(told.starts_with("not done after 0 s"), "{told}");
+
+        let (_folder, child) = starter(60);
+        let stopped = child.stopped.clone();
+        let asked = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            stopped.store(true, Ordering::Relaxed);
+        });
+        // Who does not end when asked to is killed.
+        let stubborn = shell("trap '' TERM; while :; do sleep 0.1; done");
+        let told = child.finish("stubborn", stubborn).unwrap_err();
+        assert!(told.starts_with("stopped by a signal"), "{told}");
+        asked.join().unwrap();
+    }
 
     #[test]
     fn a_panic_is_shown_from_its_message_on() {

@@ -4,7 +4,8 @@
 //! train in each number format, what PyTorch reaches meanwhile, whether memory grows.
 //!
 //! Every part runs in a process of its own with a time limit: one that fails, or takes the driver
-//! down, is a row that says so. The results are written after each part.
+//! down, is a row that says so, and what it said is kept beside the results. Those are written after
+//! each row, so that a check that is stopped, or killed, leaves what it has found out.
 
 mod child;
 pub mod parity;
@@ -20,7 +21,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::BenchError;
-use crate::report::{self, Report};
+use crate::report::Report;
 use crate::table::Table;
 use child::Child;
 
@@ -168,84 +169,100 @@ pub(crate) struct Check<'a> {
     pub args: &'a GpuArgs,
     pub child: Child,
     pub rows: Vec<Row>,
-    /// Where the results are, once some are written.
-    path: Option<PathBuf>,
+    /// Where the results are.
+    path: PathBuf,
 }
 
 /// Runs the sub-command.
 ///
 /// # Errors
-/// When results cannot be written, or anything was not as it should be.
+/// When results cannot be written, anything was not as it should be, or somebody asked it to end.
 pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
-    report::check(args.json.as_deref())?;
+    // Without a row yet: what fails has a place beside it from the first part on.
+    let path = report(args, &[]).write(args.json.as_deref())?;
     let mut check = Check {
         args,
-        child: Child::new(args.limit)?,
+        child: Child::new(args.limit, path.with_extension("logs"))?,
         rows: Vec::new(),
-        path: args.json.clone(),
+        path,
     };
-    for part in &args.parts {
-        eprintln!("gpu: {part}");
-        let before = check.rows.len();
-        match part {
-            Part::Devices => check.simple(*part, "devices"),
-            Part::Nccl => check.simple(*part, "nccl"),
-            Part::Memory => check.simple(*part, "memory"),
-            Part::Parity => check.parity(),
-            Part::Ranks => check.ranks(),
-            Part::Speed => check.speed()?,
-            Part::Torch => check.torch()?,
-        }
-        // Those that take long have told already.
-        let told = matches!(part, Part::Speed | Part::Torch);
-        for row in check.rows.iter().skip(before).filter(|_| !told) {
-            eprintln!("gpu:   {}: {}", row.what, row.words);
-        }
-        check.write()?;
-        let failed = check.rows.iter().any(|row| row.good == Some(false));
-        if *part == Part::Devices && failed {
-            eprintln!("gpu: without the device there is nothing else to check");
-            break;
-        }
-    }
+    check.child.listen()?;
+    let outcome = check.all();
     println!("{}", check.table());
-    if let Some(path) = &check.path {
-        eprintln!("results in {}", path.display());
-    }
-    match check
-        .rows
-        .iter()
-        .filter(|row| row.good == Some(false))
-        .count()
-    {
+    eprintln!("results in {}", check.path.display());
+    outcome?;
+    let bad = |row: &&Row| row.good == Some(false);
+    match check.rows.iter().filter(bad).count() {
         0 => Ok(()),
         bad => Err(BenchError::Gpu { bad }),
     }
 }
 
+/// What is known, and how it was found out.
+fn report<'a>(args: &GpuArgs, rows: &'a [Row]) -> Report<&'a [Row]> {
+    let protocol = vec![
+        "every row in a process of its own; images per second through the trainer, its metrics and \
+         hooks included, over the time of all counted steps"
+            .to_owned(),
+        "a step ends when its loss is read, which the trainer and PyTorch's script both do when the \
+         device has the next step to do"
+            .to_owned(),
+        format!(
+            "batch {}, {} steps counted after {}, SGD with momentum, generated images that lie on the \
+             device",
+            args.batch, args.steps, args.warm_up
+        ),
+        "as many images, here and in PyTorch, as the steps take, so that no epoch ends within them, but \
+         at most 4 GiB; the ratio of memory is without them"
+            .to_owned(),
+    ];
+    Report::new("gpu", vec![1, 2], protocol, rows)
+}
+
 impl Check<'_> {
-    /// Writes what is known so far.
-    pub(crate) fn write(&mut self) -> Result<(), BenchError> {
-        let protocol = vec![
-            "every row in a process of its own; images per second through the trainer, its \
-             metrics and hooks included, over the time of all counted steps"
-                .to_owned(),
-            "a step ends when its loss is read, which the trainer and PyTorch's script both do when \
-             the device has the next step to do"
-                .to_owned(),
-            format!(
-                "batch {}, {} steps counted after {}, SGD with momentum, generated images that lie \
-                 on the device",
-                self.args.batch, self.args.steps, self.args.warm_up
-            ),
-        ];
-        let report = Report::new("gpu", vec![1, 2], protocol, &self.rows);
-        self.path = Some(report.write(self.path.as_deref())?);
+    fn all(&mut self) -> Result<(), BenchError> {
+        let args = self.args;
+        for part in &args.parts {
+            eprintln!("gpu: {part}");
+            match part {
+                Part::Devices => self.simple(*part, "devices")?,
+                Part::Nccl => self.simple(*part, "nccl")?,
+                Part::Memory => self.simple(*part, "memory")?,
+                Part::Parity => self.parity()?,
+                Part::Ranks => self.ranks()?,
+                Part::Speed => self.speed()?,
+                Part::Torch => self.torch()?,
+            }
+            let failed = self.rows.iter().any(|row| row.good == Some(false));
+            if *part == Part::Devices && failed {
+                eprintln!("gpu: without the device there is nothing else to check");
+                break;
+            }
+        }
         Ok(())
     }
 
+    /// Adds a row, says it, and writes it down.
+    pub(crate) fn tell(
+        &mut self,
+        part: Part,
+        what: impl Into<String>,
+        found: Result<Found, String>,
+    ) -> Result<(), BenchError> {
+        let row = Row::new(part, what, found);
+        eprintln!("gpu:   {part}: {}: {}", row.what, row.words);
+        self.rows.push(row);
+        report(self.args, &self.rows).write(Some(&self.path))?;
+        match self.child.is_stopped() {
+            true => Err(BenchError::Stopped {
+                path: self.path.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// A part that is one hidden sub-command.
-    fn simple(&mut self, part: Part, name: &str) {
+    fn simple(&mut self, part: Part, name: &str) -> Result<(), BenchError> {
         let device = self.args.device.to_string();
         let steps = self.args.memory_steps.to_string();
         let arguments = [
@@ -256,11 +273,11 @@ impl Check<'_> {
             "--memory-steps",
             &steps,
         ];
-        let found = self.child.found(&arguments);
-        self.rows.push(Row::new(part, name, found));
+        let found = self.child.found(name, &arguments);
+        self.tell(part, name, found)
     }
 
-    fn parity(&mut self) {
+    fn parity(&mut self) -> Result<(), BenchError> {
         let device = self.args.device.to_string();
         let golden = self.args.golden.display().to_string();
         for precision in &self.args.precisions {
@@ -275,9 +292,10 @@ impl Check<'_> {
                 "--golden",
                 &golden,
             ];
-            let found = self.child.found(&arguments);
-            self.rows.push(Row::new(Part::Parity, name, found));
+            let found = self.child.found(&format!("parity {name}"), &arguments);
+            self.tell(Part::Parity, name, found)?;
         }
+        Ok(())
     }
 
     fn table(&self) -> Table {

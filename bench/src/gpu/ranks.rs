@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::{Check, Found, Part, Row};
+use super::{Check, Found, Part};
+use crate::error::BenchError;
 use crate::report;
 use crate::training::trained;
 
@@ -15,11 +16,12 @@ const BATCH: usize = 64;
 const TOLERATED: f64 = 5e-3;
 
 impl Check<'_> {
-    pub(super) fn ranks(&mut self) {
+    pub(super) fn ranks(&mut self) -> Result<(), BenchError> {
         for strategy in ["ddp", "zero-1", "zero-2", "zero-3"] {
             let found = self.compare(strategy);
-            self.rows.push(Row::new(Part::Ranks, strategy, found));
+            self.tell(Part::Ranks, strategy, found)?;
         }
+        Ok(())
     }
 
     fn compare(&self, strategy: &str) -> Result<Found, String> {
@@ -69,7 +71,8 @@ impl Check<'_> {
             .arg(&out)
             .arg("--losses")
             .arg(&losses);
-        self.child.finish(command)?;
+        self.child
+            .finish(&format!("ranks {strategy} {ranks}"), command)?;
         report::read(&losses).map_err(|error| error.to_string())
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::{Check, Found, Part, Precision, Row};
+use super::{Check, Found, Part, Precision};
 use crate::error::BenchError;
 use crate::training::trained::{self, Taken};
 use crate::{report, stats};
@@ -29,9 +29,42 @@ pub(crate) enum Recipe {
     VitB16,
 }
 
+/// Most bytes of images that a cell keeps on the device: 28,532 of 224×224 pixels.
+const MOST_BYTES: usize = 1 << 32;
+
 impl Recipe {
     /// Those that are measured unless others are asked for.
     pub const ALL: [Self; 4] = [Self::Olivia, Self::Wrn28x10, Self::VitTiny, Self::VitB16];
+
+    /// Bytes of an image.
+    fn image_bytes(self) -> usize {
+        let side = match self {
+            Self::VitB16 => 224,
+            Self::Olivia | Self::Wrn28x10 | Self::Wrn16x4 | Self::VitTiny => 32,
+        };
+        3 * side * side
+    }
+
+    /// Images that lie on the device, ours and PyTorch's: as many as `steps` of `batch` take, so that no epoch ends
+    /// within them. PyTorch's script has no epochs, and we would lay down another order, evaluate, and give the device
+    /// its first step anew. With the usual 60 steps of 256 that is 45 MiB, and 2,205 MiB for ViT-B/16, whose images a
+    /// comparison of memory leaves out.
+    fn images(self, batch: usize, steps: usize) -> usize {
+        batch
+            .saturating_mul(steps)
+            .min(MOST_BYTES / self.image_bytes())
+    }
+
+    /// What those take, in MiB.
+    fn images_mib(self, images: usize) -> f64 {
+        (images * self.image_bytes()) as f64 / f64::from(1 << 20)
+    }
+}
+
+/// Ours of PyTorch's memory, without the images that both keep.
+fn memory_ratio(ours: f64, torch: f64, images: f64) -> Option<f64> {
+    let (ours, torch) = (ours - images, torch - images);
+    (ours > 0.0 && torch > 0.0).then(|| ours / torch)
 }
 
 impl Check<'_> {
@@ -53,25 +86,18 @@ impl Check<'_> {
         let python = wanted.then(|| self.python()).and_then(Result::ok);
         for (recipe, precision) in self.cells() {
             let found = self.train(recipe, precision);
-            self.tell(Part::Speed, (recipe, precision), found)?;
+            self.tell(Part::Speed, format!("{recipe} {precision}"), found)?;
             if let Some(python) = &python {
                 let found = self.train_torch(python, recipe, precision);
-                self.tell(Part::Torch, (recipe, precision), found)?;
+                self.tell(Part::Torch, format!("{recipe} {precision}"), found)?;
             }
         }
         Ok(())
     }
 
-    fn tell(
-        &mut self,
-        part: Part,
-        (recipe, precision): (Recipe, Precision),
-        found: Result<Found, String>,
-    ) -> Result<(), BenchError> {
-        let row = Row::new(part, format!("{recipe} {precision}"), found);
-        eprintln!("gpu:   {part}: {}: {}", row.what, row.words);
-        self.rows.push(row);
-        self.write()
+    fn images(&self, recipe: Recipe) -> usize {
+        let steps = usize::from(self.args.steps) + usize::from(self.args.warm_up);
+        recipe.images(usize::from(self.args.batch), steps)
     }
 
     fn train(&self, recipe: Recipe, precision: Precision) -> Result<Found, String> {
@@ -79,16 +105,13 @@ impl Check<'_> {
         let out = folder.join("seconds.json");
         let (steps, warm_up) = (usize::from(self.args.steps), usize::from(self.args.warm_up));
         let batch = usize::from(self.args.batch);
+        let images = self.images(recipe);
         let mut command = self.child.command(&[trained::COMMAND, "--ranks", "1"]);
         command
             .args(["--model", &recipe.to_string()])
             .args(["--batch", &batch.to_string()])
             .args(["--steps", &(steps + warm_up).to_string()])
-            // As many different images as a batch has are enough: what is in them takes no time.
-            .args([
-                "--images",
-                &(batch * (steps + warm_up)).min(8192).to_string(),
-            ])
+            .args(["--images", &images.to_string()])
             .args(["--set", &format!("train.device={}", self.args.device)])
             .args(["--set", &format!("train.precision={precision}")])
             .args(["--set", "data.on_device=true"])
@@ -96,7 +119,8 @@ impl Check<'_> {
             .arg(folder)
             .arg("--out")
             .arg(&out);
-        self.child.finish(command)?;
+        self.child
+            .finish(&format!("speed {recipe} {precision}"), command)?;
         let [mut seconds]: [Vec<f64>; 1] = report::read(&out).map_err(|error| error.to_string())?;
         let counted = seconds.split_off(warm_up.min(seconds.len()));
         let median = stats::median(&counted).ok_or("no step was counted")?;
@@ -114,6 +138,8 @@ impl Check<'_> {
                 "images_per_second": rate,
                 "median_images_per_second": batch as f64 / median,
                 "memory_mib": taken.device_mib,
+                "images": images,
+                "images_mib": recipe.images_mib(images),
                 "seconds": counted,
             }),
         })
@@ -132,13 +158,12 @@ impl Check<'_> {
                     words: format!("not compared: {reason}"),
                     values: Value::Null,
                 };
-                self.rows.push(Row::new(Part::Torch, "PyTorch", Ok(found)));
-                return Ok(());
+                return self.tell(Part::Torch, "PyTorch", Ok(found));
             }
         };
         for (recipe, precision) in self.cells() {
             let found = self.train_torch(&python, recipe, precision);
-            self.tell(Part::Torch, (recipe, precision), found)?;
+            self.tell(Part::Torch, format!("{recipe} {precision}"), found)?;
         }
         Ok(())
     }
@@ -154,7 +179,7 @@ impl Check<'_> {
         );
         let mut command = Command::new(&python);
         command.args(["-c", &test]);
-        self.child.finish(command)?;
+        self.child.finish("torch", command)?;
         if !self.args.torch_script.exists() {
             return Err(format!("no {}", self.args.torch_script.display()));
         }
@@ -185,9 +210,12 @@ impl Check<'_> {
             .args(["--batch", &self.args.batch.to_string()])
             .args(["--steps", &self.args.steps.to_string()])
             .args(["--warm-up", &self.args.warm_up.to_string()])
+            .args(["--images", &self.images(recipe).to_string()])
             // As cubecl computes f32 products on tensor cores.
             .arg("--tf32");
-        let text = self.child.finish(command)?;
+        let text = self
+            .child
+            .finish(&format!("torch {recipe} {precision}"), command)?;
         let line = text.lines().rfind(|line| line.starts_with('{'));
         let values: Value = serde_json::from_str(line.unwrap_or_default())
             .map_err(|error| format!("{error} in {text:?}"))?;
@@ -198,17 +226,20 @@ impl Check<'_> {
             .rows
             .iter()
             .find(|row| row.part == Part::Speed && row.what == what);
-        let of = |key: &str| {
+        let both = |key: &str| {
             let ours = ours.and_then(|row| row.values[key].as_f64())?;
-            Some(ours / values[key].as_f64()?)
+            Some((ours, values[key].as_f64()?))
         };
+        let of = |key: &str| both(key).map(|(ours, torch)| ours / torch);
         let share = |ratio: Option<f64>| ratio.map_or("?".to_owned(), |r| format!("{r:.2}"));
-        let (speed, memory) = (of("images_per_second"), of("memory_mib"));
-        let median = of("median_images_per_second");
+        let (speed, median) = (of("images_per_second"), of("median_images_per_second"));
+        let images = recipe.images_mib(self.images(recipe));
+        let memory = both("memory_mib").and_then(|(ours, torch)| memory_ratio(ours, torch, images));
         Ok(Found {
             good: Some(true),
             words: format!(
-                "{rate:.0} images/s; ours / PyTorch's: speed {} (of medians {}), memory {}",
+                "{rate:.0} images/s; ours / PyTorch's: speed {} (of medians {}), memory beside the \
+                 images {}",
                 share(speed),
                 share(median),
                 share(memory)
@@ -220,5 +251,42 @@ impl Check<'_> {
                 "memory_ratio": memory,
             }),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_epoch_ends_within_the_usual_steps() {
+        for recipe in Recipe::value_variants() {
+            assert_eq!(recipe.images(256, 60), 256 * 60, "{recipe}");
+        }
+        assert_eq!(Recipe::Olivia.images_mib(256 * 60), 45.0);
+        assert_eq!(Recipe::VitB16.images_mib(256 * 60), 2205.0);
+    }
+
+    #[test]
+    fn images_have_a_limit_that_holds_a_batch() {
+        let (batch, steps) = (4096, 2 * usize::from(u16::MAX));
+        for recipe in Recipe::value_variants() {
+            let images = recipe.images(batch, steps);
+            assert!(
+                (batch..batch * steps).contains(&images),
+                "{recipe}: {images}"
+            );
+            assert!(images * recipe.image_bytes() <= MOST_BYTES, "{recipe}");
+        }
+    }
+
+    #[test]
+    fn memory_is_compared_without_the_images() {
+        assert_eq!(memory_ratio(30.0, 40.0, 20.0), Some(0.5));
+        assert_eq!(
+            memory_ratio(30.0, 20.0, 20.0),
+            None,
+            "nothing to compare with"
+        );
     }
 }

@@ -42,8 +42,8 @@ pub(super) struct Compiler {
     destroy: Destroy,
     version: Version,
     error_string: ErrorString,
-    /// That it is no other library of the same version.
-    stamp: String,
+    /// Of the library's file: that it is no other of the same version.
+    digest: blake3::Hash,
 }
 
 /// What came of a program that was not compiled.
@@ -67,6 +67,13 @@ fn checked(code: Code) -> Result<(), Code> {
     }
 }
 
+/// Of all that a file holds.
+pub(super) fn digest(path: &Path) -> std::io::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(std::fs::File::open(path)?)?;
+    Ok(hasher.finalize())
+}
+
 impl Compiler {
     /// The compiler of this process.
     ///
@@ -83,8 +90,7 @@ impl Compiler {
 
     fn load(path: &Path) -> Result<Self, String> {
         let of = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let file = path.metadata().map_err(|error| of(&error))?;
-        let stamp = format!("{} {} {:?}", path.display(), file.len(), file.modified());
+        let digest = digest(path).map_err(|error| of(&error))?;
         // SAFETY: NVRTC's library runs nothing when it is loaded that has conditions.
         let library = unsafe { Library::new(path) }.map_err(|error| of(&error))?;
         // Never unloaded: the process may be in one of its functions when it ends.
@@ -105,13 +111,13 @@ impl Compiler {
             destroy: function!("nvrtcDestroyProgram"),
             version: function!("nvrtcVersion"),
             error_string: function!("nvrtcGetErrorString"),
-            stamp,
+            digest,
         })
     }
 
-    /// What no other compiler has.
-    pub fn stamp(&self) -> &str {
-        &self.stamp
+    /// What no other compiler has, and the same one has in every folder.
+    pub fn digest(&self) -> &blake3::Hash {
+        &self.digest
     }
 
     pub fn version(&self) -> Result<(c_int, c_int), Code> {

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Mutex;
 
 use super::compiler::{Code, Compiler, Failure};
-use super::kept;
+use super::{headers, kept};
 use crate::driver::handles::Handles;
 use crate::driver::{Handle, Out};
 use crate::report::{contained, count, lock, say};
@@ -150,16 +150,17 @@ impl Program {
         }
     }
 
-    /// What no other program has, nor this one with other options or another compiler.
+    /// What no other program has, nor this one with other options, headers or another compiler.
     fn key(&self, compiler: &Compiler, options: &[CString]) -> Result<blake3::Hash, Code> {
         let (major, minor) = compiler.version()?;
         let mut hasher = blake3::Hasher::new();
-        hasher.update(format!("{major}.{minor} {}\0", compiler.stamp()).as_bytes());
+        hasher.update(format!("{major}.{minor}\0").as_bytes());
+        hasher.update(compiler.digest().as_bytes());
         let name = self.name.as_deref().unwrap_or_default();
         hasher.update(name.to_bytes_with_nul());
         hasher.update(&(options.len() as u64).to_le_bytes());
         for option in options {
-            hasher.update(option.as_bytes_with_nul());
+            headers::hash(option, &mut hasher);
         }
         hasher.update(self.source.as_bytes_with_nul());
         Ok(hasher.finalize())

@@ -1,0 +1,189 @@
+//! `scripts/gpu-check.sh` where there is no GPU: what it leaves when it is ended, and what of CUDA it takes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts");
+
+/// Makes a program of a shell's text.
+fn program(path: &Path, text: &str) {
+    write(path, &format!("#!/bin/sh\n{text}"));
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a program");
+}
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    fs::write(path, text).expect("a file");
+}
+
+fn started(script: &Path, folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(script);
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    for name in ["LD_LIBRARY_PATH", "CUDA_PATH", "PYTHON", "SOFT_CUDA_NVRTC"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Waits until `done` gives something.
+fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(begin.elapsed() < LIMIT, "{what}: not in {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn ended(mut child: Child) -> Output {
+    until("the script's end", || child.try_wait().expect("a child"));
+    child.wait_with_output().expect("it has ended")
+}
+
+fn rows(json: &Path) -> Vec<Value> {
+    let text = fs::read(json).unwrap_or_default();
+    let report: Value = serde_json::from_slice(&text).unwrap_or_default();
+    report["results"].as_array().cloned().unwrap_or_default()
+}
+
+/// A Python that knows what PyTorch would say in bf16, and takes long in f32.
+const PYTHON: &str = r#"
+[ "$1" != -c ] || exit 0
+echo "$*" >>arguments
+case "$*" in *'precision f32'*) echo $$ >pid; echo begun; exec sleep 60 ;; esac
+echo '{"images_per_second": 10, "median_images_per_second": 10, "memory_mib": null}'
+"#;
+
+#[test]
+fn a_check_that_is_ended_leaves_what_it_has_found_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    program(&at("python"), PYTHON);
+    let script = Path::new(SCRIPTS).join("gpu-check.sh");
+    let arguments = "--device cpu --quick --parts speed,torch --recipes wrn-16-4 \
+                     --precisions bf16,f32 --json new/out.json";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let mut command = started(&script, folder.path(), &arguments);
+    command.env("BENCH", env!("CARGO_BIN_EXE_bench"));
+    let child = command
+        .env("PYTHON", at("python"))
+        .spawn()
+        .expect("the script");
+
+    let json = at("new/out.json");
+    let pid = until("the last cell", || fs::read_to_string(at("pid")).ok());
+    let cells = rows(&json);
+    assert_eq!(cells.len(), 3, "each is written when it is known");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("the script runs");
+    let output = ended(child);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "{said}");
+
+    let found = rows(&json);
+    assert_eq!(found[..3], cells, "{said}");
+    assert_eq!(found.len(), 4, "{said}");
+    assert_eq!(found[1]["good"], Value::Bool(true), "{said}");
+    assert!(found[1]["values"]["speed_ratio"].as_f64() > Some(0.0));
+    let words = found[3]["words"].as_str().expect("words");
+    assert!(words.starts_with("stopped by a signal; begun"), "{words}");
+    let log = fs::read_to_string(at("new/out.logs/torch-wrn-16-4-f32.log"));
+    assert_eq!(log.expect("what it said"), "begun\n");
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("speed"), "{table}");
+
+    // Both train with the same images, and nothing is left elsewhere.
+    let images = found[0]["values"]["images"].as_u64().expect("a number");
+    let told = fs::read_to_string(at("arguments")).expect("arguments");
+    assert!(told.contains(&format!("--images {images} ")), "{told}");
+    let mut left: Vec<_> = fs::read_dir(folder.path())
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["arguments", "new", "pid", "python"]);
+}
+
+/// A packed file's folder with two versions of CUDA, and programs that say what they are given.
+fn packed(folder: &Path, driver: &str) -> PathBuf {
+    for name in ["gpu-check.sh", "gpu-libraries.sh"] {
+        let to = folder.join("scripts").join(name);
+        fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+        fs::copy(Path::new(SCRIPTS).join(name), to).expect("a script");
+    }
+    for (version, number) in [("98.7", 98070), ("97.1", 97010)] {
+        let at = |name: String| folder.join(format!("cuda-{version}")).join(name);
+        let (major, _) = version.split_once('.').expect("two numbers");
+        write(&at("include/cuda_runtime.h".to_owned()), "");
+        write(&at("include/crt/mma.h".to_owned()), "");
+        let define = format!("#define CUDA_VERSION {number}\n");
+        write(&at("include/cuda.h".to_owned()), &define);
+        write(&at(format!("lib/libnvrtc.so.{major}")), "");
+        write(&at(format!("lib/libnvrtc-builtins.so.{version}")), "");
+    }
+    let header = format!("| NVIDIA-SMI 1.2  Driver Version: 1.2  CUDA Version: {driver}  |");
+    program(
+        &folder.join("bin/nvidia-smi"),
+        &format!("echo '{header}'\n"),
+    );
+    program(
+        &folder.join("bin/python3"),
+        "echo \"python: $LD_LIBRARY_PATH ${CUDA_PATH-unset}\"\n",
+    );
+    write(&folder.join("keeps/libnvrtc.so"), "");
+    write(&folder.join("kept/kernel.ptx"), "");
+    let said = "echo \"ours: $LD_LIBRARY_PATH $CUDA_PATH $SOFT_CUDA_NVRTC $SOFT_CUDA_PTX\"\n\
+                while [ \"$1\" != --python ]; do shift; done\n\"$2\" -c pass\n";
+    program(&folder.join("bench-gpu"), said);
+    folder.join("scripts/gpu-check.sh")
+}
+
+#[test]
+fn nvrtc_and_headers_fit_the_driver_and_are_not_pytorchs() {
+    // Newer than the driver, and without all of its headers.
+    for (driver, version, lacks) in [("97.5", "97.1", ""), ("99.0", "98.7", "97.1")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = packed(folder.path(), driver);
+        let header = format!("cuda-{lacks}/include/crt/mma.h");
+        let _ = fs::remove_file(folder.path().join(header));
+        let mut command = started(&script, folder.path(), &["--device", "cuda"]);
+        let path = std::env::var("PATH").expect("a PATH");
+        let bin = folder.path().join("bin");
+        command.env("PATH", format!("{}:{path}", bin.display()));
+        command.env("LD_LIBRARY_PATH", "/theirs");
+        command.env("KERNELS", "kernels");
+        let output = ended(command.spawn().expect("the script"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(!said.contains("WARNING"), "{said}");
+        let taken = folder.path().join(format!("cuda-{version}"));
+        let taken = taken.display();
+        let (major, _) = version.split_once('.').expect("two numbers");
+        let nvrtc = format!("{taken}/lib/libnvrtc.so.{major}");
+        let line = format!("NVRTC: {nvrtc}, {version}; headers: {taken}, {version}");
+        assert!(said.contains(&line), "{said}");
+        let told = String::from_utf8_lossy(&output.stdout);
+        let (ours, python) = told.split_once('\n').expect("two lines");
+        // Compiled kernels are kept, together with those that were packed.
+        let kept = folder.path().join("kernels/nvrtc");
+        let end = format!(":/theirs:{taken}/lib {taken} {nvrtc} {}", kept.display());
+        assert!(ours.ends_with(&end), "{ours}");
+        assert!(kept.join("kernel.ptx").exists());
+        assert_eq!(python, "python: /theirs unset\n");
+    }
+}

@@ -1,0 +1,155 @@
+# Finds what programs built with cuda-nvrtc need on a machine whose CUDA somebody else has installed; sourced by
+# scripts/gpu-check.sh. NVRTC makes text for the driver of what it finds in CUDA's headers, so that all three have to
+# be of versions that fit: packed along, in a toolkit, or with PyTorch's packages there may be several of each, and
+# parts of one. Versions are numbers as CUDA has them: 12080 is 12.8, and 0 is unknown.
+#
+#   cuda_environment HERE LINKS   HERE: folder of the packed file; LINKS: an empty folder. Sets cuda_variables, for
+#                                 programs of this workspace alone, and says what it took
+#
+#   KERNELS           folder in which compiled kernels are kept for the next process
+#   CUDA_PATH         the headers there are taken, whatever others there are
+#   LD_LIBRARY_PATH   libraries there are taken before others that fit as well
+#   PYTHON            the Python whose packages are looked at; python3 unless set
+# shellcheck shell=bash
+
+version_of() { # 12.8 -> 12080
+  local major minor _
+  IFS=. read -r major minor _ <<<"$1"
+  [[ $major =~ ^[0-9]+$ ]] || { echo 0; return; }
+  [[ $minor =~ ^[0-9]+$ ]] || minor=0
+  echo $((major * 1000 + minor * 10))
+}
+
+shown() { # 12080 -> 12.8
+  if (($1 == 0)); then echo '(unknown version)'; else echo "$(($1 / 1000)).$(($1 % 1000 / 10))"; fi
+}
+
+# The newest CUDA that the driver knows.
+driver_version() {
+  version_of "$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]* Version *: *\([0-9.]*\).*/\1/p' | head -1)"
+}
+
+headers_version() { # FOLDER
+  local number
+  number=$(sed -n 's/^#define CUDA_VERSION  *\([0-9]*\).*/\1/p' "$1/include/cuda.h" 2>/dev/null | head -1)
+  echo "${number:-0}"
+}
+
+# By the name of the file, or of the library beside it that it is nothing without.
+nvrtc_version() { # FILE
+  local name builtins
+  name=$(basename "$(realpath "$1")")
+  name=${name#libnvrtc.so}
+  name=${name#.}
+  if [[ $name != *.* ]]; then
+    for builtins in "${1%/*}/libnvrtc-builtins.so.$name"[.0-9]*; do
+      [[ ! -e $builtins ]] || { name=${builtins##*/libnvrtc-builtins.so.}; break; }
+    done
+  fi
+  version_of "$name"
+}
+
+# Folders with NVIDIA's packages for Python: cuda_nvrtc, nccl and so on, or cu13.
+python_packages() {
+  "${PYTHON:-python3}" -c '
+import glob, site, sys
+for place in dict.fromkeys([*sys.path, *site.getsitepackages(), site.getusersitepackages()]):
+    for folder in sorted(glob.glob(place + "/nvidia/*/")): print(folder.rstrip("/"))
+' 2>/dev/null || true
+}
+
+# Folders that hold include/ and lib/.
+toolkits() { # HERE
+  local nvcc
+  printf '%s\n' "$1"/cuda-* /usr/local/cuda /usr/local/cuda-* /opt/cuda
+  ! nvcc=$(command -v nvcc) || dirname "$(dirname "$(realpath "$nvcc")")"
+  python_packages
+}
+
+# Folders in which the system's loader finds a library by itself.
+known_to_loader() { ldconfig -p 2>/dev/null | sed -n "s|.* => \(.*\)/$1[.0-9]*\$|\1|p" | sort -u; }
+
+# Files of a library in the folders on stdin.
+files_of() { # NAME
+  local folder file
+  while IFS= read -r folder; do
+    for file in "$folder/$1" "$folder/$1".[0-9]*; do
+      [[ ! -e $file ]] || printf '%s\n' "$file"
+    done
+  done
+}
+
+# How ill a NVRTC goes with headers and a driver; 0 is well.
+misfit() { # NVRTC HEADERS DRIVER
+  local misfit=0
+  if (($1 == 0)); then misfit=0
+  elif (($1 / 1000 != $2 / 1000)); then misfit=2
+  elif (($1 != $2)); then misfit=1
+  fi
+  (($3 == 0 || $1 <= $3)) || misfit=$((misfit + 3))
+  echo "$misfit"
+}
+
+cuda_environment() {
+  local links=$2 folder file own=() places=() libraries=() headers=() least=99
+  local nvrtc='' path='' nccl driver of_driver of_nvrtc=0 of_path=0 version other worth
+  IFS=: read -ra own <<<"${LD_LIBRARY_PATH:-}"
+  mapfile -t places < <(toolkits "$1")
+  [[ -z ${CUDA_PATH:-} ]] || places=("$CUDA_PATH" "${places[@]}")
+  mapfile -t libraries < <(
+    for folder in "${own[@]}"; do printf '%s\n' "$folder"; done
+    for folder in "${places[@]}"; do printf '%s\n' "$folder"/{lib64,lib,targets/x86_64-linux/lib}; done
+    known_to_loader libnvrtc.so
+    known_to_loader libnccl.so
+  )
+  [[ -z ${CUDA_PATH:-} ]] || places=("$CUDA_PATH")
+  # What lacks the second compiles no kernel with tensor cores, and is of another package than the first.
+  for folder in "${places[@]}"; do
+    [[ ! -e $folder/include/cuda_runtime.h || ! -e $folder/include/crt/mma.h ]] || headers+=("$folder")
+  done
+  [[ ${#headers[@]} -gt 0 ]] || headers=('')
+
+  of_driver=$(driver_version)
+  while IFS= read -r file; do
+    version=$(nvrtc_version "$file")
+    for folder in "${headers[@]}"; do
+      other=$(headers_version "$folder")
+      worth=$(misfit "$version" "$other" "$of_driver")
+      ((worth < least)) || continue
+      least=$worth nvrtc=$file path=$folder of_nvrtc=$version of_path=$other
+    done
+  done < <(printf '%s\n' "${libraries[@]}" | files_of libnvrtc.so)
+  nccl=$(printf '%s\n' "${libraries[@]}" | files_of libnccl.so | head -1)
+  driver=$(known_to_loader libcuda.so | files_of libcuda.so | head -1)
+  # Containers are given the driver in folders that their loader may not know.
+  local unknown=''
+  [[ -n $driver ]] || unknown=$(printf '%s\n' "${own[@]}" /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu \
+    /usr/lib64 /usr/lib/wsl/lib /run/opengl-driver/lib | files_of libcuda.so | head -1)
+  local compiler=$nvrtc
+  # Every process would compile all kernels anew. Where soft-cuda is the driver it does this itself.
+  if [[ -n $nvrtc && -e $1/keeps/libnvrtc.so && -z ${SOFT_CUDA_NVRTC:-} ]]; then
+    compiler=$1/keeps/libnvrtc.so
+    mkdir -p "$KERNELS/nvrtc"
+    [[ ! -d $1/kept ]] || cp -n "$1/kept"/*.ptx "$KERNELS/nvrtc/"
+  fi
+
+  # Programs look for names with the versions that they know; a link has a name that all know. What a library loads
+  # itself lies beside the file, not beside the link.
+  [[ -z $compiler ]] || ln -s "$(realpath "$compiler")" "$links/libnvrtc.so"
+  [[ -z $nccl ]] || ln -s "$(realpath "$nccl")" "$links/libnccl.so.2"
+  local search=$links${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  for file in "$nvrtc" "$unknown"; do
+    [[ -z $file || :$search: == *":${file%/*}:"* ]] || search+=:${file%/*}
+  done
+  cuda_variables=("LD_LIBRARY_PATH=$search")
+  [[ -z $path ]] || cuda_variables+=("CUDA_PATH=$path")
+  [[ $compiler == "$nvrtc" ]] || cuda_variables+=("SOFT_CUDA_NVRTC=$nvrtc" "SOFT_CUDA_PTX=$KERNELS/nvrtc")
+
+  say "driver: ${driver:-${unknown:-none found}}, knows CUDA $(shown "$of_driver")"
+  say "NVRTC: ${nvrtc:-none found}, $(shown "$of_nvrtc"); headers: ${path:-none found}, $(shown "$of_path")"
+  say "NCCL: ${nccl:-none found}"
+  [[ $compiler == "$nvrtc" ]] ||
+    say "kernels are kept in $KERNELS/nvrtc, which holds $(find "$KERNELS/nvrtc" -name '*.ptx' | wc -l)"
+  ((least == 0 || least == 1)) ||
+    say "WARNING: no NVRTC and headers of one major version that the driver knows: kernels may not compile or load"
+}

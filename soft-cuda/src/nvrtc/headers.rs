@@ -1,0 +1,77 @@
+//! Which headers a program is compiled with: folders have other names on other machines.
+
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use blake3::Hasher;
+
+use super::compiler::digest;
+
+const FOLDER: &[u8] = b"--include-path=";
+
+/// What names the version of all headers in a folder, or in that which it is part of, as `cccl` is.
+const OF_ALL: [&str; 2] = ["cuda.h", "../cuda.h"];
+
+/// Adds an option: of a folder with CUDA's headers not its name, but what says of which version they are.
+pub(super) fn hash(option: &CStr, hasher: &mut Hasher) {
+    let bytes = option.to_bytes();
+    let version = bytes.strip_prefix(FOLDER).and_then(version);
+    match version {
+        Some((name, digest)) => {
+            hasher.update(FOLDER).update(name.as_bytes()).update(b"\0");
+            hasher.update(digest.as_bytes());
+        }
+        None => {
+            hasher.update(option.to_bytes_with_nul());
+        }
+    }
+}
+
+fn version(folder: &[u8]) -> Option<(&'static str, blake3::Hash)> {
+    let folder = Path::new(OsStr::from_bytes(folder));
+    let read = |name: &'static str| Some((name, digest(&folder.join(name)).ok()?));
+    OF_ALL.into_iter().find_map(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::fs;
+
+    use super::*;
+
+    fn hashed(option: &str) -> blake3::Hash {
+        let mut hasher = Hasher::new();
+        hash(&CString::new(option).unwrap(), &mut hasher);
+        hasher.finalize()
+    }
+
+    fn of(folder: &Path) -> blake3::Hash {
+        hashed(&format!("--include-path={}", folder.display()))
+    }
+
+    #[test]
+    fn headers_are_known_by_their_version_and_not_by_their_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, same, other] = ["one", "same", "other"].map(|name| folder.path().join(name));
+        for (folder, text) in [(&one, "12.8"), (&same, "12.8"), (&other, "13.0")] {
+            fs::create_dir_all(folder.join("cccl")).unwrap();
+            fs::write(folder.join("cuda.h"), text).unwrap();
+        }
+        assert_eq!(of(&one), of(&same));
+        assert_ne!(of(&one), of(&other));
+        assert_eq!(of(&one.join("cccl")), of(&same.join("cccl")));
+        assert_ne!(of(&one.join("cccl")), of(&one));
+        // Of what is in other folders nothing is known.
+        let [a, b] = ["a/x", "b/x"].map(|name| folder.path().join(name));
+        assert_ne!(of(&a), of(&b));
+    }
+
+    #[test]
+    fn all_other_options_count_as_they_are() {
+        assert_eq!(hashed("-lineinfo"), hashed("-lineinfo"));
+        let of_90 = hashed("--gpu-architecture=sm_90a");
+        assert_ne!(of_90, hashed("--gpu-architecture=sm_100a"));
+    }
+}
