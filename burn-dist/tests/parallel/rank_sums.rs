@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use burn_dist::TransportKind;
 use burn_dist::autograd::{sum_over_ranks, sums_over_ranks};
 use burn_dist::parallel::{Parallel, ParallelOptions, Strategy};
@@ -18,7 +18,11 @@ struct Summing {
 
 impl Summing {
     fn new() -> Self {
-        let value = Tensor::from_floats([0.5], &device().autodiff());
+        Self::on(&device().autodiff())
+    }
+
+    fn on(device: &Device) -> Self {
+        let value = Tensor::from_floats([0.5], device);
         Self {
             weight: Param::from_tensor(value),
         }
@@ -39,12 +43,22 @@ fn options(sync_batch_norm: bool) -> ParallelOptions {
 
 #[test]
 fn gradients_are_those_of_the_mean_loss() {
-    for size in [1, 2, 3] {
+    let sizes = [1, 2, 3].into_iter();
+    // In stage 3 what is cheap to compute is computed again in backward.
+    let strategies = [Strategy::Ddp, Strategy::Zero3];
+    for (size, strategy) in sizes.flat_map(|size| strategies.map(|strategy| (size, strategy))) {
         let inputs = |rank: usize| 1.0 + rank as f32;
         let ranks = on_ranks(size, TransportKind::Auto, move |group| {
-            let model = Summing::new();
-            let mut parallel =
-                Parallel::new(model, SgdConfig::new(), options(true), &group).unwrap();
+            let device = match strategy {
+                Strategy::Zero3 => device().autodiff().gradient_checkpointing(),
+                _ => device().autodiff(),
+            };
+            let options = ParallelOptions {
+                strategy,
+                ..options(true)
+            };
+            let model = Summing::on(&device);
+            let mut parallel = Parallel::new(model, SgdConfig::new(), options, &group).unwrap();
             let loss = parallel.model().loss(inputs(group.rank()));
             let value = scalar(&loss);
             parallel.backward(loss).unwrap();
