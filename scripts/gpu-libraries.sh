@@ -26,12 +26,12 @@ shown() { # 12080 -> 12.8
 
 # The newest CUDA that the driver knows.
 driver_version() {
-  version_of "$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]* Version *: *\([0-9.]*\).*/\1/p' | head -1)"
+  version_of "$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]* Version *: *\([0-9.]*\).*/\1/p' | sed -n 1p || true)"
 }
 
 headers_version() { # FOLDER
   local number
-  number=$(sed -n 's/^#define CUDA_VERSION  *\([0-9]*\).*/\1/p' "$1/include/cuda.h" 2>/dev/null | head -1)
+  number=$(sed -n 's/^#define CUDA_VERSION  *\([0-9]*\).*/\1/p' "$1/include/cuda.h" 2>/dev/null | sed -n 1p) || true
   echo "${number:-0}"
 }
 
@@ -67,7 +67,7 @@ toolkits() { # HERE
 }
 
 # Folders in which the system's loader finds a library by itself.
-known_to_loader() { ldconfig -p 2>/dev/null | sed -n "s|.* => \(.*\)/$1[.0-9]*\$|\1|p" | sort -u; }
+known_to_loader() { { ldconfig -p || /sbin/ldconfig -p || true; } 2>/dev/null | sed -n "s|.* => \(.*\)/$1[.0-9]*\$|\1|p" | sort -u; }
 
 # Files of a library in the folders on stdin.
 files_of() { # NAME
@@ -119,18 +119,20 @@ cuda_environment() {
       least=$worth nvrtc=$file path=$folder of_nvrtc=$version of_path=$other
     done
   done < <(printf '%s\n' "${libraries[@]}" | files_of libnvrtc.so)
-  nccl=$(printf '%s\n' "${libraries[@]}" | files_of libnccl.so | head -1)
-  driver=$(known_to_loader libcuda.so | files_of libcuda.so | head -1)
+  # Not `head`, which ends before what writes to it.
+  nccl=$(printf '%s\n' "${libraries[@]}" | files_of libnccl.so | sed -n 1p)
+  driver=$(known_to_loader libcuda.so | files_of libcuda.so | sed -n 1p)
   # Containers are given the driver in folders that their loader may not know.
   local unknown=''
   [[ -n $driver ]] || unknown=$(printf '%s\n' "${own[@]}" /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu \
-    /usr/lib64 /usr/lib/wsl/lib /run/opengl-driver/lib | files_of libcuda.so | head -1)
+    /usr/lib64 /usr/lib/wsl/lib /run/opengl-driver/lib | files_of libcuda.so | sed -n 1p)
   local compiler=$nvrtc
   # Every process would compile all kernels anew. Where soft-cuda is the driver it does this itself.
   if [[ -n $nvrtc && -e $1/keeps/libnvrtc.so && -z ${SOFT_CUDA_NVRTC:-} ]]; then
     compiler=$1/keeps/libnvrtc.so
     mkdir -p "$KERNELS/nvrtc"
-    [[ ! -d $1/kept ]] || cp -n "$1/kept"/*.ptx "$KERNELS/nvrtc/"
+    # Some versions of cp fail where there is something to skip.
+    [[ ! -d $1/kept ]] || cp -n "$1/kept"/*.ptx "$KERNELS/nvrtc/" || true
   fi
 
   # Programs look for names with the versions that they know; a link has a name that all know. What a library loads

@@ -678,7 +678,8 @@ fn ranks_meet_beside_torchruns_own_store() {
         let world = |rank: usize| {
             let own = [
                 ("TORCHELASTIC_RUN_ID", "none".to_string()),
-                ("TORCHELASTIC_RESTART_COUNT", "0".to_string()),
+                // Each node has its own.
+                ("TORCHELASTIC_RESTART_COUNT", rank.to_string()),
                 ("TORCHELASTIC_USE_AGENT_STORE", "True".to_string()),
             ];
             torchrun_with(rank, 2, "127.0.0.1", port, own)

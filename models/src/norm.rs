@@ -53,13 +53,13 @@ impl BatchNorm2d {
 
     /// The same with ReLU after it if asked for: where there is an operation for both, with that.
     pub(crate) fn forward_then(&self, x: Tensor<4>, relu: bool) -> Tensor<4> {
-        let together = sums_over_ranks();
+        let together = x.device().is_autodiff() && sums_over_ranks();
         if !together && let Some(out) = self.on_gpu(&x, relu) {
             return out;
         }
         let out = in_f32(x, |x| {
             full_precision(|| {
-                if x.device().is_autodiff() && together {
+                if together {
                     self.train_together(x, 1)
                 } else if x.device().is_autodiff() {
                     self.train(x)

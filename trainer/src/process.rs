@@ -1,5 +1,6 @@
 //! What a process needs that is one rank of a training.
 
+use std::env;
 use std::io;
 use std::sync::Once;
 
@@ -18,7 +19,10 @@ pub fn prepare_process(world: &World) -> io::Result<()> {
     static ONCE: Once = Once::new();
     let mut outcome = Ok(());
     ONCE.call_once(|| {
-        threads::join_pool(world.local_size());
+        // Where that is only assumed, other ranks may be on other machines.
+        let assumed =
+            world.launch() == Launch::Torchrun && env::var_os("LOCAL_WORLD_SIZE").is_none();
+        threads::join_pool(if assumed { 1 } else { world.local_size() });
         panics::end_on_panic(world.rank());
         // Our launcher reports by itself what ended the run.
         outcome = signals::listen(world.is_main() && world.launch() != Launch::Local);

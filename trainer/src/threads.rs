@@ -15,8 +15,8 @@ const VARIABLE: &str = "RAYON_NUM_THREADS";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 /// Makes the calling thread the first of rayon's pool. That gets as many threads as `RAYON_NUM_THREADS` says; else as
-/// there are processors for this process, or, where nobody has divided the machine's processors among the `ranks` of
-/// this node, its share of them. Does nothing if the pool has been started.
+/// there are processors for this process, or, where that may use all of the machine's, its share of them among the
+/// `ranks` of this node. Does nothing if the pool has been started.
 ///
 /// With one thread there is nothing to gain, and work from other threads, such as those that load
 /// data, would wait for one that never looks for it.
@@ -42,7 +42,8 @@ pub fn join_pool(ranks: usize) {
     }
 }
 
-/// Whether this process may use a part of the machine's processors only, which its launcher has chosen.
+/// Whether this process may use a part of the machine's processors only: its launcher may have chosen it for this rank
+/// alone.
 fn is_bound() -> bool {
     let online = fs::read_to_string(ONLINE)
         .ok()

@@ -2,7 +2,7 @@
 //! global batch. Its gradient is such a sum as well.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -77,8 +77,11 @@ impl RankSums {
 
     /// Why a sum failed, if one did.
     pub(crate) fn failure(&self) -> Result<(), Error> {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.take().map_or(Ok(()), Err)
+        self.lock().take().map_or(Ok(()), Err)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Error>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add_up(&self, data: &mut TensorData) -> Result<(), Error> {
@@ -100,6 +103,9 @@ impl RankSums {
     where
         DispatchTensor: DispatchKindConversion<B>,
     {
+        if self.lock().is_some() {
+            return x;
+        }
         let (shape, device) = (x.shape(), x.device());
         let flat = B::float_reshape(x.clone(), [shape.num_elements()].into());
         let data = Tensor::<1>::from_primitive::<B>(flat).try_into_data();
@@ -111,10 +117,9 @@ impl RankSums {
         match sum {
             Ok(data) => B::float_reshape(B::float_from_data(data, &device), shape),
             Err(error) => {
-                let failure = self.failure.lock();
-                failure
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .get_or_insert(error);
+                // It may be this rank's alone, and the others are waiting.
+                self.group.abort(&error.to_string());
+                self.lock().get_or_insert(error);
                 x
             }
         }

@@ -194,7 +194,9 @@ impl LocalLauncher {
         command.args(&self.args);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
         // Left over from another launch, these would contradict what is set here.
-        for name in ["GROUP_RANK", "NODE_RANK", SECRET_FILE] {
+        let of_torchrun = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"];
+        let others = ["GROUP_RANK", "NODE_RANK", SECRET_FILE];
+        for name in others.into_iter().chain(of_torchrun) {
             command.env_remove(name);
         }
         command

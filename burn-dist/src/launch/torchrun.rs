@@ -1,10 +1,10 @@
 //! The variables of `torchrun`, which many other launchers set too: RANK, LOCAL_RANK, WORLD_SIZE,
 //! LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GROUP_RANK or NODE_RANK.
 //!
-//! torchrun itself (`torch/distributed/elastic/agent/server/local_elastic_agent.py`) also sets
-//! TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_USE_AGENT_STORE. If the last is `True`, it listens
-//! at MASTER_PORT itself, for the ranks of PyTorch; ours meet at ports that are derived from the others. It gives no
-//! secret: unless the user does, that is derived from the key of the user, as under Slurm.
+//! torchrun itself (`torch/distributed/elastic/agent/server/local_elastic_agent.py`) also sets TORCHELASTIC_RUN_ID and
+//! TORCHELASTIC_USE_AGENT_STORE. If the last is `True`, it listens at MASTER_PORT itself, for the ranks of PyTorch; ours
+//! meet at ports that are derived from that and the id. It gives no secret: unless the user does, that is derived from
+//! the key of the user, as under Slurm. (TORCHELASTIC_RESTART_COUNT is each node's own, and not the same on all.)
 
 use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port, required};
 use super::{ports, user_key};
@@ -17,7 +17,6 @@ const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 const GROUP_RANK: &str = "GROUP_RANK";
 const NODE_RANK: &str = "NODE_RANK";
 const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
-const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 const USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 
 /// Whether the variables speak of ranks at all. One of the three is enough, so that a forgotten
@@ -34,11 +33,10 @@ pub(super) fn is_parent(vars: Vars) -> bool {
     vars(RUN_ID).is_some() && detected(vars)
 }
 
-/// What tells a run of torchrun's, and every start of its ranks, from others that it has on the same host.
+/// What tells a run of torchrun's from others on the same host.
 fn run(vars: Vars) -> String {
-    let [run, restart, port] =
-        [RUN_ID, RESTART_COUNT, MASTER_PORT].map(|name| vars(name).unwrap_or_default());
-    format!("torchrun {run}, restart {restart}, port {port}")
+    let [run, port] = [RUN_ID, MASTER_PORT].map(|name| vars(name).unwrap_or_default());
+    format!("torchrun {run}, port {port}")
 }
 
 /// Reads the variables. `launch` says who set them.
@@ -71,9 +69,11 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
     if size == 1 {
         return world.checked();
     }
-    let master = Some(master(vars)?);
+    // Our own launcher may itself run under torchrun.
+    let by_torchrun = launch == Launch::Torchrun && is_parent(vars);
+    let master = Some(master(vars, by_torchrun)?);
     let secret = match world.secret {
-        None if is_parent(vars) => {
+        None if by_torchrun => {
             let key = user_key::load(vars).map_err(|source| WorldError::Key { source })?;
             Some(key.derive(run(vars).as_bytes()))
         }
@@ -87,7 +87,7 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
     world.checked()
 }
 
-fn master(vars: Vars) -> Result<Master, WorldError> {
+fn master(vars: Vars, by_torchrun: bool) -> Result<Master, WorldError> {
     let missing = |name, meaning| WorldError::Missing {
         name,
         because: WORLD_SIZE,
@@ -97,7 +97,7 @@ fn master(vars: Vars) -> Result<Master, WorldError> {
         .filter(|host| !host.is_empty())
         .ok_or(missing(MASTER_ADDR, "name or address of rank 0's host"))?;
     let port = port(vars)?.ok_or(missing(MASTER_PORT, "a free port on that host, say 29500"))?;
-    let taken = is_parent(vars) && vars(USE_AGENT_STORE).is_some_and(|value| value == "True");
+    let taken = by_torchrun && vars(USE_AGENT_STORE).is_some_and(|value| value == "True");
     Ok(match taken {
         true => ports::master(host, &run(vars)),
         false => Master::new(host, port),
@@ -377,13 +377,14 @@ mod tests {
         assert_eq!(mine.host, "node0");
         assert!(mine.ports().all(|port| port != 29500));
         assert_eq!(mine, master(&[("RANK", "2"), ("GROUP_RANK", "0")]));
-        for other in [
-            ("TORCHELASTIC_RUN_ID", "7a25"),
-            ("TORCHELASTIC_RESTART_COUNT", "1"),
-            ("MASTER_PORT", "29501"),
-        ] {
+        for other in [("TORCHELASTIC_RUN_ID", "7a25"), ("MASTER_PORT", "29501")] {
             assert_ne!(mine, master(&[other]), "{other:?}");
         }
+        // Nodes count their restarts each for itself.
+        assert_eq!(mine, master(&[("TORCHELASTIC_RESTART_COUNT", "1")]));
+        // Ranks of our launcher, which has a store of its own.
+        let local = master(&[("BURN_DIST_LAUNCH", "local")]);
+        assert_eq!(local, Master::new("node0", 29500));
         for own in ["False", ""] {
             let given = master(&[("TORCHELASTIC_USE_AGENT_STORE", own)]);
             assert_eq!(given, Master::new("node0", 29500));

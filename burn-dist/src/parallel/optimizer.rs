@@ -407,6 +407,19 @@ impl OptimizerState {
         gradients: &[f32],
         factor: Option<f64>,
     ) {
+        let shape = self.shape(index, values.len());
+        self.step_host_as(index, (learning_rate, factor), values, gradients, shape);
+    }
+
+    /// The same, where Burn's optimizers see the values in the shape that is said.
+    fn step_host_as(
+        &mut self,
+        index: usize,
+        (learning_rate, factor): (f64, Option<f64>),
+        values: &mut [f32],
+        gradients: &[f32],
+        shape: Shape,
+    ) {
         let choice = self.choices.get(index);
         if let Some((fused, lr_factor)) = choice.and_then(|c| Some((c.fused?, c.lr_factor))) {
             let mut state = self.take_fused(index);
@@ -423,7 +436,6 @@ impl OptimizerState {
         }
         let tensor = |values: &[f32]| Tensor::from_data(TensorData::from(values), &Device::flex());
         let (value, gradient) = (tensor(values), tensor(gradients));
-        let shape = self.shape(index, values.len());
         let stepped = self.step_flat(index, learning_rate, [value, gradient], factor, shape);
         if let Ok(stepped) = stepped.into_data().as_slice::<f32>()
             && stepped.len() == values.len()

@@ -149,7 +149,7 @@ pub enum WorldError {
     /// The secret of a Slurm step could not be derived.
     #[error(
         "no secret for this run: {source}. Set {SECRET} for all ranks, for example \
-         {SECRET}=\"$(openssl rand -hex 16)\" before srun"
+         {SECRET}=\"$(openssl rand -hex 16)\" before srun or torchrun"
     )]
     Key {
         /// What is wrong with the user's key.

@@ -685,12 +685,15 @@ fn what_burn_has_stepped_is_stepped_here_and_back() {
 #[test]
 fn offloaded_state_moves_to_the_device_and_back() {
     use Strategy::{Ddp, Zero1, Zero3};
-    for optimizer in [adamw as fn() -> ParameterOptimizer, lamb] {
+    // Stepped here; by Burn, in any shape; and by Burn as a whole.
+    let lion: fn() -> ParameterOptimizer = || LionConfig::new().into();
+    for optimizer in [adamw, lion, lamb] {
         let folder = tempfile::tempdir().unwrap();
         Net::save_first(folder.path(), optimizer);
-        let whole = leg(folder.path(), Some(0), 5, 1, (Ddp, optimizer));
+        let whole = leg(folder.path(), Some(0), 6, 1, (Ddp, optimizer));
         let mut moved = whole.clone();
         let legs = [
+            (Ddp, true),
             (Ddp, true),
             (Ddp, false),
             (Zero1, true),

@@ -7,7 +7,7 @@
 use std::iter;
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
+use burn::tensor::{DType, Device, ExecutionError, Shape, Tensor, TensorData};
 
 use super::{OptimizerState, Stepping};
 use crate::bucket::take_parts;
@@ -28,16 +28,25 @@ struct Place {
     index: usize,
     /// Where it is among all that are stepped together.
     elements: Range<usize>,
+    /// In which Burn's optimizers see it.
+    shape: Shape,
 }
 
 impl Together {
-    fn add(&mut self, result: usize, index: usize, values: Tensor<1>, gradients: Tensor<1>) {
+    fn add(
+        &mut self,
+        (result, index): (usize, usize),
+        values: Tensor<1>,
+        gradients: Tensor<1>,
+        shape: Shape,
+    ) {
         let begin = self.len;
         self.len += values.shape().num_elements();
         self.places.push(Place {
             result,
             index,
             elements: begin..self.len,
+            shape,
         });
         self.values.push(values);
         self.gradients.push(gradients);
@@ -58,7 +67,8 @@ impl OptimizerState {
             let (index, mut values) = (parameter.index, parameter.values);
             match parameter.gradients {
                 Some(gradients) if values.dtype() == DType::F32 => {
-                    together.add(results.len(), index, values.clone(), gradients);
+                    let place = (results.len(), index);
+                    together.add(place, values.clone(), gradients, parameter.shape);
                 }
                 // Of other types one by one, and by Burn, as everywhere.
                 Some(gradients) => {
@@ -108,13 +118,13 @@ impl OptimizerState {
         let gradients = Tensor::cat(gradients, 0).try_into_data()?.convert::<f32>();
         // Both have just been converted.
         if let (Ok(values), Ok(gradients)) = (values.as_mut_slice(), gradients.as_slice()) {
-            for Place {
-                index, elements, ..
-            } in &places
-            {
-                let own = values.get_mut(elements.clone());
-                if let (Some(own), Some(gradients)) = (own, gradients.get(elements.clone())) {
-                    self.step_host(*index, learning_rate, own, gradients, factor);
+            for place in &places {
+                let own = values.get_mut(place.elements.clone());
+                let gradients = gradients.get(place.elements.clone());
+                if let (Some(own), Some(gradients)) = (own, gradients) {
+                    let rates = (learning_rate, factor);
+                    let shape = place.shape.clone();
+                    self.step_host_as(place.index, rates, own, gradients, shape);
                 }
             }
         }
@@ -130,7 +140,7 @@ impl OptimizerState {
         index: usize,
         [values, gradients]: [Tensor<1>; 2],
         (learning_rate, factor): (f64, Option<f64>),
-        shape: &burn::tensor::Shape,
+        shape: &Shape,
     ) -> Result<Tensor<1>, ExecutionError> {
         let (device, dtype) = (values.device(), values.dtype());
         let on_host = |tensor: Tensor<1>| -> Result<Tensor<1>, ExecutionError> {
