@@ -106,7 +106,11 @@ struct Run {
 
 impl Run {
     fn start(part: &str) -> Self {
-        let mut process = Process::start(play(part));
+        let mut command = play(part);
+        // What torchrun leaves to those that its ranks start must not be taken for the launcher's.
+        command.env("TORCHELASTIC_RUN_ID", "none");
+        command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
+        let mut process = Process::start(command);
         let mut pids: Vec<_> = (0..if part == "ends in turn" { 2 } else { 3 })
             .map(|_| {
                 let line = process.line("has pid");
