@@ -8,8 +8,9 @@
 //! block's own gradients are done.
 //!
 //! One file per operation: `boundary`, `grad_hook`, `gather`, a hook on a parameter that lives
-//! elsewhere and is fetched when it is read, and `rank_sum`, a sum over ranks in the middle of a model. Each is a Burn backend extension, implemented
-//! for the plain backends (where it is the identity) and for `Autodiff` around them.
+//! elsewhere and is fetched when it is read, and `rank_sum`, a sum over ranks in the middle of a
+//! model. Each is a Burn backend extension, implemented for the plain backends (where the first two
+//! are the identity) and for `Autodiff` around them.
 //!
 //! A module of a model can have one reparameterization only, so the one that applies the hook also
 //! casts parameters for mixed precision: what a layer reads is `cast(hook(master))`, and the

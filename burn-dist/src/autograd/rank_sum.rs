@@ -16,7 +16,7 @@ use burn::backend::{
 };
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
-use crate::{CollectiveError, Error, ProcessGroup, ReduceOp};
+use crate::{Error, ProcessGroup, ReduceOp};
 
 thread_local! {
     static CURRENT: RefCell<Option<RankSums>> = const { RefCell::new(None) };
@@ -26,9 +26,10 @@ thread_local! {
 /// [`sync_batch_norm`](crate::parallel::ParallelOptions::sync_batch_norm); `x` itself elsewhere, so models may call it
 /// unconditionally.
 ///
-/// All ranks call it in the same order, with tensors of the same shape. The gradient of `x` is the sum of those that the
-/// ranks have for the result: with gradients of parameters that are averaged over ranks as ever, that is the gradient of
-/// the mean of all losses.
+/// All ranks call it in the same order, with tensors of the same shape, on the thread on which
+/// [`model`](crate::parallel::Parallel::model) was called and before the loss's backward. The gradient of `x` is the sum
+/// of those that the ranks have for the result: with gradients of parameters that are averaged over ranks as ever, that
+/// is the gradient of the mean of all losses.
 ///
 /// The sum goes through host memory, and whoever calls waits for the other ranks: it is meant for few numbers. Should it
 /// fail, the next [`backward`](crate::parallel::Parallel::backward) says why.
@@ -36,15 +37,10 @@ pub fn sum_over_ranks<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let Some(sums) = CURRENT.with_borrow(Option::clone) else {
         return x;
     };
-    let dtype = x.dtype();
-    let wide = match dtype {
-        DType::F32 | DType::F64 => x,
-        _ => x.cast(FloatDType::F32),
-    };
-    let sum = Tensor::<D>::from_dispatch(Dispatch::rank_sum(wide.into_dispatch(), sums));
-    match dtype {
-        DType::F32 | DType::F64 => sum,
-        _ => sum.cast(FloatDType::from(dtype)),
+    let sum = |x: Tensor<D>| Tensor::from_dispatch(Dispatch::rank_sum(x.into_dispatch(), sums));
+    match x.dtype() {
+        DType::F32 | DType::F64 => sum(x),
+        half => sum(x.cast(FloatDType::F32)).cast(FloatDType::from(half)),
     }
 }
 
@@ -85,16 +81,15 @@ impl RankSums {
     }
 
     fn add_up(&self, data: &mut TensorData) -> Result<(), Error> {
-        let unreadable = || Error::from(CollectiveError::NoProgress);
-        match data.dtype() {
-            DType::F64 => {
-                let values = data.as_mut_slice::<f64>().map_err(|_| unreadable())?;
-                self.group.all_reduce(values, ReduceOp::Sum)
-            }
-            _ => {
-                let values = data.as_mut_slice::<f32>().map_err(|_| unreadable())?;
-                self.group.all_reduce(values, ReduceOp::Sum)
-            }
+        let dtype = data.dtype();
+        if let Ok(values) = data.as_mut_slice::<f32>() {
+            return self.group.all_reduce(values, ReduceOp::Sum);
+        }
+        match data.as_mut_slice::<f64>() {
+            Ok(values) => self.group.all_reduce(values, ReduceOp::Sum),
+            Err(_) => Err(Error::Device {
+                reason: format!("it gave {dtype:?} for a sum over ranks"),
+            }),
         }
     }
 

@@ -271,6 +271,7 @@ mod tests {
         assert!(replace(&folder.join("missing"), &path, aside.clone()).is_err());
         assert!(aside.is_dir());
     }
+
     /// A file instead of a folder stands for what cannot be removed.
     #[test]
     fn what_cannot_be_removed_is_in_nobodys_way() {
