@@ -14,6 +14,7 @@ pub(crate) mod net;
 mod protocol;
 mod roster;
 mod server;
+pub(crate) mod strangers;
 
 pub use crate::world::Secret;
 pub use client::Store;

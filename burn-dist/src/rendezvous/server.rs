@@ -3,15 +3,15 @@
 //! One thread reads and one writes for every rank, one more keeps the time. There are few, mostly
 //! asleep, and none can hold up another.
 
-use super::auth::{self, HANDSHAKE_LIMIT, Purpose};
+use super::auth::{AuthError, HANDSHAKE_LIMIT, Purpose};
 use super::error::RendezvousError;
 use super::fault::Fault;
 use super::net::configure_control;
 use super::protocol::{self, FrameError, Message, Refusal};
 use super::roster::Roster;
+use super::strangers::Strangers;
 use crate::world::{MAX_WORLD_SIZE, Secret};
 use rustix::event::{PollFd, PollFlags, poll};
-use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -32,13 +32,10 @@ pub struct StoreServer {
 }
 
 struct Shared {
-    secret: Secret,
     state: Mutex<State>,
     /// Something changed that the time keeper or a waiter should look at.
     changed: Condvar,
-    /// Connections that have not proved who they are, oldest first.
-    strangers: Mutex<VecDeque<(u64, TcpStream)>>,
-    max_strangers: usize,
+    strangers: Strangers,
 }
 
 struct State {
@@ -77,14 +74,12 @@ impl StoreServer {
         let (wake, woken) = UnixStream::pair().map_err(&system)?;
         let size = size.min(MAX_WORLD_SIZE);
         let shared = Arc::new(Shared {
-            secret,
             state: Mutex::new(State {
                 roster: Roster::new(size),
                 closed: false,
             }),
             changed: Condvar::new(),
-            strangers: Mutex::default(),
-            max_strangers: 64 + size.min(1024),
+            strangers: Strangers::new(&secret, Purpose::Store, 64 + size.min(1024)),
         });
         let mut server = Self {
             address,
@@ -157,9 +152,7 @@ impl Drop for StoreServer {
             let _ = stream.shutdown(Shutdown::Both);
         }
         drop(state);
-        for (_, stream) in self.shared.strangers().drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.shared.strangers.dismiss();
         self.wake = None;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
@@ -171,12 +164,6 @@ impl Drop for StoreServer {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn strangers(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
-        self.strangers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -200,7 +187,6 @@ fn keep_time(shared: &Shared) {
 }
 
 fn accept(listener: &TcpListener, woken: &UnixStream, shared: &Arc<Shared>) {
-    let mut number = 0;
     loop {
         let mut waits = [
             PollFd::new(listener, PollFlags::IN),
@@ -212,10 +198,7 @@ fn accept(listener: &TcpListener, woken: &UnixStream, shared: &Arc<Shared>) {
             return;
         }
         match listener.accept() {
-            Ok((stream, from)) => {
-                number += 1;
-                greet(stream, from, number, shared);
-            }
+            Ok((stream, from)) => greet(stream, from, shared),
             Err(error) if error.kind() == ErrorKind::WouldBlock && polled.is_ok() => {}
             // Out of file descriptors, most likely: others may give some back.
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -223,36 +206,18 @@ fn accept(listener: &TcpListener, woken: &UnixStream, shared: &Arc<Shared>) {
     }
 }
 
-/// Gives a new connection a thread and a place among the strangers.
-fn greet(stream: TcpStream, from: SocketAddr, number: u64, shared: &Arc<Shared>) {
-    // Some systems hand the listener's mode down.
-    let kept = stream
-        .set_nonblocking(false)
-        .and_then(|()| stream.try_clone());
-    let Ok(kept) = kept else { return };
-    let mut strangers = shared.strangers();
-    // A rank proves itself in milliseconds; whoever has waited longest is the least likely one.
-    if strangers.len() >= shared.max_strangers
-        && let Some((_, oldest)) = strangers.pop_front()
-    {
-        let _ = oldest.shutdown(Shutdown::Both);
-    }
-    strangers.push_back((number, kept));
-    drop(strangers);
-
+/// Gives a new connection a thread, which serves it once it has proved itself.
+fn greet(stream: TcpStream, from: SocketAddr, shared: &Arc<Shared>) {
     let shared_ = Arc::clone(shared);
-    let thread = std::thread::Builder::new().name("store-rank".into());
-    let spawned = thread.spawn(move || {
-        let deadline = Instant::now() + HANDSHAKE_LIMIT;
-        let proved = auth::accept_side(&stream, &shared_.secret, Purpose::Store, deadline);
-        shared_.strangers().retain(|(other, _)| *other != number);
-        match proved {
-            Ok(context) => serve(stream, from, &context, &shared_),
-            Err(error) => tracing::warn!("store: refused a connection from {from}: {error}"),
-        }
-    });
-    if spawned.is_err() {
-        shared.strangers().retain(|(other, _)| *other != number);
+    let then = move |stream, proved: Result<Vec<u8>, AuthError>| match proved {
+        Ok(context) => serve(stream, from, &context, &shared_),
+        Err(error) => tracing::warn!("store: refused a connection from {from}: {error}"),
+    };
+    let heard = shared
+        .strangers
+        .hear(stream, "store-rank", HANDSHAKE_LIMIT, then);
+    if let Err(error) = heard {
+        tracing::warn!("store: a connection from {from} could not be heard: {error}");
     }
 }
 
