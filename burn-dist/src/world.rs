@@ -122,6 +122,8 @@ pub(crate) struct Link {
     pub devices: Option<(String, usize)>,
     /// For [`World::advice`].
     pub advice: Option<String>,
+    /// For [`World::assumes_local_size`].
+    pub assumes_local_size: bool,
     /// Keeps MPI running.
     #[cfg(feature = "mpi")]
     pub mpi: Option<Arc<crate::mpi::Session>>,
@@ -249,6 +251,11 @@ impl World {
     /// Number of ranks on this node.
     pub fn local_size(&self) -> usize {
         self.topology.local_size
+    }
+
+    /// Whether the launcher has not said how many ranks this node has, so that all are taken to be on it.
+    pub fn assumes_local_size(&self) -> bool {
+        self.link.assumes_local_size
     }
 
     /// This node's number, from 0.

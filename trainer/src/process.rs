@@ -1,6 +1,5 @@
 //! What a process needs that is one rank of a training.
 
-use std::env;
 use std::io;
 use std::sync::Once;
 
@@ -20,9 +19,10 @@ pub fn prepare_process(world: &World) -> io::Result<()> {
     let mut outcome = Ok(());
     ONCE.call_once(|| {
         // Where that is only assumed, other ranks may be on other machines.
-        let assumed =
-            world.launch() == Launch::Torchrun && env::var_os("LOCAL_WORLD_SIZE").is_none();
-        threads::join_pool(if assumed { 1 } else { world.local_size() });
+        threads::join_pool(match world.assumes_local_size() {
+            true => 1,
+            false => world.local_size(),
+        });
         panics::end_on_panic(world.rank());
         // Our launcher reports by itself what ended the run.
         outcome = signals::listen(world.is_main() && world.launch() != Launch::Local);

@@ -96,7 +96,10 @@ impl Announced {
             master: None,
             secret: secret_from(vars)?,
             reason: format!("{} is set by {}", self.variable, self.launcher),
-            link: Link::default(),
+            link: Link {
+                assumes_local_size: self.local.is_none(),
+                ..Link::default()
+            },
         };
         if cfg!(feature = "mpi") {
             return Ok(world);

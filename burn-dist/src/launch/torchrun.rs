@@ -64,7 +64,10 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
         master: None,
         secret: secret_from(vars)?,
         reason,
-        link: Link::default(),
+        link: Link {
+            assumes_local_size: optional(vars, LOCAL_WORLD_SIZE)?.is_none(),
+            ..Link::default()
+        },
     };
     if size == 1 {
         return world.checked();
@@ -182,6 +185,7 @@ mod tests {
         let world = parse(&[]).unwrap();
         assert_eq!((world.rank(), world.size()), (5, 8));
         assert_eq!((world.local_rank(), world.local_size()), (1, 4));
+        assert!(!world.assumes_local_size());
         assert_eq!((world.node(), world.nodes()), (1, 2));
         assert_eq!(world.launch(), Launch::Torchrun);
         assert!(!world.hosts_store());
@@ -201,6 +205,7 @@ mod tests {
     fn optional_variables_have_defaults() {
         let world = parse(&[("LOCAL_WORLD_SIZE", ""), ("GROUP_RANK", "")]).unwrap();
         assert_eq!((world.local_size(), world.node(), world.nodes()), (8, 0, 1));
+        assert!(world.assumes_local_size());
         let world = parse(&[("GROUP_RANK", "")]).unwrap();
         assert_eq!((world.node(), world.nodes()), (1, 2));
         let world = parse(&[("GROUP_RANK", ""), ("NODE_RANK", "0")]).unwrap();

@@ -38,6 +38,7 @@ pub(crate) fn join(announced: World) -> Result<World, WorldError> {
         reason: format!("{}; {}", library(), announced.reason),
         link: Link {
             mpi: Some(session),
+            assumes_local_size: false,
             ..announced.link
         },
     };
