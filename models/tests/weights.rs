@@ -152,7 +152,15 @@ fn values_from_elsewhere_are_asked_for_by_path_and_shape() {
         assert_eq!(data.shape().to_vec(), shape);
         Ok(data.try_to_vec().unwrap())
     };
-    save_from(&model, &path, &model.key_map(), HashMap::new(), read).unwrap();
+    save_from(
+        &model,
+        &path,
+        &model.key_map(),
+        HashMap::new(),
+        read,
+        || Ok(()),
+    )
+    .unwrap();
     let loaded = load(model, &path, &other.key_map()).unwrap();
     assert_eq!(state(&loaded), state(&other));
 }
@@ -167,13 +175,13 @@ fn values_that_cannot_be_read_leave_no_file() {
         "fc.bias" => Err("the disk is gone".to_owned()),
         _ => Ok(vec![0.0; shape.iter().product()]),
     };
-    let error = save_from(&model, &path, &keys, HashMap::new(), failing).unwrap_err();
+    let error = save_from(&model, &path, &keys, HashMap::new(), failing, || Ok(())).unwrap_err();
     assert!(
         error.to_string().contains("`fc.bias`: the disk is gone"),
         "{error}"
     );
     let short = |_: &str, _: &[usize]| Ok(vec![0.0; 3]);
-    let error = save_from(&model, &path, &keys, HashMap::new(), short).unwrap_err();
+    let error = save_from(&model, &path, &keys, HashMap::new(), short, || Ok(())).unwrap_err();
     assert!(error.to_string().contains("has 3 elements"), "{error}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -179,6 +179,51 @@ fn a_file_that_cannot_be_written_is_told_before_the_work_begins() {
 }
 
 #[test]
+fn ranks_do_not_wait_for_one_that_cannot_write() {
+    let run = trained(&["train.epochs=1"]);
+    let run_dir = run.path("run");
+    let port = {
+        // Free a moment ago, and nobody else binds it on purpose.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port().to_string()
+    };
+    let args = ["eval", run_dir.to_str().unwrap(), "--json", "none/file"];
+    let ranks = ["0", "1"].map(|rank| {
+        Trial::new(&args)
+            .env("RANK", rank)
+            .env("LOCAL_RANK", rank)
+            .env("WORLD_SIZE", "2")
+            .env("LOCAL_WORLD_SIZE", "2")
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &port)
+            .env("BURN_DIST_SECRET", "a secret of this test only")
+            .start()
+    });
+    let [main, other] = ranks.map(|rank| rank.wait(LIMIT));
+    let told = "cannot write none/file: there is no folder none";
+    main.assert_code(2).assert_stderr(&[told]);
+    other.assert_code(1).assert_stderr(&["rank 0", told]);
+}
+
+#[test]
+fn a_model_that_is_a_part_of_the_trained_one_is_not_exported() {
+    let vit = [
+        "model.name=vit",
+        "model.patch=7",
+        "model.dim=8",
+        "model.depth=2",
+        "model.heads=2",
+        "checkpoint.every_epochs=1",
+    ];
+    let run = Trial::of_model(&[], &vit).start().wait(LIMIT);
+    run.assert_code(0);
+    then(&run, &["export", "RUN", "--set", "model.depth=1"])
+        .assert_code(2)
+        .assert_stderr(&["no such tensor", "of --set model.depth=1"])
+        .assert_no_files(&[]);
+}
+
+#[test]
 fn a_result_that_nobody_gets_is_a_failure() {
     let run = trained(&["train.epochs=1"]);
     let run_dir = run.path("run");

@@ -53,11 +53,11 @@ impl<'a> TrainedValues<'a> {
     ///
     /// # Errors
     /// A tensor that the model does not have.
-    pub fn finish(mut self) -> Result<(), ParallelError> {
-        match self.unused.pop_first() {
+    pub fn finish(&self) -> Result<(), ParallelError> {
+        match self.unused.first() {
             None => Ok(()),
             Some(name) => Err(ParallelError::Restore {
-                path: state::model_path(&name).unwrap_or_default().to_owned(),
+                path: state::model_path(name).unwrap_or_default().to_owned(),
                 reason: "the model has no such tensor".to_owned(),
             }),
         }

@@ -53,22 +53,24 @@ pub fn save_with<M: Module>(
         let values = tensors.remove(path);
         values.ok_or_else(|| "the model has no such tensor".to_owned())
     };
-    save_from(model, path, keys, about, read)
+    save_from(model, path, keys, about, read, || Ok(()))
 }
 
 /// Writes as [`save_with`] does, but the values come from `read`, which is given the path of a
 /// tensor in the model and its shape there, and gives its elements, row-major. One tensor at a time
-/// is read and written, and those of `model` are not looked at: they need not exist yet.
+/// is read and written, and those of `model` are not looked at: they need not exist yet. `complete` is asked when all
+/// have been, before the file appears.
 ///
 /// # Errors
 ///
-/// As [`save`]; what `read` says of a tensor.
+/// As [`save`]; what `read` says of a tensor, and `complete` of all.
 pub fn save_from<M: Module>(
     model: &M,
     path: impl AsRef<Path>,
     keys: &KeyMap,
     mut about: HashMap<String, String>,
     read: impl FnMut(&str, &[usize]) -> Result<Vec<f32>, String>,
+    complete: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), WeightsError> {
     let path = path.as_ref();
     let slots = slots(model, keys)?;
@@ -90,11 +92,10 @@ pub fn save_from<M: Module>(
         let counter = slot.counter.as_ref();
         views.extend(counter.map(|counter| (counter.as_str(), Stored::Counter)));
     }
-    write(folder, path, views, about, || reading.take_failure()).map_err(|reason| {
-        WeightsError::Write {
-            path: path.to_owned(),
-            reason,
-        }
+    let checked = || reading.take_failure().and_then(|()| complete());
+    write(folder, path, views, about, checked).map_err(|reason| WeightsError::Write {
+        path: path.to_owned(),
+        reason,
     })
 }
 
@@ -104,7 +105,7 @@ fn write(
     path: &Path,
     views: Vec<(&str, impl View)>,
     about: HashMap<String, String>,
-    unreadable: impl FnOnce() -> Result<(), String>,
+    checked: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let failed = |error: io::Error| error.to_string();
     let temporary = tempfile::Builder::new()
@@ -118,7 +119,7 @@ fn write(
     // Puts a file of its own, which only its owner may read, in the place of this one.
     safetensors::serialize_to_file(views, Some(about), &temporary)
         .map_err(|error| error.to_string())?;
-    unreadable()?;
+    checked()?;
     fs::set_permissions(&temporary, permissions).map_err(failed)?;
     let written = File::open(&temporary).and_then(|file| file.sync_all());
     written.map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use burn_dist::world::World;
+use burn_dist::world::{Launch, World};
 use clap::Args;
 
 use super::args::TrainedArgs;
@@ -28,8 +28,13 @@ pub struct EvalArgs {
 /// Evaluates and says how good it is.
 pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;
-    if let (true, Some(path)) = (world.is_main(), &args.json) {
-        output::check("--json", path, Way::InPlace)?;
+    let check = || match (world.is_main(), &args.json) {
+        (true, Some(path)) => output::check("--json", path, Way::InPlace),
+        _ => Ok(()),
+    };
+    let alone = world.launch() == Launch::Single;
+    if alone {
+        check()?;
     }
     let trained = args.trained.find()?;
     on_ranks(size, world, || {
@@ -41,7 +46,12 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
                 trained.step
             ));
         }
-        let (evaluation, mut details) = trained.evaluate(world)?;
+        // Other ranks would wait for one that has ended before they have met.
+        let ready = || match alone {
+            true => Ok(()),
+            false => check().map_err(|failure| TrainError::Refused(failure.to_string())),
+        };
+        let (evaluation, mut details) = trained.evaluate_if(world, ready)?;
         details.step = trained.step;
         if !world.is_main() {
             return Ok(0);

@@ -20,7 +20,20 @@ impl Trained {
     /// # Errors
     /// If the data cannot be read, the checkpoint is of another model, or a rank fails.
     pub fn evaluate(&self, world: &World) -> Result<(Evaluation, Details), TrainError> {
+        self.evaluate_if(world, || Ok(()))
+    }
+
+    /// As [`Trained::evaluate`], but only if the caller is `ready`: if this rank is not, the others are told.
+    ///
+    /// # Errors
+    /// Also what is in the way of this rank's being ready.
+    pub fn evaluate_if(
+        &self,
+        world: &World,
+        ready: impl FnOnce() -> Result<(), TrainError>,
+    ) -> Result<(Evaluation, Details), TrainError> {
         group::with_group(self.config(), world, |group| {
+            ready()?;
             let evaluated = self.evaluate_in(world, group);
             evaluated.map_err(|error| self.locate(error))
         })

@@ -1,5 +1,6 @@
 //! Writes a trained model into one file.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -96,20 +97,26 @@ impl WithModel for Export<'_> {
             Format::Torch => model.key_map(),
             Format::Burn => KeyMap::native(),
         };
-        let mut values = TrainedValues::new(self.source);
-        let mut misfit = None;
+        let values = RefCell::new(TrainedValues::new(self.source));
+        let misfit = RefCell::new(None);
+        let told = |error: ParallelError| {
+            let reason = error.to_string();
+            misfit.borrow_mut().get_or_insert(error);
+            reason
+        };
         let read = |path: &str, shape: &[usize]| {
-            values.read(path, shape).inspect_err(|reason| {
-                misfit = Some(ParallelError::Restore {
+            let read = values.borrow_mut().read(path, shape);
+            read.map_err(|reason| {
+                told(ParallelError::Restore {
                     path: path.to_owned(),
-                    reason: reason.clone(),
-                });
+                    reason,
+                })
             })
         };
-        let saved = save_from(&model, self.path, &keys, self.about, read);
+        let complete = || values.borrow().finish().map_err(told);
+        let saved = save_from(&model, self.path, &keys, self.about, read, complete);
         // What the file cannot be written for then.
-        misfit.map_or(Ok(()), Err)?;
-        saved?;
-        Ok(values.finish()?)
+        misfit.take().map_or(Ok(()), Err)?;
+        Ok(saved?)
     }
 }
