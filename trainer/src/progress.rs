@@ -116,6 +116,17 @@ impl Progress {
         }
     }
 
+    /// For a new run that goes on with the state of another: what that one measured, and what lies in its folder, is
+    /// not this one's.
+    pub fn forget_run(&mut self) {
+        let start = Self::start();
+        self.metrics_bytes = start.metrics_bytes;
+        self.best = start.best;
+        self.earlier_bests = start.earlier_bests;
+        self.best_by = start.best_by;
+        self.watch = start.watch;
+    }
+
     /// Notes that the evaluation after the last step is the best.
     pub fn set_best(&mut self, value: f64) {
         if let Some((before, _)) = self.best.replace((self.steps, value)) {

@@ -705,3 +705,22 @@ fn numbers_that_a_full_disk_does_not_take_do_not_end_the_run() {
     let warnings = finished.stderr.matches("numbers of the run").count();
     assert!(warnings <= all.len() - some.len(), "{}", finished.stderr);
 }
+
+#[test]
+fn a_new_run_from_the_checkpoint_of_another_has_a_best_of_its_own() {
+    let stops = ["early_stopping.patience=1", "checkpoint.every_epochs=1"];
+    let first = Trial::tiny(&[], &[&stops[..], &["train.epochs=1"]].concat()).run();
+    first.assert_code(0);
+    let from = first.path("run/checkpoints");
+    let from = std::fs::read_dir(from)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    // Nothing gets better any more: the first evaluation is the best of this run, and the second is not better.
+    let settings = [&stops[..], &["train.epochs=9", "optimizer.lr=1e-30"]].concat();
+    let second = Trial::tiny(&["--resume", from.to_str().unwrap()], &settings).run();
+    second.assert_code(0);
+    assert_eq!(second.metrics("eval").len(), 2, "{}", second.stdout);
+}

@@ -51,7 +51,7 @@ pub(crate) fn train<M: ImageClassifier>(
         None => Progress::start(),
     };
     if start.of_another_run {
-        progress.metrics_bytes = 0;
+        progress.forget_run();
     }
     let steps_per_epoch = steps_per_epoch(session);
     let environment = Environment::gather(session, parallel.num_parameters(), steps_per_epoch)?;
