@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, TensorData};
-use common::{Finished, LIMIT, TINY, Trial};
+use common::{Finished, LIMIT, TINY, Trial, free_port};
 use image::{GrayImage, Luma};
 use models::weights::{self, PyTorchKeys, state_dict};
 use models::{Cnn, CnnConfig};
@@ -182,23 +182,9 @@ fn a_file_that_cannot_be_written_is_told_before_the_work_begins() {
 fn ranks_do_not_wait_for_one_that_cannot_write() {
     let run = trained(&["train.epochs=1"]);
     let run_dir = run.path("run");
-    let port = {
-        // Free a moment ago, and nobody else binds it on purpose.
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().port().to_string()
-    };
+    let port = free_port();
     let args = ["eval", run_dir.to_str().unwrap(), "--json", "none/file"];
-    let ranks = ["0", "1"].map(|rank| {
-        Trial::new(&args)
-            .env("RANK", rank)
-            .env("LOCAL_RANK", rank)
-            .env("WORLD_SIZE", "2")
-            .env("LOCAL_WORLD_SIZE", "2")
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", &port)
-            .env("BURN_DIST_SECRET", "a secret of this test only")
-            .start()
-    });
+    let ranks = [0, 1].map(|rank| Trial::new(&args).rank(rank, 2, &port).start());
     let [main, other] = ranks.map(|rank| rank.wait(LIMIT));
     let told = "cannot write none/file: there is no folder none";
     main.assert_code(2).assert_stderr(&[told]);

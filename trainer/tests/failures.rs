@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Running, Trial};
+use common::{Running, Trial, free_port};
 use image::GrayImage;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -191,21 +191,15 @@ fn a_run_that_diverged_goes_on_from_the_last_good_state() {
 
 #[test]
 fn a_wrong_secret_is_an_error() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    drop(listener);
-    let start = |rank: &str, secret: &str| {
+    let port = free_port();
+    let start = |rank, secret: &str| {
         Trial::tiny(&[], &["train.max_steps=2"])
-            .env("RANK", rank)
-            .env("LOCAL_RANK", rank)
-            .env("WORLD_SIZE", "2")
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", &port)
+            .rank(rank, 2, &port)
             .env("BURN_DIST_SECRET", secret)
             .start()
     };
-    let main = start("0", "the secret of this run");
-    let other = start("1", "another secret altogether");
+    let main = start(0, "the secret of this run");
+    let other = start(1, "another secret altogether");
     other
         .wait(Duration::from_secs(60))
         .assert_code(1)
@@ -219,33 +213,26 @@ fn a_wrong_secret_is_an_error() {
 
 #[test]
 fn ranks_with_other_classes_are_named() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    drop(listener);
+    let port = free_port();
     let folder = tempfile::tempdir().unwrap();
-    let start = |rank: &str, classes: [&str; 2]| {
+    let start = |rank: usize, classes: [&str; 2]| {
         for (class, split) in classes
             .iter()
             .flat_map(|class| [(class, "train"), (class, "val")])
         {
-            let folder = folder.path().join(rank).join(split).join(class);
+            let folder = folder.path().join(rank.to_string()).join(split).join(class);
             std::fs::create_dir_all(&folder).unwrap();
             for image in ["0.png", "1.png", "2.png", "3.png"] {
                 GrayImage::new(28, 28).save(folder.join(image)).unwrap();
             }
         }
-        let dir = folder.path().join(rank);
+        let dir = folder.path().join(rank.to_string());
         let data = format!("data={{name=\"image-folder\", dir={dir:?}, size=28}}");
         Trial::tiny(&[], &[&data, "train.batch_size=2", "train.max_steps=2"])
-            .env("RANK", rank)
-            .env("LOCAL_RANK", rank)
-            .env("WORLD_SIZE", "2")
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", &port)
-            .env("BURN_DIST_SECRET", "a secret of this test only")
+            .rank(rank, 2, &port)
             .start()
     };
-    let ranks = [start("0", ["a", "b"]), start("1", ["a", "z"])];
+    let ranks = [start(0, ["a", "b"]), start(1, ["a", "z"])];
     let [first, second] = ranks.map(|rank| rank.wait(Duration::from_secs(60)));
     first
         .assert_code(1)
@@ -258,12 +245,7 @@ fn a_port_in_use_is_an_error() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     Trial::tiny(&[], &[])
-        .env("RANK", "0")
-        .env("LOCAL_RANK", "0")
-        .env("WORLD_SIZE", "2")
-        .env("MASTER_ADDR", "127.0.0.1")
-        .env("MASTER_PORT", &port)
-        .env("BURN_DIST_SECRET", "a secret of this test only")
+        .rank(0, 2, &port)
         .run()
         .assert_code(1)
         .assert_stderr(&[&port, "in use"])

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Finished, LIMIT, Running, Trial, can_pretend_hosts};
+use common::{Finished, LIMIT, Running, Trial, can_pretend_hosts, free_port};
 use rustix::process::{Signal, kill_process};
 
 const STEPS: &str = "train.max_steps=15";
@@ -61,22 +61,11 @@ fn what_does_not_divide_is_refused_before_anything_starts() {
 
 /// Four ranks, as somebody else than our launcher starts them, on the hosts of these names.
 fn start_on(hosts: [&str; 4], settings: &[&str]) -> Vec<Running> {
-    let port = {
-        // Free a moment ago, and nobody else binds it on purpose.
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().port().to_string()
-    };
+    let port = free_port();
     let start = |(rank, host): (usize, &str)| {
-        let rank = rank.to_string();
         Trial::tiny(&[], settings)
-            .env("RANK", &rank)
             // As on one node, for the store is at an address that only one node has.
-            .env("LOCAL_RANK", &rank)
-            .env("WORLD_SIZE", "4")
-            .env("LOCAL_WORLD_SIZE", "4")
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", &port)
-            .env("BURN_DIST_SECRET", "a secret of this test only")
+            .rank(rank, 4, &port)
             .on_host(host)
             .start()
     };

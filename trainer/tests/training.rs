@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Finished, LIMIT, Trial};
+use common::{Finished, LIMIT, Trial, free_port};
 
 /// Trains with `nproc` ranks.
 fn train(nproc: usize, settings: &[&str]) -> Finished {
@@ -203,20 +203,10 @@ fn steps_can_be_limited_inside_an_epoch() {
 
 #[test]
 fn ranks_started_by_somebody_else_find_each_other() {
-    let port = {
-        // Free a moment ago, and nobody else binds it on purpose.
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().port().to_string()
-    };
-    let ranks = ["0", "1"].map(|rank| {
+    let port = free_port();
+    let ranks = [0, 1].map(|rank| {
         Trial::tiny(&[], &["train.max_steps=5"])
-            .env("RANK", rank)
-            .env("LOCAL_RANK", rank)
-            .env("WORLD_SIZE", "2")
-            .env("LOCAL_WORLD_SIZE", "2")
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", &port)
-            .env("BURN_DIST_SECRET", "a secret of this test only")
+            .rank(rank, 2, &port)
             .start()
     });
     let [main, other] = ranks.map(|rank| rank.wait(LIMIT));

@@ -32,8 +32,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
         (true, Some(path)) => output::check("--json", path, Way::InPlace),
         _ => Ok(()),
     };
-    let alone = world.launch() == Launch::Single;
-    if alone {
+    if world.launch() == Launch::Single {
         check()?;
     }
     let trained = args.trained.find()?;
@@ -47,10 +46,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
             ));
         }
         // Other ranks would wait for one that has ended before they have met.
-        let ready = || match alone {
-            true => Ok(()),
-            false => check().map_err(|failure| TrainError::Refused(failure.to_string())),
-        };
+        let ready = || check().map_err(|failure| TrainError::Refused(failure.to_string()));
         let (evaluation, mut details) = trained.evaluate_if(world, ready)?;
         details.step = trained.step;
         if !world.is_main() {

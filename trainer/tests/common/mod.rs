@@ -52,6 +52,12 @@ pub struct Running {
     folder: TempDir,
 }
 
+/// A port of this machine that was free a moment ago, and nobody else binds on purpose.
+pub fn free_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
 impl Trial {
     /// `trainer <args>` in an empty folder, without a launcher's variables.
     pub fn new(args: &[&str]) -> Self {
@@ -96,6 +102,19 @@ impl Trial {
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self
+    }
+
+    /// Makes it one of `size` ranks of this machine that somebody else than our launcher starts, with
+    /// the store at this port.
+    pub fn rank(self, rank: usize, size: usize, port: &str) -> Self {
+        let (rank, size) = (rank.to_string(), size.to_string());
+        self.env("RANK", &rank)
+            .env("LOCAL_RANK", &rank)
+            .env("WORLD_SIZE", &size)
+            .env("LOCAL_WORLD_SIZE", &size)
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port)
+            .env("BURN_DIST_SECRET", "a secret of this test only")
     }
 
     /// Sends its standard output elsewhere than into what is looked at when it has ended.

@@ -232,6 +232,16 @@ fn mpirun_inside_a_job_is_believed_and_slurm_is_not() {
         (world.launch(), world.rank(), world.size()),
         (Launch::Mpi, 3, 4)
     );
+    assert!(!world.assumes_local_size());
+    // A launcher need not say how many ranks this node has.
+    let unsaid: Vec<_> = meeting
+        .iter()
+        .map(|&(name, value)| match name.contains("_LOCAL_") {
+            true => (name, ""),
+            false => (name, value),
+        })
+        .collect();
+    assert!(parse(&unsaid).unwrap().assumes_local_size());
 }
 
 #[test]
