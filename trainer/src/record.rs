@@ -78,6 +78,8 @@ struct Computing {
     step: Step,
     loss: StepLoss,
     wishes: Wishes,
+    /// When it was done, if it is: a loss that is known is read later, but nothing is waited for then.
+    ended: Option<Instant>,
 }
 
 /// A step whose loss is on its way around the ranks.
@@ -173,7 +175,13 @@ impl Recorder {
     /// travels with that.
     pub fn record(&mut self, step: Step, loss: StepLoss, wishes: Wishes) {
         self.epoch_times.add(&step.times);
-        self.computing = Some(Computing { step, loss, wishes });
+        let ended = matches!(loss, StepLoss::Known(_)).then(Instant::now);
+        self.computing = Some(Computing {
+            step,
+            loss,
+            wishes,
+            ended,
+        });
     }
 
     /// Waits for the loss of the last step, for which the device has to be done with that, and sends it around the
@@ -183,16 +191,22 @@ impl Recorder {
     /// # Errors
     /// If the device or a rank failed, or the loss of the step before is not finite.
     pub fn read(&mut self) -> Result<Option<TrainLine>, TrainError> {
-        let Some(Computing { step, loss, wishes }) = self.computing.take() else {
+        let Some(computing) = self.computing.take() else {
             return Ok(None);
         };
+        let Computing {
+            step,
+            loss,
+            wishes,
+            ended,
+        } = computing;
         let before = self.settle_pending()?;
         let loss = loss.wait()?;
         let [save, stop, pause] = wishes.encode();
         let numbers = Buffer::from_slice(&[loss, save, stop, pause]);
         self.pending = Some(Pending {
             step,
-            ended: Instant::now(),
+            ended: ended.unwrap_or_else(Instant::now),
             mean: self.group.start_all_reduce(numbers, ReduceOp::Mean),
         });
         Ok(before)
@@ -322,6 +336,8 @@ impl Recorder {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -382,6 +398,26 @@ mod tests {
         recorder.record(step(4), StepLoss::Known(f64::NAN), none);
         let error = recorder.settle().unwrap_err();
         assert!(error.to_string().contains("step 4"), "{error}");
+    }
+
+    /// The last step before an evaluation or a checkpoint is asked for right after it: no step may seem to have taken
+    /// no time, nor the time of another.
+    #[test]
+    fn a_step_has_the_rate_of_its_own_time() {
+        let group = ProcessGroup::single();
+        let mut recorder = Recorder::new(&group, (None, None), 1, 1, Work::default());
+        recorder.start_epoch(0, 0.0);
+        let mut lines = Vec::new();
+        for (number, millis) in [(1, 20), (2, 60)] {
+            std::thread::sleep(Duration::from_millis(millis));
+            lines.extend(recorder.read().unwrap());
+            recorder.record(step(number), StepLoss::Known(1.0), Wishes::default());
+        }
+        while let Some(line) = recorder.settle().unwrap() {
+            lines.push(line);
+        }
+        let seconds: Vec<f64> = lines.iter().map(|l| 1.0 / l.images_per_second).collect();
+        assert!(seconds[0] >= 0.02 && seconds[1] >= 0.06, "{seconds:?}");
     }
 
     #[test]

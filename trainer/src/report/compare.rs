@@ -78,7 +78,7 @@ fn results(runs: &[Run], names: &[String]) -> String {
             shown(loss, number),
             metrics.step.to_string(),
             shown(metrics.elapsed, html::duration),
-            shown(metrics.throughput.mean(), number),
+            shown(metrics.throughput.mean_rate(), number),
         ]
     };
     let rows: Vec<_> = runs.iter().zip(names).enumerate().map(row).collect();

@@ -83,7 +83,8 @@ fn cards(run: &Run) -> Vec<(&'static str, String)> {
     card("steps", Some(metrics.step.to_string()));
     card("epochs", Some(metrics.epoch.to_string()));
     card("time of training", metrics.elapsed.map(html::duration));
-    card("images per second", metrics.throughput.mean().map(number));
+    let rate = metrics.throughput.mean_rate();
+    card("images per second", rate.map(number));
     let parameters = run.environment.as_ref().map(|env| env.parameters);
     let parameters = parameters.filter(|count| *count > 0);
     card("parameters", parameters.map(grouped));
@@ -91,10 +92,10 @@ fn cards(run: &Run) -> Vec<(&'static str, String)> {
         "largest memory of rank 0, MiB",
         metrics.memory.max().map(|mib| format!("{mib:.0}")),
     );
-    card("TFLOP/s", metrics.tflops.mean().map(number));
+    card("TFLOP/s", metrics.tflops.mean_rate().map(number));
     card(
         "of the device's peak",
-        metrics.share_of_peak.mean().map(percent),
+        metrics.share_of_peak.mean_rate().map(percent),
     );
     let skipped = metrics.skipped_steps.filter(|steps| *steps > 0.0);
     card("steps skipped", skipped.map(number));

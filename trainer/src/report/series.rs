@@ -61,6 +61,8 @@ pub struct Series {
     first: Option<Point>,
     last: Option<Point>,
     max: f64,
+    /// How many values are above zero, and the sum of their inverses.
+    positive: (u64, f64),
 }
 
 impl Default for Series {
@@ -71,6 +73,7 @@ impl Default for Series {
             first: None,
             last: None,
             max: f64::NEG_INFINITY,
+            positive: (0, 0.0),
         }
     }
 }
@@ -84,6 +87,9 @@ impl Series {
         self.first = self.first.or(Some((x, y)));
         self.last = Some((x, y));
         self.max = self.max.max(y);
+        if y > 0.0 {
+            self.positive = (self.positive.0 + 1, self.positive.1 + 1.0 / y);
+        }
         let new = Bucket::of((x, y));
         match self.buckets.last_mut() {
             Some(bucket) if bucket.count < self.width => *bucket = bucket.merged(new),
@@ -123,10 +129,11 @@ impl Series {
         (!self.is_empty()).then_some(self.max)
     }
 
-    /// Mean of all values.
-    pub fn mean(&self) -> Option<f64> {
-        let all = self.buckets.iter().copied().reduce(Bucket::merged);
-        all.map(|all| all.mean().1)
+    /// What rates, each over the same work, amount to together: the work by its time. A mean of rates would say
+    /// more than was done.
+    pub fn mean_rate(&self) -> Option<f64> {
+        let (count, inverses) = self.positive;
+        (count > 0).then(|| count as f64 / inverses)
     }
 
     /// Smallest and largest value of every bucket in their order, from the first value to the last:
@@ -201,7 +208,6 @@ mod tests {
         assert!(points.contains(&(777_777.0, 57.0)));
         assert!(points.is_sorted_by(|a, b| a.0 < b.0));
         assert!(points[0].0 == 0.0 && points[points.len() - 1].0 == f64::from(count - 1));
-        assert!((series.mean().unwrap() - 4.500_05).abs() < 1e-9);
         assert_eq!(series.last(), Some(9.0));
         let smooth = series.smooth();
         let middle = smooth[smooth.len() / 4];
@@ -229,7 +235,19 @@ mod tests {
             series.push(value, 1.0);
         }
         series.push_some(1.0, None);
-        assert!(series.is_empty() && series.mean().is_none() && series.max().is_none());
+        assert!(series.is_empty() && series.mean_rate().is_none() && series.max().is_none());
+    }
+
+    #[test]
+    fn rates_count_by_the_time_that_they_held() {
+        let mut series = Series::default();
+        // The same work in 1 s, in 3 s, and in next to no time.
+        for (step, rate) in [90.0, 30.0, 1e9].into_iter().enumerate() {
+            series.push(step as f64, rate);
+        }
+        assert!((series.mean_rate().unwrap() - 3.0 * 90.0 / 4.0).abs() < 1e-3);
+        series.push(4.0, 0.0);
+        assert!((series.mean_rate().unwrap() - 3.0 * 90.0 / 4.0).abs() < 1e-3);
     }
 
     proptest! {
@@ -244,8 +262,6 @@ mod tests {
             let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             prop_assert!(drawn.contains(&low) && drawn.contains(&high));
             prop_assert!(drawn.len() <= 2 * BUCKETS + 2);
-            let mean = values.iter().sum::<f64>() / values.len() as f64;
-            prop_assert!((series.mean().unwrap() - mean).abs() < 1e-6);
         }
     }
 }
