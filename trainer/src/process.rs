@@ -7,8 +7,8 @@ use burn_dist::world::{Launch, World};
 
 use crate::{panics, signals, threads};
 
-/// Prepares this process to be the rank that `world` says, as the program `trainer` does: SIGTERM and
-/// SIGUSR1 end a training with a checkpoint, a panic ends all ranks rather than leave the others
+/// Prepares this process to be the rank that `world` says, as the program `trainer` does: SIGTERM,
+/// SIGUSR1 and SIGXCPU end a training with a checkpoint, a panic ends all ranks rather than leave the others
 /// waiting, and the calling thread becomes one of those that compute. To be called before the first
 /// tensor is made; a second call does nothing.
 ///

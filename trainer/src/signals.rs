@@ -1,12 +1,14 @@
 //! What signals do to a rank: Ctrl-C ends it at once, and polite requests (SIGTERM as `scancel` and
-//! preemption send it, SIGUSR1 as `--signal` asks Slurm for) end a training that leaves a
-//! checkpoint.
+//! preemption send it, SIGUSR1 as `--signal` asks Slurm for, SIGXCPU at a limit of processor time) end a
+//! training that leaves a checkpoint.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXCPU, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 /// A SIGTERM that comes so soon after another is the same: a signal to a whole process group reaches a rank from its
@@ -18,23 +20,36 @@ static HEEDED: AtomicBool = AtomicBool::new(false);
 /// The signal that asked the training to end; 0 if none did.
 static REQUESTED: AtomicI32 = AtomicI32::new(0);
 
+/// From now on a write beyond the largest size that a file may have (`ulimit -f`) fails like one on a full disk; it
+/// would end this process without a word.
+///
+/// # Errors
+/// If the system refuses the handler.
+pub fn survive_large_files() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
+}
+
 /// From now on SIGINT ends this process with 128 + the signal's number, and so does SIGTERM while
-/// nothing is trained, or the second time, but for one within a second. It says so if it `speaks`.
+/// nothing is trained, or the second time, but for one within a second; SIGXCPU, which comes every second, while
+/// nothing is trained. It says so if it `speaks`.
 ///
 /// # Errors
 /// If the system refuses the handlers or their thread.
 pub fn listen(speaks: bool) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
+    survive_large_files()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGXCPU])?;
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             let mut heeded_at: Option<Instant> = None;
             for signal in signals.forever() {
                 let before = REQUESTED.load(Ordering::SeqCst);
-                let heeded = HEEDED.load(Ordering::SeqCst) && before != SIGTERM;
+                let trains = HEEDED.load(Ordering::SeqCst);
+                let heeded = trains && before != SIGTERM;
                 match signal {
-                    SIGUSR1 if before == SIGTERM => {}
+                    SIGUSR1 | SIGXCPU if before == SIGTERM => {}
                     SIGUSR1 => REQUESTED.store(signal, Ordering::SeqCst),
+                    SIGXCPU if trains => REQUESTED.store(signal, Ordering::SeqCst),
                     SIGTERM if heeded => {
                         heeded_at = Some(Instant::now());
                         REQUESTED.store(signal, Ordering::SeqCst);
@@ -69,6 +84,7 @@ fn name(signal: i32) -> &'static str {
     match signal {
         SIGINT => "SIGINT",
         SIGUSR1 => "SIGUSR1",
+        SIGXCPU => "SIGXCPU",
         _ => "SIGTERM",
     }
 }

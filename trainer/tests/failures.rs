@@ -62,6 +62,7 @@ fn a_polite_signal_ends_the_run_with_a_checkpoint() {
             &["checkpoint.every_steps=1000000"],
         ),
         (Signal::USR1, to_rank, &[]),
+        (Signal::XCPU, to_rank, &[]),
         (Signal::TERM, to_rank, &[]),
     ] {
         let running = endless(settings);

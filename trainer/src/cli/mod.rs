@@ -26,7 +26,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::reference;
 use crate::console::{self, say};
-use crate::{FAILED, STOPPED_EARLY, allocator};
+use crate::{FAILED, STOPPED_EARLY, allocator, signals};
 use failure::Failure;
 
 /// Trains image models on one device or many.
@@ -106,6 +106,11 @@ pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
 fn run(Cli { command, train }: Cli) -> ExitCode {
     let command = command.unwrap_or(Command::Train(train));
     let answers = command.answers();
+    if let Err(error) = signals::survive_large_files() {
+        console::complain(&format!(
+            "warning: files that are too large will end this program: {error}"
+        ));
+    }
     let (world, outcome) = execute(command);
     let outcome = outcome.and_then(|code| match console::unsaid() {
         Some(error) if answers && code == 0 => Err(Failure::Unsaid(error)),

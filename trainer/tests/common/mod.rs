@@ -124,8 +124,20 @@ impl Trial {
     }
 
     /// Runs it on what looks like another host, of that name; see [`can_pretend_hosts`].
-    pub fn on_host(mut self, name: &str) -> Self {
-        let mut command = pretend(name);
+    pub fn on_host(self, name: &str) -> Self {
+        self.through(pretend(name))
+    }
+
+    /// Lets no file that it writes become larger than so many blocks of 512 bytes.
+    pub fn with_file_limit(self, blocks: u32) -> Self {
+        let mut command = Command::new("sh");
+        let script = "ulimit -f \"$0\" && exec \"$@\"";
+        command.args(["-c", script, &blocks.to_string()]);
+        self.through(command)
+    }
+
+    /// Has `command` run it, whose last arguments it becomes.
+    fn through(mut self, mut command: Command) -> Self {
         command.arg(self.command.get_program());
         command.args(self.command.get_args());
         for (name, value) in self.command.get_envs() {
