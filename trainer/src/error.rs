@@ -78,6 +78,15 @@ pub enum TrainError {
          and repeat alone; leave it out, or set data.on_device = false"
     )]
     DataOnDevice,
+    /// A group of `[[optimizer.groups]]` that changes nothing.
+    #[error(
+        "every parameter that the group `{group}` matches belongs to a group before it: the first that matches a \
+         parameter counts. Put it before them, or remove it"
+    )]
+    GroupTaken {
+        /// Pattern of the group.
+        group: String,
+    },
     /// The kernels cannot be had.
     #[error(transparent)]
     Kernels(#[from] kernels::KernelError),

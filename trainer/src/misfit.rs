@@ -28,6 +28,9 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
             TrainError::Misfit(loaded.blame(sampler_keys(sampler), sampler))
         }
         TrainError::DataOnDevice => TrainError::Misfit(loaded.blame(&["data.on_device"], &error)),
+        TrainError::GroupTaken { .. } => {
+            TrainError::Misfit(loaded.blame(&["optimizer.groups"], &error))
+        }
         TrainError::Parallel(parallel @ ParallelError::EmptyGroup { .. }) => {
             TrainError::Misfit(loaded.blame(&["optimizer.groups"], parallel))
         }

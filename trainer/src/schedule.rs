@@ -54,6 +54,18 @@ impl Schedule {
         }
     }
 
+    /// What a person should know: that the run ends within its warm-up.
+    pub fn warning(&self) -> Option<String> {
+        let (warmup, total) = (self.warmup, self.total);
+        let is_short = self.config.name != ScheduleName::OneCycle && total < warmup;
+        is_short.then(|| {
+            format!(
+                "warning: the warm-up takes {warmup} steps and the run {total}: the learning rate does not reach \
+                 optimizer.lr"
+            )
+        })
+    }
+
     /// The rate of step `number`, counted from 1.
     pub fn lr(&self, number: u64) -> f64 {
         // Steps that are over when this one begins.
@@ -167,6 +179,23 @@ mod tests {
     fn constant_stays() {
         let constant = schedule(named(ScheduleName::Constant));
         assert_rates(&constant, &[(1, 0.5), (100, 0.5), (1000, 0.5)]);
+    }
+
+    #[test]
+    fn a_run_that_ends_within_its_warm_up_is_warned() {
+        let warmed = |steps| {
+            let config = ScheduleConfig {
+                warmup_steps: Some(steps),
+                ..named(ScheduleName::Cosine)
+            };
+            schedule(config).warning()
+        };
+        assert_eq!(warmed(TOTAL), None);
+        let warning = warmed(TOTAL + 1).unwrap();
+        assert!(
+            warning.contains("takes 101 steps and the run 100"),
+            "{warning}"
+        );
     }
 
     #[test]

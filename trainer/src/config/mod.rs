@@ -13,6 +13,7 @@ mod model;
 mod optimizer;
 mod precision;
 pub mod reference;
+mod schedule;
 mod section;
 mod sections;
 mod shard_within;
@@ -36,6 +37,7 @@ pub use groups::GroupConfig;
 pub use model::*;
 pub use optimizer::*;
 pub use precision::*;
+pub use schedule::*;
 pub use sections::*;
 pub use whole_tensors::*;
 

@@ -89,8 +89,15 @@ impl EmaConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), Fault> {
-        self.decay
-            .map_or(Ok(()), |decay| fraction("ema.decay", decay))
+        match self.decay {
+            Some(decay) => fraction("ema.decay", decay),
+            None if self.warmup == Self::default().warmup => Ok(()),
+            None => {
+                let fault =
+                    Fault::in_key("ema.warmup", "`ema.warmup` has no use without `ema.decay`");
+                Err(fault.help("remove it, or set ema.decay, for example to 0.9999"))
+            }
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::reference::{Key, keys, markdown, toml};
 use super::*;
 
-/// Settings that a key needs beside itself.
-fn context(key: &Key) -> Vec<String> {
+/// Settings that a key needs beside itself, to have this value.
+fn context(key: &Key, value: &str) -> Vec<String> {
     let mut sets = vec!["model.name=cnn".to_owned(), "optimizer.name=sgd".to_owned()];
     if let Some(variant) = &key.variant {
         sets.push(format!("{}.name={variant}", key.section));
@@ -16,10 +16,18 @@ fn context(key: &Key) -> Vec<String> {
     if let Some((_, _, users)) = of_data.iter().find(|(name, _, _)| *name == full) {
         sets.push(format!("data.name={}", users[0]));
     }
+    let mut step_at = |milestone: &str| {
+        sets.extend([milestone.to_owned(), "schedule.name=step".to_owned()]);
+    };
     match full.as_str() {
         "optimizer.nesterov" => sets.push("optimizer.momentum=0.5".to_owned()),
         "data.resize" => sets.push("data.size=1".to_owned()),
-        "schedule.name" => sets.push("schedule.milestones=[1.0]".to_owned()),
+        "schedule.name" if value == "step" => sets.push("schedule.milestones=[1.0]".to_owned()),
+        "schedule.milestones" => step_at("schedule.milestone_steps=[1]"),
+        "schedule.milestone_steps" => step_at("schedule.milestones=[1.0]"),
+        "schedule.lr_scaling" => sets.push("train.micro_batch_size=1".to_owned()),
+        "early_stopping.monitor" => sets.push("early_stopping.patience=1".to_owned()),
+        "ema.warmup" => sets.push("ema.decay=0.5".to_owned()),
         _ => {}
     }
     sets
@@ -60,7 +68,7 @@ fn every_key_can_be_set_on_the_command_line() {
     assert!(keys.len() > 60, "only {} keys", keys.len());
     for key in keys {
         for value in legal(&key) {
-            let mut sets = context(&key);
+            let mut sets = context(&key, &value);
             sets.push(format!("{}.{}={value}", key.section, key.name));
             if let Err(error) = load(&sets) {
                 let message = error.to_string();
@@ -73,7 +81,7 @@ fn every_key_can_be_set_on_the_command_line() {
 #[test]
 fn keys_that_almost_exist_are_refused_with_those_that_do() {
     for key in keys() {
-        let mut sets = context(&key);
+        let mut sets = context(&key, "");
         sets.push(format!("{}.{}x=1", key.section, key.name));
         let error = load(&sets).unwrap_err();
         let message = format!("{error} | {}", error.help_text().unwrap_or_default());

@@ -630,6 +630,27 @@ fn schedules_and_stops_that_make_no_sense_are_refused() {
         (vec!["schedule.gamma=0.0"], "in (0, 1]"),
         (vec!["schedule.div_factor=0.5"], "1 or larger"),
         (vec!["schedule.warmup_epochs=-1.0"], "zero or positive"),
+        (
+            vec!["schedule.milestones=[1.0]"],
+            "`schedule.milestones` has no use for `constant`",
+        ),
+        (
+            vec!["schedule.name=cosine", "schedule.gamma=0.5"],
+            "`schedule.gamma` has no use for `cosine`",
+        ),
+        (
+            vec!["schedule.warmup_factor=0.5"],
+            "no use without a warm-up",
+        ),
+        (
+            vec!["schedule.lr_scaling=linear", "train.batch_size=64"],
+            "is the same for any number of them",
+        ),
+        (vec!["ema.warmup=false"], "no use without `ema.decay`"),
+        (
+            vec!["early_stopping.monitor=loss"],
+            "no use without `early_stopping.patience`",
+        ),
         (vec!["train.label_smoothing=1.0"], "in [0, 1)"),
         (vec!["checkpoint.keep=0"], "checkpoint.keep"),
         (vec!["checkpoint.every_minutes=-1.0"], "zero or positive"),

@@ -4,16 +4,18 @@ use super::Config;
 use super::error::Fault;
 use super::groups;
 use super::optimizer::OptimizerConfig;
-use super::sections::ScheduleName;
+use super::schedule;
 use super::shard_within;
-use super::{DataConfig, ModelConfig, VitConfig, WidePreset, WideResNetConfig};
+use super::{
+    DataConfig, EarlyStoppingConfig, ModelConfig, VitConfig, WidePreset, WideResNetConfig,
+};
 
 /// Checks everything that does not depend on the world size.
 pub fn check(config: &Config) -> Result<(), Fault> {
     model(&config.model)?;
     data(config)?;
     optimizer(&config.optimizer)?;
-    schedule(config)?;
+    schedule::check(config)?;
     stopping(config)?;
     config.loss_scale.check()?;
     config.ema.check()?;
@@ -258,80 +260,6 @@ fn optimizer(optimizer: &OptimizerConfig) -> Result<(), Fault> {
     }
 }
 
-fn schedule(config: &Config) -> Result<(), Fault> {
-    let schedule = &config.schedule;
-    let name = schedule.name;
-    let one_cycle = name == ScheduleName::OneCycle;
-    let warm = schedule.warmup_epochs.is_some() || schedule.warmup_steps.is_some();
-    if schedule.warmup_epochs.is_some() && schedule.warmup_steps.is_some() {
-        return Err(Fault::in_key(
-            "schedule.warmup_steps",
-            "`schedule.warmup_steps` and `schedule.warmup_epochs` say the same thing",
-        )
-        .help("keep one of them"));
-    }
-    if one_cycle && warm {
-        let key = match schedule.warmup_steps {
-            Some(_) => "schedule.warmup_steps",
-            None => "schedule.warmup_epochs",
-        };
-        return Err(
-            Fault::in_key(key, "`one-cycle` has a warm-up of its own").help(format!(
-                "remove `{key}`; `schedule.peak` is the share of the run in which the rate rises"
-            )),
-        );
-    }
-    if let Some(epochs) = schedule.warmup_epochs {
-        not_negative("schedule.warmup_epochs", epochs)?;
-    }
-    ensure(
-        (0.0..=1.0).contains(&schedule.warmup_factor),
-        "schedule.warmup_factor",
-        schedule.warmup_factor,
-        "in [0, 1]",
-    )?;
-    ensure(
-        (0.0..=config.optimizer.lr()).contains(&schedule.min_lr),
-        "schedule.min_lr",
-        schedule.min_lr,
-        "between 0 and `optimizer.lr`",
-    )?;
-    ensure(
-        schedule.gamma > 0.0 && schedule.gamma <= 1.0,
-        "schedule.gamma",
-        schedule.gamma,
-        "in (0, 1]",
-    )?;
-    for epochs in &schedule.milestones {
-        not_negative("schedule.milestones", *epochs)?;
-    }
-    let milestones = schedule.milestones.len() + schedule.milestone_steps.len();
-    if name == ScheduleName::Step && milestones == 0 {
-        return Err(
-            Fault::in_key("schedule.name", "`schedule.name` = step needs milestones")
-                .help("for example schedule.milestones = [60, 120, 160], in epochs"),
-        );
-    }
-    ensure(
-        schedule.peak > 0.0 && schedule.peak < 1.0,
-        "schedule.peak",
-        schedule.peak,
-        "between 0 and 1",
-    )?;
-    for (key, factor) in [
-        ("schedule.div_factor", schedule.div_factor),
-        ("schedule.final_div_factor", schedule.final_div_factor),
-    ] {
-        ensure(
-            factor >= 1.0 && factor.is_finite(),
-            key,
-            factor,
-            "1 or larger",
-        )?;
-    }
-    Ok(())
-}
-
 fn stopping(config: &Config) -> Result<(), Fault> {
     let checkpoint = &config.checkpoint;
     in_range("checkpoint.keep", checkpoint.keep, 1, 1_000_000)?;
@@ -344,7 +272,24 @@ fn stopping(config: &Config) -> Result<(), Fault> {
     if let Some(patience) = stopping.patience {
         in_range("early_stopping.patience", patience, 1, 1_000_000)?;
     }
-    not_negative("early_stopping.min_delta", stopping.min_delta)
+    not_negative("early_stopping.min_delta", stopping.min_delta)?;
+    let is_used = stopping.patience.is_some() && stopping.target_accuracy.is_none();
+    let usual = EarlyStoppingConfig::default();
+    for (key, given) in [
+        ("early_stopping.monitor", stopping.monitor != usual.monitor),
+        (
+            "early_stopping.min_delta",
+            stopping.min_delta != usual.min_delta,
+        ),
+    ] {
+        if given && !is_used {
+            let message =
+                format!("`{key}` has no use without `early_stopping.patience`, or with a target");
+            let help = "set early_stopping.patience and no target_accuracy, or remove it";
+            return Err(Fault::in_key(key, message).help(help));
+        }
+    }
+    Ok(())
 }
 
 fn decays(betas: [f64; 2]) -> Result<(), Fault> {
@@ -359,7 +304,7 @@ fn moments(betas: [f64; 2], eps: f64) -> Result<(), Fault> {
     positive("optimizer.eps", eps)
 }
 
-fn in_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), Fault> {
+pub(super) fn in_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), Fault> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
@@ -369,7 +314,7 @@ fn in_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), Fault> {
     ))
 }
 
-fn positive(key: &str, value: f64) -> Result<(), Fault> {
+pub(super) fn positive(key: &str, value: f64) -> Result<(), Fault> {
     // Burn's optimizers compute in f32, where the smallest doubles are zero.
     ensure(
         value.is_finite() && (value as f32) > 0.0 && (value as f32).is_finite(),
@@ -398,7 +343,7 @@ pub(super) fn fraction(key: &str, value: f64) -> Result<(), Fault> {
     )
 }
 
-fn ensure(good: bool, key: &str, value: f64, wanted: &str) -> Result<(), Fault> {
+pub(super) fn ensure(good: bool, key: &str, value: f64, wanted: &str) -> Result<(), Fault> {
     if good {
         return Ok(());
     }

@@ -2,6 +2,8 @@
 
 mod adadelta;
 
+use std::collections::HashSet;
+
 use burn::optim;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
@@ -11,7 +13,8 @@ use burn_dist::parallel::{
 
 pub use adadelta::{Adadelta, AdadeltaState};
 
-use crate::config::{AdjustLr, MuonConfig, OptimizerConfig};
+use crate::config::{AdjustLr, GroupConfig, MuonConfig, OptimizerConfig};
+use crate::error::TrainError;
 
 /// The optimizer that `config` describes, with its groups.
 pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
@@ -40,6 +43,27 @@ pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
         optimizer = optimizer.with_group(group.or_empty());
     }
     with_groups(optimizer, last)
+}
+
+/// Whether the optimizer that `config` describes can step a model with these parameters, and every group of the
+/// configuration has a parameter.
+///
+/// # Errors
+/// If not.
+pub fn check(config: &OptimizerConfig, parameters: &[ParameterSpec]) -> Result<(), TrainError> {
+    build(config).check(parameters)?;
+    let groups = config.groups();
+    let group_of = |parameter: &ParameterSpec| {
+        let matches = |group: &GroupConfig| path_matches(&group.pattern, &parameter.path);
+        groups.iter().position(matches)
+    };
+    let taken: HashSet<usize> = parameters.iter().filter_map(group_of).collect();
+    match (0..groups.len()).find(|index| !taken.contains(index)) {
+        None => Ok(()),
+        Some(index) => Err(TrainError::GroupTaken {
+            group: groups[index].pattern.clone(),
+        }),
+    }
 }
 
 fn with_groups(optimizer: ParameterOptimizer, groups: Vec<ParameterGroup>) -> ParameterOptimizer {
@@ -237,5 +261,31 @@ mod tests {
         };
         let error = after_a_step(misspelt, Strategy::Ddp).unwrap_err();
         assert!(error.to_string().contains("`haed`"), "{error}");
+    }
+
+    #[test]
+    fn a_group_whose_parameters_all_belong_to_groups_before_it_is_refused() {
+        let group = |pattern: &str| GroupConfig {
+            pattern: pattern.to_owned(),
+            lr_factor: 2.0,
+            weight_decay: None,
+            momentum: None,
+        };
+        let with = |patterns: [&str; 2]| {
+            OptimizerConfig::Sgd(crate::config::SgdConfig {
+                groups: patterns.map(group).into(),
+                ..Default::default()
+            })
+        };
+        let parameters = ["head.weight", "head.bias", "body.bias"].map(|path| ParameterSpec {
+            path: path.to_owned(),
+            shape: vec![2],
+            dtype: burn_dist::DType::F32,
+        });
+        assert!(check(&with(["head.*", "*.bias"]), &parameters).is_ok());
+        let error = check(&with(["head.*", "head.bias"]), &parameters).unwrap_err();
+        assert!(error.to_string().contains("`head.bias`"), "{error}");
+        let error = check(&with(["head.*", "tail.*"]), &parameters).unwrap_err();
+        assert!(error.to_string().contains("`tail.*`"), "{error}");
     }
 }
