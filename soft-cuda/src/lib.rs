@@ -29,6 +29,7 @@
 //! | --- | --- | --- |
 //! | `SOFT_CUDA_MEMORY` | bytes of each device | 16 GiB |
 //! | `SOFT_CUDA_DEVICES` | how many devices | 1 |
+//! | `CUDA_VISIBLE_DEVICES` | which of them the process sees, by their numbers | all |
 //! | `SOFT_CUDA_ARCH` | compute capability, as in 90 | 90 |
 //! | `SOFT_CUDA_DRIVER` | version of the driver, as in 13000 | 13000 |
 //! | `SOFT_CUDA_NAME` | name of the devices | `soft-cuda` |

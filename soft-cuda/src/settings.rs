@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 pub(crate) struct Settings {
     /// Bytes of each device.
     pub memory: u64,
-    pub devices: usize,
+    /// The devices that this process sees, by their numbers on the machine.
+    pub devices: Vec<usize>,
     /// Compute capability, as in 90.
     pub arch: u32,
     pub driver: i32,
@@ -34,7 +35,10 @@ impl Settings {
     fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         Self {
             memory: parsed(variable("SOFT_CUDA_MEMORY"), 16 << 30),
-            devices: parsed(variable("SOFT_CUDA_DEVICES"), 1),
+            devices: visible(
+                parsed(variable("SOFT_CUDA_DEVICES"), 1),
+                variable("CUDA_VISIBLE_DEVICES"),
+            ),
             arch: parsed(variable("SOFT_CUDA_ARCH"), 90),
             driver: parsed(variable("SOFT_CUDA_DRIVER"), 13_000),
             name: variable("SOFT_CUDA_NAME").unwrap_or_else(|| "soft-cuda".to_owned()),
@@ -50,6 +54,17 @@ impl Settings {
                 .map(PathBuf::from),
         }
     }
+}
+
+/// Of `count` devices those that are listed, up to the first that does not exist, as CUDA has it; all
+/// where there is no list.
+fn visible(count: usize, list: Option<String>) -> Vec<usize> {
+    let Some(list) = list else {
+        return (0..count).collect();
+    };
+    let numbers = list.split(',').map(|number| number.trim().parse().ok());
+    let exists = |number: Option<usize>| number.filter(|number| *number < count);
+    numbers.map_while(exists).collect()
 }
 
 fn parsed<T: FromStr>(text: Option<String>, default: T) -> T {
@@ -84,7 +99,7 @@ mod tests {
         let settings = Settings::read(|_| None);
         assert_eq!(
             (settings.memory, settings.devices, settings.arch),
-            (16 << 30, 1, 90)
+            (16 << 30, vec![0], 90)
         );
         assert_eq!(
             (settings.driver, settings.name.as_str()),
@@ -102,7 +117,16 @@ mod tests {
             "SOFT_CUDA_NAME" => Some("NVIDIA H200".to_owned()),
             _ => None,
         });
-        assert_eq!((settings.memory, settings.devices), (4096, 1));
+        assert_eq!((settings.memory, settings.devices), (4096, vec![0]));
         assert_eq!(settings.name, "NVIDIA H200");
+    }
+
+    #[test]
+    fn a_process_sees_the_devices_that_are_listed_for_it() {
+        let visible = |list: &str| visible(4, Some(list.to_owned()));
+        assert_eq!(visible("3, 1"), [3, 1]);
+        assert_eq!(visible("1,4,2"), [1]);
+        assert_eq!(visible("-1"), []);
+        assert_eq!(visible(""), []);
     }
 }

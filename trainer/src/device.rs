@@ -34,12 +34,12 @@ fn wanted(config: &Config) -> DeviceChoice {
 }
 
 /// Refuses a training whose state is larger than the memory of its device, where that is known.
-/// `ranks` share one set of shards. Activations come on top and are not known beforehand.
+/// `ranks` share one set of shards, and `sharing` the device. Activations come on top and are not known beforehand.
 pub(crate) fn check_memory(
     config: &Config,
     chosen: &ChosenDevice,
     states: &[ParameterState],
-    ranks: usize,
+    (ranks, sharing): (usize, usize),
 ) -> Result<(), TrainError> {
     let Some(total) = chosen.cuda.and_then(device_memory) else {
         return Ok(());
@@ -59,6 +59,6 @@ pub(crate) fn check_memory(
         needed,
         states.iter().map(|state| state.elements).sum(),
         total,
-        chosen.sharing,
+        sharing,
     )?)
 }

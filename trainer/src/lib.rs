@@ -39,6 +39,7 @@ mod normalization;
 pub mod optimizer;
 mod panics;
 pub mod peak;
+mod plan;
 pub mod preview;
 mod process;
 pub mod progress;
@@ -60,9 +61,10 @@ mod train;
 pub mod trained;
 
 pub use error::TrainError;
+pub use plan::{Plan, plan};
 pub use process::prepare_process;
 pub use resume::Resume;
-pub use run::{Plan, Trainer, plan};
+pub use run::Trainer;
 pub use train::{End, Summary};
 
 /// Exit code of a run that failed.

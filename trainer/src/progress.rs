@@ -2,10 +2,12 @@
 //! had never stopped.
 
 use burn_dist::checkpoint::Manifest;
+use datasets::Normalization;
 use serde::{Deserialize, Serialize};
 
 use crate::class_names::ClassNames;
-use crate::config::MonitorName;
+use crate::config::{Batching, Config, MonitorName};
+use crate::data::Splits;
 use crate::early_stopping::Watch;
 use crate::error::TrainError;
 use crate::evaluate::Evaluation;
@@ -34,6 +36,22 @@ pub struct Task {
 }
 
 impl Task {
+    /// What a run of this configuration learns from.
+    pub(crate) fn of(config: &Config, batching: Batching, splits: &Splits) -> Self {
+        let class_names = splits.train.class_names();
+        let Normalization { mean, std } = splits.train.normalization();
+        Self {
+            data: config.data.name.to_string(),
+            train_samples: splits.train.len(),
+            test_samples: splits.test.len(),
+            classes: class_names.len(),
+            class_names: Some(ClassNames::of(class_names)),
+            normalization: Some([mean, std]),
+            global_batch: batching.global,
+            seed: config.train.seed,
+        }
+    }
+
     /// The first thing in which two tasks differ, as far as both know it: its name and both values.
     fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let mut pairs = self.said().into_iter().zip(other.said());

@@ -21,7 +21,7 @@ pub enum Resume {
     #[default]
     Off,
     /// The last good checkpoint of the run folder; without a run folder, that of the newest run of
-    /// the same configuration. Nothing if there is none.
+    /// the same configuration. Nothing if that has none.
     Auto,
     /// This checkpoint, or the last good one of this run folder.
     Path(PathBuf),
@@ -130,7 +130,7 @@ fn look(
         }
         Resume::Auto => match run_dir {
             Some(folder) => newest_in(folder)?,
-            None => newest_run(name, lock)?,
+            None => newest_run(run_dir::of_name(name)?, lock)?,
         },
         Resume::Path(path) => at(path, run_dir, lock)?,
     };
@@ -170,22 +170,42 @@ fn newest_in(run_dir: &Path) -> Result<Start, TrainError> {
     })
 }
 
-/// The newest run of this name that has a checkpoint.
-fn newest_run(name: &str, lock: Lock<'_>) -> Result<Start, TrainError> {
-    let mut runs = run_dir::of_name(name)?;
-    while let Some(folder) = runs.pop() {
-        if !list(&folder.join(FOLDER))?.is_empty() {
-            let own = lock(&folder)?;
-            return Ok(Start {
-                lock: own,
-                ..newest_in(&folder)?
-            });
+/// Whether a run has saved anything, good or not.
+pub(crate) fn has_checkpoint(run_dir: &Path) -> Result<bool, TrainError> {
+    let saved = list(&run_dir.join(FOLDER))?;
+    Ok(saved.iter().any(|found| found.path.is_dir()))
+}
+
+/// The newest of the runs of a name, the oldest first. One that saved nothing is not continued, and neither are those before it: whoever
+/// started a run after them had done with them, or says which one is meant.
+fn newest_run(mut runs: Vec<PathBuf>, lock: Lock<'_>) -> Result<Start, TrainError> {
+    let anew = |note: String| Start {
+        notes: vec![note],
+        ..Start::default()
+    };
+    let Some(newest) = runs.pop() else {
+        return Ok(anew(
+            "there is no run to continue, training starts anew".to_owned(),
+        ));
+    };
+    if has_checkpoint(&newest)? {
+        let own = lock(&newest)?;
+        return Ok(Start {
+            lock: own,
+            ..newest_in(&newest)?
+        });
+    }
+    let mut note = format!(
+        "the newest run, {}, has no checkpoint: training starts anew",
+        newest.display()
+    );
+    while let Some(older) = runs.pop() {
+        if has_checkpoint(&older)? {
+            note += &format!("; to continue an older one: --resume {}", older.display());
+            break;
         }
     }
-    Ok(Start {
-        notes: vec!["there is no checkpoint, training starts anew".to_owned()],
-        ..Start::default()
-    })
+    Ok(anew(note))
 }
 
 /// What a user named: a checkpoint or a run folder. One of another run, or of no run, makes a new
@@ -239,4 +259,40 @@ fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     let folder = checkpoint.parent()?;
     let run_dir = folder.parent()?;
     (folder.file_name()? == FOLDER).then(|| run_dir.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_another_one_followed_is_not_continued() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |name: &str, saved: bool| {
+            let path = folder.path().join(name);
+            let checkpoint = path.join(FOLDER).join("step-0000000001");
+            let made = if saved { &checkpoint } else { &path };
+            std::fs::create_dir_all(made).unwrap();
+            path
+        };
+        let (old, new) = (run("old", true), run("new", false));
+        let find = |runs: &[&PathBuf]| {
+            let runs = runs.iter().map(|run| (*run).clone()).collect();
+            newest_run(runs, &|_| Ok(None))
+        };
+        for (runs, parts) in [
+            (&[][..], vec!["no run to continue"]),
+            (&[&new], vec!["has no checkpoint"]),
+            (&[&old, &new], vec!["new, has no", "old"]),
+        ] {
+            let start = find(runs).unwrap();
+            assert_eq!((&start.run_dir, &start.checkpoint), (&None, &None));
+            for part in parts {
+                assert!(start.notes[0].contains(part), "{:?}", start.notes);
+            }
+        }
+        // Its checkpoint is an empty folder.
+        let error = find(&[&new, &old]).unwrap_err();
+        assert!(error.to_string().contains("no good checkpoint"), "{error}");
+    }
 }

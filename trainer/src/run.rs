@@ -7,7 +7,6 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
 use burn_dist::device::ChosenDevice;
-use burn_dist::parallel::ParameterState;
 use burn_dist::world::World;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
 use models::weights::PyTorchKeys;
@@ -21,9 +20,7 @@ use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::train::{self, Summary};
-use crate::{
-    compute, device, group, initial, limits, misfit, model, optimizer, run_log, same_data, seed,
-};
+use crate::{compute, device, group, initial, limits, misfit, model, run_log, same_data, seed};
 
 /// Images that are evaluated at a time when micro-batches are smaller.
 pub(crate) const EVAL_BATCH: usize = 128;
@@ -41,6 +38,8 @@ pub(crate) struct Session<'a> {
     pub dashboard: bool,
     /// The device without autodiff, and why it is this one.
     pub device: ChosenDevice,
+    /// Ranks that share it.
+    pub sharing: usize,
     pub data: Input,
     /// The training images, where they lie on the device.
     pub resident: Option<DeviceData>,
@@ -160,6 +159,7 @@ impl<'a> Trainer<'a> {
             let run_dir = self.run_dir.as_deref();
             let writes = !config.train.fast_dev_run;
             let start = Start::find(&self.resume, run_dir, &loaded.name, writes, group)?;
+            let chosen = device::choose(&config, world)?;
             let mut session = Session {
                 config: &config,
                 name: &loaded.name,
@@ -168,7 +168,8 @@ impl<'a> Trainer<'a> {
                 group,
                 batching,
                 dashboard: self.dashboard,
-                device: device::choose(&config, world)?,
+                sharing: chosen.ranks_sharing(group)?,
+                device: chosen,
                 data: group::in_turn(world, group, || {
                     data::prepare(&config.data)?;
                     open(&config, batching, world)
@@ -201,7 +202,8 @@ fn bring_data(session: &Session<'_>, device: &Device) -> Result<Option<DeviceDat
     let total = session
         .device
         .cuda
-        .and_then(burn_dist::device::device_memory);
+        .and_then(burn_dist::device::device_memory)
+        .map(|total| total / session.sharing.max(1) as u64);
     let possible = loader.only_moves();
     let wanted = match session.config.data.on_device {
         Some(true) if !possible => return Err(TrainError::DataOnDevice),
@@ -256,21 +258,7 @@ impl WithModel for Train<'_> {
 /// Opens the data and divides it among the ranks.
 fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, TrainError> {
     let (rank, size) = (world.rank(), world.size());
-    let seed = config.train.seed;
-    let mut splits = data::open(&config.data, seed)?;
-    let augment = augment(config);
-    if let Some(batches) = config.train.overfit_batches {
-        splits = splits.overfit(batches.saturating_mul(batching.global));
-    }
-    let train_sampler = TrainSampler::new(
-        splits.train.len(),
-        batching.global,
-        batching.micro,
-        rank,
-        size,
-        seed,
-    )?
-    .repeat(augment.repeat());
+    let splits = splits(config, batching)?;
     let eval_batch = batching.micro.max(EVAL_BATCH);
     let mut eval_sampler = EvalSampler::new(splits.test.len(), eval_batch, rank, size)?;
     if let Some(batches) = config.train.limit_batches {
@@ -280,93 +268,49 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
         Ok::<_, TrainError>(Loader::new(dataset.clone())?.workers(config.data.workers))
     };
     Ok(Input {
-        train_loader: loader(&splits.train)?.augment(augment, seed),
+        train_sampler: train_sampler(config, batching, &splits, (rank, size))?,
+        train_loader: loader(&splits.train)?.augment(augment(config), config.train.seed),
         eval_loader: loader(&splits.test)?,
         splits,
-        train_sampler,
         eval_sampler,
     })
 }
 
-/// What happens to training images.
-fn augment(config: &Config) -> Augment {
-    match config.train.overfit_batches {
-        Some(_) => Augment::default(),
-        None => config.data.augment.clone(),
-    }
-}
-
-/// What a run would be, found out without training.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Trainable elements of the model.
-    pub parameters: usize,
-    /// What the training keeps of each parameter.
-    pub states: Vec<ParameterState>,
-    /// Images to learn from.
-    pub train_samples: usize,
-    /// Images for evaluation.
-    pub test_samples: usize,
-    /// Optimizer steps in one epoch.
-    pub steps_per_epoch: u64,
-    /// Batch sizes.
-    pub batching: Batching,
-}
-
-/// Checks all that can be checked without the other ranks of a world of `size`: opens the data,
-/// divides it, and builds the model.
-///
-/// # Errors
-/// What a run would fail with.
-pub fn plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
-    try_plan(loaded, size).map_err(|error| misfit::locate(loaded, error))
-}
-
-fn try_plan(loaded: &Loaded, size: usize) -> Result<Plan, TrainError> {
-    let config = &loaded.config;
-    let batching = loaded.batching(size)?;
+/// The data that the configuration names, or the few images of it that are to be learned by heart.
+pub(crate) fn splits(config: &Config, batching: Batching) -> Result<Splits, TrainError> {
     let splits = data::open(&config.data, config.train.seed)?;
-    let samples = splits.train.len();
-    let sampler = TrainSampler::new(
-        samples,
-        batching.global,
-        batching.micro,
-        0,
-        size,
-        config.train.seed,
-    )?;
-    if config.data.on_device == Some(true) {
-        let loader = Loader::new(splits.train.clone())?;
-        if !loader
-            .augment(augment(config), config.train.seed)
-            .only_moves()
-        {
-            return Err(TrainError::DataOnDevice);
-        }
-    }
-    // Only counted, and that works everywhere.
-    let device = Device::flex().autodiff();
-    let states = model::build(&config.model, splits.train.as_ref(), &device, Count(config))
-        .map_err(|error| misfit::of_model(loaded, &error))??;
-    Ok(Plan {
-        parameters: states.iter().map(|state| state.elements as usize).sum(),
-        states,
-        train_samples: samples,
-        test_samples: splits.test.len(),
-        steps_per_epoch: sampler.steps_per_epoch() as u64,
-        batching,
+    Ok(match config.train.overfit_batches {
+        Some(batches) => splits.overfit(batches.saturating_mul(batching.global)),
+        None => splits,
     })
 }
 
-/// Counts the trainable elements of the model that is built, by parameter.
-struct Count<'a>(&'a Config);
+/// Which images a rank of a world of that size learns from, and when.
+pub(crate) fn train_sampler(
+    config: &Config,
+    batching: Batching,
+    splits: &Splits,
+    (rank, size): (usize, usize),
+) -> Result<TrainSampler, TrainError> {
+    let samples = splits.train.len();
+    let (global, micro) = (batching.global, batching.micro);
+    let sampler = TrainSampler::new(samples, global, micro, rank, size, config.train.seed)?;
+    Ok(sampler.repeat(augment(config).repeat()))
+}
 
-impl WithModel for Count<'_> {
-    type Output = Result<Vec<ParameterState>, TrainError>;
+/// Optimizer steps in one epoch.
+pub(crate) fn steps_per_epoch(config: &Config, sampler: &TrainSampler) -> u64 {
+    let all = sampler.steps_per_epoch() as u64;
+    config
+        .train
+        .limit_batches
+        .map_or(all, |limit| limit.min(all))
+}
 
-    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
-        let model = initial::load(model, &self.0.model)?;
-        optimizer::build(&self.0.optimizer).check(&model::parameters(&model))?;
-        Ok(model::states(&model, self.0))
+/// What happens to training images.
+pub(crate) fn augment(config: &Config) -> Augment {
+    match config.train.overfit_batches {
+        Some(_) => Augment::default(),
+        None => config.data.augment.clone(),
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::config::Config;
 use crate::error::TrainError;
 use crate::metrics;
-use crate::resume::Start;
+use crate::resume::{self, Start};
 use crate::run_lock::RunLock;
 
 /// The resolved configuration, in the run folder.
@@ -20,18 +20,28 @@ const PARENT: &str = "runs";
 /// Names tried when another run of the same second has taken one.
 const ATTEMPTS: u32 = 100;
 
-/// Refuses a folder that already holds a run: its numbers must not be mixed with another's.
+/// Refuses what is there and is no folder, a link to nowhere among it.
+///
+/// # Errors
+/// [`TrainError::RunDirNotAFolder`].
+pub fn check_folder(folder: &Path) -> Result<(), TrainError> {
+    match folder.symlink_metadata() {
+        Ok(_) if !folder.is_dir() => Err(TrainError::RunDirNotAFolder(folder.to_owned())),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a folder that already holds a run, or what is left of one: neither its numbers nor its checkpoints must be
+/// mixed with another's.
 ///
 /// # Errors
 /// If the folder holds a run, or is not a folder.
 pub fn check_unused(folder: &Path) -> Result<(), TrainError> {
-    if folder.exists() && !folder.is_dir() {
-        return Err(TrainError::RunDirNotAFolder(folder.to_owned()));
+    check_folder(folder)?;
+    match folder.join(metrics::FILE).exists() || resume::has_checkpoint(folder)? {
+        true => Err(TrainError::RunDirTaken(folder.to_owned())),
+        false => Ok(()),
     }
-    if folder.join(metrics::FILE).exists() {
-        return Err(TrainError::RunDirTaken(folder.to_owned()));
-    }
-    Ok(())
 }
 
 /// Whether a run has written its numbers there.

@@ -134,6 +134,12 @@ fn a_folder_that_holds_a_run_is_refused() {
         .run()
         .assert_code(2)
         .assert_stderr(&["old already holds a run"]);
+    // What is no folder is refused even where a run may be continued.
+    Trial::new(&["--run-dir", "file", "--resume", "auto"])
+        .file("file", "")
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["file is not a folder"]);
 }
 
 #[test]
@@ -147,6 +153,26 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
         "steps per epoch",
     ] {
         assert!(finished.stdout.contains(expected), "{}", finished.stdout);
+    }
+    for (settings, steps) in [
+        (
+            &["train.limit_batches=5"][..],
+            "# 8192 training and 2000 test images, 5 steps",
+        ),
+        (
+            &["train.fast_dev_run=true"],
+            "# 8192 training and 2000 test images, 3 steps",
+        ),
+        (
+            &["train.overfit_batches=4", "train.batch_size=32"],
+            "# 128 training and 128 test images, 4 steps",
+        ),
+    ] {
+        let sets = settings.iter().flat_map(|setting| ["--set", setting]);
+        let args: Vec<&str> = ["--dry-run"].into_iter().chain(sets).collect();
+        let finished = Trial::new(&args).run();
+        finished.assert_code(0);
+        assert!(finished.stdout.contains(steps), "{}", finished.stdout);
     }
     // What it prints is a configuration.
     Trial::new(&["--dry-run", "--config", "printed.toml"])

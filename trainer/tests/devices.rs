@@ -303,7 +303,7 @@ mod gpu {
 mod soft_cuda {
     use rustix::process::{Signal, kill_process};
 
-    use super::common::{Finished, LIMIT, Trial};
+    use super::common::{Finished, LIMIT, Trial, free_port};
 
     /// Whether these run on it; says so if not.
     fn is_here(test: &str) -> bool {
@@ -393,7 +393,44 @@ mod soft_cuda {
                 .assert_code(0)
                 .assert_stderr(&[words])
                 .assert_nobody_left();
+            let share = finished.stdout.contains("which 2 ranks share");
+            assert_eq!(share, devices == "1", "{}", finished.stdout);
         }
+    }
+
+    /// As `srun --gpus-per-task=1` starts them: to every rank the one device that it sees is the first.
+    #[test]
+    fn ranks_that_see_one_device_each_do_not_share_it() {
+        if !is_here("ranks that see one device each") {
+            return;
+        }
+        // Half of a device is too little for the state, and a whole one is enough.
+        let settings = [
+            "train.device=cuda",
+            "data.train_samples=120",
+            "train.max_steps=2",
+            "model.hidden=256",
+        ];
+        let ranks = |seen: [&str; 2]| {
+            let port = free_port();
+            let running = [0, 1].map(|rank| {
+                Trial::tiny(&[], &settings)
+                    .rank(rank, 2, &port)
+                    .env("CUDA_VISIBLE_DEVICES", seen[rank])
+                    .env("SOFT_CUDA_DEVICES", "2")
+                    .env("SOFT_CUDA_MEMORY", MEMORY)
+                    .start()
+            });
+            running.map(|running| running.wait(LIMIT))
+        };
+        let [first, second] = ranks(["0", "1"]);
+        first.assert_code(0);
+        second.assert_code(0);
+        assert!(!first.stdout.contains("ranks share"), "{}", first.stdout);
+        let [first, _] = ranks(["1", "1"]);
+        first
+            .assert_code(1)
+            .assert_stderr(&["of which the ranks that share it have"]);
     }
 
     #[test]

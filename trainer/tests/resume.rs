@@ -439,6 +439,17 @@ fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
 }
 
 #[test]
+fn checkpoints_whose_numbers_are_gone_are_not_mixed_with_those_of_a_new_run() {
+    let run = Run::new(&["train.epochs=1"]);
+    run.finish(1, &[]);
+    fs::remove_file(run.dir().join("metrics.jsonl")).unwrap();
+    let refused = run.trial(1, &[]).run();
+    refused
+        .assert_code(2)
+        .assert_stderr(&["already holds a run"]);
+}
+
+#[test]
 fn numbers_of_a_run_without_checkpoints_are_set_aside() {
     let run = Run::new(&["checkpoint.every_steps=0", "train.epochs=1"]);
     let expected = checksum(&run.finish(1, &[]));
@@ -501,7 +512,16 @@ fn what_does_not_belong_together_is_refused() {
         }
         let refused = run.trial(1, &args).run();
         refused.assert_code(1).assert_stderr(&[part]);
+        args.push("--dry-run");
+        let refused = run.trial(1, &args).run();
+        refused.assert_code(1).assert_stderr(&[part]);
     }
+    let would = run.finish(1, &["--resume", "auto", "--dry-run"]);
+    assert!(
+        would.stdout.contains("# continues from"),
+        "{}",
+        would.stdout
+    );
     assert_eq!(run.metrics(), metrics, "nothing was lost");
     let refused = run.trial(1, &["--resume", "no/such/place"]).run();
     refused
@@ -618,12 +638,12 @@ fn a_run_whose_last_state_cannot_be_written_has_failed() {
             "{}",
             failed.stdout
         );
-        // Nor where there can be no folder at all.
+        // Where there can be no folder at all, that shows before the first step.
         fs::remove_dir_all(paused.dir()).unwrap();
         fs::create_dir(paused.dir()).unwrap();
         fs::write(paused.dir().join("checkpoints"), "a file").unwrap();
         let failed = paused.trial(nproc, &[]).run();
-        failed.assert_code(1).assert_stderr(&["checkpoints"]);
+        failed.assert_code(2).assert_stderr(&["checkpoints"]);
     }
 }
 
@@ -681,6 +701,21 @@ fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
     assert_eq!(left.iter().find(unfinished), None);
     let evaluated = Trial::new(&["eval", "--last", run.dir().to_str().unwrap()]).run();
     evaluated.assert_code(0);
+}
+
+/// `ulimit -f`, as some clusters set it; without our handling the system ends the process without a word.
+#[test]
+fn a_limit_of_the_size_of_files_does_not_end_the_run() {
+    let run = Run::new(&["checkpoint.keep=100"]);
+    let whole = checksum(&run.finish(1, &[]));
+    let run = Run::new(&["checkpoint.keep=100"]);
+    let finished = run.trial(1, &[]).with_file_limit(64).run();
+    finished.assert_code(1).assert_stderr(&[
+        "a checkpoint was not written, the run goes on",
+        "File too large",
+        "was not saved",
+    ]);
+    assert_eq!(checksum(&finished), whole);
 }
 
 #[test]

@@ -121,6 +121,24 @@ fn the_events_of_a_run_that_was_continued_are_those_of_one_run() {
     }
 }
 
+/// It left no checkpoint, so that it is started anew in its folder.
+#[test]
+fn the_events_of_a_run_that_starts_anew_are_not_mixed_with_those_of_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    for epochs in ["train.epochs=2", "train.epochs=1"] {
+        let mut args = vec!["--resume", "auto", "--run-dir", dir.to_str().unwrap()];
+        for setting in TINY.iter().copied().chain([epochs]) {
+            args.extend(["--set", setting]);
+        }
+        Trial::new(&args).run().assert_code(0);
+    }
+    let Some(scalars) = read(&dir.join("tensorboard")) else {
+        return;
+    };
+    assert_same(&scalars, "train/loss", &metrics(&dir, "train", "loss"));
+}
+
 #[test]
 fn events_can_be_left_out() {
     let finished = Trial::tiny(&["--nproc", "1"], &["log.tensorboard=false"]).run();

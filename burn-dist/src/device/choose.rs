@@ -27,43 +27,36 @@ pub(super) enum Pick {
 }
 
 /// Decides, and says why. What there is of a kind is only looked for when it matters.
+///
+/// Whether ranks share a device is not known here: a launcher may show each of them another one as its first.
 pub(super) fn choose(
     wanted: DeviceChoice,
     cuda: impl Fn() -> Found,
     wgpu: impl Fn() -> Found,
     local_rank: usize,
-    local_size: usize,
-) -> Result<(Pick, usize, String), DeviceError> {
-    let share = |name: &str, count: usize| {
+) -> Result<(Pick, String), DeviceError> {
+    let take = |name: &str, count: usize| {
         let index = local_rank % count.max(1);
-        let shared = match local_size > count {
-            true => format!(", which {local_size} ranks share"),
-            false => String::new(),
-        };
-        (
-            index,
-            local_size.div_ceil(count.max(1)),
-            format!("{name} device {index} of {count} for local rank {local_rank}{shared}"),
-        )
+        let words = format!("{name} device {index} of {count} here for local rank {local_rank}");
+        (index, words)
     };
     let asked = "as asked for";
     match wanted {
-        DeviceChoice::Cpu => Ok((Pick::Cpu, local_size, format!("the processor, {asked}"))),
+        DeviceChoice::Cpu => Ok((Pick::Cpu, format!("the processor, {asked}"))),
         DeviceChoice::Cuda => match cuda() {
             Found::Gpus(count) if count > 0 => {
-                let (index, sharing, words) = share("CUDA", count);
-                Ok((Pick::Cuda(index), sharing, format!("{words}, {asked}")))
+                let (index, words) = take("CUDA", count);
+                Ok((Pick::Cuda(index), format!("{words}, {asked}")))
             }
             other => Err(refuse(wanted, other)),
         },
         DeviceChoice::Wgpu => match wgpu() {
             Found::Gpus(count) if count > 0 => {
-                let (index, sharing, words) = share("wgpu", count);
-                Ok((Pick::Wgpu(index), sharing, format!("{words}, {asked}")))
+                let (index, words) = take("wgpu", count);
+                Ok((Pick::Wgpu(index), format!("{words}, {asked}")))
             }
             Found::Software => Ok((
                 Pick::WgpuSoftware,
-                local_size,
                 format!("wgpu in software, {asked}: this machine has no GPU that wgpu can use"),
             )),
             other => Err(refuse(wanted, other)),
@@ -71,25 +64,21 @@ pub(super) fn choose(
         DeviceChoice::Auto => {
             let cuda = cuda();
             if let Found::Gpus(count @ 1..) = cuda {
-                let (index, sharing, words) = share("CUDA", count);
-                return Ok((
-                    Pick::Cuda(index),
-                    sharing,
-                    format!("{words}, the best there is"),
-                ));
+                let (index, words) = take("CUDA", count);
+                return Ok((Pick::Cuda(index), format!("{words}, the best there is")));
             }
             let wgpu = wgpu();
             if let Found::Gpus(count @ 1..) = wgpu {
-                let (index, sharing, words) = share("wgpu", count);
+                let (index, words) = take("wgpu", count);
                 let reason = format!("{words}, the best there is (cuda: {})", words_of(&cuda));
-                return Ok((Pick::Wgpu(index), sharing, reason));
+                return Ok((Pick::Wgpu(index), reason));
             }
             let reason = format!(
                 "the processor, the best there is (cuda: {}; wgpu: {})",
                 words_of(&cuda),
                 words_of(&wgpu)
             );
-            Ok((Pick::Cpu, local_size, reason))
+            Ok((Pick::Cpu, reason))
         }
     }
 }
@@ -125,11 +114,11 @@ mod tests {
     #[test]
     fn the_best_there_is_comes_first() {
         let pick = |cuda: Found, wgpu: Found| {
-            choose(DeviceChoice::Auto, || cuda.clone(), || wgpu.clone(), 0, 1).unwrap()
+            choose(DeviceChoice::Auto, || cuda.clone(), || wgpu.clone(), 0).unwrap()
         };
         assert_eq!(pick(Found::Gpus(1), Found::Gpus(1)).0, Pick::Cuda(0));
         assert_eq!(pick(none(), Found::Gpus(1)).0, Pick::Wgpu(0));
-        let (picked, _, reason) = pick(none(), Found::Software);
+        let (picked, reason) = pick(none(), Found::Software);
         assert_eq!(picked, Pick::Cpu);
         assert_eq!(
             reason,
@@ -140,29 +129,32 @@ mod tests {
     }
 
     #[test]
-    fn ranks_take_one_device_after_the_other_and_share_what_is_missing() {
-        let pick = |rank, size, count| {
+    fn ranks_take_one_device_after_the_other() {
+        let pick = |rank, count| {
             let gpus = || Found::Gpus(count);
-            choose(DeviceChoice::Cuda, gpus, none, rank, size).unwrap()
+            choose(DeviceChoice::Cuda, gpus, none, rank).unwrap()
         };
-        assert_eq!(pick(3, 4, 4).0, Pick::Cuda(3));
-        let (picked, _, reason) = pick(3, 4, 2);
+        assert_eq!(pick(3, 4).0, Pick::Cuda(3));
+        let (picked, reason) = pick(3, 2);
         assert_eq!(picked, Pick::Cuda(1));
-        assert!(reason.contains("which 4 ranks share"), "{reason}");
-        assert_eq!(pick(3, 4, 1).0, Pick::Cuda(0));
+        assert!(
+            reason.starts_with("CUDA device 1 of 2 here for local rank 3"),
+            "{reason}"
+        );
+        assert_eq!(pick(3, 1).0, Pick::Cuda(0));
     }
 
     #[test]
     fn what_is_asked_for_and_missing_is_an_error_that_says_what() {
         let ask = |wanted, found: Found| {
-            choose(wanted, || found.clone(), || found.clone(), 0, 1).unwrap_err()
+            choose(wanted, || found.clone(), || found.clone(), 0).unwrap_err()
         };
         let error = ask(DeviceChoice::Cuda, Found::NotBuilt).to_string();
         assert!(error.contains("--features cuda"), "{error}");
         let error = ask(DeviceChoice::Wgpu, none()).to_string();
         assert!(error.contains("no wgpu device here: no driver"), "{error}");
         let software = || Found::Software;
-        let (pick, _, reason) = choose(DeviceChoice::Wgpu, none, software, 0, 2).unwrap();
+        let (pick, reason) = choose(DeviceChoice::Wgpu, none, software, 0).unwrap();
         assert_eq!(pick, Pick::WgpuSoftware);
         assert!(reason.contains("in software"), "{reason}");
     }

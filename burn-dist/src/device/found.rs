@@ -95,6 +95,25 @@ fn compiler() -> Result<(), String> {
     ))
 }
 
+/// What no other CUDA device is called, on this host and others; parts of one that is divided have names of
+/// their own. `None` if there is no such device, or no CUDA in this program.
+pub(crate) fn unique_name(index: usize) -> Option<String> {
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = index;
+        None
+    }
+    #[cfg(feature = "cuda")]
+    {
+        use cudarc::driver::result;
+        result::init().ok()?;
+        let device = result::device::get(i32::try_from(index).ok()?).ok()?;
+        let uuid = result::device::get_uuid(device).ok()?;
+        let digits = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8));
+        Some(digits.collect())
+    }
+}
+
 /// The GPUs that wgpu can use.
 pub(super) fn wgpu() -> Found {
     #[cfg(not(feature = "wgpu"))]

@@ -24,6 +24,8 @@ use crate::bucket::{Alone, DeviceCollectives};
 use crate::world::World;
 use crate::{Compression, Error, ProcessGroup};
 use choose::{Pick, choose};
+#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+pub(crate) use found::unique_name;
 pub(crate) use staged::Staged;
 
 /// Which kind of device is asked for.
@@ -76,10 +78,28 @@ pub struct ChosenDevice {
     pub reason: String,
     /// What its driver calls it.
     pub name: String,
-    /// Ranks of this node that share it.
-    pub sharing: usize,
     /// Its number among the CUDA devices that this process sees, if it is one.
     pub cuda: Option<usize>,
+}
+
+impl ChosenDevice {
+    /// Ranks of `group` that compute on this rank's device, itself included. A collective call: only together do
+    /// ranks know, since a launcher may show each of them one device and all of them another one.
+    ///
+    /// # Errors
+    /// If a rank fails.
+    pub fn ranks_sharing(&self, group: &ProcessGroup) -> Result<usize, Error> {
+        let own = self.identity(group.node());
+        let all = group.gather_bytes(own.as_bytes())?;
+        Ok(all.iter().filter(|name| **name == own.as_bytes()).count())
+    }
+
+    /// What no other device of the run is called.
+    fn identity(&self, node: usize) -> String {
+        self.cuda
+            .and_then(found::unique_name)
+            .unwrap_or_else(|| format!("{:?} of node {node}", self.device))
+    }
 }
 
 impl World {
@@ -91,20 +111,14 @@ impl World {
         Ok(self.choose_device(DeviceChoice::Auto)?.device)
     }
 
-    /// The device of the wanted kind that is this rank's: ranks of a node take one after the other,
-    /// and share where there are more ranks than devices, which [`ChosenDevice::reason`] says.
+    /// The device of the wanted kind that is this rank's: ranks of a node take one after the other of those that
+    /// they see, and share where there are more ranks than devices ([`ChosenDevice::ranks_sharing`]).
     ///
     /// # Errors
     /// When the program is built without that kind of device, or the machine has none. With
     /// [`DeviceChoice::Auto`] there is always the processor.
     pub fn choose_device(&self, wanted: DeviceChoice) -> Result<ChosenDevice, DeviceError> {
-        let (pick, sharing, reason) = choose(
-            wanted,
-            found::cuda,
-            found::wgpu,
-            self.local_rank(),
-            self.local_size(),
-        )?;
+        let (pick, reason) = choose(wanted, found::cuda, found::wgpu, self.local_rank())?;
         let device = found::device(&pick);
         let untuned = !cfg!(feature = "autotune") && matches!(pick, Pick::Cuda(_) | Pick::Wgpu(_));
         let reason = match untuned {
@@ -115,7 +129,6 @@ impl World {
             name: found::name(&device),
             device,
             reason,
-            sharing,
             cuda: match pick {
                 Pick::Cuda(index) => Some(index),
                 _ => None,

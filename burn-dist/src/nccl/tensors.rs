@@ -40,7 +40,7 @@ pub(crate) fn connect(
 ) -> Result<Result<NcclTensors, String>, Error> {
     let index = cuda_index(device);
     let offer = Offer {
-        device: index.and_then(unique_name),
+        device: index.and_then(crate::device::unique_name),
         library: Library::load()
             .and_then(Library::version)
             .map_err(|error| error.to_string()),
@@ -70,19 +70,6 @@ fn cuda_index(device: &Device) -> Option<usize> {
         cubecl::Device::Cuda(device) => Some(device.index),
         _ => None,
     }
-}
-
-/// What no other device has, on this host and others.
-fn unique_name(index: usize) -> Option<String> {
-    let context = cudarc::driver::CudaContext::new(index).ok()?;
-    let uuid = context.uuid().ok()?;
-    let bytes: String = uuid
-        .bytes
-        .iter()
-        .map(|b| format!("{:02x}", *b as u8))
-        .collect();
-    // The same device cut into parts has one id for each of them.
-    Some(bytes)
 }
 
 /// NCCL's collectives for tensors.

@@ -19,13 +19,13 @@ pub(super) const THREADS: u64 = 1024;
 pub(super) const BLOCK: [u32; 3] = [1024, 1024, 64];
 pub(super) const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// The device of a number that a caller has.
+/// The device of a number that a caller has, counted among those that this process sees.
 pub(super) fn device(number: c_int) -> Result<usize, Error> {
     if !INITIALIZED.load(Ordering::Relaxed) {
         return Err(Error::NotInitialized);
     }
     let device = usize::try_from(number).map_err(|_| Error::InvalidDevice)?;
-    if device < settings().devices {
+    if device < settings().devices.len() {
         Ok(device)
     } else {
         Err(Error::InvalidDevice)
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn cuInit(flags: c_uint) -> Code {
         if flags != 0 {
             return Err(Error::InvalidValue);
         }
-        if settings().devices == 0 {
+        if settings().devices.is_empty() {
             return Err(Error::NoDevice);
         }
         INITIALIZED.store(true, Ordering::Relaxed);
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn cuDeviceGet(out: Out<c_int>, number: c_int) -> Code {
 pub unsafe extern "C" fn cuDeviceGetCount(out: Out<c_int>) -> Code {
     call("cuDeviceGetCount", || {
         device(0)?;
-        put(out, settings().devices as c_int)
+        put(out, settings().devices.len() as c_int)
     })
 }
 
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn cuDeviceGetName(out: *mut c_char, room: c_int, number: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetPCIBusId(out: *mut c_char, room: c_int, number: c_int) -> Code {
     call("cuDeviceGetPCIBusId", || {
-        let bus = device(number)? + 1;
+        let bus = settings().devices[device(number)?] + 1;
         // SAFETY: this function's caller promises the same.
         unsafe { put_text(out, room, &format!("0000:{bus:02x}:00.0")) }
     })
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(out: *mut c_char, room: c_int, numb
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid(out: Out<[u8; 16]>, number: c_int) -> Code {
     call("cuDeviceGetUuid", || {
-        let device = device(number)?;
+        let device = settings().devices[device(number)?];
         put(out, std::array::from_fn(|i| (i + device) as u8))
     })
 }
@@ -165,7 +165,7 @@ fn attribute(attribute: c_int) -> Result<c_int, Error> {
         75 => arch / 10,       // COMPUTE_CAPABILITY_MAJOR
         76 => arch % 10,       // COMPUTE_CAPABILITY_MINOR
         81 => SHARED_BYTES_ALLOWED as c_int + 1024, // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
-        97 => SHARED_BYTES_ALLOWED as c_int - 1024, // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        97 => SHARED_BYTES_ALLOWED as c_int, // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         _ => 0,
     })
 }

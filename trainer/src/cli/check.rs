@@ -1,5 +1,7 @@
 //! `trainer check`: whether a configuration is good, and what it amounts to.
 
+use std::path::Path;
+
 use burn_dist::world::World;
 use clap::Args;
 
@@ -11,8 +13,7 @@ use burn_dist::parallel::{MemoryEstimate, Strategy};
 
 use crate::config::{Config, Loaded, StrategyName};
 use crate::console::say;
-use crate::run::{Plan, plan};
-use crate::{data, free_memory};
+use crate::{Plan, data, free_memory, plan};
 
 /// Arguments of `trainer check`.
 #[derive(Debug, Args)]
@@ -28,13 +29,18 @@ pub struct CheckArgs {
 pub fn run(args: &CheckArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;
     let loaded = args.config.load()?;
-    say_resolved(&loaded, size, world.nodes())?;
+    say_resolved(&loaded, size, world.nodes(), None)?;
     Ok(0)
 }
 
 /// Prints the resolved configuration, and below it, as comments, what it amounts to for `size` ranks
-/// on so many nodes.
-pub fn say_resolved(loaded: &Loaded, size: usize, nodes: usize) -> Result<(), Failure> {
+/// on so many nodes, that continue this checkpoint, if any.
+pub fn say_resolved(
+    loaded: &Loaded,
+    size: usize,
+    nodes: usize,
+    checkpoint: Option<&Path>,
+) -> Result<(), Failure> {
     let config = &loaded.config;
     loaded.check_sharding(size)?;
     say(&config.to_toml()?);
@@ -48,7 +54,7 @@ pub fn say_resolved(loaded: &Loaded, size: usize, nodes: usize) -> Result<(), Fa
         say("# the data is not there yet and would be downloaded first");
         return Ok(());
     }
-    let plan = plan(loaded, size)?;
+    let plan = plan(loaded, size, checkpoint)?;
     say(&format!("# {} parameters", plan.parameters));
     say_memory(config, &plan, size, nodes);
     say(&format!(

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use burn_dist::ProcessGroup;
 use burn_dist::world::{Launch, World};
 use clap::Args;
 
@@ -9,8 +10,10 @@ use super::args::ConfigArgs;
 use super::check::say_resolved;
 use super::failure::Failure;
 use super::ranks::{on_ranks, world_size};
+use crate::config::Loaded;
+use crate::console::say;
 use crate::device::check_built;
-use crate::resume::Resume;
+use crate::resume::{Resume, Start};
 use crate::run::Trainer;
 use crate::run_dir;
 use crate::run_lock::RunLock;
@@ -83,13 +86,11 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         if world.launch() == Launch::Single {
             RunLock::check(folder).map_err(|error| Failure::Usage(error.to_string()))?;
         }
-        if args.resume != Resume::Auto {
-            check_run_dir(folder)?;
-        }
+        check_run_dir(folder, &args.resume)?;
     }
     if args.dry_run {
         if world.is_main() {
-            say_resolved(&loaded, size, world.nodes())?;
+            say_plan(&args, &loaded, (size, world.nodes()))?;
         }
         return Ok(0);
     }
@@ -104,7 +105,27 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     })
 }
 
-/// A folder that holds another run is a wrong argument.
-fn check_run_dir(folder: &Path) -> Result<(), Failure> {
-    run_dir::check_unused(folder).map_err(|error| Failure::Usage(error.to_string()))
+/// A folder that holds another run is a wrong argument, and so is what is no folder.
+fn check_run_dir(folder: &Path, resume: &Resume) -> Result<(), Failure> {
+    let checked = match resume {
+        Resume::Auto => run_dir::check_folder(folder),
+        Resume::Off | Resume::Path(_) => run_dir::check_unused(folder),
+    };
+    checked.map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// Says what would be done, by how many ranks on how many nodes, from which checkpoint on; leaves no trace.
+fn say_plan(
+    args: &TrainArgs,
+    loaded: &Loaded,
+    (size, nodes): (usize, usize),
+) -> Result<(), Failure> {
+    let group = ProcessGroup::single();
+    let run_dir = args.run_dir.as_deref();
+    let start = Start::find(&args.resume, run_dir, &loaded.name, false, &group)?;
+    say_resolved(loaded, size, nodes, start.checkpoint.as_deref())?;
+    for note in &start.notes {
+        say(&format!("# {note}"));
+    }
+    Ok(())
 }

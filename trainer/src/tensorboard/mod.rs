@@ -30,8 +30,8 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    /// Starts a new file in `folder`. A run that continues after `steps` steps tells TensorBoard to
-    /// forget what older files have of later steps.
+    /// Starts a new file in `folder`. A run that goes on after `steps` steps, or starts anew after none, tells
+    /// TensorBoard to forget what older files have of later steps.
     ///
     /// # Errors
     /// If the folder or file cannot be made.
@@ -46,9 +46,7 @@ impl EventWriter {
         })?;
         let mut writer = Self { path, file };
         writer.append(&Event::Version)?;
-        if steps > 0 {
-            writer.append(&Event::Start { step: steps + 1 })?;
-        }
+        writer.append(&Event::Start { step: steps + 1 })?;
         Ok(writer)
     }
 

@@ -13,7 +13,7 @@ use burn_dist::parallel::Parallel;
 use models::ImageClassifier;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use setup::{parallel_options, train};
+pub(crate) use setup::{parallel_options, restore, train};
 pub use summary::{End, Summary};
 
 use crate::batch::Batches;

@@ -7,13 +7,11 @@ use std::time::{Duration, Instant};
 
 use burn_dist::checkpoint::{self, Source};
 use burn_dist::parallel::{self, BucketSizes, Parallel, ParallelOptions, Strategy};
-use datasets::Normalization;
 use models::{ImageClassifier, flops};
 
 use super::{End, Summary, Training, failed};
 use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
-use crate::class_names::ClassNames;
 use crate::config::{Compression, Config, Precision, StrategyName};
 use crate::console::Console;
 use crate::environment::Environment;
@@ -22,7 +20,7 @@ use crate::metrics::MetricsFile;
 use crate::progress::{Meta, Progress, Task};
 use crate::record::{Recorder, Wishes, Work};
 use crate::resume::Start;
-use crate::run::Session;
+use crate::run::{Session, steps_per_epoch};
 use crate::schedule::Schedule;
 use crate::signals::Heed;
 use crate::tensorboard::{self, EventWriter};
@@ -39,7 +37,8 @@ pub(crate) fn train<M: ImageClassifier>(
     let (states, group) = (crate::model::states(&model, config), session.group);
     let within = config.parallel.shard_within;
     let ranks = within.ranks(group.size(), group.nodes());
-    crate::device::check_memory(config, &session.device, &states, ranks)?;
+    optimizer::check(&config.optimizer, &crate::model::parameters(&model))?;
+    crate::device::check_memory(config, &session.device, &states, (ranks, session.sharing))?;
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
@@ -53,7 +52,7 @@ pub(crate) fn train<M: ImageClassifier>(
     if start.of_another_run {
         progress.forget_run();
     }
-    let steps_per_epoch = steps_per_epoch(session);
+    let steps_per_epoch = steps_per_epoch(config, &session.data.train_sampler);
     let environment = Environment::gather(session, parallel.num_parameters(), steps_per_epoch)?;
     // Only now, when nothing is left that could be wrong with the configuration or the data.
     let main = session.world.is_main();
@@ -69,6 +68,10 @@ pub(crate) fn train<M: ImageClassifier>(
     if let Some(folder) = &run_dir {
         notes.extend(set_aside(folder, start, progress.steps)?);
     }
+    let schedule = schedule(session, steps_per_epoch);
+    // A trial ends soon in any case.
+    let warning = schedule.warning().filter(|_| !config.train.fast_dev_run);
+    notes.extend(warning);
     let metrics = run_dir
         .as_deref()
         .map(|folder| {
@@ -95,7 +98,7 @@ pub(crate) fn train<M: ImageClassifier>(
             work,
         ),
         console: Console::new(main),
-        schedule: schedule(session, steps_per_epoch),
+        schedule,
         callbacks,
         steps_per_epoch,
         parallel,
@@ -183,7 +186,7 @@ fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Work {
 }
 
 /// Continues from a checkpoint; gives how far the run was.
-fn restore<M: ImageClassifier>(
+pub(crate) fn restore<M: ImageClassifier>(
     parallel: &mut Parallel<M>,
     path: &Path,
     task: &Task,
@@ -221,25 +224,7 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
 
 /// What the session learns from.
 pub(super) fn task(session: &Session<'_>) -> Task {
-    let splits = &session.data.splits;
-    let class_names = splits.train.class_names();
-    let Normalization { mean, std } = splits.train.normalization();
-    Task {
-        data: session.config.data.name.to_string(),
-        train_samples: splits.train.len(),
-        test_samples: splits.test.len(),
-        classes: class_names.len(),
-        class_names: Some(ClassNames::of(class_names)),
-        normalization: Some([mean, std]),
-        global_batch: session.batching.global,
-        seed: session.config.train.seed,
-    }
-}
-
-fn steps_per_epoch(session: &Session<'_>) -> u64 {
-    let all = session.data.train_sampler.steps_per_epoch() as u64;
-    let limit = session.config.train.limit_batches;
-    limit.map_or(all, |limit| limit.min(all))
+    Task::of(session.config, session.batching, &session.data.splits)
 }
 
 /// The folder that rank 0 has chosen, for all ranks to write into; a trial run has none.

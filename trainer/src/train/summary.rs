@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use burn_dist::device::is_host;
 use burn_dist::parallel::Checksum;
 use models::ImageClassifier;
 
@@ -125,9 +126,14 @@ impl<M: ImageClassifier> Training<'_, M> {
             self.steps_per_epoch
         ));
         self.console.line(&format!(
-            "computes on {}: {}; kernels: {}, {} per rank",
+            "computes on {}: {}{}; kernels: {}, {} per rank",
             session.device.name,
             session.device.reason,
+            match session.sharing {
+                2.. if !is_host(&session.device.device) =>
+                    format!(", which {} ranks share", session.sharing),
+                _ => String::new(),
+            },
             kernels_name(session.config, &session.device.device),
             match rayon::current_num_threads() {
                 1 => "1 thread".to_owned(),

@@ -1,0 +1,106 @@
+//! What a run would be, and what it would fail with, found out without training.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+use burn_dist::ProcessGroup;
+use burn_dist::parallel::{Parallel, ParallelOptions, ParameterState, ShardWithin, Strategy};
+use datasets::Loader;
+use models::ImageClassifier;
+use models::weights::PyTorchKeys;
+
+use crate::config::{Batching, Config, Loaded};
+use crate::error::TrainError;
+use crate::model::WithModel;
+use crate::progress::Task;
+use crate::train::{parallel_options, restore};
+use crate::{initial, limits, misfit, model, optimizer, run};
+
+/// What a run would be.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Trainable elements of the model.
+    pub parameters: usize,
+    /// What the training keeps of each parameter.
+    pub states: Vec<ParameterState>,
+    /// Images to learn from.
+    pub train_samples: usize,
+    /// Images for evaluation.
+    pub test_samples: usize,
+    /// Optimizer steps in one epoch.
+    pub steps_per_epoch: u64,
+    /// Batch sizes.
+    pub batching: Batching,
+}
+
+/// Checks all that can be checked without the other ranks of a world of `size`: opens the data,
+/// divides it, builds the model, and restores it from the checkpoint that the run would continue, if it would.
+///
+/// # Errors
+/// What a run would fail with.
+pub fn plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<Plan, TrainError> {
+    try_plan(loaded, size, checkpoint).map_err(|error| misfit::locate(loaded, error))
+}
+
+fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<Plan, TrainError> {
+    let mut config = loaded.config.clone();
+    limits::apply(&mut config);
+    let batching = loaded.batching(size)?;
+    let splits = run::splits(&config, batching)?;
+    let sampler = run::train_sampler(&config, batching, &splits, (0, size))?;
+    if config.data.on_device == Some(true) {
+        let loader = Loader::new(splits.train.clone())?;
+        let changed = loader.augment(run::augment(&config), config.train.seed);
+        if !changed.only_moves() {
+            return Err(TrainError::DataOnDevice);
+        }
+    }
+    // Only counted and filled, and that works everywhere.
+    let device = Device::flex().autodiff();
+    let from = checkpoint.map(|path| (path, Task::of(&config, batching, &splits)));
+    let look = Look {
+        config: &config,
+        from,
+    };
+    let states = model::build(&config.model, splits.train.as_ref(), &device, look)
+        .map_err(|error| misfit::of_model(loaded, &error))??;
+    Ok(Plan {
+        parameters: states.iter().map(|state| state.elements as usize).sum(),
+        states,
+        train_samples: splits.train.len(),
+        test_samples: splits.test.len(),
+        steps_per_epoch: run::steps_per_epoch(&config, &sampler),
+        batching,
+    })
+}
+
+/// Whether the model that is built can be filled and stepped as the run would do it; counts its trainable elements by
+/// parameter.
+struct Look<'a> {
+    config: &'a Config,
+    from: Option<(&'a Path, Task)>,
+}
+
+impl WithModel for Look<'_> {
+    type Output = Result<Vec<ParameterState>, TrainError>;
+
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+        let config = self.config;
+        optimizer::check(&config.optimizer, &model::parameters(&model))?;
+        let states = model::states(&model, config);
+        let Some((path, task)) = self.from else {
+            initial::load(model, &config.model)?;
+            return Ok(states);
+        };
+        // A checkpoint fits any strategy and number of ranks, or none.
+        let options = ParallelOptions {
+            strategy: Strategy::Ddp,
+            shard_within: ShardWithin::All,
+            ..parallel_options(config, 1)
+        };
+        let optimizer = optimizer::build(&config.optimizer);
+        let mut parallel = Parallel::new(model, optimizer, options, &ProcessGroup::single())?;
+        restore(&mut parallel, path, &task)?;
+        Ok(states)
+    }
+}
