@@ -142,18 +142,27 @@ pub fn list() -> Vec<String> {
     found::list()
 }
 
+/// What the groups of one rank share on its device; see [`collectives`].
+#[derive(Default)]
+pub(crate) struct Shared {
+    #[cfg(all(feature = "cuda", not(feature = "fusion")))]
+    lane: crate::nccl::OwnLane,
+}
+
 /// The collectives of `group` on `device`, whose memory the processor does not share: NCCL's if all ranks
-/// can, else through host memory. A collective call.
+/// can, else through host memory. Those of groups with the same `shared` are carried out in the order in which they
+/// were started, which has to be the same on all ranks. A collective call.
 pub(crate) fn collectives(
     device: &Device,
     group: &ProcessGroup,
     compression: Compression,
+    shared: &mut Shared,
 ) -> Result<Arc<dyn DeviceCollectives>, Error> {
     if group.size() == 1 {
         return Ok(Arc::new(Alone));
     }
     #[cfg(all(feature = "cuda", not(feature = "fusion")))]
-    let reason = match crate::nccl::connect(device, group)? {
+    let reason = match crate::nccl::connect(device, group, &mut shared.lane)? {
         Ok(nccl) => {
             tracing::info!("buckets stay on the device: NCCL {}", nccl.version());
             return Ok(match compression {
@@ -163,6 +172,8 @@ pub(crate) fn collectives(
         }
         Err(reason) => reason,
     };
+    #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
+    let _ = shared;
     #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
     let reason = match cfg!(feature = "fusion") {
         true => "this program is built with fusion",

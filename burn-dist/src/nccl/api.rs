@@ -7,8 +7,8 @@ use crate::collective::Descriptor;
 /// What rank 0 makes and all others need to meet it.
 pub(crate) type UniqueId = [u8; 128];
 
-/// NCCL for one rank, on one stream of its own. All calls come from one thread.
-pub(crate) trait Nccl: Send + 'static {
+/// NCCL for one rank, on one stream of its own. All calls but that for an id come from one thread.
+pub(crate) trait Nccl: Send + Sync + 'static {
     /// The ranks, connected.
     type Communicator;
     /// The elements of a collective in device memory, kept from being freed or moved.

@@ -61,6 +61,12 @@ impl Inside {
         Err(error)
     }
 
+    /// Whether the thread is in a call that was given up.
+    pub fn is_given_up(&self) -> bool {
+        let inside = self.lock();
+        inside.as_ref().is_some_and(|call| call.given_up.is_some())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Call>> {
         self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,53 +1,32 @@
-//! One thread that carries collectives out, one after the other, and watches over them.
-//!
-//! The caller says at once, through the host group, what it calls: the thread compares that between
-//! all ranks before NCCL sees it. NCCL itself would hang or add up wrong numbers where ranks
-//! disagree. That exchange also tells who does not come.
+//! Ranks that exchange device memory: what they call is checked, told to the others, and handed to the thread of the
+//! device ([`Lane`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
 use super::NcclError;
 use super::api::{Nccl, UniqueId};
 use super::call::Inside;
+use super::lane::{Job, Lane, Task};
 use crate::collective::{Descriptor, Kind};
 use crate::error::{CollectiveError, Error};
 use crate::{Buffer, Cuts, DType, Handle, ProcessGroup, ReduceOp, shard};
 
-/// How long the thread asks without a pause whether a collective is done.
-const EAGER: Duration = Duration::from_micros(200);
-
-/// How long it sleeps in between, later.
-const PAUSE: Duration = Duration::from_micros(50);
-
 /// How often whoever waits for the thread looks whether it is to come back at all.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How often, at the end.
-const END: Duration = Duration::from_millis(1);
-
 /// Words of what a rank says that it calls.
-const WORD: usize = Descriptor::BYTES / size_of::<u64>();
+pub(super) const WORD: usize = Descriptor::BYTES / size_of::<u64>();
 
 /// Ranks that exchange device memory.
 pub(crate) struct Communicator<N: Nccl> {
+    lane: Arc<Lane<N>>,
+    /// Its number on the lane.
+    number: usize,
     group: ProcessGroup,
     sequence: AtomicU64,
-    jobs: Option<Sender<Job<N>>>,
-    thread: Option<thread::JoinHandle<()>>,
-    inside: Arc<Inside>,
-}
-
-struct Job<N: Nccl> {
-    what: Descriptor,
-    cuts: Cuts,
-    /// What all ranks call.
-    called: Handle,
-    memory: N::Memory,
-    answer: SyncSender<Result<N::Memory, Error>>,
 }
 
 /// What a rank asks for.
@@ -77,54 +56,44 @@ pub(crate) struct Started<M> {
 impl<M> Started<M> {
     /// Waits until the collective is done, and gives the memory back.
     pub fn wait(self) -> Result<M, Error> {
-        loop {
-            match self.answer.recv_timeout(LOOK) {
-                Ok(outcome) => return outcome,
-                Err(RecvTimeoutError::Disconnected) => return Err(NcclError::NoProgress.into()),
-                Err(RecvTimeoutError::Timeout) => self.inside.check(&self.group)?,
-            }
+        answer_of(&self.answer, &self.inside, &self.group)?
+    }
+}
+
+/// What the thread answers, unless it is in a call that will not come back.
+fn answer_of<T>(
+    answer: &Receiver<T>,
+    inside: &Inside,
+    group: &ProcessGroup,
+) -> Result<T, NcclError> {
+    loop {
+        match answer.recv_timeout(LOOK) {
+            Ok(answer) => return Ok(answer),
+            Err(RecvTimeoutError::Disconnected) => return Err(NcclError::NoProgress),
+            Err(RecvTimeoutError::Timeout) => inside.check(group)?,
         }
     }
 }
 
 impl<N: Nccl> Communicator<N> {
-    /// Connects all ranks of `group`. A collective call; no other thread may use the group meanwhile.
-    pub fn connect(nccl: N, group: &ProcessGroup) -> Result<Self, Error> {
-        let id = exchange_id(&nccl, group)?;
-        let (jobs, receiver) = channel();
-        let (connected, report) = sync_channel(1);
-        let own = group.clone();
-        let inside = Arc::new(Inside::default());
-        let seen = inside.clone();
-        let thread = thread::Builder::new()
-            .name(format!("nccl-{}", group.rank()))
-            .spawn(move || serve(&nccl, (&own, &seen), &id, &connected, &receiver))
-            .map_err(|error| NcclError::Call {
-                call: "thread",
-                code: error.raw_os_error().unwrap_or_default(),
-                reason: error.to_string(),
-            })?;
+    /// Connects all ranks of `group`, on the thread of their device. A collective call; no other thread may use the
+    /// group meanwhile.
+    pub fn connect(lane: &Arc<Lane<N>>, group: &ProcessGroup) -> Result<Self, Error> {
+        let id = exchange_id(&*lane.nccl, group)?;
+        let (report, connected) = sync_channel(1);
+        let number = lane.number();
+        lane.have_done(Task::Connect(number, group.clone(), id, report));
         // A thread that is still in there cannot be called back; the process ends with this error.
-        let outcome = loop {
-            match report.recv_timeout(LOOK) {
-                Ok(outcome) => break outcome,
-                Err(RecvTimeoutError::Disconnected) => break Err(NcclError::NoProgress),
-                Err(RecvTimeoutError::Timeout) => match inside.check(group) {
-                    Ok(()) => {}
-                    Err(error) => break Err(error),
-                },
-            }
-        };
-        if let Err(error) = outcome {
+        let outcome = answer_of(&connected, &lane.inside, group);
+        if let Err(error) = outcome.and_then(|connected| connected) {
             group.abort(&error.to_string());
             return Err(error.into());
         }
         Ok(Self {
+            lane: lane.clone(),
+            number,
             group: group.clone(),
             sequence: AtomicU64::new(0),
-            jobs: Some(jobs),
-            thread: Some(thread),
-            inside,
         })
     }
 
@@ -140,7 +109,7 @@ impl<N: Nccl> Communicator<N> {
         let started = Started {
             answer: receiver,
             group: self.group.clone(),
-            inside: self.inside.clone(),
+            inside: self.lane.inside.clone(),
         };
         if let Some(error) = refuse(&call, self.group.size()) {
             let _ = answer.send(Err(error.into()));
@@ -176,27 +145,17 @@ impl<N: Nccl> Communicator<N> {
             memory,
             answer,
         };
-        if let Some(jobs) = &self.jobs {
-            // If the thread is gone, the answer's end goes with the job and says so.
-            let _ = jobs.send(job);
-        }
+        self.lane.have_done(Task::Run(self.number, job));
         started
     }
 }
 
 impl<N: Nccl> Drop for Communicator<N> {
     fn drop(&mut self) {
-        self.jobs = None;
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
-        while !thread.is_finished() {
-            if self.inside.check(&self.group).is_err() {
-                return; // What does not come back cannot be waited for.
-            }
-            thread::sleep(END);
-        }
-        let _ = thread.join();
+        let (done, closed) = sync_channel(1);
+        self.lane.have_done(Task::Close(self.number, done));
+        // What does not come back cannot be waited for.
+        let _ = answer_of(&closed, &self.lane.inside, &self.group);
     }
 }
 
@@ -257,132 +216,4 @@ fn tell(group: &ProcessGroup, what: &Descriptor) -> Handle {
         *place = word.cast_signed();
     }
     group.start_all_gather(Buffer::from_slice(&words))
-}
-
-/// Whether all ranks call the same; `ranks` has their numbers in the world, `rank` is this one's in the group.
-fn compare(
-    called: &Buffer,
-    what: &Descriptor,
-    (rank, ranks): (usize, &[usize]),
-) -> Result<(), Error> {
-    let words = called.as_slice::<i64>()?;
-    for (peer, words) in ranks.iter().zip(words.chunks_exact(WORD)) {
-        let mut theirs = [0; WORD];
-        for (word, raw) in theirs.iter_mut().zip(words) {
-            *word = raw.cast_unsigned();
-        }
-        let theirs = Descriptor::decode(theirs);
-        if theirs.as_ref() != Some(what) {
-            return Err(CollectiveError::Mismatch {
-                rank: ranks.get(rank).copied().unwrap_or(rank),
-                mine: *what,
-                peer: *peer,
-                theirs,
-            }
-            .into());
-        }
-    }
-    Ok(())
-}
-
-/// The life of the thread.
-fn serve<N: Nccl>(
-    nccl: &N,
-    (group, inside): (&ProcessGroup, &Inside),
-    id: &UniqueId,
-    connected: &SyncSender<Result<(), NcclError>>,
-    jobs: &Receiver<Job<N>>,
-) {
-    let met = inside.during(group.patience().limit(), || {
-        nccl.connect(id, group.size(), group.rank())
-    });
-    let mut communicator = match met {
-        Ok(communicator) => {
-            let _ = connected.send(Ok(()));
-            Some(communicator)
-        }
-        Err(error) => {
-            let _ = connected.send(Err(error));
-            None
-        }
-    };
-    let mut first_error = None;
-    while let Ok(job) = jobs.recv() {
-        let Job {
-            what,
-            cuts,
-            called,
-            memory,
-            answer,
-        } = job;
-        let Some(active) = communicator.as_mut() else {
-            let first: Option<&String> = first_error.as_ref();
-            let first = first.cloned().unwrap_or_default();
-            let _ = answer.send(Err(CollectiveError::Unusable { first }.into()));
-            continue;
-        };
-        let done = carry_out(
-            nccl,
-            active,
-            (group, inside),
-            (&what, &cuts),
-            called,
-            memory,
-        );
-        if let Err(error) = &done {
-            if let Some(communicator) = communicator.take() {
-                nccl.abort(communicator);
-            }
-            first_error = Some(error.to_string());
-            group.abort(&error.to_string());
-        }
-        let _ = answer.send(done);
-    }
-    if let Some(communicator) = communicator {
-        nccl.close(communicator);
-    }
-}
-
-fn carry_out<N: Nccl>(
-    nccl: &N,
-    communicator: &mut N::Communicator,
-    (group, inside): (&ProcessGroup, &Inside),
-    (what, cuts): (&Descriptor, &Cuts),
-    called: Handle,
-    mut memory: N::Memory,
-) -> Result<N::Memory, Error> {
-    compare(&called.wait()?, what, (group.rank(), group.world_ranks()))?;
-    nccl.make_ready(&mut memory)?;
-    if what.kind == Kind::Barrier || what.len == 0 {
-        return Ok(memory);
-    }
-    let limit = group.patience().limit();
-    // Where ranks have not exchanged anything in this way yet, NCCL connects them first, and waits for those that do
-    // not come.
-    inside.during(limit, || {
-        nccl.enqueue(communicator, what, cuts, &mut memory)
-    })?;
-    let begin = Instant::now();
-    loop {
-        if nccl.is_done(communicator)? {
-            group.patience().note(what);
-            return Ok(memory);
-        }
-        let waited = begin.elapsed();
-        if waited < EAGER {
-            thread::yield_now();
-            continue;
-        }
-        nccl.asynchronous_error(communicator)?;
-        if let Some(reason) = group.fault() {
-            return Err(NcclError::PeerFailed { reason }.into());
-        }
-        if waited > limit {
-            return Err(NcclError::TimedOut {
-                seconds: limit.as_secs(),
-            }
-            .into());
-        }
-        thread::sleep(PAUSE);
-    }
 }

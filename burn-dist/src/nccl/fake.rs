@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::NcclError;
@@ -41,6 +41,8 @@ pub(super) struct Wire {
     put: Mutex<HashMap<u64, Vec<Option<Shared>>>>,
     pub aborted: AtomicUsize,
     pub closed: AtomicUsize,
+    /// Aborts that came when the memory that the "device" may still write was gone.
+    pub too_late: AtomicUsize,
     /// Lets go of threads that wait inside of "NCCL", so that the test leaves none behind.
     pub is_cut: AtomicBool,
 }
@@ -89,6 +91,7 @@ impl Memory {
 pub(super) struct Connected {
     rank: usize,
     running: Option<u64>,
+    last: Weak<Mutex<Vec<f32>>>,
     hangs: bool,
     error: AtomicBool,
 }
@@ -124,6 +127,7 @@ impl Nccl for Fake {
         Ok(Connected {
             rank,
             running: None,
+            last: Weak::new(),
             hangs: false,
             error: AtomicBool::new(false),
         })
@@ -144,6 +148,7 @@ impl Nccl for Fake {
         assert!(memory.is_ready, "used before it was computed");
         assert_eq!(memory.values.lock().unwrap().len() as u64, what.len);
         assert_eq!(what.dtype, DType::F32);
+        connected.last = Arc::downgrade(&memory.values);
         match self.failure {
             Failure::Refuse(at) if at == what.sequence => return Err(refused("ncclAllReduce")),
             Failure::Connects(at) if at == what.sequence => {
@@ -176,7 +181,8 @@ impl Nccl for Fake {
 
     fn is_done(&self, connected: &mut Connected) -> Result<bool, NcclError> {
         let put = self.wire.put.lock().unwrap();
-        let waiting = connected.running.is_some_and(|at| put.contains_key(&at));
+        let running = connected.running.and_then(|at| put.get(&at));
+        let waiting = running.is_some_and(|places| places[connected.rank].is_some());
         Ok(!connected.hangs && !waiting)
     }
 
@@ -190,7 +196,10 @@ impl Nccl for Fake {
         }
     }
 
-    fn abort(&self, _connected: Connected) {
+    fn abort(&self, connected: Connected) {
+        if connected.running.is_some() && connected.last.upgrade().is_none() {
+            self.wire.too_late.fetch_add(1, Ordering::SeqCst);
+        }
         self.wire.aborted.fetch_add(1, Ordering::SeqCst);
     }
 

@@ -2,9 +2,9 @@
 //! their own.
 //!
 //! `api` is the little of NCCL that is needed, as a trait: `library` implements it with the real
-//! library, found at run time, and the tests with host memory. `communicator` puts around it what
-//! NCCL lacks: ranks that call different things get an error that names both sides, every wait has
-//! a time-out, and what fails on one rank ends on all; `call` sees to calls in which NCCL itself
+//! library, found at run time, and the tests with host memory. `communicator` and `lane`, the thread of
+//! a device, put around it what NCCL lacks: ranks that call different things get an error that names both sides,
+//! every wait has a time-out, and what fails on one rank ends on all; `call` sees to calls in which NCCL itself
 //! waits. `decide` finds out whether all ranks can. `tensors` brings Burn's tensors there.
 
 // Without CUDA only the tests use them, which is how they are checked on every machine.
@@ -17,6 +17,8 @@ mod communicator;
 #[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
 mod decide;
 mod error;
+#[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
+mod lane;
 #[cfg(feature = "cuda")]
 #[cfg_attr(feature = "fusion", allow(dead_code))]
 #[allow(unsafe_code)]
@@ -33,9 +35,9 @@ mod tests;
 pub use error::NcclError;
 
 #[cfg(all(feature = "cuda", not(feature = "fusion")))]
-pub(crate) use tensors::connect;
-#[cfg(all(feature = "cuda", not(feature = "fusion")))]
 pub use tensors::self_test;
+#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+pub(crate) use tensors::{OwnLane, connect};
 
 /// The version of the NCCL library that is found at run time, such as 2.27.3.
 ///

@@ -6,6 +6,7 @@
 //! NCCL's stream, so whatever is queued next on the compute stream comes after it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::backend::Cube;
 use burn::tensor::{Device, Tensor};
@@ -18,6 +19,7 @@ use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 use super::NcclError;
 use super::communicator::{Call, Communicator, Started};
 use super::decide::{Offer, Verdict, decide};
+use super::lane::Lane;
 use super::library::{Cuda, DeviceMemory, Library};
 use crate::bucket::{DeviceCollectives, DeviceHandle, gradient_dtype};
 use crate::collective::Kind;
@@ -32,11 +34,26 @@ struct Kept {
     _guard: Guard,
 }
 
+/// The thread and stream of the one device of a rank, once there is something for them to do.
+#[derive(Default)]
+pub(crate) struct OwnLane(Option<Arc<Lane<Cuda<Kept>>>>);
+
+impl OwnLane {
+    /// The lane, which is that of this device.
+    fn on(&mut self, index: usize) -> Result<Arc<Lane<Cuda<Kept>>>, NcclError> {
+        match &self.0 {
+            Some(lane) => Ok(lane.clone()),
+            None => Ok(self.0.insert(Lane::start(Cuda::open(index)?)?).clone()),
+        }
+    }
+}
+
 /// Connects the ranks of `group` through NCCL if each of them computes on a CUDA device of its own;
-/// else says why not. A collective call.
+/// else says why not. Groups that are given the same `lane` take turns. A collective call.
 pub(crate) fn connect(
     device: &Device,
     group: &ProcessGroup,
+    lane: &mut OwnLane,
 ) -> Result<Result<NcclTensors, String>, Error> {
     let index = cuda_index(device);
     let offer = Offer {
@@ -53,9 +70,10 @@ pub(crate) fn connect(
     let Some(index) = index else {
         return Ok(Err("this rank has no CUDA device".to_owned()));
     };
-    let communicator = Cuda::open(index)
+    let communicator = lane
+        .on(index)
         .map_err(Error::from)
-        .and_then(|cuda| Communicator::connect(cuda, group))
+        .and_then(|lane| Communicator::connect(&lane, group))
         .inspect_err(|error| group.abort(&error.to_string()))?;
     Ok(Ok(NcclTensors {
         communicator,
@@ -200,7 +218,7 @@ pub fn self_test(device: &Device) -> Result<String, Error> {
     })?;
     let version = super::version()?;
     let group = ProcessGroup::single();
-    let communicator = Communicator::connect(Cuda::open(index)?, &group)?;
+    let communicator = Communicator::connect(&Lane::start(Cuda::open(index)?)?, &group)?;
     let nccl = NcclTensors {
         communicator,
         version: version.clone(),

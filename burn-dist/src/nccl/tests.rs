@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::communicator::{Call, Communicator};
+use super::communicator::{Call, Communicator, Started};
 use super::fake::{Failure, Fake, Memory, Wire};
+use super::lane::Lane;
 use crate::collective::Kind;
 use crate::error::{CollectiveError, Error};
 use crate::group::{GroupOptions, TransportKind};
@@ -43,7 +44,7 @@ fn ranks<R: Send>(
                         wire: wire.clone(),
                         failure: *failure,
                     };
-                    work(&group, Communicator::connect(fake, &group)?)
+                    work(&group, Communicator::connect(&Lane::start(fake)?, &group)?)
                 })
             })
             .collect();
@@ -261,6 +262,44 @@ fn a_collective_that_hangs_ends_at_the_time_out_on_all_ranks() {
         assert!(known, "{message}");
     }
     assert_eq!(wire.aborted.load(Ordering::SeqCst), 2);
+    assert_eq!(wire.too_late.load(Ordering::SeqCst), 0);
+}
+
+/// Those of one would be taken for those of the other, by this "NCCL".
+#[test]
+fn collectives_of_two_communicators_run_in_the_order_in_which_they_were_started() {
+    let wire = Wire::new(2);
+    let groups = ProcessGroup::in_process(2, &options()).unwrap();
+    std::thread::scope(|scope| {
+        for group in groups {
+            let wire = wire.clone();
+            scope.spawn(move || {
+                let failure = Failure::None;
+                let lane = Lane::start(Fake { wire, failure }).unwrap();
+                let other = group.split(0, group.rank() as u64).unwrap();
+                let first = Communicator::connect(&lane, &group).unwrap();
+                let second = Communicator::connect(&lane, &other).unwrap();
+                for i in 0..100 {
+                    let start = |nccl: &Communicator<Fake>, value: f32| {
+                        let call = (Kind::AllReduce, Some(ReduceOp::Sum));
+                        nccl.start(elements(call, DType::F32, 1), Memory::of(vec![value]))
+                    };
+                    let (a, b) = (start(&first, i as f32), start(&second, -1.0));
+                    // The ranks wait in different order.
+                    let wait = |started: Started<Memory>| started.wait().unwrap().take();
+                    let (a, b) = match group.rank() {
+                        0 => (wait(a), wait(b)),
+                        _ => {
+                            let b = wait(b);
+                            (wait(a), b)
+                        }
+                    };
+                    assert_eq!((a, b), (vec![2.0 * i as f32], vec![-2.0]));
+                }
+            });
+        }
+    });
+    assert_eq!(wire.closed.load(Ordering::SeqCst), 4);
 }
 
 #[test]

@@ -51,7 +51,9 @@ impl ShardGroups {
         device: Device,
         compression: Compression,
     ) -> Result<Resident, ParallelError> {
-        let over = |group: &ProcessGroup| device::collectives(&device, group, compression);
+        let mut shared = device::Shared::default();
+        let mut over =
+            |group: &ProcessGroup| device::collectives(&device, group, compression, &mut shared);
         Ok(Resident {
             within: over(&self.within)?,
             across: self.across.as_ref().map(over).transpose()?,

@@ -1,0 +1,267 @@
+//! The thread of a device that carries collectives out, one after the other, and watches over them.
+//!
+//! Ranks that are in several communicators have one thread and one stream for all of them. Their collectives then
+//! run in the order in which the rank started them, the same on all ranks; NCCL may wait for ever where two ranks run
+//! collectives of two communicators in different order ("Using multiple NCCL communicators concurrently",
+//! <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html>).
+//!
+//! The caller says at once, through the host group, what it calls: the thread compares that between
+//! all ranks before NCCL sees it. NCCL itself would hang or add up wrong numbers where ranks
+//! disagree. That exchange also tells who does not come.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::NcclError;
+use super::api::{Nccl, UniqueId};
+use super::call::Inside;
+use super::communicator::WORD;
+use crate::collective::{Descriptor, Kind};
+use crate::error::{CollectiveError, Error};
+use crate::{Buffer, Cuts, Handle, ProcessGroup};
+
+/// How long the thread asks without a pause whether a collective is done.
+const EAGER: Duration = Duration::from_micros(200);
+
+/// How long it sleeps in between, later.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// How often whoever waits for its end looks.
+const END: Duration = Duration::from_millis(1);
+
+/// A device's thread.
+pub(crate) struct Lane<N: Nccl> {
+    pub(super) nccl: Arc<N>,
+    tasks: Option<Sender<Task<N>>>,
+    thread: Option<thread::JoinHandle<()>>,
+    pub(super) inside: Arc<Inside>,
+    communicators: AtomicUsize,
+}
+
+/// What the thread is to do; the number tells its communicators apart.
+pub(super) enum Task<N: Nccl> {
+    /// To meet the ranks of a group.
+    Connect(
+        usize,
+        ProcessGroup,
+        UniqueId,
+        SyncSender<Result<(), NcclError>>,
+    ),
+    /// To carry a collective out.
+    Run(usize, Job<N>),
+    /// To take leave of those ranks, and say so by letting go of the sender.
+    Close(usize, SyncSender<()>),
+}
+
+/// A collective.
+pub(super) struct Job<N: Nccl> {
+    pub what: Descriptor,
+    pub cuts: Cuts,
+    /// What all ranks call.
+    pub called: Handle,
+    pub memory: N::Memory,
+    pub answer: SyncSender<Result<N::Memory, Error>>,
+}
+
+impl<N: Nccl> Lane<N> {
+    /// Starts the thread.
+    pub fn start(nccl: N) -> Result<Arc<Self>, NcclError> {
+        let (tasks, receiver) = channel();
+        let (nccl, inside) = (Arc::new(nccl), Arc::new(Inside::default()));
+        let (own, seen) = (nccl.clone(), inside.clone());
+        let thread = thread::Builder::new()
+            .name("nccl".to_owned())
+            .spawn(move || serve(&*own, &seen, &receiver))
+            .map_err(|error| NcclError::Call {
+                call: "thread",
+                code: error.raw_os_error().unwrap_or_default(),
+                reason: error.to_string(),
+            })?;
+        Ok(Arc::new(Self {
+            nccl,
+            tasks: Some(tasks),
+            thread: Some(thread),
+            inside,
+            communicators: AtomicUsize::new(0),
+        }))
+    }
+
+    /// The number of a new communicator.
+    pub(super) fn number(&self) -> usize {
+        self.communicators.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Has the thread do something. If it is gone, whoever waits for an answer finds that nobody is left to give one.
+    pub(super) fn have_done(&self, task: Task<N>) {
+        if let Some(tasks) = &self.tasks {
+            let _ = tasks.send(task);
+        }
+    }
+}
+
+impl<N: Nccl> Drop for Lane<N> {
+    fn drop(&mut self) {
+        self.tasks = None;
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        while !thread.is_finished() {
+            if self.inside.is_given_up() {
+                return; // What does not come back cannot be waited for.
+            }
+            thread::sleep(END);
+        }
+        let _ = thread.join();
+    }
+}
+
+/// A communicator, as the thread knows it.
+struct Member<N: Nccl> {
+    group: ProcessGroup,
+    /// None where it never was, or was aborted.
+    connected: Option<N::Communicator>,
+    first_error: Option<String>,
+}
+
+/// The life of the thread.
+fn serve<N: Nccl>(nccl: &N, inside: &Inside, tasks: &Receiver<Task<N>>) {
+    // Few, so that looking through them takes no time.
+    let mut members: Vec<(usize, Member<N>)> = Vec::new();
+    while let Ok(task) = tasks.recv() {
+        match task {
+            Task::Connect(number, group, id, report) => {
+                let met = inside.during(group.patience().limit(), || {
+                    nccl.connect(&id, group.size(), group.rank())
+                });
+                let (connected, outcome) = match met {
+                    Ok(connected) => (Some(connected), Ok(())),
+                    Err(error) => (None, Err(error)),
+                };
+                let member = Member {
+                    group,
+                    connected,
+                    first_error: None,
+                };
+                members.push((number, member));
+                let _ = report.send(outcome);
+            }
+            Task::Run(number, job) => {
+                // Without one the answer's end goes with the job and says so.
+                if let Some((_, member)) = members.iter_mut().find(|(own, _)| *own == number) {
+                    run(nccl, inside, member, job);
+                }
+            }
+            Task::Close(number, _done) => {
+                let place = members.iter().position(|(own, _)| *own == number);
+                let member = place.map(|place| members.swap_remove(place).1);
+                if let Some(connected) = member.and_then(|member| member.connected) {
+                    nccl.close(connected);
+                }
+            }
+        }
+    }
+}
+
+fn run<N: Nccl>(nccl: &N, inside: &Inside, member: &mut Member<N>, job: Job<N>) {
+    let Job {
+        what,
+        cuts,
+        called,
+        mut memory,
+        answer,
+    } = job;
+    let group = &member.group;
+    let Some(connected) = member.connected.as_mut() else {
+        let first = member.first_error.clone().unwrap_or_default();
+        let _ = answer.send(Err(CollectiveError::Unusable { first }.into()));
+        return;
+    };
+    let done = carry_out(
+        nccl,
+        connected,
+        (group, inside),
+        (&what, &cuts),
+        called,
+        &mut memory,
+    );
+    if let Err(error) = &done {
+        // Until then the device may write to the memory, which whoever gets it next must not see.
+        if let Some(connected) = member.connected.take() {
+            nccl.abort(connected);
+        }
+        member.first_error = Some(error.to_string());
+        group.abort(&error.to_string());
+    }
+    let _ = answer.send(done.map(|()| memory));
+}
+
+/// Whether all ranks call the same; `ranks` has their numbers in the world, `rank` is this one's in the group.
+fn compare(
+    called: &Buffer,
+    what: &Descriptor,
+    (rank, ranks): (usize, &[usize]),
+) -> Result<(), Error> {
+    let words = called.as_slice::<i64>()?;
+    for (peer, words) in ranks.iter().zip(words.chunks_exact(WORD)) {
+        let mut theirs = [0; WORD];
+        for (word, raw) in theirs.iter_mut().zip(words) {
+            *word = raw.cast_unsigned();
+        }
+        let theirs = Descriptor::decode(theirs);
+        if theirs.as_ref() != Some(what) {
+            return Err(CollectiveError::Mismatch {
+                rank: ranks.get(rank).copied().unwrap_or(rank),
+                mine: *what,
+                peer: *peer,
+                theirs,
+            }
+            .into());
+        }
+    }
+    Ok(())
+}
+
+fn carry_out<N: Nccl>(
+    nccl: &N,
+    communicator: &mut N::Communicator,
+    (group, inside): (&ProcessGroup, &Inside),
+    (what, cuts): (&Descriptor, &Cuts),
+    called: Handle,
+    memory: &mut N::Memory,
+) -> Result<(), Error> {
+    compare(&called.wait()?, what, (group.rank(), group.world_ranks()))?;
+    nccl.make_ready(memory)?;
+    if what.kind == Kind::Barrier || what.len == 0 {
+        return Ok(());
+    }
+    let limit = group.patience().limit();
+    // Where ranks have not exchanged anything in this way yet, NCCL connects them first, and waits for those that do
+    // not come.
+    inside.during(limit, || nccl.enqueue(communicator, what, cuts, memory))?;
+    let begin = Instant::now();
+    loop {
+        if nccl.is_done(communicator)? {
+            group.patience().note(what);
+            return Ok(());
+        }
+        let waited = begin.elapsed();
+        if waited < EAGER {
+            thread::yield_now();
+            continue;
+        }
+        nccl.asynchronous_error(communicator)?;
+        if let Some(reason) = group.fault() {
+            return Err(NcclError::PeerFailed { reason }.into());
+        }
+        if waited > limit {
+            return Err(NcclError::TimedOut {
+                seconds: limit.as_secs(),
+            }
+            .into());
+        }
+        thread::sleep(PAUSE);
+    }
+}
