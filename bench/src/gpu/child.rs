@@ -75,19 +75,34 @@ impl Child {
         self.folder.path()
     }
 
-    /// Runs this program with `arguments`, and gives what it left.
+    /// Runs this program with `arguments`, and gives what it left, which is not good if it failed after that.
     pub fn found(&self, name: &str, arguments: &[&str]) -> Result<Found, String> {
         let out = self.folder.path().join("found.json");
         let _ = std::fs::remove_file(&out);
         let mut command = self.command(arguments);
         command.arg("--out").arg(&out);
-        self.finish(name, command)?;
-        let left: Left = report::read(&out).map_err(|error| error.to_string())?;
-        Ok(Found {
-            good: left.good,
-            words: left.words,
-            values: left.values,
-        })
+        let finished = self.finish(name, command);
+        let left = report::read::<Left>(&out).map_err(|error| error.to_string());
+        match (finished, left) {
+            (
+                Ok(_),
+                Ok(Left {
+                    good,
+                    words,
+                    values,
+                }),
+            ) => Ok(Found {
+                good,
+                words,
+                values,
+            }),
+            (Err(reason), Ok(Left { words, values, .. })) => Ok(Found {
+                good: Some(false),
+                words: format!("{words}\n{reason}"),
+                values,
+            }),
+            (Err(reason), Err(_)) | (Ok(_), Err(reason)) => Err(reason),
+        }
     }
 
     /// A command that is this program.
@@ -235,6 +250,32 @@ mod tests {
         let told = child.finish("stubborn", stubborn).unwrap_err();
         assert!(told.starts_with("stopped by a signal"), "{told}");
         asked.join().unwrap();
+    }
+
+    #[test]
+    fn what_a_process_left_before_it_failed_is_kept() {
+        let (_folder, mut child) = starter(60);
+        child.program = "/bin/sh".into();
+        // `--out FILE` is what the shell calls $0 and $1.
+        let leaves = |then: &str| {
+            let left = r#"{"good": true, "words": "1 of 2", "values": [7]}"#;
+            format!("echo '{left}' >\"$1\"; {then}")
+        };
+        let found = |text: &str| child.found("part", &["-c", text]);
+        let whole = found(&leaves("exit 0")).unwrap_or_else(|reason| panic!("{reason}"));
+        assert_eq!((whole.good, whole.words.as_str()), (Some(true), "1 of 2"));
+        let half = found(&leaves("exit 3")).unwrap_or_else(|reason| panic!("{reason}"));
+        assert_eq!(
+            (half.good, &half.values),
+            (Some(false), &serde_json::json!([7]))
+        );
+        assert!(
+            half.words.starts_with("1 of 2\nexit status: 3"),
+            "{}",
+            half.words
+        );
+        // Nothing, and not what was left before.
+        assert!(found("exit 3").is_err() && found("exit 0").is_err());
     }
 
     #[test]

@@ -23,7 +23,7 @@ use burn_dist::ProcessGroup;
 use burn_dist::parallel::{LossScaleOptions, Parallel, ParallelOptions, Precision as Format};
 use models::ImageClassifier;
 use models::weights::{self, PyTorchKeys};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Precision;
 use super::child::Left;
@@ -68,11 +68,13 @@ thread_local! {
     static SETTING: RefCell<Option<(Device, Precision)>> = const { RefCell::new(None) };
 }
 
-/// Compares all golden files of `folder`.
+/// Compares all golden files of `folder`; `so_far` gets what is known after each of them, since it may be the last
+/// within the time that there is.
 pub(super) fn run(
     folder: &Path,
     precision: Precision,
     device: &Device,
+    so_far: impl Fn(&Left) -> Result<(), BenchError>,
 ) -> Result<Left, BenchError> {
     let unread = |source| BenchError::Unread {
         path: folder.to_owned(),
@@ -88,6 +90,28 @@ pub(super) fn run(
     files.sort();
     let least = tolerated(precision);
     let (mut lines, mut values, mut good) = (Vec::new(), Vec::new(), !files.is_empty());
+    let sum_up = |lines: &[String], values: &[Value], good: bool| {
+        let worst = values
+            .iter()
+            .filter_map(|value| value["gradient"].as_f64())
+            .fold(0.0, f64::max);
+        let head = format!(
+            "{} of {} golden files, gradients off by up to {worst:.1e}, tolerated {least:.0e} or three times what \
+             the processor is off",
+            values.len(),
+            files.len()
+        );
+        let words: Vec<&str> = [&head]
+            .into_iter()
+            .chain(lines)
+            .map(String::as_str)
+            .collect();
+        Left {
+            good: Some(good),
+            words: words.join("\n"),
+            values: json!(values),
+        }
+    };
     for path in &files {
         let case = Case::open(path);
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -120,24 +144,9 @@ pub(super) fn run(
             }),
             Err(reason) => json!({ "case": name, "error": reason }),
         });
+        so_far(&sum_up(&lines, &values, good))?;
     }
-    let worst = values
-        .iter()
-        .filter_map(|value| value["gradient"].as_f64())
-        .fold(0.0, f64::max);
-    lines.insert(
-        0,
-        format!(
-            "{} golden files, gradients off by up to {worst:.1e}, tolerated {least:.0e} or three times what \
-             the processor is off",
-            files.len()
-        ),
-    );
-    Ok(Left {
-        good: Some(good),
-        words: lines.join("\n"),
-        values: json!(values),
-    })
+    Ok(sum_up(&lines, &values, good))
 }
 
 /// Repeats one step of SGD of a golden file with the model that `build` makes.

@@ -60,6 +60,7 @@ pub fn run(args: &PartArgs) -> Result<(), BenchError> {
                 .unwrap_or("models/tests/golden".as_ref()),
             args.precision.unwrap_or(Precision::F32),
             &chosen.device,
+            |left| report::write(&args.out, left),
         )?,
         _ => devices(&chosen),
     };
