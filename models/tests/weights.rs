@@ -419,6 +419,19 @@ fn archives_that_unpack_to_much_are_refused() {
     }
 }
 
+/// Two kilobytes of a tape archive may stand for any number of zeros.
+#[test]
+fn tape_archives_are_refused() {
+    let mut header = vec![b'0'; 1024];
+    header[257..262].copy_from_slice(b"ustar");
+    let (_folder, path) = file("old.pt", &header);
+    assert!(
+        message(&path).contains("tape archive"),
+        "{}",
+        message(&path)
+    );
+}
+
 #[test]
 fn code_in_a_pickle_is_not_executed() {
     let folder = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ pub(super) fn inspect(files: &[(PathBuf, u32)], check: Check) -> Inspected<'_> {
             .collect();
         let mut results = work();
         for other in others {
-            // Decoders are kept from panicking the thread, see `decode`.
+            // Nothing that is done to a file panics the thread, see `chunks`.
             results.extend(other.join().unwrap_or_default());
         }
         results
@@ -44,7 +44,8 @@ pub(super) fn inspect(files: &[(PathBuf, u32)], check: Check) -> Inspected<'_> {
     results.sort_by_key(|(index, _)| *index);
 
     let mut inspected = Inspected::default();
-    for ((path, _), (_, result)) in files.iter().zip(results) {
+    for (index, result) in results {
+        let path = &files[index].0;
         match result {
             Err(reason) => inspected.problems.push((path.clone(), reason)),
             Ok(true) => inspected.grey = inspected.grey.or(Some(path)),
@@ -68,13 +69,13 @@ fn chunks(
             return results;
         };
         for (index, (path, _)) in (start..).zip(chunk) {
-            results.push((index, one(path, check)));
+            results.push((index, decode::guarded(|| one(path, check))));
         }
     }
 }
 
 fn one(path: &Path, check: Check) -> Result<bool, String> {
-    let header = decode::guarded(|| header::read(path))?;
+    let header = header::read(path)?;
     if check == Check::Pixels {
         let smallest = Target {
             channels: 3,

@@ -5,7 +5,7 @@ mod safetensors;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::WeightsError;
@@ -85,11 +85,13 @@ impl Source {
             Some(_) => Err("it is not floating-point".to_owned()),
             None => Err("there is none".to_owned()),
         };
-        values.map_err(|reason| WeightsError::Tensor {
-            path: self.path.clone(),
-            key: key.to_owned(),
-            reason,
-        })
+        values
+            .and_then(finite)
+            .map_err(|reason| WeightsError::Tensor {
+                path: self.path.clone(),
+                key: key.to_owned(),
+                reason,
+            })
     }
 }
 
@@ -102,12 +104,29 @@ impl Source {
     }
 }
 
+/// `values`, unless one of them is no number: a model that starts from it, or is measured with it, gives none either.
+fn finite(values: Vec<f32>) -> Result<Vec<f32>, String> {
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(values),
+        Some(index) => Err(format!(
+            "its element {index} is {}: the training that wrote it had failed",
+            values[index]
+        )),
+    }
+}
+
 /// Whether `path` begins as a safetensors file does (the length of the header, then its JSON), or
 /// is called one.
 fn is_safetensors(path: &Path) -> Result<bool, WeightsError> {
     let mut start = Vec::with_capacity(9);
-    let read = File::open(path).and_then(|file| file.take(9).read_to_end(&mut start));
-    read.map_err(|source| WeightsError::Read {
+    let mut read = || {
+        // A pipe would keep who opens it waiting for one who writes.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        File::open(path)?.take(9).read_to_end(&mut start)
+    };
+    read().map_err(|source| WeightsError::Read {
         path: path.to_owned(),
         source,
     })?;

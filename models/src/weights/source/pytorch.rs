@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 use burn_store::pytorch_reader::{DType, PytorchReader, Tensor};
@@ -19,6 +19,10 @@ use crate::weights::float::Float;
 /// becomes up to a hundred bytes in memory; a thousand tensors take about 200 KiB.
 const MAX_PICKLE: u64 = 4 << 20;
 
+/// What a tape archive has in its first header, and where that ends.
+const TAPE_MARK: &[u8] = b"ustar";
+const TAPE_MARK_ENDS: usize = 262;
+
 /// The tensors of a checkpoint.
 pub(super) struct PytorchFile {
     tensors: HashMap<String, Tensor>,
@@ -31,7 +35,7 @@ impl PytorchFile {
             format: "PyTorch checkpoint",
             reason,
         };
-        check_pickle_size(path).map_err(invalid)?;
+        check_container(path).map_err(invalid)?;
         let reader = guarded(|| PytorchReader::new(path).map_err(|error| error.to_string()))
             .map_err(invalid)?;
         let tensors = reader.into_tensors();
@@ -52,13 +56,25 @@ impl PytorchFile {
     }
 }
 
-/// Refuses an archive whose pickle is said to be very large. Whoever reads it stops at that size.
-fn check_pickle_size(path: &Path) -> Result<(), String> {
-    // What is not an archive has no size that differs from the file's, and an archive that can't be
-    // listed is for the reader to complain about.
-    let Ok(file) = File::open(path) else {
+/// Refuses what a small file can make very large: a tape archive, whose entries may have holes of any size and in
+/// which PyTorch saved before 0.1.10, and a ZIP archive whose pickle is said to be very large. Whoever reads that
+/// stops at that size.
+fn check_container(path: &Path) -> Result<(), String> {
+    // What can't be read or listed is for the reader to complain about.
+    let Ok(mut file) = File::open(path) else {
         return Ok(());
     };
+    let mut start = Vec::with_capacity(TAPE_MARK_ENDS);
+    let read = file
+        .by_ref()
+        .take(TAPE_MARK_ENDS as u64)
+        .read_to_end(&mut start);
+    if read.is_ok() && start.ends_with(TAPE_MARK) && start.len() == TAPE_MARK_ENDS {
+        return Err(
+            "it is a tape archive, as PyTorch wrote before 0.1.10; load it in PyTorch and save it anew"
+                .to_owned(),
+        );
+    }
     let Ok(Ok(mut archive)) = contained::run(|| ZipArchive::new(BufReader::new(file))) else {
         return Ok(());
     };
