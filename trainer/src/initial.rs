@@ -9,19 +9,20 @@ use crate::config::ModelConfig;
 
 /// Weights of a file that a model cannot start from.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot start from model.weights: {source}{}", hint(*new_head, source))]
+#[error("cannot start from model.weights: {source}{}", hint(*other_head))]
 pub struct InitialError {
-    new_head: bool,
+    /// Whether all but the last layer fits.
+    other_head: bool,
     source: WeightsError,
 }
 
-/// What to do about it, where that is not clear from the error.
-fn hint(new_head: bool, error: &WeightsError) -> &'static str {
-    match (new_head, error) {
-        (false, WeightsError::Mismatch { .. }) => {
-            "\nif the file is of a model for other classes, set model.new_head = true"
+fn hint(other_head: bool) -> &'static str {
+    match other_head {
+        true => {
+            "\nonly the last layer does not fit, as of a model for other classes: set model.new_head = true \
+             to start with a new one"
         }
-        _ => "",
+        false => "",
     }
 }
 
@@ -37,8 +38,15 @@ pub fn load<M: ImageClassifier + PyTorchKeys>(
     let (Some(file), new_head) = config.weights() else {
         return Ok(model);
     };
-    let loaded = load_by_any_names(model, file, new_head);
-    loaded.map_err(|source| InitialError { new_head, source })
+    let copy = model.clone();
+    load_by_any_names(model, file, new_head).map_err(|source| {
+        let is_misfit = matches!(source, WeightsError::Mismatch { .. });
+        let fits_without = || load_by_any_names(copy, file, true).is_ok();
+        InitialError {
+            other_head: is_misfit && !new_head && fits_without(),
+            source,
+        }
+    })
 }
 
 /// By the names of the reference implementation, or those of another whose file it may be. An error is that of the names
@@ -79,7 +87,8 @@ fn missing(error: &WeightsError) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
+    use burn::module::{Module, ModuleMapper, Param};
+    use burn::tensor::{Device, Tensor};
     use models::weights::{save, state_dict};
     use models::{Vit, VitConfig};
 
@@ -96,6 +105,27 @@ mod tests {
         let mut tensors = state_dict(vit, &vit.key_map()).unwrap();
         let embedding = tensors.remove("patch_embed.proj.weight").unwrap();
         embedding.try_to_vec().unwrap()
+    }
+
+    struct ToNan;
+
+    impl ModuleMapper for ToNan {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|tensor| tensor * f32::NAN)
+        }
+    }
+
+    #[test]
+    fn weights_that_are_no_numbers_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("vit.safetensors");
+        let failed = vit(5).map(&mut ToNan);
+        save(&failed, &file, &failed.key_map()).unwrap();
+        let error = load_by_any_names(vit(5), &file, false).unwrap_err();
+        assert!(
+            error.to_string().contains("its element 0 is NaN"),
+            "{error}"
+        );
     }
 
     #[test]

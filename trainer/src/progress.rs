@@ -145,6 +145,12 @@ impl Progress {
         self.watch = start.watch;
     }
 
+    /// For a trial, which begins an epoch of its own wherever the run is.
+    pub fn leave_epoch(&mut self) {
+        self.evaluated = true;
+        self.steps_of_epoch = u64::MAX;
+    }
+
     /// Notes that the evaluation after the last step is the best.
     pub fn set_best(&mut self, value: f64) {
         if let Some((before, _)) = self.best.replace((self.steps, value)) {

@@ -127,6 +127,27 @@ fn contradictions_with_a_launcher_are_refused() {
     assert!(!other.stderr.contains('│'), "{}", other.stderr);
 }
 
+/// As `--config <(command)` of a shell makes one. Nobody else would end up reading nothing.
+#[test]
+fn a_pipe_is_no_configuration_for_several_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let pipe = pipe.to_str().unwrap();
+    Trial::new(&["--nproc", "2", "--config", pipe])
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["is not a regular file"])
+        .assert_nobody_left();
+    // Nor are there weights in one; without a look at it this would wait for ever.
+    let weights = format!("model.weights={pipe}");
+    Trial::new(&["check", "--set", &weights])
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["it is not a regular file"]);
+}
+
 #[test]
 fn a_folder_that_holds_a_run_is_refused() {
     Trial::new(&["--run-dir", "old"])

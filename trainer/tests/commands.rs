@@ -72,7 +72,11 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
     }
     let last = then(&run, &["eval", "RUN", "--last", "--json", "last.json"]);
     last.assert_code(0);
-    assert_eq!(json(&last.path("last.json"))["step"], 40);
+    let found = json(&last.path("last.json"));
+    assert_eq!(
+        (&found["step"], &found["details"]["epoch"]),
+        (&40.into(), &2.into())
+    );
     // Other images than those of the run.
     let few = then(&run, &["eval", "RUN", "--set", "data.test_samples=13"]);
     few.assert_code(0);
@@ -378,6 +382,10 @@ fn training_starts_from_exported_weights() {
         .start()
         .wait(LIMIT)
         .assert_code(0);
+    let wider = ["model.hidden=17", weights.as_str()];
+    let refused = Trial::tiny(&[], &wider).run();
+    refused.assert_code(2).assert_stderr(&["fc1.weight"]);
+    assert!(!refused.stderr.contains("new_head"), "{}", refused.stderr);
     Trial::new(&["check", "--set", "model.weights=none.pt"])
         .run()
         .assert_code(2)

@@ -20,6 +20,27 @@ fn a_trial_run_tries_everything_and_writes_nothing() {
 }
 
 #[test]
+fn a_trial_of_a_run_that_goes_on_or_has_ended_trains_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let train = |settings: &[&str]| {
+        let mut args = vec!["--resume", "auto", "--run-dir", run.to_str().unwrap()];
+        for setting in common::TINY.iter().chain(settings) {
+            args.extend(["--set", setting]);
+        }
+        let finished = Trial::new(&args).run();
+        finished.assert_code(0);
+        finished.stdout
+    };
+    for limit in ["train.max_steps=25", "train.epochs=2"] {
+        train(&[limit, "train.epochs=2", "checkpoint.every_epochs=1"]);
+        let tried = train(&["train.fast_dev_run=true"]);
+        assert!(tried.contains("continues from"), "{tried}");
+        assert!(tried.contains("epoch 3/3"), "{tried}");
+    }
+}
+
+#[test]
 fn epochs_and_evaluations_can_be_cut_short() {
     // 101 test images: each of two ranks has one batch, of 51 and 50.
     let settings = ["train.limit_batches=4", "train.epochs=2"];

@@ -40,7 +40,7 @@ pub struct TrainedArgs {
     last: bool,
     /// Configuration. Without it, that of the run folder.
     #[arg(long, value_name = "FILE")]
-    config: Option<String>,
+    pub config: Option<String>,
     /// Sets one configuration key, for example data.dir=/path; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,

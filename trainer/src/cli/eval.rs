@@ -8,7 +8,7 @@ use clap::Args;
 use super::args::TrainedArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
-use super::ranks::{on_ranks, world_size};
+use super::ranks::{check_readable, on_ranks, world_size};
 use crate::console::say;
 use crate::error::TrainError;
 
@@ -35,6 +35,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     if world.launch() == Launch::Single {
         check()?;
     }
+    check_readable(args.trained.config.as_deref(), size, world)?;
     let trained = args.trained.find()?;
     on_ranks(size, world, || {
         if world.is_main() {
@@ -48,7 +49,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
         // Other ranks would wait for one that has ended before they have met.
         let ready = || check().map_err(|failure| TrainError::Refused(failure.to_string()));
         let (evaluation, mut details) = trained.evaluate_if(world, ready)?;
-        details.step = trained.step;
+        (details.epoch, details.step) = (trained.epoch, trained.step);
         if !world.is_main() {
             return Ok(0);
         }

@@ -1,6 +1,7 @@
 //! Processes of a command that runs on several ranks: starts them, or is one.
 
 use std::io::IsTerminal;
+use std::path::Path;
 
 use burn_dist::launch::LocalLauncher;
 use burn_dist::world::{Launch, World};
@@ -26,6 +27,23 @@ pub fn world_size(nproc: Option<u16>, default: usize, world: &World) -> Result<u
             "--nproc starts ranks, but this process was started by {launch} as {}; leave --nproc \
              out, or unset RANK, LOCAL_RANK and WORLD_SIZE",
             world.describe()
+        ))),
+    }
+}
+
+/// Refuses a configuration that the ranks which this process starts could not read once more.
+///
+/// # Errors
+/// If it is a pipe, such as `<(…)` of a shell.
+pub fn check_readable(config: Option<&str>, size: usize, world: &World) -> Result<(), Failure> {
+    let read_again = size > 1 && world.launch() == Launch::Single;
+    let file = config.filter(|_| read_again).map(Path::new);
+    match file.filter(|file| file.exists() && !file.is_file()) {
+        None => Ok(()),
+        Some(file) => Err(Failure::Usage(format!(
+            "every rank reads the configuration, and {} is not a regular file, such as a pipe, which only one can \
+             read: write it to a file",
+            file.display()
         ))),
     }
 }

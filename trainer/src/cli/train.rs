@@ -9,7 +9,7 @@ use clap::Args;
 use super::args::ConfigArgs;
 use super::check::say_resolved;
 use super::failure::Failure;
-use super::ranks::{on_ranks, world_size};
+use super::ranks::{check_readable, on_ranks, world_size};
 use crate::config::Loaded;
 use crate::console::say;
 use crate::device::check_built;
@@ -69,6 +69,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         Some(_) => 1,
     };
     let size = world_size(args.nproc, default, world)?;
+    check_readable(args.config.config.as_deref(), size, world)?;
     let loaded = args.config.load()?;
     check_built(&loaded.config).map_err(|error| Failure::Usage(error.to_string()))?;
     loaded.batching(size)?;

@@ -112,8 +112,13 @@ impl<M: ImageClassifier> Training<'_, M> {
         progress.evaluated && (last || self.at_last_step())
     }
 
+    /// The last epoch.
     fn epochs(&self) -> u64 {
-        self.session.config.train.epochs
+        let train = &self.session.config.train;
+        match train.fast_dev_run {
+            true => self.before.epoch + 1,
+            false => train.epochs,
+        }
     }
 
     fn at_last_step(&self) -> bool {

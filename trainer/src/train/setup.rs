@@ -52,6 +52,9 @@ pub(crate) fn train<M: ImageClassifier>(
     if start.of_another_run {
         progress.forget_run();
     }
+    if config.train.fast_dev_run {
+        progress.leave_epoch();
+    }
     let steps_per_epoch = steps_per_epoch(config, &session.data.train_sampler);
     let environment = Environment::gather(session, parallel.num_parameters(), steps_per_epoch)?;
     // Only now, when nothing is left that could be wrong with the configuration or the data.

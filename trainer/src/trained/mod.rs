@@ -44,6 +44,8 @@ pub struct Trained {
     pub checkpoint: PathBuf,
     /// Optimizer steps that were done.
     pub step: u64,
+    /// The epoch in which they ended, from 1; 0 where the checkpoint does not say.
+    pub epoch: u64,
     /// Folder of the run, where it is known.
     pub run_dir: Option<PathBuf>,
     /// What a person should know of the choice.
@@ -128,8 +130,12 @@ impl Trained {
                 });
             }
         };
+        let manifest = Manifest::read(&checkpoint)?;
         Ok(Self {
-            step: Manifest::read(&checkpoint)?.step,
+            step: manifest.step,
+            epoch: manifest.meta["progress"]["epoch"]
+                .as_u64()
+                .unwrap_or_default(),
             loaded,
             checkpoint,
             run_dir,
