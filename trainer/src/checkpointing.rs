@@ -88,7 +88,7 @@ impl Checkpoints {
     /// If a state before it was not finite.
     pub fn save(&mut self, state: StateShare, meta: &Meta) -> Result<(), TrainError> {
         let progress = &meta.progress;
-        self.last = Some((progress.steps, progress.evaluated));
+        let before = self.last.replace((progress.steps, progress.evaluated));
         self.since = Instant::now();
         let job = Job {
             step: progress.steps,
@@ -97,8 +97,12 @@ impl Checkpoints {
             keep: usize::try_from(self.config.keep).unwrap_or(usize::MAX),
             best: progress.best_steps().collect(),
         };
-        let before = self.writer.submit(job);
-        self.note(before);
+        let result = self.writer.submit(job);
+        if matches!(result, Some(Err(CheckpointError::Behind { .. }))) {
+            // At the end of the run, where there is time for it, it is lacking.
+            self.last = before;
+        }
+        self.note(result);
         self.check()
     }
 
@@ -129,6 +133,7 @@ impl Checkpoints {
             self.note(Some(result));
         }
         self.check()?;
+        self.writer.meet(group)?;
         let mut saved = [i64::from(self.is_last_written())];
         group.all_reduce(&mut saved, ReduceOp::Min)?;
         self.writer.close(group)?;
@@ -185,5 +190,38 @@ impl Checkpoints {
             )),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_dist::GroupOptions;
+
+    use super::*;
+
+    /// As one is whose disk is slow, for longer than collectives wait for a rank.
+    #[test]
+    fn a_rank_may_be_late_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = GroupOptions {
+            first_timeout: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            ..GroupOptions::default()
+        };
+        let groups = ProcessGroup::in_process(2, &options).unwrap();
+        std::thread::scope(|scope| {
+            for group in groups {
+                let folder = folder.path();
+                scope.spawn(move || {
+                    let (config, limit) = (CheckpointConfig::default(), Duration::from_secs(5));
+                    let started = Checkpoints::start(&config, folder, None, limit, &group);
+                    if group.rank() == 1 {
+                        std::thread::sleep(Duration::from_secs(3));
+                    }
+                    let (_, saved) = started.unwrap().finish(&group).unwrap();
+                    assert!(!saved, "nothing was to be saved");
+                });
+            }
+        });
     }
 }

@@ -314,6 +314,10 @@ mod soft_cuda {
         here
     }
 
+    /// Bytes of a device that is too small to be shared by the ranks of
+    /// [`ranks_that_see_one_device_each_do_not_share_it`].
+    const MEMORY: &str = "64000000";
+
     /// Few steps with this of the driver.
     fn run(variable: (&str, &str), nproc: &str, settings: &[&str]) -> Finished {
         let short = ["data.train_samples=120", "train.max_steps=2"];
@@ -409,7 +413,7 @@ mod soft_cuda {
             "train.device=cuda",
             "data.train_samples=120",
             "train.max_steps=2",
-            "model.hidden=256",
+            "model.hidden=2048",
         ];
         let ranks = |seen: [&str; 2]| {
             let port = free_port();

@@ -258,11 +258,19 @@ mod tests {
     #[test]
     fn on_the_processor_every_model_is_pytorchs() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden");
-        let left = run(&folder, Precision::F32, &Device::flex()).unwrap();
+        let seen = RefCell::new(Vec::new());
+        let left = run(&folder, Precision::F32, &Device::flex(), |left| {
+            seen.borrow_mut().push(left.words.clone());
+            Ok(())
+        })
+        .unwrap();
         assert_eq!(left.good, Some(true), "{}", left.words);
+        let seen = seen.into_inner();
+        assert!(seen[0].starts_with(&format!("1 of {} golden files", seen.len())));
+        assert_eq!(seen.last(), Some(&left.words));
         let nothing = tempfile::tempdir().unwrap();
         assert_eq!(
-            run(nothing.path(), Precision::F32, &Device::flex())
+            run(nothing.path(), Precision::F32, &Device::flex(), |_| Ok(()))
                 .unwrap()
                 .good,
             Some(false)

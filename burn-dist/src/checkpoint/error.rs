@@ -73,6 +73,17 @@ pub enum CheckpointError {
         /// What it said, or that it said nothing.
         reason: String,
     },
+    /// The one before it is still being written, for so long that the other ranks would have given this one up.
+    #[error(
+        "the state after step {step} is not saved: the checkpoint before it is still being written after another \
+         {seconds} s"
+    )]
+    Behind {
+        /// Steps that were done.
+        step: u64,
+        /// How long this rank has waited.
+        seconds: u64,
+    },
     /// The thread that writes is gone.
     #[error("the thread that writes checkpoints ended without a word")]
     Gone,

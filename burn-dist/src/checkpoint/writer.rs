@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -155,9 +155,26 @@ impl Writer {
     }
 
     /// Hands a checkpoint over. If the one before is not written yet, waits for it, and gives its
-    /// result.
+    /// result; after half of the time-out this one is left out instead ([`CheckpointError::Behind`]), since the other
+    /// ranks may wait for this one in their next step.
     pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {
-        let before = (self.pending > 0).then(|| self.wait()).flatten();
+        let mut before = None;
+        if self.pending > 0 {
+            let patience = self.timeout / 2;
+            before = match self.results.recv_timeout(patience) {
+                Ok(result) => {
+                    self.pending -= 1;
+                    Some(result)
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    return Some(Err(CheckpointError::Behind {
+                        step: job.step,
+                        seconds: patience.as_secs(),
+                    }));
+                }
+                Err(RecvTimeoutError::Disconnected) => self.gone(),
+            };
+        }
         let sent = self
             .jobs
             .as_ref()
@@ -198,17 +215,26 @@ impl Writer {
         }
     }
 
-    /// Ends the thread, and removes what could not be finished. A collective call, when every rank
-    /// has waited for its results.
+    /// Waits until every rank has come, each of which has waited for its results before. A collective call.
     ///
     /// Ranks may be as late as a checkpoint takes that is given up: another rank writes its share for longer
-    /// than rank 0 waits for it, and then rank 0 puts together what it has.
+    /// than rank 0 waits for it, and then rank 0 puts together what it has. Other collective calls give a rank up
+    /// earlier.
+    ///
+    /// # Errors
+    /// If a rank failed.
+    pub fn meet(&self, group: &ProcessGroup) -> Result<(), crate::parallel::ParallelError> {
+        Ok(group.barrier_within(self.timeout.saturating_mul(2).saturating_add(MARGIN))?)
+    }
+
+    /// Ends the thread, and removes what could not be finished. A collective call, when every rank
+    /// has waited for its results; see [`meet`](Self::meet).
     ///
     /// # Errors
     /// If a rank failed.
     pub fn close(mut self, group: &ProcessGroup) -> Result<(), crate::parallel::ParallelError> {
         self.end();
-        group.barrier_within(self.timeout.saturating_mul(2).saturating_add(MARGIN))?;
+        self.meet(group)?;
         if group.rank() == 0 {
             // What stays is removed when the run goes on.
             let all = (u64::MAX, u32::MAX);

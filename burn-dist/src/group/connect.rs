@@ -150,6 +150,7 @@ impl Joining<'_> {
                 Ok(transport) => Ok(transport),
                 Err(error) => {
                     if self.rank == 0 {
+                        let error = self.members.name(error);
                         tracing::warn!("{error}; using TCP instead");
                     }
                     self.tcp(exchange)
@@ -236,11 +237,10 @@ impl Joining<'_> {
             source,
         });
         let shared = made.and_then(|offer| offer.accept(self.rank, &tickets));
-        let word = shared
-            .as_ref()
-            .err()
-            .map(|error| error.to_string())
-            .unwrap_or_default();
+        let word = match &shared {
+            Err(error) => self.in_words(error),
+            Ok(_) => String::new(),
+        };
         // The file stays open until this exchange has shown that all peers have opened it.
         let words = exchange.all_gather("shared memory mapped", word.as_bytes())?;
         let failed = words.iter().position(|word| !word.is_empty());
@@ -256,6 +256,23 @@ impl Joining<'_> {
             }
             (Ok((shared, _file)), None) => Ok(Box::new(shared)),
         })
+    }
+
+    /// An error of shared memory, with the peer's number in the world.
+    fn in_words(&self, error: &TransportError) -> String {
+        match error {
+            TransportError::Peer {
+                transport,
+                rank,
+                reason,
+            } => TransportError::Peer {
+                transport,
+                rank: self.members.in_world(*rank),
+                reason: reason.clone(),
+            }
+            .to_string(),
+            other => other.to_string(),
+        }
     }
 
     fn tcp(&self, exchange: &mut dyn Exchange) -> Result<Box<dyn Transport>, Error> {

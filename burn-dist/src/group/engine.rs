@@ -522,8 +522,14 @@ impl Explained<'_> {
                 return format!("who holds the others up could not be found out: {error}");
             }
         };
-        let mut words = Vec::new();
-        for rank in self.members.ranks().iter() {
+        let (mut words, mut elsewhere) = (Vec::new(), Vec::new());
+        // This rank waits, whatever it has begun in another group since.
+        for rank in self
+            .members
+            .ranks()
+            .iter()
+            .filter(|rank| **rank != self.rank)
+        {
             let progress = survey.get(*rank).copied().flatten();
             match progress.map(|progress| self.members.reached(progress)) {
                 None => words.push(format!(
@@ -533,12 +539,16 @@ impl Explained<'_> {
                     words.push(format!("rank {rank} has only come to #{reached}"));
                 }
                 Some(Err(reached)) => {
-                    words.push(format!(
+                    elsewhere.push(format!(
                         "rank {rank} was last in #{reached} of another group"
                     ));
                 }
                 Some(Ok(_)) => {}
             }
+        }
+        // A rank that waits here may have begun something in another group: others are to blame if any are.
+        if words.is_empty() {
+            words = elsewhere;
         }
         if words.is_empty() {
             return "all ranks have entered it: the connection between two of them is stuck".into();

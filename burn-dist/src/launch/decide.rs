@@ -17,15 +17,7 @@ pub(crate) fn decide(vars: Vars) -> Result<World, WorldError> {
         Some("slurm") => slurm::world(vars),
         Some("mpi") => match mpi::announced(vars)? {
             Some(announced) => announced.world(vars),
-            // A launcher of which nothing is known here; MPI itself will tell.
-            None if cfg!(feature = "mpi") => Ok(World {
-                launch: Launch::Mpi,
-                ..alone(format!("{LAUNCH}=mpi"))
-            }),
-            None => Err(WorldError::NoMpi {
-                launcher: format!("{LAUNCH}=mpi"),
-                size: 1,
-            }),
+            None => of_unknown_size(&format!("{LAUNCH}=mpi"), format!("{LAUNCH}=mpi")),
         },
         Some(other) => Err(WorldError::UnknownLaunch {
             value: other.into(),
@@ -52,6 +44,9 @@ fn found(vars: Vars) -> Result<World, WorldError> {
     if torchrun::detected(vars) {
         return torchrun::world(vars, Launch::Torchrun);
     }
+    if let Some(dialect) = mpi::started_without_size(vars) {
+        return of_unknown_size(dialect.launcher, format!("{} is set", dialect.rank));
+    }
     match slurm::tasks_of_batch_script(vars) {
         Some((job, tasks)) => {
             let reason = format!("the batch script of Slurm job {job} has started it");
@@ -63,6 +58,20 @@ fn found(vars: Vars) -> Result<World, WorldError> {
             Ok(world)
         }
         None => Ok(World::single()),
+    }
+}
+
+/// The world of a launcher that says nothing of the number of ranks; MPI itself will tell.
+fn of_unknown_size(launcher: &str, reason: String) -> Result<World, WorldError> {
+    match cfg!(feature = "mpi") {
+        true => Ok(World {
+            launch: Launch::Mpi,
+            ..alone(reason)
+        }),
+        false => Err(WorldError::NoMpi {
+            launcher: launcher.to_owned(),
+            size: None,
+        }),
     }
 }
 

@@ -9,9 +9,9 @@ use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port};
 use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
 
 /// Which variables a launcher sets.
-struct Dialect {
-    launcher: &'static str,
-    rank: &'static str,
+pub(super) struct Dialect {
+    pub launcher: &'static str,
+    pub rank: &'static str,
     size: &'static str,
     local_rank: &'static str,
     local_size: &'static str,
@@ -35,7 +35,7 @@ const DIALECTS: [Dialect; 3] = [
     },
     // PMIx tells the size only to its library. Slurm knows it.
     Dialect {
-        launcher: "a PMIx launcher (srun --mpi=pmix)",
+        launcher: "a PMIx launcher (srun --mpi=pmix, prterun)",
         rank: "PMIX_RANK",
         size: slurm::STEP_NUM_TASKS,
         local_rank: slurm::LOCALID,
@@ -75,6 +75,15 @@ pub(super) fn announced(vars: Vars) -> Result<Option<Announced>, WorldError> {
     Ok(None)
 }
 
+/// Who started this process as one of several ranks, as its variable for the rank shows, without saying of how many:
+/// MPI itself will, where it is built in.
+pub(super) fn started_without_size(vars: Vars) -> Option<&'static Dialect> {
+    DIALECTS.iter().find(|dialect| {
+        let is_set = |name: &str| vars(name).is_some_and(|value| !value.is_empty());
+        is_set(dialect.rank) && !is_set(dialect.size)
+    })
+}
+
 impl Announced {
     /// The world as announced; MPI is asked later. Without MPI the ranks meet where the variables
     /// say.
@@ -108,7 +117,7 @@ impl Announced {
         let (Some(host), Some(port), Some(_)) = (host, port(vars)?, &world.secret) else {
             return Err(WorldError::NoMpi {
                 launcher: self.launcher.into(),
-                size,
+                size: Some(size),
             });
         };
         world.reason = format!(

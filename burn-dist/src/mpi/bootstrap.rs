@@ -5,6 +5,7 @@
 //! on the network from joining, not who can read the traffic between them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::time::Duration;
 
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
@@ -46,9 +47,9 @@ pub(crate) fn join(announced: World) -> Result<World, WorldError> {
 }
 
 /// Where the ranks meet: on rank 0 the socket on which the store listens, for all its address and
-/// the secret. All ranks call it.
-pub(crate) fn meet(world: &World) -> Result<Meeting, MpiError> {
-    let _guard = Guard::new("the exchange of addresses over MPI");
+/// the secret. All ranks call it, the last at most `limit` after the first.
+pub(crate) fn meet(world: &World, limit: Duration) -> Result<Meeting, MpiError> {
+    let _guard = Guard::new("the exchange of addresses over MPI", limit);
     let all = SimpleCommunicator::world();
     let other_node = name_on_another_node(&all, world.node());
     let prepared = (world.is_main()).then(|| Prepared::new(other_node.as_deref()));

@@ -11,8 +11,11 @@ use mpi::ffi;
 use super::call::{MpiError, check};
 use crate::world::WorldError;
 
-/// How long the ranks may take to start MPI together.
+/// How long the ranks may take to start MPI, or make a communicator, together.
 const START_LIMIT: Duration = Duration::from_secs(180);
+
+/// How long a rank may go on alone when others are at their end: there may be much left to be done by one of them.
+const END_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// MPI runs as long as this lives. It can be started once in the life of a process.
 #[derive(Debug)]
@@ -49,7 +52,7 @@ impl Session {
             State::Over => return Err(over()),
             State::Fresh => {}
         }
-        let _guard = Guard::new("starting MPI");
+        let _guard = Guard::new("starting MPI", START_LIMIT);
         let (foreign, threading) = match mpi::initialize_with_threading(Threading::Multiple) {
             Some((universe, threading)) => {
                 // Ended by `drop` below, and only when that can't hang.
@@ -97,7 +100,7 @@ impl Session {
     /// A communicator of all ranks for one purpose, whose messages meet no others. All ranks call
     /// it.
     pub(crate) fn duplicate(self: &Arc<Self>) -> Result<Communicator, MpiError> {
-        let _guard = Guard::new("MPI_Comm_dup");
+        let _guard = Guard::new("MPI_Comm_dup", START_LIMIT);
         // SAFETY: MPI runs as long as the session; the handle is written before it is read.
         let raw = unsafe {
             let mut raw = ffi::RSMPI_COMM_NULL;
@@ -126,7 +129,7 @@ impl Session {
         ranks: &[usize],
         number: u64,
     ) -> Result<Communicator, MpiError> {
-        let _guard = Guard::new("MPI_Comm_create_group");
+        let _guard = Guard::new("MPI_Comm_create_group", START_LIMIT);
         let wanted: Vec<c_int> = ranks.iter().map(|rank| *rank as c_int).collect();
         // Every library takes tags of 15 bits.
         let tag = (number & 0x7fff) as c_int;
@@ -174,11 +177,14 @@ impl Drop for Session {
     /// it is.
     fn drop(&mut self) {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = State::Over;
+        *state = match self.foreign {
+            true => State::Fresh,
+            false => State::Over,
+        };
         if self.foreign || std::thread::panicking() || failure::happened() {
             return;
         }
-        let _guard = Guard::new("MPI_Finalize");
+        let _guard = Guard::new("MPI_Finalize", END_LIMIT);
         // SAFETY: started by us, not yet ended, and nothing of it is used after the session.
         unsafe {
             ffi::MPI_Finalize();
@@ -233,15 +239,15 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(what: &'static str) -> Self {
+    pub(super) fn new(what: &'static str, limit: Duration) -> Self {
         let (done, waiting) = mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("mpi-guard".into());
         let spawned = thread.spawn(move || {
-            if waiting.recv_timeout(START_LIMIT) == Err(RecvTimeoutError::Timeout) {
+            if waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 eprintln!(
                     "error: {what} took more than {} s: has a rank died, or does the launcher not \
                      fit the MPI library?",
-                    START_LIMIT.as_secs()
+                    limit.as_secs()
                 );
                 std::process::exit(1);
             }

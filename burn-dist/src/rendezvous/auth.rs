@@ -117,6 +117,25 @@ pub enum AuthError {
     Stream(#[from] StreamError),
 }
 
+/// Until when the side that connected waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For the other side to take the proof.
+    pub proof: Instant,
+    /// For what it says to that.
+    pub verdict: Instant,
+}
+
+impl From<Instant> for Limits {
+    /// Both until then.
+    fn from(deadline: Instant) -> Self {
+        Self {
+            proof: deadline,
+            verdict: deadline,
+        }
+    }
+}
+
 /// Handshake of the side that connected. `context` says who this is; the other side gets it, and
 /// can trust it as far as it trusts the secret. Leaves the stream without time limits.
 ///
@@ -127,8 +146,12 @@ pub fn connect_side<S: Timed>(
     secret: &Secret,
     purpose: Purpose,
     context: &[u8],
-    deadline: Instant,
+    limits: impl Into<Limits>,
 ) -> Result<(), AuthError> {
+    let Limits {
+        proof: deadline,
+        verdict: verdict_by,
+    } = limits.into();
     let opening = opening(purpose, context)?;
     write_all_by(&mut stream, &opening, deadline)?;
 
@@ -141,7 +164,7 @@ pub fn connect_side<S: Timed>(
     write_all_by(&mut stream, proof.as_bytes(), deadline)?;
 
     let mut verdict = [0; 1 + MAC];
-    read_exact_by(&mut stream, &mut verdict, deadline)?;
+    read_exact_by(&mut stream, &mut verdict, verdict_by)?;
     let (code, theirs) = (verdict[0], mac(&verdict[1..]));
     // Comparing `blake3::Hash` takes the same time wherever the two differ.
     if code != ACCEPTED || theirs != self::proof(secret, Side::Accept, &opening, &answer) {

@@ -86,7 +86,7 @@ impl Store {
         if size == 1 {
             return Self::alone(timeout);
         }
-        let mut meeting = Meeting::of(world)?;
+        let mut meeting = Meeting::of(world, timeout)?;
         let server = match world.hosts_store() {
             true => Some(host(world, &mut meeting)?),
             false => None,

@@ -1,6 +1,6 @@
 //! The way into a run: find the store or start it, connect, prove oneself, be welcomed.
 
-use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Purpose, StreamError};
+use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, StreamError};
 use super::error::RendezvousError;
 use super::protocol::{self, Message};
 use super::server::{StoreServer, encode_context};
@@ -29,11 +29,13 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    /// As the world says, or agreed on over MPI. All ranks call it.
-    pub(super) fn of(world: &World) -> Result<Self, RendezvousError> {
+    /// As the world says, or agreed on over MPI, for which ranks wait `limit` for each other. All ranks call it.
+    pub(super) fn of(world: &World, limit: Duration) -> Result<Self, RendezvousError> {
+        #[cfg(not(feature = "mpi"))]
+        let _ = limit;
         #[cfg(feature = "mpi")]
         if world.link.mpi.is_some() {
-            return crate::mpi::meet(world).map_err(|error| RendezvousError::Mpi {
+            return crate::mpi::meet(world, limit).map_err(|error| RendezvousError::Mpi {
                 reason: error.to_string(),
             });
         }
@@ -230,13 +232,17 @@ impl<'a> Attempt<'a> {
         let deadline = Instant::now() + limit;
         let (rank, size) = (self.world.rank(), self.world.size());
         let context = encode_context(rank, size);
-        auth::connect_side(&stream, self.secret, Purpose::Store, &context, deadline).map_err(
+        // Once it has shown that it knows the secret, this rank may already be in: trying again would find itself there.
+        let limits = Limits {
+            proof: deadline,
+            verdict: self.deadline.max(deadline),
+        };
+        auth::connect_side(&stream, self.secret, Purpose::Store, &context, limits).map_err(
             |error| match error {
                 AuthError::Stream(error) => Failure::Later(address, error),
                 other => Failure::Final(RendezvousError::handshake(address, other)),
             },
         )?;
-        // Once authenticated, this rank may already be in: trying again would find itself there.
         let left = self.deadline.saturating_duration_since(Instant::now());
         let _ = stream.set_read_timeout(Some(left.max(HANDSHAKE_LIMIT)));
         match protocol::read(&mut stream) {

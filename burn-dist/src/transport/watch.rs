@@ -13,13 +13,18 @@ use crate::rendezvous::{Fault, FaultBoard};
 /// The longest a rank sleeps before it looks at the fault board and the clock again.
 const SLICE: Duration = Duration::from_millis(50);
 
+/// Who has not looked for so long was not running, as after Ctrl-Z or `scontrol suspend`, which stop all ranks: that time
+/// is nobody's fault.
+const STOPPED: Duration = Duration::from_secs(5);
+
 /// How long what a peer sent before it left may still be on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A deadline and the news of failed peers, for one collective.
 #[derive(Debug)]
 pub struct Watch {
-    deadline: Instant,
+    deadline: Cell<Instant>,
+    looked: Cell<Instant>,
     faults: FaultBoard,
     /// By rank in the group: the rank in the world, which is what `faults` goes by.
     ranks: Arc<[usize]>,
@@ -40,7 +45,8 @@ impl Watch {
     /// rank. `ranks` has the number in the world of every rank of the group.
     pub fn new(limit: Duration, faults: FaultBoard, ranks: Arc<[usize]>) -> Self {
         Self {
-            deadline: deadline::after(limit),
+            deadline: Cell::new(deadline::after(limit)),
+            looked: Cell::new(Instant::now()),
             faults,
             ranks,
             left: Cell::new(None),
@@ -52,10 +58,14 @@ impl Watch {
     /// # Errors
     /// When the wait is over: a rank failed, `peer` left, or the deadline passed.
     pub fn slice(&self, peer: usize) -> Result<Duration, Interrupt> {
+        self.slice_at(Instant::now(), peer)
+    }
+
+    fn slice_at(&self, now: Instant, peer: usize) -> Result<Duration, Interrupt> {
+        self.forgive(now);
         if let Some(fault) = self.faults.get() {
             return Err(Interrupt::Fault(fault));
         }
-        let now = Instant::now();
         let peer = self.ranks.get(peer).copied().unwrap_or(peer);
         if self.faults.left(peer) {
             let since = self.left.get().unwrap_or(now);
@@ -68,10 +78,40 @@ impl Watch {
                 }));
             }
         }
-        let left = self.deadline.saturating_duration_since(now);
+        let left = self.deadline.get().saturating_duration_since(now);
         if left.is_zero() {
             return Err(Interrupt::TimedOut);
         }
         Ok(left.min(SLICE))
+    }
+
+    /// Leaves the time out in which this process did not run. A peer that is stopped while this one runs has only its
+    /// limit.
+    fn forgive(&self, now: Instant) {
+        let away = now.saturating_duration_since(self.looked.replace(now));
+        if away < STOPPED {
+            return;
+        }
+        // A deadline beyond all clocks is none.
+        let later = |moment: Instant| moment.checked_add(away).unwrap_or(moment);
+        self.deadline.set(later(self.deadline.get()));
+        self.left.set(self.left.get().map(later));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_in_which_the_process_was_stopped_does_not_count() {
+        let limit = Duration::from_secs(1);
+        let watch = Watch::new(limit, FaultBoard::new(2), Arc::new([0, 1]));
+        let begin = Instant::now();
+        let stopped = Duration::from_secs(3600);
+        assert!(watch.slice_at(begin + limit / 2, 1).is_ok());
+        assert!(watch.slice_at(begin + limit / 2 + stopped, 1).is_ok());
+        let late = watch.slice_at(begin + 2 * limit + stopped, 1);
+        assert!(matches!(late, Err(Interrupt::TimedOut)), "{late:?}");
     }
 }

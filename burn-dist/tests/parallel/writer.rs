@@ -7,7 +7,7 @@ use std::time::Duration;
 use burn::module::Param;
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
-use burn_dist::checkpoint::{Job, Writer, Written, list};
+use burn_dist::checkpoint::{CheckpointError, Job, Writer, Written, list};
 use burn_dist::parallel::{Parallel, Strategy};
 use burn_dist::{GroupOptions, ProcessGroup};
 
@@ -53,6 +53,36 @@ fn a_rank_may_be_late_at_the_end() {
         }
     });
     assert_eq!(list(folder.path()).unwrap().len(), 1);
+}
+
+/// It waits for the share of a rank that never comes, and its own next step would be late for the others.
+#[test]
+fn a_checkpoint_is_left_out_rather_than_hold_up_the_other_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let groups = ProcessGroup::in_process(2, &GroupOptions::default()).unwrap();
+    thread::scope(|scope| {
+        for group in groups {
+            let folder = folder.path();
+            scope.spawn(move || {
+                let training = training(&group);
+                let mut writer = Writer::start(folder, &group, Duration::from_secs(2)).unwrap();
+                if group.rank() == 0 {
+                    assert!(writer.submit(job(&training, 1)).is_none());
+                    let left_out = writer.submit(job(&training, 2)).unwrap().unwrap_err();
+                    let is_second = matches!(left_out, CheckpointError::Behind { step: 2, .. });
+                    assert!(is_second, "{left_out}");
+                    let first = writer.wait().unwrap().unwrap_err();
+                    assert!(
+                        matches!(first, CheckpointError::Rank { rank: 1, .. }),
+                        "{first}"
+                    );
+                    assert!(writer.wait().is_none());
+                }
+                writer.close(&group).unwrap();
+            });
+        }
+    });
+    assert!(list(folder.path()).unwrap().is_empty());
 }
 
 /// The number is in the share of one rank alone, and every rank of a run has to know.

@@ -6,7 +6,7 @@
 /// Most hosts that a list is written out to: a limit on what a text can make us allocate.
 pub const MOST_HOSTS: usize = 1 << 16;
 
-/// Most characters of one name in the list, with its brackets: likewise a limit.
+/// Most characters of one name in the list, apart from what stands in brackets: likewise a limit.
 const LONGEST_NAME: usize = 4096;
 
 /// Most digits of a number in brackets.
@@ -73,10 +73,22 @@ fn split_outside_brackets(list: &str) -> Result<Vec<&str>, HostlistError> {
     Ok(names)
 }
 
+/// Characters of a name that are the same for all hosts that it stands for.
+fn outside_brackets(name: &str) -> usize {
+    let parts = name.split('[').enumerate();
+    let outside = parts.map(|(index, part)| match (index, part.split_once(']')) {
+        (0, _) => part.len(),
+        (_, Some((_, behind))) => behind.len(),
+        (_, None) => 0,
+    });
+    outside.sum()
+}
+
 /// Appends all hosts that one name stands for; the last bracket changes fastest.
 fn expand_name(name: &str, list: &str, hosts: &mut Vec<String>) -> Result<(), HostlistError> {
-    if name.len() > LONGEST_NAME {
-        return Err(HostlistError::TooLong(name.len()));
+    let outside = outside_brackets(name);
+    if outside > LONGEST_NAME {
+        return Err(HostlistError::TooLong(outside));
     }
     let mut made = vec![String::new()];
     let mut rest = name;
@@ -189,6 +201,11 @@ mod tests {
         }
         let long = format!("a{}", "b".repeat(LONGEST_NAME));
         assert_eq!(expand(&long), Err(HostlistError::TooLong(long.len())));
+        // A job on many nodes that are not next to each other.
+        let numbers: Vec<String> = (0..2000).map(|number| (2 * number).to_string()).collect();
+        let many = format!("nid[{}]", numbers.join(","));
+        assert!(many.len() > LONGEST_NAME);
+        assert_eq!(expand(&many).unwrap()[1999], "nid3998");
         let zeros = format!("a[{}1-9]", "0".repeat(MOST_DIGITS));
         assert!(matches!(expand(&zeros), Err(HostlistError::Range { .. })));
         for list in [
