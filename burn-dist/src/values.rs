@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
+use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 
 /// What a rank keeps for the elements of a parameter that it owns: their values, their average, or what
 /// the optimizer needs. Flat, in `f32`.
@@ -20,7 +20,10 @@ impl Values {
         match device.filter(|_| !values.is_empty()) {
             Some(device) => {
                 let len = values.len();
-                Self::on_device(Tensor::from_data(TensorData::new(values, [len]), device))
+                Self::on_device(Tensor::from_data(
+                    TensorData::new(values, [len]),
+                    (device, DType::F32),
+                ))
             }
             None => Self::Host(Arc::new(values)),
         }
@@ -60,7 +63,9 @@ impl Values {
     /// On `device`, wherever they are.
     pub(crate) fn into_tensor(self, device: &Device) -> Tensor<1> {
         match self {
-            Self::Host(values) => Tensor::from_data(TensorData::from(values.as_slice()), device),
+            Self::Host(values) => {
+                Tensor::from_data(TensorData::from(values.as_slice()), (device, DType::F32))
+            }
             Self::Device(values) => *values,
         }
     }

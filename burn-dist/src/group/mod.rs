@@ -199,8 +199,7 @@ impl ProcessGroup {
     }
 
     /// Makes the memory that collectives like best: a bucket that all ranks have mapped where the
-    /// transport can share memory, plain memory elsewhere. Zeroed. All ranks call it. It lives as
-    /// long as the group.
+    /// transport can share memory, plain memory elsewhere. Zeroed. All ranks call it.
     ///
     /// # Errors
     /// When a rank has no memory for it.

@@ -141,6 +141,18 @@ pub enum ParallelError {
         /// The strategy.
         strategy: super::Strategy,
     },
+    /// A parameter that every rank would step by itself, and differently.
+    #[error(
+        "parameter `{path}` holds {dtype}, and this optimizer adds whole parameters up, which on this device comes out \
+         in other bits on every rank; use f32 parameters (for less memory in forward and backward see `precision`), or \
+         an optimizer that steps each element by itself"
+    )]
+    SumsVary {
+        /// Path of the parameter.
+        path: String,
+        /// Its element type.
+        dtype: crate::DType,
+    },
     /// A frozen parameter that nobody has looked at.
     #[error(
         "parameter `{path}` is frozen and has no value yet: zero-3 shards a model before its \
@@ -236,12 +248,11 @@ pub enum ParallelError {
     UntrackedLoss,
     /// A step that is not complete.
     #[error(
-        "{option} can only be changed between steps, and {done} of {accumulate} micro-batches \
-         are done"
+        "{what} between steps alone, and {done} of {accumulate} micro-batches of this one are done"
     )]
     WithinStep {
-        /// Name of the option.
-        option: &'static str,
+        /// What can be done.
+        what: &'static str,
         /// Micro-batches of this step that backward has seen.
         done: usize,
         /// Micro-batches of a step.

@@ -150,7 +150,7 @@ impl<M: Module> Parallel<M> {
         if group.size() > 1 {
             let whole = optimizer.whole().contains(&true);
             let device = resident_device(&model).filter(|_| !optimizer.offloads());
-            options.strategy = replicas::kept_equal(options.strategy, whole, device, &parameters);
+            replicas::keep_equal(&mut options, whole, device, &parameters)?;
         }
         let shards = tell_others(group, ShardGroups::of(group, options.shard_within))?;
         let sums = match options.sync_batch_norm && group.size() > 1 {
@@ -167,13 +167,14 @@ impl<M: Module> Parallel<M> {
         let keep = options.strategy.gradients();
         let whole = optimizer.whole();
         let sizes = options.buckets;
-        let reducer = Reducer::new(&shards.within, parameters, &whole, sizes, keep)?;
+        let within = &shards.within;
+        let reducer = match resident_device(&model) {
+            Some(device) => Reducer::without_memory(within, parameters, &whole, sizes, keep)?
+                .on_device(shards.resident(device, options.compression)?),
+            None => Reducer::new(within, parameters, &whole, sizes, keep)?,
+        };
         let reducer = reducer.replicated(shards.across.clone());
-        let mut reducer = reducer.compressed(options.compression);
-        if let Some(device) = resident_device(&model) {
-            reducer = reducer.on_device(shards.resident(device, options.compression)?);
-        }
-        let reducer = Arc::new(reducer);
+        let reducer = Arc::new(reducer.compressed(options.compression));
         let (model, store) = match sharded {
             true => Self::shard(model, &options, (group, &shards.within), &reducer),
             false => (model, Ok(None)),
@@ -385,13 +386,15 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// What does not fit this model or optimizer; it is then of no use any more.
+    /// What does not fit this model or optimizer; it is then of no use any more. A call in the middle of a step.
     pub fn restore(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
         let outcome = self.restore_own(source);
         tell_others(&self.group, outcome)
     }
 
     fn restore_own(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
+        // Gradients of the parameters that there were would be taken for those of the ones that come.
+        self.check_between_steps("a state is restored")?;
         let Some(model) = self.model.take() else {
             return Ok(());
         };
@@ -436,22 +439,42 @@ impl<M: Module> Parallel<M> {
         state::restore_optimizer(own, optimizer, source, &device, cut)
     }
 
-    /// Changes the number of micro-batches of the steps that follow. Every rank makes this call.
+    /// Changes the number of micro-batches of the steps that follow. Every rank makes this call, with the same number.
     ///
     /// # Errors
     ///
-    /// Zero, or a call in the middle of a step.
+    /// Zero, a call in the middle of a step, or another number than another rank's.
     pub fn set_accumulate(&mut self, accumulate: usize) -> Result<(), ParallelError> {
         options::check_accumulate(accumulate)?;
-        if self.micro_batches > 0 {
-            return Err(ParallelError::WithinStep {
-                option: "accumulate",
-                done: self.micro_batches,
-                accumulate: self.options.accumulate,
+        self.check_between_steps("accumulate is changed")?;
+        let all = self
+            .group
+            .gather_bytes(&(accumulate as u64).to_le_bytes())?;
+        if let Some(other) = all.iter().position(|number| *number != all[0]) {
+            let said = |rank: usize| {
+                let number = <[u8; 8]>::try_from(all[rank].as_slice()).unwrap_or_default();
+                format!("accumulate = {}", u64::from_le_bytes(number))
+            };
+            return Err(ParallelError::OptionsDiffer {
+                first_rank: 0,
+                second_rank: other,
+                first: said(0),
+                second: said(other),
             });
         }
         self.options.accumulate = accumulate;
         Ok(())
+    }
+
+    fn check_between_steps(&self, what: &'static str) -> Result<(), ParallelError> {
+        match self.micro_batches {
+            0 => Ok(()),
+            done => Err(ParallelError::WithinStep {
+                what,
+                done,
+                accumulate: self.options.accumulate,
+            }),
+        }
     }
 
     /// The options in force.
@@ -510,10 +533,13 @@ fn tell_others<T>(
     outcome: Result<T, ParallelError>,
 ) -> Result<T, ParallelError> {
     outcome.inspect_err(|error| {
-        let seen_by_all = matches!(
-            error,
-            ParallelError::Group(_) | ParallelError::UnevenNodes { .. }
-        );
+        use crate::Error::{Device, WrongType};
+        let seen_by_all = match error {
+            // These two are of no collective.
+            ParallelError::Group(Device { .. } | WrongType(_)) => false,
+            ParallelError::Group(_) | ParallelError::UnevenNodes { .. } => true,
+            _ => false,
+        };
         if group.size() > 1 && !seen_by_all {
             group.abort(&error.to_string());
         }

@@ -274,10 +274,6 @@ impl OptimizerState {
             return value;
         };
         let rate = learning_rate * choice.lr_factor;
-        let gradient = match factor {
-            Some(factor) => gradient.mul_scalar(factor),
-            None => gradient,
-        };
         let state = match place.take() {
             Some(Kept::Burn(state)) => Some(state),
             _ => None,
@@ -286,6 +282,11 @@ impl OptimizerState {
         let [value, gradient] = match dtype {
             DType::F16 | DType::BF16 => [value, gradient].map(|t| t.cast(FloatDType::F32)),
             _ => [value, gradient],
+        };
+        // Only now: the factor takes a loss scale back, which is there for what half precision cannot hold.
+        let gradient = match factor {
+            Some(factor) => gradient.mul_scalar(factor),
+            None => gradient,
         };
         let alone = self.alone.as_ref();
         let alone = alone.filter(|_| choice.sums_by_threads(value.shape().num_elements()));
@@ -434,7 +435,9 @@ impl OptimizerState {
             self.set_state(index, state.map(Kept::Fused));
             return;
         }
-        let tensor = |values: &[f32]| Tensor::from_data(TensorData::from(values), &Device::flex());
+        let place = Device::flex();
+        let tensor =
+            |values: &[f32]| Tensor::from_data(TensorData::from(values), (&place, DType::F32));
         let (value, gradient) = (tensor(values), tensor(gradients));
         let stepped = self.step_flat(index, learning_rate, [value, gradient], factor, shape);
         if let Ok(stepped) = stepped.into_data().as_slice::<f32>()

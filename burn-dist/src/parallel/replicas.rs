@@ -6,7 +6,7 @@ use burn::tensor::{
     Bool, Device, ExecutionError, GradientCheckpointingStrategy, Int, Tensor, TensorData,
 };
 
-use super::{ParallelError, Strategy};
+use super::{ParallelError, ParallelOptions, ShardWithin, Strategy};
 use crate::autograd::WholeParameter;
 use crate::bucket::ParameterSpec;
 use crate::zero::Store;
@@ -56,25 +56,44 @@ impl ModuleMapper for WithoutUninitialized {
     }
 }
 
-/// How `strategy` is carried out, so that replicas stay equal to the bit. A step that sees whole parameters
+/// Has `options` carried out so that replicas stay equal to the bit. A step that sees whole parameters
 /// (`whole`) adds up, and Burn's sums on CUDA come in any order, as atomic additions do; with the feature
-/// `autotune` ranks even take other kernels. Then every parameter is stepped by one rank for all, as in ZeRO
-/// stage 1, which sends as much as averaging gradients does. On the processor sums of many numbers come in any
+/// `autotune` ranks even take other kernels. Then every parameter is stepped by one rank for all: as in ZeRO
+/// stage 1, which sends as much as averaging gradients does, and with one set of shards. On the processor sums of many numbers come in any
 /// order as well, but there [`OptimizerState::step`](super::optimizer::OptimizerState::step) sees to it that
 /// they do not.
-pub(super) fn kept_equal(
-    strategy: Strategy,
+///
+/// # Errors
+/// [`ParallelError::SumsVary`] where a parameter cannot be stepped by one rank for all.
+pub(super) fn keep_equal(
+    options: &mut ParallelOptions,
     whole: bool,
     device: Option<Device>,
     parameters: &[ParameterSpec],
-) -> Strategy {
-    let sharable = parameters.iter().all(|p| p.dtype == crate::DType::F32);
-    let varies = whole && sharable && device.is_some_and(|device| sums_vary(&device));
-    if strategy != Strategy::Ddp || !varies {
-        return strategy;
+) -> Result<(), ParallelError> {
+    if !whole || !device.is_some_and(|device| sums_vary(&device)) {
+        return Ok(());
     }
-    tracing::info!("each parameter is stepped by one rank: sums on this device vary in their bits");
-    Strategy::Zero1
+    if let Some(other) = parameters.iter().find(|p| p.dtype != crate::DType::F32) {
+        return Err(ParallelError::SumsVary {
+            path: other.path.clone(),
+            dtype: other.dtype,
+        });
+    }
+    if options.strategy == Strategy::Ddp {
+        options.strategy = Strategy::Zero1;
+        options.shard_within = ShardWithin::All;
+        tracing::info!(
+            "each parameter is stepped by one rank: sums on this device vary in their bits"
+        );
+    } else if options.shard_within != ShardWithin::All {
+        options.shard_within = ShardWithin::All;
+        tracing::info!(
+            "there is one set of shards, over all ranks: sums on this device vary in their bits, and with \
+             them what two sets would become"
+        );
+    }
+    Ok(())
 }
 
 fn sums_vary(device: &Device) -> bool {

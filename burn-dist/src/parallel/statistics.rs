@@ -5,11 +5,24 @@
 //! input needs none of this.
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 
 /// Whether a module of this type keeps running statistics without looking at their type.
 pub(super) fn are_in(container: &str) -> bool {
     container.strip_prefix("Struct:").unwrap_or(container) == "BatchNorm"
+}
+
+/// Whether a field of this name holds running statistics, of whatever layer.
+pub(super) fn is_running(field: Option<&String>) -> bool {
+    field.is_some_and(|field| field.starts_with("running_"))
+}
+
+/// The type in which running statistics of `dtype` are saved: whatever the precision, so that another one can continue.
+pub(super) fn saved_as(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
+    }
 }
 
 /// Casts the running statistics of `model`.

@@ -98,7 +98,7 @@ impl<M: Module> Parallel<M> {
             loss = loss.mul_scalar(loss_scale.scale());
         }
         drop(loss.backward());
-        self.check_store()?;
+        tell_others(&self.group, self.check_store())?;
         self.check_sums()?;
         self.reducer.end_backward()?;
         self.micro_batches += 1;

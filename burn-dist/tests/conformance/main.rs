@@ -146,3 +146,30 @@ fn mpi_is_refused_where_it_has_not_started_the_ranks() {
         assert!(error.contains("looking for MPI"), "{error}");
     }
 }
+
+/// Models come and go while their ranks stay connected.
+#[test]
+fn the_memory_of_a_bucket_goes_with_it() {
+    // A length that nothing else has, in pages.
+    let pages = 7919;
+    let mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let is_ours = |line: &&str| {
+            let range = line.split(' ').next().unwrap_or_default();
+            let ends = range.split_once('-').unwrap_or_default();
+            let address = |digits: &str| usize::from_str_radix(digits, 16).unwrap_or_default();
+            address(ends.1).wrapping_sub(address(ends.0)) == pages * 4096
+        };
+        maps.lines().filter(is_ours).count()
+    };
+    let groups = connect(TransportKind::Shm, 3, LIMIT);
+    let buckets = each(&groups.0, &|group: &ProcessGroup| {
+        group
+            .bucket(burn_dist::DType::U8, pages * 4096 - 100)
+            .unwrap()
+    });
+    assert_eq!(mapped(), 9);
+    drop(buckets);
+    assert_eq!(mapped(), 0);
+    each(&groups.0, &|group: &ProcessGroup| group.barrier().unwrap());
+}

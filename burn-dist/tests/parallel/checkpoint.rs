@@ -860,3 +860,21 @@ fn a_part_that_is_missing_is_noticed() {
     let error = Source::open(&path).unwrap_err().to_string();
     assert!(error.contains("elements"), "{error}");
 }
+
+/// What the micro-batches before it left would be added to those after it.
+#[test]
+fn a_state_is_restored_between_steps_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    write_steps(folder.path(), &[1]);
+    let source = Source::open(&newest_good(folder.path()).unwrap().0.unwrap().path).unwrap();
+    let group = ProcessGroup::single();
+    let mut training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
+    train(&mut training, 1..=1);
+    let model = training.model();
+    let loss = model.first.weight.val().sum() + model.second.weight.val().sum();
+    training.backward(loss).unwrap();
+    let error = training.restore(&source).unwrap_err().to_string();
+    assert!(error.contains("between steps alone"), "{error}");
+    training.step(0.01).unwrap();
+    training.restore(&source).unwrap();
+}

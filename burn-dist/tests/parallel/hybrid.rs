@@ -271,3 +271,18 @@ fn a_rank_that_gives_up_ends_the_step_in_all_sets() {
         }
     }
 }
+
+/// Where sums come in any order, two owners of a parameter, one in each set, would make different things of it.
+#[test]
+fn whole_parameters_have_one_owner_where_sums_vary() {
+    let varies = format!("{:?}", crate::device()).contains("Cuda");
+    let expected = if varies { ShardWithin::All } else { within(2) };
+    on_ranks(4, TransportKind::Auto, move |group| {
+        let options = options(Strategy::Zero1, within(2));
+        let lamb = LambConfig::new();
+        let parallel = Parallel::new(Net::new(1), lamb, options.clone(), &group).unwrap();
+        assert_eq!(parallel.options().shard_within, expected);
+        let parallel = Parallel::new(Net::new(1), adamw(), options, &group).unwrap();
+        assert_eq!(parallel.options().shard_within, within(2));
+    });
+}

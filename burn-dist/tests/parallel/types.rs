@@ -1,7 +1,7 @@
 //! Parameters of other types than `f32`.
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{
@@ -12,7 +12,8 @@ use burn::tensor::activation::tanh;
 use burn::tensor::{FloatDType, Tensor};
 use burn_dist::checkpoint::{Job, Source, Writer, newest_good};
 use burn_dist::parallel::{
-    Checksum, Parallel, ParallelError, ParameterGroup, ParameterOptimizer, ParameterSpec, Strategy,
+    Checksum, Parallel, ParallelError, ParallelOptions, ParameterGroup, ParameterOptimizer,
+    ParameterSpec, Precision, Strategy,
 };
 use burn_dist::{ProcessGroup, TransportKind};
 
@@ -144,4 +145,92 @@ fn state_that_loses_digits_is_refused() {
     );
     let folder = tempfile::tempdir().unwrap();
     continued(&group, folder.path(), FloatDType::BF16, optimizer).unwrap();
+}
+
+/// Gradients that half precision holds only while they are scaled: the step takes the scale back in f32.
+#[test]
+fn small_gradients_of_f16_parameters_are_stepped_by() {
+    let group = ProcessGroup::single();
+    let options = ParallelOptions {
+        precision: Precision::F16,
+        ..ParallelOptions::default()
+    };
+    let net = Net::new(FloatDType::F16);
+    let mut parallel = Parallel::new(net, SgdConfig::new(), options, &group).unwrap();
+    let values = |parallel: &Parallel<Net>| {
+        let weight = parallel.valid().unwrap().first.weight.val();
+        let data = weight.cast(FloatDType::F32).into_data();
+        data.try_to_vec::<f32>().unwrap()
+    };
+    let before = values(&parallel);
+    // In f16 this is none.
+    let gradient = 2e-8;
+    let weight = parallel.model().first.weight.val();
+    let loss = weight.cast(FloatDType::F32).sum().mul_scalar(gradient);
+    parallel.backward(loss).unwrap();
+    assert!(parallel.step(5e6).unwrap().applied);
+    for (before, after) in before.iter().zip(values(&parallel)) {
+        assert!((before - after - 0.1).abs() < 2e-3, "{before} {after}");
+    }
+}
+
+/// With a normalization, whose running statistics are not trained, and frozen parameters.
+#[derive(Module, Debug)]
+struct Normed {
+    linear: Linear,
+    norm: BatchNorm,
+}
+
+struct ToDouble;
+
+impl ModuleMapper for ToDouble {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| {
+            let trains = value.is_require_grad();
+            let value = value.inner().cast(FloatDType::F64).autodiff();
+            value.set_require_grad(trains)
+        })
+    }
+}
+
+#[test]
+fn running_statistics_in_f64_are_saved_to_the_last_bit() {
+    let group = ProcessGroup::single();
+    let build = || {
+        let device = crate::device().autodiff();
+        let linear = LinearConfig::new(FEATURES, 3).init(&device);
+        let net = Normed {
+            linear: linear.map(&mut Fill { seed: 1 }),
+            norm: BatchNormConfig::new(3).init(&device),
+        };
+        let net = net.map(&mut ToDouble);
+        Parallel::new(net, SgdConfig::new(), Strategy::Ddp, &group).unwrap()
+    };
+    let mut trained = build();
+    let inputs = batch(1, 0..8).0.cast(FloatDType::F64);
+    let model = trained.model();
+    let out = model.norm.forward(model.linear.forward(inputs.clone()));
+    trained.backward(out.powi_scalar(2).mean()).unwrap();
+    trained.step(0.01).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let limit = std::time::Duration::from_secs(20);
+    let mut writer = Writer::start(folder.path(), &group, limit).unwrap();
+    writer.submit(Job {
+        step: 1,
+        state: trained.state(),
+        meta: serde_json::Value::Null,
+        keep: 1,
+        best: Vec::new(),
+    });
+    let path = writer.wait().unwrap().unwrap().path;
+    let mut restored = build();
+    restored.restore(&Source::open(&path).unwrap()).unwrap();
+    let output = |parallel: &Parallel<Normed>| {
+        let model = parallel.valid().unwrap();
+        let out = model
+            .norm
+            .forward(model.linear.forward(inputs.clone().inner()));
+        out.into_data().try_to_vec::<f64>().unwrap()
+    };
+    assert_eq!(output(&trained), output(&restored));
 }

@@ -77,6 +77,33 @@ impl Reducer {
         sizes: BucketSizes,
         keep: Gradients,
     ) -> Result<Self, BucketError> {
+        let mut reducer = Self::without_memory(group, parameters, whole, sizes, keep)?;
+        let state = reducer.state.get_mut();
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        for (bucket, layout) in state.buckets.iter_mut().zip(&reducer.layouts) {
+            bucket.memory = match keep {
+                Gradients::Whole => Memory::Here(group.bucket(layout.dtype, layout.len)?),
+                // Memory that all ranks have mapped would count as often as there are ranks.
+                Gradients::Scattered => Memory::Here(Buffer::zeroed(layout.dtype, layout.len)),
+                Gradients::Sharded => Memory::None,
+            };
+            let own = layout.shard(group.size(), group.rank()).len();
+            bucket.shard = (keep == Gradients::Sharded).then(|| Shard {
+                buffer: Buffer::zeroed(layout.dtype, own),
+                arrival: Arrival::First,
+            });
+        }
+        Ok(reducer)
+    }
+
+    /// The same without buckets in host memory, to be put [on a device](Self::on_device).
+    pub(crate) fn without_memory(
+        group: &ProcessGroup,
+        parameters: Vec<ParameterSpec>,
+        whole: &[bool],
+        sizes: BucketSizes,
+        keep: Gradients,
+    ) -> Result<Self, BucketError> {
         if let Some(parameter) = parameters.iter().find(|p| !p.dtype.is_float()) {
             return Err(BucketError::NotFloat {
                 path: parameter.path.clone(),
@@ -94,20 +121,10 @@ impl Reducer {
             for (slot, Slot { parameter, .. }) in layout.slots.iter().enumerate() {
                 places[*parameter] = (bucket, slot);
             }
-            let memory = match keep {
-                Gradients::Whole => Memory::Here(group.bucket(layout.dtype, layout.len)?),
-                // Memory that all ranks have mapped would count as often as there are ranks.
-                Gradients::Scattered => Memory::Here(Buffer::zeroed(layout.dtype, layout.len)),
-                Gradients::Sharded => Memory::None,
-            };
-            let own = layout.shard(group.size(), group.rank()).len();
             buckets.push(Bucket {
-                memory,
+                memory: Memory::None,
                 missing: layout.slots.len(),
-                shard: (keep == Gradients::Sharded).then(|| Shard {
-                    buffer: Buffer::zeroed(layout.dtype, own),
-                    arrival: Arrival::First,
-                }),
+                shard: None,
                 replicating: None,
                 there: There::default(),
             });
@@ -165,14 +182,9 @@ impl Reducer {
     }
 
     /// Gradients are on a device whose memory the processor does not share: collects and reduces them
-    /// there.
+    /// there. For a reducer [without memory](Self::without_memory).
     pub(crate) fn on_device(mut self, resident: Resident) -> Self {
         self.resident = Some(resident);
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for bucket in &mut state.buckets {
-            bucket.memory = Memory::None;
-            bucket.shard = None;
-        }
         self
     }
 

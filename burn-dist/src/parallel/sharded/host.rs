@@ -150,7 +150,10 @@ impl ModuleMapper for PutBack<'_> {
                 data: Ok(data),
                 device,
                 place,
-            }) => param.map(|_| place.restore(Tensor::from_data(data, &device))),
+            }) => param.map(|_| {
+                let dtype = data.dtype();
+                place.restore(Tensor::from_data(data, (&device, dtype)))
+            }),
             _ => param,
         }
     }

@@ -103,8 +103,9 @@ impl ModuleMapper for Put<'_> {
             return param;
         }
         let mut own = (param.lazy_shape().to_vec(), param.dtype());
-        if !param.is_require_grad() && statistics::are_in(&self.container) {
-            own.1 = DType::F32;
+        let is_running = !param.is_require_grad() && statistics::is_running(self.path.last());
+        if is_running && statistics::are_in(&self.container) {
+            own.1 = statistics::saved_as(own.1);
         }
         let Some(values) = self.values(&own) else {
             return param;

@@ -297,12 +297,12 @@ impl ModuleVisitor for Take<'_> {
         };
         if wanted {
             let mut tensor = param.base().inner();
-            let is_statistic = !trains && statistics::are_in(&self.container);
-            if is_statistic {
-                // Whatever the precision, so that another one can continue.
-                tensor = tensor.cast(FloatDType::F32);
+            let is_running = !trains && statistics::is_running(self.path.last());
+            let dtype = statistics::saved_as(tensor.dtype());
+            if is_running && statistics::are_in(&self.container) && dtype != tensor.dtype() {
+                tensor = tensor.cast(FloatDType::from(dtype));
             }
-            let is_fixed = !trains && !is_statistic;
+            let is_fixed = !trains && !is_running;
             self.push(Box::new(move || tensor.try_into_data()), is_fixed);
         }
     }

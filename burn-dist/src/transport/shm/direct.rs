@@ -43,7 +43,7 @@ impl SharedMemory {
         self.enter(descriptor, watch)?;
         for peer in self.peers() {
             let range = owned(peer);
-            let theirs = &self.buckets[bucket.bucket][peer];
+            let theirs = &bucket.mappings[peer];
             assert!(range.end <= theirs.len());
             // SAFETY: in bounds; between entry and the end every rank only reads what it owns of
             // its own mapping, and writes only the ranges that it does not own.
@@ -73,7 +73,7 @@ impl SharedMemory {
                 std::slice::from_raw_parts_mut(mapping.as_ptr().add(range.start), range.len())
             }
         };
-        let mappings = &self.buckets[bucket.bucket];
+        let mappings = &bucket.mappings;
         summands(self.rank, self.size())
             .map(|rank| slice(&mappings[rank]))
             .collect()

@@ -16,7 +16,7 @@ mod stream;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Interest, Interrupt, Transport, TransportError, Watch};
@@ -30,25 +30,31 @@ const NAME: &str = "shm";
 /// This rank's part of a registered bucket. Its bytes are this rank's alone while it holds the
 /// region; while the buffer is in a collective, the collective's owners of each slice write there.
 pub struct Region {
-    mapping: Arc<Mapping>,
+    /// One for each rank. They go with the region: peers have mappings of their own, which they may still read.
+    mappings: Arc<Vec<Mapping>>,
+    rank: usize,
     bucket: usize,
 }
 
 impl Region {
     pub(crate) fn len(&self) -> usize {
-        self.mapping.len()
+        self.own().len()
+    }
+
+    fn own(&self) -> &Mapping {
+        &self.mappings[self.rank]
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping has that many bytes. Peers write to them only inside a collective
         // that all ranks have entered with this bucket, and to enter it the buffer that owns this
         // region has to be moved in or borrowed mutably.
-        unsafe { std::slice::from_raw_parts(self.mapping.as_ptr(), self.mapping.len()) }
+        unsafe { std::slice::from_raw_parts(self.own().as_ptr(), self.own().len()) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; regions are not cloned, so this is the only view in the process.
-        unsafe { std::slice::from_raw_parts_mut(self.mapping.as_ptr(), self.mapping.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.own().as_ptr(), self.own().len()) }
     }
 }
 
@@ -68,8 +74,8 @@ pub struct SharedMemory {
     rank: usize,
     spin: u32,
     arenas: Vec<Arena>,
-    /// Registered buckets: one mapping per rank.
-    buckets: Vec<Vec<Arc<Mapping>>>,
+    /// Registered buckets, of which those that are gone keep their number.
+    buckets: Vec<Weak<Vec<Mapping>>>,
     entered: u32,
     finished: u32,
     chunks: u32,
@@ -222,10 +228,7 @@ impl SharedMemory {
             let shard = shard(len, self.size(), self.rank);
             let mappings = tickets.iter().enumerate().map(|(rank, ticket)| {
                 let own = mine.take_if(|_| rank == self.rank);
-                Ok(Arc::new(own.map_or_else(
-                    || open(rank, ticket, len, shard.clone()),
-                    Ok,
-                )?))
+                own.map_or_else(|| open(rank, ticket, len, shard.clone()), Ok)
             });
             Ok((mappings.collect::<Result<Vec<_>, TransportError>>()?, file))
         });
@@ -240,19 +243,20 @@ impl SharedMemory {
                 reason,
             }));
         }
-        let region = Region {
-            mapping: mappings[self.rank].clone(),
-            bucket: self.buckets.len(),
-        };
-        self.buckets.push(mappings);
-        Ok(region)
+        let mappings = Arc::new(mappings);
+        self.buckets.push(Arc::downgrade(&mappings));
+        Ok(Region {
+            mappings,
+            rank: self.rank,
+            bucket: self.buckets.len() - 1,
+        })
     }
 
     /// Whether `region` is a bucket of this group.
     pub(crate) fn owns(&self, region: &Region) -> bool {
         self.buckets
             .get(region.bucket)
-            .is_some_and(|mappings| Arc::ptr_eq(&mappings[self.rank], &region.mapping))
+            .is_some_and(|mappings| std::ptr::eq(mappings.as_ptr(), Arc::as_ptr(&region.mappings)))
     }
 
     /// The bucket's number, the same on every rank.
