@@ -31,6 +31,8 @@ pub struct Checkpoints {
     news: Vec<String>,
     /// Why nobody could go on from a state that was to be saved, if that was so.
     diverged: Option<TrainError>,
+    /// Whether the last state that was to be saved was left out.
+    left_out: bool,
 }
 
 impl Checkpoints {
@@ -55,6 +57,7 @@ impl Checkpoints {
             since: Instant::now(),
             news: Vec::new(),
             diverged: None,
+            left_out: false,
         })
     }
 
@@ -98,7 +101,8 @@ impl Checkpoints {
             best: progress.best_steps().collect(),
         };
         let result = self.writer.submit(job);
-        if matches!(result, Some(Err(CheckpointError::Behind { .. }))) {
+        self.left_out = matches!(result, Some(Err(CheckpointError::Behind { .. })));
+        if self.left_out {
             // At the end of the run, where there is time for it, it is lacking.
             self.last = before;
         }
@@ -123,15 +127,20 @@ impl Checkpoints {
         self.diverged.take().map_or(Ok(()), Err)
     }
 
+    /// Waits until what was to be saved so far is written, or given up.
+    pub fn catch_up(&mut self) {
+        while let Some(result) = self.writer.wait() {
+            self.note(Some(result));
+        }
+    }
+
     /// Waits until everything is written; what there is to tell of it, and whether the last state
     /// is among what was written, which all ranks agree about. A collective call.
     ///
     /// # Errors
     /// If a rank failed, or a state that was to be saved was not finite.
     pub fn finish(mut self, group: &ProcessGroup) -> Result<(Vec<String>, bool), TrainError> {
-        while let Some(result) = self.writer.wait() {
-            self.note(Some(result));
-        }
+        self.catch_up();
         self.check()?;
         self.writer.meet(group)?;
         let mut saved = [i64::from(self.is_last_written())];
@@ -141,7 +150,7 @@ impl Checkpoints {
     }
 
     fn is_last_written(&self) -> bool {
-        let Some((last, _)) = self.last else {
+        let Some((last, _)) = self.last.filter(|_| !self.left_out) else {
             return false;
         };
         // What failed after the checkpoint had its name, such as the removal of old ones, has not
@@ -195,9 +204,75 @@ impl Checkpoints {
 
 #[cfg(test)]
 mod tests {
+    use burn::optim::SgdConfig;
+    use burn::tensor::Device;
     use burn_dist::GroupOptions;
+    use burn_dist::checkpoint::list;
+    use burn_dist::parallel::{Parallel, Strategy};
+    use models::CscCnnConfig;
 
     use super::*;
+    use crate::progress::Task;
+
+    /// The state after some steps.
+    fn meta(steps: u64) -> Meta {
+        let progress = Progress {
+            steps,
+            ..Progress::start()
+        };
+        let task = Task {
+            data: String::new(),
+            train_samples: 1,
+            test_samples: 1,
+            classes: 1,
+            class_names: None,
+            normalization: None,
+            global_batch: 1,
+            seed: 0,
+        };
+        Meta { progress, task }
+    }
+
+    /// One that would be late is left out, but at the end there is time.
+    #[test]
+    fn the_last_state_is_saved_even_if_the_one_before_takes_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = ProcessGroup::in_process(2, &GroupOptions::default()).unwrap();
+        std::thread::scope(|scope| {
+            for group in groups {
+                let folder = folder.path();
+                scope.spawn(move || {
+                    let model = CscCnnConfig::new()
+                        .init(&Device::flex().autodiff())
+                        .unwrap();
+                    let training =
+                        Parallel::new(model, SgdConfig::new(), Strategy::Ddp, &group).unwrap();
+                    let (config, limit) = (CheckpointConfig::default(), Duration::from_secs(2));
+                    let started = Checkpoints::start(&config, folder, None, limit, &group);
+                    let mut checkpoints = started.unwrap();
+                    let save = |checkpoints: &mut Checkpoints, steps| {
+                        checkpoints.save(training.state(), &meta(steps)).unwrap();
+                        checkpoints.lacks(&meta(steps).progress)
+                    };
+                    // The other rank has no share of the first, for which rank 0 waits.
+                    if group.rank() == 0 {
+                        assert!(!save(&mut checkpoints, 1));
+                        assert!(save(&mut checkpoints, 2), "it is not left out");
+                        checkpoints.catch_up();
+                    }
+                    assert!(!save(&mut checkpoints, 2));
+                    let (_, saved) = checkpoints.finish(&group).unwrap();
+                    assert!(saved);
+                });
+            }
+        });
+        let steps: Vec<u64> = list(folder.path())
+            .unwrap()
+            .iter()
+            .map(|f| f.step)
+            .collect();
+        assert_eq!(steps, [2]);
+    }
 
     /// As one is whose disk is slow, for longer than collectives wait for a rank.
     #[test]

@@ -2,12 +2,12 @@
 //! elsewhere, and a line for every epoch. Rank 0 speaks; the others have a silent console.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::dashboard::Dashboard;
+use crate::dashboard::{self, Dashboard};
 use crate::{memory, run_log};
 
 /// Time between two plain progress lines.
@@ -81,6 +81,7 @@ impl Console {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_prefix(format!("epoch {epoch}/{epochs}"));
+        *shown() = Some(bar.clone());
         self.bar = Some(bar);
     }
 
@@ -136,8 +137,31 @@ impl Console {
     /// Takes the progress bar away.
     pub fn end_epoch(&mut self) {
         if let Some(bar) = self.bar.take() {
+            *shown() = None;
             bar.finish_and_clear();
         }
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        self.end_epoch();
+    }
+}
+
+/// The progress bar that is shown.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+fn shown() -> MutexGuard<'static, Option<ProgressBar>> {
+    BAR.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes something while there is no progress bar in the way, which would be drawn over it.
+fn beside_bar(write: impl FnOnce()) {
+    let bar = shown().clone();
+    match bar {
+        Some(bar) => bar.suspend(write),
+        None => write(),
     }
 }
 
@@ -147,9 +171,11 @@ static UNSAID: OnceLock<String> = OnceLock::new();
 /// Writes a line to standard output. Nobody reading it any more is no reason to stop; for whom it matters that it was
 /// written, [`unsaid`] tells.
 pub fn say(text: &str) {
-    if let Err(error) = writeln!(io::stdout(), "{text}") {
-        not_said(&error);
-    }
+    beside_bar(|| {
+        if let Err(error) = writeln!(io::stdout(), "{text}") {
+            not_said(&error);
+        }
+    });
 }
 
 /// Takes note that something could not be written to standard output.
@@ -165,10 +191,16 @@ pub fn unsaid() -> Option<&'static str> {
     UNSAID.get().map(String::as_str)
 }
 
-/// Writes a line to standard error, with no more concern for readers than [`say`], and to the log of the run.
+/// Writes a line to standard error, with no more concern for readers than [`say`], and to the log of the run. Where the
+/// terminal shows a full screen, that gets it.
 pub fn complain(text: &str) {
     run_log::write(text);
-    let _ = writeln!(std::io::stderr(), "{text}");
+    if dashboard::takes(text) {
+        return;
+    }
+    beside_bar(|| {
+        let _ = writeln!(io::stderr(), "{text}");
+    });
 }
 
 /// A duration as people read it: `0.8 s`, `12.3 s`, `3 min 05 s`, `2 h 03 min`.

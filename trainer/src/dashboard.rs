@@ -3,8 +3,9 @@
 //! It only draws. Nothing is read from the keyboard, so Ctrl-C ends the run as ever.
 
 use std::collections::VecDeque;
-use std::io::{self, IsTerminal, Stderr};
+use std::io::{self, IsTerminal, Stderr, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ratatui::backend::CrosstermBackend;
@@ -30,11 +31,30 @@ const MESSAGES: usize = 1000;
 /// Whether the terminal shows the other screen.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
+/// What was to be told on standard error, which shows the screen, and is not on it yet.
+static UNSEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn unseen() -> MutexGuard<'static, Vec<String>> {
+    UNSEEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes a message for the screen, if there is one.
+pub fn takes(text: &str) -> bool {
+    let is_active = ACTIVE.load(Ordering::SeqCst);
+    if is_active {
+        unseen().push(text.to_owned());
+    }
+    is_active
+}
+
 /// Gives the terminal back as it was; whoever ends the process calls it.
 pub fn restore() {
     if ACTIVE.swap(false, Ordering::SeqCst) {
         // Nobody can be told if this fails.
         let _ = execute!(io::stderr(), LeaveAlternateScreen, Show);
+        for text in std::mem::take(&mut *unseen()) {
+            let _ = writeln!(io::stderr(), "{text}");
+        }
     }
 }
 
@@ -98,6 +118,14 @@ struct View {
 }
 
 impl View {
+    /// Takes a message.
+    fn add(&mut self, text: String) {
+        if self.messages.len() == MESSAGES {
+            self.messages.pop_front();
+        }
+        self.messages.push_back(text);
+    }
+
     fn new() -> Self {
         Self {
             epoch: 0,
@@ -245,11 +273,7 @@ impl Dashboard {
 
     /// Takes a message.
     pub fn line(&mut self, text: &str) {
-        let messages = &mut self.view.messages;
-        if messages.len() == MESSAGES {
-            messages.pop_front();
-        }
-        messages.push_back(text.to_owned());
+        self.view.add(text.to_owned());
         self.draw(true);
     }
 
@@ -289,6 +313,9 @@ impl Dashboard {
             return;
         }
         self.drawn = Instant::now();
+        std::mem::take(&mut *unseen())
+            .into_iter()
+            .for_each(|text| self.view.add(text));
         let view = &self.view;
         // A terminal that is gone is no reason to end the run.
         let _ = self.terminal.draw(|frame| view.draw(frame));

@@ -213,6 +213,17 @@ impl Tally {
     }
 }
 
+/// Takes away what a run folder has of an evaluation after this step, to which the run has gone back.
+pub(crate) fn forget_after(run_dir: &Path, step: u64) {
+    let path = run_dir.join(FILE);
+    let bytes = std::fs::read(&path).unwrap_or_default();
+    let details = serde_json::from_slice::<Details>(&bytes);
+    if details.is_ok_and(|details| details.step > step) {
+        // Only for people to look at, and soon written anew.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 impl Details {
     /// Writes them into the run folder, whole or not at all.
     ///
@@ -383,5 +394,19 @@ mod tests {
     #[test]
     fn very_many_classes_have_no_matrix() {
         assert!(Tally::new(MATRIX_CLASSES + 1).confusion.is_empty());
+    }
+
+    #[test]
+    fn an_evaluation_after_the_step_that_a_run_goes_back_to_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let details = Details {
+            step: 60,
+            ..Details::default()
+        };
+        details.write(folder.path()).unwrap();
+        forget_after(folder.path(), 60);
+        assert!(folder.path().join(FILE).exists());
+        forget_after(folder.path(), 59);
+        assert!(!folder.path().join(FILE).exists());
     }
 }

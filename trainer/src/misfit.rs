@@ -7,7 +7,7 @@ use burn_dist::parallel::ParallelError;
 use datasets::{DatasetError, SamplerError};
 use models::ModelError;
 
-use crate::config::Loaded;
+use crate::config::{Loaded, OptimizerConfig};
 use crate::error::TrainError;
 
 /// `error` with the place of the key that is to blame, or as it is where the configuration is not.
@@ -31,8 +31,14 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
         TrainError::GroupTaken { .. } => {
             TrainError::Misfit(loaded.blame(&["optimizer.groups"], &error))
         }
-        TrainError::Parallel(parallel @ ParallelError::EmptyGroup { .. }) => {
-            TrainError::Misfit(loaded.blame(&["optimizer.groups"], parallel))
+        TrainError::Parallel(parallel @ ParallelError::EmptyGroup { group, .. }) => {
+            let key = match &loaded.config.optimizer {
+                OptimizerConfig::Muon(muon) if muon.adamw_match.contains(group) => {
+                    "optimizer.adamw_match"
+                }
+                _ => "optimizer.groups",
+            };
+            TrainError::Misfit(loaded.blame(&[key], parallel))
         }
         _ => error,
     }

@@ -96,6 +96,10 @@ pub struct Progress {
     pub evaluated: bool,
     /// Sum of the losses of the epoch's steps.
     pub epoch_loss: f64,
+    /// How many losses that are: those that are no number, of steps that were skipped, are none of them. Not known of
+    /// earlier versions' checkpoints.
+    #[serde(default)]
+    pub epoch_losses: Option<u64>,
     /// Length of `metrics.jsonl` in bytes.
     pub metrics_bytes: u64,
     /// Seconds spent in training steps.
@@ -124,6 +128,7 @@ impl Progress {
             steps_of_epoch: 0,
             evaluated: true,
             epoch_loss: 0.0,
+            epoch_losses: Some(0),
             metrics_bytes: 0,
             train_seconds: 0.0,
             evaluation: None,

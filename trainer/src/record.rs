@@ -128,7 +128,7 @@ pub struct Recorder {
     pending: Option<Pending>,
     window: Window,
     epoch_loss: f64,
-    epoch_steps: u64,
+    epoch_losses: u64,
     /// Sum over this process's steps of the epoch.
     epoch_times: StepTimes,
     /// What any rank wished at the last step that is known.
@@ -156,18 +156,17 @@ impl Recorder {
             pending: None,
             window: Window::starting(Instant::now()),
             epoch_loss: 0.0,
-            epoch_steps: 0,
+            epoch_losses: 0,
             epoch_times: StepTimes::default(),
             wishes: Wishes::default(),
         }
     }
 
-    /// Starts the clock and the mean of an epoch, of which `steps` steps with this sum of losses
-    /// were done before.
-    pub fn start_epoch(&mut self, steps: u64, loss: f64) {
+    /// Starts the clock and the mean of an epoch, of which so many losses with this sum are known from before.
+    pub fn start_epoch(&mut self, losses: u64, loss: f64) {
         self.window = Window::starting(Instant::now());
         self.epoch_loss = loss;
-        self.epoch_steps = steps;
+        self.epoch_losses = losses;
         self.epoch_times = StepTimes::default();
     }
 
@@ -253,7 +252,7 @@ impl Recorder {
             });
         }
         self.epoch_loss += loss;
-        self.epoch_steps += 1;
+        self.epoch_losses += 1;
         let line = self.line(&step, loss, ended);
         if step.number.is_multiple_of(self.every) {
             self.window = Window::starting(ended);
@@ -294,9 +293,14 @@ impl Recorder {
         self.epoch_loss
     }
 
+    /// How many those are.
+    pub fn epoch_losses(&self) -> u64 {
+        self.epoch_losses
+    }
+
     /// Mean loss of the epoch's steps that are known.
     pub fn mean_loss(&self) -> f64 {
-        self.epoch_loss / self.epoch_steps.max(1) as f64
+        self.epoch_loss / self.epoch_losses.max(1) as f64
     }
 
     /// Where this rank spent the steps that this process did in the epoch.

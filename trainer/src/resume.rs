@@ -1,6 +1,6 @@
 //! Where a run continues: which folder, which checkpoint, and whether that belongs to this run.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use burn_dist::ProcessGroup;
@@ -31,8 +31,10 @@ pub enum Resume {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Start {
     /// The folder of the run, if it is not to be a new one.
+    #[serde(with = "bytes_of_path")]
     pub run_dir: Option<PathBuf>,
     /// The checkpoint.
+    #[serde(with = "bytes_of_path")]
     pub checkpoint: Option<PathBuf>,
     /// Whether the checkpoint is of another run, whose numbers stay where they are.
     pub of_another_run: bool,
@@ -41,6 +43,25 @@ pub struct Start {
     /// Keeps others out of the folder, if it was there already; on rank 0.
     #[serde(skip)]
     pub(crate) lock: Option<Arc<RunLock>>,
+}
+
+/// Paths need not be text.
+mod bytes_of_path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+        let bytes = path.as_ref().map(|path| path.as_os_str().as_bytes());
+        bytes.serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+        let bytes = Option::<Vec<u8>>::deserialize(from)?;
+        Ok(bytes.map(|bytes| OsString::from_vec(bytes).into()))
+    }
 }
 
 /// What rank 0 tells the others when it found nothing to go on with.
@@ -214,7 +235,7 @@ fn at(path: &Path, run_dir: Option<&Path>, lock: Lock<'_>) -> Result<Start, Trai
     if let Some(folder) = run_dir {
         run_dir::check_unused(folder)?;
     }
-    let path = std::path::absolute(path).unwrap_or(path.to_owned());
+    let path = absolute(path);
     // That of another run is only read.
     let home = match path.join(FOLDER).is_dir() {
         true => Some(path.clone()),
@@ -251,6 +272,16 @@ fn at(path: &Path, run_dir: Option<&Path>, lock: Lock<'_>) -> Result<Start, Trai
     start.of_another_run = run_dir.is_some() || start.run_dir.is_none();
     start.lock = own;
     Ok(start)
+}
+
+/// The whole path. What `..` leads to only the system knows, where there are links; other links keep their names, by
+/// which a checkpoint is known to lie in a run folder.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    let climbs = path.components().any(|part| part == Component::ParentDir);
+    let resolved = climbs.then(|| path.canonicalize().ok()).flatten();
+    resolved
+        .or_else(|| std::path::absolute(path).ok())
+        .unwrap_or_else(|| path.to_owned())
 }
 
 /// The folder of the run that a checkpoint belongs to, going by where it lies:
@@ -294,5 +325,22 @@ mod tests {
         // Its checkpoint is an empty folder.
         let error = find(&[&new, &old]).unwrap_err();
         assert!(error.to_string().contains("no good checkpoint"), "{error}");
+    }
+
+    #[test]
+    fn a_path_that_climbs_leads_to_where_the_system_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        for name in ["run/checkpoints/a", "run/checkpoints/b", "elsewhere/deep"] {
+            std::fs::create_dir_all(real.join(name)).unwrap();
+        }
+        let of = |path: &str| absolute(&real.join(path));
+        let expected = real.join("run/checkpoints/b");
+        assert_eq!(of("run/checkpoints/a/../b"), expected);
+        // A link keeps its name, and leads elsewhere from there.
+        std::os::unix::fs::symlink(real.join("elsewhere/deep"), real.join("run/link")).unwrap();
+        assert_eq!(of("run/link"), real.join("run/link"));
+        assert_eq!(of("run/link/.."), real.join("elsewhere"));
+        assert_eq!(of("none/../x"), real.join("none/../x"));
     }
 }

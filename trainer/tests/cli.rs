@@ -242,6 +242,23 @@ fn what_does_not_fit_the_data_or_the_model_is_told_with_its_place() {
 }
 
 #[test]
+fn a_pattern_that_matches_nothing_is_told_with_its_key() {
+    let groups = "[[optimizer.groups]]\nmatch = \"fc2.*\"\n";
+    for (pattern, place) in [("haed.*", "line 6, column 15"), ("fc2.*", "")] {
+        let config = format!(
+            "[model]\nname = \"cnn\"\n[optimizer]\nname = \"muon\"\nlr = 0.02\nadamw_match = [\"{pattern}\"]\n{groups}"
+        );
+        let finished = Trial::new(&["check", "--config", "my.toml"])
+            .file("my.toml", config)
+            .run();
+        match place {
+            "" => finished.assert_code(0),
+            place => finished.assert_code(2).assert_stderr(&[place]),
+        };
+    }
+}
+
+#[test]
 fn missing_data_is_a_wrong_configuration_and_broken_data_a_failure() {
     let mnist = |nproc: &str| {
         Trial::new(&[

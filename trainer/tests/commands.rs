@@ -84,6 +84,26 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
 }
 
 #[test]
+fn paths_need_not_be_text() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join(OsStr::from_bytes(b"run-\xff"));
+    let settings = TINY.iter().chain(&["checkpoint.every_epochs=1"]);
+    let sets: Vec<&str> = settings.flat_map(|setting| ["--set", setting]).collect();
+    for nproc in ["1", "2"] {
+        let args = [&["--nproc", nproc, "--resume", "auto"], &sets[..]].concat();
+        let train = Trial::new(&args).arg("--run-dir").arg(&run).run();
+        train.assert_code(0);
+    }
+    let evaluated = Trial::new(&["eval", "--json", "found.json"])
+        .arg(&run)
+        .run();
+    evaluated.assert_code(0);
+    assert_eq!(json(&evaluated.path("found.json"))["step"], 20);
+}
+
+#[test]
 fn what_is_no_trained_model_is_named() {
     let nothing = |args: &[&str], code: i32, words: &[&str]| {
         Trial::new(args)
@@ -459,4 +479,17 @@ fn shells_complete_the_commands() {
         }
     }
     Trial::new(&["completions", "dos"]).run().assert_code(2);
+}
+
+/// A run that learns a few batches by heart sees them as they are.
+#[test]
+fn the_preview_is_of_what_the_run_will_see() {
+    let picture = |settings: &[&str]| {
+        let all = settings.iter().chain(&["train.overfit_batches=1"]);
+        let sets: Vec<&str> = all.flat_map(|setting| ["--set", setting]).collect();
+        let drawn = Trial::new(&[&["preview", "--out", "picture.png"], &sets[..]].concat()).run();
+        drawn.assert_code(0);
+        std::fs::read(drawn.path("picture.png")).unwrap()
+    };
+    assert_eq!(picture(&[]), picture(&["data.augment=cutout:8"]));
 }

@@ -63,6 +63,7 @@ fn a_polite_signal_ends_the_run_with_a_checkpoint() {
         ),
         (Signal::USR1, to_rank, &[]),
         (Signal::XCPU, to_rank, &[]),
+        (Signal::XCPU, to_launcher, &[]),
         (Signal::TERM, to_rank, &[]),
     ] {
         let running = endless(settings);

@@ -158,3 +158,58 @@ fn mnist_is_learned_in_low_precision() {
         );
     }
 }
+
+/// Too high a rate: from some step on no loss is a number at any scale.
+const BLOWS_UP: [&str; 4] = [
+    "train.precision=f16",
+    "optimizer.name=adam",
+    "optimizer.lr=30.0",
+    "checkpoint.every_steps=10",
+];
+
+fn in_folder(folder: &Path, more: &[&str]) -> Finished {
+    let dir = folder.join("run");
+    let mut args = vec!["--run-dir", dir.to_str().unwrap(), "--resume", "auto"];
+    for setting in common::TINY.iter().chain(&BLOWS_UP).chain(more) {
+        args.extend(["--set", setting]);
+    }
+    Trial::new(&args).run()
+}
+
+#[test]
+fn a_run_whose_loss_has_no_scale_any_more_goes_on_from_before_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let failed = in_folder(folder.path(), &["train.epochs=5"]);
+    failed
+        .assert_code(1)
+        .assert_stderr(&["set aside the state from which training diverged"]);
+    // At most as often as there are checkpoints.
+    let slower = ["train.epochs=5", "optimizer.lr=0.001"];
+    let mut again = (0..4).map(|_| in_folder(folder.path(), &slower));
+    let last = again.find(|finished| finished.code != Some(1));
+    last.expect("it fails for ever").assert_code(0);
+}
+
+#[test]
+fn the_mean_loss_of_an_epoch_is_the_same_when_it_is_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let mean = |finished: &Finished| {
+        let (_, rest) = finished.stdout.split_once("train loss ").unwrap();
+        rest.split(',').next().unwrap().to_owned()
+    };
+    let whole = in_folder(folder.path(), &["train.epochs=1"]);
+    whole.assert_code(0);
+    let skipped = whole.metrics_in(&folder.path().join("run"), "train");
+    assert!(skipped.len() < 20, "no loss was left out");
+    let checkpoint = folder.path().join("run/checkpoints/step-0000000010");
+    let other = folder.path().join("other");
+    let mut args = vec!["--run-dir", other.to_str().unwrap()];
+    args.extend(["--resume", checkpoint.to_str().unwrap()]);
+    let settings = common::TINY.iter().chain(&BLOWS_UP);
+    for setting in settings.chain(&["train.epochs=1"]) {
+        args.extend(["--set", setting]);
+    }
+    let continued = Trial::new(&args).run();
+    continued.assert_code(0);
+    assert_eq!(mean(&continued), mean(&whole));
+}

@@ -439,6 +439,15 @@ fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
 }
 
 #[test]
+fn a_run_that_is_to_have_fewer_epochs_than_it_has_begun_trains_no_further() {
+    let run = Run::new(&["train.max_steps=25"]);
+    let before = checksum(&run.finish(1, &[]));
+    let sets = ["--set", "train.epochs=1", "--set", "train.max_steps=1000"];
+    let finished = run.finish(1, &[&["--resume", "auto"], &sets[..]].concat());
+    assert_eq!(checksum(&finished), before);
+}
+
+#[test]
 fn checkpoints_whose_numbers_are_gone_are_not_mixed_with_those_of_a_new_run() {
     let run = Run::new(&["train.epochs=1"]);
     run.finish(1, &[]);

@@ -64,6 +64,9 @@ pub struct GpuArgs {
     /// The script that trains with PyTorch.
     #[arg(long, default_value = "bench/torch/train.py")]
     torch_script: PathBuf,
+    /// Compares with PyTorch compiled (`torch.compile`), too, and not as it is used by default alone.
+    #[arg(long)]
+    torch_compile: bool,
     /// File for the results instead of a new one in results/.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -212,6 +215,9 @@ fn report<'a>(args: &GpuArgs, rows: &'a [Row]) -> Report<&'a [Row]> {
              device",
             args.batch, args.steps, args.warm_up
         ),
+        "PyTorch in eager mode, channels last, cudnn.benchmark, TensorFloat-32 in f32, autocast in half precision; rows \
+         that say so with torch.compile"
+            .to_owned(),
         "as many images, here and in PyTorch, as the steps take, so that no epoch ends within them, but \
          at most 4 GiB; the ratio of memory is without them"
             .to_owned(),

@@ -88,9 +88,24 @@ impl Check<'_> {
             let found = self.train(recipe, precision);
             self.tell(Part::Speed, format!("{recipe} {precision}"), found)?;
             if let Some(python) = &python {
-                let found = self.train_torch(python, recipe, precision);
-                self.tell(Part::Torch, format!("{recipe} {precision}"), found)?;
+                self.compare_torch(python, (recipe, precision))?;
             }
+        }
+        Ok(())
+    }
+
+    /// A cell with PyTorch, as it is and, if that is wanted, compiled.
+    fn compare_torch(
+        &mut self,
+        python: &Path,
+        cell: (Recipe, Precision),
+    ) -> Result<(), BenchError> {
+        let (recipe, precision) = cell;
+        let found = self.train_torch(python, cell, false);
+        self.tell(Part::Torch, format!("{recipe} {precision}"), found)?;
+        if self.args.torch_compile {
+            let found = self.train_torch(python, cell, true);
+            self.tell(Part::Torch, format!("{recipe} {precision} compiled"), found)?;
         }
         Ok(())
     }
@@ -161,9 +176,8 @@ impl Check<'_> {
                 return self.tell(Part::Torch, "PyTorch", Ok(found));
             }
         };
-        for (recipe, precision) in self.cells() {
-            let found = self.train_torch(&python, recipe, precision);
-            self.tell(Part::Torch, format!("{recipe} {precision}"), found)?;
+        for cell in self.cells() {
+            self.compare_torch(&python, cell)?;
         }
         Ok(())
     }
@@ -198,8 +212,8 @@ impl Check<'_> {
     fn train_torch(
         &self,
         python: &Path,
-        recipe: Recipe,
-        precision: Precision,
+        (recipe, precision): (Recipe, Precision),
+        compiled: bool,
     ) -> Result<Found, String> {
         let mut command = Command::new(python);
         command
@@ -212,10 +226,13 @@ impl Check<'_> {
             .args(["--warm-up", &self.args.warm_up.to_string()])
             .args(["--images", &self.images(recipe).to_string()])
             // As cubecl computes f32 products on tensor cores.
-            .arg("--tf32");
-        let text = self
-            .child
-            .finish(&format!("torch {recipe} {precision}"), command)?;
+            .arg("--tf32")
+            .args(compiled.then_some("--compile"));
+        let name = match compiled {
+            true => format!("torch {recipe} {precision} compiled"),
+            false => format!("torch {recipe} {precision}"),
+        };
+        let text = self.child.finish(&name, command)?;
         let line = text.lines().rfind(|line| line.starts_with('{'));
         let values: Value = serde_json::from_str(line.unwrap_or_default())
             .map_err(|error| format!("{error} in {text:?}"))?;

@@ -45,6 +45,19 @@ impl Inside {
     /// # Errors
     /// [`NcclError::PeerFailed`] and [`NcclError::NotConnected`].
     pub fn check(&self, group: &ProcessGroup) -> Result<(), NcclError> {
+        let known = self.is_given_up();
+        self.look(group).inspect_err(|error| {
+            if !known {
+                group.abort(&error.to_string());
+            }
+        })
+    }
+
+    /// The same, told to nobody: at the end, where ranks may come as late as they like.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn look(&self, group: &ProcessGroup) -> Result<(), NcclError> {
         let mut inside = self.lock();
         let Some(call) = &mut *inside else {
             return Ok(());
@@ -52,13 +65,13 @@ impl Inside {
         if let Some(error) = &call.given_up {
             return Err(error.clone());
         }
-        let Some(error) = call.failure(group.fault()) else {
-            return Ok(());
-        };
-        call.given_up = Some(error.clone());
-        drop(inside);
-        group.abort(&error.to_string());
-        Err(error)
+        match call.failure(group.fault()) {
+            None => Ok(()),
+            Some(error) => {
+                call.given_up = Some(error.clone());
+                Err(error)
+            }
+        }
     }
 
     /// Whether the thread is in a call that was given up.

@@ -154,8 +154,14 @@ impl<N: Nccl> Drop for Communicator<N> {
     fn drop(&mut self) {
         let (done, closed) = sync_channel(1);
         self.lane.have_done(Task::Close(self.number, done));
-        // What does not come back cannot be waited for.
-        let _ = answer_of(&closed, &self.lane.inside, &self.group);
+        loop {
+            let closed = closed.recv_timeout(LOOK);
+            // What does not come back cannot be waited for.
+            let is_lost = self.lane.inside.look(&self.group).is_err();
+            if is_lost || closed != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
     }
 }
 

@@ -41,6 +41,10 @@ pub(super) struct Wire {
     put: Mutex<HashMap<u64, Vec<Option<Shared>>>>,
     pub aborted: AtomicUsize,
     pub closed: AtomicUsize,
+    /// Ends of the communicators that were connected first, second, and so on: NCCL waits for all ranks of a host.
+    ended: Mutex<HashMap<usize, usize>>,
+    /// How often each rank has connected.
+    connected: Mutex<HashMap<usize, usize>>,
     /// Aborts that came when the memory that the "device" may still write was gone.
     pub too_late: AtomicUsize,
     /// Lets go of threads that wait inside of "NCCL", so that the test leaves none behind.
@@ -53,6 +57,19 @@ impl Wire {
             size,
             ..Self::default()
         })
+    }
+
+    fn end(&self, connected: &Connected) {
+        let ended = |more: usize| {
+            let mut ended = self.ended.lock().unwrap();
+            let count = ended.entry(connected.ordinal).or_default();
+            *count += more;
+            *count
+        };
+        ended(1);
+        while ended(0) < self.size && !self.is_cut.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn wait_for_nobody(&self) {
@@ -90,6 +107,7 @@ impl Memory {
 
 pub(super) struct Connected {
     rank: usize,
+    ordinal: usize,
     running: Option<u64>,
     last: Weak<Mutex<Vec<f32>>>,
     hangs: bool,
@@ -124,8 +142,12 @@ impl Nccl for Fake {
             self.wire.wait_for_nobody();
         }
         self.wire.met.fetch_add(1, Ordering::SeqCst);
+        let mut connected = self.wire.connected.lock().unwrap();
+        let count = connected.entry(rank).or_default();
+        *count += 1;
         Ok(Connected {
             rank,
+            ordinal: *count,
             running: None,
             last: Weak::new(),
             hangs: false,
@@ -197,14 +219,17 @@ impl Nccl for Fake {
     }
 
     fn abort(&self, connected: Connected) {
-        if connected.running.is_some() && connected.last.upgrade().is_none() {
-            self.wire.too_late.fetch_add(1, Ordering::SeqCst);
-        }
         self.wire.aborted.fetch_add(1, Ordering::SeqCst);
+        self.wire.end(&connected);
+        let is_gone = connected.running.is_some() && connected.last.upgrade().is_none();
+        self.wire
+            .too_late
+            .fetch_add(usize::from(is_gone), Ordering::SeqCst);
     }
 
-    fn close(&self, _connected: Connected) {
+    fn close(&self, connected: Connected) {
         self.wire.closed.fetch_add(1, Ordering::SeqCst);
+        self.wire.end(&connected);
     }
 }
 

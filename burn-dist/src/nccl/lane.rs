@@ -140,13 +140,17 @@ fn serve<N: Nccl>(nccl: &N, inside: &Inside, tasks: &Receiver<Task<N>>) {
                     Ok(connected) => (Some(connected), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
+                // Who has given this up knows nothing that could be closed.
+                if report.send(outcome).is_err() {
+                    connected.into_iter().for_each(|late| nccl.abort(late));
+                    continue;
+                }
                 let member = Member {
                     group,
                     connected,
                     first_error: None,
                 };
                 members.push((number, member));
-                let _ = report.send(outcome);
             }
             Task::Run(number, job) => {
                 // Without one the answer's end goes with the job and says so.
@@ -156,9 +160,8 @@ fn serve<N: Nccl>(nccl: &N, inside: &Inside, tasks: &Receiver<Task<N>>) {
             }
             Task::Close(number, _done) => {
                 let place = members.iter().position(|(own, _)| *own == number);
-                let member = place.map(|place| members.swap_remove(place).1);
-                if let Some(connected) = member.and_then(|member| member.connected) {
-                    nccl.close(connected);
+                if let Some(place) = place {
+                    end(nccl, inside, members.swap_remove(place).1);
                 }
             }
         }
@@ -187,15 +190,33 @@ fn run<N: Nccl>(nccl: &N, inside: &Inside, member: &mut Member<N>, job: Job<N>) 
         called,
         &mut memory,
     );
-    if let Err(error) = &done {
-        // Until then the device may write to the memory, which whoever gets it next must not see.
-        if let Some(connected) = member.connected.take() {
-            nccl.abort(connected);
-        }
-        member.first_error = Some(error.to_string());
-        group.abort(&error.to_string());
+    let Err(error) = done else {
+        let _ = answer.send(Ok(memory));
+        return;
+    };
+    member.first_error = Some(error.to_string());
+    // NCCL may wait for the ranks of this host to abort, too: they have to know before.
+    group.abort(&error.to_string());
+    let _ = answer.send(Err(error));
+    if let Some(connected) = member.connected.take() {
+        inside.during(group.patience().limit(), || nccl.abort(connected));
     }
-    let _ = answer.send(done.map(|()| memory));
+    // Until here the device may have written to it, which whoever gets it next must not see.
+    drop(memory);
+}
+
+/// Takes leave of the ranks of a communicator. NCCL waits for those of this host, which come if none has failed.
+fn end<N: Nccl>(nccl: &N, inside: &Inside, member: Member<N>) {
+    let Member {
+        group, connected, ..
+    } = member;
+    let Some(connected) = connected else {
+        return;
+    };
+    inside.during(group.patience().limit(), || match group.fault() {
+        None => nccl.close(connected),
+        Some(_) => nccl.abort(connected),
+    });
 }
 
 /// Whether all ranks call the same; `ranks` has their numbers in the world, `rank` is this one's in the group.

@@ -1,7 +1,7 @@
 //! The communicator against a NCCL of threads and host memory.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::communicator::{Call, Communicator, Started};
@@ -397,6 +397,30 @@ fn a_wait_inside_of_nccl_ends_at_the_time_out() {
     let known = |m: &String| m.contains("connect the ranks within") || m.contains("within 0 s");
     assert!(messages.iter().any(known), "{messages:?}");
     assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+/// NCCL waits for the ranks of a host when a communicator ends, and one of them may never come.
+#[test]
+fn a_rank_that_does_not_come_to_the_end_is_not_waited_for() {
+    let (left, has_left) = std::sync::mpsc::channel();
+    let (left, has_left) = (Mutex::new(left), Mutex::new(has_left));
+    let (results, wire) = ranks(&[Failure::None; 2], |group, nccl| {
+        sum(&nccl, vec![1.0])?;
+        if group.rank() == 1 {
+            group.abort("stuck");
+            let wait = Duration::from_secs(20);
+            let left = has_left.lock().unwrap().recv_timeout(wait);
+            assert!(left.is_ok(), "rank 0 waits at its end");
+            return Ok(());
+        }
+        let error = sum(&nccl, vec![1.0]).unwrap_err().to_string();
+        assert!(error.contains("stuck"), "{error}");
+        drop(nccl);
+        left.lock().unwrap().send(()).unwrap();
+        Ok(())
+    });
+    wire.is_cut.store(true, Ordering::SeqCst);
+    results.into_iter().for_each(|result| result.unwrap());
 }
 
 #[test]

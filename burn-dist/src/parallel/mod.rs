@@ -388,13 +388,13 @@ impl<M: Module> Parallel<M> {
     ///
     /// What does not fit this model or optimizer; it is then of no use any more. A call in the middle of a step.
     pub fn restore(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
+        // Gradients of the parameters that there were would be taken for those of the ones that come.
+        self.check_between_steps("a state is restored")?;
         let outcome = self.restore_own(source);
         tell_others(&self.group, outcome)
     }
 
     fn restore_own(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
-        // Gradients of the parameters that there were would be taken for those of the ones that come.
-        self.check_between_steps("a state is restored")?;
         let Some(model) = self.model.take() else {
             return Ok(());
         };

@@ -24,7 +24,7 @@ use burn_dist::parallel::{
 use burn_dist::{GroupOptions, ProcessGroup};
 use serde_json::json;
 
-use crate::models::Fill;
+use crate::models::{Fill, sums_vary};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -792,7 +792,9 @@ fn sets_of_shards_continue_and_are_continued() {
         shard_within: NonZeroUsize::new(ranks).map_or(ShardWithin::All, ShardWithin::Ranks),
         ..ParallelOptions::default()
     };
-    for optimizer in [adamw, momentum, lamb] {
+    let optimizers: [(fn() -> ParameterOptimizer, bool); 3] =
+        [(adamw, false), (momentum, false), (lamb, true)];
+    for (optimizer, adds_up) in optimizers {
         let folder = tempfile::tempdir().unwrap();
         Net::save_first(folder.path(), optimizer);
         let whole = leg(folder.path(), Some(0), 7, 1, (Strategy::Ddp, optimizer));
@@ -807,8 +809,10 @@ fn sets_of_shards_continue_and_are_continued() {
             (4, sharded(Strategy::Zero3, 0)),
         ];
         for (from, (size, options)) in (0..).zip(legs) {
+            // Whole parameters have one owner in all, where sums vary.
+            let one_set = adds_up && sums_vary();
             let set = match options.shard_within {
-                ShardWithin::Ranks(ranks) => ranks.get(),
+                ShardWithin::Ranks(ranks) if !one_set => ranks.get(),
                 _ => size,
             };
             let training = (options, optimizer);

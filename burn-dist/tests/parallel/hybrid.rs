@@ -11,7 +11,7 @@ use burn_dist::parallel::{
 use burn_dist::{ProcessGroup, TransportKind};
 
 use crate::STEPS;
-use crate::models::{Net, Values, assert_close, batch, on_ranks, scalar, values};
+use crate::models::{Net, Values, assert_close, batch, on_ranks, scalar, sums_vary, values};
 
 const STAGES: [Strategy; 3] = [Strategy::Zero1, Strategy::Zero2, Strategy::Zero3];
 
@@ -275,8 +275,10 @@ fn a_rank_that_gives_up_ends_the_step_in_all_sets() {
 /// Where sums come in any order, two owners of a parameter, one in each set, would make different things of it.
 #[test]
 fn whole_parameters_have_one_owner_where_sums_vary() {
-    let varies = format!("{:?}", crate::device()).contains("Cuda");
-    let expected = if varies { ShardWithin::All } else { within(2) };
+    let expected = match sums_vary() {
+        true => ShardWithin::All,
+        false => within(2),
+    };
     on_ranks(4, TransportKind::Auto, move |group| {
         let options = options(Strategy::Zero1, within(2));
         let lamb = LambConfig::new();

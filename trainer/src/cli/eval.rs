@@ -64,7 +64,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
         ));
         if let Some(path) = &args.json {
             let json = serde_json::json!({
-                "checkpoint": trained.checkpoint,
+                "checkpoint": trained.checkpoint.display().to_string(),
                 "step": trained.step,
                 "evaluation": evaluation,
                 "details": details,

@@ -170,23 +170,20 @@ pub struct Loaded {
     spans: BTreeMap<String, Range<usize>>,
 }
 
+/// The name of a file without its extension.
+fn stem(path: &Path) -> String {
+    let stem = path.file_stem();
+    stem.map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
 impl Loaded {
     /// Reads the file `name`, or the embedded configuration of that name where there is no such
     /// file, and applies each `section.key=value` of `sets`.
     pub fn load(name: &str, sets: &[String]) -> Result<Self, ConfigError> {
         let path = Path::new(name);
-        let stem = path
-            .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let embedded = Embedded::find(name);
-        match (read_capped(path), embedded) {
-            (Ok(bytes), _) => {
-                let text = String::from_utf8(bytes).map_err(|_| {
-                    ConfigError::new(format!("{name} is not a text file (not UTF-8)"), None)
-                })?;
-                Self::parse(name, &stem, &text, sets)
-            }
+        match (read_capped(path), Embedded::find(name)) {
+            (Ok(bytes), _) => Self::of_bytes(path, bytes, sets),
             (Err(error), Some(embedded)) if error.kind() == std::io::ErrorKind::NotFound => {
                 Self::parse(embedded.name, embedded.stem(), embedded.text, sets)
             }
@@ -194,10 +191,27 @@ impl Loaded {
                 let names: Vec<&str> = EMBEDDED.iter().map(|config| config.name).collect();
                 Err(ConfigError::new(
                     format!("cannot read the configuration {name}: {error}"),
-                    Some(suggest(&stem, &names, "shipped configurations")),
+                    Some(suggest(&stem(path), &names, "shipped configurations")),
                 ))
             }
         }
+    }
+
+    /// The same of a file alone.
+    pub(crate) fn load_file(path: &Path, sets: &[String]) -> Result<Self, ConfigError> {
+        let bytes = read_capped(path).map_err(|error| {
+            let message = format!("cannot read the configuration {}: {error}", path.display());
+            ConfigError::new(message, None)
+        })?;
+        Self::of_bytes(path, bytes, sets)
+    }
+
+    fn of_bytes(path: &Path, bytes: Vec<u8>, sets: &[String]) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let text = String::from_utf8(bytes).map_err(|_| {
+            ConfigError::new(format!("{name} is not a text file (not UTF-8)"), None)
+        })?;
+        Self::parse(&name, &stem(path), &text, sets)
     }
 
     /// Reads a configuration from a text. `file` is the name that errors show.

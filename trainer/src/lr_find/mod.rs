@@ -17,7 +17,7 @@ use crate::config::{Batching, Config, Loaded};
 use crate::error::TrainError;
 use crate::model::{self, WithModel};
 use crate::train::parallel_options;
-use crate::{compute, data, device, initial, loss, misfit, optimizer, seed};
+use crate::{compute, data, device, initial, loss, misfit, optimizer, run, seed};
 
 pub use curve::{Curve, Point, Suggestion};
 pub use plot::svg;
@@ -47,22 +47,21 @@ impl Sweep {
 /// # Errors
 /// If the data cannot be read or the model cannot be built.
 pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
-    run(loaded, sweep, each).map_err(|error| misfit::locate(loaded, error))
+    try_sweep(loaded, sweep, each).map_err(|error| misfit::locate(loaded, error))
 }
 
-fn run(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
+fn try_sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
     let config = &loaded.config;
     let batching = loaded.batching(1)?;
     data::prepare(&config.data)?;
-    let dataset = data::open(&config.data, config.train.seed)?.train;
-    let seed = config.train.seed;
-    let (global, micro) = (batching.global, batching.micro);
-    let sampler = TrainSampler::new(dataset.len(), global, micro, 0, 1, seed)?
-        .repeat(config.data.augment.repeat());
+    let splits = run::splits(config, batching)?;
+    let sampler = run::train_sampler(config, batching, &splits, (0, 1))?;
+    let (dataset, seed) = (splits.train, config.train.seed);
     let loader = Loader::new(dataset.clone())?
         .workers(config.data.workers)
-        .augment(config.data.augment.clone(), seed);
-    let device = device::choose(config, &World::single())?.device.autodiff();
+        .augment(run::augment(config), seed);
+    let chosen = device::choose(config, &World::single())?;
+    let device = run::autodiff(&chosen.device, config);
     compute::choose_kernels(config, &device)?;
     device.seed(seed::of_parameters(seed));
     let run = Run {

@@ -5,12 +5,12 @@ mod grid;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datasets::{Batch, Dataset, Loader, Normalization, TrainSampler};
+use datasets::{Batch, Dataset, Loader, Normalization};
 use image::{ImageFormat, RgbImage};
 
-use crate::config::Loaded;
+use crate::config::{Batching, Loaded};
 use crate::error::TrainError;
-use crate::{data, misfit};
+use crate::{data, misfit, run};
 use grid::Tile;
 
 /// What the picture shows.
@@ -71,12 +71,16 @@ pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, Previe
 fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>), TrainError> {
     let config = &loaded.config;
     let global = loaded.batching(1)?.global;
+    let whole = Batching {
+        global,
+        micro: global,
+        accumulate: 1,
+    };
     data::prepare(&config.data)?;
-    let dataset = data::open(&config.data, config.train.seed)?.train;
-    let sampler = TrainSampler::new(dataset.len(), global, global, 0, 1, config.train.seed)?
-        .repeat(config.data.augment.repeat());
-    let loader =
-        Loader::new(dataset.clone())?.augment(config.data.augment.clone(), config.train.seed);
+    let splits = run::splits(config, whole)?;
+    let sampler = run::train_sampler(config, whole, &splits, (0, 1))?;
+    let dataset = splits.train;
+    let loader = Loader::new(dataset.clone())?.augment(run::augment(config), config.train.seed);
     let epoch = sampler.epoch(epoch.saturating_sub(1));
     let batch = loader.iter(epoch).next().transpose()?.unwrap_or_default();
     Ok((batch, dataset))

@@ -1,6 +1,7 @@
 //! What becomes of a checkpoint that nobody can go on from.
 
 use burn_dist::checkpoint;
+use burn_dist::parallel::ParallelError;
 use models::ImageClassifier;
 
 use super::Training;
@@ -12,8 +13,11 @@ impl<M: ImageClassifier> Training<'_, M> {
     /// Takes the checkpoint out of the way with whose state the run diverged, if that is why it ended: a loss that
     /// comes before the next update is the same whatever the learning rate, so `--resume auto` would fail for ever.
     pub(super) fn abandon(&mut self, error: &TrainError) {
-        let TrainError::Diverged { state, .. } = error else {
-            return;
+        let state = match error {
+            TrainError::Diverged { state, .. } => *state,
+            // Since then no step could be done with its parameters at any scale of the loss.
+            TrainError::Parallel(ParallelError::LossScale(_)) => self.applied,
+            _ => return,
         };
         // It may still be on its way to the disk.
         drop(self.checkpoints.take());

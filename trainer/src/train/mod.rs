@@ -46,6 +46,8 @@ struct Training<'s, M: ImageClassifier> {
     begin: Instant,
     /// How far the run was when this process began.
     before: Progress,
+    /// The last step that changed the parameters, as far as this process knows.
+    applied: u64,
     /// The run folder; on the main rank.
     run_dir: Option<PathBuf>,
     /// The same by its absolute path, on all ranks.
@@ -97,6 +99,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             progress.epoch += 1;
             progress.steps_of_epoch = 0;
             progress.epoch_loss = 0.0;
+            progress.epoch_losses = Some(0);
         }
         progress.evaluated = false;
     }
@@ -108,7 +111,8 @@ impl<M: ImageClassifier> Training<'_, M> {
     /// Whether nothing is left to do.
     fn is_complete(&self) -> bool {
         let progress = &self.progress;
-        let last = progress.epoch >= self.epochs() && self.is_epoch_over();
+        let last = progress.epoch > self.epochs()
+            || progress.epoch == self.epochs() && self.is_epoch_over();
         progress.evaluated && (last || self.at_last_step())
     }
 
@@ -121,9 +125,11 @@ impl<M: ImageClassifier> Training<'_, M> {
         }
     }
 
+    /// Whether there is no step left to do: none at all where a run goes on with fewer epochs than it has begun.
     fn at_last_step(&self) -> bool {
         let limit = self.session.config.train.max_steps;
-        limit.is_some_and(|limit| self.progress.steps >= limit)
+        let reached = limit.is_some_and(|limit| self.progress.steps >= limit);
+        reached || self.progress.epoch > self.epochs()
     }
 
     /// The rest of an epoch and its evaluation; says why the run should end early, if it should.
@@ -274,8 +280,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         let session = self.session;
         let (epoch, done_before) = (self.progress.epoch, self.progress.steps_of_epoch);
         let (first_step, seconds) = (self.progress.steps, self.progress.train_seconds);
-        self.recorder
-            .start_epoch(done_before, self.progress.epoch_loss);
+        let losses = self.progress.epoch_losses.unwrap_or(done_before);
+        self.recorder.start_epoch(losses, self.progress.epoch_loss);
         self.console
             .start_epoch(epoch, self.epochs(), self.steps_per_epoch, done_before);
         // Samplers count epochs from 0.
@@ -346,8 +352,10 @@ impl<M: ImageClassifier> Training<'_, M> {
             let (session, folder) = (self.session, self.home.as_deref());
             self.checkpoints = setup::start_checkpoints(session, folder, &self.before)?;
         }
-        let lacks = |checkpoints: &Checkpoints| checkpoints.lacks(&self.progress);
-        if self.checkpoints.as_ref().is_some_and(lacks) {
+        let last = self.checkpoints.as_mut();
+        if let Some(checkpoints) = last.filter(|last| last.lacks(&self.progress)) {
+            // The last state is not one to be left out because the one before is not written yet.
+            checkpoints.catch_up();
             self.save()?;
         }
         let Some(checkpoints) = self.checkpoints.take() else {
@@ -367,6 +375,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             return Ok(());
         };
         self.progress.epoch_loss = self.recorder.epoch_loss();
+        self.progress.epoch_losses = Some(self.recorder.epoch_losses());
         self.progress.metrics_bytes = self.recorder.metrics_bytes();
         let meta = Meta {
             progress: self.progress.clone(),

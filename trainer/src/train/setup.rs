@@ -24,7 +24,7 @@ use crate::run::{Session, steps_per_epoch};
 use crate::schedule::Schedule;
 use crate::signals::Heed;
 use crate::tensorboard::{self, EventWriter};
-use crate::{optimizer, peak, resume, run_dir, run_log};
+use crate::{evaluation_details, optimizer, peak, resume, run_dir, run_log};
 
 /// Trains `model`, which is on an autodiff device.
 pub(crate) fn train<M: ImageClassifier>(
@@ -109,6 +109,7 @@ pub(crate) fn train<M: ImageClassifier>(
         own_wishes: Wishes::default(),
         begin: Instant::now(),
         before: progress.clone(),
+        applied: progress.steps,
         progress,
         run_dir,
         home,
@@ -205,6 +206,7 @@ pub(crate) fn restore<M: ImageClassifier>(
 /// are taken out of the way instead. Gives what is to be told of it.
 fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
     if start.checkpoint.is_none() {
+        evaluation_details::forget_after(run_dir, steps);
         let aside = run_dir::set_metrics_aside(run_dir)?;
         let told =
             |path: PathBuf| format!("set aside the numbers that are there: {}", path.display());
@@ -213,6 +215,7 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
     if start.of_another_run {
         return Ok(None);
     }
+    evaluation_details::forget_after(run_dir, steps);
     let aside = checkpoint::set_aside(&run_dir.join(resume::FOLDER), steps)?;
     let names = aside.iter().filter_map(|path| path.file_name());
     let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();

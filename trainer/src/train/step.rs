@@ -61,6 +61,9 @@ impl<M: ImageClassifier> Training<'_, M> {
                 state: number - 1,
             });
         }
+        if report.applied {
+            self.applied = number;
+        }
         self.progress.steps = number;
         self.progress.steps_of_epoch += 1;
         self.progress.train_seconds = elapsed();

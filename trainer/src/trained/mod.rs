@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::config::{Config, ConfigError, Loaded};
 use crate::error::TrainError;
-use crate::resume::FOLDER;
+use crate::resume::{FOLDER, absolute};
 use crate::run_dir::{self, CONFIG_FILE};
 use crate::{compute, misfit, progress};
 
@@ -113,14 +113,13 @@ impl Trained {
         } else {
             verify(path)?;
             // RUN/checkpoints/step-N
-            let absolute = std::path::absolute(path).unwrap_or(path.to_owned());
-            let run_dir = absolute.ancestors().nth(2).map(Path::to_owned);
+            let run_dir = absolute(path).ancestors().nth(2).map(Path::to_owned);
             (path.to_owned(), Vec::new(), run_dir)
         };
         let of_run = run_dir.as_ref().map(|folder| folder.join(CONFIG_FILE));
         let loaded = match (config, of_run.filter(|file| file.is_file())) {
             (Some(name), _) => Loaded::load(name, sets)?,
-            (None, Some(file)) => Loaded::load(&file.to_string_lossy(), sets)?,
+            (None, Some(file)) => Loaded::load_file(&file, sets)?,
             (None, None) => {
                 return Err(FindError::Nothing {
                     path: path.to_owned(),

@@ -99,6 +99,12 @@ impl Trial {
         trial
     }
 
+    /// One more argument, which need not be text.
+    pub fn arg(mut self, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.command.arg(value);
+        self
+    }
+
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self
@@ -348,7 +354,12 @@ impl Finished {
 
     /// The objects of the run's `metrics.jsonl` that are of this kind.
     pub fn metrics(&self, kind: &str) -> Vec<serde_json::Value> {
-        let text = std::fs::read_to_string(self.path("run/metrics.jsonl")).unwrap();
+        self.metrics_in(&self.path("run"), kind)
+    }
+
+    /// Those of the run in that folder.
+    pub fn metrics_in(&self, run: &Path, kind: &str) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
         text.lines()
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
             .filter(|object| object["kind"] == kind)

@@ -2,7 +2,7 @@
 
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGXCPU};
 use signal_hook::flag::register_conditional_default;
 use signal_hook::iterator::{Handle, Signals};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ pub(super) enum Received {
 impl Inbox {
     pub(super) fn open() -> std::io::Result<Self> {
         let idle = default_when_idle()?;
-        let mut signals = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGUSR1])?;
+        let mut signals = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGXCPU])?;
         let handle = signals.handle();
         let (sender, queue) = channel();
         let thread = std::thread::Builder::new().name("signals".into());
@@ -62,6 +62,7 @@ impl Inbox {
             },
             Ok(SIGTERM) => Received::Terminate,
             Ok(SIGUSR1) => Received::Other(Signal::USR1),
+            Ok(SIGXCPU) => Received::Other(Signal::XCPU),
             _ => Received::Nothing,
         }
     }
@@ -85,7 +86,7 @@ fn default_when_idle() -> std::io::Result<Arc<AtomicBool>> {
         return Ok(Arc::clone(idle));
     }
     let idle = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGUSR1] {
+    for signal in [SIGINT, SIGTERM, SIGUSR1, SIGXCPU] {
         register_conditional_default(signal, Arc::clone(&idle))?;
     }
     Ok(Arc::clone(IDLE.get_or_init(|| idle)))
