@@ -1,23 +1,26 @@
 # Short names for the commands of CONTRIBUTING.md.
 
+set positional-arguments
+
 # Trains on built-in data; arguments go to the trainer: `just train --config mnist-cnn.toml`.
 train *arguments:
-    cargo run --release -- {{arguments}}
+    cargo run --release -- "$@"
 
 test:
     scripts/test.sh
 
 # Kills all ranks of a training at random steps, twenty times, and compares with one left alone.
 kill-resume *arguments:
-    scripts/kill-resume.sh {{arguments}}
+    scripts/kill-resume.sh "$@"
 
 # Trains under a real Slurm of four nodes on this machine, with and without MPI. Needs root.
 slurm:
     scripts/slurm-cluster.sh install
     cargo build --release
+    rm -rf target/slurm
     mkdir -p target/slurm
     cp -f "${CARGO_TARGET_DIR:-target}/release/trainer" target/slurm/trainer-plain
-    for library in $(scripts/mpi.sh list); do scripts/mpi.sh build "$library" target/slurm; done
+    for library in $(scripts/mpi.sh list); do scripts/mpi.sh build "$library" target/slurm || exit 1; done
     scripts/slurm-test.sh target/slurm
 
 lint:

@@ -10,6 +10,43 @@ pub(crate) fn after(limit: Duration) -> Instant {
     Instant::now() + limit.min(LONGEST)
 }
 
+/// Who has not looked for so long was not running, as after Ctrl-Z or `scontrol suspend`, which stop all ranks: that time
+/// is nobody's fault.
+const STOPPED: Duration = Duration::from_secs(5);
+
+/// Time that may be waited, less that in which this process did not run. For whoever looks often; a peer that is stopped
+/// while this process runs has only its limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowance {
+    until: Instant,
+    looked: Instant,
+}
+
+impl Allowance {
+    /// `limit` from now.
+    pub(crate) fn of(limit: Duration) -> Self {
+        Self::at(Instant::now(), limit)
+    }
+
+    /// `limit` from `now`.
+    pub(crate) fn at(now: Instant, limit: Duration) -> Self {
+        Self {
+            until: now + limit.min(LONGEST),
+            looked: now,
+        }
+    }
+
+    /// What is left of it now.
+    pub(crate) fn left(&mut self, now: Instant) -> Duration {
+        let away = now.saturating_duration_since(self.looked);
+        self.looked = now;
+        if away >= STOPPED {
+            self.until = self.until.checked_add(away).unwrap_or(self.until);
+        }
+        self.until.saturating_duration_since(now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -18,5 +55,17 @@ mod tests {
     fn no_limit_is_too_long() {
         assert!(after(Duration::MAX) > Instant::now() + Duration::from_secs(24 * 3600));
         assert!(after(Duration::ZERO) <= Instant::now());
+    }
+
+    #[test]
+    fn the_time_in_which_the_process_was_stopped_does_not_count() {
+        let limit = Duration::from_secs(1);
+        let begin = Instant::now();
+        let mut allowance = Allowance::at(begin, limit);
+        assert_eq!(allowance.left(begin + limit / 2), limit / 2);
+        let stopped = Duration::from_secs(3600);
+        assert_eq!(allowance.left(begin + limit / 2 + stopped), limit / 2);
+        assert!(allowance.left(begin + 2 * limit + stopped).is_zero());
+        assert!(!Allowance::at(begin, Duration::MAX).left(begin).is_zero());
     }
 }

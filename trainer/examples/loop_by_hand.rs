@@ -19,7 +19,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let world = World::from_env()?;
     let group = ProcessGroup::connect(&world)?;
     let device = world.device()?.autodiff();
-    device.seed(1);
     let model = CnnConfig::new().init(&device)?;
     let mut parallel = Parallel::new(model, AdamWConfig::new(), Strategy::Ddp, &group)?;
 
@@ -29,8 +28,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sampler = TrainSampler::new(images, batch, micro, rank, size, seed)?;
     let loader = Loader::new(Arc::new(Digits::new(Split::Train, images, seed)))?.workers(1);
     let cross_entropy = CrossEntropyLossConfig::new().init(&device);
-    for batch in loader.iter(sampler.epoch(0)) {
+    for (step, batch) in (0..).zip(loader.iter(sampler.epoch(0))) {
         let batch = batch?;
+        // What dropout leaves out: another draw on every rank and in every step.
+        device.seed(seed + (step * size + rank) as u64);
         let (n, shape) = (batch.labels.len(), batch.shape);
         let shape = [n, shape.channels, shape.height, shape.width];
         let images = Tensor::<4>::from_data(TensorData::new(batch.images, shape), &device);

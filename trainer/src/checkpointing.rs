@@ -247,7 +247,7 @@ mod tests {
                         .unwrap();
                     let training =
                         Parallel::new(model, SgdConfig::new(), Strategy::Ddp, &group).unwrap();
-                    let (config, limit) = (CheckpointConfig::default(), Duration::from_secs(2));
+                    let (config, limit) = (CheckpointConfig::default(), Duration::from_secs(10));
                     let started = Checkpoints::start(&config, folder, None, limit, &group);
                     let mut checkpoints = started.unwrap();
                     let save = |checkpoints: &mut Checkpoints, steps| {
@@ -279,8 +279,8 @@ mod tests {
     fn a_rank_may_be_late_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let options = GroupOptions {
-            first_timeout: Duration::from_secs(1),
-            timeout: Duration::from_secs(1),
+            first_timeout: Duration::from_secs(4),
+            timeout: Duration::from_secs(4),
             ..GroupOptions::default()
         };
         let groups = ProcessGroup::in_process(2, &options).unwrap();
@@ -291,7 +291,7 @@ mod tests {
                     let (config, limit) = (CheckpointConfig::default(), Duration::from_secs(5));
                     let started = Checkpoints::start(&config, folder, None, limit, &group);
                     if group.rank() == 1 {
-                        std::thread::sleep(Duration::from_secs(3));
+                        std::thread::sleep(Duration::from_secs(7));
                     }
                     let (_, saved) = started.unwrap().finish(&group).unwrap();
                     assert!(!saved, "nothing was to be saved");

@@ -1,7 +1,7 @@
 //! What a rank computes on, and whether the state of the training fits there.
 
 use burn_dist::device::{ChosenDevice, DeviceChoice, DeviceError, MemoryShortage, device_memory};
-use burn_dist::parallel::{MemoryEstimate, ParameterState};
+use burn_dist::parallel::{MemoryEstimate, ParameterState, Strategy};
 use burn_dist::world::World;
 
 use crate::config::{Config, DeviceName};
@@ -44,7 +44,11 @@ pub(crate) fn check_memory(
     let Some(total) = chosen.cuda.and_then(device_memory) else {
         return Ok(());
     };
-    let options = parallel_options(config, 1);
+    let mut options = parallel_options(config, 1);
+    if ranks > 1 && options.strategy == Strategy::Ddp && states.iter().any(|state| state.whole) {
+        // Each parameter is stepped by one rank for all.
+        options.strategy = Strategy::Zero1;
+    }
     let averages = options.ema.is_some();
     let on_device = |state: &ParameterState| match options.offload_optimizer {
         true => ParameterState {

@@ -38,10 +38,9 @@ pub fn load<M: ImageClassifier + PyTorchKeys>(
     let (Some(file), new_head) = config.weights() else {
         return Ok(model);
     };
-    let copy = model.clone();
-    load_by_any_names(model, file, new_head).map_err(|source| {
+    load_by_any_names(&model, file, new_head).map_err(|source| {
         let is_misfit = matches!(source, WeightsError::Mismatch { .. });
-        let fits_without = || load_by_any_names(copy, file, true).is_ok();
+        let fits_without = || load_by_any_names(&model, file, true).is_ok();
         InitialError {
             other_head: is_misfit && !new_head && fits_without(),
             source,
@@ -52,7 +51,7 @@ pub fn load<M: ImageClassifier + PyTorchKeys>(
 /// By the names of the reference implementation, or those of another whose file it may be. An error is that of the names
 /// of which the file has most.
 fn load_by_any_names<M: ImageClassifier + PyTorchKeys>(
-    model: M,
+    model: &M,
     file: &Path,
     new_head: bool,
 ) -> Result<M, WeightsError> {
@@ -121,7 +120,7 @@ mod tests {
         let file = folder.path().join("vit.safetensors");
         let failed = vit(5).map(&mut ToNan);
         save(&failed, &file, &failed.key_map()).unwrap();
-        let error = load_by_any_names(vit(5), &file, false).unwrap_err();
+        let error = load_by_any_names(&vit(5), &file, false).unwrap_err();
         assert!(
             error.to_string().contains("its element 0 is NaN"),
             "{error}"
@@ -138,12 +137,12 @@ mod tests {
         ] {
             let file = folder.path().join(format!("{name}.safetensors"));
             save(&saved, &file, &keys).unwrap();
-            let loaded = load_by_any_names(vit(5), &file, false).unwrap();
+            let loaded = load_by_any_names(&vit(5), &file, false).unwrap();
             assert_eq!(values(&loaded), values(&saved), "{name}");
-            let loaded = load_by_any_names(vit(7), &file, true).unwrap();
+            let loaded = load_by_any_names(&vit(7), &file, true).unwrap();
             assert_eq!(values(&loaded), values(&saved), "{name}");
             let Err(WeightsError::Mismatch { mismatches, .. }) =
-                load_by_any_names(vit(7), &file, false)
+                load_by_any_names(&vit(7), &file, false)
             else {
                 panic!("{name}: another number of classes");
             };

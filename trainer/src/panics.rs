@@ -41,8 +41,10 @@ pub fn end_on_panic(rank: usize) {
         crate::dashboard::restore();
         default(info);
         let reason = format!("rank {rank} panicked: {info}");
-        crate::console::complain(&format!("error: {reason}; this is a bug"));
+        let told = format!("error: {reason}; this is a bug");
+        // First: what is said may have to wait for what the panicking thread holds.
         abort(reason);
+        crate::console::complain(&told);
         abort_all(crate::FAILED);
         std::process::exit(crate::FAILED);
     }));

@@ -5,7 +5,7 @@
 
 use std::f64::consts::PI;
 
-use crate::config::{LrScaling, ScheduleConfig, ScheduleEvery, ScheduleName};
+use crate::config::{Config, LrScaling, ScheduleConfig, ScheduleEvery, ScheduleName};
 
 /// Turns the number of a step into its learning rate.
 #[derive(Clone, Debug)]
@@ -22,6 +22,14 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// The schedule of the run that `config` describes.
+    pub fn of_run(config: &Config, steps_per_epoch: u64, world_size: usize) -> Self {
+        let all = steps_per_epoch.saturating_mul(config.train.epochs);
+        let total = config.train.max_steps.map_or(all, |limit| limit.min(all));
+        let lr = config.optimizer.lr();
+        Self::new(&config.schedule, lr, steps_per_epoch, total, world_size)
+    }
+
     /// The schedule of a run of `total` steps with `steps_per_epoch` steps in an epoch, for
     /// `world_size` ranks; `lr` is the configured rate.
     pub fn new(

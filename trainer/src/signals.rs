@@ -48,6 +48,8 @@ pub fn listen(speaks: bool) -> io::Result<()> {
                 let heeded = trains && before != SIGTERM;
                 match signal {
                     SIGUSR1 | SIGXCPU if before == SIGTERM => {}
+                    // It comes again every second, also when the training has just ended.
+                    SIGXCPU if before == SIGXCPU => {}
                     SIGUSR1 => REQUESTED.store(signal, Ordering::SeqCst),
                     SIGXCPU if trains => REQUESTED.store(signal, Ordering::SeqCst),
                     SIGTERM if heeded => {

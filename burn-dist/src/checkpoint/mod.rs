@@ -7,6 +7,53 @@
 //!
 //! The ranks share a file system, and find out through it who is done: nothing is sent, so training
 //! and its collectives go on meanwhile.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::time::Duration;
+//!
+//! use burn::module::Module;
+//! use burn_dist::ProcessGroup;
+//! use burn_dist::checkpoint::{Job, Source, Writer, newest_good};
+//! use burn_dist::parallel::Parallel;
+//!
+//! # fn train_epoch<M: Module>(_: &mut Parallel<M>, _: u64) -> u64 { 0 }
+//! fn train<M: Module>(
+//!     parallel: &mut Parallel<M>,
+//!     folder: &Path,
+//!     group: &ProcessGroup,
+//! ) -> Result<(), Box<dyn std::error::Error>> {
+//!     // Rank 0 looks, so that all ranks go on from the same one.
+//!     let mut newest = [0i64];
+//!     if group.rank() == 0 {
+//!         newest[0] = newest_good(folder)?.0.map_or(0, |found| found.step as i64);
+//!     }
+//!     group.broadcast(&mut newest, 0)?;
+//!     let mut begin = 0;
+//!     if newest[0] > 0 {
+//!         let source = Source::open(&folder.join(format!("step-{:010}", newest[0])))?;
+//!         parallel.restore(&source)?;
+//!         begin = source.manifest().meta["epoch"].as_u64().unwrap_or(0);
+//!     }
+//!     let mut writer = Writer::start(folder, group, Duration::from_secs(300))?;
+//!     for epoch in begin..10 {
+//!         let step = train_epoch(parallel, epoch);
+//!         let written = writer.submit(Job {
+//!             step,
+//!             state: parallel.state(),
+//!             meta: serde_json::json!({ "epoch": epoch + 1 }),
+//!             keep: 3,
+//!             best: Vec::new(),
+//!         });
+//!         written.transpose()?; // of the one before
+//!     }
+//!     while let Some(written) = writer.wait() {
+//!         written?;
+//!     }
+//!     writer.close(group)?; // one that is dropped gives up what other ranks still write
+//!     Ok(())
+//! }
+//! ```
 
 mod error;
 mod folder;

@@ -157,6 +157,7 @@ impl Writer {
     /// Hands a checkpoint over. If the one before is not written yet, waits for it, and gives its
     /// result; after half of the time-out this one is left out instead ([`CheckpointError::Behind`]), since the other
     /// ranks may wait for this one in their next step.
+    #[must_use = "a checkpoint that could not be written is told nowhere else"]
     pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {
         let mut before = None;
         if self.pending > 0 {
@@ -187,6 +188,7 @@ impl Writer {
     }
 
     /// The result of a checkpoint that was finished since the last call, if there is one.
+    #[must_use = "a checkpoint that could not be written is told nowhere else"]
     pub fn poll(&mut self) -> Option<Result<Written, CheckpointError>> {
         if self.pending == 0 {
             return None;
@@ -202,6 +204,7 @@ impl Writer {
     }
 
     /// Waits for the next result; nothing if all are there.
+    #[must_use = "a checkpoint that could not be written is told nowhere else"]
     pub fn wait(&mut self) -> Option<Result<Written, CheckpointError>> {
         if self.pending == 0 {
             return None;

@@ -97,6 +97,7 @@ fn compiler() -> Result<(), String> {
 
 /// What no other CUDA device is called, on this host and others; parts of one that is divided have names of
 /// their own. `None` if there is no such device, or no CUDA in this program.
+#[cfg_attr(feature = "cuda", allow(unsafe_code))]
 pub(crate) fn unique_name(index: usize) -> Option<String> {
     #[cfg(not(feature = "cuda"))]
     {
@@ -105,10 +106,14 @@ pub(crate) fn unique_name(index: usize) -> Option<String> {
     }
     #[cfg(feature = "cuda")]
     {
-        use cudarc::driver::result;
+        use cudarc::driver::{result, sys};
         result::init().ok()?;
         let device = result::device::get(i32::try_from(index).ok()?).ok()?;
-        let uuid = result::device::get_uuid(device).ok()?;
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
+        // The first version of this call gives parts the name of the whole.
+        // SAFETY: the driver gave this device, and writes 16 bytes.
+        let code = unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) };
+        code.result().ok()?;
         let digits = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8));
         Some(digits.collect())
     }

@@ -68,9 +68,8 @@ fn of_unknown_size(launcher: &str, reason: String) -> Result<World, WorldError> 
             launch: Launch::Mpi,
             ..alone(reason)
         }),
-        false => Err(WorldError::NoMpi {
+        false => Err(WorldError::UnknownSize {
             launcher: launcher.to_owned(),
-            size: None,
         }),
     }
 }

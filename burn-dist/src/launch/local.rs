@@ -65,6 +65,12 @@ pub enum LaunchError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// This process is one of the ranks.
+    #[error(
+        "this process is a rank that a local launcher has started, and would start as many again: ask \
+         World::from_env()?.launch() first, and launch ranks only where it is Launch::Single"
+    )]
+    WithinRank,
     /// No secret for the run.
     #[error("can't make a secret for the run: {0}")]
     Secret(#[from] SecretError),
@@ -148,12 +154,33 @@ impl LocalLauncher {
 
     /// Starts the ranks and waits for all of them.
     ///
+    /// Ranks that run this program come here, too, unless it asks first whether it is one:
+    ///
+    /// ```no_run
+    /// use burn_dist::launch::LocalLauncher;
+    /// use burn_dist::world::{Launch, World};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let world = World::from_env()?;
+    /// if world.launch() == Launch::Single {
+    ///     std::process::exit(LocalLauncher::new(2).run()?.exit_code().into());
+    /// }
+    /// // Here this process is one of the two ranks.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// SIGINT, SIGTERM and SIGUSR1 reach the ranks while this runs; they may see one twice, since
     /// a terminal's Ctrl-C goes to all of them by itself.
     ///
     /// # Errors
-    /// If they can't be started; those that were are killed. A rank that fails is an outcome.
+    /// If they can't be started; those that were are killed. In a rank that a launcher of this kind has started, which
+    /// would start as many again. A rank that fails is an outcome.
     pub fn run(self) -> Result<LaunchOutcome, LaunchError> {
+        let is_rank = std::env::var_os(LAUNCH).is_some_and(|launch| launch == "local");
+        if is_rank && self.program.is_none() {
+            return Err(LaunchError::WithinRank);
+        }
         if self.nproc == 0 {
             return Err(LaunchError::NoRanks);
         }

@@ -117,7 +117,7 @@ impl Announced {
         let (Some(host), Some(port), Some(_)) = (host, port(vars)?, &world.secret) else {
             return Err(WorldError::NoMpi {
                 launcher: self.launcher.into(),
-                size: Some(size),
+                size,
             });
         };
         world.reason = format!(

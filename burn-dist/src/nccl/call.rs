@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::NcclError;
 use crate::ProcessGroup;
+use crate::deadline::Allowance;
 
 /// How long NCCL may take to notice by itself what is known of another rank: its own words are better.
 const NEWS: Duration = Duration::from_secs(1);
@@ -18,8 +19,8 @@ pub(super) struct Inside {
 
 #[derive(Debug)]
 struct Call {
-    since: Instant,
     limit: Duration,
+    allowance: Allowance,
     /// Since when a fault of another rank has been known.
     fault: Option<Instant>,
     /// What was said when it was given up.
@@ -30,8 +31,8 @@ impl Inside {
     /// Does `call`, which should come back within `limit`.
     pub fn during<R>(&self, limit: Duration, call: impl FnOnce() -> R) -> R {
         *self.lock() = Some(Call {
-            since: Instant::now(),
             limit,
+            allowance: Allowance::of(limit),
             fault: None,
             given_up: None,
         });
@@ -75,9 +76,18 @@ impl Inside {
     }
 
     /// Whether the thread is in a call that was given up.
-    pub fn is_given_up(&self) -> bool {
+    fn is_given_up(&self) -> bool {
         let inside = self.lock();
         inside.as_ref().is_some_and(|call| call.given_up.is_some())
+    }
+
+    /// Whether the thread is in a call that will not come back, as far as can be told without its group.
+    pub fn is_lost(&self) -> bool {
+        let mut inside = self.lock();
+        let is_over = |call: &mut Call| {
+            call.given_up.is_some() || call.allowance.left(Instant::now()).is_zero()
+        };
+        inside.as_mut().is_some_and(is_over)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Call>> {
@@ -91,7 +101,8 @@ impl Call {
             let known = self.fault.get_or_insert_with(Instant::now);
             return (known.elapsed() > NEWS).then_some(NcclError::PeerFailed { reason });
         }
-        (self.since.elapsed() > self.limit).then_some(NcclError::NotConnected {
+        let is_over = self.allowance.left(Instant::now()).is_zero();
+        is_over.then_some(NcclError::NotConnected {
             seconds: self.limit.as_secs(),
         })
     }

@@ -85,6 +85,7 @@ impl<N: Nccl> Communicator<N> {
         lane.have_done(Task::Connect(number, group.clone(), id, report));
         // A thread that is still in there cannot be called back; the process ends with this error.
         let outcome = answer_of(&connected, &lane.inside, group);
+        drop(connected);
         if let Err(error) = outcome.and_then(|connected| connected) {
             group.abort(&error.to_string());
             return Err(error.into());

@@ -20,6 +20,7 @@ use super::api::{Nccl, UniqueId};
 use super::call::Inside;
 use super::communicator::WORD;
 use crate::collective::{Descriptor, Kind};
+use crate::deadline::Allowance;
 use crate::error::{CollectiveError, Error};
 use crate::{Buffer, Cuts, Handle, ProcessGroup};
 
@@ -109,7 +110,7 @@ impl<N: Nccl> Drop for Lane<N> {
             return;
         };
         while !thread.is_finished() {
-            if self.inside.is_given_up() {
+            if self.inside.is_lost() {
                 return; // What does not come back cannot be waited for.
             }
             thread::sleep(END);
@@ -136,21 +137,23 @@ fn serve<N: Nccl>(nccl: &N, inside: &Inside, tasks: &Receiver<Task<N>>) {
                 let met = inside.during(group.patience().limit(), || {
                     nccl.connect(&id, group.size(), group.rank())
                 });
-                let (connected, outcome) = match met {
-                    Ok(connected) => (Some(connected), Ok(())),
-                    Err(error) => (None, Err(error)),
+                let connected = match met {
+                    Ok(connected) => connected,
+                    Err(error) => {
+                        let _ = report.send(Err(error));
+                        continue;
+                    }
                 };
-                // Who has given this up knows nothing that could be closed.
-                if report.send(outcome).is_err() {
-                    connected.into_iter().for_each(|late| nccl.abort(late));
-                    continue;
-                }
                 let member = Member {
                     group,
-                    connected,
+                    connected: Some(connected),
                     first_error: None,
                 };
-                members.push((number, member));
+                match report.send(Ok(())) {
+                    Ok(()) => members.push((number, member)),
+                    // Who has given this up knows of nothing to be closed.
+                    Err(_) => end(nccl, inside, member),
+                }
             }
             Task::Run(number, job) => {
                 // Without one the answer's end goes with the job and says so.
@@ -262,14 +265,13 @@ fn carry_out<N: Nccl>(
     // Where ranks have not exchanged anything in this way yet, NCCL connects them first, and waits for those that do
     // not come.
     inside.during(limit, || nccl.enqueue(communicator, what, cuts, memory))?;
-    let begin = Instant::now();
+    let (begin, mut allowance) = (Instant::now(), Allowance::of(limit));
     loop {
         if nccl.is_done(communicator)? {
             group.patience().note(what);
             return Ok(());
         }
-        let waited = begin.elapsed();
-        if waited < EAGER {
+        if begin.elapsed() < EAGER {
             thread::yield_now();
             continue;
         }
@@ -277,7 +279,7 @@ fn carry_out<N: Nccl>(
         if let Some(reason) = group.fault() {
             return Err(NcclError::PeerFailed { reason }.into());
         }
-        if waited > limit {
+        if allowance.left(Instant::now()).is_zero() {
             return Err(NcclError::TimedOut {
                 seconds: limit.as_secs(),
             }

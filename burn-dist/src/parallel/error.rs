@@ -248,7 +248,8 @@ pub enum ParallelError {
     UntrackedLoss,
     /// A step that is not complete.
     #[error(
-        "{what} between steps alone, and {done} of {accumulate} micro-batches of this one are done"
+        "{what} between steps alone, and {done} of {accumulate} micro-batches of this one are done; leave out the \
+         micro-batches at the end of the data that are too few for a step"
     )]
     WithinStep {
         /// What can be done.

@@ -445,16 +445,13 @@ impl<M: Module> Parallel<M> {
     ///
     /// Zero, a call in the middle of a step, or another number than another rank's.
     pub fn set_accumulate(&mut self, accumulate: usize) -> Result<(), ParallelError> {
-        options::check_accumulate(accumulate)?;
-        self.check_between_steps("accumulate is changed")?;
-        let all = self
-            .group
-            .gather_bytes(&(accumulate as u64).to_le_bytes())?;
-        if let Some(other) = all.iter().position(|number| *number != all[0]) {
-            let said = |rank: usize| {
-                let number = <[u8; 8]>::try_from(all[rank].as_slice()).unwrap_or_default();
-                format!("accumulate = {}", u64::from_le_bytes(number))
-            };
+        let own = format!(
+            "accumulate = {accumulate}, {} micro-batches done",
+            self.micro_batches
+        );
+        let all = self.group.gather_bytes(own.as_bytes())?;
+        if let Some(other) = all.iter().position(|said| *said != all[0]) {
+            let said = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
             return Err(ParallelError::OptionsDiffer {
                 first_rank: 0,
                 second_rank: other,
@@ -462,6 +459,9 @@ impl<M: Module> Parallel<M> {
                 second: said(other),
             });
         }
+        // Refused on all ranks alike.
+        options::check_accumulate(accumulate)?;
+        self.check_between_steps("accumulate is changed")?;
         self.options.accumulate = accumulate;
         Ok(())
     }

@@ -19,14 +19,16 @@ pub struct StepReport {
     /// Whether the gradients were scaled down.
     pub clipped: bool,
     /// False if the norm was not finite: then parameters and optimizer are as they were. With
-    /// a scaled loss that is normal and the next steps will go better; without, training diverged.
+    /// a scaled loss that is normal and the next steps will go better; without, training diverged. The norm is looked
+    /// at only where the loss is scaled or `clip_norm` is set, without which this is always true:
+    /// `Some(f64::INFINITY)` looks, and clips nothing.
     pub applied: bool,
     /// How long the step waited for gradients that were still on their way.
     pub waited: Duration,
     /// The loss scale that the gradients were computed with, in half precision.
     pub loss_scale: Option<f64>,
     /// Steps skipped so far because the scaled loss overflowed, also before the training was resumed; 0
-    /// without a loss scale, where [`applied`](Self::applied) alone tells of a step that was skipped.
+    /// without a loss scale.
     pub skipped_steps: u64,
 }
 

@@ -5,7 +5,7 @@
 //! one host [`Transport::shared`] gives memory that all ranks have mapped, and collectives that
 //! know it copy nothing.
 //!
-//! All of them run the same conformance suite (`tests/conformance.rs`).
+//! All of them run the same conformance suite (`tests/conformance/`).
 
 #[allow(unsafe_code)]
 pub mod shm;

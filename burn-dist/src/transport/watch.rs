@@ -7,15 +7,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::deadline;
+use crate::deadline::Allowance;
 use crate::rendezvous::{Fault, FaultBoard};
 
 /// The longest a rank sleeps before it looks at the fault board and the clock again.
 const SLICE: Duration = Duration::from_millis(50);
-
-/// Who has not looked for so long was not running, as after Ctrl-Z or `scontrol suspend`, which stop all ranks: that time
-/// is nobody's fault.
-const STOPPED: Duration = Duration::from_secs(5);
 
 /// How long what a peer sent before it left may still be on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -23,12 +19,12 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// A deadline and the news of failed peers, for one collective.
 #[derive(Debug)]
 pub struct Watch {
-    deadline: Cell<Instant>,
-    looked: Cell<Instant>,
+    allowance: Cell<Allowance>,
     faults: FaultBoard,
     /// By rank in the group: the rank in the world, which is what `faults` goes by.
     ranks: Arc<[usize]>,
-    left: Cell<Option<Instant>>,
+    /// How long the peer that has left is still waited for.
+    farewell: Cell<Option<Allowance>>,
 }
 
 /// Why a wait ended without what it waited for.
@@ -45,11 +41,10 @@ impl Watch {
     /// rank. `ranks` has the number in the world of every rank of the group.
     pub fn new(limit: Duration, faults: FaultBoard, ranks: Arc<[usize]>) -> Self {
         Self {
-            deadline: Cell::new(deadline::after(limit)),
-            looked: Cell::new(Instant::now()),
+            allowance: Cell::new(Allowance::of(limit)),
             faults,
             ranks,
-            left: Cell::new(None),
+            farewell: Cell::new(None),
         }
     }
 
@@ -62,15 +57,19 @@ impl Watch {
     }
 
     fn slice_at(&self, now: Instant, peer: usize) -> Result<Duration, Interrupt> {
-        self.forgive(now);
+        let mut allowance = self.allowance.get();
+        let left = allowance.left(now);
+        self.allowance.set(allowance);
         if let Some(fault) = self.faults.get() {
             return Err(Interrupt::Fault(fault));
         }
         let peer = self.ranks.get(peer).copied().unwrap_or(peer);
         if self.faults.left(peer) {
-            let since = self.left.get().unwrap_or(now);
-            self.left.set(Some(since));
-            if now.duration_since(since) > FAREWELL {
+            let farewell = self.farewell.get();
+            let mut farewell = farewell.unwrap_or_else(|| Allowance::at(now, FAREWELL));
+            let is_over = farewell.left(now).is_zero();
+            self.farewell.set(Some(farewell));
+            if is_over {
                 let reason = "it finished and left the group while others still waited for it";
                 return Err(Interrupt::Fault(Fault {
                     rank: Some(peer),
@@ -78,24 +77,10 @@ impl Watch {
                 }));
             }
         }
-        let left = self.deadline.get().saturating_duration_since(now);
         if left.is_zero() {
             return Err(Interrupt::TimedOut);
         }
         Ok(left.min(SLICE))
-    }
-
-    /// Leaves the time out in which this process did not run. A peer that is stopped while this one runs has only its
-    /// limit.
-    fn forgive(&self, now: Instant) {
-        let away = now.saturating_duration_since(self.looked.replace(now));
-        if away < STOPPED {
-            return;
-        }
-        // A deadline beyond all clocks is none.
-        let later = |moment: Instant| moment.checked_add(away).unwrap_or(moment);
-        self.deadline.set(later(self.deadline.get()));
-        self.left.set(self.left.get().map(later));
     }
 }
 

@@ -128,16 +128,25 @@ pub enum WorldError {
     },
     /// An MPI launcher started this process, and this program knows no MPI.
     #[error(
-        "{launcher} started this process as one of {} ranks, but this program was built without \
+        "{launcher} started this process as one of {size} ranks, but this program was built without \
          MPI. Build it with `--features mpi`, or start it with srun or torchrun, or set MASTER_ADDR, \
-         MASTER_PORT and {SECRET} for all ranks",
-        size.map_or("several".to_owned(), |size| size.to_string())
+         MASTER_PORT and {SECRET} for all ranks"
     )]
     NoMpi {
         /// Who started it.
         launcher: String,
-        /// How many ranks there are, if the launcher says so.
-        size: Option<usize>,
+        /// How many ranks there are.
+        size: usize,
+    },
+    /// The same, and only MPI knows how many ranks there are.
+    #[error(
+        "{launcher} started this process as one of several ranks, of how many only MPI knows, and this program was \
+         built without it. Build it with `--features mpi`, or start it with srun or torchrun, or set {LAUNCH}=single \
+         for a process that is to train alone"
+    )]
+    UnknownSize {
+        /// Who started it.
+        launcher: String,
     },
     /// MPI itself failed.
     #[error("MPI failed in {action}: {reason}")]

@@ -195,7 +195,7 @@ fn half_precision_and_averages_continue_bit_for_bit() {
             if let Some(step) = save {
                 train(&mut training, first..=step);
                 let mut writer = Writer::start(folder.path(), group, TIMEOUT).unwrap();
-                writer.submit(job(&training, step));
+                let _ = writer.submit(job(&training, step));
                 first = step + 1;
                 writer.wait().unwrap().unwrap();
             }
@@ -228,7 +228,7 @@ fn another_precision_continues_too() {
     let mut writer = Writer::start(folder.path(), &group, TIMEOUT).unwrap();
     let mut f32 = Parallel::new(Net::new(8), adamw(), Strategy::Ddp, &group).unwrap();
     train(&mut f32, 1..=2);
-    writer.submit(job(&f32, 2));
+    let _ = writer.submit(job(&f32, 2));
     writer.wait().unwrap().unwrap();
     let path = |index: usize| list(folder.path()).unwrap()[index].path.clone();
 
@@ -243,7 +243,7 @@ fn another_precision_continues_too() {
     );
     let reports = train(&mut f16, 3..=4);
     assert_eq!(reports[0].loss_scale, Some(2f64.powi(20)));
-    writer.submit(job(&f16, 4));
+    let _ = writer.submit(job(&f16, 4));
     writer.wait().unwrap().unwrap();
 
     let source = Source::open(&path(1)).unwrap();
@@ -303,7 +303,7 @@ fn write_steps(folder: &Path, steps: &[u64]) {
     let training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
     let mut writer = Writer::start(folder, &group, TIMEOUT).unwrap();
     for step in steps {
-        writer.submit(job(&training, *step));
+        let _ = writer.submit(job(&training, *step));
         writer.wait().unwrap().unwrap();
     }
 }
@@ -433,7 +433,7 @@ fn booleans_are_restored() {
             let model = Masked::new(mask, 7);
             let training = Parallel::new(model, adamw(), Strategy::Ddp, &group).unwrap();
             let mut writer = Writer::start(folder.path(), &group, TIMEOUT).unwrap();
-            writer.submit(Job {
+            let _ = writer.submit(Job {
                 step: 1,
                 state: training.state(),
                 meta: json!({}),
@@ -540,12 +540,12 @@ fn a_folder_that_cannot_be_written_is_an_error_of_the_checkpoint_alone() {
     let mut writer = Writer::start(&place, &group, TIMEOUT).unwrap();
     fs::remove_dir(&place).unwrap();
     fs::write(&place, "").unwrap();
-    writer.submit(job(&training, 1));
+    let _ = writer.submit(job(&training, 1));
     let error = writer.wait().unwrap().unwrap_err();
     assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
     train(&mut training, 1..=2);
     fs::remove_file(&place).unwrap();
-    writer.submit(job(&training, 2));
+    let _ = writer.submit(job(&training, 2));
     assert_eq!(writer.wait().unwrap().unwrap().step, 2);
 }
 
@@ -559,7 +559,7 @@ fn a_rank_that_writes_nothing_does_not_hold_up_the_run() {
         if group.rank() == 1 {
             return None;
         }
-        writer.submit(job(&training, 1));
+        let _ = writer.submit(job(&training, 1));
         Some(writer.wait().unwrap().unwrap_err().to_string())
     });
     let error = outcomes[0].clone().unwrap();
@@ -575,7 +575,7 @@ fn a_training_that_is_given_up_does_not_wait_for_a_rank_that_died() {
         let mut writer = Writer::start(folder.path(), &group, 2 * TIMEOUT).unwrap();
         let begin = Instant::now();
         if group.rank() == 0 {
-            writer.submit(job(&training, 1));
+            let _ = writer.submit(job(&training, 1));
         }
         drop(writer);
         begin.elapsed()
@@ -594,7 +594,7 @@ fn what_is_on_its_way_when_a_training_is_given_up_arrives() {
         if group.rank() == 1 {
             thread::sleep(Duration::from_millis(200));
         }
-        writer.submit(job(&training, 1));
+        let _ = writer.submit(job(&training, 1));
     });
     assert_eq!(steps(folder.path()), [1]);
 }

@@ -129,7 +129,7 @@ fn what_was_frozen_has_its_value_as_its_average() {
     first.backward(loss).unwrap();
     first.step(0.1).unwrap();
     let mut writer = Writer::start(folder.path(), &group, Duration::from_secs(20)).unwrap();
-    writer.submit(Job {
+    let _ = writer.submit(Job {
         step: 1,
         state: first.state(),
         meta: serde_json::Value::Null,

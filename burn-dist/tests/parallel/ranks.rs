@@ -228,7 +228,7 @@ fn another_number_of_micro_batches_than_the_other_ranks_is_refused() {
         let mut parallel = Parallel::new(Net::new(1), sgd(), strategy, &group).unwrap();
         parallel.set_accumulate(2).unwrap();
         let error = parallel.set_accumulate(1 + group.rank()).unwrap_err();
-        let told = "accumulate = 1 and accumulate = 2";
+        let told = "accumulate = 1, 0 micro-batches done and accumulate = 2";
         assert!(error.to_string().contains(told), "{error}");
         assert_eq!(parallel.options().accumulate, 2);
     });

@@ -98,7 +98,7 @@ fn continued(
     let mut whole = start()?;
     let begin = train(&mut whole, 0..2);
     let mut writer = Writer::start(folder, group, std::time::Duration::from_secs(20))?;
-    writer.submit(Job {
+    let _ = writer.submit(Job {
         step: 2,
         state: whole.state(),
         meta: serde_json::Value::Null,
@@ -215,7 +215,7 @@ fn running_statistics_in_f64_are_saved_to_the_last_bit() {
     let folder = tempfile::tempdir().unwrap();
     let limit = std::time::Duration::from_secs(20);
     let mut writer = Writer::start(folder.path(), &group, limit).unwrap();
-    writer.submit(Job {
+    let _ = writer.submit(Job {
         step: 1,
         state: trained.state(),
         meta: serde_json::Value::Null,

@@ -43,7 +43,7 @@ fn a_rank_may_be_late_at_the_end() {
             scope.spawn(move || {
                 let training = training(&group);
                 let mut writer = Writer::start(folder, &group, Duration::from_secs(5)).unwrap();
-                writer.submit(job(&training, 1));
+                let _ = writer.submit(job(&training, 1));
                 writer.wait().unwrap().unwrap();
                 if group.rank() == 1 {
                     thread::sleep(Duration::from_secs(3));
@@ -65,7 +65,7 @@ fn a_checkpoint_is_left_out_rather_than_hold_up_the_other_ranks() {
             let folder = folder.path();
             scope.spawn(move || {
                 let training = training(&group);
-                let mut writer = Writer::start(folder, &group, Duration::from_secs(2)).unwrap();
+                let mut writer = Writer::start(folder, &group, Duration::from_secs(10)).unwrap();
                 if group.rank() == 0 {
                     assert!(writer.submit(job(&training, 1)).is_none());
                     let left_out = writer.submit(job(&training, 2)).unwrap().unwrap_err();
@@ -104,7 +104,7 @@ fn a_state_that_is_not_finite_is_refused_by_whose_it_is_and_by_rank_0() {
                     let training =
                         Parallel::new(net, SgdConfig::new(), Strategy::Ddp, &group).unwrap();
                     let mut writer = Writer::start(folder, &group, wait).unwrap();
-                    writer.submit(job(&training, 7));
+                    let _ = writer.submit(job(&training, 7));
                     let refused = writer.wait().unwrap().err().map(|error| error.to_string());
                     writer.close(&group).unwrap();
                     refused
@@ -136,7 +136,7 @@ fn older_checkpoints_that_stay_do_not_spoil_the_new_one() {
     let training = training(&group);
     let mut writer = Writer::start(folder.path(), &group, Duration::from_secs(5)).unwrap();
     let mut write = |step: u64| -> Written {
-        writer.submit(job(&training, step));
+        let _ = writer.submit(job(&training, step));
         writer.wait().unwrap().unwrap()
     };
     assert_eq!(write(1).not_removed, None);

@@ -13,6 +13,7 @@ use burn_dist::parallel::{MemoryEstimate, Strategy};
 
 use crate::config::{Config, Loaded, StrategyName};
 use crate::console::say;
+use crate::schedule::Schedule;
 use crate::{Plan, data, free_memory, plan};
 
 /// Arguments of `trainer check`.
@@ -51,7 +52,10 @@ pub fn say_resolved(
         batching.global, batching.micro, batching.accumulate
     ));
     if data::needs_download(&config.data) {
-        say("# the data is not there yet and would be downloaded first");
+        say(
+            "# the data is not there yet and would be downloaded first; parameters, memory and steps are told when it \
+             is: `trainer preview` with this configuration fetches it",
+        );
         return Ok(());
     }
     let plan = plan(loaded, size, checkpoint)?;
@@ -61,6 +65,10 @@ pub fn say_resolved(
         "# {} training and {} test images, {} steps per epoch",
         plan.train_samples, plan.test_samples, plan.steps_per_epoch
     ));
+    let schedule = Schedule::of_run(config, plan.steps_per_epoch, size);
+    if let Some(warning) = schedule.warning().filter(|_| !config.train.fast_dev_run) {
+        say(&format!("# {warning}"));
+    }
     Ok(())
 }
 

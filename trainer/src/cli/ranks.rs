@@ -41,8 +41,7 @@ pub fn check_readable(config: Option<&str>, size: usize, world: &World) -> Resul
     match file.filter(|file| file.exists() && !file.is_file()) {
         None => Ok(()),
         Some(file) => Err(Failure::Usage(format!(
-            "every rank reads the configuration, and {} is not a regular file, such as a pipe, which only one can \
-             read: write it to a file",
+            "every rank reads the configuration, and {} is not a regular file: write it to one",
             file.display()
         ))),
     }

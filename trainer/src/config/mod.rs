@@ -183,7 +183,7 @@ impl Loaded {
     pub fn load(name: &str, sets: &[String]) -> Result<Self, ConfigError> {
         let path = Path::new(name);
         match (read_capped(path), Embedded::find(name)) {
-            (Ok(bytes), _) => Self::of_bytes(path, bytes, sets),
+            (Ok(bytes), _) => Self::of_bytes(path, bytes, sets, false),
             (Err(error), Some(embedded)) if error.kind() == std::io::ErrorKind::NotFound => {
                 Self::parse(embedded.name, embedded.stem(), embedded.text, sets)
             }
@@ -197,30 +197,50 @@ impl Loaded {
         }
     }
 
-    /// The same of a file alone.
+    /// The same of the file in a run folder.
     pub(crate) fn load_file(path: &Path, sets: &[String]) -> Result<Self, ConfigError> {
         let bytes = read_capped(path).map_err(|error| {
             let message = format!("cannot read the configuration {}: {error}", path.display());
             ConfigError::new(message, None)
         })?;
-        Self::of_bytes(path, bytes, sets)
+        Self::of_bytes(path, bytes, sets, true)
     }
 
-    fn of_bytes(path: &Path, bytes: Vec<u8>, sets: &[String]) -> Result<Self, ConfigError> {
+    fn of_bytes(
+        path: &Path,
+        bytes: Vec<u8>,
+        sets: &[String],
+        over: bool,
+    ) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let text = String::from_utf8(bytes).map_err(|_| {
             ConfigError::new(format!("{name} is not a text file (not UTF-8)"), None)
         })?;
-        Self::parse(&name, &stem(path), &text, sets)
+        Self::parse_as((&name, &stem(path)), &text, sets, over)
     }
 
     /// Reads a configuration from a text. `file` is the name that errors show.
     pub fn parse(file: &str, name: &str, text: &str, sets: &[String]) -> Result<Self, ConfigError> {
+        Self::parse_as((file, name), text, sets, false)
+    }
+
+    /// The same; of a run that is `over` already what had no use has none.
+    fn parse_as(
+        (file, name): (&str, &str),
+        text: &str,
+        sets: &[String],
+        over: bool,
+    ) -> Result<Self, ConfigError> {
         let sources = Sources::new(file, text, sets);
         let mut spans = BTreeMap::new();
         let config = sources.parse().and_then(|mut root| {
             spans = source::spans(&root);
-            let config = Config::read(&mut root)?;
+            let mut config = Config::read(&mut root)?;
+            // Who gives one key on the command line cannot take others out of the file.
+            let is_set = |key: &str| spans.get(key).is_some_and(|span| sources.is_set(span));
+            let overridden = |by: &str, key: &str| over || is_set(by) && !is_set(key);
+            config.schedule.forget_unused(overridden);
+            config.early_stopping.forget_unused(overridden);
             validate::check(&config)?;
             Ok(config)
         });

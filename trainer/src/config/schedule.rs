@@ -111,6 +111,37 @@ impl Default for ScheduleConfig {
 }
 
 impl ScheduleConfig {
+    /// Gives up the values that the schedule does not use and that another key overrides.
+    pub(super) fn forget_unused(&mut self, overridden: impl Fn(&str, &str) -> bool) {
+        let usual = Self::default();
+        for (key, _, users) in self.particular_keys() {
+            if users.contains(&self.name) || !overridden("schedule.name", key) {
+                continue;
+            }
+            match key {
+                "schedule.min_lr" => self.min_lr = usual.min_lr,
+                "schedule.milestones" => self.milestones.clear(),
+                "schedule.milestone_steps" => self.milestone_steps.clear(),
+                "schedule.gamma" => self.gamma = usual.gamma,
+                "schedule.peak" => self.peak = usual.peak,
+                "schedule.div_factor" => self.div_factor = usual.div_factor,
+                _ => self.final_div_factor = usual.final_div_factor,
+            }
+        }
+        if self.name != ScheduleName::OneCycle {
+            return;
+        }
+        if overridden("schedule.name", "schedule.warmup_epochs") {
+            self.warmup_epochs = None;
+        }
+        if overridden("schedule.name", "schedule.warmup_steps") {
+            self.warmup_steps = None;
+        }
+        if overridden("schedule.name", "schedule.warmup_factor") {
+            self.warmup_factor = usual.warmup_factor;
+        }
+    }
+
     /// Keys that only some schedules use: their name, whether a value other than the default is given, and
     /// the schedules.
     fn particular_keys(&self) -> [(&'static str, bool, &'static [ScheduleName]); 7] {

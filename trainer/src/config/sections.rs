@@ -352,3 +352,17 @@ pub struct EarlyStoppingConfig {
     /// By how much it has to, at least. Default 0.
     pub min_delta: f64,
 }
+
+impl EarlyStoppingConfig {
+    /// Gives up the values that a target does not use and that it overrides.
+    pub(super) fn forget_unused(&mut self, overridden: impl Fn(&str, &str) -> bool) {
+        let by = "early_stopping.target_accuracy";
+        let usual = Self::default();
+        if self.target_accuracy.is_some() && overridden(by, "early_stopping.monitor") {
+            self.monitor = usual.monitor;
+        }
+        if self.target_accuracy.is_some() && overridden(by, "early_stopping.min_delta") {
+            self.min_delta = usual.min_delta;
+        }
+    }
+}

@@ -614,6 +614,26 @@ fn images_are_normalised_by_numbers_that_make_sense() {
     }
 }
 
+/// What stands in a file cannot be taken out on the command line, where another schedule is tried.
+#[test]
+fn another_schedule_on_the_command_line_gives_up_what_it_does_not_use() {
+    let file = format!(
+        "{GOOD}[schedule]\nname = \"step\"\nmilestones = [60]\ngamma = 0.2\nwarmup_epochs = 5\n"
+    );
+    let loaded = load(&file, &["schedule.name=cosine"]).unwrap();
+    let schedule = &loaded.config.schedule;
+    assert!(schedule.milestones.is_empty() && schedule.gamma == 0.1);
+    assert_eq!(schedule.warmup_epochs, Some(5.0));
+    // The resolved configuration is one, too.
+    load(&loaded.config.to_toml().unwrap(), &[]).unwrap();
+    let one_cycle = load(&file, &["schedule.name=one-cycle"]).unwrap().config;
+    assert_eq!(one_cycle.schedule.warmup_epochs, None);
+    let both = ["schedule.name=cosine", "schedule.gamma=0.5"];
+    assert_error(&file, &both, &["no use for `cosine`"]);
+    let stops = format!("{GOOD}[early_stopping]\npatience = 3\nmonitor = \"loss\"\n");
+    load(&stops, &["early_stopping.target_accuracy=0.9"]).unwrap();
+}
+
 #[test]
 fn schedules_and_stops_that_make_no_sense_are_refused() {
     for (sets, part) in [

@@ -35,8 +35,12 @@ pub(crate) fn train<M: ImageClassifier>(
     let (config, start) = (session.config, &session.start);
     let work = work(session, &model);
     let (states, group) = (crate::model::states(&model, config), session.group);
-    let within = config.parallel.shard_within;
-    let ranks = within.ranks(group.size(), group.nodes());
+    // On CUDA what has to be stepped whole has one owner among all ranks.
+    let one_set = session.device.cuda.is_some() && states.iter().any(|state| state.whole);
+    let ranks = match config.parallel.shard_within {
+        _ if one_set => group.size(),
+        within => within.ranks(group.size(), group.nodes()),
+    };
     optimizer::check(&config.optimizer, &crate::model::parameters(&model))?;
     crate::device::check_memory(config, &session.device, &states, (ranks, session.sharing))?;
     let mut parallel = Parallel::new(
@@ -71,7 +75,7 @@ pub(crate) fn train<M: ImageClassifier>(
     if let Some(folder) = &run_dir {
         notes.extend(set_aside(folder, start, progress.steps)?);
     }
-    let schedule = schedule(session, steps_per_epoch);
+    let schedule = Schedule::of_run(config, steps_per_epoch, group.size());
     // A trial ends soon in any case.
     let warning = schedule.warning().filter(|_| !config.train.fast_dev_run);
     notes.extend(warning);
@@ -165,7 +169,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             run_dir: self.run_dir.as_deref(),
             steps: self.progress.steps,
             steps_per_epoch: self.steps_per_epoch,
-            epochs: self.session.config.train.epochs,
+            epochs: self.epochs(),
             parameters: self.parallel.num_parameters(),
         };
         for callback in &mut self.callbacks {
@@ -267,19 +271,6 @@ pub(super) fn start_checkpoints(
     let saved = is_there.then_some((progress.steps, progress.evaluated));
     let checkpoints = Checkpoints::start(config, &folder, saved, timeout, group)?;
     Ok(Some(checkpoints))
-}
-
-fn schedule(session: &Session<'_>, steps_per_epoch: u64) -> Schedule {
-    let config = session.config;
-    let all = steps_per_epoch.saturating_mul(config.train.epochs);
-    let total = config.train.max_steps.map_or(all, |limit| limit.min(all));
-    Schedule::new(
-        &config.schedule,
-        config.optimizer.lr(),
-        steps_per_epoch,
-        total,
-        session.group.size(),
-    )
 }
 
 /// How `config` wants a model trained, with this many micro-batches in a step.
