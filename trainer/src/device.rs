@@ -1,11 +1,12 @@
 //! What a rank computes on, and whether the state of the training fits there.
 
 use burn_dist::device::{ChosenDevice, DeviceChoice, DeviceError, MemoryShortage, device_memory};
-use burn_dist::parallel::{MemoryEstimate, ParameterState, Strategy};
+use burn_dist::parallel::{MemoryEstimate, ParameterState};
 use burn_dist::world::World;
 
 use crate::config::{Config, DeviceName};
 use crate::error::TrainError;
+use crate::run::Session;
 use crate::train::parallel_options;
 
 /// The device that the configuration asks for.
@@ -34,21 +35,19 @@ fn wanted(config: &Config) -> DeviceChoice {
 }
 
 /// Refuses a training whose state is larger than the memory of its device, where that is known.
-/// `ranks` share one set of shards, and `sharing` the device. Activations come on top and are not known beforehand.
+/// Activations come on top and are not known beforehand.
 pub(crate) fn check_memory(
-    config: &Config,
-    chosen: &ChosenDevice,
+    session: &Session<'_>,
     states: &[ParameterState],
-    (ranks, sharing): (usize, usize),
 ) -> Result<(), TrainError> {
+    let (chosen, group) = (&session.device, session.group);
     let Some(total) = chosen.cuda.and_then(device_memory) else {
         return Ok(());
     };
-    let mut options = parallel_options(config, 1);
-    if ranks > 1 && options.strategy == Strategy::Ddp && states.iter().any(|state| state.whole) {
-        // Each parameter is stepped by one rank for all.
-        options.strategy = Strategy::Zero1;
-    }
+    let whole = states.iter().any(|state| state.whole);
+    let options = parallel_options(session.config, 1);
+    let options = options.carried_out(&chosen.device, whole, group.size());
+    let ranks = options.shard_within.ranks(group.size(), group.nodes());
     let averages = options.ema.is_some();
     let on_device = |state: &ParameterState| match options.offload_optimizer {
         true => ParameterState {
@@ -63,6 +62,6 @@ pub(crate) fn check_memory(
         needed,
         states.iter().map(|state| state.elements).sum(),
         total,
-        sharing,
+        session.sharing,
     )?)
 }

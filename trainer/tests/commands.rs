@@ -89,11 +89,9 @@ fn paths_need_not_be_text() {
     use std::os::unix::ffi::OsStrExt;
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join(OsStr::from_bytes(b"run-\xff"));
-    let settings = TINY.iter().chain(&["checkpoint.every_epochs=1"]);
-    let sets: Vec<&str> = settings.flat_map(|setting| ["--set", setting]).collect();
     for nproc in ["1", "2"] {
-        let args = [&["--nproc", nproc, "--resume", "auto"], &sets[..]].concat();
-        let train = Trial::new(&args).arg("--run-dir").arg(&run).run();
+        let args = ["--nproc", nproc, "--resume", "auto"];
+        let train = Trial::tiny_at(&run, &args, &["checkpoint.every_epochs=1"]).run();
         train.assert_code(0);
     }
     let evaluated = Trial::new(&["eval", "--json", "found.json"])

@@ -150,12 +150,8 @@ fn a_run_that_diverged_goes_on_from_the_last_good_state() {
     let folder = tempfile::tempdir().unwrap();
     let run = |name: &str, args: &[&str], settings: &[&str]| {
         let run_dir = folder.path().join(name);
-        let all = ["--nproc", "2", "--resume", "auto", "--run-dir"];
-        let mut all = [&all[..], &[run_dir.to_str().unwrap()], args].concat();
-        for setting in common::TINY.iter().chain(settings) {
-            all.extend(["--set", setting]);
-        }
-        Trial::new(&all).run()
+        let args = [&["--nproc", "2", "--resume", "auto"], args].concat();
+        Trial::tiny_at(&run_dir, &args, settings).run()
     };
     let every_step = "checkpoint.every_steps=1";
     for (name, strategy, lr) in [

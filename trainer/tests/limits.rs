@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{TINY, Trial};
+use common::Trial;
 
 #[test]
 fn a_trial_run_tries_everything_and_writes_nothing() {
@@ -24,11 +24,7 @@ fn a_trial_of_a_run_that_goes_on_or_has_ended_trains_too() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let train = |settings: &[&str]| {
-        let mut args = vec!["--resume", "auto", "--run-dir", run.to_str().unwrap()];
-        for setting in common::TINY.iter().chain(settings) {
-            args.extend(["--set", setting]);
-        }
-        let finished = Trial::new(&args).run();
+        let finished = Trial::tiny_at(&run, &["--resume", "auto"], settings).run();
         finished.assert_code(0);
         finished.stdout
     };
@@ -82,13 +78,8 @@ fn a_run_whose_time_is_over_is_continued_to_the_same_end() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
     let continued = |minutes: &str| {
-        let mut args = vec!["--nproc", "2", "--resume", "auto"];
-        args.extend(["--run-dir", dir.to_str().unwrap()]);
-        let settings = TINY.iter().copied().chain(["train.epochs=3", minutes]);
-        for setting in settings {
-            args.extend(["--set", setting]);
-        }
-        Trial::new(&args).run()
+        let args = ["--nproc", "2", "--resume", "auto"];
+        Trial::tiny_at(&dir, &args, &["train.epochs=3", minutes]).run()
     };
     // Less time than a step takes: one step, and one more until all ranks know.
     let paused = continued("train.max_minutes=1e-9");

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{TINY, Trial};
+use common::Trial;
 use rustix::process::{Signal, kill_process};
 
 fn log(run_dir: &Path, rank: usize) -> String {
@@ -16,13 +16,7 @@ fn log(run_dir: &Path, rank: usize) -> String {
 
 /// A tiny run of two ranks in a folder that outlives it.
 fn trial(run_dir: &Path, args: &[&str], settings: &[&str]) -> Trial {
-    let run_dir = run_dir.to_str().unwrap();
-    let mut all = vec!["--nproc", "2", "--run-dir", run_dir];
-    all.extend(args);
-    for setting in TINY.iter().chain(settings) {
-        all.extend(["--set", setting]);
-    }
-    Trial::new(&all)
+    Trial::tiny_at(run_dir, &[&["--nproc", "2"], args].concat(), settings)
 }
 
 #[test]

@@ -168,12 +168,8 @@ const BLOWS_UP: [&str; 4] = [
 ];
 
 fn in_folder(folder: &Path, more: &[&str]) -> Finished {
-    let dir = folder.join("run");
-    let mut args = vec!["--run-dir", dir.to_str().unwrap(), "--resume", "auto"];
-    for setting in common::TINY.iter().chain(&BLOWS_UP).chain(more) {
-        args.extend(["--set", setting]);
-    }
-    Trial::new(&args).run()
+    let settings = [&BLOWS_UP[..], more].concat();
+    Trial::tiny_at(&folder.join("run"), &["--resume", "auto"], &settings).run()
 }
 
 #[test]
@@ -203,13 +199,9 @@ fn the_mean_loss_of_an_epoch_is_the_same_when_it_is_continued() {
     assert!(skipped.len() < 20, "no loss was left out");
     let checkpoint = folder.path().join("run/checkpoints/step-0000000010");
     let other = folder.path().join("other");
-    let mut args = vec!["--run-dir", other.to_str().unwrap()];
-    args.extend(["--resume", checkpoint.to_str().unwrap()]);
-    let settings = common::TINY.iter().chain(&BLOWS_UP);
-    for setting in settings.chain(&["train.epochs=1"]) {
-        args.extend(["--set", setting]);
-    }
-    let continued = Trial::new(&args).run();
+    let args = ["--resume", checkpoint.to_str().unwrap()];
+    let settings = [&BLOWS_UP[..], &["train.epochs=1"]].concat();
+    let continued = Trial::tiny_at(&other, &args, &settings).run();
     continued.assert_code(0);
     assert_eq!(mean(&continued), mean(&whole));
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{TINY, Trial};
+use common::Trial;
 use serde_json::Value;
 
 /// Prints all scalars below a folder as JSON: for each name, steps and values.
@@ -66,17 +66,14 @@ fn the_events_of_a_run_that_was_continued_are_those_of_one_run() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
     let train = || {
-        let mut args = vec!["--nproc", "2", "--resume", "auto"];
-        args.extend(["--run-dir", dir.to_str().unwrap()]);
+        let args = ["--nproc", "2", "--resume", "auto"];
         let settings = [
             "train.epochs=2",
             "checkpoint.every_steps=7",
             "checkpoint.keep=100",
         ];
-        for setting in TINY.iter().copied().chain(settings) {
-            args.extend(["--set", setting]);
-        }
-        Trial::new(&args).run().assert_code(0);
+        let finished = Trial::tiny_at(&dir, &args, &settings).run();
+        finished.assert_code(0);
     };
     train();
     // As if it had been killed after step 33, when the last good checkpoint was that of step 7.
@@ -127,11 +124,8 @@ fn the_events_of_a_run_that_starts_anew_are_not_mixed_with_those_of_before() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
     for epochs in ["train.epochs=2", "train.epochs=1"] {
-        let mut args = vec!["--resume", "auto", "--run-dir", dir.to_str().unwrap()];
-        for setting in TINY.iter().copied().chain([epochs]) {
-            args.extend(["--set", setting]);
-        }
-        Trial::new(&args).run().assert_code(0);
+        let finished = Trial::tiny_at(&dir, &["--resume", "auto"], &[epochs]).run();
+        finished.assert_code(0);
     }
     let Some(scalars) = read(&dir.join("tensorboard")) else {
         return;

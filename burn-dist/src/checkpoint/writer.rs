@@ -15,7 +15,7 @@ use super::folder::Writing;
 use super::manifest::{FileEntry, Manifest};
 use super::{CheckpointError, folder, shard};
 use crate::ProcessGroup;
-use crate::deadline;
+use crate::deadline::Allowance;
 use crate::parallel::StateShare;
 
 /// Why a rank has no share, as it tells rank 0.
@@ -391,10 +391,10 @@ impl Desk {
         step: u64,
         meta: Value,
     ) -> Result<(), CheckpointError> {
-        let deadline = deadline::after(self.timeout);
+        let mut allowance = Allowance::of(self.timeout);
         let mut files = vec![own];
         for rank in 1..self.size {
-            files.push(self.share_of(rank, step, (hidden, path), deadline)?);
+            files.push(self.share_of(rank, step, (hidden, path), &mut allowance)?);
         }
         for rank in 0..self.size {
             let done = hidden.join(done_name(rank));
@@ -410,7 +410,7 @@ impl Desk {
         rank: usize,
         step: u64,
         (hidden, path): (&Path, &Path),
-        deadline: Instant,
+        allowance: &mut Allowance,
     ) -> Result<FileEntry, CheckpointError> {
         let failed = |reason: String| CheckpointError::Rank {
             rank,
@@ -433,7 +433,7 @@ impl Desk {
                     Err(_) => failed(String::from_utf8_lossy(&text).into_owned()),
                 });
             }
-            if Instant::now() >= deadline {
+            if allowance.left(Instant::now()).is_zero() {
                 return Err(failed(format!("it said nothing for {:?}", self.timeout)));
             }
             if self.dropped.get().is_some_and(|at| at.elapsed() >= GRACE) {

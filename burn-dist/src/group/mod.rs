@@ -154,8 +154,7 @@ impl ProcessGroup {
     /// The new group has this one's options: with [`TransportKind::Auto`] ranks of one host share
     /// memory, whatever this group uses. It has a progress thread and an order of collectives of its
     /// own; ranks that wait for each other in several groups have to use them in the same order, and a rank divides one
-    /// group at a time. What
-    /// breaks one group breaks all groups of all ranks, so that nobody waits in vain. Messages and
+    /// group at a time. What breaks one group breaks all groups of all ranks, so that nobody waits in vain. Messages and
     /// [`world_ranks`](Self::world_ranks) name ranks by their number in the world.
     ///
     /// # Errors

@@ -56,21 +56,20 @@ pub(crate) struct Started<M> {
 impl<M> Started<M> {
     /// Waits until the collective is done, and gives the memory back.
     pub fn wait(self) -> Result<M, Error> {
-        answer_of(&self.answer, &self.inside, &self.group)?
+        answer_of(&self.answer, || self.inside.check(&self.group))?
     }
 }
 
-/// What the thread answers, unless it is in a call that will not come back.
+/// What the thread answers, unless `look` finds that it is in a call that will not come back.
 fn answer_of<T>(
     answer: &Receiver<T>,
-    inside: &Inside,
-    group: &ProcessGroup,
+    look: impl Fn() -> Result<(), NcclError>,
 ) -> Result<T, NcclError> {
     loop {
         match answer.recv_timeout(LOOK) {
             Ok(answer) => return Ok(answer),
             Err(RecvTimeoutError::Disconnected) => return Err(NcclError::NoProgress),
-            Err(RecvTimeoutError::Timeout) => inside.check(group)?,
+            Err(RecvTimeoutError::Timeout) => look()?,
         }
     }
 }
@@ -84,7 +83,7 @@ impl<N: Nccl> Communicator<N> {
         let number = lane.number();
         lane.have_done(Task::Connect(number, group.clone(), id, report));
         // A thread that is still in there cannot be called back; the process ends with this error.
-        let outcome = answer_of(&connected, &lane.inside, group);
+        let outcome = answer_of(&connected, || lane.inside.check(group));
         drop(connected);
         if let Err(error) = outcome.and_then(|connected| connected) {
             group.abort(&error.to_string());
@@ -155,14 +154,8 @@ impl<N: Nccl> Drop for Communicator<N> {
     fn drop(&mut self) {
         let (done, closed) = sync_channel(1);
         self.lane.have_done(Task::Close(self.number, done));
-        loop {
-            let closed = closed.recv_timeout(LOOK);
-            // What does not come back cannot be waited for.
-            let is_lost = self.lane.inside.look(&self.group).is_err();
-            if is_lost || closed != Err(RecvTimeoutError::Timeout) {
-                return;
-            }
-        }
+        // What does not come back cannot be waited for.
+        let _ = answer_of(&closed, || self.lane.inside.look(&self.group));
     }
 }
 

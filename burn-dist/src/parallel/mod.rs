@@ -147,10 +147,10 @@ impl<M: Module> Parallel<M> {
         let (description, parameters, optimizer) =
             tell_others(group, Self::prepare(&model, &optimizer, &options, group))?;
         description.agree(group)?;
-        if group.size() > 1 {
+        if let Some(device) = resident_device(&model) {
             let whole = optimizer.whole().contains(&true);
-            let device = resident_device(&model).filter(|_| !optimizer.offloads());
-            replicas::keep_equal(&mut options, whole, device, &parameters)?;
+            let carried_out = options.carried_out(&device, whole, group.size());
+            options = replicas::keep_equal(options, carried_out, &parameters)?;
         }
         let shards = tell_others(group, ShardGroups::of(group, options.shard_within))?;
         let sums = match options.sync_batch_norm && group.size() > 1 {

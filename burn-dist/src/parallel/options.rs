@@ -238,6 +238,28 @@ impl From<Strategy> for ParallelOptions {
 }
 
 impl ParallelOptions {
+    /// These options as `ranks` ranks carry them out on `device`, so that their replicas stay equal to the bit.
+    ///
+    /// A step that sees whole parameters (`whole`) adds up, and Burn's sums on CUDA come in any order, as atomic
+    /// additions do; with the feature `autotune` ranks even take other kernels. Then every parameter is stepped by one
+    /// rank for all: as in ZeRO stage 1, which sends as much as averaging gradients does, and with one set of shards.
+    /// Steps of the processor are none of that: it adds up in the same order everywhere.
+    pub fn carried_out(&self, device: &Device, whole: bool, ranks: usize) -> Self {
+        let by_processor = device::is_host(device) || self.offload_optimizer;
+        let varies = cfg!(feature = "autotune") || device::kind(device) == "cuda";
+        if ranks == 1 || !whole || by_processor || !varies {
+            return self.clone();
+        }
+        Self {
+            strategy: match self.strategy {
+                Strategy::Ddp => Strategy::Zero1,
+                other => other,
+            },
+            shard_within: ShardWithin::All,
+            ..self.clone()
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), ParallelError> {
         check_accumulate(self.accumulate)?;
         if !self.strategy.shards() && self.shard_within != ShardWithin::All {

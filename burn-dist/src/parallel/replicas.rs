@@ -2,15 +2,13 @@
 //! place in autodiff after its value was replaced.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{
-    Bool, Device, ExecutionError, GradientCheckpointingStrategy, Int, Tensor, TensorData,
-};
+use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Tensor, TensorData};
 
-use super::{ParallelError, ParallelOptions, ShardWithin, Strategy};
+use super::{ParallelError, ParallelOptions};
+use crate::ProcessGroup;
 use crate::autograd::WholeParameter;
 use crate::bucket::ParameterSpec;
 use crate::zero::Store;
-use crate::{ProcessGroup, device};
 
 /// Which tensors of a model are broadcast.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,23 +54,18 @@ impl ModuleMapper for WithoutUninitialized {
     }
 }
 
-/// Has `options` carried out so that replicas stay equal to the bit. A step that sees whole parameters
-/// (`whole`) adds up, and Burn's sums on CUDA come in any order, as atomic additions do; with the feature
-/// `autotune` ranks even take other kernels. Then every parameter is stepped by one rank for all: as in ZeRO
-/// stage 1, which sends as much as averaging gradients does, and with one set of shards. On the processor sums of many numbers come in any
-/// order as well, but there [`OptimizerState::step`](super::optimizer::OptimizerState::step) sees to it that
-/// they do not.
+/// `options` as they are carried out so that replicas stay equal to the bit; see
+/// [`ParallelOptions::carried_out`].
 ///
 /// # Errors
 /// [`ParallelError::SumsVary`] where a parameter cannot be stepped by one rank for all.
 pub(super) fn keep_equal(
-    options: &mut ParallelOptions,
-    whole: bool,
-    device: Option<Device>,
+    options: ParallelOptions,
+    carried_out: ParallelOptions,
     parameters: &[ParameterSpec],
-) -> Result<(), ParallelError> {
-    if !whole || !device.is_some_and(|device| sums_vary(&device)) {
-        return Ok(());
+) -> Result<ParallelOptions, ParallelError> {
+    if carried_out == options {
+        return Ok(options);
     }
     if let Some(other) = parameters.iter().find(|p| p.dtype != crate::DType::F32) {
         return Err(ParallelError::SumsVary {
@@ -80,24 +73,17 @@ pub(super) fn keep_equal(
             dtype: other.dtype,
         });
     }
-    if options.strategy == Strategy::Ddp {
-        options.strategy = Strategy::Zero1;
-        options.shard_within = ShardWithin::All;
+    if carried_out.strategy != options.strategy {
         tracing::info!(
             "each parameter is stepped by one rank: sums on this device vary in their bits"
         );
-    } else if options.shard_within != ShardWithin::All {
-        options.shard_within = ShardWithin::All;
+    } else {
         tracing::info!(
             "there is one set of shards, over all ranks: sums on this device vary in their bits, and with \
              them what two sets would become"
         );
     }
-    Ok(())
-}
-
-fn sums_vary(device: &Device) -> bool {
-    cfg!(feature = "autotune") || device::kind(device) == "cuda"
+    Ok(carried_out)
 }
 
 /// A checksum of the trainable parameters: their bytes in visit order.

@@ -148,23 +148,20 @@ pub fn connect_side<S: Timed>(
     context: &[u8],
     limits: impl Into<Limits>,
 ) -> Result<(), AuthError> {
-    let Limits {
-        proof: deadline,
-        verdict: verdict_by,
-    } = limits.into();
+    let limits = limits.into();
     let opening = opening(purpose, context)?;
-    write_all_by(&mut stream, &opening, deadline)?;
+    write_all_by(&mut stream, &opening, limits.proof)?;
 
     let mut answer = [0; ANSWER];
-    read_prefix(&mut stream, &mut answer, ACCEPT_MAGIC, deadline)?;
+    read_prefix(&mut stream, &mut answer, ACCEPT_MAGIC, limits.proof)?;
     check_prefix(&answer, purpose)?;
-    read_exact_by(&mut stream, &mut answer[PREFIX..], deadline)?;
+    read_exact_by(&mut stream, &mut answer[PREFIX..], limits.proof)?;
 
     let proof = proof(secret, Side::Connect, &opening, &answer);
-    write_all_by(&mut stream, proof.as_bytes(), deadline)?;
+    write_all_by(&mut stream, proof.as_bytes(), limits.proof)?;
 
     let mut verdict = [0; 1 + MAC];
-    read_exact_by(&mut stream, &mut verdict, verdict_by)?;
+    read_exact_by(&mut stream, &mut verdict, limits.verdict)?;
     let (code, theirs) = (verdict[0], mac(&verdict[1..]));
     // Comparing `blake3::Hash` takes the same time wherever the two differ.
     if code != ACCEPTED || theirs != self::proof(secret, Side::Accept, &opening, &answer) {

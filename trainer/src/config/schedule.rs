@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Config;
 use super::error::Fault;
 use super::section::names;
-use super::validate::{ensure, not_negative};
+use super::validate::{ensure, have_use, not_negative};
 
 names! {
     /// `[schedule] name`.
@@ -254,19 +254,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     has_use(config)
 }
 
-/// Refuses a value that changes nothing: its author believes that it does.
+/// Refuses what changes nothing.
 fn has_use(config: &Config) -> Result<(), Fault> {
     let schedule = &config.schedule;
-    for (key, given, users) in schedule.particular_keys() {
-        if given && !users.contains(&schedule.name) {
-            let users: Vec<&str> = users.iter().map(|name| name.name()).collect();
-            let message = format!("`{key}` has no use for `{}`", schedule.name);
-            return Err(Fault::in_key(key, message).help(format!(
-                "remove it, or choose another schedule.name: {}",
-                users.join(", ")
-            )));
-        }
-    }
+    have_use("schedule.name", schedule.name, &schedule.particular_keys())?;
     let cold = schedule.warmup_epochs.is_none() && schedule.warmup_steps.is_none();
     if cold && schedule.warmup_factor != 0.0 {
         let message = "`schedule.warmup_factor` has no use without a warm-up";

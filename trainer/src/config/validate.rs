@@ -1,5 +1,7 @@
 //! Whether values make sense: ranges, combinations, and what this version can do.
 
+use std::fmt::Display;
+
 use super::Config;
 use super::error::Fault;
 use super::groups;
@@ -142,19 +144,7 @@ fn vit(vit: &VitConfig) -> Result<(), Fault> {
 
 fn data(config: &Config) -> Result<(), Fault> {
     let data = &config.data;
-    for (key, given, users) in data.particular_keys() {
-        if given && !users.contains(&data.name) {
-            let users: Vec<&str> = users.iter().map(|name| name.name()).collect();
-            return Err(
-                Fault::in_key(key, format!("`{key}` has no use for `{}`", data.name)).help(
-                    format!(
-                        "remove it, or choose another data.name: {}",
-                        users.join(", ")
-                    ),
-                ),
-            );
-        }
-    }
+    have_use("data.name", data.name, &data.particular_keys())?;
     in_range("data.workers", data.workers as u64, 0, 256)?;
     for (key, number, most) in [
         ("data.train_samples", data.train_samples, 100_000_000),
@@ -304,7 +294,25 @@ fn moments(betas: [f64; 2], eps: f64) -> Result<(), Fault> {
     positive("optimizer.eps", eps)
 }
 
-pub(super) fn in_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), Fault> {
+/// Refuses keys that are given and change nothing with this `name`, the value of `of`: their author believes that
+/// they do. With each key, whether it is given and the names that have a use for it.
+pub(super) fn have_use<N: Copy + PartialEq + Display>(
+    of: &str,
+    name: N,
+    keys: &[(&str, bool, &[N])],
+) -> Result<(), Fault> {
+    for (key, given, users) in keys {
+        if *given && !users.contains(&name) {
+            let users: Vec<String> = users.iter().map(N::to_string).collect();
+            let message = format!("`{key}` has no use for `{name}`");
+            let help = format!("remove it, or choose another {of}: {}", users.join(", "));
+            return Err(Fault::in_key(key, message).help(help));
+        }
+    }
+    Ok(())
+}
+
+fn in_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), Fault> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
@@ -314,7 +322,7 @@ pub(super) fn in_range(key: &str, value: u64, least: u64, most: u64) -> Result<(
     ))
 }
 
-pub(super) fn positive(key: &str, value: f64) -> Result<(), Fault> {
+fn positive(key: &str, value: f64) -> Result<(), Fault> {
     // Burn's optimizers compute in f32, where the smallest doubles are zero.
     ensure(
         value.is_finite() && (value as f32) > 0.0 && (value as f32).is_finite(),

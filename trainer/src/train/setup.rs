@@ -34,15 +34,9 @@ pub(crate) fn train<M: ImageClassifier>(
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
     let work = work(session, &model);
-    let (states, group) = (crate::model::states(&model, config), session.group);
-    // On CUDA what has to be stepped whole has one owner among all ranks.
-    let one_set = session.device.cuda.is_some() && states.iter().any(|state| state.whole);
-    let ranks = match config.parallel.shard_within {
-        _ if one_set => group.size(),
-        within => within.ranks(group.size(), group.nodes()),
-    };
+    let states = crate::model::states(&model, config);
     optimizer::check(&config.optimizer, &crate::model::parameters(&model))?;
-    crate::device::check_memory(config, &session.device, &states, (ranks, session.sharing))?;
+    crate::device::check_memory(session, &states)?;
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
@@ -69,13 +63,13 @@ pub(crate) fn train<M: ImageClassifier>(
     let (run_dir, _lock) = created.unzip();
     let home = share_folder(session, run_dir.as_deref())?;
     if let Some(home) = &home {
-        run_log::start(home, session.world, group);
+        run_log::start(home, session.world, session.group);
     }
     let mut notes = start.notes.clone();
     if let Some(folder) = &run_dir {
         notes.extend(set_aside(folder, start, progress.steps)?);
     }
-    let schedule = Schedule::of_run(config, steps_per_epoch, group.size());
+    let schedule = Schedule::of_run(config, steps_per_epoch, session.group.size());
     // A trial ends soon in any case.
     let warning = schedule.warning().filter(|_| !config.train.fast_dev_run);
     notes.extend(warning);

@@ -82,6 +82,12 @@ impl Trial {
         Self::with_settings(args, &[TINY, settings].concat())
     }
 
+    /// The same into another folder, which outlives it.
+    pub fn tiny_at(run_dir: &Path, args: &[&str], settings: &[&str]) -> Self {
+        let all = [TINY, settings].concat();
+        Self::new(args).into_run_dir(run_dir, &all)
+    }
+
     /// The same with the model that `settings` say.
     pub fn of_model(args: &[&str], settings: &[&str]) -> Self {
         let others = TINY.iter().filter(|setting| !setting.starts_with("model."));
@@ -90,13 +96,17 @@ impl Trial {
     }
 
     fn with_settings(args: &[&str], settings: &[&str]) -> Self {
-        let mut trial = Self::new(args);
+        let trial = Self::new(args);
         let run_dir = trial.folder.path().join("run");
-        trial.command.arg("--run-dir").arg(run_dir);
+        trial.into_run_dir(&run_dir, settings)
+    }
+
+    fn into_run_dir(mut self, run_dir: &Path, settings: &[&str]) -> Self {
+        self.command.arg("--run-dir").arg(run_dir);
         for setting in settings {
-            trial.command.args(["--set", setting]);
+            self.command.args(["--set", setting]);
         }
-        trial
+        self
     }
 
     /// One more argument, which need not be text.
