@@ -95,10 +95,35 @@ impl Environment {
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn write(&self, run_dir: &Path) -> Result<(), TrainError> {
-        let path = run_dir.join(FILE);
-        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from);
-        text.and_then(|text| std::fs::write(&path, text))
-            .map_err(|error| TrainError::RunDir { path, error })
+    pub fn write(&self, folder: &Path) -> Result<(), TrainError> {
+        let text = serde_json::to_string_pretty(self).map_err(|error| TrainError::RunDir {
+            path: folder.join(FILE),
+            error: error.into(),
+        })?;
+        run_dir::replace(folder, FILE, &text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who is killed while a continued run writes it must find the one of before.
+    #[test]
+    fn the_file_is_replaced_and_never_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |version: &str| Environment {
+            version: version.to_owned(),
+            ..Environment::default()
+        };
+        of("1").write(folder.path()).unwrap();
+        let before = folder.path().join("before");
+        std::fs::hard_link(folder.path().join(FILE), &before).unwrap();
+        of("2").write(folder.path()).unwrap();
+        let read = |path: &Path| -> Environment {
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+        };
+        assert_eq!(read(&before).version, "1");
+        assert_eq!(read(&folder.path().join(FILE)).version, "2");
     }
 }

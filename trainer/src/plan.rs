@@ -46,7 +46,7 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     let mut config = loaded.config.clone();
     limits::apply(&mut config);
     let batching = loaded.batching(size)?;
-    let splits = run::splits(&config, batching)?;
+    let splits = run::splits(&config, batching.global)?;
     let sampler = run::train_sampler(&config, batching, &splits, (0, size))?;
     if config.data.on_device == Some(true) {
         let loader = Loader::new(splits.train.clone())?;

@@ -258,7 +258,7 @@ impl WithModel for Train<'_> {
 /// Opens the data and divides it among the ranks.
 fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, TrainError> {
     let (rank, size) = (world.rank(), world.size());
-    let splits = splits(config, batching)?;
+    let splits = splits(config, batching.global)?;
     let eval_batch = batching.micro.max(EVAL_BATCH);
     let mut eval_sampler = EvalSampler::new(splits.test.len(), eval_batch, rank, size)?;
     if let Some(batches) = config.train.limit_batches {
@@ -277,10 +277,10 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
 }
 
 /// The data that the configuration names, or the few images of it that are to be learned by heart.
-pub(crate) fn splits(config: &Config, batching: Batching) -> Result<Splits, TrainError> {
+pub(crate) fn splits(config: &Config, global_batch: usize) -> Result<Splits, TrainError> {
     let splits = data::open(&config.data, config.train.seed)?;
     Ok(match config.train.overfit_batches {
-        Some(batches) => splits.overfit(batches.saturating_mul(batching.global)),
+        Some(batches) => splits.overfit(batches.saturating_mul(global_batch)),
         None => splits,
     })
 }

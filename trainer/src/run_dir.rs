@@ -92,13 +92,19 @@ pub(crate) fn create(
             Arc::new(lock)
         }
     };
-    let (file, part) = (folder.join(CONFIG_FILE), folder.join(".config.part"));
-    let text = config.to_toml()?;
-    // Who is killed here, when a run is continued, must leave the file that is there.
+    replace(&folder, CONFIG_FILE, &config.to_toml()?)?;
+    Ok((folder, lock))
+}
+
+/// Writes a file of the folder whole: who is killed here, when a run is continued, leaves the one that is there.
+///
+/// # Errors
+/// If the system refuses.
+pub(crate) fn replace(folder: &Path, name: &str, text: &str) -> Result<(), TrainError> {
+    let (file, part) = (folder.join(name), folder.join(format!(".{name}.part")));
     std::fs::write(&part, text)
         .and_then(|()| std::fs::rename(&part, &file))
-        .map_err(|error| failed(&file, error))?;
-    Ok((folder, lock))
+        .map_err(|error| failed(&file, error))
 }
 
 /// The folders that were made for runs of this name, the oldest first.

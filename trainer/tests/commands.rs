@@ -83,6 +83,30 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
     assert!(few.stdout.contains("13 images"), "{}", few.stdout);
 }
 
+/// What is to be known by heart is what the training was evaluated on.
+#[test]
+fn a_run_that_learned_a_few_images_by_heart_is_evaluated_on_them() {
+    let run = trained(&["train.overfit_batches=1"]);
+    let by_the_run = run.metrics("eval").pop().unwrap();
+    assert_eq!(by_the_run["samples"], 12);
+    for nproc in ["1", "2"] {
+        let args = [
+            "eval",
+            "RUN",
+            "--last",
+            "--nproc",
+            nproc,
+            "--json",
+            "last.json",
+        ];
+        let found = then(&run, &args);
+        found.assert_code(0);
+        let evaluation = &json(&found.path("last.json"))["evaluation"];
+        assert_eq!(evaluation["samples"], 12);
+        assert_eq!(evaluation["accuracy"], by_the_run["accuracy"]);
+    }
+}
+
 #[test]
 fn paths_need_not_be_text() {
     use std::ffi::OsStr;

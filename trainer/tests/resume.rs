@@ -436,6 +436,12 @@ fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
     let finished = stopped.finish(2, &["--resume", "auto"]);
     assert_eq!(checksum(&finished), expected);
     assert_eq!(stopped.metrics(), whole.metrics());
+    // How the ranks shared the epoch is told once, by who has done it.
+    let told = |run: &Run| {
+        let file = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();
+        file.matches("\"ranks\"").count()
+    };
+    assert_eq!(told(&stopped), told(&whole));
 }
 
 #[test]

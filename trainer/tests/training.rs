@@ -192,6 +192,18 @@ fn optimizers_that_see_whole_parameters_train_alike_under_every_strategy() {
     }
 }
 
+/// Ranks that share a device share what it can do.
+#[test]
+fn the_share_of_the_peak_is_that_of_the_devices() {
+    for nproc in [1, 3] {
+        let finished = train(nproc, &["log.peak_tflops=0.25", "train.max_steps=3"]);
+        let line = finished.metrics("train").pop().unwrap();
+        let number = |key: &str| line[key].as_f64().unwrap();
+        let peak = number("tflops") / number("share_of_peak");
+        assert!((peak - 0.25).abs() < 1e-9, "{peak} with {nproc} ranks");
+    }
+}
+
 #[test]
 fn steps_can_be_limited_inside_an_epoch() {
     let finished = train(2, &["train.epochs=9", "train.max_steps=23"]);

@@ -264,8 +264,8 @@ pub struct LogConfig {
     pub tensorboard: bool,
     /// Whether `report.html` is written into the run folder at the end. Default true.
     pub report: bool,
-    /// Peak rate of one device in 10¹² floating-point operations per second, to tell which share of
-    /// it a run uses. Default: that of well-known GPUs, else unknown.
+    /// Peak rate of one device, a GPU or all processors of a node, in 10¹² floating-point operations per
+    /// second, to tell which share of it a run uses. Default: that of well-known GPUs, else unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_tflops: Option<f64>,
 }

@@ -54,7 +54,7 @@ fn try_sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<
     let config = &loaded.config;
     let batching = loaded.batching(1)?;
     data::prepare(&config.data)?;
-    let splits = run::splits(config, batching)?;
+    let splits = run::splits(config, batching.global)?;
     let sampler = run::train_sampler(config, batching, &splits, (0, 1))?;
     let (dataset, seed) = (splits.train, config.train.seed);
     let loader = Loader::new(dataset.clone())?

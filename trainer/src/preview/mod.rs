@@ -77,7 +77,7 @@ fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>
         accumulate: 1,
     };
     data::prepare(&config.data)?;
-    let splits = run::splits(config, whole)?;
+    let splits = run::splits(config, global)?;
     let sampler = run::train_sampler(config, whole, &splits, (0, 1))?;
     let dataset = splits.train;
     let loader = Loader::new(dataset.clone())?.augment(run::augment(config), config.train.seed);

@@ -46,17 +46,20 @@
     svg.append(cross);
     svg.addEventListener("mousemove", (event) => {
       const place = within(svg, event)[0];
-      const lines = [];
-      let at = null;
-      for (const path of paths) {
+      const curves = paths.map((path) => {
         const places = points(path);
         const area = path.classList.contains("area");
-        const count = area ? places.length / 2 : places.length;
-        const i = nearest(area ? places.slice(0, count) : places, place);
-        at ??= places[i][0];
-        const size = area ? value(y, places[i][1]) - value(y, places[places.length - 1 - i][1]) : value(y, places[i][1]);
-        lines.push(path.dataset.name + ": " + short(size));
-      }
+        const upper = area ? places.slice(0, places.length / 2) : places;
+        return { name: path.dataset.name, places, upper, area, i: nearest(upper, place) };
+      });
+      const own = (curve) => curve.upper[curve.i][0];
+      const at = curves.map(own).reduce((a, b) => Math.abs(b - place) < Math.abs(a - place) ? b : a);
+      // A curve that has ended before, or not begun, has no value there.
+      const there = curves.filter(({ upper }) => at >= upper[0][0] - 1 && at <= upper[upper.length - 1][0] + 1);
+      const lines = there.map(({ name, places, area, i }) => {
+        const low = area ? value(y, places[places.length - 1 - i][1]) : 0;
+        return name + ": " + short(value(y, places[i][1]) - low);
+      });
       cross.setAttribute("d", `M${at} ${y.to}V${y.from}`);
       show(event, [svg.dataset.xname + " " + short(value(x, at)), ...lines].join("\n"));
     });

@@ -138,7 +138,10 @@ impl<M: ImageClassifier> Training<'_, M> {
         let first_step = self.progress.steps;
         let wishes = self.steps_of_epoch(begin)?;
         let time = begin.elapsed();
-        self.share_work()?;
+        // A run that goes on with an evaluation that an earlier one has not done has no work to tell of.
+        if self.progress.steps > first_step {
+            self.share_work()?;
+        }
         if wishes.pause {
             return Ok(Some(self.paused()));
         }
@@ -305,6 +308,8 @@ impl<M: ImageClassifier> Training<'_, M> {
             self.save_within_epoch(&mut wishes)?;
         }
         self.settle()?;
+        // A device may have computed the last step only now.
+        self.progress.train_seconds = seconds + begin.elapsed().as_secs_f64();
         self.console.end_epoch();
         Ok(wishes.or(self.recorder.take_wishes()))
     }

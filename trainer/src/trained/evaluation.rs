@@ -10,11 +10,12 @@ use super::{Trained, WithTrained};
 use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::evaluation_details::Details;
-use crate::run::EVAL_BATCH;
+use crate::run::{self, EVAL_BATCH};
 use crate::{data, group, same_data};
 
 impl Trained {
-    /// Evaluates the model on the test images of its configuration. Every rank of `world` makes
+    /// Evaluates the model on the images that its training is evaluated on: the test images of its configuration, or the
+    /// few that it has to know by heart (`train.overfit_batches`). Every rank of `world` makes
     /// this call; all get the result for the whole, and rank 0 the details of the whole.
     ///
     /// # Errors
@@ -47,7 +48,7 @@ impl Trained {
         let config = self.config();
         let test = group::in_turn(world, group, || {
             data::prepare(&config.data)?;
-            Ok(data::open(&config.data, config.train.seed)?.test)
+            Ok(run::splits(config, self.trained_batch()?)?.test)
         })?;
         same_data::check(&[test.as_ref()], group)?;
         let device = crate::device::choose(config, world)?.device;
@@ -59,6 +60,12 @@ impl Trained {
             group,
         };
         self.with_model(test.as_ref(), &device, evaluate)
+    }
+
+    /// Images per step of the training, however many ranks evaluate.
+    fn trained_batch(&self) -> Result<usize, TrainError> {
+        let configured = || Ok(self.loaded.batching(1)?.global);
+        self.global_batch.map_or_else(configured, Ok)
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Trained {
     pub run_dir: Option<PathBuf>,
     /// What a person should know of the choice.
     pub notes: Vec<String>,
+    /// Images per step of its training over all ranks, where the checkpoint says so.
+    global_batch: Option<usize>,
 }
 
 /// Why there is no trained model.
@@ -135,6 +137,9 @@ impl Trained {
             epoch: manifest.meta["progress"]["epoch"]
                 .as_u64()
                 .unwrap_or_default(),
+            global_batch: manifest.meta["task"]["global_batch"]
+                .as_u64()
+                .and_then(|images| usize::try_from(images).ok()),
             loaded,
             checkpoint,
             run_dir,
