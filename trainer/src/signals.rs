@@ -17,6 +17,8 @@ const SAME: Duration = Duration::from_secs(1);
 
 /// Whether somebody asks for [`request`] often enough to be left to end by itself.
 static HEEDED: AtomicBool = AtomicBool::new(false);
+/// Whether this process only has to end, and to say that its run wants to be continued.
+static PAUSED: AtomicBool = AtomicBool::new(false);
 /// The signal that asked the training to end; 0 if none did.
 static REQUESTED: AtomicI32 = AtomicI32::new(0);
 
@@ -31,7 +33,8 @@ pub fn survive_large_files() -> io::Result<()> {
 
 /// From now on SIGINT ends this process with 128 + the signal's number, and so does SIGTERM while
 /// nothing is trained, or the second time, but for one within a second; SIGXCPU, which comes every second, while
-/// nothing is trained. It says so if it `speaks`.
+/// nothing is trained. It says so if it `speaks`. After a pause ([`Heed::pause`]) SIGTERM asks for what is being done,
+/// and only a second one ends the process, with the exit code of a pause.
 ///
 /// # Errors
 /// If the system refuses the handlers or their thread.
@@ -42,11 +45,16 @@ pub fn listen(speaks: bool) -> io::Result<()> {
         .name("signals".into())
         .spawn(move || {
             let mut heeded_at: Option<Instant> = None;
+            let mut asked_to_leave = false;
             for signal in signals.forever() {
                 let before = REQUESTED.load(Ordering::SeqCst);
                 let trains = HEEDED.load(Ordering::SeqCst);
                 let heeded = trains && before != SIGTERM;
                 match signal {
+                    SIGUSR1 | SIGXCPU if PAUSED.load(Ordering::SeqCst) => {}
+                    SIGTERM if PAUSED.load(Ordering::SeqCst) && !asked_to_leave => {
+                        asked_to_leave = true;
+                    }
                     SIGUSR1 | SIGXCPU if before == SIGTERM => {}
                     // It comes again every second, also when the training has just ended.
                     SIGXCPU if before == SIGXCPU => {}
@@ -66,6 +74,9 @@ pub fn listen(speaks: bool) -> io::Result<()> {
 
 fn end(signal: i32, speaks: bool) -> ! {
     crate::dashboard::restore();
+    if signal == SIGTERM && PAUSED.load(Ordering::SeqCst) {
+        std::process::exit(crate::STOPPED_EARLY);
+    }
     let told = format!("stopped by {}", name(signal));
     match speaks {
         true => crate::console::complain(&told),
@@ -98,13 +109,70 @@ pub struct Heed(());
 impl Heed {
     /// From now on the caller looks for requests.
     pub fn start() -> Self {
+        PAUSED.store(false, Ordering::SeqCst);
         HEEDED.store(true, Ordering::SeqCst);
         Self(())
+    }
+
+    /// The state is saved from which the run is to be continued: this process has nothing to do but to end. Launchers
+    /// send SIGTERM to the others when one rank has ended so, and batch systems put the job into the queue again only
+    /// if none of them ends with another exit code.
+    pub fn pause(&self) {
+        PAUSED.store(true, Ordering::SeqCst);
     }
 }
 
 impl Drop for Heed {
     fn drop(&mut self) {
         HEEDED.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    /// Set for the process that gets signals.
+    const PAUSED_PROCESS: &str = "TRAINER_TEST_SIGNALS";
+
+    /// What a rank goes through that was stopped by a SIGTERM; in a process of the test below only.
+    #[test]
+    fn paused() {
+        if std::env::var_os(PAUSED_PROCESS).is_none() {
+            return;
+        }
+        let send = |signal| {
+            kill_process(getpid(), signal).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        listen(false).unwrap();
+        let heed = Heed::start();
+        send(Signal::TERM);
+        assert_eq!(request(), Some("SIGTERM"));
+        std::thread::sleep(SAME);
+        heed.pause();
+        // That of the launcher, as another rank has ended.
+        send(Signal::TERM);
+        drop(heed);
+        send(Signal::USR1);
+        println!("went on");
+        send(Signal::TERM);
+        unreachable!("the second one ends it");
+    }
+
+    #[test]
+    fn a_pause_stays_one_whatever_comes_while_the_process_ends() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "signals::tests::paused", "--nocapture"])
+            .env(PAUSED_PROCESS, "1")
+            .output()
+            .unwrap();
+        let words = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(crate::STOPPED_EARLY), "{words}");
+        assert!(words.contains("went on"), "{words}");
     }
 }

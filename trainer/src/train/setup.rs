@@ -117,13 +117,17 @@ pub(crate) fn train<M: ImageClassifier>(
         training.console.open_dashboard();
     }
     training.introduce(&notes);
-    let _heed = Heed::start();
+    let heed = Heed::start();
     training.tell_callbacks()?;
     let summary = training.run();
     let summary = summary.inspect_err(|error| training.abandon(error))?;
     training.conclude(&summary);
     training.report();
-    if !summary.saved || matches!(summary.end, End::Paused(_)) {
+    let paused = matches!(summary.end, End::Paused(_));
+    if paused && summary.saved {
+        heed.pause();
+    }
+    if !summary.saved || paused {
         // A launcher may take the first exit code other than 0 for a failure and kill the rest: the
         // main rank has to be done with its files by then.
         session.group.barrier()?;
