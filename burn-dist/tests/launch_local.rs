@@ -6,7 +6,7 @@ use burn_dist::launch::LocalLauncher;
 use burn_dist::rendezvous::Store;
 use burn_dist::world::{Launch, World};
 use rustix::process::{Pid, Signal, test_kill_process};
-use std::process::exit;
+use std::process::{Stdio, exit};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use world_support::*;
@@ -63,6 +63,12 @@ fn rank(part: &str, world: &World) {
             eprintln!("my last words");
             exit(1);
         }
+        ("much output", _) => print!("{}", "a line\n".repeat(8_000)),
+        ("leaves a child", 1) => {
+            let child = std::process::Command::new("sleep").arg("60").spawn();
+            println!("child has id {}", child.unwrap().id());
+        }
+        ("leaves a child", _) => {}
         ("killed", 2) => kill(std::process::id(), Signal::KILL),
         ("endless line", 1) => print!("{}", "x".repeat(100_000)),
         ("endless line", _) => {}
@@ -336,6 +342,50 @@ fn endless_lines_are_passed_on_in_pieces() {
             pieces.map(|line| line.matches('x').count()).sum::<usize>(),
             100_000
         );
+    });
+}
+
+/// A launcher whose three ranks write more than its own output takes while nobody reads that.
+fn unread() -> std::process::Child {
+    let mut command = play("much output");
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let launcher = command.spawn().unwrap();
+    // Until its ranks have ended, and longer than it waits for output that rests.
+    sleep(Duration::from_millis(3000));
+    launcher
+}
+
+#[test]
+fn who_reads_slowly_gets_all_that_the_ranks_wrote() {
+    limited(|| {
+        let output = unread().wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.matches("a line\n").count(), 24_000);
+    });
+}
+
+#[test]
+fn a_launcher_whose_output_nobody_reads_can_be_told_to_end() {
+    limited(|| {
+        let mut launcher = unread();
+        assert_eq!(launcher.try_wait().unwrap(), None);
+        let pid = Pid::from_child(&launcher);
+        rustix::process::kill_process(pid, Signal::TERM).unwrap();
+        assert_eq!(launcher.wait().unwrap().code(), Some(0));
+    });
+}
+
+#[test]
+fn what_a_rank_leaves_behind_holds_nothing_up() {
+    limited(|| {
+        let start = Instant::now();
+        let (code, output) = Run::start("leaves a child").end();
+        let (_, child) = output.split_once("child has id ").unwrap();
+        let child: i32 = child.split_whitespace().next().unwrap().parse().unwrap();
+        rustix::process::kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+        assert_eq!(code, Some(0), "{output}");
+        assert!(start.elapsed() < LIMIT / 2, "waited for the child");
     });
 }
 

@@ -37,6 +37,9 @@ const AFTER_SECOND_TERM: Duration = Duration::from_secs(2);
 /// How often to look at the ranks even when no signal says so.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
+/// How often to look at the output when the ranks have ended.
+const OUTPUT_LOOK: Duration = Duration::from_millis(5);
+
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// Why ranks could not be started.
@@ -278,7 +281,22 @@ impl Watch<'_> {
             }
             self.press();
         }
+        self.finish_output(inbox);
         self.outcome()
+    }
+
+    /// Waits for what ranks wrote before they ended, for as long as nobody says that it should end.
+    fn finish_output(&mut self, inbox: &Inbox) {
+        let mut output = self.ranks.last_output();
+        let told = self.signal.is_some() || self.terminated;
+        let limit = told.then(|| deadline::after(AFTER_TERM));
+        while !output.is_through() {
+            let over = limit.is_some_and(|limit| limit <= Instant::now());
+            let received = inbox.receive(OUTPUT_LOOK);
+            if over || matches!(received, Received::Interrupt { .. } | Received::Terminate) {
+                return output.give_up();
+            }
+        }
     }
 
     /// Collects ranks that have ended. Gives whether any is left.
@@ -374,8 +392,7 @@ impl Watch<'_> {
         left.clamp(Duration::from_millis(10), HEARTBEAT)
     }
 
-    fn outcome(mut self) -> LaunchOutcome {
-        self.ranks.finish_output();
+    fn outcome(self) -> LaunchOutcome {
         let exits = self.ranks.exits();
         // Who failed first shows in the store before it shows here: a rank that fails because
         // another did may end sooner than that one.

@@ -5,10 +5,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Longest line that is passed on in one piece.
 const MAX_LINE: usize = 16 << 10;
+/// Most that is read at once.
+pub(super) const CHUNK: usize = 8 << 10;
 /// How many lines are remembered.
 const LAST_LINES: usize = 20;
 /// How much of a remembered line is kept.
@@ -36,6 +39,32 @@ impl LastWords {
     }
 }
 
+/// How far a stream is passed on, for who waits for its end.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    bytes: AtomicU64,
+    delivering: AtomicBool,
+}
+
+impl Progress {
+    /// Bytes that were read and passed on, but for the begin of a line whose end has not come.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Whether there is something in hand, which may have to wait for who reads it.
+    pub(super) fn is_delivering(&self) -> bool {
+        self.delivering.load(Ordering::SeqCst)
+    }
+
+    fn deliver(&self, bytes: &[u8], deliver: impl FnOnce(&[u8])) {
+        self.delivering.store(true, Ordering::SeqCst);
+        deliver(bytes);
+        self.bytes.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        self.delivering.store(false, Ordering::SeqCst);
+    }
+}
+
 /// Copies the lines of `from` to `to` with `prefix` before each, until `from` ends. What can't be
 /// written is dropped: the rank must not be held up by it. Gives why the first such line could not.
 pub(super) fn pass_on(
@@ -43,6 +72,7 @@ pub(super) fn pass_on(
     mut to: impl Write,
     prefix: &str,
     last_words: Option<&LastWords>,
+    progress: &Progress,
 ) -> io::Result<()> {
     let mut outcome = Ok(());
     let mut deliver = |line: &[u8]| {
@@ -57,11 +87,13 @@ pub(super) fn pass_on(
         }
     };
     let mut lines = Lines::default();
-    let mut chunk = vec![0; 8 << 10];
+    let mut chunk = vec![0; CHUNK];
     loop {
         match from.read(&mut chunk) {
             Ok(0) => break,
-            Ok(count) => lines.push(chunk.get(..count).unwrap_or_default(), &mut deliver),
+            Ok(count) => progress.deliver(chunk.get(..count).unwrap_or_default(), |bytes| {
+                lines.push(bytes, &mut deliver);
+            }),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => break,
         }
@@ -108,7 +140,9 @@ mod tests {
     fn passed(input: &[u8], prefix: &str) -> (String, Vec<String>) {
         let mut output = Vec::new();
         let words = LastWords::default();
-        pass_on(input, &mut output, prefix, Some(&words)).unwrap();
+        let progress = Progress::default();
+        pass_on(input, &mut output, prefix, Some(&words), &progress).unwrap();
+        assert_eq!(progress.bytes(), input.len() as u64);
         (String::from_utf8(output).unwrap(), words.get())
     }
 
@@ -124,7 +158,13 @@ mod tests {
     fn a_rank_is_heard_to_the_end_though_nothing_can_be_written() {
         let mut full = [0; 2];
         let words = LastWords::default();
-        let outcome = pass_on(&b"one\ntwo\n"[..], &mut full[..], "", Some(&words));
+        let outcome = pass_on(
+            &b"one\ntwo\n"[..],
+            &mut full[..],
+            "",
+            Some(&words),
+            &Progress::default(),
+        );
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::WriteZero);
         assert_eq!(words.get(), ["one", "two"]);
     }

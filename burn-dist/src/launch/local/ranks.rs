@@ -2,7 +2,7 @@
 //! the launcher fails half-way.
 
 use super::outcome::RankExit;
-use super::output::{LastWords, pass_on};
+use super::output::{CHUNK, LastWords, Progress, pass_on};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -11,16 +11,22 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long to wait for output that a rank left in a pipe, or that a process it started still has
-/// open.
+/// How long output may rest before it is taken for ended: a process that a rank started may still have its pipe open.
 const LAST_OUTPUT: Duration = Duration::from_millis(500);
+/// Most that can be on its way when a rank ends: what its pipe holds and what was read of it.
+const ON_ITS_WAY: u64 = (64 << 10) + CHUNK as u64;
 
 pub(super) struct Ranks {
     prefix: bool,
     list: Vec<Rank>,
-    readers: Vec<JoinHandle<()>>,
+    readers: Vec<Reader>,
     /// Why a line of a rank did not get to standard output.
     unwritten: Arc<OnceLock<io::Error>>,
+}
+
+struct Reader {
+    thread: JoinHandle<()>,
+    progress: Arc<Progress>,
 }
 
 struct Rank {
@@ -87,14 +93,16 @@ impl Ranks {
         };
         let thread = std::thread::Builder::new().name(format!("output-{rank}"));
         let unwritten = self.unwritten.clone();
-        let reader = thread.spawn(move || {
-            let outcome = pass_on(from, to, &prefix, last_words.as_ref());
+        let progress = Arc::new(Progress::default());
+        let of_thread = progress.clone();
+        let thread = thread.spawn(move || {
+            let outcome = pass_on(from, to, &prefix, last_words.as_ref(), &of_thread);
             // What cannot be written to standard error can be told nowhere.
             if let (Err(error), None) = (outcome, last_words) {
                 let _ = unwritten.set(error);
             }
         })?;
-        self.readers.push(reader);
+        self.readers.push(Reader { thread, progress });
         Ok(())
     }
 
@@ -140,14 +148,58 @@ impl Ranks {
         self.unwritten.clone()
     }
 
-    /// Waits for what ranks wrote before they ended.
-    pub(super) fn finish_output(&mut self) {
-        let deadline = Instant::now() + LAST_OUTPUT;
-        while self.readers.iter().any(|reader| !reader.is_finished()) {
-            if Instant::now() >= deadline {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
+    /// What ranks that have ended wrote before, and has not got to where it belongs.
+    pub(super) fn last_output(&self) -> LastOutput<'_> {
+        let bytes = |reader: &Reader| reader.progress.bytes();
+        LastOutput {
+            readers: &self.readers,
+            unwritten: &self.unwritten,
+            begin: self.readers.iter().map(bytes).collect(),
+            moved: (Instant::now(), 0),
+        }
+    }
+}
+
+/// Output that is on its way though its ranks have ended.
+pub(super) struct LastOutput<'a> {
+    readers: &'a [Reader],
+    unwritten: &'a OnceLock<io::Error>,
+    /// What each reader had passed on when the ranks had ended.
+    begin: Vec<u64>,
+    /// When it was last seen to go on, and how far all of it was.
+    moved: (Instant, u64),
+}
+
+impl LastOutput<'_> {
+    /// Whether all of it has got there. Who reads it may be slow, but what other processes write into the pipes of
+    /// ranks, or could, is not waited for.
+    pub(super) fn is_through(&mut self) -> bool {
+        let (mut none, mut sum, mut delivering) = (true, 0, false);
+        for (progress, passed) in self.pending() {
+            none = false;
+            sum += passed;
+            delivering |= progress.is_delivering();
+        }
+        let now = Instant::now();
+        if delivering || sum != self.moved.1 {
+            self.moved = (now, sum);
+        }
+        none || now.duration_since(self.moved.0) >= LAST_OUTPUT
+    }
+
+    /// Readers that may have something left, and what each has passed on since the ranks had ended.
+    fn pending(&self) -> impl Iterator<Item = (&Progress, u64)> {
+        let all = self.readers.iter().zip(&self.begin);
+        let left = all.filter(|(reader, _)| !reader.thread.is_finished());
+        let left = left.map(|(reader, begin)| (&*reader.progress, reader.progress.bytes() - begin));
+        left.filter(|(_, passed)| *passed < ON_ITS_WAY)
+    }
+
+    /// Nobody wants to wait for it any more.
+    pub(super) fn give_up(&self) {
+        if self.pending().any(|(progress, _)| progress.is_delivering()) {
+            let reason = "the launcher was told to end before all of it could be written";
+            let _ = self.unwritten.set(io::Error::other(reason));
         }
     }
 }
@@ -230,7 +282,10 @@ mod tests {
         let exits = [RankExit::Code(3), RankExit::Signal(11), RankExit::Code(0)];
         assert_eq!(ended, exits.into_iter().enumerate().collect::<Vec<_>>());
         assert_eq!(ranks.exits(), exits);
-        ranks.finish_output();
+        let mut output = ranks.last_output();
+        while !output.is_through() {
+            assert!(start.elapsed() < Duration::from_secs(20));
+        }
         assert_eq!(ranks.last_words(2), ["words"]);
     }
 }
