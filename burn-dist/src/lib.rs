@@ -22,6 +22,7 @@ pub mod launch;
 #[allow(unsafe_code)]
 pub mod mpi;
 pub mod nccl;
+mod open_files;
 pub mod parallel;
 pub mod precision;
 mod reduce;
@@ -39,4 +40,5 @@ pub use compression::{Compression, UnknownCompression};
 pub use element::{DType, Element, ReduceOp};
 pub use error::{CollectiveError, Error};
 pub use group::{Algorithm, GroupOptions, Handle, ProcessGroup, TransportKind};
+pub use open_files::TooFewOpenFiles;
 pub use shard::{Cuts, shard};

@@ -5,7 +5,7 @@ mod world_support;
 use burn_dist::launch::LocalLauncher;
 use burn_dist::rendezvous::Store;
 use burn_dist::world::{Launch, World};
-use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit, test_kill_process};
 use std::process::{Stdio, exit};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -23,18 +23,42 @@ fn parts() {
 }
 
 fn launcher(part: &str) {
-    let nproc = if part == "ends in turn" { 2 } else { 3 };
+    let nproc = match part {
+        "ends in turn" => 2,
+        "few files" | "too few files" => MANY,
+        _ => 3,
+    };
+    match part {
+        "few files" => limit_files(MANY as u64, None),
+        "too few files" => limit_files(MANY as u64, Some(4 * MANY as u64)),
+        _ => {}
+    }
     let launcher = LocalLauncher::new(nproc).args(PARTS);
     let launcher = match part {
         "slow" => launcher,
         _ => launcher.stop_grace(Duration::from_secs(2)),
     };
-    let outcome = launcher.run().unwrap();
+    let outcome = launcher.run().unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        exit(2)
+    });
     eprintln!("outcome: {outcome}");
     if let Some(failure) = outcome.failure() {
         eprintln!("last words: {:?}", failure.last_words());
     }
     exit(outcome.exit_code().into());
+}
+
+/// More ranks than the launcher of the tests below may open files at first.
+const MANY: usize = 24;
+
+/// Lets this process open so many files, and so many if it asks for more.
+fn limit_files(current: u64, maximum: Option<u64>) {
+    let limit = Rlimit {
+        current: Some(current),
+        maximum: maximum.or(getrlimit(Resource::Nofile).maximum),
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
 }
 
 fn rank(part: &str, world: &World) {
@@ -63,6 +87,7 @@ fn rank(part: &str, world: &World) {
             eprintln!("my last words");
             exit(1);
         }
+        ("few files", _) => {}
         ("much output", _) => print!("{}", "a line\n".repeat(8_000)),
         ("leaves a child", 1) => {
             let child = std::process::Command::new("sleep").arg("60").spawn();
@@ -342,6 +367,27 @@ fn endless_lines_are_passed_on_in_pieces() {
             pieces.map(|line| line.matches('x').count()).sum::<usize>(),
             100_000
         );
+    });
+}
+
+#[test]
+fn many_ranks_need_no_higher_limit_of_open_files() {
+    limited(|| {
+        let output = play("few files").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        assert_eq!(text.matches("has pid").count(), MANY, "{text}");
+    });
+}
+
+#[test]
+fn a_limit_of_open_files_that_is_too_low_is_named() {
+    limited(|| {
+        let output = play("too few files").output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        let words = format!("the system allows {}: raise the limit", 4 * MANY);
+        assert!(text.contains(&words) && text.contains("24 ranks"), "{text}");
     });
 }
 

@@ -11,7 +11,8 @@ mod signals;
 pub use outcome::{LaunchOutcome, RankExit, RankFailure};
 
 use crate::deadline;
-use crate::rendezvous::{RendezvousError, StoreServer};
+use crate::open_files::{self, TooFewOpenFiles};
+use crate::rendezvous::{self, RendezvousError, StoreServer};
 use crate::world::{LAUNCH, SECRET, SECRET_FILE, Secret, SecretError};
 use outcome::STOPPED_EARLY;
 use ranks::Ranks;
@@ -39,6 +40,9 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// How often to look at the output when the ranks have ended.
 const OUTPUT_LOOK: Duration = Duration::from_millis(5);
+
+/// Files that a rank takes: the pipes of its two outputs, and what the store needs.
+const FILES_PER_RANK: usize = 2 + rendezvous::FILES_PER_RANK;
 
 const THREADS: &str = "RAYON_NUM_THREADS";
 
@@ -74,6 +78,9 @@ pub enum LaunchError {
          World::from_env()?.launch() first, and launch ranks only where it is Launch::Single"
     )]
     WithinRank,
+    /// This process could not listen to all ranks.
+    #[error(transparent)]
+    OpenFiles(#[from] TooFewOpenFiles),
     /// No secret for the run.
     #[error("can't make a secret for the run: {0}")]
     Secret(#[from] SecretError),
@@ -194,6 +201,7 @@ impl LocalLauncher {
             Some(program) => program.clone(),
             None => std::env::current_exe().map_err(LaunchError::Program)?,
         };
+        open_files::make_room(self.nproc, FILES_PER_RANK)?;
         let (text, secret) = Secret::generate()?;
         let server = StoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), self.nproc, secret)?;
         let inbox = Inbox::open().map_err(LaunchError::Signals)?;

@@ -3,6 +3,7 @@
 use super::auth::{AuthError, MAX_CONTEXT, VERSION};
 use super::fault::Fault;
 use super::protocol::{GatherFailure, MAX_PAYLOAD, MAX_TAG, Refusal};
+use crate::open_files::TooFewOpenFiles;
 use crate::world::{Master, SecretError};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -73,6 +74,9 @@ pub enum RendezvousError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The store could not keep a connection to every rank.
+    #[error("can't host the store: {0}")]
+    OpenFiles(#[from] TooFewOpenFiles),
     /// Nobody answered until the time was over.
     #[error(
         "no store at {master} after {waited:?}: {source}. Does rank 0 run there, and can this \

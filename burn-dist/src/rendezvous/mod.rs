@@ -23,4 +23,5 @@ pub(crate) use connect::Meeting;
 pub use error::RendezvousError;
 pub use fault::{Fault, FaultBoard};
 pub use protocol::{MAX_PAYLOAD, MAX_TAG};
+pub(crate) use server::FILES_PER_RANK;
 pub use server::StoreServer;

@@ -40,7 +40,7 @@ enum Member {
 pub(crate) struct Peer {
     pub(crate) outbox: Outbox,
     /// To end the connection from outside; tests have none.
-    pub(crate) stream: Option<TcpStream>,
+    pub(crate) stream: Option<Arc<TcpStream>>,
     /// Set once its failure is known to the others; it may still be connected to say good-bye.
     failed: bool,
 }
@@ -110,7 +110,7 @@ impl Roster {
         rank: usize,
         size: usize,
         outbox: Outbox,
-        stream: Option<TcpStream>,
+        stream: Option<Arc<TcpStream>>,
     ) -> Result<(), Refusal> {
         let store = self.members.len();
         if size != store {

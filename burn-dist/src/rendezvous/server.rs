@@ -10,6 +10,7 @@ use super::net::configure_control;
 use super::protocol::{self, FrameError, Message, Refusal};
 use super::roster::Roster;
 use super::strangers::Strangers;
+use crate::open_files;
 use crate::world::{MAX_WORLD_SIZE, Secret};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{ErrorKind, Write};
@@ -19,6 +20,9 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Files that a rank takes: its connection, twice while it proves itself.
+pub(crate) const FILES_PER_RANK: usize = 2;
 
 /// The running store. Dropping it ends all connections at once, which ranks take for a fault: wait
 /// with [`StoreServer::wait_until_left`] first.
@@ -54,7 +58,7 @@ impl StoreServer {
     ///
     /// # Errors
     /// If the port is in use, the address is not one of this machine, or the system gives no
-    /// thread.
+    /// thread or allows too few open files.
     pub fn bind(address: SocketAddr, size: usize, secret: Secret) -> Result<Self, RendezvousError> {
         let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
             ErrorKind::AddrInUse => RendezvousError::PortInUse { address },
@@ -66,13 +70,14 @@ impl StoreServer {
     /// Starts a store for `size` ranks that listens on `listener`.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system gives no thread or allows too few open files.
     pub fn on(listener: TcpListener, size: usize, secret: Secret) -> Result<Self, RendezvousError> {
         let system = RendezvousError::system("can't start the store");
         let address = listener.local_addr().map_err(&system)?;
         listener.set_nonblocking(true).map_err(&system)?;
         let (wake, woken) = UnixStream::pair().map_err(&system)?;
         let size = size.min(MAX_WORLD_SIZE);
+        open_files::make_room(size, FILES_PER_RANK)?;
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 roster: Roster::new(size),
@@ -201,7 +206,10 @@ fn accept(listener: &TcpListener, woken: &UnixStream, shared: &Arc<Shared>) {
             Ok((stream, from)) => greet(stream, from, shared),
             Err(error) if error.kind() == ErrorKind::WouldBlock && polled.is_ok() => {}
             // Out of file descriptors, most likely: others may give some back.
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            Err(error) => {
+                tracing::warn!("store: can't take a connection: {error}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
     }
 }
@@ -222,13 +230,13 @@ fn greet(stream: TcpStream, from: SocketAddr, shared: &Arc<Shared>) {
 }
 
 /// Serves one rank from the moment it has proved that it knows the secret.
-fn serve(mut stream: TcpStream, from: SocketAddr, context: &[u8], shared: &Arc<Shared>) {
+fn serve(stream: TcpStream, from: SocketAddr, context: &[u8], shared: &Arc<Shared>) {
     let (outbox, mail) = mpsc::channel();
-    let joined = configure_control(&stream)
-        .and_then(|()| Ok((stream.try_clone()?, stream.try_clone()?)))
-        .map_err(|error| tracing::warn!("store: lost a connection from {from}: {error}"));
-    let Ok((writing, kept)) = joined else { return };
-
+    if let Err(error) = configure_control(&stream) {
+        tracing::warn!("store: lost a connection from {from}: {error}");
+        return;
+    }
+    let stream = Arc::new(stream);
     let joined = match decode_context(context) {
         None => Err(Refusal::BadContext),
         Some((rank, size)) => {
@@ -236,7 +244,9 @@ fn serve(mut stream: TcpStream, from: SocketAddr, context: &[u8], shared: &Arc<S
             if state.closed {
                 return;
             }
-            let joined = state.roster.join(rank, size, outbox, Some(kept));
+            let joined = state
+                .roster
+                .join(rank, size, outbox, Some(Arc::clone(&stream)));
             joined.map(|()| rank)
         }
     };
@@ -245,24 +255,25 @@ fn serve(mut stream: TcpStream, from: SocketAddr, context: &[u8], shared: &Arc<S
         Err(refusal) => {
             tracing::warn!("store: refused a rank from {from}: {refusal:?}");
             let _ = stream.set_write_timeout(Some(HANDSHAKE_LIMIT));
-            let _ = stream.write_all(&Message::Refused(refusal).encode());
+            let _ = (&*stream).write_all(&Message::Refused(refusal).encode());
             return;
         }
     };
+    let writing = Arc::clone(&stream);
     let writer = std::thread::Builder::new().name("store-mail".into());
-    if writer.spawn(move || deliver(writing, &mail)).is_err() {
+    if writer.spawn(move || deliver(&writing, &mail)).is_err() {
         shared
             .lock()
             .roster
             .lose(rank, "the store has no thread left for it");
         return;
     }
-    listen(&mut stream, rank, shared);
+    listen(&stream, rank, shared);
     shared.changed.notify_all();
 }
 
 /// Writes what is in the outbox until the rank is gone, then ends the connection.
-fn deliver(mut stream: TcpStream, mail: &Receiver<Arc<[u8]>>) {
+fn deliver(mut stream: &TcpStream, mail: &Receiver<Arc<[u8]>>) {
     while let Ok(frame) = mail.recv() {
         if stream.write_all(&frame).is_err() {
             let _ = stream.shutdown(Shutdown::Both);
@@ -272,9 +283,9 @@ fn deliver(mut stream: TcpStream, mail: &Receiver<Arc<[u8]>>) {
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-fn listen(stream: &mut TcpStream, rank: usize, shared: &Shared) {
+fn listen(mut stream: &TcpStream, rank: usize, shared: &Shared) {
     loop {
-        let lost = match protocol::read(stream) {
+        let lost = match protocol::read(&mut stream) {
             Ok(Message::Bye) => {
                 shared.lock().roster.leave(rank);
                 return;
