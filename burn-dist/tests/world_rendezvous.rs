@@ -163,6 +163,34 @@ fn a_rank_that_was_there_is_not_taken_back() {
     });
 }
 
+/// On other hosts than that of rank 0 the next run may begin while the store of the one before is still there.
+#[test]
+fn the_next_run_at_an_address_waits_for_the_one_before_to_end() {
+    limited(|| {
+        for next in [2, 3] {
+            let port = free_port();
+            let enter = move |rank, size, seconds| {
+                let world = torchrun(rank, size, "127.0.0.1", port);
+                thread::spawn(move || Store::connect(&world, Duration::from_secs(seconds)))
+            };
+            let before = [0, 1].map(|rank| enter(rank, 2, 10));
+            let [zero, one] = before.map(|rank| rank.join().unwrap().unwrap());
+            drop(one);
+            let others: Vec<_> = (1..next).map(|rank| enter(rank, next, 10)).collect();
+            let error = enter(1, next, 1).join().unwrap().unwrap_err();
+            match next {
+                2 => assert!(matches!(error, RendezvousError::RankGone { rank: 1, .. })),
+                _ => assert!(matches!(error, RendezvousError::Ending { .. })),
+            }
+            drop(zero);
+            let first = enter(0, next, 10).join().unwrap().unwrap();
+            let others = others.into_iter().map(|rank| rank.join().unwrap().unwrap());
+            let stores: Vec<_> = std::iter::once(first).chain(others).collect();
+            assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+        }
+    });
+}
+
 #[test]
 fn missing_ranks_are_named() {
     limited(|| {

@@ -2,7 +2,7 @@
 
 use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, StreamError};
 use super::error::RendezvousError;
-use super::protocol::{self, Message};
+use super::protocol::{self, Message, Refusal};
 use super::server::{StoreServer, encode_context};
 use crate::world::{Launch, Master, Secret, World};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -121,6 +121,9 @@ pub(super) struct Attempt<'a> {
 enum Failure {
     /// It may work later.
     Later(SocketAddr, StreamError),
+    /// What answered is a store that this rank was in, or one that is about to end: that of the run before, whose
+    /// place ours takes when it is gone.
+    Ending(RendezvousError),
     /// Something answered that never will be our store.
     Final(RendezvousError),
 }
@@ -183,7 +186,7 @@ impl<'a> Attempt<'a> {
     ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
         match self.attempt(address) {
             Ok(stream) => Ok((stream, address)),
-            Err(Failure::Final(error)) => Err(error),
+            Err(Failure::Final(error) | Failure::Ending(error)) => Err(error),
             Err(Failure::Later(address, error)) => Err(RendezvousError::NotAStore {
                 address,
                 reason: error.to_string(),
@@ -211,7 +214,7 @@ impl<'a> Attempt<'a> {
                 address,
                 reason: error.to_string(),
             },
-            Some(Failure::Final(error)) => error,
+            Some(Failure::Final(error) | Failure::Ending(error)) => error,
             None => RendezvousError::NothingListens {
                 master: master.clone(),
                 waited,
@@ -250,9 +253,15 @@ impl<'a> Attempt<'a> {
                 let _ = stream.set_read_timeout(None);
                 Ok(stream)
             }
-            Ok(Message::Refused(refusal)) => Err(Failure::Final(RendezvousError::refused(
-                address, rank, size, refusal,
-            ))),
+            Ok(Message::Refused(refusal)) => {
+                let error = RendezvousError::refused(address, rank, size, refusal);
+                // The store of a local launch is there before its ranks are, and no other comes.
+                let waits = self.world.launch() != Launch::Local;
+                Err(match refusal {
+                    Refusal::RankGone | Refusal::Ending if waits => Failure::Ending(error),
+                    _ => Failure::Final(error),
+                })
+            }
             Ok(_) => Err(Failure::Final(RendezvousError::NotAStore {
                 address,
                 reason: "it did not welcome this rank".into(),

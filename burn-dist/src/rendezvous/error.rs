@@ -177,13 +177,23 @@ pub enum RendezvousError {
     },
     /// The rank was in the run and is no more; a run does not take ranks back.
     #[error(
-        "rank {rank} was in this run and has ended (store at {address}): start all ranks again"
+        "rank {rank} was in the run of the store at {address} and has ended: start all ranks again, when none \
+         of that run is left"
     )]
     RankGone {
         /// The store.
         address: SocketAddr,
         /// This rank.
         rank: usize,
+    },
+    /// The store is that of an earlier run.
+    #[error(
+        "the store at {address} is of a run of another size that is ending, and did not end in time: wait for \
+         that run, or choose another MASTER_PORT, the same for all ranks"
+    )]
+    Ending {
+        /// The store.
+        address: SocketAddr,
     },
     /// Not all ranks came in time.
     #[error("{}", missing(address, tag, *waited, ranks))]
@@ -287,6 +297,7 @@ impl RendezvousError {
             },
             Refusal::RankTaken => Self::RankTaken { address, rank },
             Refusal::RankGone => Self::RankGone { address, rank },
+            Refusal::Ending => Self::Ending { address },
             Refusal::BadContext => Self::NotAStore {
                 address,
                 reason: format!("it does not understand {MAX_CONTEXT} bytes of context"),

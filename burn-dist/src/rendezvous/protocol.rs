@@ -73,6 +73,8 @@ pub(crate) enum Refusal {
     RankTaken,
     /// This rank was there and is gone.
     RankGone,
+    /// The store is for a world of another size, some ranks of which are gone.
+    Ending,
     /// The rank stated nothing that could be understood.
     BadContext,
 }
@@ -288,6 +290,7 @@ impl Body<'_> {
             3 => Refusal::RankTaken,
             4 => Refusal::RankGone,
             5 => Refusal::BadContext,
+            6 => Refusal::Ending,
             _ => return None,
         })
     }
@@ -425,6 +428,7 @@ impl Frame {
             Refusal::RankTaken => (3, 0),
             Refusal::RankGone => (4, 0),
             Refusal::BadContext => (5, 0),
+            Refusal::Ending => (6, 0),
         };
         self.0.push(code);
         self.rank(store);
@@ -491,6 +495,7 @@ mod tests {
             Just(Refusal::RankTaken),
             Just(Refusal::RankGone),
             Just(Refusal::BadContext),
+            Just(Refusal::Ending),
         ]
     }
 

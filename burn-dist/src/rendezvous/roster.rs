@@ -114,7 +114,11 @@ impl Roster {
     ) -> Result<(), Refusal> {
         let store = self.members.len();
         if size != store {
-            return Err(Refusal::WorldSize { store });
+            let gone = |member: &Member| matches!(member, Member::Left | Member::Failed);
+            return Err(match self.members.iter().any(gone) {
+                true => Refusal::Ending,
+                false => Refusal::WorldSize { store },
+            });
         }
         match self.members.get(rank) {
             None => return Err(Refusal::RankOutOfRange { store }),
@@ -453,6 +457,9 @@ mod tests {
         assert_eq!(join(&mut roster, 0).unwrap_err(), Refusal::RankTaken);
         roster.lose(0, "gone");
         assert_eq!(join(&mut roster, 0).unwrap_err(), Refusal::RankGone);
+        let (outbox, _) = channel();
+        let refused = roster.join(1, 4, outbox, None);
+        assert_eq!(refused, Err(Refusal::Ending));
     }
 
     #[test]
