@@ -150,7 +150,10 @@ fn look(
             }
         }
         Resume::Auto => match run_dir {
-            Some(folder) => newest_in(folder)?,
+            Some(folder) => {
+                run_dir::check_folder(folder)?;
+                newest_in(folder)?
+            }
             None => newest_run(run_dir::of_name(name)?, lock)?,
         },
         Resume::Path(path) => at(path, run_dir, lock)?,
@@ -229,12 +232,27 @@ fn newest_run(mut runs: Vec<PathBuf>, lock: Lock<'_>) -> Result<Start, TrainErro
     Ok(anew(note))
 }
 
+/// Refuses a path of nothing.
+///
+/// # Errors
+/// [`TrainError::Refused`].
+pub(crate) fn check_there(path: &Path) -> Result<(), TrainError> {
+    match path.exists() {
+        true => Ok(()),
+        false => Err(TrainError::Refused(format!(
+            "cannot resume from {}: there is no such checkpoint or run folder",
+            path.display()
+        ))),
+    }
+}
+
 /// What a user named: a checkpoint or a run folder. One of another run, or of no run, makes a new
 /// run that begins there.
 fn at(path: &Path, run_dir: Option<&Path>, lock: Lock<'_>) -> Result<Start, TrainError> {
     if let Some(folder) = run_dir {
         run_dir::check_unused(folder)?;
     }
+    check_there(path)?;
     let path = absolute(path);
     // That of another run is only read.
     let home = match path.join(FOLDER).is_dir() {

@@ -228,6 +228,37 @@ fn ranks_started_by_somebody_else_find_each_other() {
     assert_eq!(main.losses().len(), 5);
 }
 
+/// The one that looks at the folder, or at what to continue, must not leave the others waiting.
+#[test]
+fn ranks_started_by_somebody_else_refuse_wrong_arguments_together() {
+    let used = tempfile::tempdir().unwrap();
+    std::fs::write(used.path().join("metrics.jsonl"), "").unwrap();
+    for (folder, args, words) in [
+        (used.path().to_owned(), &[][..], "already holds a run"),
+        (
+            used.path().join("metrics.jsonl"),
+            &["--resume", "auto"],
+            "is not a folder",
+        ),
+        (
+            used.path().join("new"),
+            &["--resume", "nothing"],
+            "cannot resume from nothing",
+        ),
+    ] {
+        let port = free_port();
+        let ranks = [0, 1].map(|rank| {
+            let trial = Trial::tiny_at(&folder, args, &[]);
+            trial.rank(rank, 2, &port).start()
+        });
+        let [main, other] = ranks.map(|rank| rank.wait(LIMIT));
+        main.assert_code(2).assert_stderr(&[words]);
+        other.assert_code(2);
+        assert_eq!((main.stdout.as_str(), other.stderr.as_str()), ("", ""));
+        assert!(other.time.as_secs() < 30, "it waited for {:?}", other.time);
+    }
+}
+
 #[test]
 fn without_arguments_two_ranks_train_digits() {
     let finished = Trial::new(&[

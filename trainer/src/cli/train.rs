@@ -1,6 +1,6 @@
 //! `trainer train`, which is also what the program does without a command.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use burn_dist::ProcessGroup;
 use burn_dist::world::{Launch, World};
@@ -13,7 +13,8 @@ use super::ranks::{check_readable, on_ranks, world_size};
 use crate::config::Loaded;
 use crate::console::say;
 use crate::device::check_built;
-use crate::resume::{Resume, Start};
+use crate::error::TrainError;
+use crate::resume::{self, Resume, Start};
 use crate::run::Trainer;
 use crate::run_dir;
 use crate::run_lock::RunLock;
@@ -35,7 +36,7 @@ pub struct TrainArgs {
     run_dir: Option<PathBuf>,
     /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
     /// run of the same configuration), off, or the path of a checkpoint or run folder.
-    #[arg(long, value_name = "auto|off|PATH", value_parser = resume, default_value = "off")]
+    #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off")]
     resume: Resume,
     /// Shows the run on a full screen, where there is a terminal.
     #[arg(long)]
@@ -53,7 +54,7 @@ impl TrainArgs {
 }
 
 /// Reads the value of `--resume`.
-fn resume(text: &str) -> Result<Resume, String> {
+fn resume_from(text: &str) -> Result<Resume, String> {
     match text {
         "" => Err("say auto, off, or a path".to_owned()),
         "auto" => Ok(Resume::Auto),
@@ -74,20 +75,9 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     check_built(&loaded.config).map_err(|error| Failure::Usage(error.to_string()))?;
     loaded.batching(size)?;
     loaded.check_sharding(size)?;
-    if let Resume::Path(path) = &args.resume
-        && !path.exists()
-    {
-        return Err(Failure::Usage(format!(
-            "cannot resume from {}: there is no such checkpoint or run folder",
-            path.display()
-        )));
-    }
-    if let (true, Some(folder)) = (world.is_main(), &args.run_dir) {
-        // Ranks that were started by others meet the same in their turn, together.
-        if world.launch() == Launch::Single {
-            RunLock::check(folder).map_err(|error| Failure::Usage(error.to_string()))?;
-        }
-        check_run_dir(folder, &args.resume)?;
+    // Ranks that were started by others meet the same in their turn, together: none waits for one that has ended.
+    if world.launch() == Launch::Single {
+        check_folders(&args)?;
     }
     if args.dry_run {
         if world.is_main() {
@@ -106,13 +96,22 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     })
 }
 
-/// A folder that holds another run is a wrong argument, and so is what is no folder.
-fn check_run_dir(folder: &Path, resume: &Resume) -> Result<(), Failure> {
-    let checked = match resume {
+/// What is not there cannot be continued, and a folder that holds another run is a wrong argument, and so is what is
+/// no folder.
+fn check_folders(args: &TrainArgs) -> Result<(), Failure> {
+    let wrong = |error: TrainError| Failure::Usage(error.to_string());
+    if let Resume::Path(path) = &args.resume {
+        resume::check_there(path).map_err(wrong)?;
+    }
+    let Some(folder) = &args.run_dir else {
+        return Ok(());
+    };
+    RunLock::check(folder).map_err(|error| Failure::Usage(error.to_string()))?;
+    let checked = match args.resume {
         Resume::Auto => run_dir::check_folder(folder),
         Resume::Off | Resume::Path(_) => run_dir::check_unused(folder),
     };
-    checked.map_err(|error| Failure::Usage(error.to_string()))
+    checked.map_err(wrong)
 }
 
 /// Says what would be done, by how many ranks on how many nodes, from which checkpoint on; leaves no trace.
