@@ -34,6 +34,9 @@ fn found(vars: Vars) -> Result<World, WorldError> {
     if let Some(announced) = mpi::announced(vars)? {
         return by_mpi_launcher(vars, &announced, step.as_ref());
     }
+    if let Some(dialect) = mpi::started_within_step(vars) {
+        return of_unknown_size(dialect.launcher, format!("{} is set", dialect.rank));
+    }
     if let Some(step) = step {
         agree_with_torchrun_variables(vars, step.rank, step.size)?;
         return match step.size {
@@ -80,6 +83,9 @@ fn by_mpi_launcher(
     step: Option<&slurm::Step>,
 ) -> Result<World, WorldError> {
     let mpi::Announced { rank, size, .. } = *announced;
+    if rank >= size {
+        return Err(WorldError::RankOutOfRange { rank, size });
+    }
     if let Some(step) = step {
         if size == 1 && step.size > 1 {
             return Err(WorldError::Contradiction {

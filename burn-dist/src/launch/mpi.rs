@@ -43,6 +43,24 @@ const DIALECTS: [Dialect; 3] = [
     },
 ];
 
+/// Says which launcher's job `PMIX_RANK` counts in.
+const PMIX_NAMESPACE: &str = "PMIX_NAMESPACE";
+
+/// What Slurm's begin with (`slurm.pmix.JOB.STEP`); those of `prterun` and its relatives name themselves.
+const SLURM_NAMESPACE: &str = "slurm.";
+
+impl Dialect {
+    /// How many ranks the launcher has started, if it says so: Slurm's number of tasks is not that of a launcher that
+    /// one of its tasks is.
+    fn size(&self, vars: Vars) -> Result<Option<usize>, WorldError> {
+        let other = |name: String| !name.is_empty() && !name.starts_with(SLURM_NAMESPACE);
+        if self.size == slurm::STEP_NUM_TASKS && vars(PMIX_NAMESPACE).is_some_and(other) {
+            return Ok(None);
+        }
+        optional(vars, self.size)
+    }
+}
+
 /// What a launcher announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
@@ -57,9 +75,7 @@ pub(super) struct Announced {
 /// What a launcher of MPI programs announced, if one started this process.
 pub(super) fn announced(vars: Vars) -> Result<Option<Announced>, WorldError> {
     for dialect in &DIALECTS {
-        let (Some(rank), Some(size)) =
-            (optional(vars, dialect.rank)?, optional(vars, dialect.size)?)
-        else {
+        let (Some(rank), Some(size)) = (optional(vars, dialect.rank)?, dialect.size(vars)?) else {
             continue;
         };
         let local_rank = optional(vars, dialect.local_rank)?;
@@ -79,9 +95,14 @@ pub(super) fn announced(vars: Vars) -> Result<Option<Announced>, WorldError> {
 /// MPI itself will, where it is built in.
 pub(super) fn started_without_size(vars: Vars) -> Option<&'static Dialect> {
     DIALECTS.iter().find(|dialect| {
-        let is_set = |name: &str| vars(name).is_some_and(|value| !value.is_empty());
-        is_set(dialect.rank) && !is_set(dialect.size)
+        let is_set = vars(dialect.rank).is_some_and(|value| !value.is_empty());
+        is_set && matches!(dialect.size(vars), Ok(None))
     })
+}
+
+/// The same inside a task of Slurm's, which is the farther launcher then.
+pub(super) fn started_within_step(vars: Vars) -> Option<&'static Dialect> {
+    started_without_size(vars).filter(|dialect| dialect.size == slurm::STEP_NUM_TASKS)
 }
 
 impl Announced {

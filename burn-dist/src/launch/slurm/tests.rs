@@ -248,16 +248,39 @@ fn mpirun_inside_a_job_is_believed_and_slurm_is_not() {
 #[test]
 fn a_launcher_that_tells_no_size_is_not_passed_over() {
     let vars = |name: &str| (name == "PMIX_RANK").then(|| "3".to_owned());
-    match World::from_vars(&vars) {
-        Ok(world) if cfg!(feature = "mpi") => assert_eq!(world.launch(), Launch::Mpi),
-        Err(error @ WorldError::UnknownSize { .. }) if !cfg!(feature = "mpi") => {
-            assert!(
-                error.to_string().contains("BURN_DIST_LAUNCH=single"),
-                "{error}"
-            );
+    // Nor for being started by one of Slurm's tasks.
+    let within = [
+        ("SLURM_NTASKS", "1"),
+        ("SLURM_PROCID", "0"),
+        ("SLURM_STEP_NUM_TASKS", "1"),
+        ("SLURM_STEP_TASKS_PER_NODE", "1"),
+        ("SLURM_STEP_NUM_NODES", "1"),
+        ("PMIX_NAMESPACE", "prterun-node1-1234@1"),
+    ];
+    let ranks = ["0", "3"].map(|rank| parse(&[&within[..], &[("PMIX_RANK", rank)]].concat()));
+    for world in ranks.into_iter().chain([World::from_vars(&vars)]) {
+        match world {
+            Ok(world) if cfg!(feature = "mpi") => assert_eq!(world.launch(), Launch::Mpi),
+            Err(error @ WorldError::UnknownSize { .. }) if !cfg!(feature = "mpi") => {
+                assert!(
+                    error.to_string().contains("BURN_DIST_LAUNCH=single"),
+                    "{error}"
+                );
+            }
+            other => panic!("{other:?}"),
         }
+    }
+    // Slurm's own tasks are as many as it says.
+    let own = [("PMIX_NAMESPACE", "slurm.pmix.7.0"), ("PMIX_RANK", "3")];
+    match parse(&own) {
+        Ok(world) => assert_eq!((world.rank(), world.size()), (3, 4)),
         other => panic!("{other:?}"),
     }
+    let beyond = parse(&[("PMIX_RANK", "4")]).unwrap_err();
+    assert!(matches!(
+        beyond,
+        WorldError::RankOutOfRange { rank: 4, size: 4 }
+    ));
 }
 
 #[test]
