@@ -158,14 +158,19 @@ pub enum TrainError {
     RunDirTaken(PathBuf),
     /// Another process writes into the run folder.
     #[error(
-        "{} is in use by {by}; wait for it to end, or choose another folder with --run-dir",
-        folder.display()
+        "{} is in use by {by}; wait for it to end, or choose another folder with --run-dir{}",
+        folder.display(), lost_lock.as_ref().map(|lock| format!(
+            ". Where that host is gone for good, a network file system may keep its lock: remove {}",
+            lock.display()
+        )).unwrap_or_default()
     )]
     RunDirInUse {
         /// The folder.
         folder: PathBuf,
         /// The process.
         by: String,
+        /// The file that is locked, where the process is on another host.
+        lost_lock: Option<PathBuf>,
     },
     /// The main rank does not start the run in this folder, which other ranks tell in its words.
     #[error("{0}")]

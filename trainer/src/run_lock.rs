@@ -51,10 +51,7 @@ impl RunLock {
         match patiently(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
-                return Err(TrainError::RunDirInUse {
-                    folder: folder.to_owned(),
-                    by: holder(&mut file),
-                });
+                return Err(in_use(folder, &mut file));
             }
             // Some network file systems have none.
             Err(error @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS)) => complain(&format!(
@@ -75,10 +72,7 @@ impl RunLock {
     pub fn check(folder: &Path) -> Result<(), TrainError> {
         match File::open(folder.join(FILE)) {
             Ok(mut file) => match patiently(&file, FlockOperation::NonBlockingLockShared) {
-                Err(Errno::WOULDBLOCK) => Err(TrainError::RunDirInUse {
-                    folder: folder.to_owned(),
-                    by: holder(&mut file),
-                }),
+                Err(Errno::WOULDBLOCK) => Err(in_use(folder, &mut file)),
                 _ => Ok(()),
             },
             Err(_) => Ok(()),
@@ -99,10 +93,24 @@ fn patiently(file: &File, operation: FlockOperation) -> Result<(), Errno> {
 
 /// Writes who holds the lock into its file.
 fn introduce(file: &mut File) -> io::Result<()> {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy();
     file.set_len(0)?;
-    write!(file, "process {} on {host}", std::process::id())
+    write!(file, "process {}{}", std::process::id(), on_this_host())
+}
+
+fn on_this_host() -> String {
+    let host = rustix::system::uname();
+    format!(" on {}", host.nodename().to_string_lossy())
+}
+
+/// Says who holds the lock, and what to do about a holder that may have ended without this host's knowing.
+fn in_use(folder: &Path, file: &mut File) -> TrainError {
+    let by = holder(file);
+    let is_here = by.ends_with(&on_this_host());
+    TrainError::RunDirInUse {
+        folder: folder.to_owned(),
+        by,
+        lost_lock: (!is_here).then(|| folder.join(FILE)),
+    }
 }
 
 /// What the file says of who holds the lock.
@@ -134,7 +142,19 @@ mod tests {
             let told = refused.unwrap_err().to_string();
             let process = format!("is in use by process {} on ", std::process::id());
             assert!(told.contains(&process), "{told}");
+            assert!(!told.contains("remove"), "{told}");
         }
+        // A host that was cut off may not have given it back.
+        std::fs::write(folder.path().join(FILE), "process 7 on elsewhere").unwrap();
+        let told = RunLock::take(folder.path()).unwrap_err().to_string();
+        let words = format!(
+            "keep its lock: remove {}",
+            folder.path().join(FILE).display()
+        );
+        assert!(
+            told.contains("by process 7 on elsewhere") && told.ends_with(&words),
+            "{told}"
+        );
         drop(lock);
         RunLock::check(folder.path()).unwrap();
         RunLock::take(folder.path()).unwrap();

@@ -346,7 +346,14 @@ fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, b
     let detail = if absent.is_empty() {
         "connected, but busy elsewhere".into()
     } else if absent.len() == ranks.len() {
-        "never connected: were they started, with the same MASTER_ADDR and MASTER_PORT?".into()
+        // A host's name may be a loopback address on that host alone.
+        let reach = match address.ip().is_loopback() {
+            true => "; other hosts can't reach a loopback address",
+            false => "",
+        };
+        format!(
+            "never connected: were they started, with the same MASTER_ADDR and MASTER_PORT?{reach}"
+        )
     } else {
         format!("{} never connected", list(absent.into_iter()))
     };
@@ -386,7 +393,17 @@ mod tests {
              (rank 2 never connected)"
         );
         assert!(missing_text(&[(1, true)]).contains("rank 1 has not arrived (connected, but"));
-        assert!(missing_text(&[(1, false)]).contains("rank 1 has not arrived (never connected"));
+        let never = missing_text(&[(1, false)]);
+        assert!(never.contains("rank 1 has not arrived (never connected"));
+        assert!(never.ends_with("MASTER_PORT?; other hosts can't reach a loopback address)"));
+        let elsewhere = "10.0.0.1:29500".parse().unwrap();
+        let never = missing(
+            &elsewhere,
+            "connect",
+            Duration::from_secs(60),
+            &[(1, false)],
+        );
+        assert!(never.ends_with("MASTER_PORT?)"), "{never}");
         let many: Vec<_> = (0..100).map(|rank| (rank, false)).collect();
         assert!(missing_text(&many).contains("14, 15 and 84 more have not"));
     }
