@@ -30,7 +30,7 @@ pub use rank_sum::{sum_over_ranks, sums_over_ranks};
 
 pub(crate) use anchor::forget as forget_anchor;
 pub(crate) use grad_hook::GradHooks;
-pub(crate) use rank_sum::{RankSums, set as sum_over};
+pub(crate) use rank_sum::{RankSums, set as sum_over, unset as sum_no_more_over};
 pub(crate) use sink::{GradientSink, ParameterSource, WholeParameter};
 
 #[cfg(test)]

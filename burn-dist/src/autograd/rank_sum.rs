@@ -54,6 +54,18 @@ pub(crate) fn set(sums: Option<RankSums>) {
     CURRENT.set(sums);
 }
 
+/// [`sum_over_ranks`] sums over `sums` no more, on this thread; over others, of another model, it does.
+pub(crate) fn unset(sums: &RankSums) {
+    CURRENT.with_borrow_mut(|current| {
+        if current
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(&current.failure, &sums.failure))
+        {
+            *current = None;
+        }
+    });
+}
+
 /// The ranks to sum over.
 #[derive(Clone, Debug)]
 pub(crate) struct RankSums {

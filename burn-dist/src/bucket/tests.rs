@@ -76,7 +76,7 @@ fn a_bucket_waits_for_every_use() {
     fire(&reducer, 0, 2.0);
     assert_eq!(reducer.sent(), 1);
     reducer.end_backward().unwrap();
-    reducer.wait().unwrap();
+    reducer.wait([0; 8]).unwrap();
     assert_eq!(result(&reducer, 0), Some(vec![3.0; LEN]));
 }
 
@@ -107,7 +107,7 @@ fn shards_go_on_to_their_replicas_in_the_last_backward_alone_while_it_runs() {
             fire(&reducer, 0, 2.0);
             reducer.end_backward().unwrap();
         }
-        reducer.wait().unwrap();
+        reducer.wait([0; 8]).unwrap();
         assert_eq!(reducer.replicating(), 0);
         for (parameter, expected) in [(0, 4.0), (5, 2.0)] {
             let check = |values: &[f32]| assert_eq!(values, [expected; LEN]);
@@ -141,7 +141,7 @@ fn what_the_graph_does_not_use_holds_nothing_up() {
     fire(&reducer, 0, 1.0);
     assert_eq!(reducer.sent(), 3);
     reducer.end_backward().unwrap();
-    reducer.wait().unwrap();
+    reducer.wait([0; 8]).unwrap();
     assert_eq!(result(&reducer, 2), None);
     assert_eq!(result(&reducer, 0), Some(vec![1.0; LEN]));
 }
@@ -172,7 +172,7 @@ fn a_step_starts_from_nothing() {
             }
             reducer.end_backward().unwrap();
         }
-        reducer.wait().unwrap();
+        reducer.wait([0; 8]).unwrap();
         let results = [0, 1].map(|parameter| result(&reducer, parameter));
         reducer.reset();
         results
@@ -204,7 +204,7 @@ fn every_float_type_is_summed_measured_and_scaled() {
         }
         reducer.end_backward().unwrap();
     }
-    reducer.wait().unwrap();
+    reducer.wait([0; 8]).unwrap();
     let one = 9.0 + 16.0 + 0.25;
     assert_eq!(reducer.norm().unwrap(), f64::sqrt(4.0 * one));
     for parameter in 0..dtypes.len() {
@@ -293,7 +293,7 @@ mod resident {
             }
             reducer.end_backward().unwrap();
         }
-        reducer.wait().unwrap();
+        reducer.wait([0; 8]).unwrap();
         let norm = reducer.norm().unwrap();
         // On a device nothing is kept of what this rank does not own.
         let some = |values: &Vec<f32>| !values.is_empty();
@@ -419,7 +419,7 @@ mod resident {
             reducer.begin_backward(true).unwrap();
             reducer.end_backward().unwrap();
             // The group outlives the step, so nobody is missed.
-            (reducer.wait().unwrap_err().to_string(), group)
+            (reducer.wait([0; 8]).unwrap_err().to_string(), group)
         };
         let reason = crate::CollectiveError::NoProgress.to_string();
         for keep in [Gradients::Whole, Gradients::Scattered, Gradients::Sharded] {

@@ -189,6 +189,9 @@ pub(crate) fn collectives(
     }))
 }
 
+/// The kind of a device that belongs to no backend of this crate.
+const OTHER: &str = "another device";
+
 /// The kind of a device, as configurations call it. Devices of two kinds, which run other kernels, round
 /// differently.
 pub(crate) fn kind(device: &Device) -> &'static str {
@@ -201,7 +204,7 @@ pub(crate) fn kind(device: &Device) -> &'static str {
     }
     match cfg!(feature = "wgpu") {
         true => "wgpu",
-        false => "another device",
+        false => OTHER,
     }
 }
 
@@ -212,6 +215,11 @@ fn is_cuda(device: &Device) -> bool {
         device.clone().inner().as_dispatch(),
         DispatchDevice::Cube(cubecl::Device::Cuda(_))
     )
+}
+
+/// Whether this crate runs on `device`: Burn may have backends that it was not built with.
+pub(crate) fn is_built_for(device: &Device) -> bool {
+    kind(device) != OTHER
 }
 
 /// Whether tensors of `device` are in memory that the processor reads at no cost.

@@ -7,7 +7,8 @@ use burn::tensor::{Bool, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::replicas::assumed_trainable;
-use super::{ParallelError, ParallelOptions, ParameterGroup, Precision, Strategy};
+use super::{ParallelError, ParallelOptions, ParameterOptimizer, Precision, Strategy};
+use super::{groups, statistics};
 use crate::bucket::{ParameterSpec, gradient_dtype};
 use crate::{ProcessGroup, device};
 
@@ -31,12 +32,15 @@ impl Entry {
     }
 }
 
-/// All tensors of a model in visit order, the kind of device they are on, and the options it is trained with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// All tensors of a model in visit order, the kind of device they are on, and the options and the optimizer it is
+/// trained with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Description {
     device: String,
     options: String,
     entries: Vec<Entry>,
+    /// By trainable parameter, what steps it, and by which multiple of the learning rate.
+    steps: Vec<(String, f64)>,
 }
 
 impl Description {
@@ -44,11 +48,12 @@ impl Description {
     pub(super) fn of<M: Module>(
         model: &M,
         options: &ParallelOptions,
-        groups: &[ParameterGroup],
+        optimizer: &ParameterOptimizer,
     ) -> Result<(Self, Vec<ParameterSpec>), ParallelError> {
         let mut lister = Lister {
             precision: options.precision,
             initializes: options.strategy != Strategy::Zero3,
+            sums: options.sync_batch_norm,
             ..Lister::default()
         };
         model.visit(&mut lister);
@@ -58,11 +63,9 @@ impl Description {
         let kinds: BTreeSet<&str> = model.devices().iter().map(device::kind).collect();
         let description = Self {
             device: kinds.into_iter().collect::<Vec<_>>().join(" and "),
-            options: match groups {
-                [] => options.describe(),
-                groups => format!("{}, groups {groups:?}", options.describe()),
-            },
+            options: options.describe(),
             entries: lister.entries,
+            steps: groups::describe(optimizer, &lister.parameters),
         };
         Ok((description, lister.parameters))
     }
@@ -115,9 +118,10 @@ impl Description {
             };
         }
         let len = self.entries.len().max(other.entries.len());
-        let at = (0..len)
-            .find(|index| self.entries.get(*index) != other.entries.get(*index))
-            .unwrap_or(len);
+        let differs = |index: &usize| self.entries.get(*index) != other.entries.get(*index);
+        let Some(at) = (0..len).find(differs) else {
+            return self.other_steps(other, rank);
+        };
         let (first, second) = (self.entries.get(at), other.entries.get(at));
         let describe = |entry: Option<&Entry>| entry.map_or("nothing".to_owned(), Entry::describe);
         ParallelError::ModelsDiffer {
@@ -128,6 +132,30 @@ impl Description {
                 .map_or_else(String::new, |entry| entry.path.clone()),
             first: describe(first),
             second: describe(second),
+        }
+    }
+}
+
+impl Description {
+    /// The first parameter that two ranks step differently.
+    fn other_steps(&self, other: &Self, rank: usize) -> ParallelError {
+        let both = self.steps.iter().zip(&other.steps);
+        let different = both.zip(self.entries.iter().filter(|entry| entry.trainable));
+        let different = different.into_iter().find(|((own, other), _)| own != other);
+        let (first, second) = match different {
+            Some(((own, other), entry)) => {
+                let said = |(settings, factor): &(String, f64)| {
+                    format!("`{}` stepped by {settings}, lr × {factor}", entry.path)
+                };
+                (said(own), said(other))
+            }
+            None => (format!("{self:?}"), format!("{other:?}")),
+        };
+        ParallelError::OptionsDiffer {
+            first_rank: 0,
+            second_rank: rank,
+            first,
+            second,
         }
     }
 }
@@ -145,6 +173,8 @@ struct Lister {
     /// Whether parameters that nobody has looked at yet may come to exist, all at once. If not,
     /// they are taken to be trainable, and of the type of new tensors on their device.
     initializes: bool,
+    /// Whether batch normalizations are to go by the statistics of all ranks.
+    sums: bool,
     path: Vec<String>,
     entries: Vec<Entry>,
     parameters: Vec<ParameterSpec>,
@@ -180,6 +210,11 @@ impl ModuleVisitor for Lister {
             }
         }
         self.path.push(name.to_owned());
+        if self.sums && statistics::are_in(container_type) {
+            // Such a module is known by its fields' container.
+            let path = self.path[..self.path.len() - 1].join(".");
+            self.fail(ParallelError::NotSynchronized { path });
+        }
     }
 
     fn exit_module(&mut self, _name: &str, _container_type: &str) {
@@ -235,6 +270,7 @@ mod tests {
                     device: (*kind).to_owned(),
                     options: "the same".to_owned(),
                     entries: Vec::new(),
+                    steps: Vec::new(),
                 };
                 scope.spawn(move || description.agree(&group))
             };

@@ -141,6 +141,42 @@ pub enum ParallelError {
         /// The strategy.
         strategy: super::Strategy,
     },
+    /// A layer that would not do what an option says.
+    #[error(
+        "sync_batch_norm is on, and `{path}` is Burn's BatchNorm, which goes by the statistics of its own rank; take a \
+         batch normalization that calls sum_over_ranks, as those of the crate `models` do, or turn the option off"
+    )]
+    NotSynchronized {
+        /// Path of the layer.
+        path: String,
+    },
+    /// A device that this crate was not built for.
+    #[error(
+        "burn-dist is built without the backend of the device {device}: build it with the feature `cuda` or `wgpu` that \
+         Burn has, or compute on Device::flex()"
+    )]
+    NotBuiltFor {
+        /// The device, as Burn calls it.
+        device: String,
+    },
+    /// A model whose tensors are on several devices of one rank.
+    #[error(
+        "the model is on several devices: {}; a rank computes on one, so build all of the model there",
+        devices.join(", ")
+    )]
+    SeveralDevices {
+        /// The devices, as Burn calls them.
+        devices: Vec<String>,
+    },
+    /// Ranks gave a step other learning rates than others did.
+    #[error(
+        "the ranks step with different learning rates: {}; compute the same one on every rank",
+        by_rank(rates)
+    )]
+    LearningRatesDiffer {
+        /// The rate of each rank.
+        rates: Vec<f64>,
+    },
     /// A parameter that every rank would step by itself, and differently.
     #[error(
         "parameter `{path}` holds {dtype}, and this optimizer adds whole parameters up, which on this device comes out \
@@ -240,6 +276,14 @@ pub enum ParallelError {
          and freeze only a part of it"
     )]
     NothingToTrain,
+    /// A loss that is not one number.
+    #[error(
+        "the loss has {elements} elements, whose sum the gradients would be of; reduce it to one number, as with mean()"
+    )]
+    LossNotScalar {
+        /// Elements that it has.
+        elements: usize,
+    },
     /// A loss from which no gradient can be computed.
     #[error(
         "the loss was not computed from trainable parameters on an autodiff device; create the \
@@ -248,8 +292,8 @@ pub enum ParallelError {
     UntrackedLoss,
     /// A step that is not complete.
     #[error(
-        "{what} between steps alone, and {done} of {accumulate} micro-batches of this one are done; leave out the \
-         micro-batches at the end of the data that are too few for a step"
+        "{what} between steps alone, and {done} of {accumulate} micro-batches of this one are done; at the end of the \
+         data take them as a step (step_early) or leave them out (discard)"
     )]
     WithinStep {
         /// What can be done.
@@ -277,6 +321,23 @@ pub enum ParallelError {
         /// The ranks that differ from rank 0.
         ranks: Vec<usize>,
     },
+}
+
+/// Ranks with the same number together, those with the most first.
+fn by_rank(numbers: &[f64]) -> String {
+    let mut groups: Vec<(f64, Vec<usize>)> = Vec::new();
+    for (rank, number) in numbers.iter().enumerate() {
+        match groups
+            .iter_mut()
+            .find(|(other, _)| other.to_bits() == number.to_bits())
+        {
+            Some((_, ranks)) => ranks.push(rank),
+            None => groups.push((*number, vec![rank])),
+        }
+    }
+    groups.sort_by_key(|(_, ranks)| std::cmp::Reverse(ranks.len()));
+    let said = |(number, ranks): &(f64, Vec<usize>)| format!("{number} on rank(s) {}", list(ranks));
+    groups.iter().map(said).collect::<Vec<_>>().join("; ")
 }
 
 fn precisions(all: &[Precision]) -> String {

@@ -138,6 +138,18 @@ impl ParameterOptimizer {
     }
 }
 
+/// How each parameter is stepped, in words that are the same on all ranks where that is.
+pub(super) fn describe(
+    optimizer: &ParameterOptimizer,
+    parameters: &[ParameterSpec],
+) -> Vec<(String, f64)> {
+    let described = |spec: &ParameterSpec| {
+        let (optimizer, lr_factor) = optimizer.of(spec);
+        (optimizer.settings.to_string(), lr_factor)
+    };
+    parameters.iter().map(described).collect()
+}
+
 /// The choice for each parameter: the first group that selects it, or none.
 pub(super) fn choose(
     optimizer: &ParameterOptimizer,

@@ -80,7 +80,9 @@ use sharded::{pieces_of, take_pieces};
 /// a gradient for counts as zero on the others.
 ///
 /// **Buffers** (running statistics of BatchNorm, frozen parameters, integer tensors) are equal when
-/// training begins. From then on each rank's running statistics follow its own micro-batches; call
+/// training begins. (Of a module's fields that is said of parameters alone, as `Param` marks them. A plain `Tensor` field
+/// is a constant to Burn: nothing reads, compares, broadcasts, casts or saves it. Where it has to be the same on all
+/// ranks, or to be saved, make it a `Param` and freeze it.) From then on each rank's running statistics follow its own micro-batches; call
 /// [`sync_buffers`](Self::sync_buffers) before evaluation to go by those of rank 0. With
 /// [`ParallelOptions::sync_batch_norm`] they follow the global batch, on all ranks alike.
 ///
@@ -129,14 +131,15 @@ pub fn load_model<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M
 impl<M: Module> Parallel<M> {
     /// Prepares `model`, built on an autodiff device, for training on all ranks of `group`.
     ///
-    /// Compares paths, shapes, element types and order of everything in the model across ranks,
-    /// then broadcasts all of it from rank 0. `optimizer` is one of Burn's configurations or a
-    /// [`ParameterOptimizer`]; `options` are [`ParallelOptions`] or just a [`Strategy`].
+    /// Compares paths, shapes, element types and order of all parameters and buffers across ranks, the settings of what
+    /// steps each of them, and the options, then broadcasts the values from rank 0. `optimizer` is one of Burn's
+    /// configurations or a [`ParameterOptimizer`]; `options` are [`ParallelOptions`] or just a [`Strategy`].
     ///
     /// # Errors
     ///
-    /// The first path at which two ranks' models differ; options without a meaning or not the same
-    /// on all ranks; a model without trainable parameters; a failed collective.
+    /// The first path at which two ranks' models or optimizers differ; options without a meaning or not the same
+    /// on all ranks; a model without trainable parameters, on several devices, or on one that this crate was not built
+    /// for; a failed collective.
     pub fn new(
         model: M,
         optimizer: impl Into<ParameterOptimizer>,
@@ -224,11 +227,12 @@ impl<M: Module> Parallel<M> {
     ) -> Result<(Description, Vec<ParameterSpec>, OptimizerState), ParallelError> {
         options.check()?;
         options.shard_within.check(group.size())?;
+        one_device(&model.devices())?;
         options.check_devices(&model.devices())?;
         if optimizer.clips_each_parameter {
             return Err(ParallelError::ClipsEachParameter);
         }
-        let (description, parameters) = Description::of(model, options, &optimizer.groups)?;
+        let (description, parameters) = Description::of(model, options, optimizer)?;
         if parameters.is_empty() {
             return Err(ParallelError::NothingToTrain);
         }
@@ -287,7 +291,8 @@ impl<M: Module> Parallel<M> {
     }
 
     /// The model to compute a loss with, its gradient hooks attached. Take it anew for every
-    /// forward pass; evaluate with [`valid`](Self::valid) instead.
+    /// forward pass, right before it: where several models are trained on one thread, the last that was taken is the one
+    /// whose [`sync_batch_norm`](ParallelOptions::sync_batch_norm) counts. Evaluate with [`valid`](Self::valid) instead.
     pub fn model(&self) -> &M {
         forget_anchor();
         sum_over(self.sums.clone());
@@ -386,11 +391,12 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// What does not fit this model or optimizer; it is then of no use any more. A call in the middle of a step.
+    /// What does not fit this model or optimizer; it is then of no use any more. A call in the middle of a step, of which
+    /// the other ranks are told.
     pub fn restore(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
         // Gradients of the parameters that there were would be taken for those of the ones that come.
-        self.check_between_steps("a state is restored")?;
-        let outcome = self.restore_own(source);
+        let between = self.check_between_steps("a state is restored");
+        let outcome = between.and_then(|()| self.restore_own(source));
         tell_others(&self.group, outcome)
     }
 
@@ -445,25 +451,42 @@ impl<M: Module> Parallel<M> {
     ///
     /// Zero, a call in the middle of a step, or another number than another rank's.
     pub fn set_accumulate(&mut self, accumulate: usize) -> Result<(), ParallelError> {
-        let own = format!(
-            "accumulate = {accumulate}, {} micro-batches done",
-            self.micro_batches
-        );
-        let all = self.group.gather_bytes(own.as_bytes())?;
-        if let Some(other) = all.iter().position(|said| *said != all[0]) {
-            let said = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
-            return Err(ParallelError::OptionsDiffer {
-                first_rank: 0,
-                second_rank: other,
-                first: said(0),
-                second: said(other),
-            });
-        }
+        self.agree(&format!("accumulate = {accumulate}"))?;
         // Refused on all ranks alike.
         options::check_accumulate(accumulate)?;
         self.check_between_steps("accumulate is changed")?;
         self.options.accumulate = accumulate;
         Ok(())
+    }
+
+    /// Forgets the micro-batches of the current step: its gradients are of no use to anybody, as at the end of data that
+    /// has too few for a step. Every rank makes this call, after the same number. [`step_early`](Self::step_early) makes
+    /// use of them.
+    ///
+    /// # Errors
+    ///
+    /// Another number than another rank's, a failed collective.
+    pub fn discard(&mut self) -> Result<(), ParallelError> {
+        self.agree("discard")?;
+        self.reducer.discard()?;
+        self.micro_batches = 0;
+        Ok(())
+    }
+
+    /// Fails on all ranks unless all of them say the same after the same number of micro-batches.
+    fn agree(&self, what: &str) -> Result<(), ParallelError> {
+        let own = format!("{what}, {} micro-batches done", self.micro_batches);
+        let all = self.group.gather_bytes(own.as_bytes())?;
+        let Some(other) = all.iter().position(|said| *said != all[0]) else {
+            return Ok(());
+        };
+        let said = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
+        Err(ParallelError::OptionsDiffer {
+            first_rank: 0,
+            second_rank: other,
+            first: said(0),
+            second: said(other),
+        })
     }
 
     fn check_between_steps(&self, what: &'static str) -> Result<(), ParallelError> {
@@ -515,6 +538,28 @@ impl<M: Module> Parallel<M> {
         self.model
             .as_ref()
             .expect("the model is only absent while `step` or `sync_buffers` replaces it")
+    }
+}
+
+/// Refuses what hooks and kernels of this crate do not run on, and a model that is not in one place.
+fn one_device(devices: &[Device]) -> Result<(), ParallelError> {
+    let mut inner: Vec<Device> = Vec::new();
+    for device in devices {
+        let device = device.clone().inner();
+        if !inner.contains(&device) {
+            inner.push(device);
+        }
+    }
+    if let Some(device) = inner.iter().find(|device| !device::is_built_for(device)) {
+        return Err(ParallelError::NotBuiltFor {
+            device: format!("{device:?}"),
+        });
+    }
+    match inner.len() {
+        0 | 1 => Ok(()),
+        _ => Err(ParallelError::SeveralDevices {
+            devices: inner.iter().map(|device| format!("{device:?}")).collect(),
+        }),
     }
 }
 

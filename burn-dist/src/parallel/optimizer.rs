@@ -43,12 +43,16 @@ pub struct ParameterOptimizer {
     pub(super) fused: Option<Fused>,
     /// Rebuilds its state in double precision.
     pub(super) in_double: Option<Rebuild>,
+    /// Its type and, where they are known, its settings, to be compared between ranks.
+    pub(super) settings: Arc<str>,
 }
 
 impl ParameterOptimizer {
-    /// Wraps an optimizer that is already built.
-    pub fn new(optimizer: impl Optimizer) -> Self {
+    /// Wraps an optimizer that is already built. Its settings are not known, so they cannot be compared between ranks,
+    /// as those of configurations are.
+    pub fn new<O: Optimizer>(optimizer: O) -> Self {
         Self {
+            settings: std::any::type_name::<O>().into(),
             optimizer: Arc::new(optimizer),
             groups: Vec::new(),
             clips_each_parameter: false,
@@ -120,7 +124,12 @@ macro_rules! from_config {
         $(impl From<$config> for ParameterOptimizer {
             fn from(config: $config) -> Self {
                 let fused: fn(&$config) -> Option<Fused> = $fused;
+                let name = stringify!($optimizer);
                 Self {
+                    settings: match serde_json::to_string(&config) {
+                        Ok(settings) => format!("{name} {settings}").into(),
+                        Err(_) => name.into(),
+                    },
                     optimizer: Arc::new(config.build()),
                     groups: Vec::new(),
                     clips_each_parameter: config.init().has_gradient_clipping(),

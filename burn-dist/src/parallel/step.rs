@@ -7,7 +7,8 @@ use burn::tensor::Tensor;
 
 use super::sharded::{self, Stepper};
 use super::{Parallel, ParallelError, tell_others, update};
-use crate::autograd::{forget_anchor, sum_over};
+use crate::autograd::{forget_anchor, sum_no_more_over};
+use crate::bucket::BucketError;
 use crate::precision::LossScale;
 
 /// What a step did.
@@ -41,13 +42,15 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// Of gradients that nobody wants to know the norm of.
-    const UNSEEN: Self = Self {
-        norm: None,
-        finite: true,
-        clipped: false,
-        factor: None,
-    };
+    /// Of gradients of the scaled loss that nobody wants to know the norm of.
+    fn unseen(scale: Option<f64>) -> Self {
+        Self {
+            norm: None,
+            finite: true,
+            clipped: false,
+            factor: scale.map(|scale| 1.0 / scale),
+        }
+    }
 
     /// `norm` is that of the gradients of the scaled loss. It is not finite if any element is not:
     /// their squares do not overflow in `f64`.
@@ -78,20 +81,30 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// A loss without gradients (the other ranks are told at once), a call after the last micro-batch of
-    /// a step, a gradient that does not fit its parameter, or an error that another rank told of.
+    /// A loss without gradients or of more than one element, a call after the last micro-batch of a step, a gradient
+    /// that does not fit its parameter, or an error that another rank told of. The other ranks are told of each at once,
+    /// and none of them can go on.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
         forget_anchor();
-        sum_over(None);
+        // Another model of this thread may be about to be used.
+        if let Some(sums) = &self.sums {
+            sum_no_more_over(sums);
+        }
         if !loss.is_tracked() {
             // The others may have a loss, and would wait for this rank's gradients.
             return tell_others(&self.group, Err(ParallelError::UntrackedLoss));
         }
+        let elements = loss.shape().num_elements();
+        if elements != 1 {
+            return tell_others(&self.group, Err(ParallelError::LossNotScalar { elements }));
+        }
         // A sum that failed while the loss was computed; else the next would wait for ranks that know of it.
         self.check_sums()?;
         let accumulate = self.options.accumulate;
-        self.reducer
-            .begin_backward(self.micro_batches + 1 == accumulate)?;
+        let begun = self
+            .reducer
+            .begin_backward(self.micro_batches + 1 == accumulate);
+        self.in_order(begun)?;
         let mut loss = loss;
         if accumulate > 1 {
             loss = loss.div_scalar(accumulate as f64);
@@ -110,22 +123,64 @@ impl<M: Module> Parallel<M> {
     /// Waits for the gradients of all ranks, clips them if asked to, and updates the parameters.
     ///
     /// Whether a step is skipped is decided by the reduced gradients, which are the same on all
-    /// ranks. A skipped step counts like any other for a schedule of the learning rate.
+    /// ranks. A skipped step counts like any other for a schedule of the learning rate, which has to be finite and the
+    /// same on all ranks.
     ///
     /// # Errors
     ///
-    /// A call before the last micro-batch of the step, a failed collective, or a loss scale that
-    /// has been at its floor for too many skipped steps.
+    /// A call before the last micro-batch of the step, learning rates that differ or are no number, a failed
+    /// collective, or a loss scale that has been at its floor for too many skipped steps. No rank can go on then.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
+        self.step_on(learning_rate, 1.0)
+    }
+
+    /// [`step`](Self::step) with as many micro-batches as there are, fewer than
+    /// [`accumulate`](super::ParallelOptions::accumulate): for the end of data whose length nobody knows before. The
+    /// gradients are the means over these. Every rank makes this call, after the same number.
+    ///
+    /// # Errors
+    ///
+    /// As of [`step`](Self::step); no micro-batch at all, or another number than another rank's.
+    pub fn step_early(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
+        self.agree("step_early")?;
+        let (done, accumulate) = (self.micro_batches, self.options.accumulate);
+        if done == 0 {
+            let none = "step_early was called before any backward of the step";
+            return Err(BucketError::Order(none).into());
+        }
+        if done < accumulate {
+            self.reducer.begin_backward(true)?;
+            self.reducer.end_backward()?;
+        }
+        self.step_on(learning_rate, done as f64 / accumulate as f64)
+    }
+
+    /// Every loss has counted for 1 / accumulate; `share` is what they are together.
+    fn step_on(&mut self, learning_rate: f64, share: f64) -> Result<StepReport, ParallelError> {
         let begin = Instant::now();
-        self.reducer.wait()?;
+        if !learning_rate.is_finite() {
+            let refused = ParallelError::Option {
+                option: "the learning rate of a step",
+                value: learning_rate.to_string(),
+                expected: "finite",
+            };
+            return tell_others(&self.group, Err(refused));
+        }
+        let agreed = self.reducer.wait(learning_rate.to_le_bytes());
+        if !self.in_order(agreed)? {
+            return Err(self.other_rates(learning_rate));
+        }
         let waited = begin.elapsed();
         let scale = self.loss_scale.as_ref().map(LossScale::scale);
+        let scaled = match (scale, share) {
+            (None, 1.0) => None,
+            (scale, share) => Some(scale.unwrap_or(1.0) * share),
+        };
         let limit = self.options.clip_norm;
         let verdict = if scale.is_none() && limit.is_none() {
-            Verdict::UNSEEN
+            Verdict::unseen(scaled)
         } else {
-            Verdict::of(self.reducer.norm()?, scale, limit)
+            Verdict::of(self.reducer.norm()?, scaled, limit)
         };
         if verdict.finite {
             self.update(learning_rate, verdict.factor)?;
@@ -174,6 +229,33 @@ impl<M: Module> Parallel<M> {
             }
         });
         tell_others(&self.group, outcome.and(unstepped.map_or(Ok(()), Err)))
+    }
+
+    /// Tells the others of a call that comes out of order here: they may wait for this rank's part of a step.
+    fn in_order<T>(&self, outcome: Result<T, BucketError>) -> Result<T, ParallelError> {
+        match outcome {
+            Err(error @ BucketError::Order(_)) => tell_others(&self.group, Err(error.into())),
+            other => Ok(other?),
+        }
+    }
+
+    /// What it means that this rank's learning rate is not that of all ranks, which all of them know.
+    fn other_rates(&self, own: f64) -> ParallelError {
+        let rates = match self.group.gather_bytes(&own.to_le_bytes()) {
+            Ok(rates) => rates,
+            Err(error) => return error.into(),
+        };
+        let rate = |bytes: &Vec<u8>| {
+            bytes
+                .as_slice()
+                .try_into()
+                .map_or(f64::NAN, f64::from_le_bytes)
+        };
+        let error = ParallelError::LearningRatesDiffer {
+            rates: rates.iter().map(rate).collect(),
+        };
+        self.reducer.refuse(&error.to_string());
+        error
     }
 
     fn check_sums(&self) -> Result<(), ParallelError> {

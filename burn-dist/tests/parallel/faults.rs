@@ -3,12 +3,16 @@
 use std::time::{Duration, Instant};
 
 use burn::module::{Module, ModuleMapper, Param};
+use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{FloatDType, Tensor};
-use burn_dist::parallel::{EmaOptions, Parallel, ParallelError, ParallelOptions, Strategy};
+use burn_dist::parallel::{
+    EmaOptions, Parallel, ParallelError, ParallelOptions, ParameterGroup, ParameterOptimizer,
+    ParameterSpec, Strategy, path_matches,
+};
 use burn_dist::{ProcessGroup, TransportKind};
 
-use crate::models::{Net, batch, on_ranks};
+use crate::models::{Net, Normed, batch, on_ranks};
 
 /// The errors that ranks get when each builds the model that `build` gives it.
 fn set_up(size: usize, build: impl Fn(usize) -> Net + Send + Sync + 'static) -> Vec<String> {
@@ -145,17 +149,142 @@ fn a_rank_that_gives_up_ends_the_step_of_the_others() {
 #[test]
 fn a_rank_that_changes_its_parameters_is_found() {
     let errors = on_ranks(3, TransportKind::Auto, |group| {
-        let mut parallel =
-            Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Ddp, &group).unwrap();
+        // Settings that nobody can look at.
+        let penalty = if group.rank() == 1 { 0.5 } else { 0.0 };
+        let decay = WeightDecayConfig::new(penalty);
+        let sgd = SgdConfig::new().with_weight_decay(Some(decay)).build();
+        let sgd = ParameterOptimizer::new(sgd);
+        let mut parallel = Parallel::new(Net::new(1), sgd, Strategy::Ddp, &group).unwrap();
         parallel.verify_replicas().unwrap();
         let loss = parallel.model().loss(batch(0, 0..4));
         parallel.backward(loss).unwrap();
-        // Another learning rate.
-        let rate = if group.rank() == 1 { 0.2 } else { 0.1 };
-        parallel.step(rate).unwrap();
+        parallel.step(0.1).unwrap();
         parallel.verify_replicas().unwrap_err().to_string()
     });
     assert_all_say(&errors, &["rank(s) 1 differ from those of rank 0"]);
+}
+
+/// Where the state is sharded, each rank would step its own part in its own way, and all would have the result.
+#[test]
+fn other_settings_of_the_optimizer_are_named() {
+    let adamw = |decay: f32| AdamWConfig::new().with_weight_decay(decay);
+    let group = move |select: &'static str, lr_factor, decay| {
+        let select = move |spec: &ParameterSpec| path_matches(select, &spec.path);
+        ParameterGroup::new("some", select, adamw(decay)).with_lr_factor(lr_factor)
+    };
+    type Build = Box<dyn Fn(usize) -> ParameterOptimizer + Send + Sync>;
+    let with = move |group: ParameterGroup| ParameterOptimizer::from(adamw(0.0)).with_group(group);
+    let builds: [(Build, &[&str]); 4] = [
+        (
+            Box::new(move |rank| adamw([0.0, 0.5][rank]).into()),
+            &["`blocks.0.weight` stepped by AdamW", "\"weight_decay\":0.5"],
+        ),
+        (
+            Box::new(move |rank| with(group("out.*", [1.0, 0.5][rank], 0.0))),
+            &["`out.weight` stepped by", "lr × 0.5"],
+        ),
+        (
+            Box::new(move |rank| with(group("out.*", 1.0, [0.0, 0.25][rank]))),
+            &["`out.weight` stepped by", "\"weight_decay\":0.25"],
+        ),
+        (
+            Box::new(move |rank| with(group(["out.*", "*.bias"][rank], 1.0, 0.25))),
+            &["`blocks.0.bias` stepped by", "\"weight_decay\":0.25"],
+        ),
+    ];
+    for (build, words) in builds {
+        let errors = on_ranks(2, TransportKind::Auto, move |group| {
+            let optimizer = build(group.rank());
+            let outcome = Parallel::new(Net::new(1), optimizer, Strategy::Zero1, &group);
+            outcome.err().unwrap().to_string()
+        });
+        assert_all_say(&errors, words);
+    }
+}
+
+#[test]
+fn other_learning_rates_are_named_and_no_step_is_made() {
+    for strategy in Strategy::ALL {
+        let errors = on_ranks(3, TransportKind::Auto, move |group| {
+            let mut parallel = trainer(strategy, &group);
+            backward(&mut parallel);
+            let rate = if group.rank() == 1 { 0.2 } else { 0.1 };
+            let error = parallel.step(rate).unwrap_err().to_string();
+            // And it stays failed.
+            let loss = parallel.model().loss(batch(0, 0..4));
+            assert!(parallel.backward(loss).is_err());
+            error
+        });
+        assert_all_say(&errors, &["0.1 on rank(s) 0, 2; 0.2 on rank(s) 1"]);
+    }
+}
+
+#[test]
+fn a_learning_rate_that_is_no_number_ends_the_step_of_all() {
+    let errors = on_ranks(2, TransportKind::Auto, |group| {
+        let mut parallel = trainer(Strategy::Zero1, &group);
+        backward(&mut parallel);
+        let rate = if group.rank() == 1 { f64::NAN } else { 0.1 };
+        parallel.step(rate).unwrap_err().to_string()
+    });
+    assert_all_say(&errors, &["the learning rate of a step is NaN"]);
+}
+
+#[test]
+fn a_loss_of_several_numbers_is_refused() {
+    let errors = on_ranks(2, TransportKind::Auto, |group| {
+        let mut parallel = trainer(Strategy::Ddp, &group);
+        let (inputs, targets) = batch(0, 0..6);
+        let off = (parallel.model().forward(inputs) - targets).square();
+        let loss = match group.rank() {
+            0 => off.mean(),
+            _ => off.squeeze_dim::<1>(1),
+        };
+        let backward = parallel.backward(loss);
+        let step = backward.and_then(|()| parallel.step(0.1));
+        step.unwrap_err().to_string()
+    });
+    assert_all_say(&errors, &["the loss has 6 elements"]);
+}
+
+/// Also where the rank stays, as one that only logs the error.
+#[test]
+fn a_call_out_of_order_on_one_rank_is_told_to_the_others() {
+    let begin = Instant::now();
+    let errors = on_ranks(2, TransportKind::Auto, |group| {
+        let mut parallel = trainer(Strategy::Ddp, &group);
+        parallel.set_accumulate(2).unwrap();
+        backward(&mut parallel);
+        if group.rank() == 0 {
+            backward(&mut parallel);
+        }
+        let error = parallel.step(0.1).unwrap_err().to_string();
+        (error, parallel)
+    });
+    assert!(begin.elapsed() < Duration::from_secs(60));
+    let errors: Vec<String> = errors.into_iter().map(|(error, _)| error).collect();
+    assert_all_say(&errors, &["step was called before backward"]);
+}
+
+#[test]
+fn normalizations_that_cannot_go_by_all_ranks_are_refused() {
+    let group = ProcessGroup::single();
+    let options = ParallelOptions {
+        sync_batch_norm: true,
+        ..ParallelOptions::default()
+    };
+    let outcome = Parallel::new(Normed::new(1), SgdConfig::new(), options, &group);
+    let error = outcome.err().unwrap().to_string();
+    assert!(error.contains("`norm` is Burn's BatchNorm"), "{error}");
+}
+
+fn trainer(strategy: Strategy, group: &ProcessGroup) -> Parallel<Net> {
+    Parallel::new(Net::new(1), SgdConfig::new(), strategy, group).unwrap()
+}
+
+fn backward(parallel: &mut Parallel<Net>) {
+    let loss = parallel.model().loss(batch(0, 0..4));
+    parallel.backward(loss).unwrap();
 }
 
 /// Makes every parameter twice as long and leaves its hook in place.

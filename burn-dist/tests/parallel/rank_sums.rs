@@ -89,6 +89,21 @@ fn nothing_is_added_up_unless_asked_for() {
     assert_eq!(losses, [0.75, 0.75]);
 }
 
+/// As of a discriminator, while the generator is about to be used.
+#[test]
+fn a_backward_of_one_model_leaves_the_sums_of_another() {
+    let losses = on_ranks(2, TransportKind::Auto, |group| {
+        let [own, mut other] = [options(true), options(false)].map(|options| {
+            Parallel::new(Summing::new(), SgdConfig::new(), options, &group).unwrap()
+        });
+        let loss = other.model().loss(1.0);
+        let model = own.model();
+        other.backward(loss).unwrap();
+        scalar(&model.loss(1.0))
+    });
+    assert_eq!(losses, [1.0, 1.0]);
+}
+
 #[test]
 fn a_sum_that_fails_is_told_by_backward() {
     let errors = on_ranks(2, TransportKind::Auto, |group| {

@@ -233,3 +233,75 @@ fn another_number_of_micro_batches_than_the_other_ranks_is_refused() {
         assert_eq!(parallel.options().accumulate, 2);
     });
 }
+
+/// What is left of data of unknown length: two of four micro-batches are a step of two.
+#[test]
+fn a_step_may_be_made_early_or_left_out() {
+    for (strategy, clip_norm) in Strategy::ALL
+        .into_iter()
+        .flat_map(|strategy| [None, Some(0.05)].map(|clip_norm| (strategy, clip_norm)))
+    {
+        let trained = on_ranks(2, TransportKind::Auto, move |group| {
+            let options = |accumulate| ParallelOptions {
+                strategy,
+                clip_norm,
+                accumulate,
+                ..many_buckets()
+            };
+            let start =
+                |accumulate| Parallel::new(Net::new(1), adamw(), options(accumulate), &group);
+            let [mut early, mut whole] = [4, 2].map(|accumulate| start(accumulate).unwrap());
+            let backward = |parallel: &mut Parallel<Net>, step| {
+                for micro_batch in 0..2 {
+                    let loss = parallel
+                        .model()
+                        .loss(batch(step, rows(&group, micro_batch, 2)));
+                    parallel.backward(loss).unwrap();
+                }
+            };
+            for step in 0..3 {
+                backward(&mut early, 7);
+                early.discard().unwrap();
+                backward(&mut early, step);
+                backward(&mut whole, step);
+                let [early, whole] = [early.step_early(RATE).unwrap(), whole.step(RATE).unwrap()];
+                let norms = early.gradient_norm.zip(whole.gradient_norm);
+                assert_eq!(norms.is_some(), clip_norm.is_some());
+                if let Some((early, whole)) = norms {
+                    assert!((early / whole - 1.0).abs() < 1e-5, "{early} {whole}");
+                }
+                assert_eq!(early.clipped, whole.clipped);
+            }
+            // Between steps there is nothing to make a step of, and nothing to leave out.
+            assert!(early.step_early(RATE).is_err());
+            early.discard().unwrap();
+            early.set_accumulate(2).unwrap();
+            backward(&mut early, 4);
+            early.discard().unwrap();
+            (early.valid().unwrap(), whole.valid().unwrap())
+        });
+        for (early, whole) in &trained {
+            assert_close(early, whole, crate::rounding());
+        }
+    }
+}
+
+#[test]
+fn ranks_that_leave_out_other_micro_batches_are_told() {
+    on_ranks(2, TransportKind::Auto, |group| {
+        let options = ParallelOptions {
+            accumulate: 4,
+            ..many_buckets()
+        };
+        let mut parallel = Parallel::new(Net::new(1), sgd(), options, &group).unwrap();
+        for _ in 0..=group.rank() {
+            let loss = parallel.model().loss(batch(0, rows(&group, 0, 4)));
+            parallel.backward(loss).unwrap();
+        }
+        let error = parallel.discard().unwrap_err().to_string();
+        assert!(
+            error.contains("discard, 1 micro-batches done and"),
+            "{error}"
+        );
+    });
+}

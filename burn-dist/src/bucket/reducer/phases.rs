@@ -10,6 +10,9 @@ use crate::ReduceOp;
 use crate::bucket::error::BucketError;
 use crate::bucket::storage::Arrival;
 
+/// Bytes that ranks compare when they wait for the gradients.
+const SAID: usize = 8;
+
 impl Reducer {
     /// Backward is about to run. In the `last` one of a step, full buckets are sent.
     pub(crate) fn begin_backward(&self, last: bool) -> Result<(), BucketError> {
@@ -61,8 +64,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits until all buckets hold the mean over ranks.
-    pub(crate) fn wait(&self) -> Result<(), BucketError> {
+    /// Waits until all buckets hold the mean over ranks. Gives whether all ranks `said` the same.
+    pub(crate) fn wait(&self, said: [u8; SAID]) -> Result<bool, BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
         if state.phase != Phase::Sent {
@@ -70,10 +73,15 @@ impl Reducer {
                 "step was called before backward had run for every micro-batch",
             ));
         }
+        // The largest of a byte and of its complement are complements where all ranks have the same.
+        let not = said.map(|byte| !byte);
+        state.marks.extend(said.into_iter().chain(not));
         let received = self.receive_all(&mut state);
         received.map_err(|error| self.fail(&mut state, error))?;
+        let all = state.marks.split_off(self.parameters.len());
+        let (most, least) = all.split_at(SAID);
         state.phase = Phase::Reduced;
-        Ok(())
+        Ok(most.iter().zip(least).all(|(most, not)| *most == !not))
     }
 
     fn receive_all(&self, state: &mut State) -> Result<(), BucketError> {
@@ -86,6 +94,26 @@ impl Reducer {
         for group in [&self.group].into_iter().chain(&self.replicas) {
             group.all_reduce::<u8>(&mut state.marks, ReduceOp::Max)?;
         }
+        Ok(())
+    }
+
+    /// Drops the gradients of the step that is going on. Every rank makes this call after the same backward.
+    pub(crate) fn discard(&self) -> Result<(), BucketError> {
+        let mut state = self.lock();
+        self.check(&mut state)?;
+        let received = match state.phase {
+            Phase::Accumulating | Phase::Sending { .. } => {
+                return Err(BucketError::Order("discard was called while backward runs"));
+            }
+            Phase::Sent => self.receive_all(&mut state),
+            // Of micro-batches before the last one buckets may be on their way.
+            Phase::Waiting | Phase::Reduced => {
+                (0..self.layouts.len()).try_for_each(|index| self.receive_bucket(&mut state, index))
+            }
+        };
+        received.map_err(|error| self.fail(&mut state, error))?;
+        drop(state);
+        self.reset();
         Ok(())
     }
 
@@ -115,6 +143,11 @@ impl Reducer {
                 Err(BucketError::Failed { reason })
             }
         }
+    }
+
+    /// Refuses everything from now on, because of what all ranks have seen.
+    pub(crate) fn refuse(&self, reason: &str) {
+        self.lock().health = Health::Failed(reason.to_owned());
     }
 
     /// Refuses everything after an error, and tells the other ranks of it: they wait for what will

@@ -13,7 +13,7 @@ pub(super) struct State {
     /// Per parameter, whether a gradient lies in its place.
     pub present: Vec<bool>,
     /// Per parameter, whether any backward of this step had a gradient; after the last one, on any
-    /// rank.
+    /// rank. For as long as that is found out, what ranks compare stands behind.
     pub marks: Vec<u8>,
     /// Per parameter, whether nothing more is expected in this backward.
     pub complete: Vec<bool>,
