@@ -1,7 +1,7 @@
 //! Everything that can go wrong in this crate, by topic.
 
 use crate::buffer::WrongType;
-use crate::collective::Descriptor;
+use crate::collective::{Descriptor, MOST_GATHERED};
 use crate::element::DType;
 use crate::launch::LaunchError;
 use crate::rendezvous::RendezvousError;
@@ -26,7 +26,7 @@ pub enum Error {
     /// The ranks found each other but could not be connected.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// A collective failed; the group is unusable from then on.
+    /// A collective failed; see there what becomes of the group.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     /// NCCL cannot be used, or failed.
@@ -43,7 +43,22 @@ pub enum Error {
     WrongType(#[from] WrongType),
 }
 
+impl Error {
+    /// The collective's own error, if it is one.
+    pub fn collective(&self) -> Option<&CollectiveError> {
+        match self {
+            Self::Collective(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 /// Why a collective failed, with the rank that saw it.
+///
+/// The group is unusable from then on, and its other ranks are told or find out; but for
+/// [`MeanOfIntegers`](Self::MeanOfIntegers), [`NoSuchRoot`](Self::NoSuchRoot) and [`Cuts`](Self::Cuts), which are seen
+/// before anything is sent, by the arguments of this rank alone: where others have passed other arguments, they wait for
+/// this rank until the time-out; and for [`TooLarge`](Self::TooLarge), which all ranks see alike.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
     /// Two ranks called different collectives.
@@ -83,6 +98,8 @@ pub enum CollectiveError {
         rank: usize,
         /// What it called.
         what: Descriptor,
+        /// The rank of the run that failed; `None` where that is the launcher, or rank 0 as the host of the store.
+        failed: Option<usize>,
         /// Who failed, and why.
         reason: String,
     },
@@ -128,9 +145,11 @@ pub enum CollectiveError {
         size: usize,
     },
     /// All ranks' bytes together are more than a gather of bytes is for.
-    #[error("{bytes} bytes are too many for a gather of bytes; use an all-gather")]
+    #[error(
+        "{bytes} bytes are too many for a gather of bytes, which takes {MOST_GATHERED} over all ranks; use an all-gather"
+    )]
     TooLarge {
-        /// What was asked for.
+        /// What all ranks together brought.
         bytes: u64,
     },
     /// The thread that carries collectives out is gone.

@@ -5,7 +5,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use burn_dist::{Buffer, GroupOptions, ProcessGroup, ReduceOp, TransportKind};
+use burn_dist::collective::MOST_GATHERED;
+use burn_dist::{Buffer, CollectiveError, GroupOptions, ProcessGroup, ReduceOp, TransportKind};
 use proptest::prelude::*;
 
 fn options(transport: TransportKind, timeout: Duration) -> GroupOptions {
@@ -243,5 +244,21 @@ fn a_collective_that_fails_leaves_the_flight_recorder_of_its_group() {
             last.contains("unfinished") && last.contains("all-reduce"),
             "{text}"
         );
+    }
+}
+
+#[test]
+fn bytes_that_are_too_many_to_gather_leave_the_group_as_it_was() {
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        on_ranks(2, &options(transport, PATIENT), |group| {
+            let half = vec![0; MOST_GATHERED as usize / 2 + 1];
+            let error = group.gather_bytes(&half).unwrap_err();
+            assert!(matches!(
+                error.collective(),
+                Some(CollectiveError::TooLarge { .. })
+            ));
+            group.barrier().unwrap();
+            assert_eq!(group.gather_bytes(b"few").unwrap(), [b"few"; 2]);
+        });
     }
 }

@@ -155,11 +155,45 @@ fn a_rank_that_was_there_is_not_taken_back() {
     limited(|| {
         let (server, mut stores) = ranks(2);
         drop(stores.pop());
-        let error = connect(1, 2, server.address()).unwrap_err();
+        let again = world(1, 2, server.address());
+        let error = Store::connect(&again, Duration::from_secs(1)).unwrap_err();
         assert!(
             matches!(error, RendezvousError::RankGone { rank: 1, .. }),
             "{error}"
         );
+    });
+}
+
+#[test]
+fn ranks_of_one_launch_meet_again_when_all_have_left() {
+    limited(|| {
+        let server = server(3).for_runs_in_turn();
+        for _ in 0..3 {
+            // The ranks leave and come back one after the other.
+            let runs = (0..3).map(|rank| {
+                let world = world(rank, 3, server.address());
+                thread::spawn(move || {
+                    for run in 0..3 {
+                        let store = Store::connect(&world, LIMIT).unwrap();
+                        gather_rank(&store).unwrap();
+                        thread::sleep(Duration::from_millis(20 * ((rank as u64 + run) % 3)));
+                    }
+                })
+            });
+            runs.collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|run| run.join().unwrap());
+        }
+        assert!(server.first_fault().is_none());
+        // A run in which one has failed is not followed by another.
+        let stores: Vec<_> = (0..3)
+            .map(|rank| connect(rank, 3, server.address()).unwrap())
+            .collect();
+        stores[1].abort("on purpose");
+        drop(stores);
+        let again = world(1, 3, server.address());
+        let error = Store::connect(&again, Duration::from_millis(500)).unwrap_err();
+        assert!(matches!(error, RendezvousError::RankGone { rank: 1, .. }));
     });
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use burn_dist::CollectiveError;
-use burn_dist::parallel::{BucketError, ParallelError};
+use burn_dist::parallel::ParallelError;
 
 use crate::config::ConfigError;
 
@@ -213,15 +213,10 @@ impl TrainError {
     /// Whether this rank only reports that another one failed.
     pub fn is_of_another_rank(&self) -> bool {
         let error = match self {
-            Self::Dist(error)
-            | Self::Parallel(
-                ParallelError::Group(error) | ParallelError::Bucket(BucketError::Group(error)),
-            ) => error,
-            _ => return false,
+            Self::Dist(error) => error.collective(),
+            Self::Parallel(error) => error.collective(),
+            _ => None,
         };
-        matches!(
-            error,
-            burn_dist::Error::Collective(CollectiveError::PeerFailed { .. })
-        )
+        matches!(error, Some(CollectiveError::PeerFailed { .. }))
     }
 }

@@ -45,7 +45,10 @@
 //!             keep: 3,
 //!             best: Vec::new(),
 //!         });
-//!         written.transpose()?; // of the one before
+//!         // Of the one before: a disk that is slow or full is no reason to end the run.
+//!         if let Some(Err(error)) = written {
+//!             eprintln!("rank {}: {error}", group.rank());
+//!         }
 //!     }
 //!     while let Some(written) = writer.wait() {
 //!         written?;

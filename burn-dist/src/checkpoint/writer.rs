@@ -54,12 +54,13 @@ pub struct Job {
     pub best: Vec<u64>,
 }
 
-/// A checkpoint that was written.
+/// A checkpoint that was written, as rank 0 knows it. On other ranks it is this rank's share that was: whether a
+/// checkpoint came of it rank 0 finds out, when it has everybody's; after [`Writer::meet`] it has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     /// Steps that were done.
     pub step: u64,
-    /// Its folder.
+    /// Its folder, which appears when rank 0 has put it together.
     pub path: PathBuf,
     /// Time it took, in the thread that writes.
     pub time: Duration,
@@ -155,7 +156,8 @@ impl Writer {
     }
 
     /// Hands a checkpoint over. If the one before is not written yet, waits for it, and gives its
-    /// result; after half of the time-out this one is left out instead ([`CheckpointError::Behind`]), since the other
+    /// result, which is no reason to stop: the run may go on without a checkpoint that a slow or full disk did not take.
+    /// After half of the time-out this one is left out instead ([`CheckpointError::Behind`]), since the other
     /// ranks may wait for this one in their next step.
     #[must_use = "a checkpoint that could not be written is told nowhere else"]
     pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {

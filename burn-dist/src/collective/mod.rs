@@ -24,7 +24,7 @@ use crate::transport::shm::{Region, SMALL, SharedMemory, Stop};
 use crate::transport::{Interest, Interrupt, Transport, TransportError, Watch};
 
 /// Most bytes that all ranks together may bring to a gather of bytes.
-const MOST_GATHERED: u64 = 256 << 20;
+pub const MOST_GATHERED: u64 = 256 << 20;
 
 /// A rank and its place on the ring.
 #[derive(Clone, Copy, Debug)]

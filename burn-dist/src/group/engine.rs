@@ -428,6 +428,11 @@ impl Engine {
                 self.patience.note(&what);
                 Ok(result)
             }
+            // All ranks know by now, and none has sent more than its length.
+            Err(Failure::TooLarge { bytes }) => {
+                self.recorder.end();
+                Err(CollectiveError::TooLarge { bytes }.into())
+            }
             Err(failure) => {
                 let explained = Explained {
                     what: self.members.describe(what),
@@ -474,6 +479,7 @@ impl Explained<'_> {
             } => CollectiveError::PeerFailed {
                 rank,
                 what,
+                failed: fault.rank,
                 reason: fault.to_string(),
             },
             Failure::Waiting {
@@ -497,6 +503,7 @@ impl Explained<'_> {
                     Some(fault) => CollectiveError::PeerFailed {
                         rank,
                         what,
+                        failed: fault.rank,
                         reason: fault.to_string(),
                     },
                     None => self.transport(source),

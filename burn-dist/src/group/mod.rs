@@ -105,6 +105,14 @@ impl Default for GroupOptions {
 
 /// The ranks of a run, or [some](ProcessGroup::split) of them, connected. Clones are handles on the
 /// same group.
+///
+/// With the last handle, those in [`Parallel`](crate::parallel::Parallel) among them, this rank leaves the run, and a
+/// collective that others still call fails at once. Where rank 0 hosts the store (with all launchers but the local one),
+/// dropping its last handle waits for the other ranks to leave, as long as
+/// [`connect_timeout`](GroupOptions::connect_timeout) at most; then groups of other ranks end, too.
+///
+/// A process is in one group of its `World` at a time: [`split`](ProcessGroup::split) it for more. Under
+/// [`LocalLauncher`](crate::launch::LocalLauncher) and `torchrun` it may connect again when all ranks have left.
 #[derive(Clone)]
 pub struct ProcessGroup {
     queue: Arc<Queue>,
@@ -119,7 +127,8 @@ impl ProcessGroup {
     }
 
     /// Connects `size` ranks that are all in this process, each to be used by a thread of its own:
-    /// for tests and for trying things out. They use the real transports.
+    /// for tests and for trying things out. They use the real transports. Move each into its thread: a handle that is
+    /// left outside keeps its rank in the run when the thread has ended, and the others wait for it.
     ///
     /// # Errors
     /// When the ranks cannot be connected.
@@ -379,7 +388,7 @@ impl ProcessGroup {
     }
 
     /// Every rank's `payload`, of whatever length, in rank order: for small things such as digests
-    /// and names.
+    /// and names, of all ranks together at most [`MOST_GATHERED`](crate::collective::MOST_GATHERED) bytes.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).

@@ -204,6 +204,7 @@ impl LocalLauncher {
         open_files::make_room(self.nproc, FILES_PER_RANK)?;
         let (text, secret) = Secret::generate()?;
         let server = StoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), self.nproc, secret)?;
+        let server = server.for_runs_in_turn();
         let inbox = Inbox::open().map_err(LaunchError::Signals)?;
         let mut ranks = Ranks::new(self.prefix);
         for rank in 0..self.nproc {

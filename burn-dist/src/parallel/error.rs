@@ -323,6 +323,17 @@ pub enum ParallelError {
     },
 }
 
+impl ParallelError {
+    /// The failed collective that it comes from, if that is the reason. Its
+    /// [`PeerFailed`](crate::CollectiveError::PeerFailed) names the rank that ended the others.
+    pub fn collective(&self) -> Option<&crate::CollectiveError> {
+        match self {
+            Self::Group(error) | Self::Bucket(BucketError::Group(error)) => error.collective(),
+            _ => None,
+        }
+    }
+}
+
 /// Ranks with the same number together, those with the most first.
 fn by_rank(numbers: &[f64]) -> String {
     let mut groups: Vec<(f64, Vec<usize>)> = Vec::new();

@@ -122,7 +122,7 @@ enum Failure {
     /// It may work later.
     Later(SocketAddr, StreamError),
     /// What answered is a store that this rank was in, or one that is about to end: that of the run before, whose
-    /// place ours takes when it is gone.
+    /// place ours takes when it is gone; or that of a local launch, where ranks meet again when all of them have left.
     Ending(RendezvousError),
     /// Something answered that never will be our store.
     Final(RendezvousError),
@@ -255,10 +255,8 @@ impl<'a> Attempt<'a> {
             }
             Ok(Message::Refused(refusal)) => {
                 let error = RendezvousError::refused(address, rank, size, refusal);
-                // The store of a local launch is there before its ranks are, and no other comes.
-                let waits = self.world.launch() != Launch::Local;
                 Err(match refusal {
-                    Refusal::RankGone | Refusal::Ending if waits => Failure::Ending(error),
+                    Refusal::RankGone | Refusal::Ending => Failure::Ending(error),
                     _ => Failure::Final(error),
                 })
             }

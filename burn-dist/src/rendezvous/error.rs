@@ -167,7 +167,8 @@ pub enum RendezvousError {
     },
     /// Two processes claim the same rank.
     #[error(
-        "rank {rank} is already connected to the store at {address}: two processes have RANK={rank}"
+        "rank {rank} is already connected to the store at {address}: two processes have RANK={rank}, or this one has \
+         a group already, which can be split"
     )]
     RankTaken {
         /// The store.
@@ -177,8 +178,9 @@ pub enum RendezvousError {
     },
     /// The rank was in the run and is no more; a run does not take ranks back.
     #[error(
-        "rank {rank} was in the run of the store at {address} and has ended: start all ranks again, when none \
-         of that run is left"
+        "rank {rank} was in the run of the store at {address} and has left it, and others are still there or have \
+         failed: start all ranks again when none of that run is left, and within one process drop the first group on \
+         all ranks before they connect again"
     )]
     RankGone {
         /// The store.

@@ -27,6 +27,8 @@ pub(crate) struct Roster {
     first_fault: Option<Fault>,
     /// What ranks said of their own failure.
     aborts: BTreeMap<usize, String>,
+    /// Whether ranks that have all left may come again.
+    again: bool,
 }
 
 enum Member {
@@ -81,7 +83,13 @@ impl Roster {
             queries: 0,
             first_fault: None,
             aborts: BTreeMap::new(),
+            again: false,
         }
+    }
+
+    /// When all ranks have left they may meet anew.
+    pub(crate) fn begin_again(&mut self) {
+        self.again = true;
     }
 
     pub(crate) fn first_fault(&self) -> Option<Fault> {
@@ -113,6 +121,13 @@ impl Roster {
         stream: Option<Arc<TcpStream>>,
     ) -> Result<(), Refusal> {
         let store = self.members.len();
+        let left = |member: &Member| matches!(member, Member::Left);
+        if self.again && self.members.iter().all(left) {
+            *self = Self {
+                again: true,
+                ..Self::new(store)
+            };
+        }
         if size != store {
             let gone = |member: &Member| matches!(member, Member::Left | Member::Failed);
             return Err(match self.members.iter().any(gone) {

@@ -106,6 +106,13 @@ impl StoreServer {
         Ok(server)
     }
 
+    /// When all ranks have left without a failure they may connect again: for a store that outlives them.
+    #[must_use]
+    pub fn for_runs_in_turn(self) -> Self {
+        self.shared.lock().roster.begin_again();
+        self
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -10,7 +10,7 @@ use burn_dist::parallel::{
     EmaOptions, Parallel, ParallelError, ParallelOptions, ParameterGroup, ParameterOptimizer,
     ParameterSpec, Strategy, path_matches,
 };
-use burn_dist::{ProcessGroup, TransportKind};
+use burn_dist::{CollectiveError, ProcessGroup, TransportKind};
 
 use crate::models::{Net, Normed, batch, on_ranks};
 
@@ -138,6 +138,17 @@ fn a_rank_that_gives_up_ends_the_step_of_the_others() {
             group.abort("the disk is full");
         }
         let error = first.and_then(|()| step(&mut parallel)).unwrap_err();
+        if group.rank() != 1 {
+            let told = error.collective();
+            let by_rank_1 = matches!(
+                told,
+                Some(CollectiveError::PeerFailed {
+                    failed: Some(1),
+                    ..
+                })
+            );
+            assert!(by_rank_1, "{told:?}");
+        }
         assert!(begin.elapsed() < Duration::from_secs(20));
         // And it stays failed.
         assert!(step(&mut parallel).is_err());
