@@ -91,6 +91,11 @@ done
 
 (start "$folder/killed" --resume auto) >"$folder/killed.txt" 2>&1 || { cat "$folder/killed.txt" >&2; exit 1; }
 
+# A run may end while this looks away, but it shows nothing if it was hardly killed.
+if ((2 * killed < times)); then
+  echo "FAILED (--seed $seed): the run ended when it had been killed $killed of $times times" >&2
+  exit 1
+fi
 whole=$(checksum "$folder/whole.txt") after=$(checksum "$folder/killed.txt")
 if [[ -z $whole || $whole != "$after" ]]; then
   echo "FAILED (--seed $seed): the parameters are $after, they should be $whole" >&2

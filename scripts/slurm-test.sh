@@ -422,6 +422,12 @@ warned_before_the_time_limit() {
   wait_for_steps limit 5
   wait_for_job "$job" PENDING 40
   says limit 'stopped after step .* because of SIGUSR1'
+  # What it does next comes after what it had done.
+  local steps
+  steps=$(losses limit | wc -l)
+  wait_for_steps limit $((steps + 5))
+  says limit 'continues from'
+  says limit 'restart 1'
   in_cluster scancel "$job"
   wait_for_job "$job" CANCELLED
   no_orphans limit

@@ -1,7 +1,5 @@
 //! Distributed training for [Burn](https://burn.dev): ranks that find each other, collectives,
 //! and a model wrapper that keeps replicas in step while backward still runs.
-//!
-//! Modules depend on those above them in this list, never on those below.
 
 // Shared memory, MPI, NCCL and the CUDA driver are the places that cannot do without, and allow it
 // for themselves.
