@@ -93,6 +93,7 @@ misfit() { # NVRTC HEADERS DRIVER
 cuda_environment() {
   local links=$2 folder file own=() places=() libraries=() headers=() least=99
   local nvrtc='' path='' nccl driver of_driver of_nvrtc=0 of_path=0 version other worth
+  local kept_by='' stranger own_kept=1
   IFS=: read -ra own <<<"${LD_LIBRARY_PATH:-}"
   mapfile -t places < <(toolkits "$1")
   [[ -z ${CUDA_PATH:-} ]] || places=("$CUDA_PATH" "${places[@]}")
@@ -109,13 +110,18 @@ cuda_environment() {
   done
   [[ ${#headers[@]} -gt 0 ]] || headers=('')
 
+  # Of those that fit alike the one that has compiled the packed kernels, which are no other library's.
+  [[ ! -e $1/kept/compiler.sha256 ]] || read -r kept_by _ <"$1/kept/compiler.sha256"
   of_driver=$(driver_version)
   while IFS= read -r file; do
     version=$(nvrtc_version "$file")
+    stranger=0
+    [[ -z $kept_by || $(sha256sum <"$file") == "$kept_by "* ]] || stranger=1
     for folder in "${headers[@]}"; do
       other=$(headers_version "$folder")
-      worth=$(misfit "$version" "$other" "$of_driver")
+      worth=$((2 * $(misfit "$version" "$other" "$of_driver") + stranger))
       ((worth < least)) || continue
+      own_kept=$((1 - stranger))
       least=$worth nvrtc=$file path=$folder of_nvrtc=$version of_path=$other
     done
   done < <(printf '%s\n' "${libraries[@]}" | files_of libnvrtc.so)
@@ -152,6 +158,8 @@ cuda_environment() {
   say "NCCL: ${nccl:-none found}"
   [[ $compiler == "$nvrtc" ]] ||
     say "kernels are kept in $KERNELS/nvrtc, which holds $(find "$KERNELS/nvrtc" -name '*.ptx' | wc -l)"
-  ((least == 0 || least == 1)) ||
+  ((own_kept)) ||
+    say "WARNING: the kernels that are packed were compiled by another NVRTC than this, and will be compiled again"
+  ((least / 2 <= 1)) ||
     say "WARNING: no NVRTC and headers of one major version that the driver knows: kernels may not compile or load"
 }

@@ -15,8 +15,8 @@
 #              NVIDIA's packages for Python. Default with cuda-nvrtc NVRTC's, or 12.8,13.0,13.2; '' for none
 #   NVRTC      a version whose libnvrtc is packed with its headers, 31 MiB, for a machine that has none, or
 #              one that is newer than its driver. Default none
-#   KEPT       folder of kernels that this libnvrtc has compiled before, as scripts/cuda-software.sh keeps
-#              them; they are not compiled again where the same NVRTC is used. Default none
+#   KEPT       folder of kernels that were compiled before, as scripts/cuda-software.sh keeps them, with the same
+#              SOFT_CUDA_TOOLKIT; they are not compiled again where the same NVRTC is found. Default none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -92,6 +92,11 @@ build "$features" bench-gpu
 if [[ -n ${KEPT:-} ]]; then
   mkdir -p "$folder/kept"
   cp "$KEPT"/*.ptx "$folder/kept/"
+  # By which scripts/gpu-libraries.sh knows the library that has compiled them.
+  toolkit=$(scripts/cuda-software.sh --toolkit) || { say "FAILED: no NVRTC is here that can have compiled $KEPT"; exit 1; }
+  for library in "$toolkit"/{lib64,lib}/libnvrtc.so.[0-9]*; do
+    [[ ! -e $library ]] || { sha256sum <"$library" >"$folder/kept/compiler.sha256"; break; }
+  done
 fi
 cp -r models/tests/golden "$folder/models/tests/"
 rm -f "$folder"/models/tests/golden/*.rs "$folder"/models/tests/golden/*.pt

@@ -188,3 +188,40 @@ fn nvrtc_and_headers_fit_the_driver_and_are_not_pytorchs() {
         assert_eq!(python, "python: /theirs unset\n");
     }
 }
+
+/// Kernels are kept by the library that has compiled them: an equal version of another build would compile them again.
+#[test]
+fn the_nvrtc_that_has_compiled_the_packed_kernels_is_taken() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = packed(folder.path(), "99.0");
+    // Found first, and as good by its version.
+    let theirs = folder.path().join("theirs");
+    write(&theirs.join("libnvrtc.so.98"), "another build");
+    write(&theirs.join("libnvrtc-builtins.so.98.7"), "");
+    let packed = folder.path().join("cuda-98.7/lib");
+    write(&packed.join("libnvrtc.so.98"), "ours");
+    let of_ours = "ae0bec9e9d33c56354bd612c8a6010840324fc5b9786ce0a18b696b304b09397";
+    for (compiler, taken, warns) in [
+        (None, &theirs, false),
+        (Some(of_ours), &packed, false),
+        (Some("0123456789abcdef"), &theirs, true),
+    ] {
+        if let Some(digest) = compiler {
+            write(
+                &folder.path().join("kept/compiler.sha256"),
+                &format!("{digest}  -\n"),
+            );
+        }
+        let mut command = started(&script, folder.path(), &["--device", "cuda"]);
+        let path = std::env::var("PATH").expect("a PATH");
+        let bin = folder.path().join("bin");
+        command.env("PATH", format!("{}:{path}", bin.display()));
+        command.env("LD_LIBRARY_PATH", &theirs);
+        command.env("KERNELS", "kernels");
+        let output = ended(command.spawn().expect("the script"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = format!("NVRTC: {}/libnvrtc.so.98, 98.7", taken.display());
+        assert!(said.contains(&line), "{said}");
+        assert_eq!(said.contains("will be compiled again"), warns, "{said}");
+    }
+}

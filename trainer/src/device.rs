@@ -1,11 +1,14 @@
 //! What a rank computes on, and whether the state of the training fits there.
 
-use burn_dist::device::{ChosenDevice, DeviceChoice, DeviceError, MemoryShortage, device_memory};
+use burn_dist::device::{
+    ChosenDevice, DeviceChoice, DeviceError, MemoryShortage, device_memory, is_host,
+};
 use burn_dist::parallel::{MemoryEstimate, ParameterState};
 use burn_dist::world::World;
 
 use crate::config::{Config, DeviceName};
 use crate::error::TrainError;
+use crate::free_memory;
 use crate::run::Session;
 use crate::train::parallel_options;
 
@@ -34,6 +37,70 @@ fn wanted(config: &Config) -> DeviceChoice {
     }
 }
 
+/// What a GPU holds of each parameter: of what the optimizer keeps nothing, where that is in host memory.
+pub(crate) fn on_device(config: &Config, states: &[ParameterState]) -> Vec<ParameterState> {
+    let averages = config.ema.options().is_some();
+    let on_device = |state: &ParameterState| match config.parallel.offload_optimizer {
+        true => ParameterState {
+            kept: if averages { state.elements } else { 0 },
+            ..*state
+        },
+        false => *state,
+    };
+    states.iter().map(on_device).collect()
+}
+
+/// What a rank may take of the memory that it computes in, and what a person has to know of that.
+pub(crate) struct Room {
+    /// Unknown of devices that are not here or do not say.
+    pub bytes: Option<u64>,
+    pub words: Option<String>,
+    /// Whether that is a GPU's.
+    pub on_gpu: bool,
+}
+
+/// What each of `size` ranks on so many nodes like this one may take.
+pub(crate) fn room(config: &Config, size: usize, nodes: usize) -> Room {
+    let unknown = |reason: String| Room {
+        bytes: None,
+        words: Some(format!("what fits is not told: {reason}")),
+        on_gpu: true,
+    };
+    let chosen = match choose(config, &World::single()) {
+        Ok(chosen) => chosen,
+        Err(error) => return unknown(error.to_string()),
+    };
+    if is_host(&chosen.device) {
+        let free = free_memory::free();
+        let limit =
+            "of the memory of this host, what a limit leaves that is set to this job or container";
+        return Room {
+            bytes: free.map(|free| free.bytes / size.max(1) as u64),
+            words: free
+                .is_some_and(|free| free.limited)
+                .then(|| limit.to_owned()),
+            on_gpu: false,
+        };
+    }
+    let all: Vec<u64> = (0..).map_while(device_memory).collect();
+    let Some(least) = all.iter().min().filter(|_| chosen.cuda.is_some()) else {
+        return unknown(format!("how much memory {} has is not known", chosen.name));
+    };
+    let sharing = size.div_ceil(nodes.max(1)).div_ceil(all.len()).max(1);
+    let shared = match sharing {
+        1 => String::new(),
+        _ => format!(", which {sharing} ranks share"),
+    };
+    Room {
+        bytes: Some(least / sharing as u64),
+        words: Some(format!(
+            "of the memory of {}{shared}; activations as the processor's kernels keep them, a GPU's keep others",
+            chosen.name
+        )),
+        on_gpu: true,
+    }
+}
+
 /// Refuses a training whose state is larger than the memory of its device, where that is known.
 /// Activations come on top and are not known beforehand.
 pub(crate) fn check_memory(
@@ -48,15 +115,7 @@ pub(crate) fn check_memory(
     let options = parallel_options(session.config, 1);
     let options = options.carried_out(&chosen.device, whole, group.size());
     let ranks = options.shard_within.ranks(group.size(), group.nodes());
-    let averages = options.ema.is_some();
-    let on_device = |state: &ParameterState| match options.offload_optimizer {
-        true => ParameterState {
-            kept: if averages { state.elements } else { 0 },
-            ..*state
-        },
-        false => *state,
-    };
-    let states: Vec<ParameterState> = states.iter().map(on_device).collect();
+    let states = on_device(session.config, states);
     let needed = MemoryEstimate::of(options.strategy, &states, ranks).total();
     Ok(MemoryShortage::check(
         needed,

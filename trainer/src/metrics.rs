@@ -144,6 +144,10 @@ pub struct RanksLine {
     pub wait: Vec<f64>,
     /// Resident memory in MiB.
     pub memory_mib: Vec<f64>,
+    /// Memory that this process has taken from the driver of its GPU, in MiB; nothing where ranks compute on the
+    /// processor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_mib: Vec<f64>,
 }
 
 /// Writes [`Metric`]s, a line each. Systems write page by page, so who reads meanwhile, or reads what a killed

@@ -148,6 +148,31 @@ fn a_pipe_is_no_configuration_for_several_ranks() {
         .assert_stderr(&["it is not a regular file"]);
 }
 
+/// What a GPU takes cannot be told by the memory of this host.
+#[test]
+fn what_fits_is_told_of_the_device_that_is_asked_for() {
+    let fits = |device: &str| {
+        let device = format!("train.device={device}");
+        let checked = Trial::new(&["check", "--nproc", "2", "--set", &device]).run();
+        checked.assert_code(0);
+        checked
+            .stdout
+            .lines()
+            .filter(|line| line.contains(", fits into"))
+            .count()
+    };
+    assert_eq!(fits("cpu"), 4);
+    if cfg!(not(feature = "cuda")) {
+        assert_eq!(fits("cuda"), 0);
+        let told = Trial::new(&["check", "--set", "train.device=cuda"]).run();
+        assert!(
+            told.stdout.contains("# (what fits is not told: "),
+            "{}",
+            told.stdout
+        );
+    }
+}
+
 #[test]
 fn a_folder_that_holds_a_run_is_refused() {
     Trial::new(&["--run-dir", "old"])

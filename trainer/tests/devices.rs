@@ -199,6 +199,12 @@ mod gpu {
                 let settings = [model, &SHORT, &["train.max_steps=3", &start, device]].concat();
                 let finished = Trial::of_model(&[], &settings).run();
                 finished.assert_code(0).assert_nobody_left();
+                let taken = finished.metrics("ranks").pop().unwrap()["device_mib"][0].as_f64();
+                assert_eq!(
+                    taken.is_some_and(|mib| mib > 0.0),
+                    device != cpu,
+                    "{taken:?}"
+                );
                 // The last evaluation goes by running statistics.
                 let mut losses = finished.losses();
                 let evaluated = finished.metrics("eval");
@@ -346,6 +352,37 @@ mod soft_cuda {
         run(("SOFT_CUDA_MEMORY", "24000000"), "1", &large)
             .assert_code(1)
             .assert_stderr(&["out of device memory", "train.micro_batch_size"]);
+    }
+
+    #[test]
+    fn what_fits_is_told_of_the_memory_of_a_device_and_who_shares_it() {
+        if !is_here("what fits") {
+            return;
+        }
+        let large = ["model.hidden=1024", "train.device=cuda"];
+        let fits = |more: &[&str]| {
+            let sets = large.iter().chain(more).flat_map(|set| ["--set", set]);
+            let args: Vec<&str> = ["check", "--nproc", "3"].into_iter().chain(sets).collect();
+            let checked = Trial::new(&args)
+                .env("SOFT_CUDA_DEVICES", "2")
+                .env("SOFT_CUDA_MEMORY", "64000000")
+                .run();
+            checked.assert_code(0);
+            assert!(
+                checked.stdout.contains(", which 2 ranks share; "),
+                "{}",
+                checked.stdout
+            );
+            let told = checked
+                .stdout
+                .lines()
+                .filter(|line| line.contains("into 31"));
+            told.map(|line| !line.contains("NOT"))
+                .collect::<Vec<bool>>()
+        };
+        // 8 MiB of parameters, twice that of what the optimizer keeps: 32 and 21, 17 and 11, and the activations.
+        assert_eq!(fits(&[])[0], false);
+        assert_eq!(fits(&["parallel.offload_optimizer=true"])[0], true);
     }
 
     #[test]

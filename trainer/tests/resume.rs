@@ -718,6 +718,53 @@ fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
     evaluated.assert_code(0);
 }
 
+#[test]
+fn a_folder_that_takes_nothing_ends_the_run_before_its_first_step() {
+    let Some(disk) = SmallDisk::mount("64k") else {
+        return;
+    };
+    let remounted = Command::new("mount")
+        .args(["-o", "remount,ro"])
+        .arg(disk.0.path())
+        .status();
+    assert!(remounted.unwrap().success());
+    let mut run = Run::new(&[]);
+    run.at = Some(disk.0.path().join("run"));
+    for nproc in [1, 2] {
+        let refused = run.trial(nproc, &[]).run();
+        refused.assert_code(1).assert_nobody_left();
+        let folder = run.dir();
+        refused.assert_stderr(&[folder.to_str().unwrap(), "Read-only file system"]);
+        assert_eq!(
+            refused.stderr.matches("error:").count(),
+            1,
+            "{}",
+            refused.stderr
+        );
+        assert!(!refused.stdout.contains("epoch 1"), "{}", refused.stdout);
+    }
+}
+
+#[test]
+fn checkpoints_are_written_by_the_clock() {
+    let run = Run::new(&[
+        "checkpoint.every_steps=0",
+        "checkpoint.every_epochs=0",
+        "checkpoint.best=false",
+        "checkpoint.every_minutes=1e-6",
+        "checkpoint.keep=100",
+    ]);
+    let finished = run.finish(2, &[]);
+    let written = run.checkpoint_names();
+    // One that is due while another is still written is left out, and the last state is saved in any case.
+    assert!(written.len() > 1, "{written:?}");
+    assert_eq!(written.last().unwrap(), "step-0000000060");
+    assert_eq!(
+        checksum(&run.finish(1, &["--resume", "auto"])),
+        checksum(&finished)
+    );
+}
+
 /// `ulimit -f`, as some clusters set it; without our handling the system ends the process without a word.
 #[test]
 fn a_limit_of_the_size_of_files_does_not_end_the_run() {

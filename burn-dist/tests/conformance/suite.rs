@@ -21,6 +21,8 @@ pub fn colour(rank: usize) -> u64 {
 const SIZES: [usize; 5] = [1, 2, 3, 4, 5];
 const PATIENT: Duration = Duration::from_secs(30);
 const CASES: u32 = 40;
+/// Lengths of the cases that try everything: no element, fewer than ranks, no multiple of ranks, several pages.
+const LENGTHS: [usize; 5] = [0, 1, 37, 3_001, 40_000];
 
 /// Results of all ranks, which may have to travel between processes.
 #[allow(
@@ -185,18 +187,63 @@ impl Case {
     }
 }
 
+const COLLECTIVES: [Collective; 4] = [
+    Collective::AllReduce,
+    Collective::ReduceScatter,
+    Collective::AllGather,
+    Collective::Broadcast,
+];
+const DTYPES: [DType; 7] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::F64,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+];
+const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max];
+const MEMORIES: [Memory; 3] = [Memory::Slice, Memory::Plain, Memory::Bucket];
+
+/// Every collective with every element type, operation and kind of memory once.
+fn every_combination() -> Vec<Case> {
+    let mut all = Vec::new();
+    for collective in COLLECTIVES {
+        let reduces = matches!(
+            collective,
+            Collective::AllReduce | Collective::ReduceScatter
+        );
+        let ops = if reduces { &OPS[..] } else { &OPS[..1] };
+        for (dtype, op) in DTYPES
+            .into_iter()
+            .flat_map(|dtype| ops.iter().map(move |op| (dtype, *op)))
+        {
+            if op == ReduceOp::Mean && !dtype.is_float() {
+                continue;
+            }
+            for memory in MEMORIES {
+                let number = all.len();
+                all.push(Case {
+                    collective,
+                    dtype,
+                    op,
+                    len: LENGTHS[number % LENGTHS.len()],
+                    root: number,
+                    memory,
+                    uneven: number % 2 == 1,
+                    salt: number as u64 + 1,
+                });
+            }
+        }
+    }
+    all
+}
+
 fn case() -> impl Strategy<Value = Case> {
-    use {Collective as C, DType as D, ReduceOp as R};
-    let collective = vec![
-        C::AllReduce,
-        C::AllReduce,
-        C::ReduceScatter,
-        C::AllGather,
-        C::Broadcast,
-    ];
-    let dtype = vec![D::F32, D::F16, D::BF16, D::F64, D::I32, D::I64, D::U8];
-    let op = vec![R::Sum, R::Mean, R::Min, R::Max];
-    let memory = vec![Memory::Slice, Memory::Plain, Memory::Bucket];
+    use {Collective as C, ReduceOp as R};
+    // What training does most.
+    let collective = [&COLLECTIVES[..], &[C::AllReduce]].concat();
+    let (dtype, op, memory) = (DTYPES.to_vec(), OPS.to_vec(), MEMORIES.to_vec());
     let len = prop_oneof![4 => 0..40usize, 4 => 0..4000usize, 1 => 100_000..400_000usize];
     let what = (select(collective), select(dtype), select(op));
     let memory = (select(memory), any::<bool>());
@@ -289,30 +336,40 @@ fn verify<T: Tested>(group: &ProcessGroup, case: &Case) {
     assert!(right, "rank {rank} of {size} has a wrong result: {case:?}");
 }
 
+/// The number in an environment variable that proptest knows, too.
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 pub fn agrees_with_the_sequential_reference(cluster: &impl Cluster) {
     for size in sizes(cluster, SIZES) {
         let ranks = cluster.connect(size, PATIENT);
+        let verify = |case: &Case| {
+            ranks.on_all(|group| match case.dtype {
+                DType::F32 => verify::<f32>(group, case),
+                DType::F64 => verify::<f64>(group, case),
+                DType::F16 => verify::<f16>(group, case),
+                DType::BF16 => verify::<bf16>(group, case),
+                DType::I32 => verify::<i32>(group, case),
+                DType::I64 => verify::<i64>(group, case),
+                DType::U8 => verify::<u8>(group, case),
+            });
+        };
+        every_combination().iter().for_each(verify);
         // Every process must draw the same cases, and none may go on to simpler ones alone.
         let config = Config {
-            cases: CASES,
+            cases: number("PROPTEST_CASES").map_or(CASES, |cases| cases as u32),
             failure_persistence: None,
             max_shrink_iters: 0,
             ..Config::default()
         };
-        let mut runner = TestRunner::new_with_rng(
-            config,
-            TestRng::from_seed(RngAlgorithm::ChaCha, &[size as u8; 32]),
-        );
+        let mut seed = [size as u8; 32];
+        let wanted = number("PROPTEST_RNG_SEED").unwrap_or_default();
+        seed[..8].copy_from_slice(&wanted.to_le_bytes());
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let mut runner = TestRunner::new_with_rng(config, rng);
         let result = runner.run(&case(), |case| {
-            ranks.on_all(|group| match case.dtype {
-                DType::F32 => verify::<f32>(group, &case),
-                DType::F64 => verify::<f64>(group, &case),
-                DType::F16 => verify::<f16>(group, &case),
-                DType::BF16 => verify::<bf16>(group, &case),
-                DType::I32 => verify::<i32>(group, &case),
-                DType::I64 => verify::<i64>(group, &case),
-                DType::U8 => verify::<u8>(group, &case),
-            });
+            verify(&case);
             Ok(())
         });
         if let Err(failure) = result {

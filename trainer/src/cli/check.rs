@@ -14,7 +14,7 @@ use burn_dist::parallel::{MemoryEstimate, Strategy};
 use crate::config::{Config, Loaded, StrategyName};
 use crate::console::say;
 use crate::schedule::Schedule;
-use crate::{Plan, data, free_memory, plan};
+use crate::{Plan, data, device, free_memory, plan};
 
 /// Arguments of `trainer check`.
 #[derive(Debug, Args)]
@@ -76,10 +76,13 @@ pub fn say_resolved(
 /// beside the other ranks if all of them are on this host.
 fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
     let shared_by = config.parallel.shard_within.ranks(size, nodes);
-    let free = free_memory::free();
-    let available = free.map(|free| free.bytes);
-    let room = available.map(|bytes| bytes / size.max(1) as u64);
+    let room = device::room(config, size, nodes);
+    let available = free_memory::free().map(|free| free.bytes);
     let activations = Activations::of(config, plan, available);
+    let states = match room.on_gpu {
+        true => device::on_device(config, &plan.states),
+        false => plan.states.clone(),
+    };
     let kept = match config.ema.options() {
         Some(_) => "optimizer and averages",
         None => "optimizer",
@@ -96,16 +99,14 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
     if plan.states.iter().any(|state| state.whole) {
         say("# (that which has most: what this optimizer has to see whole is not cut)");
     }
-    if free.is_some_and(|free| free.limited) {
-        say(
-            "# (of the memory of this host, what a limit leaves that is set to this job or container)",
-        );
+    if let Some(words) = &room.words {
+        say(&format!("# ({words})"));
     }
     for strategy in Strategy::ALL {
-        let own = MemoryEstimate::of(strategy, &plan.states, shared_by);
+        let own = MemoryEstimate::of(strategy, &states, shared_by);
         let activations = activations.under(strategy);
         let total = own.total().saturating_add(activations.unwrap_or(0));
-        let fits = match room {
+        let fits = match room.bytes {
             Some(room) if total <= room => format!(", fits into {:.0}", mib(room)),
             Some(room) => format!(", does NOT fit into {:.0}", mib(room)),
             None => String::new(),

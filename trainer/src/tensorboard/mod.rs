@@ -127,11 +127,14 @@ fn scalars(metric: &Metric) -> (u64, Vec<(&'static str, f64)>) {
         }
         Metric::Ranks(line) => {
             let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-            let values = vec![
+            let mut values = vec![
                 ("ranks/compute_max", most(&line.compute)),
                 ("ranks/wait_max", most(&line.wait)),
                 ("ranks/memory_mib_max", most(&line.memory_mib)),
             ];
+            if !line.device_mib.is_empty() {
+                values.push(("ranks/device_mib_max", most(&line.device_mib)));
+            }
             (line.step, values)
         }
     }

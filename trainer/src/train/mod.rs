@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use burn_dist::ReduceOp;
+use burn_dist::device::reserved;
 use burn_dist::parallel::Parallel;
 use models::ImageClassifier;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,8 @@ use crate::progress::{Meta, Progress};
 use crate::record::{Recorder, Wishes};
 use crate::run::Session;
 use crate::schedule::Schedule;
+
+const MIB: f64 = (1 << 20) as f64;
 
 /// A run in progress.
 struct Training<'s, M: ImageClassifier> {
@@ -396,6 +399,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             compute: times.own(),
             wait: times.wait,
             memory_mib: memory::resident_mib().unwrap_or_default(),
+            device_mib: reserved(&self.session.device.device).map(|bytes| bytes as f64 / MIB),
         };
         let message = serde_json::to_vec(&own).unwrap_or_default();
         let all = self.session.group.gather_bytes(&message)?;
@@ -409,6 +413,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             compute: all.iter().map(|work| work.compute).collect(),
             wait: all.iter().map(|work| work.wait).collect(),
             memory_mib: all.iter().map(|work| work.memory_mib).collect(),
+            device_mib: all.iter().filter_map(|work| work.device_mib).collect(),
         }));
         Ok(())
     }
@@ -425,6 +430,7 @@ struct Work {
     compute: f64,
     wait: f64,
     memory_mib: f64,
+    device_mib: Option<f64>,
 }
 
 fn wish(action: Action) -> Wishes {
