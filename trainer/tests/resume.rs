@@ -736,7 +736,10 @@ fn a_folder_that_takes_nothing_ends_the_run_before_its_first_step() {
         let folder = run.dir();
         refused.assert_stderr(&[folder.to_str().unwrap(), "Read-only file system"]);
         assert_eq!(
-            refused.stderr.matches("error:").count(),
+            refused
+                .stderr
+                .matches("cannot write the run folder")
+                .count(),
             1,
             "{}",
             refused.stderr
