@@ -250,8 +250,9 @@ fn options(strategy: Strategy, precision: Precision) -> ParallelOptions {
     }
 }
 
+/// On two ranks all strategies leave the same bits, and the losses of one rank but for `rounding`.
 #[track_caller]
-fn assert_strategies_agree<M: ImageClassifier>(build: impl Fn(&Device) -> M + Sync) {
+fn assert_strategies_agree<M: ImageClassifier>(build: impl Fn(&Device) -> M + Sync, rounding: f32) {
     let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
     for precision in [Precision::F32, Precision::Bf16] {
         let two = |strategy| train_two(&build, Choice::Auto, &options(strategy, precision));
@@ -265,7 +266,10 @@ fn assert_strategies_agree<M: ImageClassifier>(build: impl Fn(&Device) -> M + Sy
         });
         if precision == Precision::F32 {
             for (alone, two) in alone.1.iter().zip(&ddp.1) {
-                assert!((alone - two).abs() <= 2e-5 * alone.abs(), "{alone} {two}");
+                assert!(
+                    (alone - two).abs() <= rounding * alone.abs(),
+                    "{alone} {two}"
+                );
             }
         }
     }
@@ -273,16 +277,18 @@ fn assert_strategies_agree<M: ImageClassifier>(build: impl Fn(&Device) -> M + Sy
 
 #[test]
 fn transformers_train_alike_under_every_strategy() {
-    assert_strategies_agree(vit);
+    assert_strategies_agree(vit, 1e-5);
 }
 
 #[test]
 fn residual_networks_train_alike_under_every_strategy() {
-    assert_strategies_agree(wide);
-    assert_strategies_agree(resnet);
+    // AdamW makes steps of gradients that are nothing but rounding, of which normalizations leave many; for SGD see
+    // `zoo_parallel`.
+    assert_strategies_agree(wide, 5e-3);
+    assert_strategies_agree(resnet, 5e-3);
 }
 
 #[test]
 fn convolutional_networks_train_alike_under_every_strategy() {
-    assert_strategies_agree(cnn);
+    assert_strategies_agree(cnn, 1e-5);
 }
