@@ -418,7 +418,9 @@ fn a_launcher_whose_output_nobody_reads_can_be_told_to_end() {
         assert_eq!(launcher.try_wait().unwrap(), None);
         let pid = Pid::from_child(&launcher);
         rustix::process::kill_process(pid, Signal::TERM).unwrap();
-        assert_eq!(launcher.wait().unwrap().code(), Some(0));
+        // Where the system was so slow that ranks were still there, they were ended by it.
+        let code = launcher.wait().unwrap().code();
+        assert!(matches!(code, Some(0 | 143)), "{code:?}");
     });
 }
 
