@@ -91,9 +91,9 @@ misfit() { # NVRTC HEADERS DRIVER
 }
 
 cuda_environment() {
-  local links=$2 folder file own=() places=() libraries=() headers=() least=99
+  local links=$2 folder file own=() places=() libraries=() headers=() least=100
   local nvrtc='' path='' nccl driver of_driver of_nvrtc=0 of_path=0 version other worth
-  local kept_by='' stranger own_kept=1
+  local kept_by='' stranger
   IFS=: read -ra own <<<"${LD_LIBRARY_PATH:-}"
   mapfile -t places < <(toolkits "$1")
   [[ -z ${CUDA_PATH:-} ]] || places=("$CUDA_PATH" "${places[@]}")
@@ -119,9 +119,9 @@ cuda_environment() {
     [[ -z $kept_by || $(sha256sum <"$file") == "$kept_by "* ]] || stranger=1
     for folder in "${headers[@]}"; do
       other=$(headers_version "$folder")
+      # Even for the library that has compiled what is packed.
       worth=$((2 * $(misfit "$version" "$other" "$of_driver") + stranger))
       ((worth < least)) || continue
-      own_kept=$((1 - stranger))
       least=$worth nvrtc=$file path=$folder of_nvrtc=$version of_path=$other
     done
   done < <(printf '%s\n' "${libraries[@]}" | files_of libnvrtc.so)
@@ -158,7 +158,7 @@ cuda_environment() {
   say "NCCL: ${nccl:-none found}"
   [[ $compiler == "$nvrtc" ]] ||
     say "kernels are kept in $KERNELS/nvrtc, which holds $(find "$KERNELS/nvrtc" -name '*.ptx' | wc -l)"
-  ((own_kept)) ||
+  ((least % 2 == 0)) ||
     say "WARNING: the kernels that are packed were compiled by another NVRTC than this, and will be compiled again"
   ((least / 2 <= 1)) ||
     say "WARNING: no NVRTC and headers of one major version that the driver knows: kernels may not compile or load"

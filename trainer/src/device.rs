@@ -121,6 +121,6 @@ pub(crate) fn check_memory(
         needed,
         states.iter().map(|state| state.elements).sum(),
         total,
-        session.sharing,
+        session.sharing.ranks,
     )?)
 }

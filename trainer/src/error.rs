@@ -1,7 +1,7 @@
 //! Why a run failed.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn_dist::CollectiveError;
 use burn_dist::parallel::ParallelError;
@@ -159,10 +159,8 @@ pub enum TrainError {
     /// Another process writes into the run folder.
     #[error(
         "{} is in use by {by}; wait for it to end, or choose another folder with --run-dir{}",
-        folder.display(), lost_lock.as_ref().map(|lock| format!(
-            ". Where that host is gone for good, a network file system may keep its lock: remove {}",
-            lock.display()
-        )).unwrap_or_default()
+        folder.display(),
+        lost_lock.as_deref().map(left_behind).unwrap_or_default()
     )]
     RunDirInUse {
         /// The folder.
@@ -178,6 +176,14 @@ pub enum TrainError {
     /// Something else lies where the run folder should be.
     #[error("{} is not a folder; choose another with --run-dir", .0.display())]
     RunDirNotAFolder(PathBuf),
+}
+
+/// What to do about a lock whose holder may be gone.
+fn left_behind(lock: &Path) -> String {
+    format!(
+        ". Where that host is gone for good, a network file system may keep its lock: remove {}",
+        lock.display()
+    )
 }
 
 impl TrainError {

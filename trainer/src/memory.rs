@@ -1,11 +1,19 @@
 //! How much memory a rank uses.
 
+use burn::tensor::Device;
+use burn_dist::device::reserved;
+
 /// Resident memory of this process in MiB; none where the system does not say.
 pub fn resident_mib() -> Option<f64> {
     Some(resident_bytes()? as f64 / f64::from(1 << 20))
 }
 
-/// The same in bytes.
+/// Memory that this process has taken from the driver of `device` in MiB; none on the processor.
+pub(crate) fn device_mib(device: &Device) -> Option<f64> {
+    Some(reserved(device)? as f64 / f64::from(1 << 20))
+}
+
+/// The same as [`resident_mib`] in bytes.
 pub(crate) fn resident_bytes() -> Option<u64> {
     status("VmRSS:")
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
-use burn_dist::device::ChosenDevice;
+use burn_dist::device::{ChosenDevice, Sharing};
 use burn_dist::world::World;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
 use models::weights::PyTorchKeys;
@@ -38,8 +38,8 @@ pub(crate) struct Session<'a> {
     pub dashboard: bool,
     /// The device without autodiff, and why it is this one.
     pub device: ChosenDevice,
-    /// Ranks that share it.
-    pub sharing: usize,
+    /// How the ranks share their devices.
+    pub sharing: Sharing,
     pub data: Input,
     /// The training images, where they lie on the device.
     pub resident: Option<DeviceData>,
@@ -168,7 +168,7 @@ impl<'a> Trainer<'a> {
                 group,
                 batching,
                 dashboard: self.dashboard,
-                sharing: chosen.ranks_sharing(group)?,
+                sharing: chosen.sharing(group)?,
                 device: chosen,
                 data: group::in_turn(world, group, || {
                     data::prepare(&config.data)?;
@@ -203,7 +203,7 @@ fn bring_data(session: &Session<'_>, device: &Device) -> Result<Option<DeviceDat
         .device
         .cuda
         .and_then(burn_dist::device::device_memory)
-        .map(|total| total / session.sharing.max(1) as u64);
+        .map(|total| total / session.sharing.ranks.max(1) as u64);
     let possible = loader.only_moves();
     let wanted = match session.config.data.on_device {
         Some(true) if !possible => return Err(TrainError::DataOnDevice),

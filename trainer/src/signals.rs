@@ -50,9 +50,10 @@ pub fn listen(speaks: bool) -> io::Result<()> {
                 let before = REQUESTED.load(Ordering::SeqCst);
                 let trains = HEEDED.load(Ordering::SeqCst);
                 let heeded = trains && before != SIGTERM;
+                let paused = PAUSED.load(Ordering::SeqCst);
                 match signal {
-                    SIGUSR1 | SIGXCPU if PAUSED.load(Ordering::SeqCst) => {}
-                    SIGTERM if PAUSED.load(Ordering::SeqCst) && !asked_to_leave => {
+                    SIGUSR1 | SIGXCPU if paused => {}
+                    SIGTERM if paused && !asked_to_leave => {
                         asked_to_leave = true;
                     }
                     SIGUSR1 | SIGXCPU if before == SIGTERM => {}

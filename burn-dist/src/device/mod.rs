@@ -13,6 +13,7 @@ mod memory;
 mod narrowed;
 mod staged;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use burn::tensor::Device;
@@ -82,16 +83,28 @@ pub struct ChosenDevice {
     pub cuda: Option<usize>,
 }
 
+/// How ranks share devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// Ranks that compute on this rank's device, itself included.
+    pub ranks: usize,
+    /// Devices that all ranks together compute on.
+    pub devices: usize,
+}
+
 impl ChosenDevice {
-    /// Ranks of `group` that compute on this rank's device, itself included. A collective call: only together do
-    /// ranks know, since a launcher may show each of them one device and all of them another one.
+    /// How the ranks of `group` share their devices. A collective call: only together do ranks know, since a launcher
+    /// may show each of them one device and all of them another one.
     ///
     /// # Errors
     /// If a rank fails.
-    pub fn ranks_sharing(&self, group: &ProcessGroup) -> Result<usize, Error> {
+    pub fn sharing(&self, group: &ProcessGroup) -> Result<Sharing, Error> {
         let own = self.identity(group.node());
         let all = group.gather_bytes(own.as_bytes())?;
-        Ok(all.iter().filter(|name| **name == own.as_bytes()).count())
+        Ok(Sharing {
+            ranks: all.iter().filter(|name| **name == own.as_bytes()).count(),
+            devices: all.iter().collect::<BTreeSet<_>>().len(),
+        })
     }
 
     /// What no other device of the run is called.
@@ -112,7 +125,7 @@ impl World {
     }
 
     /// The device of the wanted kind that is this rank's: ranks of a node take one after the other of those that
-    /// they see, and share where there are more ranks than devices ([`ChosenDevice::ranks_sharing`]).
+    /// they see, and share where there are more ranks than devices ([`ChosenDevice::sharing`]).
     ///
     /// # Errors
     /// When the program is built without that kind of device, or the machine has none. With

@@ -134,28 +134,25 @@ impl Description {
             second: describe(second),
         }
     }
-}
 
-impl Description {
     /// The first parameter that two ranks step differently.
     fn other_steps(&self, other: &Self, rank: usize) -> ParallelError {
-        let both = self.steps.iter().zip(&other.steps);
-        let different = both.zip(self.entries.iter().filter(|entry| entry.trainable));
-        let different = different.into_iter().find(|((own, other), _)| own != other);
-        let (first, second) = match different {
-            Some(((own, other), entry)) => {
-                let said = |(settings, factor): &(String, f64)| {
-                    format!("`{}` stepped by {settings}, lr × {factor}", entry.path)
-                };
-                (said(own), said(other))
-            }
-            None => (format!("{self:?}"), format!("{other:?}")),
+        let mut steps = self.steps.iter().zip(&other.steps);
+        let at = steps.position(|(own, other)| own != other);
+        let said = |description: &Self| {
+            let mut parameters = description.entries.iter().filter(|entry| entry.trainable);
+            let (entry, (settings, factor)) =
+                at.and_then(|at| Some((parameters.nth(at)?, description.steps.get(at)?)))?;
+            Some(format!(
+                "`{}` stepped by {settings}, lr × {factor}",
+                entry.path
+            ))
         };
         ParallelError::OptionsDiffer {
             first_rank: 0,
             second_rank: rank,
-            first,
-            second,
+            first: said(self).unwrap_or_default(),
+            second: said(other).unwrap_or_default(),
         }
     }
 }

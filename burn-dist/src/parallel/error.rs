@@ -334,21 +334,17 @@ impl ParallelError {
     }
 }
 
-/// Ranks with the same number together, those with the most first.
+/// The ranks of each number, those of the most first.
 fn by_rank(numbers: &[f64]) -> String {
-    let mut groups: Vec<(f64, Vec<usize>)> = Vec::new();
-    for (rank, number) in numbers.iter().enumerate() {
-        match groups
-            .iter_mut()
-            .find(|(other, _)| other.to_bits() == number.to_bits())
-        {
+    let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
+    for (rank, number) in numbers.iter().map(f64::to_string).enumerate() {
+        match groups.iter_mut().find(|(other, _)| *other == number) {
             Some((_, ranks)) => ranks.push(rank),
-            None => groups.push((*number, vec![rank])),
+            None => groups.push((number, vec![rank])),
         }
     }
     groups.sort_by_key(|(_, ranks)| std::cmp::Reverse(ranks.len()));
-    let said = |(number, ranks): &(f64, Vec<usize>)| format!("{number} on rank(s) {}", list(ranks));
-    groups.iter().map(said).collect::<Vec<_>>().join("; ")
+    on_ranks(&groups)
 }
 
 fn precisions(all: &[Precision]) -> String {

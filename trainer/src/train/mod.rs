@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use burn_dist::ReduceOp;
-use burn_dist::device::reserved;
 use burn_dist::parallel::Parallel;
 use models::ImageClassifier;
 use serde::{Deserialize, Serialize};
@@ -30,8 +29,6 @@ use crate::progress::{Meta, Progress};
 use crate::record::{Recorder, Wishes};
 use crate::run::Session;
 use crate::schedule::Schedule;
-
-const MIB: f64 = (1 << 20) as f64;
 
 /// A run in progress.
 struct Training<'s, M: ImageClassifier> {
@@ -399,7 +396,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             compute: times.own(),
             wait: times.wait,
             memory_mib: memory::resident_mib().unwrap_or_default(),
-            device_mib: reserved(&self.session.device.device).map(|bytes| bytes as f64 / MIB),
+            device_mib: memory::device_mib(&self.session.device.device),
         };
         let message = serde_json::to_vec(&own).unwrap_or_default();
         let all = self.session.group.gather_bytes(&message)?;

@@ -5,7 +5,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use burn_dist::ReduceOp;
 use burn_dist::checkpoint::{self, Source};
 use burn_dist::parallel::{self, BucketSizes, Parallel, ParallelOptions, Strategy};
 use models::{ImageClassifier, flops};
@@ -34,7 +33,7 @@ pub(crate) fn train<M: ImageClassifier>(
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
-    let work = work(session, &model)?;
+    let work = work(session, &model);
     let states = crate::model::states(&model, config);
     optimizer::check(&config.optimizer, &crate::model::parameters(&model))?;
     crate::device::check_memory(session, &states)?;
@@ -178,8 +177,8 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 }
 
-/// What the arithmetic of the run amounts to, as far as it is known. A collective call.
-fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Result<Work, TrainError> {
+/// What the arithmetic of the run amounts to, as far as it is known.
+fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Work {
     let shape = session.data.splits.train.shape();
     let forward = model.flops([shape.channels, shape.height, shape.width]);
     let config = session.config;
@@ -187,18 +186,11 @@ fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Result<Work, Tr
     let known = || peak::peak_tflops(device, config.train.precision);
     let peak = config.log.peak_tflops.or_else(known);
     // Ranks that share a device share what it can do.
-    let devices = devices(session)?;
-    Ok(Work {
+    let devices = session.sharing.devices as f64;
+    Work {
         flops_per_image: forward.map(|flops| flops.saturating_mul(flops::TRAINING) as f64),
         peak_flops: peak.map(|tflops| tflops * 1e12 * devices),
-    })
-}
-
-/// How many devices the ranks have together. A collective call.
-fn devices(session: &Session<'_>) -> Result<f64, TrainError> {
-    let mut shares = [1.0 / session.sharing.max(1) as f64];
-    session.group.all_reduce(&mut shares, ReduceOp::Sum)?;
-    Ok(shares[0])
+    }
 }
 
 /// Continues from a checkpoint; gives how far the run was.

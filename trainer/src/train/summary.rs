@@ -129,9 +129,9 @@ impl<M: ImageClassifier> Training<'_, M> {
             "computes on {}: {}{}; kernels: {}, {} per rank",
             session.device.name,
             session.device.reason,
-            match session.sharing {
+            match session.sharing.ranks {
                 2.. if !is_host(&session.device.device) =>
-                    format!(", which {} ranks share", session.sharing),
+                    format!(", which {} ranks share", session.sharing.ranks),
                 _ => String::new(),
             },
             kernels_name(session.config, &session.device.device),

@@ -6,12 +6,18 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+/// How long output may rest before it is taken for ended: a process that a rank started may still have its pipe open.
+const LAST_OUTPUT: Duration = Duration::from_millis(500);
+/// Most that can be on its way when a rank ends: what its pipe holds and what was read of it.
+const ON_ITS_WAY: u64 = (64 << 10) + CHUNK as u64;
 /// Longest line that is passed on in one piece.
 const MAX_LINE: usize = 16 << 10;
 /// Most that is read at once.
-pub(super) const CHUNK: usize = 8 << 10;
+const CHUNK: usize = 8 << 10;
 /// How many lines are remembered.
 const LAST_LINES: usize = 20;
 /// How much of a remembered line is kept.
@@ -48,12 +54,12 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Bytes that were read and passed on, but for the begin of a line whose end has not come.
-    pub(super) fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::SeqCst)
     }
 
     /// Whether there is something in hand, which may have to wait for who reads it.
-    pub(super) fn is_delivering(&self) -> bool {
+    fn is_delivering(&self) -> bool {
         self.delivering.load(Ordering::SeqCst)
     }
 
@@ -62,6 +68,67 @@ impl Progress {
         deliver(bytes);
         self.bytes.fetch_add(bytes.len() as u64, Ordering::SeqCst);
         self.delivering.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A thread that passes a stream on.
+pub(super) struct Reader {
+    pub(super) thread: JoinHandle<()>,
+    pub(super) progress: Arc<Progress>,
+}
+
+/// Output that is on its way though its ranks have ended.
+pub(super) struct LastOutput<'a> {
+    readers: &'a [Reader],
+    unwritten: &'a OnceLock<io::Error>,
+    /// What each reader had passed on when the ranks had ended.
+    begin: Vec<u64>,
+    /// When it was last seen to go on, and how far all of it was.
+    moved: (Instant, u64),
+}
+
+impl<'a> LastOutput<'a> {
+    /// What `readers` have not passed on of ranks that have all ended.
+    pub(super) fn of(readers: &'a [Reader], unwritten: &'a OnceLock<io::Error>) -> Self {
+        let bytes = |reader: &Reader| reader.progress.bytes();
+        Self {
+            readers,
+            unwritten,
+            begin: readers.iter().map(bytes).collect(),
+            moved: (Instant::now(), 0),
+        }
+    }
+
+    /// Whether all of it has got there. Who reads it may be slow, but what other processes write into the pipes of
+    /// ranks, or could, is not waited for.
+    pub(super) fn is_through(&mut self) -> bool {
+        let (mut none, mut sum, mut delivering) = (true, 0, false);
+        for (progress, passed) in self.pending() {
+            none = false;
+            sum += passed;
+            delivering |= progress.is_delivering();
+        }
+        let now = Instant::now();
+        if delivering || sum != self.moved.1 {
+            self.moved = (now, sum);
+        }
+        none || now.duration_since(self.moved.0) >= LAST_OUTPUT
+    }
+
+    /// Readers that may have something left, and what each has passed on since the ranks had ended.
+    fn pending(&self) -> impl Iterator<Item = (&Progress, u64)> {
+        let all = self.readers.iter().zip(&self.begin);
+        let left = all.filter(|(reader, _)| !reader.thread.is_finished());
+        let left = left.map(|(reader, begin)| (&*reader.progress, reader.progress.bytes() - begin));
+        left.filter(|(_, passed)| *passed < ON_ITS_WAY)
+    }
+
+    /// Nobody wants to wait for it any more.
+    pub(super) fn give_up(&self) {
+        if self.pending().any(|(progress, _)| progress.is_delivering()) {
+            let reason = "the launcher was told to end before all of it could be written";
+            let _ = self.unwritten.set(io::Error::other(reason));
+        }
     }
 }
 

@@ -2,19 +2,12 @@
 //! the launcher fails half-way.
 
 use super::outcome::RankExit;
-use super::output::{CHUNK, LastWords, Progress, pass_on};
+use super::output::{LastOutput, LastWords, Progress, Reader, pass_on};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// How long output may rest before it is taken for ended: a process that a rank started may still have its pipe open.
-const LAST_OUTPUT: Duration = Duration::from_millis(500);
-/// Most that can be on its way when a rank ends: what its pipe holds and what was read of it.
-const ON_ITS_WAY: u64 = (64 << 10) + CHUNK as u64;
 
 pub(super) struct Ranks {
     prefix: bool,
@@ -22,11 +15,6 @@ pub(super) struct Ranks {
     readers: Vec<Reader>,
     /// Why a line of a rank did not get to standard output.
     unwritten: Arc<OnceLock<io::Error>>,
-}
-
-struct Reader {
-    thread: JoinHandle<()>,
-    progress: Arc<Progress>,
 }
 
 struct Rank {
@@ -150,57 +138,7 @@ impl Ranks {
 
     /// What ranks that have ended wrote before, and has not got to where it belongs.
     pub(super) fn last_output(&self) -> LastOutput<'_> {
-        let bytes = |reader: &Reader| reader.progress.bytes();
-        LastOutput {
-            readers: &self.readers,
-            unwritten: &self.unwritten,
-            begin: self.readers.iter().map(bytes).collect(),
-            moved: (Instant::now(), 0),
-        }
-    }
-}
-
-/// Output that is on its way though its ranks have ended.
-pub(super) struct LastOutput<'a> {
-    readers: &'a [Reader],
-    unwritten: &'a OnceLock<io::Error>,
-    /// What each reader had passed on when the ranks had ended.
-    begin: Vec<u64>,
-    /// When it was last seen to go on, and how far all of it was.
-    moved: (Instant, u64),
-}
-
-impl LastOutput<'_> {
-    /// Whether all of it has got there. Who reads it may be slow, but what other processes write into the pipes of
-    /// ranks, or could, is not waited for.
-    pub(super) fn is_through(&mut self) -> bool {
-        let (mut none, mut sum, mut delivering) = (true, 0, false);
-        for (progress, passed) in self.pending() {
-            none = false;
-            sum += passed;
-            delivering |= progress.is_delivering();
-        }
-        let now = Instant::now();
-        if delivering || sum != self.moved.1 {
-            self.moved = (now, sum);
-        }
-        none || now.duration_since(self.moved.0) >= LAST_OUTPUT
-    }
-
-    /// Readers that may have something left, and what each has passed on since the ranks had ended.
-    fn pending(&self) -> impl Iterator<Item = (&Progress, u64)> {
-        let all = self.readers.iter().zip(&self.begin);
-        let left = all.filter(|(reader, _)| !reader.thread.is_finished());
-        let left = left.map(|(reader, begin)| (&*reader.progress, reader.progress.bytes() - begin));
-        left.filter(|(_, passed)| *passed < ON_ITS_WAY)
-    }
-
-    /// Nobody wants to wait for it any more.
-    pub(super) fn give_up(&self) {
-        if self.pending().any(|(progress, _)| progress.is_delivering()) {
-            let reason = "the launcher was told to end before all of it could be written";
-            let _ = self.unwritten.set(io::Error::other(reason));
-        }
+        LastOutput::of(&self.readers, &self.unwritten)
     }
 }
 
@@ -224,6 +162,8 @@ fn describe(status: ExitStatus) -> RankExit {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use rustix::process::test_kill_process;
 
