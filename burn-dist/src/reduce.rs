@@ -306,14 +306,38 @@ fn gather<T: Number>(
     combine: impl Fn(T::Sum, T::Sum) -> T::Sum,
     finish: impl Fn(T::Sum) -> T::Sum,
 ) {
-    for (index, out) in out.iter_mut().enumerate() {
-        let mut values = parts
-            .iter()
-            .filter_map(|part| part.get(index))
-            .map(|x| x.widen());
-        if let Some(first) = values.next() {
-            *out = T::narrow(finish(values.fold(first, &combine)));
+    match parts {
+        // Without a pass for each of them.
+        [a, b] => {
+            for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(*b)) {
+                *out = T::narrow(finish(combine(a.widen(), b.widen())));
+            }
         }
+        [a, b, c] => {
+            for (out, (a, (b, c))) in out.iter_mut().zip(a.iter().zip(b.iter().zip(*c))) {
+                let sum = combine(combine(a.widen(), b.widen()), c.widen());
+                *out = T::narrow(finish(sum));
+            }
+        }
+        [first, others @ ..] => {
+            for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+                let range = block * BLOCK..block * BLOCK + out.len();
+                let mut sums = [T::widen(T::zeroed()); BLOCK];
+                let sums = &mut sums[..out.len()];
+                for (sum, x) in sums.iter_mut().zip(&first[range.clone()]) {
+                    *sum = x.widen();
+                }
+                for other in others {
+                    for (sum, x) in sums.iter_mut().zip(&other[range.clone()]) {
+                        *sum = combine(*sum, x.widen());
+                    }
+                }
+                for (sum, out) in sums.iter().zip(out) {
+                    *out = T::narrow(finish(*sum));
+                }
+            }
+        }
+        [] => {}
     }
 }
 
@@ -335,6 +359,20 @@ mod tests {
             .collect();
         all(DType::F32, ReduceOp::Mean, &mut bytes);
         assert!(parts.iter().all(|p| *p == expected));
+    }
+
+    #[test]
+    fn any_number_of_parts_is_added_in_order() {
+        for count in 1..=5 {
+            let part = |rank: usize| (0..1300).map(move |i| ((i * 31 + rank * 17) as f32).sin());
+            let parts: Vec<Vec<f32>> = (0..count).map(|rank| part(rank).collect()).collect();
+            let expected = (0..1300).map(|i| parts.iter().map(|p| p[i]).reduce(|a, b| a + b));
+            let views: Vec<&[u8]> = parts.iter().map(|p| bytemuck::cast_slice(p)).collect();
+            let mut out = vec![0f32; 1300];
+            let bytes = bytemuck::cast_slice_mut(&mut out);
+            into(DType::F32, ReduceOp::Sum, &views, bytes);
+            assert!(out.into_iter().map(Some).eq(expected), "{count}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 #[macro_use]
 mod suite;
 
+use std::num::NonZeroUsize;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,13 @@ use burn_dist::group::Algorithm;
 use burn_dist::launch::abort_all;
 use burn_dist::world::{Launch, World};
 use burn_dist::{GroupOptions, ProcessGroup, TransportKind};
-use suite::{Cluster, Outcome, Ranks};
+use suite::{Cluster, Order, Outcome, Ranks};
 
 /// What rank 0 prints when all ranks have passed everything.
 const PASSED: &str = "  all passed";
+
+/// Ranks that share memory, where there are two nodes.
+const ON_NODE: usize = 2;
 
 /// For all ranks of one size together.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -78,13 +82,15 @@ fn be_a_rank(world: &World) -> ExitCode {
     }));
     let control = ProcessGroup::connect(world).unwrap();
     let clusters = [
-        ("messages", Algorithm::Auto, false),
-        ("collectives", Algorithm::Mpi, false),
-        ("messages in a part", Algorithm::Auto, true),
-        ("collectives in a part", Algorithm::Mpi, true),
+        ("messages", Algorithm::Auto, false, false),
+        ("collectives", Algorithm::Mpi, false, false),
+        ("messages in a part", Algorithm::Auto, true, false),
+        ("collectives in a part", Algorithm::Mpi, true, false),
+        ("nodes", Algorithm::Auto, false, true),
+        ("nodes first", Algorithm::NodeFirst, false, true),
     ];
-    for (name, algorithm, divided) in clusters {
-        if divided && world.size() < 3 {
+    for (name, algorithm, divided, on_nodes) in clusters {
+        if divided && world.size() < 3 || on_nodes && world.size() != 2 * ON_NODE {
             continue;
         }
         let cluster = Mpi {
@@ -92,6 +98,7 @@ fn be_a_rank(world: &World) -> ExitCode {
             control: &control,
             algorithm,
             divided,
+            on_nodes,
         };
         macro_rules! run {
             ($($test:ident),* $(,)?) => {$(
@@ -120,6 +127,8 @@ struct Mpi<'a> {
     algorithm: Algorithm,
     /// Whether some of the ranks are tested, in the reverse order.
     divided: bool,
+    /// Whether the ranks are taken to be on two nodes.
+    on_nodes: bool,
 }
 
 impl Mpi<'_> {
@@ -138,13 +147,30 @@ impl Cluster for Mpi<'_> {
         vec![self.ranks().len()]
     }
 
-    fn adds_like_the_ring(&self) -> bool {
-        self.algorithm != Algorithm::Mpi
+    fn several(&self) -> usize {
+        match self.on_nodes {
+            true => 2 * ON_NODE,
+            false => 3,
+        }
+    }
+
+    fn order(&self) -> Option<Order> {
+        let on_each_node = match self.algorithm {
+            Algorithm::Auto => 1,
+            Algorithm::NodeFirst => ON_NODE,
+            Algorithm::Mpi => return None,
+        };
+        Some(Order { on_each_node })
     }
 
     fn connect(&self, _size: usize, timeout: Duration) -> impl Ranks {
+        let (transport, name) = match self.on_nodes {
+            true => (TransportKind::Auto, "shm+mpi"),
+            false => (TransportKind::Mpi, "mpi"),
+        };
         let options = GroupOptions {
-            transport: TransportKind::Mpi,
+            transport,
+            ranks_per_node: NonZeroUsize::new(ON_NODE),
             algorithm: self.algorithm,
             connect_timeout: Duration::from_secs(30),
             first_timeout: timeout,
@@ -152,7 +178,7 @@ impl Cluster for Mpi<'_> {
             ..GroupOptions::default()
         };
         let mut group = ProcessGroup::connect_with(self.world, options).unwrap();
-        assert_eq!(group.transport(), "mpi");
+        assert_eq!(group.transport(), name);
         let ranks = self.ranks();
         if self.divided {
             let key = (group.size() - group.rank()) as u64;
@@ -161,7 +187,7 @@ impl Cluster for Mpi<'_> {
         // A group that breaks also ends the connecting of a rank that is not done with it.
         self.control.barrier().unwrap();
         let takes_part = ranks.contains(&self.world.rank());
-        assert!(!takes_part || (group.transport(), group.world_ranks()) == ("mpi", &ranks));
+        assert!(!takes_part || (group.transport(), group.world_ranks()) == (name, &ranks));
         Rank {
             group: takes_part.then_some(group),
             ranks,

@@ -9,7 +9,7 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::ring::{Load, chunk, gathering, reducing, run};
+use super::ring::{Contribution, Load, Visit, chunk, gathering, reducing, run};
 use super::{Failure, Neighbours};
 use crate::buffer::Buffer;
 use crate::element::{DType, ReduceOp};
@@ -30,15 +30,8 @@ pub(super) fn all_reduce(
 ) -> Result<(), Failure> {
     let bytes = data.len() * wire.size();
     let owned = |rank| chunk(bytes, wire, &Cuts::Even, at.size, rank);
-    let mut route = reducing(at, owned);
-    let gather = gathering(at, owned);
-    route.send.extend(gather.send);
-    route.receive.extend(gather.receive);
-    let first = route.send.first().cloned().unwrap_or_default();
-    let mut load = Compressed::new(data, (wire, op), at, first);
-    run(transport, at, &mut load, route, watch)?;
-    load.take(0..bytes);
-    Ok(())
+    let own = Own::of(data, op, at.size);
+    reduce_all(transport, at, (own, wire), owned, watch)
 }
 
 /// Reduces `data` over all ranks so that this rank's shard of it is right; the rest is undefined.
@@ -52,76 +45,127 @@ pub(super) fn reduce_scatter(
 ) -> Result<(), Failure> {
     let bytes = data.len() * wire.size();
     let owned = |rank| chunk(bytes, wire, cuts, at.size, rank);
-    let route = reducing(at, owned);
-    let first = route.send.first().cloned().unwrap_or_default();
-    let mut load = Compressed::new(data, (wire, op), at, first);
+    let own = Own::of(data, op, at.size);
+    reduce_owned(transport, at, (own, wire), owned, watch)
+}
+
+/// Elements of type `f32`, as bytes, and what of their sums is the result.
+pub(super) struct Own<C> {
+    pub elements: C,
+    /// How many.
+    pub len: usize,
+    /// What every share of a sum is divided by.
+    pub divisor: f32,
+}
+
+impl<'a> Own<&'a mut [u8]> {
+    fn of(data: &'a mut [f32], op: ReduceOp, ranks: usize) -> Self {
+        Self {
+            len: data.len(),
+            elements: bytemuck::cast_slice_mut(data),
+            divisor: divisor(op, ranks),
+        }
+    }
+}
+
+/// What a rank's share of a reduction is divided by.
+pub(super) fn divisor(op: ReduceOp, ranks: usize) -> f32 {
+    match op {
+        ReduceOp::Mean => ranks as f32,
+        _ => 1.0,
+    }
+}
+
+/// Reduces what all members bring, so that all have the result. Member `i` reduces the bytes `owned(i)` of what travels.
+pub(super) fn reduce_all(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    (own, wire): (Own<impl Contribution>, DType),
+    owned: impl Fn(usize) -> Range<usize>,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let mut route = reducing(at, own.elements.begins_where_it_ends(), &owned);
+    let mut load = Compressed::new(own, wire, route.head());
+    route.go_on(gathering(at, &owned));
+    run(transport, at, &mut load, route, watch)?;
+    (0..at.size).for_each(|member| load.take(owned(member)));
+    Ok(())
+}
+
+/// Reduces what all members bring, so that member `i` has the result's bytes `owned(i)`, as they travel.
+pub(super) fn reduce_owned(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    (own, wire): (Own<impl Contribution>, DType),
+    owned: impl Fn(usize) -> Range<usize>,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let route = reducing(at, own.elements.begins_where_it_ends(), &owned);
+    let mut load = Compressed::new(own, wire, route.head());
     run(transport, at, &mut load, route, watch)?;
     load.take(owned(at.rank));
     Ok(())
 }
 
-/// Elements of this rank, and what of them and of the sums travels.
-struct Compressed<'a> {
-    own: &'a mut [f32],
+/// Elements of this member of the ring, and what of them and of the sums travels.
+struct Compressed<C> {
+    own: Own<C>,
     wire: Buffer,
-    /// What every rank's share is divided by.
-    divisor: f32,
 }
 
-impl<'a> Compressed<'a> {
+impl<C: Contribution> Compressed<C> {
     /// Of which the bytes `first` are sent before anything arrives.
-    fn new(
-        own: &'a mut [f32],
-        (wire, op): (DType, ReduceOp),
-        at: Neighbours,
-        first: Range<usize>,
-    ) -> Self {
-        let divisor = match op {
-            ReduceOp::Mean => at.size as f32,
-            _ => 1.0,
-        };
+    fn new(own: Own<C>, wire: DType, first: Range<usize>) -> Self {
         let mut load = Self {
-            wire: Buffer::recycled(wire, own.len()),
+            wire: Buffer::recycled(wire, own.len),
             own,
-            divisor,
         };
-        load.round(first, None);
+        load.round(first, None, Visit::First);
         load
     }
 
-    /// Puts the rounded sum of this rank's share and what has arrived of the others' into the bytes `place`.
-    fn round(&mut self, place: Range<usize>, part: Option<&[u8]>) {
-        let own = &self.own[place.start / 2..place.end / 2];
+    /// Puts the rounded sum of this member's share and what has arrived of the others' into the bytes `place`.
+    fn round(&mut self, place: Range<usize>, part: Option<&[u8]>, visit: Visit) {
+        let elements = place.start * 2..place.end * 2;
+        let own: &[f32] = bytemuck::cast_slice(self.own.elements.share(elements, visit));
         let dtype = self.wire.dtype();
         let wire = &mut self.wire.bytes_mut()[place];
         match dtype {
-            DType::F16 => add::<f16>(own, part, wire, self.divisor),
-            _ => add::<bf16>(own, part, wire, self.divisor),
+            DType::F16 => add::<f16>(own, part, wire, self.own.divisor),
+            _ => add::<bf16>(own, part, wire, self.own.divisor),
         }
     }
 
     /// Takes what has come into the bytes `place` over as the result.
     fn take(&mut self, place: Range<usize>) {
-        let own = &mut self.own[place.start / 2..place.end / 2];
+        let elements = place.start * 2..place.end * 2;
+        let own = self.own.elements.bytes_mut(elements.clone());
+        let own: &mut [f32] = bytemuck::cast_slice_mut(own);
         let wire = &self.wire.bytes()[place];
         match self.wire.dtype() {
             DType::F16 => f16::widen(bytemuck::cast_slice(wire), own),
             _ => bf16::widen(bytemuck::cast_slice(wire), own),
         }
+        self.own.elements.hand_out(elements);
     }
 }
 
-impl Load for Compressed<'_> {
-    fn bytes(&self) -> &[u8] {
-        self.wire.bytes()
+impl<C: Contribution> Load for Compressed<C> {
+    fn bytes(&self, place: Range<usize>) -> &[u8] {
+        &self.wire.bytes()[place]
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.wire.bytes_mut()
+    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8] {
+        &mut self.wire.bytes_mut()[place]
     }
 
-    fn add(&mut self, place: Range<usize>, part: &[u8], _is_last: bool) {
-        self.round(place, Some(part));
+    fn add(&mut self, place: Range<usize>, part: &[u8], is_last: bool) {
+        // What began here has been sent on before the sum comes back to the same place.
+        let visit = match is_last {
+            true => Visit::Last,
+            false => Visit::Middle,
+        };
+        self.round(place, Some(part), visit);
     }
 }
 

@@ -9,14 +9,19 @@
 //!
 //! All of them take sums in the ring's order: that of a shard begins at the rank after its owner. So
 //! they agree to the last bit. Rings over `tcp` and `mpi` have a form in which elements are compressed on the way.
+//!
+//! Over several nodes with as many ranks on each, `hierarchical` has both: memory within a node, rings between nodes. It
+//! takes sums in the same order, or, if that is asked for, by nodes.
 
 mod compressed;
 mod descriptor;
+mod hierarchical;
 mod ring;
 
 use std::ops::Range;
 
 pub use descriptor::{Descriptor, Kind};
+pub(crate) use hierarchical::{Layout, Nodes, Order};
 
 use crate::element::{DType, ReduceOp};
 use crate::shard::Cuts;
@@ -48,6 +53,32 @@ impl Neighbours {
     }
 }
 
+/// How the ranks of a group are connected.
+pub(crate) enum Wiring {
+    /// All of them by one transport.
+    Flat(Box<dyn Transport>),
+    /// Those of a node by memory, and nodes with each other by streams.
+    Nodes(Box<Nodes>),
+}
+
+impl Wiring {
+    /// The name of what connects them.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Flat(transport) => transport.name(),
+            Self::Nodes(nodes) => nodes.name(),
+        }
+    }
+
+    /// The memory in which this rank's buckets are registered, with all ranks or with those of its node.
+    pub(crate) fn shared(&mut self) -> Option<&mut SharedMemory> {
+        match self {
+            Self::Flat(transport) => transport.shared(),
+            Self::Nodes(nodes) => Some(nodes.memory()),
+        }
+    }
+}
+
 /// The memory a collective works on.
 pub(crate) enum Memory<'a> {
     /// This rank's alone.
@@ -73,6 +104,24 @@ pub(crate) enum Failure {
     Transport(TransportError),
 }
 
+impl Failure {
+    /// The same failure with the ranks that it names under other numbers.
+    fn renamed(self, name: impl Fn(usize) -> usize) -> Self {
+        match self {
+            Self::Waiting { rank, interrupt } => Self::Waiting {
+                rank: name(rank),
+                interrupt,
+            },
+            Self::Mismatch { rank, theirs } => Self::Mismatch {
+                rank: name(rank),
+                theirs,
+            },
+            Self::Transport(error) => Self::Transport(error.renamed(name)),
+            other @ Self::TooLarge { .. } => other,
+        }
+    }
+}
+
 impl From<TransportError> for Failure {
     fn from(error: TransportError) -> Self {
         Self::Transport(error)
@@ -94,12 +143,16 @@ impl From<Stop> for Failure {
 
 /// Runs the collective that `what` describes, for a group of at least two ranks.
 pub(crate) fn run(
-    transport: &mut dyn Transport,
+    wiring: &mut Wiring,
     at: Neighbours,
     (what, cuts): (&Descriptor, &Cuts),
     memory: Memory<'_>,
     watch: &Watch,
 ) -> Result<(), Failure> {
+    let transport = match wiring {
+        Wiring::Flat(transport) => transport.as_mut(),
+        Wiring::Nodes(nodes) => return nodes.run((what, cuts), memory, watch),
+    };
     let Some(shared) = transport.shared() else {
         enter(transport, at, what, watch)?;
         let data = memory.bytes();
@@ -132,24 +185,34 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Makes a bucket that all ranks have mapped.
+/// Makes a bucket that all ranks have mapped, or all ranks of this rank's node; none where no memory is shared.
 pub(crate) fn register(
-    shared: &mut SharedMemory,
+    wiring: &mut Wiring,
     what: &Descriptor,
     bytes: usize,
     watch: &Watch,
-) -> Result<Region, Failure> {
-    Ok(shared.register(what.encode(), bytes, watch)?)
+) -> Result<Option<Region>, Failure> {
+    match wiring {
+        Wiring::Flat(transport) => match transport.shared() {
+            Some(shared) => Ok(Some(shared.register(what.encode(), bytes, watch)?)),
+            None => Ok(None),
+        },
+        Wiring::Nodes(nodes) => nodes.register(what, bytes, watch).map(Some),
+    }
 }
 
 /// Everybody's bytes, whatever their length, in rank order.
 pub(crate) fn gather_bytes(
-    transport: &mut dyn Transport,
+    wiring: &mut Wiring,
     at: Neighbours,
     what: &Descriptor,
     payload: &[u8],
     watch: &Watch,
 ) -> Result<Vec<Vec<u8>>, Failure> {
+    let transport = match wiring {
+        Wiring::Flat(transport) => transport.as_mut(),
+        Wiring::Nodes(nodes) => return nodes.gather_bytes(what, payload, watch),
+    };
     enter(transport, at, what, watch)?;
     let mut lengths = vec![0u64; at.size];
     lengths[at.rank] = payload.len() as u64;
@@ -157,28 +220,35 @@ pub(crate) fn gather_bytes(
     ring::all_gather(
         transport,
         at,
-        bytemuck::cast_slice_mut(&mut lengths),
+        bytemuck::cast_slice_mut::<_, u8>(&mut lengths),
         word,
         watch,
     )?;
-    let bytes = lengths
-        .iter()
-        .fold(0u64, |sum, length| sum.saturating_add(*length));
-    if bytes > MOST_GATHERED {
-        return Err(Failure::TooLarge { bytes });
-    }
-    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(at.size);
-    for length in lengths {
-        let start = ranges.last().map_or(0, |range| range.end);
-        ranges.push(start..start + length as usize);
-    }
-    let mut data = vec![0; bytes as usize];
+    let ranges = one_after_the_other(&lengths)?;
+    let mut data = vec![0; ranges.last().map_or(0, |range| range.end)];
     data[ranges[at.rank].clone()].copy_from_slice(payload);
-    ring::all_gather(transport, at, &mut data, |rank| ranges[rank].clone(), watch)?;
+    let bytes = &mut data[..];
+    ring::all_gather(transport, at, bytes, |rank| ranges[rank].clone(), watch)?;
     Ok(ranges
         .into_iter()
         .map(|range| data[range].to_vec())
         .collect())
+}
+
+/// Where payloads of these lengths are when they lie one after the other.
+fn one_after_the_other(lengths: &[u64]) -> Result<Vec<Range<usize>>, Failure> {
+    let sum = |sum: u64, length: &u64| sum.saturating_add(*length);
+    let bytes = lengths.iter().fold(0, sum);
+    if bytes > MOST_GATHERED {
+        return Err(Failure::TooLarge { bytes });
+    }
+    let mut end = 0;
+    let range = |length: &u64| {
+        let start = end;
+        end += *length as usize;
+        start..end
+    };
+    Ok(lengths.iter().map(range).collect())
 }
 
 impl<'a> Memory<'a> {
@@ -242,19 +312,30 @@ fn streamed(
         }
         Kind::Broadcast => ring::broadcast(transport, at, data, usize::from(what.root), watch),
         // One byte of everybody has gone all the way round when nobody is missing.
-        Kind::Barrier => ring::all_gather(
-            transport,
-            at,
-            &mut vec![0; at.size],
-            |rank| rank..rank + 1,
-            watch,
-        ),
+        Kind::Barrier => {
+            let mut bytes = vec![0; at.size];
+            ring::all_gather(transport, at, &mut bytes[..], |rank| rank..rank + 1, watch)
+        }
         Kind::GatherBytes | Kind::Register => Ok(()),
     }
 }
 
+/// Makes sure that the ranks enter the same collective, whoever runs it then.
+#[cfg(feature = "mpi")]
+pub(crate) fn agree(
+    wiring: &mut Wiring,
+    at: Neighbours,
+    what: &Descriptor,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    match wiring {
+        Wiring::Flat(transport) => enter(transport.as_mut(), at, what, watch),
+        Wiring::Nodes(nodes) => nodes.enter(what, watch),
+    }
+}
+
 /// Makes sure that the ranks enter the same collective.
-pub(crate) fn enter(
+fn enter(
     transport: &mut dyn Transport,
     at: Neighbours,
     what: &Descriptor,

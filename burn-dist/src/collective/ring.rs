@@ -2,6 +2,8 @@
 //! before, both at once, and every byte crosses each link as rarely as it can (Patarasuk and Yuan,
 //! "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 //!
+//! The members of a ring are the ranks of a group, or its nodes (see [`hierarchical`](super::hierarchical)).
+//!
 //! All of them are one pipeline. What a rank sends after its first chunk is what it received just
 //! before, so it may forward the first half of a chunk while the second is still on its way:
 //! reduce-scatter and all-gather overlap, and latency is paid once per hop, not once per chunk.
@@ -34,47 +36,154 @@ pub(super) enum Arrival {
 /// of bytes of its load. `first` bytes of the sending are there from the start; the rest is what
 /// arrived before.
 pub(super) struct Route {
-    pub send: Vec<Range<usize>>,
-    pub receive: Vec<(Range<usize>, Arrival)>,
+    send: Vec<Range<usize>>,
+    receive: Vec<(Range<usize>, Arrival)>,
     first: usize,
+    /// Whether what is sent first is the beginning of a sum.
+    begins: bool,
+}
+
+impl Route {
+    /// What is sent first.
+    pub fn head(&self) -> Range<usize> {
+        self.send.first().cloned().unwrap_or_default()
+    }
+
+    /// Goes on with `next`, which sends first what this route receives last.
+    pub fn go_on(&mut self, next: Self) {
+        self.send.extend(next.send);
+        self.receive.extend(next.receive);
+    }
 }
 
 /// What travels.
 pub(super) trait Load {
-    /// The bytes that are sent.
-    fn bytes(&self) -> &[u8];
+    /// The bytes `place`, to be sent.
+    fn bytes(&self, place: Range<usize>) -> &[u8];
 
-    /// The same, to be received into.
-    fn bytes_mut(&mut self) -> &mut [u8];
+    /// Of the sum that begins here, the bytes `place`, to be sent.
+    fn head(&self, place: Range<usize>) -> &[u8] {
+        self.bytes(place)
+    }
 
-    /// Adds this rank's elements to a partial sum that has arrived, so that the bytes `place` are the sum; the `last`
-    /// one is complete.
+    /// The bytes `place`, to be received into.
+    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8];
+
+    /// Adds the elements of this member of the ring to a partial sum that has arrived, so that the bytes `place` are the
+    /// sum; the `last` one is complete.
     fn add(&mut self, place: Range<usize>, part: &[u8], is_last: bool);
+
+    /// Final values have been received into the bytes `place`.
+    fn arrived(&mut self, place: Range<usize>) {
+        let _ = place;
+    }
+}
+
+/// How elements become a result.
+#[derive(Clone, Copy)]
+pub(super) struct Reduction {
+    pub dtype: DType,
+    pub op: ReduceOp,
+    /// Of how many ranks.
+    pub ranks: usize,
+}
+
+/// When a sum comes to a member of the ring.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Visit {
+    /// It begins there.
+    First,
+    /// It passes by.
+    Middle,
+    /// It is complete then.
+    Last,
+}
+
+/// What a member of the ring brings: the elements of a rank, or those of all ranks of a node.
+pub(super) trait Contribution {
+    /// The bytes `place`.
+    fn bytes(&self, place: Range<usize>) -> &[u8];
+
+    /// The same, to be written to.
+    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8];
+
+    /// Whether a sum begins at the member where it ends, and so comes there twice, with a part of the elements each time.
+    fn begins_where_it_ends(&self) -> bool {
+        false
+    }
+
+    /// Makes the beginning of the sum of the bytes `place`, for [`head`](Self::head).
+    fn begin(&mut self, place: Range<usize>) {
+        let _ = place;
+    }
+
+    /// Of the sum that begins here, the bytes `place`.
+    fn head(&self, place: Range<usize>) -> &[u8] {
+        self.bytes(place)
+    }
+
+    /// What is added to the sum of the bytes `place`, added up.
+    fn share(&mut self, place: Range<usize>, visit: Visit) -> &[u8] {
+        let _ = visit;
+        self.bytes(place)
+    }
+
+    /// Adds it to a partial sum, which the bytes `place` are then.
+    fn add(&mut self, place: Range<usize>, part: &[u8], visit: Visit, reduction: Reduction) {
+        let _ = visit;
+        reduce::accumulate(reduction.dtype, reduction.op, self.bytes_mut(place), part);
+    }
+
+    /// The bytes `place` are the result.
+    fn hand_out(&mut self, place: Range<usize>) {
+        let _ = place;
+    }
+}
+
+impl Contribution for &mut [u8] {
+    fn bytes(&self, place: Range<usize>) -> &[u8] {
+        &self[place]
+    }
+
+    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8] {
+        &mut self[place]
+    }
 }
 
 /// Elements as they are.
-struct Plain<'a> {
-    data: &'a mut [u8],
-    dtype: DType,
-    op: ReduceOp,
-    ranks: usize,
+struct Plain<C> {
+    own: C,
+    reduction: Reduction,
 }
 
-impl Load for Plain<'_> {
-    fn bytes(&self) -> &[u8] {
-        self.data
+impl<C: Contribution> Load for Plain<C> {
+    fn bytes(&self, place: Range<usize>) -> &[u8] {
+        self.own.bytes(place)
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.data
+    fn head(&self, place: Range<usize>) -> &[u8] {
+        self.own.head(place)
+    }
+
+    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8] {
+        self.own.bytes_mut(place)
     }
 
     fn add(&mut self, place: Range<usize>, part: &[u8], is_last: bool) {
-        let here = &mut self.data[place];
-        reduce::accumulate(self.dtype, self.op, here, part);
-        if is_last && self.op == ReduceOp::Mean {
-            reduce::divide(self.dtype, here, self.ranks);
+        let Reduction { dtype, op, ranks } = self.reduction;
+        if !is_last {
+            return self.own.add(place, part, Visit::Middle, self.reduction);
         }
+        self.own
+            .add(place.clone(), part, Visit::Last, self.reduction);
+        if op == ReduceOp::Mean {
+            reduce::divide(dtype, self.own.bytes_mut(place.clone()), ranks);
+        }
+        self.own.hand_out(place);
+    }
+
+    fn arrived(&mut self, place: Range<usize>) {
+        self.own.hand_out(place);
     }
 }
 
@@ -93,12 +202,14 @@ pub(super) fn all_reduce(
         reduce::narrow(dtype, &sums, data);
         return Ok(());
     }
-    let owned = |rank| chunk(data.len(), dtype, &Cuts::Even, at.size, rank);
-    let mut route = reducing(at, owned);
-    let gather = gathering(at, owned);
-    route.send.extend(gather.send);
-    route.receive.extend(gather.receive);
-    run_plain(transport, at, data, route, (dtype, op), watch)
+    let len = data.len();
+    let owned = |rank| chunk(len, dtype, &Cuts::Even, at.size, rank);
+    let reduction = Reduction {
+        dtype,
+        op,
+        ranks: at.size,
+    };
+    reduce_all(transport, at, (data, reduction), owned, watch)
 }
 
 /// Reduces `data` over all ranks so that this rank's shard of it is right; the rest is undefined.
@@ -117,27 +228,53 @@ pub(super) fn reduce_scatter(
         return Ok(());
     }
     let len = data.len();
-    let route = reducing(at, |rank| chunk(len, dtype, cuts, at.size, rank));
-    run_plain(transport, at, data, route, (dtype, op), watch)
+    let owned = |rank| chunk(len, dtype, cuts, at.size, rank);
+    let reduction = Reduction {
+        dtype,
+        op,
+        ranks: at.size,
+    };
+    reduce_owned(transport, at, (data, reduction), owned, watch)
 }
 
-/// Fills every rank's range of `data`, given by `owned` in bytes, with what that rank has there.
+/// Reduces what all members bring, so that all have the result. Member `i` reduces the bytes `owned(i)`.
+pub(super) fn reduce_all(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    (mut own, reduction): (impl Contribution, Reduction),
+    owned: impl Fn(usize) -> Range<usize>,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let mut route = reducing(at, own.begins_where_it_ends(), &owned);
+    own.begin(route.head());
+    route.go_on(gathering(at, owned));
+    run(transport, at, &mut Plain { own, reduction }, route, watch)
+}
+
+/// Reduces what all members bring, so that member `i` has the result's bytes `owned(i)`.
+pub(super) fn reduce_owned(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    (mut own, reduction): (impl Contribution, Reduction),
+    owned: impl Fn(usize) -> Range<usize>,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let route = reducing(at, own.begins_where_it_ends(), owned);
+    own.begin(route.head());
+    run(transport, at, &mut Plain { own, reduction }, route, watch)
+}
+
+/// Gives every member what each has in the bytes that `owned` says are its own.
 pub(super) fn all_gather(
     transport: &mut dyn Transport,
     at: Neighbours,
-    data: &mut [u8],
+    mut own: impl Contribution,
     owned: impl Fn(usize) -> Range<usize>,
     watch: &Watch,
 ) -> Result<(), Failure> {
     let route = gathering(at, owned);
-    run_plain(
-        transport,
-        at,
-        data,
-        route,
-        (DType::U8, ReduceOp::Sum),
-        watch,
-    )
+    own.hand_out(route.head());
+    run_copying(transport, at, own, route, watch)
 }
 
 /// Copies `data` from `root` to all ranks, along the ring.
@@ -159,15 +296,9 @@ pub(super) fn broadcast(
             vec![]
         },
         first: if receives { 0 } else { data.len() },
+        begins: false,
     };
-    run_plain(
-        transport,
-        at,
-        data,
-        route,
-        (DType::U8, ReduceOp::Sum),
-        watch,
-    )
+    run_copying(transport, at, data, route, watch)
 }
 
 /// The bytes of rank `rank`'s shard.
@@ -182,10 +313,15 @@ pub(super) fn chunk(
     range.start * dtype.size()..range.end * dtype.size()
 }
 
-/// Each chunk starts at the rank after its owner and arrives, summed up, at its owner.
-pub(super) fn reducing(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -> Route {
-    let chunk = |back: usize| owned(at.back(back));
-    let hops = at.size - 1;
+/// Each chunk starts at the member after its owner, or at its owner, and arrives, summed up, at its owner.
+pub(super) fn reducing(
+    at: Neighbours,
+    at_owner: bool,
+    owned: impl Fn(usize) -> Range<usize>,
+) -> Route {
+    let chunk = |back: usize| owned(at.back(back % at.size));
+    let hops = at.size - usize::from(!at_owner);
+    let start = usize::from(!at_owner);
     let arrival = |hop: usize| {
         if hop == hops {
             Arrival::ReduceLast
@@ -194,11 +330,12 @@ pub(super) fn reducing(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) ->
         }
     };
     Route {
-        send: (1..=hops).map(&chunk).collect(),
+        send: (start..start + hops).map(&chunk).collect(),
         receive: (1..=hops)
-            .map(|hop| (chunk(hop + 1), arrival(hop)))
+            .map(|hop| (chunk(start + hop), arrival(hop)))
             .collect(),
-        first: if hops == 0 { 0 } else { chunk(1).len() },
+        first: if hops == 0 { 0 } else { chunk(start).len() },
+        begins: true,
     }
 }
 
@@ -210,25 +347,24 @@ pub(super) fn gathering(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -
         send: (0..hops).map(chunk).collect(),
         receive: (1..=hops).map(|hop| (chunk(hop), Arrival::Copy)).collect(),
         first: if hops == 0 { 0 } else { chunk(0).len() },
+        begins: false,
     }
 }
 
-fn run_plain(
+/// Runs a route on which nothing is reduced.
+fn run_copying(
     transport: &mut dyn Transport,
     at: Neighbours,
-    data: &mut [u8],
+    own: impl Contribution,
     route: Route,
-    (dtype, op): (DType, ReduceOp),
     watch: &Watch,
 ) -> Result<(), Failure> {
-    let ranks = at.size;
-    let mut load = Plain {
-        data,
-        dtype,
-        op,
-        ranks,
+    let reduction = Reduction {
+        dtype: DType::U8,
+        op: ReduceOp::Sum,
+        ranks: at.size,
     };
-    run(transport, at, &mut load, route, watch)
+    run(transport, at, &mut Plain { own, reduction }, route, watch)
 }
 
 /// Runs a route to its end.
@@ -241,13 +377,14 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let mut outgoing = Outgoing {
         ranges: route.send,
+        begins: route.begins,
         at: 0,
         sent: 0,
         ready: route.first,
     };
     let mut incoming = Incoming::new(route.receive);
     loop {
-        let sent = outgoing.go_on(transport, at, load.bytes())?;
+        let sent = outgoing.go_on(transport, at, load)?;
         let received = incoming.go_on(transport, at, load)?;
         outgoing.ready += received.usable;
         if outgoing.is_done() && incoming.is_done() && transport.is_drained()? {
@@ -273,6 +410,8 @@ pub(super) fn run(
 /// The sending side of a route.
 struct Outgoing {
     ranges: Vec<Range<usize>>,
+    /// Whether the first of them is the beginning of a sum.
+    begins: bool,
     /// The range being sent, and how much of it is.
     at: usize,
     sent: usize,
@@ -285,7 +424,7 @@ impl Outgoing {
         &mut self,
         transport: &mut dyn Transport,
         at: Neighbours,
-        data: &[u8],
+        load: &impl Load,
     ) -> Result<usize, Failure> {
         // A range may be empty, where there are more ranks than elements.
         while self
@@ -305,7 +444,12 @@ impl Outgoing {
         if count == 0 {
             return Ok(0);
         }
-        let sent = transport.try_send(at.next(), &data[start..start + count])?;
+        let place = start..start + count;
+        let bytes = match self.begins && self.at == 0 {
+            true => load.head(place),
+            false => load.bytes(place),
+        };
+        let sent = transport.try_send(at.next(), bytes)?;
         self.sent += sent;
         self.ready -= sent;
         Ok(sent)
@@ -384,8 +528,9 @@ impl Incoming {
         let count = (range.end - start).min(SEGMENT);
         let place = start..start + count;
         if arrival == Arrival::Copy {
-            let here = &mut load.bytes_mut()[place];
+            let here = load.bytes_mut(place);
             let bytes = transport.try_recv(at.previous(), here)?;
+            load.arrived(start..start + bytes);
             self.take(bytes);
             return Ok(Received {
                 bytes,

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use super::engine::{Engine, Link, Place};
 use super::members::Members;
 use super::{Algorithm, GroupOptions, TransportKind, program};
+use crate::collective::{Layout, Nodes, Order, Wiring};
 use crate::error::Error;
 #[cfg(feature = "mpi")]
 use crate::mpi::{Collectives, Communicator, Streams};
 use crate::rendezvous::Store;
-use crate::transport::shm::Offer;
+use crate::transport::shm::{Offer, SharedMemory};
 use crate::transport::tcp::Listener;
 use crate::transport::{Transport, TransportError};
 use crate::world::World;
@@ -41,7 +42,7 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
         collectives: joined.collectives,
         #[cfg(feature = "mpi")]
         mpi: world.link.mpi.clone(),
-        transport: joined.transport,
+        wiring: joined.wiring,
         store,
         options,
         server: None,
@@ -88,7 +89,7 @@ pub(super) struct Joining<'a> {
 /// A rank that is connected.
 pub(super) struct Joined {
     pub place: Place,
-    pub transport: Box<dyn Transport>,
+    pub wiring: Wiring,
     #[cfg(feature = "mpi")]
     pub collectives: Option<Collectives>,
 }
@@ -96,7 +97,7 @@ pub(super) struct Joined {
 impl Joining<'_> {
     /// Connects this rank to the others, who do the same.
     pub fn join(&self, exchange: &mut dyn Exchange) -> Result<Joined, Error> {
-        let hosts = exchange.all_gather("host", &host_identity())?;
+        let hosts = exchange.all_gather("host", &self.host())?;
         let mut distinct: Vec<&Vec<u8>> = Vec::new();
         for host in &hosts {
             if !distinct.contains(&host) {
@@ -105,17 +106,17 @@ impl Joining<'_> {
         }
         let mine = hosts.get(self.rank);
         let node = distinct.iter().position(|host| Some(*host) == mine);
-        let transport = self.choose(&hosts, distinct.len(), exchange)?;
+        let wiring = self.choose(&hosts, distinct.len(), exchange)?;
         let place = Place {
             rank: self.rank,
             size: self.size(),
             node: node.unwrap_or_default(),
             nodes: distinct.len(),
-            transport: transport.name(),
+            transport: wiring.name(),
         };
         Ok(Joined {
             place,
-            transport,
+            wiring,
             #[cfg(feature = "mpi")]
             collectives: self.native()?,
         })
@@ -125,15 +126,71 @@ impl Joining<'_> {
         self.members.ranks().len()
     }
 
+    /// Which memory this rank is at: that of its host, or of a part of it if that is asked for.
+    fn host(&self) -> Vec<u8> {
+        let mut host = host_identity();
+        if let Some(ranks) = self.options.ranks_per_node {
+            let part = self.members.in_world(self.rank) / ranks;
+            host.extend((part as u64).to_le_bytes());
+        }
+        host
+    }
+
     fn choose(
         &self,
         hosts: &[Vec<u8>],
         nodes: usize,
         exchange: &mut dyn Exchange,
+    ) -> Result<Wiring, Error> {
+        if let Some((layout, order)) = self.by_nodes(hosts) {
+            match self.share(layout.mates(), exchange)? {
+                Ok(shared) => {
+                    let ring = self.streams(&layout.counterparts(), exchange)?;
+                    return Ok(Wiring::Nodes(Box::new(Nodes::new(
+                        layout, order, shared, ring,
+                    ))));
+                }
+                Err(error) => self.say_instead(error, "one ring through all ranks"),
+            }
+        } else if self.preferred(nodes) == TransportKind::Auto && nodes == 1 {
+            let all: Vec<usize> = (0..self.size()).collect();
+            match self.share(&all, exchange)? {
+                Ok(shared) => return Ok(Wiring::Flat(Box::new(shared))),
+                Err(error) => self.say_instead(error, "TCP"),
+            }
+        }
+        self.flat(hosts, nodes, exchange).map(Wiring::Flat)
+    }
+
+    /// Where the ranks are and how their sums are taken, if nodes share memory and are connected with each other.
+    fn by_nodes(&self, hosts: &[Vec<u8>]) -> Option<(Layout, Order)> {
+        let order = match (self.options.transport, self.options.algorithm) {
+            (TransportKind::Auto, Algorithm::Auto) => Order::Ring,
+            (TransportKind::Auto, Algorithm::NodeFirst) => Order::NodeFirst,
+            _ => return None,
+        };
+        let layout = Layout::of(hosts, self.rank)?;
+        // The ring through all ranks may come to a node several times.
+        let fits = order == Order::NodeFirst || layout.is_in_order();
+        fits.then_some((layout, order))
+    }
+
+    fn say_instead(&self, error: TransportError, instead: &str) {
+        if self.rank == 0 {
+            let error = self.members.name(error);
+            tracing::warn!("{error}; using {instead} instead");
+        }
+    }
+
+    /// All ranks by one transport.
+    fn flat(
+        &self,
+        hosts: &[Vec<u8>],
+        nodes: usize,
+        exchange: &mut dyn Exchange,
     ) -> Result<Box<dyn Transport>, Error> {
+        let all: Vec<usize> = (0..self.size()).collect();
         match self.preferred(nodes) {
-            TransportKind::Mpi => self.messages(),
-            TransportKind::Tcp => self.tcp(exchange),
             TransportKind::Shm if nodes > 1 => {
                 let mine = hosts.get(self.rank);
                 let stranger = hosts.iter().position(|host| Some(host) != mine);
@@ -144,19 +201,22 @@ impl Joining<'_> {
                 }
                 .into())
             }
-            TransportKind::Shm => Ok(self.share(exchange)??),
-            TransportKind::Auto if nodes > 1 => self.tcp(exchange),
-            TransportKind::Auto => match self.share(exchange)? {
-                Ok(transport) => Ok(transport),
-                Err(error) => {
-                    if self.rank == 0 {
-                        let error = self.members.name(error);
-                        tracing::warn!("{error}; using TCP instead");
-                    }
-                    self.tcp(exchange)
-                }
-            },
+            TransportKind::Shm => Ok(Box::new(self.share(&all, exchange)??)),
+            TransportKind::Mpi => self.messages(&all),
+            TransportKind::Tcp | TransportKind::Auto => self.tcp(&all, exchange),
         }
+    }
+
+    /// Streams among some of the ranks, this one among them, in that order.
+    fn streams(
+        &self,
+        ranks: &[usize],
+        exchange: &mut dyn Exchange,
+    ) -> Result<Box<dyn Transport>, Error> {
+        if self.has_mpi() {
+            return self.messages(ranks);
+        }
+        self.tcp(ranks, exchange)
     }
 
     /// MPI has the better network between nodes, where it runs, and its own collectives ask for it.
@@ -182,13 +242,15 @@ impl Joining<'_> {
     }
 
     #[cfg(feature = "mpi")]
-    fn messages(&self) -> Result<Box<dyn Transport>, Error> {
-        let streams = Streams::new(self.communicator()?, self.rank, self.size())?;
-        Ok(Box::new(streams))
+    fn messages(&self, ranks: &[usize]) -> Result<Box<dyn Transport>, Error> {
+        let streams = Streams::new(self.communicator(ranks)?, self.place(ranks), ranks.len());
+        Ok(Box::new(
+            streams.map_err(|error| error.renamed(|place| ranks[place]))?,
+        ))
     }
 
     #[cfg(not(feature = "mpi"))]
-    fn messages(&self) -> Result<Box<dyn Transport>, Error> {
+    fn messages(&self, _: &[usize]) -> Result<Box<dyn Transport>, Error> {
         Err(no_mpi("this program was built without the feature `mpi`").into())
     }
 
@@ -196,22 +258,28 @@ impl Joining<'_> {
     #[cfg(feature = "mpi")]
     fn native(&self) -> Result<Option<Collectives>, Error> {
         Ok(match self.options.algorithm {
-            Algorithm::Mpi => Some(Collectives::new(self.communicator()?)),
-            Algorithm::Auto => None,
+            Algorithm::Mpi => {
+                let all: Vec<usize> = (0..self.size()).collect();
+                Some(Collectives::new(self.communicator(&all)?))
+            }
+            Algorithm::Auto | Algorithm::NodeFirst => None,
         })
     }
 
-    /// A communicator of the group, for one purpose.
+    /// A communicator of some ranks of the group, for one purpose.
     #[cfg(feature = "mpi")]
-    fn communicator(&self) -> Result<Communicator, Error> {
+    fn communicator(&self, ranks: &[usize]) -> Result<Communicator, Error> {
         let Some(session) = self.mpi else {
             return Err(
                 no_mpi("MPI has not started these ranks: start them with mpirun or srun").into(),
             );
         };
         let made = match self.members.number() {
-            0 => session.duplicate(),
-            number => session.subset(self.members.ranks(), number),
+            0 if ranks.len() == self.size() => session.duplicate(),
+            number => {
+                let ranks: Vec<usize> = self.in_world(ranks).collect();
+                session.subset(&ranks, number)
+            }
         };
         made.map_err(|error| {
             TransportError::Setup {
@@ -223,20 +291,36 @@ impl Joining<'_> {
         })
     }
 
-    /// The inner error is one that all ranks come to know of, so that they can fall back together.
+    /// Where this rank is among some ranks of the group.
+    fn place(&self, ranks: &[usize]) -> usize {
+        let place = ranks.iter().position(|rank| *rank == self.rank);
+        place.unwrap_or_default()
+    }
+
+    #[cfg(feature = "mpi")]
+    fn in_world<'r>(&'r self, ranks: &'r [usize]) -> impl Iterator<Item = usize> + 'r {
+        ranks.iter().map(|rank| self.members.in_world(*rank))
+    }
+
+    /// Memory of some ranks of the group, this one among them; the others share theirs at the same time. The inner error
+    /// is one that all ranks of the group come to know of, so that they can fall back together.
     fn share(
         &self,
+        ranks: &[usize],
         exchange: &mut dyn Exchange,
-    ) -> Result<Result<Box<dyn Transport>, TransportError>, Error> {
-        let offer = Offer::new(self.size());
+    ) -> Result<Result<SharedMemory, TransportError>, Error> {
+        let offer = Offer::new(ranks.len());
         let ticket = offer.as_ref().map(Offer::ticket).unwrap_or_default();
         let tickets = exchange.all_gather("shared memory", &ticket)?;
+        let ticket = |rank: &usize| tickets.get(*rank).cloned().unwrap_or_default();
+        let tickets: Vec<Vec<u8>> = ranks.iter().map(ticket).collect();
         let made = offer.map_err(|source| TransportError::Setup {
             transport: "shm",
             action: "making shared memory".into(),
             source,
         });
-        let shared = made.and_then(|offer| offer.accept(self.rank, &tickets));
+        let shared = made.and_then(|offer| offer.accept(self.place(ranks), &tickets));
+        let shared = shared.map_err(|error| error.renamed(|place| ranks[place]));
         let word = match &shared {
             Err(error) => self.in_words(error),
             Ok(_) => String::new(),
@@ -254,7 +338,7 @@ impl Joining<'_> {
                     reason,
                 })
             }
-            (Ok((shared, _file)), None) => Ok(Box::new(shared)),
+            (Ok((shared, _file)), None) => Ok(shared),
         })
     }
 
@@ -275,7 +359,13 @@ impl Joining<'_> {
         }
     }
 
-    fn tcp(&self, exchange: &mut dyn Exchange) -> Result<Box<dyn Transport>, Error> {
+    /// Connections among some ranks of the group, this one among them, in that order; the others connect at the same
+    /// time.
+    fn tcp(
+        &self,
+        ranks: &[usize],
+        exchange: &mut dyn Exchange,
+    ) -> Result<Box<dyn Transport>, Error> {
         let listener = Listener::bind(self.store.local_ip())?;
         let address = listener.address().to_string();
         let words = exchange.all_gather("tcp address", address.as_bytes())?;
@@ -291,13 +381,12 @@ impl Joining<'_> {
             })
         });
         let addresses = addresses.collect::<Result<Vec<SocketAddr>, _>>()?;
-        let timeout = self.options.connect_timeout;
-        Ok(Box::new(listener.connect(
-            self.rank,
-            &addresses,
-            self.store.secret(),
-            timeout,
-        )?))
+        let addresses: Vec<SocketAddr> = ranks.iter().map(|rank| addresses[*rank]).collect();
+        let (secret, timeout) = (self.store.secret(), self.options.connect_timeout);
+        let connected = listener.connect(self.place(ranks), &addresses, secret, timeout);
+        Ok(Box::new(
+            connected.map_err(|error| error.renamed(|place| ranks[place]))?,
+        ))
     }
 }
 

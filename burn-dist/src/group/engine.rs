@@ -11,12 +11,12 @@ use super::members::Members;
 use super::patience::Patience;
 use super::recorder::Recorder;
 use crate::buffer::Buffer;
-use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours};
+use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours, Wiring};
 use crate::element::{DType, ReduceOp};
 use crate::error::{CollectiveError, Error};
 use crate::rendezvous::{Store, StoreServer};
 use crate::shard::Cuts;
-use crate::transport::{Interrupt, Transport, TransportError, Watch, shm::SharedMemory};
+use crate::transport::{Interrupt, TransportError, Watch, shm::SharedMemory};
 
 /// How long the store may take to find out who holds the others up.
 const SURVEY: Duration = Duration::from_secs(1);
@@ -62,7 +62,7 @@ impl Place {
 /// The connection to the other ranks.
 pub(super) struct Link {
     pub store: Arc<Store>,
-    pub transport: Box<dyn Transport>,
+    pub wiring: Wiring,
     /// As they were asked for.
     pub options: GroupOptions,
     /// The store itself, where this process hosts it for ranks of its own.
@@ -256,7 +256,7 @@ impl Engine {
                 None => return Ok(()),
             },
         };
-        let Some(shared) = self.link.as_mut().map(|link| link.transport.shared()) else {
+        let Some(shared) = self.link.as_mut().map(|link| link.wiring.shared()) else {
             return Ok(self.fuse.check()?);
         };
         let memory = match target {
@@ -286,8 +286,8 @@ impl Engine {
             bucket,
             cuts: cuts.digest(),
         };
-        self.perform(what, |transport, at, watch| {
-            collective::run(transport, at, (&what, &cuts), memory, watch)
+        self.perform(what, |wiring, at, watch| {
+            collective::run(wiring, at, (&what, &cuts), memory, watch)
         })
     }
 
@@ -314,8 +314,8 @@ impl Engine {
         };
         let done = if crate::mpi::Collectives::can(&what) {
             let native = &mut native;
-            self.perform(what, |transport, at, watch| {
-                collective::enter(transport, at, &what, watch)?;
+            self.perform(what, |wiring, at, watch| {
+                collective::agree(wiring, at, &what, watch)?;
                 match target {
                     Target::Buffer(buffer) if !buffer.is_registered() => {
                         native.run((&what, cuts), buffer, watch)
@@ -357,19 +357,13 @@ impl Engine {
         let shares = self
             .link
             .as_mut()
-            .is_some_and(|link| link.transport.shared().is_some());
+            .is_some_and(|link| link.wiring.shared().is_some());
         if !shares {
             return Ok(Buffer::zeroed(dtype, len));
         }
         let what = self.describe(Kind::Register, dtype, len);
-        let region = self.perform(what, |transport, _, watch| match transport.shared() {
-            Some(shared) => Ok(Some(collective::register(
-                shared,
-                &what,
-                len * dtype.size(),
-                watch,
-            )?)),
-            None => Ok(None),
+        let region = self.perform(what, |wiring, _, watch| {
+            collective::register(wiring, &what, len * dtype.size(), watch)
         })?;
         Ok(match region {
             Some(region) => Buffer::registered(dtype, len, region),
@@ -382,8 +376,8 @@ impl Engine {
             return Ok(vec![payload.to_vec()]);
         }
         let what = self.describe(Kind::GatherBytes, DType::U8, 0);
-        self.perform(what, |transport, at, watch| {
-            collective::gather_bytes(transport, at, &what, payload, watch)
+        self.perform(what, |wiring, at, watch| {
+            collective::gather_bytes(wiring, at, &what, payload, watch)
         })
     }
 
@@ -405,7 +399,7 @@ impl Engine {
     fn perform<R: Default>(
         &mut self,
         what: Descriptor,
-        work: impl FnOnce(&mut dyn Transport, Neighbours, &Watch) -> Result<R, Failure>,
+        work: impl FnOnce(&mut Wiring, Neighbours, &Watch) -> Result<R, Failure>,
     ) -> Result<R, Error> {
         self.fuse.check()?;
         let Some(link) = &mut self.link else {
@@ -422,7 +416,7 @@ impl Engine {
             rank: self.place.rank,
             size: self.place.size,
         };
-        match work(link.transport.as_mut(), at, &watch) {
+        match work(&mut link.wiring, at, &watch) {
             Ok(result) => {
                 self.recorder.end();
                 self.patience.note(&what);

@@ -15,6 +15,7 @@ mod recorder;
 mod split;
 mod threads;
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ use queue::Queue;
 /// Which transport a group uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportKind {
-    /// Shared memory when all ranks are on one host, else MPI where it started them, else TCP.
+    /// Shared memory within a host; between hosts MPI where it started the ranks, else TCP. Where hosts have one rank each
+    /// or not all as many, or ranks of one host do not follow each other, all ranks are one ring over MPI or TCP.
     #[default]
     Auto,
     /// Shared memory; an error when the ranks are not on one host.
@@ -65,9 +67,13 @@ impl std::str::FromStr for TransportKind {
 /// Who computes what a collective computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Ours: rings, and direct reduction where the ranks share memory.
+    /// Ours: direct reduction where ranks share memory, rings elsewhere. Sums have the same bits wherever the ranks are.
     #[default]
     Auto,
+    /// Ours, but over several hosts those of each host are added up first, with [`TransportKind::Auto`]. The least goes over
+    /// the network, of two hosts with many ranks half as much as on one ring, but sums differ from those of other
+    /// arrangements of the ranks in their last bits. Any arrangement will do that has as many ranks on each host.
+    NodeFirst,
     /// MPI's own collectives; only in a world that MPI started (feature `mpi`).
     Mpi,
 }
@@ -79,6 +85,9 @@ pub struct GroupOptions {
     pub transport: TransportKind,
     /// Which algorithms.
     pub algorithm: Algorithm,
+    /// Takes ranks for such of one host only in blocks of so many, by their number in the world, and not those that are on
+    /// different hosts: to try on one host what is done over several. The same on all ranks.
+    pub ranks_per_node: Option<NonZeroUsize>,
     /// Whether ranks that run different executables are refused.
     pub same_program: bool,
     /// How long the ranks may take to find each other.
@@ -95,6 +104,7 @@ impl Default for GroupOptions {
         Self {
             transport: TransportKind::Auto,
             algorithm: Algorithm::Auto,
+            ranks_per_node: None,
             same_program: true,
             connect_timeout: Duration::from_secs(120),
             first_timeout: Duration::from_secs(600),
@@ -202,7 +212,8 @@ impl ProcessGroup {
         self.queue.place().nodes
     }
 
-    /// Name of the transport in use; `"none"` for a group of one.
+    /// Name of the transport in use: `"shm+tcp"` and `"shm+mpi"` where there is one within nodes and another between them,
+    /// `"none"` for a group of one.
     pub fn transport(&self) -> &'static str {
         self.queue.place().transport
     }

@@ -142,7 +142,7 @@ impl Subset<'_> {
             collectives: joined.collectives,
             #[cfg(feature = "mpi")]
             mpi,
-            transport: joined.transport,
+            wiring: joined.wiring,
             store: Arc::clone(&store),
             options,
             server,

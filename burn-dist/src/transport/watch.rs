@@ -4,6 +4,7 @@
 //! an error within the time-out wherever it happens.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,16 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// A deadline and the news of failed peers, for one collective.
 #[derive(Debug)]
 pub struct Watch {
-    allowance: Cell<Allowance>,
+    clock: Rc<Clock>,
     faults: FaultBoard,
     /// By rank in the group: the rank in the world, which is what `faults` goes by.
     ranks: Arc<[usize]>,
+}
+
+/// What is left of the time that a collective has.
+#[derive(Debug)]
+struct Clock {
+    allowance: Cell<Allowance>,
     /// How long the peer that has left is still waited for.
     farewell: Cell<Option<Allowance>>,
 }
@@ -40,11 +47,24 @@ impl Watch {
     /// A watch over a group that ends `limit` from now, or as soon as `faults` knows of a failed
     /// rank. `ranks` has the number in the world of every rank of the group.
     pub fn new(limit: Duration, faults: FaultBoard, ranks: Arc<[usize]>) -> Self {
-        Self {
+        let clock = Clock {
             allowance: Cell::new(Allowance::of(limit)),
+            farewell: Cell::new(None),
+        };
+        Self {
+            clock: Rc::new(clock),
             faults,
             ranks,
-            farewell: Cell::new(None),
+        }
+    }
+
+    /// The same watch, with the same time left, over some of the ranks, which count from 0 among themselves.
+    pub(crate) fn among(&self, ranks: &[usize]) -> Self {
+        let in_world = |rank: &usize| self.ranks.get(*rank).copied().unwrap_or(*rank);
+        Self {
+            clock: self.clock.clone(),
+            faults: self.faults.clone(),
+            ranks: ranks.iter().map(in_world).collect(),
         }
     }
 
@@ -57,18 +77,18 @@ impl Watch {
     }
 
     fn slice_at(&self, now: Instant, peer: usize) -> Result<Duration, Interrupt> {
-        let mut allowance = self.allowance.get();
+        let mut allowance = self.clock.allowance.get();
         let left = allowance.left(now);
-        self.allowance.set(allowance);
+        self.clock.allowance.set(allowance);
         if let Some(fault) = self.faults.get() {
             return Err(Interrupt::Fault(fault));
         }
         let peer = self.ranks.get(peer).copied().unwrap_or(peer);
         if self.faults.left(peer) {
-            let farewell = self.farewell.get();
+            let farewell = self.clock.farewell.get();
             let mut farewell = farewell.unwrap_or_else(|| Allowance::at(now, FAREWELL));
             let is_over = farewell.left(now).is_zero();
-            self.farewell.set(Some(farewell));
+            self.clock.farewell.set(Some(farewell));
             if is_over {
                 let reason = "it finished and left the group while others still waited for it";
                 return Err(Interrupt::Fault(Fault {
@@ -97,6 +117,20 @@ mod tests {
         assert!(watch.slice_at(begin + limit / 2, 1).is_ok());
         assert!(watch.slice_at(begin + limit / 2 + stopped, 1).is_ok());
         let late = watch.slice_at(begin + 2 * limit + stopped, 1);
+        assert!(matches!(late, Err(Interrupt::TimedOut)), "{late:?}");
+    }
+
+    #[test]
+    fn a_part_of_the_ranks_has_no_time_of_its_own() {
+        let limit = Duration::from_secs(1);
+        let watch = Watch::new(limit, FaultBoard::new(8), Arc::new([1, 3, 5, 7]));
+        let part = watch.among(&[3, 1]);
+        assert_eq!(part.ranks[..], [7, 3]);
+        let begin = Instant::now();
+        assert!(part.slice_at(begin + limit / 2, 1).is_ok());
+        let late = part.slice_at(begin + 2 * limit, 1);
+        assert!(matches!(late, Err(Interrupt::TimedOut)), "{late:?}");
+        let late = watch.slice_at(begin + 2 * limit, 1);
         assert!(matches!(late, Err(Interrupt::TimedOut)), "{late:?}");
     }
 }

@@ -3,28 +3,53 @@
 #[macro_use]
 mod suite;
 
+use std::num::NonZeroUsize;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use burn_dist::{Algorithm, GroupOptions, ProcessGroup, TransportKind};
-use suite::{Cluster, Outcome, Ranks};
+use suite::{Cluster, Order, Outcome, Ranks};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Ranks that are threads of this process.
 struct Threads(TransportKind);
 
+/// The same, of which only so many, one after the other, share memory: several nodes, in all but the network.
+struct Nodes(usize, Algorithm);
+
 /// Some of the ranks of a larger world, in the reverse order.
 struct Parts(TransportKind);
 
+/// The same of a world of nodes with three ranks, of which each has two.
+struct PartsOfNodes(Algorithm);
+
+/// Ranks over one transport.
 fn connect(transport: TransportKind, size: usize, timeout: Duration) -> Groups {
     let options = GroupOptions {
         transport,
+        ..GroupOptions::default()
+    };
+    connect_with(options, size, timeout)
+}
+
+/// Ranks of which only so many, one after the other, share memory.
+fn on_nodes(of: usize, algorithm: Algorithm, size: usize, timeout: Duration) -> Groups {
+    let options = GroupOptions {
+        algorithm,
+        ranks_per_node: NonZeroUsize::new(of),
+        ..GroupOptions::default()
+    };
+    connect_with(options, size, timeout)
+}
+
+fn connect_with(options: GroupOptions, size: usize, timeout: Duration) -> Groups {
+    let options = GroupOptions {
         connect_timeout: Duration::from_secs(30),
         first_timeout: timeout,
         timeout,
-        ..GroupOptions::default()
+        ..options
     };
     Groups(ProcessGroup::in_process(size, &options).unwrap())
 }
@@ -39,26 +64,84 @@ impl Cluster for Threads {
     }
 }
 
+impl Cluster for Nodes {
+    fn sizes(&self) -> Vec<usize> {
+        (1..=6).collect()
+    }
+
+    fn several(&self) -> usize {
+        2 * self.0
+    }
+
+    fn order(&self) -> Option<Order> {
+        Some(order(self.1, self.0))
+    }
+
+    fn connect(&self, size: usize, timeout: Duration) -> impl Ranks {
+        let groups = on_nodes(self.0, self.1, size, timeout);
+        let expected = match size {
+            1 => "none",
+            size if size <= self.0 => "shm",
+            size if size % self.0 == 0 => "shm+tcp",
+            _ => "tcp",
+        };
+        assert_eq!(groups.0[0].transport(), expected);
+        groups
+    }
+}
+
 impl Cluster for Parts {
     fn sizes(&self) -> Vec<usize> {
         (1..=5).collect()
     }
 
     fn connect(&self, size: usize, timeout: Duration) -> impl Ranks {
-        let all = connect(self.0, size + size.div_ceil(2), timeout);
-        let parts = each(&all.0, &|group: &ProcessGroup| {
-            let key = (group.size() - group.rank()) as u64;
-            group.split(suite::colour(group.rank()), key).unwrap()
-        });
-        let (mut chosen, others): (Vec<_>, Vec<_>) = parts
-            .into_iter()
-            .zip(&all.0)
-            .partition(|(_, whole)| suite::colour(whole.rank()) == 0);
-        assert_eq!((chosen.len(), others.len()), (size, size.div_ceil(2)));
-        chosen.sort_by_key(|(part, _)| part.rank());
-        // The world and the other part end here; what is left is a group of its own.
-        Groups(chosen.into_iter().map(|(part, _)| part).collect())
+        part(&connect(self.0, size + size.div_ceil(2), timeout), size)
     }
+}
+
+impl Cluster for PartsOfNodes {
+    fn sizes(&self) -> Vec<usize> {
+        vec![4, 6]
+    }
+
+    fn several(&self) -> usize {
+        4
+    }
+
+    fn order(&self) -> Option<Order> {
+        Some(order(self.0, 2))
+    }
+
+    fn connect(&self, size: usize, timeout: Duration) -> impl Ranks {
+        let whole = on_nodes(3, self.0, size + size.div_ceil(2), timeout);
+        let part = part(&whole, size);
+        assert_eq!(part.0[0].transport(), "shm+tcp");
+        part
+    }
+}
+
+fn order(algorithm: Algorithm, on_each_node: usize) -> Order {
+    match algorithm {
+        Algorithm::NodeFirst => Order { on_each_node },
+        _ => Order { on_each_node: 1 },
+    }
+}
+
+/// The ranks of colour 0, of which there are `size`.
+fn part(all: &Groups, size: usize) -> Groups {
+    let parts = each(&all.0, &|group: &ProcessGroup| {
+        let key = (group.size() - group.rank()) as u64;
+        group.split(suite::colour(group.rank()), key).unwrap()
+    });
+    let (mut chosen, others): (Vec<_>, Vec<_>) = parts
+        .into_iter()
+        .zip(&all.0)
+        .partition(|(_, whole)| suite::colour(whole.rank()) == 0);
+    assert_eq!((chosen.len(), others.len()), (size, size.div_ceil(2)));
+    chosen.sort_by_key(|(part, _)| part.rank());
+    // The world and the other part end with this; what is left is a group of its own.
+    Groups(chosen.into_iter().map(|(part, _)| part).collect())
 }
 
 /// Does `work` with every group at once.
@@ -111,6 +194,36 @@ macro_rules! conformance {
         mod tcp {
             $(#[test] fn $test() {
                 super::within_limit(|| super::suite::$test(&super::Threads(super::TransportKind::Tcp)));
+            })*
+        }
+        mod nodes_of_two {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::Nodes(2, super::Algorithm::Auto)));
+            })*
+        }
+        mod nodes_of_three {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::Nodes(3, super::Algorithm::Auto)));
+            })*
+        }
+        mod part_of_nodes {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::PartsOfNodes(super::Algorithm::Auto)));
+            })*
+        }
+        mod node_first_of_two {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::Nodes(2, super::Algorithm::NodeFirst)));
+            })*
+        }
+        mod node_first_of_three {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::Nodes(3, super::Algorithm::NodeFirst)));
+            })*
+        }
+        mod node_first_part {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::PartsOfNodes(super::Algorithm::NodeFirst)));
             })*
         }
         mod part_over_shm {

@@ -9,6 +9,7 @@ mod faults;
 mod groups;
 mod hybrid;
 mod models;
+mod nodes;
 mod precision;
 mod rank_sums;
 mod ranks;

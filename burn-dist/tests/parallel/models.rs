@@ -194,14 +194,26 @@ pub fn on_ranks<R: Send + 'static>(
     transport: TransportKind,
     work: impl Fn(ProcessGroup) -> R + Send + Sync + 'static,
 ) -> Vec<R> {
+    let options = GroupOptions {
+        transport,
+        ..GroupOptions::default()
+    };
+    on_ranks_with(options, size, work)
+}
+
+/// The same, connected as `options` say, but for their time-outs.
+pub fn on_ranks_with<R: Send + 'static>(
+    options: GroupOptions,
+    size: usize,
+    work: impl Fn(ProcessGroup) -> R + Send + Sync + 'static,
+) -> Vec<R> {
     let (done, waiting) = mpsc::channel();
     let all = thread::spawn(move || {
         let options = GroupOptions {
-            transport,
             connect_timeout: Duration::from_secs(30),
             first_timeout: Duration::from_secs(30),
             timeout: Duration::from_secs(30),
-            ..GroupOptions::default()
+            ..options
         };
         let groups = ProcessGroup::in_process(size, &options).unwrap();
         let results = thread::scope(|scope| {

@@ -23,6 +23,7 @@ use super::{Interest, Interrupt, Transport, TransportError, Watch};
 use crate::shard;
 use arena::Arena;
 pub(crate) use arena::{Descriptor, SMALL};
+pub(crate) use direct::{Opened, Results};
 use mapping::{Mapping, Ticket};
 
 const NAME: &str = "shm";
@@ -182,7 +183,7 @@ impl SharedMemory {
     }
 
     /// The barrier after a collective in which ranks wrote to each other's memory.
-    fn finish(&mut self, watch: &Watch) -> Result<(), Stop> {
+    pub(crate) fn finish(&mut self, watch: &Watch) -> Result<(), Stop> {
         self.finished = self.finished.wrapping_add(1);
         self.arenas[self.rank].head().done.0.post(self.finished);
         for rank in self.peers() {
