@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# What gradients in half the bytes are worth where the network is slow: trains as two ranks between which lies a
-# link of a given rate, with `parallel.compression` none and bf16 in turns. Each rank has a network namespace and
-# one thread. Needs root, ip and tc (iproute2), and the trainer's release build. Usage:
+# What settings are worth where the network is slow: trains as ranks on two nodes between which lies a link of a given
+# rate, with several settings in turns. Each node is a network namespace, each rank has one thread. Needs root, ip and tc
+# (iproute2), and the trainer's release build. Usage:
 #
 #   scripts/slow-link.sh RATE --config FILE [options of the trainer]
 #
 #   RATE     as tc(8) reads it, such as 1gbit
-#   ROUNDS   how often each is run, 3 unless set
+#   COMPARE  the settings, key=value, several of one turn joined by commas; gradients as they are and in half the bytes
+#            unless set ("parallel.compression=none parallel.compression=bf16")
+#   RANKS    ranks on each node, 1 unless set
+#   ROUNDS   how often each setting is run, 3 unless set
 #   TRAINER  the program; target/release/trainer, or that below CARGO_TARGET_DIR, unless set
 set -euo pipefail
 
@@ -44,26 +47,29 @@ for rank in 0 1; do
 done
 
 secret=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-# Where both ranks would share memory, nothing would travel.
+each=${RANKS:-1}
+# Namespaces count as hosts of their own: between them nothing is shared.
 train() {
-  local compression=$1 rank pids=() failed=0
+  local settings=$1 rank node pids=() options=() failed=0
   shift
-  for rank in 0 1; do
-    RANK=$rank GROUP_RANK=$rank LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.9.0.1 MASTER_PORT=29500 \
-      BURN_DIST_SECRET=$secret RAYON_NUM_THREADS=1 ip netns exec "${spaces[rank]}" timeout -k 10 600 "$trainer" "$@" \
-      --set parallel.transport=tcp --set "parallel.compression=$compression" --run-dir "$folder/$compression-$round" \
-      >"$folder/rank-$rank" 2>&1 &
+  for setting in ${settings//,/ }; do options+=(--set "$setting"); done
+  for ((rank = 0; rank < 2 * each; rank++)); do
+    node=$((rank / each))
+    RANK=$rank GROUP_RANK=$node LOCAL_RANK=$((rank % each)) WORLD_SIZE=$((2 * each)) LOCAL_WORLD_SIZE=$each \
+      MASTER_ADDR=10.9.0.1 MASTER_PORT=29500 BURN_DIST_SECRET=$secret RAYON_NUM_THREADS=1 \
+      ip netns exec "${spaces[node]}" timeout -k 10 600 "$trainer" "$@" "${options[@]}" \
+      --run-dir "$folder/$settings-$round" >"$folder/rank-$rank" 2>&1 &
     pids+=($!)
   done
   for rank in "${pids[@]}"; do wait "$rank" || failed=1; done
   if [[ $failed -ne 0 ]]; then
-    cat "$folder"/rank-? >&2
+    cat "$folder"/rank-* >&2
     return 1
   fi
-  printf '%s, %s: %s\n' "$rate" "$compression" "$(grep -o 'throughput [0-9]* images/s' "$folder/rank-0")"
+  printf '%s, %s, %s: %s\n' "$rate" "$settings" "$(grep -o 'over [a-z+]*' "$folder/rank-0" | head -n 1)" \
+    "$(grep -o 'throughput [0-9]* images/s' "$folder/rank-0")"
 }
 
 for ((round = 1; round <= ${ROUNDS:-3}; round++)); do
-  train none "$@"
-  train bf16 "$@"
+  for settings in ${COMPARE:-parallel.compression=none parallel.compression=bf16}; do train "$settings" "$@"; done
 done

@@ -185,14 +185,24 @@ three_and_one() {
 
 two_and_two() {
   run even srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}"
+  says even '4 ranks on 2 nodes, started by slurm .* over shm\+tcp'
   same_as_plain even
+}
+
+# Sums are taken in another order.
+node_first() {
+  run node_first srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}" \
+    --set parallel.algorithm=node-first
+  says node_first '4 ranks on 2 nodes, started by slurm .* over shm\+tcp'
+  close_to_plain node_first
+  no_orphans node_first
 }
 
 # Gradients are added inside the nodes first.
 nodes_that_hold_copies() {
   run hybrid srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}" \
     --set parallel.strategy=zero-3 --set parallel.shard_within=node
-  says hybrid '4 ranks on 2 nodes, started by slurm .* over tcp'
+  says hybrid '4 ranks on 2 nodes, started by slurm .* over shm\+tcp'
   says hybrid 'zero-3 shards over 2 ranks, over shm; 2 such sets of ranks hold the same, over tcp'
   close_to_plain hybrid
   no_orphans hybrid
@@ -215,6 +225,9 @@ openmpi_by_pmix() {
   run pmix31 srun --kill-on-bad-exit=1 --mpi=pmix -N2 -n4 "$folder/trainer-openmpi" "${short[@]}"
   says pmix31 '4 ranks on 2 nodes'
   same_as_plain pmix31
+  run pmix22 srun --kill-on-bad-exit=1 --mpi=pmix -N2 -n4 --ntasks-per-node=2 "$folder/trainer-openmpi" "${short[@]}"
+  says pmix22 '4 ranks on 2 nodes, started by mpi .*, over shm\+mpi'
+  same_as_plain pmix22
 }
 
 openmpi_build_without_mpi() {
@@ -248,7 +261,7 @@ close_to_plain() {
 copies_over_openmpi() {
   run hybrid_mpi srun --kill-on-bad-exit=1 --mpi=pmix -N2 -n4 --ntasks-per-node=2 \
     "$folder/trainer-openmpi" "${short[@]}" --set parallel.strategy=zero-3 --set parallel.shard_within=node
-  says hybrid_mpi '4 ranks on 2 nodes, started by mpi .*, over mpi'
+  says hybrid_mpi '4 ranks on 2 nodes, started by mpi .*, over shm\+mpi'
   says hybrid_mpi 'over shm; 2 such sets of ranks hold the same, over mpi'
   close_to_plain hybrid_mpi
   is "$(losses hybrid_mpi)" "$(losses hybrid)"
@@ -266,6 +279,9 @@ mpich_by_pmi2() {
   same_as_plain pmi2
   run pmi2_31 srun --kill-on-bad-exit=1 --mpi=pmi2 -N2 -n4 "$folder/trainer-mpich" "${short[@]}"
   same_as_plain pmi2_31
+  run pmi2_22 srun --kill-on-bad-exit=1 --mpi=pmi2 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-mpich" "${short[@]}"
+  says pmi2_22 '4 ranks on 2 nodes, started by mpi .*, over shm\+mpi'
+  same_as_plain pmi2_22
 }
 
 mpich_by_mpirun_in_a_job() {
@@ -450,15 +466,22 @@ start_run() {
   done
 }
 
+# Three ranks on the first node, and as many on both.
 killed_rank() {
-  start_run kill -N2 -n4 "$folder/trainer-plain"
-  kill -KILL "$(pid_of_rank kill 2)"
-  local begin=$SECONDS
-  wait
-  ((SECONDS - begin <= 5)) || { echo "took $((SECONDS - begin)) s"; return 1; }
-  [[ $(code kill) != 0 ]]
-  says kill 'error: .*rank 2'
-  no_orphans kill
+  local name begin
+  for name in kill kill22; do
+    case $name in
+      kill) start_run "$name" -N2 -n4 "$folder/trainer-plain" ;;
+      kill22) start_run "$name" -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" ;;
+    esac
+    kill -KILL "$(pid_of_rank "$name" 2)"
+    begin=$SECONDS
+    wait
+    ((SECONDS - begin <= 5)) || { echo "took $((SECONDS - begin)) s"; return 1; }
+    [[ $(code "$name") != 0 ]]
+    says "$name" 'error: .*rank 2'
+    no_orphans "$name"
+  done
 }
 
 # Under MPI the library's own end of the job may come first, with its own words.
@@ -539,6 +562,7 @@ touch "$work/begin"
 check four_nodes
 check three_and_one
 check two_and_two
+check node_first
 check nodes_that_hold_copies
 check plain_build_with_pmix
 check_with openmpi openmpi_by_pmix openmpi_build_without_mpi openmpi_by_mpirun_in_a_job \

@@ -40,6 +40,7 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
         },
         algorithm: match config.parallel.algorithm {
             AlgorithmName::Auto => Algorithm::Auto,
+            AlgorithmName::NodeFirst => Algorithm::NodeFirst,
             AlgorithmName::Mpi => Algorithm::Mpi,
         },
         timeout,

@@ -6,6 +6,7 @@ mod mpi;
 mod ours;
 mod protocol;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use burn_dist::{Algorithm, GroupOptions, TransportKind};
@@ -28,6 +29,11 @@ pub enum Transport {
     Shm,
     /// TCP over the loopback interface.
     Tcp,
+    /// As on two nodes with half of the ranks each: shared memory within them, TCP over the loopback interface between
+    /// them.
+    TwoNodes,
+    /// The same, each node's ranks first.
+    NodeFirst,
     /// MPI's messages under our ring (needs the feature `mpi`, and mpirun).
     Mpi,
     /// MPI's own all-reduce, as our library calls it (needs the same).
@@ -39,6 +45,8 @@ impl Transport {
         match self {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::TwoNodes => "two-nodes",
+            Self::NodeFirst => "node-first",
             Self::Mpi => "mpi",
             Self::MpiCollectives => "mpi-collectives",
         }
@@ -49,17 +57,21 @@ impl Transport {
         matches!(self, Self::Mpi | Self::MpiCollectives)
     }
 
-    /// How a group that uses it is connected.
-    fn options(self) -> GroupOptions {
+    /// How a group of `ranks` that uses it is connected.
+    fn options(self, ranks: usize) -> GroupOptions {
         let (transport, algorithm) = match self {
             Self::Shm => (TransportKind::Shm, Algorithm::Auto),
             Self::Tcp => (TransportKind::Tcp, Algorithm::Auto),
+            Self::TwoNodes => (TransportKind::Auto, Algorithm::Auto),
+            Self::NodeFirst => (TransportKind::Auto, Algorithm::NodeFirst),
             Self::Mpi => (TransportKind::Mpi, Algorithm::Auto),
             Self::MpiCollectives => (TransportKind::Mpi, Algorithm::Mpi),
         };
+        let on_two_nodes = matches!(self, Self::TwoNodes | Self::NodeFirst);
         GroupOptions {
             transport,
             algorithm,
+            ranks_per_node: NonZeroUsize::new(ranks.div_ceil(2)).filter(|_| on_two_nodes),
             ..GroupOptions::default()
         }
     }

@@ -46,7 +46,8 @@ pub struct Measured {
 /// When the ranks do not find each other, a collective fails, or the result cannot be written.
 pub fn run(args: &RankArgs) -> Result<(), BenchError> {
     let world = World::from_env()?;
-    let group = ProcessGroup::connect_with(&world, args.transport.options())?;
+    let options = args.transport.options(world.size());
+    let group = ProcessGroup::connect_with(&world, options)?;
     let mut all = Vec::new();
     for call in Call::ALL {
         let measurement = match call {

@@ -157,7 +157,7 @@ names! {
 names! {
     /// `[parallel] transport`: how bytes move between ranks.
     TransportName {
-        /// Shared memory where all ranks are on one host, else MPI where it started them, else TCP.
+        /// Shared memory within a host; between hosts MPI where it started the ranks, else TCP.
         #[default]
         Auto = "auto",
         /// Shared memory; one host only.
@@ -172,9 +172,12 @@ names! {
 names! {
     /// `[parallel] algorithm`: who computes what the ranks compute together.
     AlgorithmName {
-        /// This program: rings, and direct reduction where the ranks share memory.
+        /// This program: rings, and direct reduction where ranks share memory. Wherever the ranks are, sums have the same bits.
         #[default]
         Auto = "auto",
+        /// The same, but with `transport` `auto` the ranks of each host are added up first: the least goes over the network,
+        /// and sums differ in their last bits from those of ranks that are elsewhere.
+        NodeFirst = "node-first",
         /// MPI's own collectives, where MPI started the ranks.
         Mpi = "mpi",
     }
@@ -206,11 +209,11 @@ pub struct ParallelConfig {
     #[serde(with = "super::shard_within")]
     #[schemars(with = "String", extend("type" = "string or integer"))]
     pub shard_within: ShardWithin,
-    /// How bytes move between ranks: `auto` (shared memory on one host, else `mpi` where MPI started
+    /// How bytes move between ranks: `auto` (shared memory within a host, and between hosts `mpi` where MPI started
     /// the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
     pub transport: TransportName,
-    /// Who reduces gradients: `auto` (this program), or `mpi` (MPI's own collectives, where MPI
-    /// started the ranks). Default `auto`.
+    /// Who reduces gradients, and how: `auto` (this program), `node-first` (this program, the ranks of each host first), or
+    /// `mpi` (MPI's own collectives, where MPI started the ranks). Default `auto`.
     pub algorithm: AlgorithmName,
     /// Gradients, and sharded parameters, that travel together, in MiB; the first bucket has at
     /// most 1 MiB so that communication starts early. Default 8.
@@ -220,8 +223,8 @@ pub struct ParallelConfig {
     #[schemars(extend("unit" = "buckets"))]
     pub prefetch: usize,
     /// Number format in which gradients in `f32` travel between ranks that share no memory: `none` (as they are),
-    /// `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11 bits, a small range). Each rank adds in
-    /// `f32` and rounds what it sends on. Default `none`.
+    /// `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11 bits, a small range). Sums are taken in
+    /// `f32`, and rounded where they are sent on. Default `none`.
     pub compression: Compression,
     /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made by the processor:
     /// less memory of the GPU for slower steps. Default false.
