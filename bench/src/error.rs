@@ -32,6 +32,18 @@ pub enum BenchError {
     /// Ranks could not be started.
     #[error(transparent)]
     Launch(#[from] burn_dist::launch::LaunchError),
+    /// So many ranks cannot be connected as they were to be.
+    #[error(
+        "{ranks} ranks can't be measured with --transport {transport}: they are connected by {found}"
+    )]
+    OtherTransport {
+        /// The transport asked for.
+        transport: &'static str,
+        /// How many ranks.
+        ranks: usize,
+        /// What their group says that it uses.
+        found: &'static str,
+    },
     /// A rank failed.
     #[error("the ranks did not finish: {0}")]
     Ranks(String),

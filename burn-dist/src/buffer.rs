@@ -94,6 +94,13 @@ impl Buffer {
         }
     }
 
+    /// Leaves memory that other ranks have mapped to them, and goes on with zeros of its own.
+    pub(crate) fn leave_registered(&mut self) {
+        if self.is_registered() {
+            self.memory = Memory::Plain(vec![Line([0; 64]); lines(self.dtype, self.len)]);
+        }
+    }
+
     /// Says where reduce-scatter and all-gather cut it into the ranks' shards, on all ranks alike;
     /// evenly unless this is called.
     #[must_use]

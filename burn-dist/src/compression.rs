@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use crate::element::{DType, ReduceOp};
 
-/// The number format in which sums and means of `f32` travel between ranks that share no memory. Every rank adds its own
-/// numbers in `f32`; what it sends on is rounded, so that a sum over N ranks is rounded N times, and every
-/// rank gets the same bits. (PyTorch's communication hooks do the same,
+/// The number format in which sums and means of `f32` travel between ranks that share no memory. Numbers are added in
+/// `f32`, and a sum is rounded where it is sent on: by every rank of a ring, or by every node whose ranks share memory. All
+/// ranks get the same bits. (PyTorch's communication hooks do the same,
 /// <https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html>.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {

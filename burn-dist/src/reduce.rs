@@ -319,6 +319,16 @@ fn gather<T: Number>(
                 *out = T::narrow(finish(sum));
             }
         }
+        // Of few elements, without sums to be cleared first.
+        [first, others @ ..] if out.len() < BLOCK / 8 => {
+            for (index, out) in out.iter_mut().enumerate() {
+                let mut sum = first[index].widen();
+                for other in others {
+                    sum = combine(sum, other[index].widen());
+                }
+                *out = T::narrow(finish(sum));
+            }
+        }
         [first, others @ ..] => {
             for (block, out) in out.chunks_mut(BLOCK).enumerate() {
                 let range = block * BLOCK..block * BLOCK + out.len();
@@ -363,12 +373,12 @@ mod tests {
 
     #[test]
     fn any_number_of_parts_is_added_in_order() {
-        for count in 1..=5 {
-            let part = |rank: usize| (0..1300).map(move |i| ((i * 31 + rank * 17) as f32).sin());
+        for (count, len) in (1..=5).flat_map(|count| [(count, 1300), (count, 7)]) {
+            let part = |rank: usize| (0..len).map(move |i| ((i * 31 + rank * 17) as f32).sin());
             let parts: Vec<Vec<f32>> = (0..count).map(|rank| part(rank).collect()).collect();
-            let expected = (0..1300).map(|i| parts.iter().map(|p| p[i]).reduce(|a, b| a + b));
+            let expected = (0..len).map(|i| parts.iter().map(|p| p[i]).reduce(|a, b| a + b));
             let views: Vec<&[u8]> = parts.iter().map(|p| bytemuck::cast_slice(p)).collect();
-            let mut out = vec![0f32; 1300];
+            let mut out = vec![0f32; len];
             let bytes = bytemuck::cast_slice_mut(&mut out);
             into(DType::F32, ReduceOp::Sum, &views, bytes);
             assert!(out.into_iter().map(Some).eq(expected), "{count}");

@@ -160,7 +160,10 @@ impl Cluster for Mpi<'_> {
             Algorithm::NodeFirst => ON_NODE,
             Algorithm::Mpi => return None,
         };
-        Some(Order { on_each_node })
+        Some(Order {
+            on_each_node,
+            in_turns: false,
+        })
     }
 
     fn connect(&self, _size: usize, timeout: Duration) -> impl Ranks {

@@ -1,11 +1,15 @@
 //! Groups of some of the ranks: who is in them, in which order, and what an error in one of them means
 //! for the others.
 
+mod world_support;
+
+use std::num::NonZeroUsize;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use burn_dist::collective::MOST_GATHERED;
+use burn_dist::group::Algorithm;
 use burn_dist::{Buffer, CollectiveError, GroupOptions, ProcessGroup, ReduceOp, TransportKind};
 use proptest::prelude::*;
 
@@ -260,5 +264,34 @@ fn bytes_that_are_too_many_to_gather_leave_the_group_as_it_was() {
             group.barrier().unwrap();
             assert_eq!(group.gather_bytes(b"few").unwrap(), [b"few"; 2]);
         });
+    }
+}
+
+/// They would take each other's bytes for something else.
+#[test]
+fn ranks_that_were_given_other_algorithms_are_told_apart() {
+    let server = world_support::server(4);
+    let errors = thread::scope(|scope| {
+        let connect = |rank: usize| {
+            let world = world_support::world(rank, 4, server.address());
+            scope.spawn(move || {
+                let options = GroupOptions {
+                    algorithm: match rank {
+                        0 => Algorithm::Auto,
+                        _ => Algorithm::NodeFirst,
+                    },
+                    ranks_per_node: NonZeroUsize::new(2),
+                    ..options(TransportKind::Auto, PATIENT)
+                };
+                let error = ProcessGroup::connect_with(&world, options).unwrap_err();
+                error.to_string()
+            })
+        };
+        let threads: Vec<_> = (0..4).map(connect).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap();
+        threads.into_iter().map(join).collect::<Vec<String>>()
+    });
+    for error in &errors {
+        assert!(error.contains("another algorithm"), "{errors:?}");
     }
 }

@@ -87,14 +87,18 @@ fn nodes_hold_copies_of_each_other() {
     };
     let expected = train(["a"; 4], &[]);
     // Whichever ranks are on which node.
-    for hosts in [["a", "a", "b", "b"], ["a", "b", "b", "a"]] {
+    let placements = [
+        (["a", "a", "b", "b"], "over shm+tcp, "),
+        (["a", "b", "b", "a"], "over tcp, "),
+    ];
+    for (hosts, transport) in placements {
         let own = train(hosts, &NODE);
         for rank in &own {
             rank.assert_code(0).assert_nobody_left();
         }
         let told = [
             "4 ranks on 2 nodes",
-            "over tcp",
+            transport,
             "zero-3 shards over 2 ranks, over shm; 2 such sets of ranks hold the same, over tcp",
         ];
         for part in told {

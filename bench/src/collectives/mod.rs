@@ -57,6 +57,16 @@ impl Transport {
         matches!(self, Self::Mpi | Self::MpiCollectives)
     }
 
+    /// What a group that uses it calls it.
+    fn connects_by(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+            Self::TwoNodes | Self::NodeFirst => "shm+tcp",
+            Self::Mpi | Self::MpiCollectives => "mpi",
+        }
+    }
+
     /// How a group of `ranks` that uses it is connected.
     fn options(self, ranks: usize) -> GroupOptions {
         let (transport, algorithm) = match self {

@@ -48,6 +48,15 @@ pub fn run(args: &RankArgs) -> Result<(), BenchError> {
     let world = World::from_env()?;
     let options = args.transport.options(world.size());
     let group = ProcessGroup::connect_with(&world, options)?;
+    let (wanted, found) = (args.transport.connects_by(), group.transport());
+    if wanted != found {
+        let (transport, ranks) = (args.transport.name(), group.size());
+        return Err(BenchError::OtherTransport {
+            transport,
+            ranks,
+            found,
+        });
+    }
     let mut all = Vec::new();
     for call in Call::ALL {
         let measurement = match call {

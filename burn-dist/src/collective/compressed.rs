@@ -1,6 +1,6 @@
 //! The ring's reductions of `f32` whose partial sums, and results, travel in half the bytes.
 //!
-//! A rank adds its own elements in `f32` to what has arrived, and rounds the sum to send it on. The owner of a shard
+//! A member of the ring, a rank or a node, adds its own elements in `f32` to what has arrived, and rounds the sum to send it on. The owner of a shard
 //! takes the rounded result, too, so that all ranks have the same bits. Of a mean every rank adds its share, already
 //! divided: sums of `f16` would sooner be infinite.
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::ring::{Contribution, Load, Visit, chunk, gathering, reducing, run};
+use super::ring::{Contribution, Load, SEGMENT, Visit, chunk, gathering, reducing, run};
 use super::{Failure, Neighbours};
 use crate::buffer::Buffer;
 use crate::element::{DType, ReduceOp};
@@ -111,17 +111,18 @@ pub(super) fn reduce_owned(
 struct Compressed<C> {
     own: Own<C>,
     wire: Buffer,
+    /// What of the sum that begins here has not been rounded yet.
+    head: Range<usize>,
 }
 
 impl<C: Contribution> Compressed<C> {
-    /// Of which the bytes `first` are sent before anything arrives.
-    fn new(own: Own<C>, wire: DType, first: Range<usize>) -> Self {
-        let mut load = Self {
+    /// Of which the bytes `head` are sent before anything arrives.
+    fn new(own: Own<C>, wire: DType, head: Range<usize>) -> Self {
+        Self {
             wire: Buffer::recycled(wire, own.len),
             own,
-        };
-        load.round(first, None, Visit::First);
-        load
+            head,
+        }
     }
 
     /// Puts the rounded sum of this member's share and what has arrived of the others' into the bytes `place`.
@@ -153,6 +154,15 @@ impl<C: Contribution> Compressed<C> {
 impl<C: Contribution> Load for Compressed<C> {
     fn bytes(&self, place: Range<usize>) -> &[u8] {
         &self.wire.bytes()[place]
+    }
+
+    fn head(&mut self, place: Range<usize>) -> &[u8] {
+        while self.head.start < place.end.min(self.head.end) {
+            let end = (self.head.start + SEGMENT).min(self.head.end);
+            self.round(self.head.start..end, None, Visit::First);
+            self.head.start = end;
+        }
+        self.bytes(place)
     }
 
     fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8] {

@@ -17,18 +17,19 @@
 
 use std::ops::Range;
 
-use super::ring::{self, Contribution, Reduction, Visit};
+use super::ring::{self, Contribution, Reduction, SEGMENT, Visit};
 use super::{Failure, Memory, Neighbours, announce, compressed, one_after_the_other, shard_bytes};
 use crate::buffer::Buffer;
 use crate::collective::{Descriptor, Kind};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard::{Cuts, shard, summands};
-use crate::transport::shm::{Opened, Region, Results, SharedMemory};
+use crate::transport::shm::{Entered, Opened, Region, Results, SharedMemory};
 use crate::transport::{Transport, Watch};
 
-/// Bytes of every rank's shard that are staged at a time: a segment of the ring.
-const SLOT: usize = 256 * 1024;
+/// Bytes of every rank's shard that are staged at a time, where they are not too many: a few segments of the ring, so that
+/// one is on its way while another is added.
+const SLOT: usize = 1 << 20;
 
 /// Most bytes that are staged at a time.
 const STAGE: usize = 16 << 20;
@@ -83,6 +84,10 @@ impl Layout {
 
     fn nodes(&self) -> usize {
         self.ranks.len()
+    }
+
+    fn ranks(&self) -> usize {
+        self.nodes() * self.on_each()
     }
 
     fn on_each(&self) -> usize {
@@ -175,24 +180,57 @@ impl Nodes {
         &mut self.node.shared
     }
 
+    /// Makes sure that all ranks enter the same collective.
+    #[cfg(feature = "mpi")]
+    pub(super) fn agree(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
+        let watch = &self.minding_streams(watch);
+        self.enter(what, watch).map(drop)
+    }
+
     /// Makes sure that all ranks enter the same collective; on this node all have when it returns.
-    pub(super) fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
-        self.node.enter(what, watch)?;
+    fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<Entered, Failure> {
+        let entered = self.node.enter(what, watch)?;
+        self.announce(what, watch)?;
+        Ok(entered)
+    }
+
+    fn announce(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
         self.ring.run(watch, |transport, at, watch| {
             announce(transport, at, what, watch)
         })
     }
 
+    /// A watch under which streams go on while a rank waits for its node: others may wait for what it has sent.
+    fn minding_streams(&self, watch: &Watch) -> Watch {
+        watch.doing(self.ring.transport.meanwhile())
+    }
+
+    /// Makes a bucket of `bytes` bytes, of which rank `i` owns `owned(i)` as a rule.
     pub(super) fn register(
         &mut self,
         what: &Descriptor,
-        bytes: usize,
+        (bytes, owned): (usize, impl Fn(usize) -> Range<usize>),
         watch: &Watch,
     ) -> Result<Region, Failure> {
-        self.ring.run(watch, |transport, at, watch| {
-            announce(transport, at, what, watch)
-        })?;
-        self.node.register(what, bytes, watch)
+        let watch = &self.minding_streams(watch);
+        self.announce(what, watch)?;
+        let region = self.on_node((bytes, owned), what, watch)?;
+        // All nodes have theirs now, or this rank hears that one has not.
+        self.announce(what, watch)?;
+        Ok(region)
+    }
+
+    /// A bucket of this node.
+    fn on_node(
+        &mut self,
+        (bytes, owned): (usize, impl Fn(usize) -> Range<usize>),
+        what: &Descriptor,
+        watch: &Watch,
+    ) -> Result<Region, Failure> {
+        let mine: Vec<_> = self.ring.ranks.iter().map(|rank| owned(*rank)).collect();
+        self.node.run(watch, |shared, _, watch| {
+            Ok(shared.register(what.encode(), (bytes, &mine), watch)?)
+        })
     }
 
     pub(super) fn run(
@@ -201,20 +239,25 @@ impl Nodes {
         memory: Memory<'_>,
         watch: &Watch,
     ) -> Result<(), Failure> {
-        self.enter(what, watch)?;
-        let size = self.layout.nodes() * self.layout.on_each();
+        let watch = &self.minding_streams(watch);
+        let ranks = self.layout.ranks();
         match (what.kind, memory) {
-            (Kind::Broadcast, memory) => {
-                self.broadcast(usize::from(what.root), memory.bytes(), watch)
-            }
-            (Kind::Barrier, _) => self.barrier(watch),
             (Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather, memory) => match memory {
                 Memory::Bucket(region, len) if !is_sum_of_halves(what) => {
-                    let owned = |rank| shard_bytes((what, cuts), len, size, rank);
-                    self.in_bucket((what, what.dtype), region, owned, watch)
+                    let entered = self.enter(what, watch)?;
+                    let owned = |rank| shard_bytes((what, cuts), len, ranks, rank);
+                    self.in_bucket((what, what.dtype), (entered, region), owned, watch)
                 }
                 memory => self.staged((what, cuts), memory.bytes(), watch),
             },
+            (Kind::Broadcast, memory) => {
+                self.enter(what, watch)?;
+                self.broadcast(usize::from(what.root), memory.bytes(), watch)
+            }
+            (Kind::Barrier, _) => {
+                self.enter(what, watch)?;
+                self.barrier(watch)
+            }
             (Kind::GatherBytes | Kind::Register, _) => Ok(()),
         }
     }
@@ -224,7 +267,7 @@ impl Nodes {
     fn in_bucket(
         &mut self,
         (what, dtype): (&Descriptor, DType),
-        bucket: &mut Region,
+        (entered, bucket): (Entered, &mut Region),
         owned: impl Fn(usize) -> Range<usize>,
         watch: &Watch,
     ) -> Result<(), Failure> {
@@ -234,12 +277,12 @@ impl Nodes {
             _ => Results::Everybodys,
         };
         let len = bucket.len() / dtype.size();
-        let bucket = self.node.shared.open(bucket, results);
+        let bucket = self.node.shared.open(entered, bucket, results);
         let parts = Parts::new(self.order, self.node.at.rank, self.node.at.size);
         let own = Share::new(bucket, parts, (dtype, op));
         let counterparts = &self.ring.ranks.clone();
         let owned = |node: usize| owned(counterparts[node]);
-        let ranks = self.layout.nodes() * self.layout.on_each();
+        let ranks = self.layout.ranks();
         let reduction = Reduction { dtype, op, ranks };
         self.ring
             .run(watch, |transport, at, watch| match (what.kind, what.wire) {
@@ -277,33 +320,38 @@ impl Nodes {
         data: &mut [u8],
         watch: &Watch,
     ) -> Result<(), Failure> {
-        let ranks = self.layout.nodes() * self.layout.on_each();
+        let ranks = self.layout.ranks();
+        let len = data.len() / what.dtype.size();
+        if len == 0 {
+            return self.enter(what, watch).map(drop);
+        }
         let slot = (STAGE / ranks / 64 * 64).clamp(64, SLOT);
         let mut bucket = match self.stage.take() {
             Some(bucket) => bucket,
-            None => self.node.register(what, slot * ranks, watch)?,
+            None => {
+                let owned = |rank| rank * slot..(rank + 1) * slot;
+                self.on_node((slot * ranks, owned), what, watch)?
+            }
         };
+        let shards = (0..ranks).map(|rank| cuts.shard(len, ranks, rank));
         let staging = Staging {
             what,
-            dtype: if is_sum_of_halves(what) {
-                DType::F32
-            } else {
-                what.dtype
+            dtype: match is_sum_of_halves(what) {
+                true => DType::F32,
+                false => what.dtype,
             },
-            shards: {
-                let len = data.len() / what.dtype.size();
-                (0..ranks)
-                    .map(|rank| cuts.shard(len, ranks, rank))
-                    .collect()
-            },
+            shards: shards.collect(),
             slot,
             rank: self.node.ranks[self.node.at.rank],
         };
         for round in 0..staging.rounds() {
             staging.fill(round, data, bucket.bytes_mut());
-            self.node.enter(what, watch)?;
+            let entered = match round {
+                0 => self.enter(what, watch)?,
+                _ => self.node.enter(what, watch)?,
+            };
             let place = |rank| staging.place(round, rank);
-            self.in_bucket((what, staging.dtype), &mut bucket, place, watch)?;
+            self.in_bucket((what, staging.dtype), (entered, &mut bucket), place, watch)?;
             staging.take(round, bucket.bytes(), data);
         }
         self.stage = Some(bucket);
@@ -335,14 +383,12 @@ impl Nodes {
         })
     }
 
-    /// After [`enter`](Self::enter) all of this node have come; when the ring has gone round, those of its place have on
-    /// all nodes; and at the end all are in one of these places.
+    /// After [`enter`](Self::enter) all of this node have come. When the ring has gone round, this is so on all nodes.
     fn barrier(&mut self, watch: &Watch) -> Result<(), Failure> {
         let mut bytes = vec![0; self.layout.nodes()];
         self.ring.run(watch, |transport, at, watch| {
             ring::all_gather(transport, at, &mut bytes[..], |node| node..node + 1, watch)
-        })?;
-        self.node.finish(watch)
+        })
     }
 
     /// Payloads lie in the order of places, and in each place of nodes: what a ring gathers is in one piece.
@@ -352,6 +398,7 @@ impl Nodes {
         payload: &[u8],
         watch: &Watch,
     ) -> Result<Vec<Vec<u8>>, Failure> {
+        let watch = &self.minding_streams(watch);
         self.enter(what, watch)?;
         let (nodes, places) = (self.layout.nodes(), self.layout.on_each());
         let first = self.layout.place * nodes;
@@ -403,7 +450,7 @@ impl Within {
         result.map_err(|failure| failure.renamed(|place| self.ranks[place]))
     }
 
-    fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
+    fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<Entered, Failure> {
         self.run(watch, |shared, _, watch| {
             Ok(shared.enter(what.encode(), watch)?)
         })
@@ -411,17 +458,6 @@ impl Within {
 
     fn finish(&mut self, watch: &Watch) -> Result<(), Failure> {
         self.run(watch, |shared, _, watch| Ok(shared.finish(watch)?))
-    }
-
-    fn register(
-        &mut self,
-        what: &Descriptor,
-        bytes: usize,
-        watch: &Watch,
-    ) -> Result<Region, Failure> {
-        self.run(watch, |shared, _, watch| {
-            Ok(shared.register(what.encode(), bytes, watch)?)
-        })
     }
 }
 
@@ -489,10 +525,17 @@ struct Share<'a> {
     parts: Parts,
     dtype: DType,
     op: ReduceOp,
-    /// The beginning of a sum, and where.
-    head: (usize, Buffer),
+    /// The beginning of a sum: the bytes of it that were made last, and what is left to be made.
+    head: Head,
     /// A piece of a sum.
     sum: Buffer,
+}
+
+struct Head {
+    piece: Buffer,
+    /// Which bytes these are.
+    made: Range<usize>,
+    end: usize,
 }
 
 impl<'a> Share<'a> {
@@ -507,7 +550,11 @@ impl<'a> Share<'a> {
             parts,
             dtype,
             op,
-            head: (0, Buffer::zeroed(DType::U8, 0)),
+            head: Head {
+                piece: Buffer::zeroed(DType::U8, 0),
+                made: 0..0,
+                end: 0,
+            },
             sum: Buffer::zeroed(DType::U8, 0),
         }
     }
@@ -543,15 +590,25 @@ impl Contribution for Share<'_> {
     }
 
     fn begin(&mut self, place: Range<usize>) {
-        let mut head = Buffer::recycled(DType::U8, place.len());
-        let own = self.bucket.parts(&place, self.parts.at(Visit::First));
-        reduce::into(self.dtype, self.op, &own, head.bytes_mut());
-        self.head = (place.start, head);
+        self.head = Head {
+            piece: Buffer::recycled(DType::U8, place.len().min(SEGMENT)),
+            made: place.start..place.start,
+            end: place.end,
+        };
     }
 
-    fn head(&self, place: Range<usize>) -> &[u8] {
-        let (start, head) = &self.head;
-        &head.bytes()[place.start - start..place.end - start]
+    fn head(&mut self, place: Range<usize>) -> &[u8] {
+        let head = &mut self.head;
+        if place.start >= head.made.end {
+            // Whole elements, of which some may have been sent in part.
+            let start = head.made.end;
+            head.made = start..(start + SEGMENT).min(head.end);
+            let own = self.bucket.parts(&head.made, self.parts.at(Visit::First));
+            let piece = &mut head.piece.bytes_mut()[..head.made.len()];
+            reduce::into(self.dtype, self.op, &own, piece);
+        }
+        let end = place.end.min(head.made.end);
+        &head.piece.bytes()[place.start - head.made.start..end - head.made.start]
     }
 
     fn share(&mut self, place: Range<usize>, visit: Visit) -> &[u8] {
@@ -615,9 +672,10 @@ impl Staging<'_> {
         for rank in ranks {
             let from = &data[self.piece(round, rank)];
             let to = &mut stage[self.place(round, rank)];
-            match reduce::widen(self.what.dtype, from).filter(|_| to.len() != from.len()) {
-                Some(wide) => to.copy_from_slice(bytemuck::cast_slice(&wide)),
-                None => to.copy_from_slice(from),
+            if to.len() == from.len() {
+                to.copy_from_slice(from);
+            } else if let Some(wide) = reduce::widen(self.what.dtype, from) {
+                to.copy_from_slice(bytemuck::cast_slice(&wide));
             }
         }
     }

@@ -188,16 +188,25 @@ pub(crate) fn run(
 /// Makes a bucket that all ranks have mapped, or all ranks of this rank's node; none where no memory is shared.
 pub(crate) fn register(
     wiring: &mut Wiring,
+    at: Neighbours,
     what: &Descriptor,
     bytes: usize,
     watch: &Watch,
 ) -> Result<Option<Region>, Failure> {
+    let owned = |rank| shard_bytes((what, &Cuts::Even), bytes, at.size, rank);
     match wiring {
-        Wiring::Flat(transport) => match transport.shared() {
-            Some(shared) => Ok(Some(shared.register(what.encode(), bytes, watch)?)),
-            None => Ok(None),
-        },
-        Wiring::Nodes(nodes) => nodes.register(what, bytes, watch).map(Some),
+        Wiring::Flat(transport) => {
+            let Some(shared) = transport.shared() else {
+                return Ok(None);
+            };
+            let mine = [owned(at.rank)];
+            Ok(Some(shared.register(
+                what.encode(),
+                (bytes, &mine),
+                watch,
+            )?))
+        }
+        Wiring::Nodes(nodes) => nodes.register(what, (bytes, owned), watch).map(Some),
     }
 }
 
@@ -330,7 +339,7 @@ pub(crate) fn agree(
 ) -> Result<(), Failure> {
     match wiring {
         Wiring::Flat(transport) => enter(transport.as_mut(), at, what, watch),
-        Wiring::Nodes(nodes) => nodes.enter(what, watch),
+        Wiring::Nodes(nodes) => nodes.agree(what, watch),
     }
 }
 
@@ -342,7 +351,7 @@ fn enter(
     watch: &Watch,
 ) -> Result<(), Failure> {
     match transport.shared() {
-        Some(shared) => Ok(shared.enter(what.encode(), watch)?),
+        Some(shared) => Ok(shared.enter(what.encode(), watch).map(drop)?),
         None => announce(transport, at, what, watch),
     }
 }

@@ -19,7 +19,7 @@ use crate::transport::{Interest, Transport, Watch};
 
 /// Bytes that are received before they are reduced, and then forwarded: large enough that calls
 /// cost nothing, small enough to stay in the second-level cache.
-const SEGMENT: usize = 256 * 1024;
+pub(super) const SEGMENT: usize = 256 * 1024;
 
 /// What happens to a chunk as it arrives.
 #[derive(Clone, Copy, PartialEq)]
@@ -61,8 +61,8 @@ pub(super) trait Load {
     /// The bytes `place`, to be sent.
     fn bytes(&self, place: Range<usize>) -> &[u8];
 
-    /// Of the sum that begins here, the bytes `place`, to be sent.
-    fn head(&self, place: Range<usize>) -> &[u8] {
+    /// Of the sum that begins here, the bytes `place`, to be sent, or the first of them. Places follow each other.
+    fn head(&mut self, place: Range<usize>) -> &[u8] {
         self.bytes(place)
     }
 
@@ -112,13 +112,13 @@ pub(super) trait Contribution {
         false
     }
 
-    /// Makes the beginning of the sum of the bytes `place`, for [`head`](Self::head).
+    /// A sum begins here, that of the bytes `place`.
     fn begin(&mut self, place: Range<usize>) {
         let _ = place;
     }
 
-    /// Of the sum that begins here, the bytes `place`.
-    fn head(&self, place: Range<usize>) -> &[u8] {
+    /// Of the sum that begins here, the bytes `place`, or the first of them. Places follow each other.
+    fn head(&mut self, place: Range<usize>) -> &[u8] {
         self.bytes(place)
     }
 
@@ -161,7 +161,7 @@ impl<C: Contribution> Load for Plain<C> {
         self.own.bytes(place)
     }
 
-    fn head(&self, place: Range<usize>) -> &[u8] {
+    fn head(&mut self, place: Range<usize>) -> &[u8] {
         self.own.head(place)
     }
 
@@ -424,7 +424,7 @@ impl Outgoing {
         &mut self,
         transport: &mut dyn Transport,
         at: Neighbours,
-        load: &impl Load,
+        load: &mut impl Load,
     ) -> Result<usize, Failure> {
         // A range may be empty, where there are more ranks than elements.
         while self
@@ -496,7 +496,7 @@ impl Incoming {
             ranges,
             at: 0,
             taken: 0,
-            scratch: Buffer::zeroed(DType::U8, scratch),
+            scratch: Buffer::recycled(DType::U8, scratch),
             held: 0,
         };
         incoming.skip_complete();

@@ -97,7 +97,8 @@ pub(super) struct Joined {
 impl Joining<'_> {
     /// Connects this rank to the others, who do the same.
     pub fn join(&self, exchange: &mut dyn Exchange) -> Result<Joined, Error> {
-        let hosts = exchange.all_gather("host", &self.host())?;
+        let words = exchange.all_gather("host", &self.host())?;
+        let hosts = self.hosts(&words)?;
         let mut distinct: Vec<&Vec<u8>> = Vec::new();
         for host in &hosts {
             if !distinct.contains(&host) {
@@ -126,14 +127,33 @@ impl Joining<'_> {
         self.members.ranks().len()
     }
 
-    /// Which memory this rank is at: that of its host, or of a part of it if that is asked for.
+    /// Which algorithm this rank goes by, and at which memory it is: that of its host, or of a part of it if that is asked
+    /// for.
     fn host(&self) -> Vec<u8> {
-        let mut host = host_identity();
+        let mut host = vec![self.options.algorithm as u8];
+        host.extend(host_identity());
         if let Some(ranks) = self.options.ranks_per_node {
             let part = self.members.in_world(self.rank) / ranks;
             host.extend((part as u64).to_le_bytes());
         }
         host
+    }
+
+    /// Where the ranks are by their words, if they go by the same algorithm: by others, they would take each other's bytes
+    /// for something else.
+    fn hosts(&self, words: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Error> {
+        let host = |(rank, word): (usize, &Vec<u8>)| match word.split_first() {
+            Some((algorithm, host)) if *algorithm == self.options.algorithm as u8 => {
+                Ok(host.to_vec())
+            }
+            _ => Err(TransportError::Peer {
+                transport: "group's",
+                rank,
+                reason: "was given another algorithm; give all ranks the same".into(),
+            }
+            .into()),
+        };
+        words.iter().enumerate().map(host).collect()
     }
 
     fn choose(
@@ -152,6 +172,15 @@ impl Joining<'_> {
                 }
                 Err(error) => self.say_instead(error, "one ring through all ranks"),
             }
+        } else if self.options.algorithm == Algorithm::NodeFirst
+            && self.rank == 0
+            && nodes > 1
+            && nodes < self.size()
+        {
+            tracing::warn!(
+                "nodes can't be added up first: that takes the transport \"auto\" and as many ranks on each node, at least \
+                 two; using one ring through all ranks instead"
+            );
         } else if self.preferred(nodes) == TransportKind::Auto && nodes == 1 {
             let all: Vec<usize> = (0..self.size()).collect();
             match self.share(&all, exchange)? {

@@ -259,7 +259,8 @@ impl Engine {
         let Some(shared) = self.link.as_mut().map(|link| link.wiring.shared()) else {
             return Ok(self.fuse.check()?);
         };
-        let memory = match target {
+        let mut target = target;
+        let memory = match &mut target {
             Target::Slice(_, bytes) => Memory::Private(bytes),
             Target::Buffer(buffer) => {
                 let owned = buffer
@@ -286,9 +287,14 @@ impl Engine {
             bucket,
             cuts: cuts.digest(),
         };
-        self.perform(what, |wiring, at, watch| {
+        let done = self.perform(what, |wiring, at, watch| {
             collective::run(wiring, at, (&what, &cuts), memory, watch)
-        })
+        });
+        if let (Err(_), Target::Buffer(buffer)) = (&done, target) {
+            // Peers that do not know of it yet may still write to it.
+            buffer.leave_registered();
+        }
+        done
     }
 
     /// Runs it by MPI's own collectives, or gives the target back.
@@ -362,8 +368,8 @@ impl Engine {
             return Ok(Buffer::zeroed(dtype, len));
         }
         let what = self.describe(Kind::Register, dtype, len);
-        let region = self.perform(what, |wiring, _, watch| {
-            collective::register(wiring, &what, len * dtype.size(), watch)
+        let region = self.perform(what, |wiring, at, watch| {
+            collective::register(wiring, at, &what, len * dtype.size(), watch)
         })?;
         Ok(match region {
             Some(region) => Buffer::registered(dtype, len, region),

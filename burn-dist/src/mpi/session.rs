@@ -1,6 +1,7 @@
 //! MPI from its start to its end, once per process.
 
 use std::ffi::c_int;
+use std::rc::Rc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use mpi::Threading;
 use mpi::ffi;
 
 use super::call::{MpiError, check};
+use crate::transport::Meanwhile;
 use crate::world::WorldError;
 
 /// How long the ranks may take to start MPI, or make a communicator, together.
@@ -201,7 +203,6 @@ pub(crate) struct Communicator {
     /// Its number of ranks.
     pub(super) size: usize,
     /// Keeps MPI running.
-    #[allow(dead_code, reason = "held, not read")]
     session: Arc<Session>,
 }
 
@@ -213,6 +214,26 @@ impl Communicator {
     /// The handle, for calls.
     pub(super) fn raw(&self) -> ffi::MPI_Comm {
         self.raw
+    }
+
+    /// A call in which the library goes on with what it has to send and to receive, for ranks that make no other.
+    pub(super) fn progress(&self) -> Meanwhile {
+        let session = self.session.clone();
+        Rc::new(move || {
+            let _runs = &session;
+            let mut found = 0;
+            // SAFETY: MPI runs as long as the session; the flag is an integer here, and no status is asked for. What it
+            // says does not matter: whatever is wrong shows in the calls that send and receive.
+            let _ = unsafe {
+                ffi::MPI_Iprobe(
+                    ffi::RSMPI_ANY_SOURCE,
+                    ffi::RSMPI_ANY_TAG,
+                    ffi::RSMPI_COMM_WORLD,
+                    &mut found,
+                    ffi::RSMPI_STATUS_IGNORE,
+                )
+            };
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use mpi::ffi;
 use super::call::{MpiError, check};
 use super::request::Request;
 use super::session::{Communicator, failure};
-use crate::transport::{Interest, Transport, TransportError};
+use crate::transport::{Interest, Meanwhile, Transport, TransportError};
 
 const NAME: &str = "mpi";
 /// Bytes of one message: a segment of the ring.
@@ -228,6 +228,10 @@ impl Transport for Streams {
             }
         }
         Ok(())
+    }
+
+    fn meanwhile(&self) -> Option<Meanwhile> {
+        Some(self.communicator.progress())
     }
 
     fn is_drained(&mut self) -> Result<bool, TransportError> {

@@ -12,6 +12,7 @@ pub mod shm;
 pub mod tcp;
 mod watch;
 
+pub(crate) use watch::Meanwhile;
 pub use watch::{Interrupt, Watch};
 
 use std::time::Duration;
@@ -55,6 +56,13 @@ pub trait Transport: Send {
     /// When the stream is broken.
     fn is_drained(&mut self) -> Result<bool, TransportError> {
         Ok(true)
+    }
+
+    /// What a rank that waits for something else has to do meanwhile, so that what it has sent goes on and what is sent to
+    /// it arrives; nothing where the system sees to that.
+    #[doc(hidden)]
+    fn meanwhile(&self) -> Option<Meanwhile> {
+        None
     }
 
     /// The memory that all ranks of the group have mapped, where there is such a thing.

@@ -14,17 +14,23 @@ use crate::rendezvous::{Fault, FaultBoard};
 /// The longest a rank sleeps before it looks at the fault board and the clock again.
 const SLICE: Duration = Duration::from_millis(50);
 
+/// The same where the wait has something to do meanwhile.
+const BUSY_SLICE: Duration = Duration::from_millis(2);
+
 /// How long what a peer sent before it left may still be on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A deadline and the news of failed peers, for one collective.
-#[derive(Debug)]
 pub struct Watch {
     clock: Rc<Clock>,
     faults: FaultBoard,
     /// By rank in the group: the rank in the world, which is what `faults` goes by.
     ranks: Arc<[usize]>,
+    meanwhile: Option<Meanwhile>,
 }
+
+/// What somebody who waits has to do again and again.
+pub(crate) type Meanwhile = Rc<dyn Fn()>;
 
 /// What is left of the time that a collective has.
 #[derive(Debug)]
@@ -32,6 +38,15 @@ struct Clock {
     allowance: Cell<Allowance>,
     /// How long the peer that has left is still waited for.
     farewell: Cell<Option<Allowance>>,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch")
+            .field("clock", &self.clock)
+            .field("ranks", &self.ranks)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a wait ended without what it waited for.
@@ -55,6 +70,7 @@ impl Watch {
             clock: Rc::new(clock),
             faults,
             ranks,
+            meanwhile: None,
         }
     }
 
@@ -65,6 +81,17 @@ impl Watch {
             clock: self.clock.clone(),
             faults: self.faults.clone(),
             ranks: ranks.iter().map(in_world).collect(),
+            meanwhile: self.meanwhile.clone(),
+        }
+    }
+
+    /// The same watch, which does that in every wait.
+    pub(crate) fn doing(&self, meanwhile: Option<Meanwhile>) -> Self {
+        Self {
+            clock: self.clock.clone(),
+            faults: self.faults.clone(),
+            ranks: self.ranks.clone(),
+            meanwhile,
         }
     }
 
@@ -100,7 +127,13 @@ impl Watch {
         if left.is_zero() {
             return Err(Interrupt::TimedOut);
         }
-        Ok(left.min(SLICE))
+        match &self.meanwhile {
+            Some(meanwhile) => {
+                meanwhile();
+                Ok(left.min(BUSY_SLICE))
+            }
+            None => Ok(left.min(SLICE)),
+        }
     }
 }
 
@@ -132,5 +165,21 @@ mod tests {
         assert!(matches!(late, Err(Interrupt::TimedOut)), "{late:?}");
         let late = watch.slice_at(begin + 2 * limit, 1);
         assert!(matches!(late, Err(Interrupt::TimedOut)), "{late:?}");
+    }
+
+    #[test]
+    fn what_is_to_be_done_meanwhile_is_done_often() {
+        let done = Rc::new(Cell::new(0));
+        let count = done.clone();
+        let watch = Watch::new(
+            Duration::from_secs(60),
+            FaultBoard::new(2),
+            Arc::new([0, 1]),
+        );
+        let watch = watch.doing(Some(Rc::new(move || count.set(count.get() + 1))));
+        for _ in 0..3 {
+            assert!(watch.slice(1).unwrap() <= BUSY_SLICE);
+        }
+        assert_eq!(done.get(), 3);
     }
 }

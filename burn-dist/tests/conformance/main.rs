@@ -70,7 +70,7 @@ impl Cluster for Nodes {
     }
 
     fn several(&self) -> usize {
-        2 * self.0
+        6
     }
 
     fn order(&self) -> Option<Order> {
@@ -106,7 +106,7 @@ impl Cluster for PartsOfNodes {
     }
 
     fn several(&self) -> usize {
-        4
+        6
     }
 
     fn order(&self) -> Option<Order> {
@@ -123,8 +123,46 @@ impl Cluster for PartsOfNodes {
 
 fn order(algorithm: Algorithm, on_each_node: usize) -> Order {
     match algorithm {
-        Algorithm::NodeFirst => Order { on_each_node },
-        _ => Order { on_each_node: 1 },
+        Algorithm::NodeFirst => Order {
+            on_each_node,
+            in_turns: false,
+        },
+        _ => Order::RING,
+    }
+}
+
+/// Ranks on nodes of two that are on these in turns.
+struct InTurns(Algorithm);
+
+impl Cluster for InTurns {
+    fn sizes(&self) -> Vec<usize> {
+        vec![4, 6]
+    }
+
+    fn several(&self) -> usize {
+        6
+    }
+
+    fn order(&self) -> Option<Order> {
+        Some(Order {
+            in_turns: true,
+            ..order(self.0, 2)
+        })
+    }
+
+    fn connect(&self, size: usize, timeout: Duration) -> impl Ranks {
+        let whole = on_nodes(2, self.0, size, timeout);
+        let mut parts = each(&whole.0, &|group: &ProcessGroup| {
+            group.split(0, group.rank() as u64 % 2).unwrap()
+        });
+        parts.sort_by_key(ProcessGroup::rank);
+        let expected = match self.0 {
+            Algorithm::NodeFirst => "shm+tcp",
+            // The ring would come to each node several times.
+            _ => "tcp",
+        };
+        assert_eq!(parts[0].transport(), expected);
+        Groups(parts)
     }
 }
 
@@ -224,6 +262,16 @@ macro_rules! conformance {
         mod node_first_part {
             $(#[test] fn $test() {
                 super::within_limit(|| super::suite::$test(&super::PartsOfNodes(super::Algorithm::NodeFirst)));
+            })*
+        }
+        mod nodes_in_turns {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::InTurns(super::Algorithm::Auto)));
+            })*
+        }
+        mod node_first_in_turns {
+            $(#[test] fn $test() {
+                super::within_limit(|| super::suite::$test(&super::InTurns(super::Algorithm::NodeFirst)));
             })*
         }
         mod part_over_shm {

@@ -71,7 +71,7 @@ pub trait Cluster {
 
     /// In which order sums are taken; `None` if nothing is said of it.
     fn order(&self) -> Option<Order> {
-        Some(Order { on_each_node: 1 })
+        Some(Order::RING)
     }
 
     /// Connects `size` ranks whose collectives time out after `timeout`.
@@ -81,9 +81,11 @@ pub trait Cluster {
 /// The order of our sums.
 #[derive(Clone, Copy)]
 pub struct Order {
-    /// How many ranks, one after the other, add up what they have before others add theirs; if these are not all ranks,
-    /// or not a divisor of their number, none do.
+    /// How many ranks add up what they have before others add theirs; if these are not all ranks, or not a divisor of
+    /// their number, none do.
     pub on_each_node: usize,
+    /// Whether ranks that follow each other are on different nodes.
+    pub in_turns: bool,
 }
 
 /// Connected ranks.
@@ -448,36 +450,90 @@ fn arbitrary_mean(group: &ProcessGroup, len: usize, memory: Memory, known: bool)
 }
 
 impl Order {
-    /// A shard's sum begins at the rank after its owner. With nodes it begins at the node after its owner's, and that of a
-    /// node at the rank after the one in the owner's place.
-    fn mean(self, len: usize, size: usize) -> Vec<u32> {
+    /// A shard's sum begins at the rank after its owner.
+    pub const RING: Self = Self {
+        on_each_node: 1,
+        in_turns: false,
+    };
+
+    /// With nodes it begins at the node after its owner's, and that of a node at the rank after the one in the owner's
+    /// place.
+    fn means(self, len: usize, size: usize, value: impl Fn(usize, usize) -> f32) -> Vec<f32> {
         let each = self.on_each_node;
         let nodes = match size.is_multiple_of(each) && size > each {
             true => size / each,
             false => size,
         };
         let each = size / nodes;
+        let rank = |node: usize, place: usize| match self.in_turns {
+            true => place * nodes + node,
+            false => node * each + place,
+        };
         let sum = |parts: &mut dyn Iterator<Item = f32>| parts.reduce(|sum, x| sum + x).unwrap();
         let mean = |owner: usize, index: usize| {
-            let (node, place) = (owner / each, owner % each);
+            let (node, place) = match self.in_turns {
+                true => (owner % nodes, owner / nodes),
+                false => (owner / each, owner % each),
+            };
             let of_node = |node: usize| {
                 let places = (1..=each).map(|hop| (place + hop) % each);
-                sum(&mut places.map(|place| arbitrary(node * each + place, index)))
+                sum(&mut places.map(|place| value(rank(node, place), index)))
             };
             let nodes = (1..=nodes).map(|hop| (node + hop) % nodes);
             sum(&mut nodes.map(of_node)) / size as f32
         };
         let shard = |owner| shard(len, size, owner).map(move |index| (owner, index));
         let elements = (0..size).flat_map(shard);
-        elements
-            .map(|(owner, index)| mean(owner, index).to_bits())
-            .collect()
+        elements.map(|(owner, index)| mean(owner, index)).collect()
+    }
+
+    /// The bits of a mean of arbitrary floats.
+    fn mean(self, len: usize, size: usize) -> Vec<u32> {
+        let means = self.means(len, size, arbitrary);
+        means.into_iter().map(f32::to_bits).collect()
     }
 }
 
 /// The bits of a mean that was taken in the order of the ring.
 fn mean_of_the_ring(len: usize, size: usize) -> Vec<u32> {
-    Order { on_each_node: 1 }.mean(len, size)
+    Order::RING.mean(len, size)
+}
+
+/// Sums of halves are taken in `f32` and rounded once, wherever the elements are.
+pub fn sums_of_halves_are_rounded_once(cluster: &impl Cluster) {
+    let half = |rank, index| bf16::from_f32(arbitrary(rank, index));
+    for size in sizes(cluster, [2, 3, 4, 5, 6]) {
+        let (ranks, order) = (cluster.connect(size, PATIENT), cluster.order());
+        for (len, memory) in [3, 1000, 70_001].into_iter().flat_map(|len| {
+            [Memory::Slice, Memory::Plain, Memory::Bucket].map(|memory| (len, memory))
+        }) {
+            let found = ranks.on_all(|group| {
+                let mut data: Vec<bf16> = (0..len).map(|i| half(group.rank(), i)).collect();
+                if memory == Memory::Slice {
+                    group.all_reduce(&mut data, ReduceOp::Mean).unwrap();
+                } else {
+                    let mut buffer = match memory {
+                        Memory::Bucket => group.bucket(DType::BF16, len).unwrap(),
+                        _ => Buffer::zeroed(DType::BF16, len),
+                    };
+                    buffer.as_mut_slice().unwrap().copy_from_slice(&data);
+                    let handle = group.start_all_reduce(buffer, ReduceOp::Mean);
+                    data.copy_from_slice(handle.wait().unwrap().as_slice().unwrap());
+                }
+                data.iter()
+                    .map(|x| u32::from(x.to_bits()))
+                    .collect::<Vec<u32>>()
+            });
+            assert!(found.iter().all(|bits| *bits == found[0]));
+            if let Some(order) = order {
+                let exact = order.means(len, size, |rank, index| half(rank, index).to_f32());
+                let exact = exact
+                    .into_iter()
+                    .map(|x| u32::from(bf16::from_f32(x).to_bits()));
+                assert!(exact.eq(found[0].iter().copied()), "{len} {memory:?}");
+            }
+        }
+    }
 }
 
 /// What travels in a shorter form is rounded on its way, but all ranks have the same bits, and so has a
@@ -490,8 +546,12 @@ pub fn compressed_means_are_near_and_the_same_everywhere(cluster: &impl Cluster)
             (Compression::F16, 2f32.powi(-11)),
         ] {
             for len in [0, 3, 1000, 300_007] {
-                let found = ranks.on_all(|group| compressed_mean(group, len, compression));
-                assert!(found.iter().all(|bits| *bits == found[0]));
+                let work = |bucket: bool| {
+                    ranks.on_all(|group| compressed_mean(group, len, compression, bucket))
+                };
+                let (found, in_bucket) = (work(false), work(true));
+                let all = found.iter().chain(&in_bucket);
+                assert!(all.into_iter().all(|bits| *bits == found[0]));
                 let exact = mean_of_the_ring(len, size);
                 // Partial sums are at most 1, and each rank rounds once.
                 let most = error * size as f32;
@@ -508,10 +568,22 @@ pub fn compressed_means_are_near_and_the_same_everywhere(cluster: &impl Cluster)
 }
 
 /// The bits of a mean of arbitrary floats that are compressed on their way.
-fn compressed_mean(group: &ProcessGroup, len: usize, compression: Compression) -> Vec<u32> {
+fn compressed_mean(
+    group: &ProcessGroup,
+    len: usize,
+    compression: Compression,
+    bucket: bool,
+) -> Vec<u32> {
     let (rank, size) = (group.rank(), group.size());
     let input: Vec<f32> = (0..len).map(|i| arbitrary(rank, i)).collect();
-    let buffer = || Buffer::from_slice(&input).compress(compression);
+    let buffer = || {
+        let mut buffer = match bucket {
+            true => group.bucket(DType::F32, len).unwrap(),
+            false => Buffer::zeroed(DType::F32, len),
+        };
+        buffer.as_mut_slice().unwrap().copy_from_slice(&input);
+        buffer.compress(compression)
+    };
     let whole = group
         .start_all_reduce(buffer(), ReduceOp::Mean)
         .wait()
@@ -670,6 +742,43 @@ pub fn disagreement_is_an_error_on_all_ranks(cluster: &impl Cluster) {
     }
 }
 
+/// So do ranks of which one half calls something else: those that are told apart have numbers of both.
+pub fn halves_that_disagree_are_named(cluster: &impl Cluster) {
+    for size in sizes(cluster, [cluster.several()]) {
+        let ranks = cluster.connect(size, PATIENT);
+        let half = size / 2;
+        let errors = ranks.on_all(|group| {
+            let met = group.barrier();
+            let mut data = vec![0f32; if group.rank() < half { 10 } else { 11 }];
+            let result = met.and_then(|()| group.all_reduce(&mut data, ReduceOp::Sum));
+            result.unwrap_err().to_string()
+        });
+        let of = |ranks_of: std::ops::Range<usize>| {
+            let names = ranks_of.map(|rank| ranks.in_world(rank));
+            names.collect::<Vec<_>>()
+        };
+        let (first, second) = (of(0..half), of(half..size));
+        let pair = |error: &String| {
+            let mut ranks = error.split("rank ").skip(1).filter_map(|rest| {
+                let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+                digits.parse::<usize>().ok()
+            });
+            Some((ranks.next()?, ranks.next()?))
+        };
+        let apart = |(a, b): (usize, usize)| {
+            first.contains(&a) && second.contains(&b) || second.contains(&a) && first.contains(&b)
+        };
+        let told: Vec<&String> = errors
+            .iter()
+            .filter(|error| error.starts_with("the ranks disagree"))
+            .collect();
+        assert!(!told.is_empty(), "{errors:?}");
+        for error in told {
+            assert!(pair(error).is_some_and(apart), "{error}");
+        }
+    }
+}
+
 /// So do ranks that cut a buffer in different places.
 pub fn other_cuts_are_an_error_on_all_ranks(cluster: &impl Cluster) {
     for size in sizes(cluster, [cluster.several()]) {
@@ -753,11 +862,13 @@ macro_rules! for_each_test {
         $then!(
             agrees_with_the_sequential_reference,
             all_ranks_see_the_same_bits,
+            sums_of_halves_are_rounded_once,
             compressed_means_are_near_and_the_same_everywhere,
             other_compression_is_an_error_on_all_ranks,
             asynchronous_collectives_keep_their_order,
             bytes_of_different_lengths_are_gathered,
             disagreement_is_an_error_on_all_ranks,
+            halves_that_disagree_are_named,
             other_cuts_are_an_error_on_all_ranks,
             an_absent_rank_is_named_after_the_time_out,
             an_abort_reaches_the_others_with_its_reason,

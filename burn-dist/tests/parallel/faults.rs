@@ -10,9 +10,9 @@ use burn_dist::parallel::{
     EmaOptions, Parallel, ParallelError, ParallelOptions, ParameterGroup, ParameterOptimizer,
     ParameterSpec, Strategy, path_matches,
 };
-use burn_dist::{CollectiveError, ProcessGroup, TransportKind};
+use burn_dist::{CollectiveError, GroupOptions, ProcessGroup, TransportKind};
 
-use crate::models::{Net, Normed, batch, on_ranks};
+use crate::models::{Net, Normed, batch, on_ranks, on_ranks_with, patient};
 
 /// The errors that ranks get when each builds the model that `build` gives it.
 fn set_up(size: usize, build: impl Fn(usize) -> Net + Send + Sync + 'static) -> Vec<String> {
@@ -385,4 +385,52 @@ fn a_loss_without_gradients_on_one_rank_reaches_the_others_at_once() {
         outcome.unwrap_err().to_string()
     });
     assert_all_say(&errors, &["not computed from trainable parameters"]);
+}
+
+/// Kernels are compiled, and data is looked for, before the first gradients: nothing that goes round before them may end
+/// the patience that ranks have until then.
+#[test]
+fn ranks_wait_long_for_the_first_gradients_and_not_for_others() {
+    const SHORT: Duration = Duration::from_millis(500);
+    const LATE: Duration = Duration::from_secs(2);
+    for strategy in [
+        Strategy::Ddp,
+        Strategy::Zero1,
+        Strategy::Zero2,
+        Strategy::Zero3,
+    ] {
+        let options = GroupOptions {
+            timeout: SHORT,
+            ..patient()
+        };
+        let errors = on_ranks_with(options, 2, move |group| {
+            let late = || {
+                if group.rank() == 1 {
+                    std::thread::sleep(LATE);
+                }
+            };
+            let options = ParallelOptions {
+                strategy,
+                clip_norm: Some(1.0),
+                ema: Some(EmaOptions {
+                    decay: 0.9,
+                    warmup: false,
+                }),
+                ..ParallelOptions::default()
+            };
+            let model = Net::new(1);
+            let mut parallel = Parallel::new(model, AdamWConfig::new(), options, &group).unwrap();
+            let mut step = || {
+                let loss = parallel.model().loss(batch(0, 0..4));
+                parallel.backward(loss)?;
+                parallel.step(0.1)
+            };
+            late();
+            step().unwrap();
+            late();
+            step().err().map(|error| error.to_string())
+        });
+        let error = errors[0].as_ref().unwrap();
+        assert!(error.contains("rank 1"), "{strategy}: {error}");
+    }
 }

@@ -196,12 +196,22 @@ pub fn on_ranks<R: Send + 'static>(
 ) -> Vec<R> {
     let options = GroupOptions {
         transport,
-        ..GroupOptions::default()
+        ..patient()
     };
     on_ranks_with(options, size, work)
 }
 
-/// The same, connected as `options` say, but for their time-outs.
+/// Time-outs that end before a test is taken for hung.
+pub fn patient() -> GroupOptions {
+    GroupOptions {
+        connect_timeout: Duration::from_secs(30),
+        first_timeout: Duration::from_secs(30),
+        timeout: Duration::from_secs(30),
+        ..GroupOptions::default()
+    }
+}
+
+/// The same, connected as `options` say.
 pub fn on_ranks_with<R: Send + 'static>(
     options: GroupOptions,
     size: usize,
@@ -209,12 +219,6 @@ pub fn on_ranks_with<R: Send + 'static>(
 ) -> Vec<R> {
     let (done, waiting) = mpsc::channel();
     let all = thread::spawn(move || {
-        let options = GroupOptions {
-            connect_timeout: Duration::from_secs(30),
-            first_timeout: Duration::from_secs(30),
-            timeout: Duration::from_secs(30),
-            ..options
-        };
         let groups = ProcessGroup::in_process(size, &options).unwrap();
         let results = thread::scope(|scope| {
             let spawn = |group| scope.spawn(|| work(group));

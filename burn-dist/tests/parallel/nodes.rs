@@ -6,14 +6,14 @@ use burn_dist::group::Algorithm;
 use burn_dist::parallel::{ShardWithin, Strategy};
 use burn_dist::{Compression, GroupOptions, TransportKind};
 
-use crate::models::{assert_close, on_ranks, on_ranks_with, values};
+use crate::models::{assert_close, on_ranks, on_ranks_with, patient, values};
 use crate::zero::{Outcome, STAGES, adamw, train, with};
 
 fn nodes_of(ranks: usize, algorithm: Algorithm) -> GroupOptions {
     GroupOptions {
         algorithm,
         ranks_per_node: NonZeroUsize::new(ranks),
-        ..GroupOptions::default()
+        ..patient()
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::{Descriptor, Mapping, Region, SharedMemory, Stop, Watch};
+use super::{Descriptor, Entered, Mapping, Region, SharedMemory, Stop, Watch};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard::summands;
@@ -54,10 +54,16 @@ impl SharedMemory {
         self.finish(watch)
     }
 
-    /// A bucket whose ranges the ranks have divided among themselves, for as long as all of them are in one collective:
-    /// after [`enter`](Self::enter) and until [`finish`](Self::finish).
-    pub(crate) fn open<'a>(&'a self, bucket: &'a mut Region, results: Results) -> Opened<'a> {
-        debug_assert!(self.owns(bucket));
+    /// A bucket whose ranges the ranks have divided among themselves, for as long as all of them are in the collective that
+    /// they have `entered`, until [`finish`](Self::finish).
+    pub(crate) fn open<'a>(
+        &'a self,
+        entered: Entered,
+        bucket: &'a mut Region,
+        results: Results,
+    ) -> Opened<'a> {
+        let Entered(epoch) = entered;
+        assert!(epoch == self.entered && self.owns(bucket));
         Opened { bucket, results }
     }
 

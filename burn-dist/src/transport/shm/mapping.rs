@@ -90,8 +90,8 @@ impl Mapping {
     }
 
     /// Maps what `ticket` names in another process (or this one). `len` is what the caller
-    /// expects it to hold. The pages of the range `prefault` are there when this returns.
-    pub fn open(ticket: &Ticket, len: usize, prefault: Range<usize>) -> io::Result<Self> {
+    /// expects it to hold. The pages of the ranges `prefault` are there when this returns.
+    pub fn open(ticket: &Ticket, len: usize, prefault: &[Range<usize>]) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(TRAILER);
         if ticket.len != len as u64 {
             return Err(io::Error::other(format!(
@@ -112,7 +112,9 @@ impl Mapping {
         if *mapping.trailer() != ticket.nonce {
             return Err(io::Error::other("it does not carry the announced nonce"));
         }
-        mapping.prefault(prefault)?;
+        for range in prefault {
+            mapping.prefault(range.clone())?;
+        }
         Ok(mapping)
     }
 
@@ -189,7 +191,7 @@ mod tests {
     fn a_peer_sees_what_is_written() {
         let (mine, _file, ticket) = Mapping::create(1000, true).unwrap();
         let ticket = Ticket::decode(&ticket.encode()).unwrap();
-        let theirs = Mapping::open(&ticket, 1000, 0..1000).unwrap();
+        let theirs = Mapping::open(&ticket, 1000, std::slice::from_ref(&(0..1000))).unwrap();
         // SAFETY: both mappings have at least 1000 bytes, and this test is their only user.
         unsafe {
             mine.as_ptr().add(999).write_volatile(7);
@@ -200,9 +202,9 @@ mod tests {
     #[test]
     fn wrong_length_and_wrong_nonce_are_refused() {
         let (_mine, _file, mut ticket) = Mapping::create(1000, false).unwrap();
-        assert!(Mapping::open(&ticket, 2000, 0..0).is_err());
+        assert!(Mapping::open(&ticket, 2000, &[]).is_err());
         ticket.nonce[0] ^= 1;
-        assert!(Mapping::open(&ticket, 1000, 0..0).is_err());
+        assert!(Mapping::open(&ticket, 1000, &[]).is_err());
     }
 
     #[test]
@@ -216,6 +218,6 @@ mod tests {
             len: 1024,
             nonce: [0; 16],
         };
-        assert!(Mapping::open(&ticket, 1024, 0..0).is_err());
+        assert!(Mapping::open(&ticket, 1024, &[]).is_err());
     }
 }

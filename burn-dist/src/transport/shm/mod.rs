@@ -20,7 +20,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Interest, Interrupt, Transport, TransportError, Watch};
-use crate::shard;
 use arena::Arena;
 pub(crate) use arena::{Descriptor, SMALL};
 pub(crate) use direct::{Opened, Results};
@@ -69,6 +68,10 @@ pub(crate) enum Stop {
     /// The memory could not be had.
     Setup(TransportError),
 }
+
+/// That all ranks are in one collective, the one of that number.
+#[derive(Debug)]
+pub(crate) struct Entered(u32);
 
 /// The shared-memory transport of one rank.
 pub struct SharedMemory {
@@ -125,7 +128,7 @@ impl Offer {
         for (peer, ticket) in tickets.iter().enumerate() {
             let mapping = match mine.take_if(|_| peer == rank) {
                 Some(mapping) => mapping,
-                None => open(peer, ticket, Arena::bytes(size), 0..0)?,
+                None => open(peer, ticket, Arena::bytes(size), &[])?,
             };
             arenas.push(Arena::new(mapping, size));
         }
@@ -146,7 +149,7 @@ fn open(
     peer: usize,
     ticket: &[u8],
     len: usize,
-    prefault: Range<usize>,
+    prefault: &[Range<usize>],
 ) -> Result<Mapping, TransportError> {
     let fail = |reason: String| TransportError::Peer {
         transport: NAME,
@@ -165,7 +168,7 @@ impl SharedMemory {
 
     /// Says what this rank enters and waits until everybody has entered the same: the barrier
     /// before every collective, and the place where ranks that disagree find out.
-    pub(crate) fn enter(&mut self, descriptor: Descriptor, watch: &Watch) -> Result<(), Stop> {
+    pub(crate) fn enter(&mut self, descriptor: Descriptor, watch: &Watch) -> Result<Entered, Stop> {
         self.entered = self.entered.wrapping_add(1);
         let epoch = self.entered;
         let mine = &self.arenas[self.rank].head().enter;
@@ -179,7 +182,7 @@ impl SharedMemory {
                 return Err(Stop::Mismatch { rank, theirs });
             }
         }
-        Ok(())
+        Ok(Entered(epoch))
     }
 
     /// The barrier after a collective in which ranks wrote to each other's memory.
@@ -203,14 +206,14 @@ impl SharedMemory {
     }
 
     /// Makes a bucket of `len` bytes that all ranks map. Of those of its peers a rank touches only
-    /// the part that it reduces, so no more of them counts as its own memory. All ranks call it.
+    /// the parts that it reduces, `mine`, so no more of them counts as its own memory. All ranks call it.
     ///
     /// # Errors
     /// Names the rank that had no memory for it or could not map a peer's.
     pub(crate) fn register(
         &mut self,
         descriptor: Descriptor,
-        len: usize,
+        (len, mine): (usize, &[Range<usize>]),
         watch: &Watch,
     ) -> Result<Region, Stop> {
         let created = Mapping::create(len, true);
@@ -224,12 +227,11 @@ impl SharedMemory {
             action: format!("making a bucket of {len} bytes"),
             source,
         });
-        let opened = opened.and_then(|(mine, file, _)| {
-            let mut mine = Some(mine);
-            let shard = shard(len, self.size(), self.rank);
+        let opened = opened.and_then(|(own, file, _)| {
+            let mut own = Some(own);
             let mappings = tickets.iter().enumerate().map(|(rank, ticket)| {
-                let own = mine.take_if(|_| rank == self.rank);
-                own.map_or_else(|| open(rank, ticket, len, shard.clone()), Ok)
+                let own = own.take_if(|_| rank == self.rank);
+                own.map_or_else(|| open(rank, ticket, len, mine), Ok)
             });
             Ok((mappings.collect::<Result<Vec<_>, TransportError>>()?, file))
         });

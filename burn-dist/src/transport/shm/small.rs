@@ -47,7 +47,7 @@ impl SharedMemory {
         // SAFETY: the slot has SMALL bytes. Peers read it during the collective before the last
         // one at the latest: to enter the last one they had to leave that.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), slot, data.len()) };
-        self.enter(descriptor, watch)
+        self.enter(descriptor, watch).map(drop)
     }
 
     fn offered(&self, rank: usize, len: usize) -> &[u8] {
