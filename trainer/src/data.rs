@@ -105,7 +105,7 @@ pub fn prepare(config: &DataConfig) -> Result<(), DatasetError> {
     }
     let dir = dir(config);
     match config.name {
-        DataName::Digits | DataName::Generated | DataName::ImageFolder => Ok(()),
+        DataName::Digits | DataName::Generated | DataName::ImageFolder | DataName::Own => Ok(()),
         DataName::Mnist => Mnist::download(dir),
         DataName::FashionMnist => FashionMnist::download(dir),
         DataName::Cifar10 => Cifar10::download(dir),
@@ -117,7 +117,9 @@ pub fn prepare(config: &DataConfig) -> Result<(), DatasetError> {
 pub fn needs_download(config: &DataConfig) -> bool {
     let dir = dir(config);
     let missing = match config.name {
-        DataName::Digits | DataName::Generated | DataName::ImageFolder => return false,
+        DataName::Digits | DataName::Generated | DataName::ImageFolder | DataName::Own => {
+            return false;
+        }
         DataName::Mnist => Mnist::missing(dir),
         DataName::FashionMnist => FashionMnist::missing(dir),
         DataName::Cifar10 => Cifar10::missing(dir),
@@ -133,6 +135,34 @@ pub fn needs_download(config: &DataConfig) -> bool {
 pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
     let train = open_split(config, seed, Split::Train)?;
     let test = open_split(config, seed, Split::Test)?;
+    fitting(config, train, test)
+}
+
+/// What the configuration makes of a program's own images: as many of them as it says, normalised as it says.
+///
+/// # Errors
+/// If it names another data set, or images to learn from and for evaluation differ in size.
+pub(crate) fn of_program(config: &DataConfig, own: &Splits) -> Result<Splits, DatasetError> {
+    if config.name != DataName::Own {
+        return Err(DatasetError::Settings {
+            what: "data.name",
+            reason: format!(
+                "it is {:?}, but the program brings images of its own: they are \"own\"",
+                config.name.name()
+            ),
+        });
+    }
+    let train = some(own.train.clone(), config.train_samples, in_order);
+    let test = some(own.test.clone(), config.test_samples, in_order);
+    fitting(config, train, test)
+}
+
+/// Both splits, if their images are alike.
+fn fitting(
+    config: &DataConfig,
+    train: Arc<dyn Dataset>,
+    test: Arc<dyn Dataset>,
+) -> Result<Splits, DatasetError> {
     let (wanted, found) = (train.shape(), test.shape());
     if wanted != found {
         let size = |shape: ImageShape| {
@@ -212,7 +242,15 @@ fn open_split(
         DataName::ImageFolder => {
             let options = image_folder_options(config, seed);
             // Files are sorted by class, so the first are of the first classes.
-            some(ImageFolder::open(dir, split, &options)?, samples, evenly)
+            let folder = ImageFolder::open(dir, split, &options)?;
+            some(Arc::new(folder), samples, evenly)
+        }
+        DataName::Own => {
+            return Err(DatasetError::Settings {
+                what: "data.name",
+                reason: "\"own\" stands for images that a program gives to the library's `Trainer`, and here are none"
+                    .into(),
+            });
         }
     })
 }
@@ -251,23 +289,28 @@ fn dir(config: &DataConfig) -> PathBuf {
 
 /// The first `samples` of a data set; all of it if there are no more, or no number is given.
 fn first(dataset: impl Dataset + 'static, samples: Option<usize>) -> Arc<dyn Dataset> {
-    some(dataset, samples, |samples, _| (0..samples).collect())
+    some(Arc::new(dataset), samples, in_order)
 }
 
 /// As many samples of a data set as `pick` takes of so many; all of it as [`first`].
 fn some(
-    dataset: impl Dataset + 'static,
+    dataset: Arc<dyn Dataset>,
     samples: Option<usize>,
     pick: impl FnOnce(usize, usize) -> Vec<usize>,
 ) -> Arc<dyn Dataset> {
     let len = dataset.len();
     match samples {
         Some(samples) if samples < len => Arc::new(Picked {
-            dataset: Arc::new(dataset),
+            dataset,
             indices: pick(samples, len),
         }),
-        _ => Arc::new(dataset),
+        _ => dataset,
     }
+}
+
+/// The first `samples`.
+fn in_order(samples: usize, _: usize) -> Vec<usize> {
+    (0..samples).collect()
 }
 
 /// `samples` of `len`, the same number apart.
@@ -290,6 +333,27 @@ mod tests {
         let splits = open(&config, 1).unwrap();
         assert_eq!((splits.train.len(), splits.test.len()), (30, 7));
         assert!(!needs_download(&config));
+    }
+
+    #[test]
+    fn own_images_are_those_of_a_program_that_has_some() {
+        let own = Splits {
+            train: Arc::new(Digits::new(Split::Train, 20, 3)),
+            test: Arc::new(Digits::new(Split::Test, 10, 3)),
+        };
+        let config = DataConfig {
+            name: DataName::Own,
+            train_samples: Some(5),
+            mean: Some(vec![0.25]),
+            ..DataConfig::default()
+        };
+        let splits = of_program(&config, &own).unwrap();
+        assert_eq!((splits.train.len(), splits.test.len()), (5, 10));
+        assert_eq!(splits.test.normalization().mean, [0.25]);
+        let nobodys = open(&config, 1).err().unwrap().to_string();
+        assert!(nobodys.contains("`Trainer`"), "{nobodys}");
+        let other = of_program(&DataConfig::default(), &own).err().unwrap();
+        assert!(other.to_string().contains("\"digits\""), "{other}");
     }
 
     #[test]
@@ -338,7 +402,7 @@ mod tests {
         }
         let options = ImageFolderOptions::new(4);
         let whole = ImageFolder::open(folder.path(), Split::Train, &options).unwrap();
-        let few = some(whole, Some(2), evenly);
+        let few = some(Arc::new(whole), Some(2), evenly);
         let mut image = [0; 48];
         // The last columns, which are cut off where the image is read as a whole.
         let mut right = |height, width| Area {

@@ -89,6 +89,9 @@ fn data_keys(loaded: &Loaded, error: &DatasetError) -> Option<&'static [&'static
         DatasetError::Settings {
             what: "data.std", ..
         } => Some(&["data.std"]),
+        DatasetError::Settings {
+            what: "data.name", ..
+        } => Some(&["data.name"]),
         DatasetError::Settings { .. } => Some(&["data.size", "data.dir", "data.name"]),
         _ => None,
     }

@@ -76,6 +76,7 @@ pub struct Trainer<'a> {
     world: &'a World,
     run_dir: Option<PathBuf>,
     resume: Resume,
+    data: Option<Splits>,
     callbacks: Vec<Box<dyn Callback>>,
     dashboard: bool,
 }
@@ -88,6 +89,7 @@ impl<'a> Trainer<'a> {
             world,
             run_dir: None,
             resume: Resume::Off,
+            data: None,
             callbacks: Vec::new(),
             dashboard: false,
         }
@@ -102,6 +104,13 @@ impl<'a> Trainer<'a> {
     /// What the run continues; nothing if not given.
     pub fn resume(mut self, resume: Resume) -> Self {
         self.resume = resume;
+        self
+    }
+
+    /// Images of the caller's own, for a configuration with `data.name = "own"`; its other keys apply to them, such as
+    /// `data.augment`. Every rank brings the same ones: which of them it reads is decided here.
+    pub fn data(mut self, splits: Splits) -> Self {
+        self.data = Some(splits);
         self
     }
 
@@ -172,7 +181,7 @@ impl<'a> Trainer<'a> {
                 device: chosen,
                 data: group::in_turn(world, group, || {
                     data::prepare(&config.data)?;
-                    open(&config, batching, world)
+                    open(&config, self.data.as_ref(), batching, world)
                 })?,
                 resident: None,
             };
@@ -211,7 +220,8 @@ fn bring_data(session: &Session<'_>, device: &Device) -> Result<Option<DeviceDat
         None => {
             let is_gpu = !burn_dist::device::is_host(&session.device.device);
             // Of a folder all images would have to be decoded before the first step.
-            let is_stored = session.config.data.name != DataName::ImageFolder;
+            let name = session.config.data.name;
+            let is_stored = !matches!(name, DataName::ImageFolder | DataName::Own);
             is_gpu && possible && is_stored && device_data::fits(bytes, total)
         }
     };
@@ -256,9 +266,18 @@ impl WithModel for Train<'_> {
 }
 
 /// Opens the data and divides it among the ranks.
-fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, TrainError> {
+fn open(
+    config: &Config,
+    own: Option<&Splits>,
+    batching: Batching,
+    world: &World,
+) -> Result<Input, TrainError> {
     let (rank, size) = (world.rank(), world.size());
-    let splits = splits(config, batching.global)?;
+    let splits = match own {
+        Some(own) => data::of_program(&config.data, own)?,
+        None => data::open(&config.data, config.train.seed)?,
+    };
+    let splits = to_overfit(config, batching.global, splits);
     let eval_batch = batching.micro.max(EVAL_BATCH);
     let mut eval_sampler = EvalSampler::new(splits.test.len(), eval_batch, rank, size)?;
     if let Some(batches) = config.train.limit_batches {
@@ -279,10 +298,14 @@ fn open(config: &Config, batching: Batching, world: &World) -> Result<Input, Tra
 /// The data that the configuration names, or the few images of it that are to be learned by heart.
 pub(crate) fn splits(config: &Config, global_batch: usize) -> Result<Splits, TrainError> {
     let splits = data::open(&config.data, config.train.seed)?;
-    Ok(match config.train.overfit_batches {
+    Ok(to_overfit(config, global_batch, splits))
+}
+
+fn to_overfit(config: &Config, global_batch: usize, splits: Splits) -> Splits {
+    match config.train.overfit_batches {
         Some(batches) => splits.overfit(batches.saturating_mul(global_batch)),
         None => splits,
-    })
+    }
 }
 
 /// Which images a rank of a world of that size learns from, and when.

@@ -133,6 +133,32 @@ fn the_examples_do_what_they_say() {
     }
     assert!(folder.path().join("run/environment.json").is_file());
 
+    let output = Command::new(example("own_data"))
+        .args(["digits.toml", "own", "train.epochs=2"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines = std::fs::read_to_string(folder.path().join("own/metrics.jsonl")).unwrap();
+    let last = lines
+        .lines()
+        .rfind(|line| line.contains("\"eval\""))
+        .unwrap();
+    let last: serde_json::Value = serde_json::from_str(last).unwrap();
+    assert_eq!(last["samples"], 512);
+    assert!(last["accuracy"].as_f64().unwrap() > 0.95, "{last}");
+    // The trainer has no such images.
+    let output = Command::new(env!("CARGO_BIN_EXE_trainer"))
+        .args(["eval", "own"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("data.name"),
+        "{text}"
+    );
+
     let output = Command::new(example("loop_by_hand")).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");

@@ -27,9 +27,9 @@ use crate::shard::{Cuts, shard, summands};
 use crate::transport::shm::{Entered, Opened, Region, Results, SharedMemory};
 use crate::transport::{Transport, Watch};
 
-/// Bytes of every rank's shard that are staged at a time, where they are not too many: a few segments of the ring, so that
-/// one is on its way while another is added.
-const SLOT: usize = 1 << 20;
+/// Bytes of every rank's shard that are staged at a time: with more of them, four ranks' stage leaves the cache before it
+/// is read.
+const SLOT: usize = 256 * 1024;
 
 /// Most bytes that are staged at a time.
 const STAGE: usize = 16 << 20;

@@ -29,6 +29,8 @@ names! {
         ImageFolder = "image-folder",
         /// Images of any size drawn by a generator, for benchmarks.
         Generated = "generated",
+        /// The images of a program that trains with this library and gives them to its `Trainer`.
+        Own = "own",
     }
 }
 
@@ -60,8 +62,8 @@ names! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// Data set: `digits`, `mnist`, `fashion-mnist`, `cifar-10`, `cifar-100`, `image-folder` or
-    /// `generated`. Default `digits`.
+    /// Data set: `digits`, `mnist`, `fashion-mnist`, `cifar-10`, `cifar-100`, `image-folder`,
+    /// `generated` or `own`. Default `digits`.
     pub name: DataName,
     /// Folder that holds the files, or will after the download. Default `data/<name>`; `digits`
     /// and `generated` need none.
@@ -80,8 +82,8 @@ pub struct DataConfig {
     /// Whether the training images lie in the memory of the GPU and batches are made there, which
     /// needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a GPU, where
     /// the augmentation allows it and the images take no more than a quarter of its memory (1 GiB
-    /// where that is not known); not of `image-folder`, whose images would all be decoded before the
-    /// first step.
+    /// where that is not known); not of `image-folder` and `own`, whose images would all be decoded
+    /// before the first step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_device: Option<bool>,
     /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,
