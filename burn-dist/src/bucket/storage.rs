@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType as BurnDType, Shape, TensorData, bf16, f16};
 
+use crate::reduce::vectorised;
 use crate::{Buffer, DType, Element, Error};
 
 /// Arithmetic that gradients need. 16-bit types compute in `f32` and round once.
@@ -17,9 +18,11 @@ macro_rules! native_float {
     ($($type:ty),*) => {
         $(impl Float for $type {
             const ZERO: Self = 0.0;
+            #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 self + other
             }
+            #[inline(always)]
             fn widen(self) -> f64 {
                 f64::from(self)
             }
@@ -32,9 +35,11 @@ macro_rules! half_float {
     ($($type:ty),*) => {
         $(impl Float for $type {
             const ZERO: Self = <$type>::ZERO;
+            #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 Self::from_f32(self.to_f32() + other.to_f32())
             }
+            #[inline(always)]
             fn widen(self) -> f64 {
                 f64::from(self.to_f32())
             }
@@ -126,12 +131,21 @@ fn put_typed<T: Float>(
     match arrival {
         Arrival::First => target.copy_from_slice(source),
         Arrival::Further => {
-            for (sum, part) in target.iter_mut().zip(source) {
-                *sum = sum.plus(*part);
-            }
+            add(target, source);
         }
     }
     Ok(true)
+}
+
+fn add<T: Float>(sums: &mut [T], parts: &[T]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (sum, part) in sums.iter_mut().zip(parts) {
+                *sum = sum.plus(*part);
+            }
+        },
+    );
 }
 
 /// Zeros a place.
@@ -155,18 +169,23 @@ pub(super) fn sum_of_squares(buffer: &Buffer, place: &Range<usize>) -> Result<f6
 fn sum_of_squares_typed<T: Float>(values: &[T]) -> f64 {
     // Independent partial sums, so that the loop can use whole vectors.
     let mut partial = [0.0f64; 16];
-    let chunks = values.chunks_exact(partial.len());
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (sum, value) in partial.iter_mut().zip(chunk) {
-            let value = value.widen();
-            *sum += value * value;
-        }
-    }
-    for (sum, value) in partial.iter_mut().zip(rest) {
-        let value = value.widen();
-        *sum += value * value;
-    }
+    vectorised(
+        #[inline(always)]
+        || {
+            let chunks = values.chunks_exact(partial.len());
+            let rest = chunks.remainder();
+            for chunk in chunks {
+                for (sum, value) in partial.iter_mut().zip(chunk) {
+                    let value = value.widen();
+                    *sum += value * value;
+                }
+            }
+            for (sum, value) in partial.iter_mut().zip(rest) {
+                let value = value.widen();
+                *sum += value * value;
+            }
+        },
+    );
     partial.iter().sum()
 }
 
@@ -201,9 +220,7 @@ pub(super) fn take_shard(
                 target[..len].copy_from_slice(&source[..len]);
             }
             Arrival::Further => {
-                for (sum, part) in target.iter_mut().zip(source) {
-                    *sum = sum.plus(*part);
-                }
+                add(target, source);
             }
         }
         Ok(())

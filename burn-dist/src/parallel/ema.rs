@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::replicas::AutodiffPlace;
 use super::{ParallelError, ParameterSpec, StateSourceRead, state};
+use crate::reduce::vectorised;
 use crate::values::Values;
 
 /// Under which the average is saved.
@@ -194,9 +195,14 @@ pub(super) fn tensor_name(path: &str) -> String {
 
 /// Moves an average towards `values` by `weight` of the distance. Works on any part of a parameter.
 fn blend(average: &mut [f32], values: &[f32], weight: f32) {
-    for (average, value) in average.iter_mut().zip(values) {
-        *average += (value - *average) * weight;
-    }
+    vectorised(
+        #[inline(always)]
+        || {
+            for (average, value) in average.iter_mut().zip(values) {
+                *average += (value - *average) * weight;
+            }
+        },
+    );
 }
 
 /// The same of averages and values on a GPU.

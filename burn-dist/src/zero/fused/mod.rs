@@ -163,10 +163,9 @@ impl Fused {
         factor: Option<f32>,
         state: &mut Option<FusedState>,
     ) {
-        let scale = |gradient: f32| factor.map_or(gradient, |factor| gradient * factor);
         match self {
-            Self::Adam(adam) => adam.step(learning_rate, values, gradients, scale, state),
-            Self::Sgd(sgd) => sgd.step(learning_rate as f32, values, gradients, scale, state),
+            Self::Adam(adam) => adam.step(learning_rate, values, gradients, factor, state),
+            Self::Sgd(sgd) => sgd.step(learning_rate as f32, values, gradients, factor, state),
         }
     }
 }
@@ -177,7 +176,7 @@ impl Adam {
         learning_rate: f64,
         values: &mut [f32],
         gradients: &[f32],
-        scale: impl Fn(f32) -> f32 + Copy + Sync,
+        factor: Option<f32>,
         state: &mut Option<FusedState>,
     ) {
         // Zero moments make a first step: 0·β + g·(1 − β) is g·(1 − β).
@@ -210,7 +209,7 @@ impl Adam {
                     let moments = moment_1.iter_mut().zip(moment_2);
                     for ((value, gradient), (m, v)) in values.iter_mut().zip(gradients).zip(moments)
                     {
-                        let mut gradient = scale(*gradient);
+                        let mut gradient = scaled(*gradient, factor);
                         if let Some(penalty) = penalty {
                             gradient += *value * penalty;
                         }
@@ -257,14 +256,10 @@ impl Sgd {
         rate: f32,
         values: &mut [f32],
         gradients: &[f32],
-        scale: impl Fn(f32) -> f32 + Copy + Sync,
+        factor: Option<f32>,
         state: &mut Option<FusedState>,
     ) {
         let penalty = self.penalty;
-        let decayed = move |value: f32, gradient: f32| match penalty {
-            Some(penalty) => value * penalty + scale(gradient),
-            None => scale(gradient),
-        };
         let Some(momentum) = self.momentum else {
             *state = Some(FusedState::Sgd { velocity: None });
             let step = |values: &mut [f32], gradients: &[f32], []: [&mut [f32]; 0]| {
@@ -272,7 +267,8 @@ impl Sgd {
                     #[inline(always)]
                     || {
                         for (value, gradient) in values.iter_mut().zip(gradients) {
-                            *value -= decayed(*value, *gradient) * rate;
+                            let gradient = scaled(*gradient, factor);
+                            *value -= decayed(*value, gradient, penalty) * rate;
                         }
                     },
                 );
@@ -291,7 +287,8 @@ impl Sgd {
                 #[inline(always)]
                 || {
                     for ((value, gradient), held) in values.iter_mut().zip(gradients).zip(held) {
-                        let gradient = decayed(*value, *gradient);
+                        let gradient = scaled(*gradient, factor);
+                        let gradient = decayed(*value, gradient, penalty);
                         *held = gradient * intake + *held * keep;
                         let delta = if momentum.nesterov {
                             *held * momentum.momentum + gradient
@@ -307,6 +304,23 @@ impl Sgd {
         *state = Some(FusedState::Sgd {
             velocity: Some(velocity),
         });
+    }
+}
+
+// As closures these two are calls in the loops, which are not vector code then.
+#[inline(always)]
+fn scaled(gradient: f32, factor: Option<f32>) -> f32 {
+    match factor {
+        Some(factor) => gradient * factor,
+        None => gradient,
+    }
+}
+
+#[inline(always)]
+fn decayed(value: f32, gradient: f32, penalty: Option<f32>) -> f32 {
+    match penalty {
+        Some(penalty) => value * penalty + gradient,
+        None => gradient,
     }
 }
 
