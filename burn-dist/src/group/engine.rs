@@ -492,8 +492,10 @@ impl Explained<'_> {
                 seconds: limit.as_secs(),
                 verdict: self.find_laggards(),
             },
-            Failure::Transport(source @ TransportError::Closed { .. }) => {
-                // Why the peer closed its connection is known to the store, a moment later.
+            Failure::Transport(
+                source @ (TransportError::Closed { .. } | TransportError::Peer { .. }),
+            ) => {
+                // Why the peer closed its connection, or took its memory away, is known to the store, a moment later.
                 let faults = self.store.faults();
                 let deadline = std::time::Instant::now() + NEWS;
                 while !faults.is_faulty() && std::time::Instant::now() < deadline {
