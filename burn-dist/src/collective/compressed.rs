@@ -1,8 +1,8 @@
 //! The ring's reductions of `f32` whose partial sums, and results, travel in half the bytes.
 //!
-//! A member of the ring, a rank or a node, adds its own elements in `f32` to what has arrived, and rounds the sum to send it on. The owner of a shard
-//! takes the rounded result, too, so that all ranks have the same bits. Of a mean every rank adds its share, already
-//! divided: sums of `f16` would sooner be infinite.
+//! A member of the ring, a rank or a node, adds its own elements in `f32` to what has arrived, and rounds the sum to send it
+//! on. The owner of a shard takes the rounded result, too, so that all ranks have the same bits. Of a mean every rank adds
+//! its share, already divided: sums of `f16` would sooner be infinite.
 
 use std::ops::Range;
 

@@ -15,17 +15,26 @@
 //!   all-reduce `2 (n - 1) / n` of the bytes leave a node, which is the least there can be. Floats differ from those of one
 //!   node in their last bits.
 
+mod layout;
+mod share;
+mod staging;
+
 use std::ops::Range;
 
-use super::ring::{self, Contribution, Reduction, SEGMENT, Visit};
-use super::{Failure, Memory, Neighbours, announce, compressed, one_after_the_other, shard_bytes};
-use crate::buffer::Buffer;
-use crate::collective::{Descriptor, Kind};
+pub(crate) use layout::Layout;
+pub(crate) use share::Order;
+
+use super::ring::{self, Reduction};
+use super::{
+    Descriptor, Failure, Kind, Memory, Neighbours, announce, compressed, one_after_the_other,
+    shard_bytes,
+};
 use crate::element::{DType, ReduceOp};
-use crate::reduce;
-use crate::shard::{Cuts, shard, summands};
-use crate::transport::shm::{Entered, Opened, Region, Results, SharedMemory};
+use crate::shard::{Cuts, shard};
+use crate::transport::shm::{Entered, Region, Results, SharedMemory};
 use crate::transport::{Transport, Watch};
+use share::{Parts, Share};
+use staging::Staging;
 
 /// Bytes of every rank's shard that are staged at a time: with more of them, four ranks' stage leaves the cache before it
 /// is read.
@@ -33,82 +42,6 @@ const SLOT: usize = 256 * 1024;
 
 /// Most bytes that are staged at a time.
 const STAGE: usize = 16 << 20;
-
-/// Where the ranks of a group are: on several nodes, several and as many on each.
-#[derive(Clone, Debug)]
-pub(crate) struct Layout {
-    /// By node, and by place on it: the rank in the group.
-    ranks: Vec<Vec<usize>>,
-    /// Where this rank is.
-    node: usize,
-    place: usize,
-}
-
-impl Layout {
-    /// The layout around rank `rank`, if it is one, of ranks that are on these hosts.
-    pub(crate) fn of(hosts: &[Vec<u8>], rank: usize) -> Option<Self> {
-        let mut names: Vec<&Vec<u8>> = Vec::new();
-        let mut ranks: Vec<Vec<usize>> = Vec::new();
-        for (rank, host) in hosts.iter().enumerate() {
-            match names.iter().position(|name| *name == host) {
-                Some(node) => ranks[node].push(rank),
-                None => {
-                    names.push(host);
-                    ranks.push(vec![rank]);
-                }
-            }
-        }
-        let on_each = ranks.first()?.len();
-        if ranks.len() < 2 || on_each < 2 || ranks.iter().any(|node| node.len() != on_each) {
-            return None;
-        }
-        let mut layout = Self {
-            ranks,
-            node: 0,
-            place: 0,
-        };
-        (layout.node, layout.place) = layout.find(rank)?;
-        Some(layout)
-    }
-
-    /// Whether the ranks of each node come one after the other.
-    pub(crate) fn is_in_order(&self) -> bool {
-        self.ranks.iter().flatten().is_sorted()
-    }
-
-    fn find(&self, rank: usize) -> Option<(usize, usize)> {
-        let place = |ranks: &Vec<usize>| ranks.iter().position(|other| *other == rank);
-        let mut nodes = self.ranks.iter().enumerate();
-        nodes.find_map(|(node, ranks)| Some((node, place(ranks)?)))
-    }
-
-    fn nodes(&self) -> usize {
-        self.ranks.len()
-    }
-
-    fn ranks(&self) -> usize {
-        self.nodes() * self.on_each()
-    }
-
-    fn on_each(&self) -> usize {
-        self.ranks[0].len()
-    }
-
-    /// The ranks of this rank's node, by their place there.
-    pub(crate) fn mates(&self) -> &[usize] {
-        &self.ranks[self.node]
-    }
-
-    /// The ranks in that place of each node.
-    fn in_place(&self, place: usize) -> Vec<usize> {
-        self.ranks.iter().map(|node| node[place]).collect()
-    }
-
-    /// The ranks in this rank's place of each node, by node.
-    pub(crate) fn counterparts(&self) -> Vec<usize> {
-        self.in_place(self.place)
-    }
-}
 
 /// Ranks of several nodes, connected.
 pub(crate) struct Nodes {
@@ -473,273 +406,7 @@ impl Across {
     }
 }
 
-/// In which order the elements of all ranks are added.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Order {
-    /// That of the ring through all ranks, which has them on a node after each other.
-    Ring,
-    /// Those of a node first.
-    NodeFirst,
-}
-
-/// Which ranks' elements a sum gets when it comes to their node, by their places there, in order.
-struct Parts {
-    order: Order,
-    first: Vec<usize>,
-    middle: Vec<usize>,
-    last: Vec<usize>,
-}
-
-impl Parts {
-    /// In the ring of the ranks in place `place` of `places`.
-    fn new(order: Order, place: usize, places: usize) -> Self {
-        let all: Vec<usize> = match order {
-            Order::Ring => (0..places).collect(),
-            Order::NodeFirst => summands(place, places).collect(),
-        };
-        let begins_where_it_ends = order == Order::Ring && place + 1 < places;
-        let (first, last) = match begins_where_it_ends {
-            true => ((place + 1..places).collect(), (0..=place).collect()),
-            false => (all.clone(), all.clone()),
-        };
-        Self {
-            order,
-            first,
-            middle: all,
-            last,
-        }
-    }
-
-    fn at(&self, visit: Visit) -> &[usize] {
-        match visit {
-            Visit::First => &self.first,
-            Visit::Middle => &self.middle,
-            Visit::Last => &self.last,
-        }
-    }
-}
-
-/// What the ranks of a node have in a bucket.
-struct Share<'a> {
-    bucket: Opened<'a>,
-    parts: Parts,
-    dtype: DType,
-    op: ReduceOp,
-    /// The beginning of a sum: the bytes of it that were made last, and what is left to be made.
-    head: Head,
-    /// A piece of a sum.
-    sum: Buffer,
-}
-
-struct Head {
-    piece: Buffer,
-    /// Which bytes these are.
-    made: Range<usize>,
-    end: usize,
-}
-
-impl<'a> Share<'a> {
-    fn new(bucket: Opened<'a>, parts: Parts, (dtype, op): (DType, ReduceOp)) -> Self {
-        let op = match op {
-            // It is divided when it is complete.
-            ReduceOp::Mean => ReduceOp::Sum,
-            other => other,
-        };
-        Self {
-            bucket,
-            parts,
-            dtype,
-            op,
-            head: Head {
-                piece: Buffer::zeroed(DType::U8, 0),
-                made: 0..0,
-                end: 0,
-            },
-            sum: Buffer::zeroed(DType::U8, 0),
-        }
-    }
-
-    /// Puts what is added to the bytes `place` into `self.sum`, after `part`, if there is one.
-    fn add_up(&mut self, place: &Range<usize>, part: Option<&[u8]>, visit: Visit) {
-        if self.sum.len() < place.len() {
-            self.sum = Buffer::recycled(DType::U8, place.len());
-        }
-        let sum = &mut self.sum.bytes_mut()[..place.len()];
-        let own = self.bucket.parts(place, self.parts.at(visit));
-        let one_by_one = self.parts.order == Order::Ring;
-        let before = part.filter(|_| one_by_one);
-        let parts: Vec<&[u8]> = before.into_iter().chain(own).collect();
-        reduce::into(self.dtype, self.op, &parts, sum);
-        if let Some(part) = part.filter(|_| !one_by_one) {
-            reduce::accumulate(self.dtype, self.op, sum, part);
-        }
-    }
-}
-
-impl Contribution for Share<'_> {
-    fn bytes(&self, place: Range<usize>) -> &[u8] {
-        self.bucket.bytes(place)
-    }
-
-    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8] {
-        self.bucket.bytes_mut(place)
-    }
-
-    fn begins_where_it_ends(&self) -> bool {
-        self.parts.first.len() < self.parts.middle.len()
-    }
-
-    fn begin(&mut self, place: Range<usize>) {
-        self.head = Head {
-            piece: Buffer::recycled(DType::U8, place.len().min(SEGMENT)),
-            made: place.start..place.start,
-            end: place.end,
-        };
-    }
-
-    fn head(&mut self, place: Range<usize>) -> &[u8] {
-        let head = &mut self.head;
-        if place.start >= head.made.end {
-            // Whole elements, of which some may have been sent in part.
-            let start = head.made.end;
-            head.made = start..(start + SEGMENT).min(head.end);
-            let own = self.bucket.parts(&head.made, self.parts.at(Visit::First));
-            let piece = &mut head.piece.bytes_mut()[..head.made.len()];
-            reduce::into(self.dtype, self.op, &own, piece);
-        }
-        let end = place.end.min(head.made.end);
-        &head.piece.bytes()[place.start - head.made.start..end - head.made.start]
-    }
-
-    fn share(&mut self, place: Range<usize>, visit: Visit) -> &[u8] {
-        self.add_up(&place, None, visit);
-        &self.sum.bytes()[..place.len()]
-    }
-
-    fn add(&mut self, place: Range<usize>, part: &[u8], visit: Visit, _: Reduction) {
-        self.add_up(&place, Some(part), visit);
-        let sum = &self.sum.bytes()[..place.len()];
-        self.bucket.bytes_mut(place).copy_from_slice(sum);
-    }
-
-    fn hand_out(&mut self, place: Range<usize>) {
-        self.bucket.hand_out(place);
-    }
-}
-
 /// Sums of halves are taken in `f32`, and rounded once.
 fn is_sum_of_halves(what: &Descriptor) -> bool {
     what.op.is_some() && matches!(what.dtype, DType::F16 | DType::BF16)
-}
-
-/// How private memory goes through the stage: in every round a slot of it for each rank's shard.
-struct Staging<'a> {
-    what: &'a Descriptor,
-    /// Of the elements in the stage.
-    dtype: DType,
-    /// In elements.
-    shards: Vec<Range<usize>>,
-    /// Bytes of a slot.
-    slot: usize,
-    /// This rank.
-    rank: usize,
-}
-
-impl Staging<'_> {
-    fn rounds(&self) -> usize {
-        let longest = self.shards.iter().map(Range::len).max().unwrap_or(0);
-        longest.div_ceil(self.slot / self.dtype.size())
-    }
-
-    /// The elements of a rank's shard that are in a round, in bytes of the private memory.
-    fn piece(&self, round: usize, rank: usize) -> Range<usize> {
-        let (shard, count) = (&self.shards[rank], self.slot / self.dtype.size());
-        let start = (shard.start + round * count).min(shard.end);
-        let (end, element) = ((start + count).min(shard.end), self.what.dtype.size());
-        start * element..end * element
-    }
-
-    /// Where they are on the stage, in bytes.
-    fn place(&self, round: usize, rank: usize) -> Range<usize> {
-        let start = rank * self.slot;
-        let elements = self.piece(round, rank).len() / self.what.dtype.size();
-        start..start + elements * self.dtype.size()
-    }
-
-    fn fill(&self, round: usize, data: &[u8], stage: &mut [u8]) {
-        let gathers = self.what.kind == Kind::AllGather;
-        let ranks = (0..self.shards.len()).filter(|rank| !gathers || *rank == self.rank);
-        for rank in ranks {
-            let from = &data[self.piece(round, rank)];
-            let to = &mut stage[self.place(round, rank)];
-            if to.len() == from.len() {
-                to.copy_from_slice(from);
-            } else if let Some(wide) = reduce::widen(self.what.dtype, from) {
-                to.copy_from_slice(bytemuck::cast_slice(&wide));
-            }
-        }
-    }
-
-    fn take(&self, round: usize, stage: &[u8], data: &mut [u8]) {
-        let ranks = (0..self.shards.len()).filter(|rank| match self.what.kind {
-            Kind::ReduceScatter => *rank == self.rank,
-            Kind::AllGather => *rank != self.rank,
-            _ => true,
-        });
-        for rank in ranks {
-            let from = &stage[self.place(round, rank)];
-            let to = &mut data[self.piece(round, rank)];
-            if from.len() == to.len() {
-                to.copy_from_slice(from);
-            } else {
-                reduce::narrow(self.what.dtype, bytemuck::cast_slice(from), to);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hosts(names: &str) -> Vec<Vec<u8>> {
-        names.bytes().map(|name| vec![name]).collect()
-    }
-
-    #[test]
-    fn ranks_are_found_wherever_they_are() {
-        let layout = Layout::of(&hosts("baabba"), 4).unwrap();
-        assert_eq!(layout.mates(), [0, 3, 4]);
-        assert_eq!(layout.counterparts(), [4, 5]);
-        assert_eq!(layout.find(2), Some((1, 1)));
-        assert_eq!(layout.find(6), None);
-        assert!(!layout.is_in_order());
-        assert!(Layout::of(&hosts("bbbaaa"), 0).unwrap().is_in_order());
-    }
-
-    #[test]
-    fn a_sum_gets_every_part_once() {
-        for order in [Order::Ring, Order::NodeFirst] {
-            for (place, places) in [(0, 2), (1, 2), (0, 5), (2, 5), (4, 5)] {
-                let parts = Parts::new(order, place, places);
-                let twice = parts.first.len() < places;
-                assert_eq!(twice, order == Order::Ring && place + 1 < places);
-                let mut own = parts.last.clone();
-                if twice {
-                    own.extend(&parts.first);
-                }
-                for mut all in [own, parts.middle] {
-                    all.sort_unstable();
-                    assert!(all.into_iter().eq(0..places));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn one_ring_is_left_where_nodes_have_one_rank_or_not_as_many() {
-        for flat in ["aaaa", "abcd", "aab", "aabbc", ""] {
-            assert!(Layout::of(&hosts(flat), 0).is_none(), "{flat}");
-        }
-    }
 }

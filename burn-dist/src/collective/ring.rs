@@ -88,6 +88,14 @@ pub(super) struct Reduction {
     pub ranks: usize,
 }
 
+impl Reduction {
+    /// Of all members of a ring of ranks.
+    fn over(at: Neighbours, dtype: DType, op: ReduceOp) -> Self {
+        let ranks = at.size;
+        Self { dtype, op, ranks }
+    }
+}
+
 /// When a sum comes to a member of the ring.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Visit {
@@ -204,11 +212,7 @@ pub(super) fn all_reduce(
     }
     let len = data.len();
     let owned = |rank| chunk(len, dtype, &Cuts::Even, at.size, rank);
-    let reduction = Reduction {
-        dtype,
-        op,
-        ranks: at.size,
-    };
+    let reduction = Reduction::over(at, dtype, op);
     reduce_all(transport, at, (data, reduction), owned, watch)
 }
 
@@ -229,11 +233,7 @@ pub(super) fn reduce_scatter(
     }
     let len = data.len();
     let owned = |rank| chunk(len, dtype, cuts, at.size, rank);
-    let reduction = Reduction {
-        dtype,
-        op,
-        ranks: at.size,
-    };
+    let reduction = Reduction::over(at, dtype, op);
     reduce_owned(transport, at, (data, reduction), owned, watch)
 }
 
@@ -359,11 +359,7 @@ fn run_copying(
     route: Route,
     watch: &Watch,
 ) -> Result<(), Failure> {
-    let reduction = Reduction {
-        dtype: DType::U8,
-        op: ReduceOp::Sum,
-        ranks: at.size,
-    };
+    let reduction = Reduction::over(at, DType::U8, ReduceOp::Sum);
     run(transport, at, &mut Plain { own, reduction }, route, watch)
 }
 
