@@ -108,6 +108,14 @@ impl ReduceOp {
             _ => return None,
         })
     }
+
+    /// What it is until all elements have been combined: a mean is divided then.
+    pub(crate) fn before_division(self) -> Self {
+        match self {
+            Self::Mean => Self::Sum,
+            other => other,
+        }
+    }
 }
 
 impl std::fmt::Display for ReduceOp {

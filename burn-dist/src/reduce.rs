@@ -181,11 +181,7 @@ pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) 
 /// `sum = part ∘ sum`, element by element: what arrived comes before what this rank adds. Half-precision sums must be widened by the caller
 /// first (see [`widen`]), or each call rounds. A mean is a sum until [`divide`].
 pub(crate) fn accumulate(dtype: DType, op: ReduceOp, sum: &mut [u8], part: &[u8]) {
-    let op = if op == ReduceOp::Mean {
-        ReduceOp::Sum
-    } else {
-        op
-    };
+    let op = op.before_division();
     with_type!(dtype, T => with_op!(op, T, 1, (combine, _finish) => {
         let sum: &mut [T] = bytemuck::cast_slice_mut(sum);
         let part: &[T] = bytemuck::cast_slice(part);

@@ -24,10 +24,11 @@ use std::ops::Range;
 pub(crate) use layout::Layout;
 pub(crate) use share::Order;
 
+use super::bruck::Wanted;
 use super::ring::{self, Reduction};
 use super::{
-    Descriptor, Failure, Kind, Memory, Neighbours, announce, compressed, one_after_the_other,
-    shard_bytes,
+    Descriptor, Failure, Kind, Memory, Neighbours, announce, bruck, compressed, gather,
+    one_after_the_other, shard_bytes,
 };
 use crate::element::{DType, ReduceOp};
 use crate::shard::{Cuts, shard};
@@ -117,13 +118,17 @@ impl Nodes {
     #[cfg(feature = "mpi")]
     pub(super) fn agree(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
         let watch = &self.minding_streams(watch);
-        self.enter(what, watch).map(drop)
+        self.node.enter(what, watch)?;
+        self.announce(what, watch)
     }
 
-    /// Makes sure that all ranks enter the same collective; on this node all have when it returns.
+    /// Makes sure that all ranks enter the same collective, unless every message to other nodes does; on this node all have
+    /// when it returns.
     fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<Entered, Failure> {
         let entered = self.node.enter(what, watch)?;
-        self.announce(what, watch)?;
+        if !bruck::suits(what) {
+            self.announce(what, watch)?;
+        }
         Ok(entered)
     }
 
@@ -185,11 +190,11 @@ impl Nodes {
             },
             (Kind::Broadcast, memory) => {
                 self.enter(what, watch)?;
-                self.broadcast(usize::from(what.root), memory.bytes(), watch)
+                self.broadcast(what, memory.bytes(), watch)
             }
             (Kind::Barrier, _) => {
                 self.enter(what, watch)?;
-                self.barrier(watch)
+                self.barrier(what, watch)
             }
             (Kind::GatherBytes | Kind::Register, _) => Ok(()),
         }
@@ -212,13 +217,24 @@ impl Nodes {
         let len = bucket.len() / dtype.size();
         let bucket = self.node.shared.open(entered, bucket, results);
         let parts = Parts::new(self.order, self.node.at.rank, self.node.at.size);
-        let own = Share::new(bucket, parts, (dtype, op));
+        let mut own = Share::new(bucket, parts, (dtype, op));
         let counterparts = &self.ring.ranks.clone();
         let owned = |node: usize| owned(counterparts[node]);
         let ranks = self.layout.ranks();
         let reduction = Reduction { dtype, op, ranks };
         self.ring
             .run(watch, |transport, at, watch| match (what.kind, what.wire) {
+                (kind, _) if bruck::suits(what) => {
+                    let wanted = match kind {
+                        Kind::AllGather => {
+                            return bruck::all_gather(transport, at, what, &mut own, owned, watch);
+                        }
+                        Kind::ReduceScatter => Wanted::Own,
+                        _ => Wanted::All,
+                    };
+                    let own = (&mut own, reduction, wanted);
+                    bruck::reduce(transport, at, what, own, owned, watch)
+                }
                 (Kind::AllGather, _) => ring::all_gather(transport, at, own, owned, watch),
                 (Kind::ReduceScatter, None) => {
                     ring::reduce_owned(transport, at, (own, reduction), owned, watch)
@@ -292,8 +308,13 @@ impl Nodes {
     }
 
     /// Within the root's node, then between nodes in as many parts as there are rings, then within the others.
-    fn broadcast(&mut self, root: usize, data: &mut [u8], watch: &Watch) -> Result<(), Failure> {
-        let Some((node, place)) = self.layout.find(root) else {
+    fn broadcast(
+        &mut self,
+        what: &Descriptor,
+        data: &mut [u8],
+        watch: &Watch,
+    ) -> Result<(), Failure> {
+        let Some((node, place)) = self.layout.find(usize::from(what.root)) else {
             return Ok(());
         };
         let here = node == self.layout.node;
@@ -304,9 +325,14 @@ impl Nodes {
         }
         let (len, parts) = (data.len(), self.layout.on_each());
         let part = |place: usize| shard(len, parts, place);
-        let mine = &mut data[part(self.layout.place)];
+        let mut mine = &mut data[part(self.layout.place)];
         self.ring.run(watch, |transport, at, watch| {
-            ring::broadcast(transport, at, mine, node, watch)
+            if !bruck::suits(what) {
+                return ring::broadcast(transport, at, mine, node, watch);
+            }
+            let bytes = mine.len();
+            let owned = |member| if member == node { 0..bytes } else { 0..0 };
+            bruck::all_gather(transport, at, what, &mut mine, owned, watch)
         })?;
         if here {
             return Ok(());
@@ -316,11 +342,10 @@ impl Nodes {
         })
     }
 
-    /// After [`enter`](Self::enter) all of this node have come. When the ring has gone round, this is so on all nodes.
-    fn barrier(&mut self, watch: &Watch) -> Result<(), Failure> {
-        let mut bytes = vec![0; self.layout.nodes()];
+    /// After [`enter`](Self::enter) all of this node have come. When all nodes have heard of each other, this is so on all.
+    fn barrier(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
         self.ring.run(watch, |transport, at, watch| {
-            ring::all_gather(transport, at, &mut bytes[..], |node| node..node + 1, watch)
+            bruck::all_gather(transport, at, what, &mut &mut [][..], |_| 0..0, watch)
         })
     }
 
@@ -339,11 +364,11 @@ impl Nodes {
         let mut lengths = vec![0u64; nodes * places];
         lengths[own] = payload.len() as u64;
         let word = |index: usize| index * 8..index * 8 + 8;
-        self.gather(bytemuck::cast_slice_mut(&mut lengths), word, watch)?;
+        self.gather(what, bytemuck::cast_slice_mut(&mut lengths), word, watch)?;
         let ranges = one_after_the_other(&lengths)?;
         let mut data = vec![0; ranges.last().map_or(0, |range| range.end)];
         data[ranges[own].clone()].copy_from_slice(payload);
-        self.gather(&mut data, |index| ranges[index].clone(), watch)?;
+        self.gather(what, &mut data, |index| ranges[index].clone(), watch)?;
         let mut all = vec![Vec::new(); nodes * places];
         for place in 0..places {
             let ranks = self.layout.in_place(place);
@@ -357,13 +382,14 @@ impl Nodes {
     /// Gathers what is of every rank in the range that `of` has for its number, which counts nodes first.
     fn gather(
         &mut self,
+        what: &Descriptor,
         data: &mut [u8],
         of: impl Fn(usize) -> Range<usize>,
         watch: &Watch,
     ) -> Result<(), Failure> {
         let (nodes, first) = (self.layout.nodes(), self.layout.place * self.layout.nodes());
         self.ring.run(watch, |transport, at, watch| {
-            ring::all_gather(transport, at, &mut data[..], |node| of(first + node), watch)
+            gather(transport, at, what, data, |node| of(first + node), watch)
         })?;
         let column = |place: usize| of(place * nodes).start..of(place * nodes + nodes - 1).end;
         self.node.run(watch, |shared, at, watch| {

@@ -1,32 +1,38 @@
 //! Collectives: which algorithm does what on which transport, one algorithm per file.
 //!
-//! | memory | one host (`shm`) | streams (`tcp`) |
+//! | memory | one host (`shm`) | streams (`tcp`, `mpi`) |
 //! |---|---|---|
 //! | registered bucket | direct, two synchronisations, no copy | – |
-//! | private, up to 1 KiB, all-reduce | small slots, one hop | ring |
-//! | private, all-reduce | pipeline through slots | ring |
-//! | private, everything else | ring over shared-memory streams | ring |
+//! | private, up to 1 KiB, all-reduce | small slots, one hop | bruck, log₂ n hops |
+//! | private, all-reduce | pipeline through slots | bruck up to 32 KiB, then ring |
+//! | private, everything else | ring over shared-memory streams | bruck up to 32 or 64 KiB, then ring |
 //!
 //! All of them take sums in the ring's order: that of a shard begins at the rank after its owner. So
-//! they agree to the last bit. Rings over `tcp` and `mpi` have a form in which elements are compressed on the way.
+//! they agree to the last bit. The ring over streams has a form in which elements are compressed on the way.
 //!
-//! Over several nodes with as many ranks on each, `hierarchical` has both: memory within a node, rings between nodes. It
+//! Over several nodes with as many ranks on each, `hierarchical` has both: memory within a node, streams between nodes. It
 //! takes sums in the same order, or, if that is asked for, by nodes.
 
+mod bruck;
 mod compressed;
 mod descriptor;
+mod exchange;
 mod hierarchical;
 mod ring;
 
 use std::ops::Range;
 
+use bruck::Wanted;
 pub use descriptor::{Descriptor, Kind};
+use exchange::{announce, exchange};
 pub(crate) use hierarchical::{Layout, Nodes, Order};
+use ring::Reduction;
 
 use crate::element::{DType, ReduceOp};
+use crate::reduce;
 use crate::shard::Cuts;
 use crate::transport::shm::{Region, SMALL, SharedMemory, Stop};
-use crate::transport::{Interest, Interrupt, Transport, TransportError, Watch};
+use crate::transport::{Interrupt, Transport, TransportError, Watch};
 
 /// Most bytes that all ranks together may bring to a gather of bytes.
 pub const MOST_GATHERED: u64 = 256 << 20;
@@ -40,11 +46,21 @@ pub(crate) struct Neighbours {
 
 impl Neighbours {
     fn next(self) -> usize {
-        (self.rank + 1) % self.size
+        self.ahead(1)
     }
 
     fn previous(self) -> usize {
         self.back(1)
+    }
+
+    /// How far back on the ring a rank is.
+    fn distance_back(self, rank: usize) -> usize {
+        (self.rank + self.size - rank) % self.size
+    }
+
+    /// The rank `hops` places further on the ring; at most once around.
+    fn ahead(self, hops: usize) -> usize {
+        (self.rank + hops) % self.size
     }
 
     /// The rank `hops` places back on the ring; at most once around.
@@ -154,8 +170,11 @@ pub(crate) fn run(
         Wiring::Nodes(nodes) => return nodes.run((what, cuts), memory, watch),
     };
     let Some(shared) = transport.shared() else {
-        enter(transport, at, what, watch)?;
         let data = memory.bytes();
+        if bruck::suits(what) {
+            return small(transport, at, (what, cuts), data, watch);
+        }
+        announce(transport, at, what, watch)?;
         return match what.wire {
             Some(wire) => compressed(transport, at, (what, wire, cuts), data, watch),
             None => streamed(transport, at, (what, cuts), data, watch),
@@ -226,22 +245,45 @@ pub(crate) fn gather_bytes(
     let mut lengths = vec![0u64; at.size];
     lengths[at.rank] = payload.len() as u64;
     let word = |rank| rank * 8..rank * 8 + 8;
-    ring::all_gather(
+    gather(
         transport,
         at,
-        bytemuck::cast_slice_mut::<_, u8>(&mut lengths),
+        what,
+        bytemuck::cast_slice_mut(&mut lengths),
         word,
         watch,
     )?;
     let ranges = one_after_the_other(&lengths)?;
     let mut data = vec![0; ranges.last().map_or(0, |range| range.end)];
     data[ranges[at.rank].clone()].copy_from_slice(payload);
-    let bytes = &mut data[..];
-    ring::all_gather(transport, at, bytes, |rank| ranges[rank].clone(), watch)?;
+    gather(
+        transport,
+        at,
+        what,
+        &mut data,
+        |rank| ranges[rank].clone(),
+        watch,
+    )?;
     Ok(ranges
         .into_iter()
         .map(|range| data[range].to_vec())
         .collect())
+}
+
+/// Gives every member what each has in the bytes that `owned` says are its own, which together are `data`.
+fn gather(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    what: &Descriptor,
+    mut data: &mut [u8],
+    owned: impl Fn(usize) -> Range<usize>,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let is_small = bruck::suits_gather(data.len() as u64);
+    match is_small && transport.shared().is_none() {
+        true => bruck::all_gather(transport, at, what, &mut data, owned, watch),
+        false => ring::all_gather(transport, at, data, owned, watch),
+    }
 }
 
 /// Where payloads of these lengths are when they lie one after the other.
@@ -301,6 +343,48 @@ fn compressed(
     }
 }
 
+/// In few rounds over streams.
+fn small(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    (what, cuts): (&Descriptor, &Cuts),
+    mut data: &mut [u8],
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let len = data.len();
+    let wanted = match what.kind {
+        Kind::AllReduce => Wanted::All,
+        Kind::ReduceScatter => Wanted::Own,
+        kind => {
+            let root = usize::from(what.root);
+            let owned = |rank| match kind {
+                Kind::AllGather => shard_bytes((what, cuts), len, at.size, rank),
+                Kind::Broadcast if rank == root => 0..len,
+                _ => 0..0,
+            };
+            return bruck::all_gather(transport, at, what, &mut data, owned, watch);
+        }
+    };
+    let (dtype, op) = reduction(what);
+    let mut wide = reduce::widen(dtype, data);
+    let (mut sums, dtype) = match &mut wide {
+        Some(wide) => (bytemuck::cast_slice_mut(wide), DType::F32),
+        None => (&mut *data, dtype),
+    };
+    let element = dtype.size();
+    let owned = |rank| {
+        let shard = cuts.shard(len / what.dtype.size(), at.size, rank);
+        shard.start * element..shard.end * element
+    };
+    let reduction = Reduction::over(at, dtype, op);
+    let own = (&mut sums, reduction, wanted);
+    bruck::reduce(transport, at, what, own, owned, watch)?;
+    if let Some(wide) = wide {
+        reduce::narrow(what.dtype, &wide, data);
+    }
+    Ok(())
+}
+
 fn streamed(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -354,46 +438,4 @@ fn enter(
         Some(shared) => Ok(shared.enter(what.encode(), watch).map(drop)?),
         None => announce(transport, at, what, watch),
     }
-}
-
-/// Tells the next rank what this one enters, and checks what the previous one enters.
-fn announce(
-    transport: &mut dyn Transport,
-    at: Neighbours,
-    what: &Descriptor,
-    watch: &Watch,
-) -> Result<(), Failure> {
-    let mine = what.to_bytes();
-    let mut theirs = [0; Descriptor::BYTES];
-    let (mut sent, mut received) = (0, 0);
-    let (next, previous) = (at.next(), at.previous());
-    while sent < mine.len() || received < theirs.len() || !transport.is_drained()? {
-        let before = sent + received;
-        if sent < mine.len() {
-            sent += transport.try_send(next, &mine[sent..])?;
-        }
-        if received < theirs.len() {
-            received += transport.try_recv(previous, &mut theirs[received..])?;
-        }
-        if sent + received > before {
-            continue;
-        }
-        let interest = Interest {
-            send_to: (sent < mine.len()).then_some(next),
-            recv_from: (received < theirs.len()).then_some(previous),
-        };
-        let rank = interest.recv_from.unwrap_or(next);
-        let limit = watch
-            .slice(rank)
-            .map_err(|interrupt| Failure::Waiting { rank, interrupt })?;
-        transport.wait(interest, limit)?;
-    }
-    let theirs = Descriptor::from_bytes(&theirs);
-    if theirs != Some(*what) {
-        return Err(Failure::Mismatch {
-            rank: previous,
-            theirs,
-        });
-    }
-    Ok(())
 }

@@ -90,9 +90,16 @@ pub(super) struct Reduction {
 
 impl Reduction {
     /// Of all members of a ring of ranks.
-    fn over(at: Neighbours, dtype: DType, op: ReduceOp) -> Self {
+    pub(super) fn over(at: Neighbours, dtype: DType, op: ReduceOp) -> Self {
         let ranks = at.size;
         Self { dtype, op, ranks }
+    }
+
+    /// Makes complete sums the result.
+    pub(super) fn complete(&self, sums: &mut [u8]) {
+        if self.op == ReduceOp::Mean {
+            reduce::divide(self.dtype, sums, self.ranks);
+        }
     }
 }
 
@@ -146,6 +153,23 @@ pub(super) trait Contribution {
     fn hand_out(&mut self, place: Range<usize>) {
         let _ = place;
     }
+
+    /// How many summands it is, where they are not to be added to each other before the sum that they are part of.
+    fn summands(&self) -> usize {
+        1
+    }
+
+    /// One of them: the bytes `place`.
+    fn summand(&mut self, index: usize, place: Range<usize>) -> &[u8] {
+        let _ = index;
+        self.bytes(place)
+    }
+
+    /// Which of them, in order, a sum gets when it comes to a member.
+    fn summands_at(&self, visit: Visit) -> &[usize] {
+        let _ = visit;
+        &[0]
+    }
 }
 
 impl Contribution for &mut [u8] {
@@ -178,15 +202,12 @@ impl<C: Contribution> Load for Plain<C> {
     }
 
     fn add(&mut self, place: Range<usize>, part: &[u8], is_last: bool) {
-        let Reduction { dtype, op, ranks } = self.reduction;
+        let reduction = self.reduction;
         if !is_last {
-            return self.own.add(place, part, Visit::Middle, self.reduction);
+            return self.own.add(place, part, Visit::Middle, reduction);
         }
-        self.own
-            .add(place.clone(), part, Visit::Last, self.reduction);
-        if op == ReduceOp::Mean {
-            reduce::divide(dtype, self.own.bytes_mut(place.clone()), ranks);
-        }
+        self.own.add(place.clone(), part, Visit::Last, reduction);
+        reduction.complete(self.own.bytes_mut(place.clone()));
         self.own.hand_out(place);
     }
 

@@ -15,13 +15,13 @@ use mpi::ffi;
 use super::call::{MpiError, check};
 use super::request::Request;
 use super::session::{Communicator, failure};
-use crate::transport::{Interest, Meanwhile, Transport, TransportError};
+use crate::transport::{Interest, Meanwhile, Transport, TransportError, distances};
 
 const NAME: &str = "mpi";
-/// Bytes of one message: a segment of the ring.
-const SLOT: usize = 256 * 1024;
-/// Messages under way in each direction.
-const SLOTS: usize = 8;
+/// Bytes of one message to or from a neighbour: a segment of the ring. And how many are under way in each direction.
+const NEAR: (usize, usize) = (256 * 1024, 8);
+/// The same for ranks further away, with which small messages alone are exchanged.
+const FAR: (usize, usize) = (32 * 1024, 2);
 /// How long the wait for an answer keeps the processor, and how long it then gives it to whoever
 /// wants it, before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
@@ -30,11 +30,11 @@ const NAP: Duration = Duration::from_micros(50);
 /// How long the end waits for messages that are still under way.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Streams to the next rank on the ring and from the previous one.
+/// Streams to some ranks and from others, the nearest on the ring first.
 #[derive(Debug)]
 pub(crate) struct Streams {
-    next: Side,
-    previous: Side,
+    outgoing: Vec<Side>,
+    incoming: Vec<Side>,
     communicator: Communicator,
 }
 
@@ -65,104 +65,142 @@ impl Streams {
         rank: usize,
         size: usize,
     ) -> Result<Self, TransportError> {
-        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        let side = |far: usize, peer: usize| match far {
+            1 => Side::new(peer, NEAR),
+            _ => Side::new(peer, FAR),
+        };
         let mut streams = Self {
-            next: Side::new(next),
-            previous: Side::new(previous),
+            outgoing: distances(size)
+                .map(|far| side(far, (rank + far) % size))
+                .collect(),
+            incoming: distances(size)
+                .map(|far| side(far, (rank + size - far) % size))
+                .collect(),
             communicator,
         };
-        for _ in 0..SLOTS {
-            streams.post()?;
+        for side in &mut streams.incoming {
+            for _ in 0..side.slots.len() {
+                side.post(&streams.communicator)?;
+            }
         }
         Ok(streams)
-    }
-
-    /// Posts a receive into the next free slot.
-    fn post(&mut self) -> Result<(), TransportError> {
-        let side = &mut self.previous;
-        let at = (side.oldest + side.busy) % SLOTS;
-        let slot = &mut side.slots[at];
-        (slot.arrived, slot.taken) = (None, 0);
-        // SAFETY: the slot's memory stays where it is, and is not looked at, until its request is
-        // done; `drop` waits for that or leaks it.
-        let posted = check("MPI_Irecv", unsafe {
-            ffi::MPI_Irecv(
-                slot.bytes.as_mut_ptr().cast::<c_void>(),
-                SLOT as c_int,
-                ffi::RSMPI_UINT8_T,
-                side.peer as c_int,
-                0,
-                self.communicator.raw(),
-                slot.request.as_mut_ptr(),
-            )
-        });
-        posted.map_err(|error| failed(side.peer, "receiving", error))?;
-        side.busy += 1;
-        Ok(())
-    }
-
-    /// Length of the oldest message, once it is there.
-    fn arrived(&mut self) -> Result<Option<usize>, TransportError> {
-        let side = &mut self.previous;
-        let slot = &mut side.slots[side.oldest];
-        if slot.arrived.is_none() {
-            let tested = slot.request.test();
-            slot.arrived = tested.map_err(|error| failed(side.peer, "receiving", error))?;
-        }
-        Ok(slot.arrived)
-    }
-
-    /// Takes the slots back whose messages have left.
-    fn reclaim(&mut self) -> Result<(), TransportError> {
-        let side = &mut self.next;
-        while side.busy > 0 {
-            let tested = side.slots[side.oldest].request.test();
-            if tested
-                .map_err(|error| failed(side.peer, "sending", error))?
-                .is_none()
-            {
-                break;
-            }
-            (side.oldest, side.busy) = ((side.oldest + 1) % SLOTS, side.busy - 1);
-        }
-        Ok(())
-    }
-
-    fn is_ready(&mut self, interest: Interest) -> Result<bool, TransportError> {
-        self.reclaim()?;
-        let receives = interest.recv_from.is_some() && self.arrived()?.is_some();
-        let sends = interest.send_to.is_some() && self.next.busy < SLOTS;
-        // Nothing to wait for but messages that have yet to leave.
-        let neither = interest.send_to.is_none() && interest.recv_from.is_none();
-        Ok(receives || sends || (neither && self.next.busy == 0))
     }
 }
 
 impl Side {
-    fn new(peer: usize) -> Self {
+    /// With slots of so many bytes, and so many of them.
+    fn new(peer: usize, (bytes, slots): (usize, usize)) -> Self {
         let slot = || Slot {
-            bytes: vec![0; SLOT].into_boxed_slice(),
+            bytes: vec![0; bytes].into_boxed_slice(),
             request: Request::none(),
             arrived: None,
             taken: 0,
         };
         Self {
             peer,
-            slots: std::iter::repeat_with(slot).take(SLOTS).collect(),
+            slots: std::iter::repeat_with(slot).take(slots).collect(),
             oldest: 0,
             busy: 0,
         }
     }
 
-    fn check(&self, asked: usize) -> Result<(), TransportError> {
-        if self.peer == asked {
-            return Ok(());
-        }
-        Err(TransportError::NoStream {
-            peer: asked,
-            transport: NAME,
-        })
+    /// The first slot that is free, if one is.
+    fn free(&mut self) -> Option<&mut Slot> {
+        let slots = self.slots.len();
+        let free = self.busy < slots;
+        free.then(|| &mut self.slots[(self.oldest + self.busy) % slots])
     }
+
+    /// Frees the oldest slot.
+    fn free_oldest(&mut self) {
+        self.oldest = (self.oldest + 1) % self.slots.len();
+        self.busy -= 1;
+    }
+
+    /// Posts a receive into the next free slot.
+    fn post(&mut self, communicator: &Communicator) -> Result<(), TransportError> {
+        let peer = self.peer;
+        let Some(slot) = self.free() else {
+            return Ok(());
+        };
+        (slot.arrived, slot.taken) = (None, 0);
+        // SAFETY: the slot's memory stays where it is, and is not looked at, until its request is
+        // done; `drop` waits for that or leaks it.
+        let posted = check("MPI_Irecv", unsafe {
+            ffi::MPI_Irecv(
+                slot.bytes.as_mut_ptr().cast::<c_void>(),
+                slot.bytes.len() as c_int,
+                ffi::RSMPI_UINT8_T,
+                peer as c_int,
+                0,
+                communicator.raw(),
+                slot.request.as_mut_ptr(),
+            )
+        });
+        posted.map_err(|error| failed(peer, "receiving", error))?;
+        self.busy += 1;
+        Ok(())
+    }
+
+    /// Sends as many of `bytes` as a free slot takes and says how many.
+    fn send(&mut self, communicator: &Communicator, bytes: &[u8]) -> Result<usize, TransportError> {
+        self.reclaim()?;
+        let peer = self.peer;
+        let Some(slot) = self.free().filter(|_| !bytes.is_empty()) else {
+            return Ok(0);
+        };
+        let count = bytes.len().min(slot.bytes.len());
+        slot.bytes[..count].copy_from_slice(&bytes[..count]);
+        // SAFETY: as for receives; the slot is not written before its message has left.
+        let sent = check("MPI_Isend", unsafe {
+            ffi::MPI_Isend(
+                slot.bytes.as_ptr().cast::<c_void>(),
+                count as c_int,
+                ffi::RSMPI_UINT8_T,
+                peer as c_int,
+                0,
+                communicator.raw(),
+                slot.request.as_mut_ptr(),
+            )
+        });
+        sent.map_err(|error| failed(peer, "sending", error))?;
+        self.busy += 1;
+        Ok(count)
+    }
+
+    /// Length of the oldest message, once it is there.
+    fn arrived(&mut self) -> Result<Option<usize>, TransportError> {
+        let slot = &mut self.slots[self.oldest];
+        if slot.arrived.is_none() {
+            let tested = slot.request.test();
+            slot.arrived = tested.map_err(|error| failed(self.peer, "receiving", error))?;
+        }
+        Ok(slot.arrived)
+    }
+
+    /// Takes the slots back whose messages have left.
+    fn reclaim(&mut self) -> Result<(), TransportError> {
+        while self.busy > 0 {
+            let tested = self.slots[self.oldest].request.test();
+            if tested
+                .map_err(|error| failed(self.peer, "sending", error))?
+                .is_none()
+            {
+                break;
+            }
+            self.free_oldest();
+        }
+        Ok(())
+    }
+}
+
+/// The side of a rank.
+fn find(sides: &mut [Side], peer: usize) -> Result<&mut Side, TransportError> {
+    let found = sides.iter_mut().find(|side| side.peer == peer);
+    found.ok_or(TransportError::NoStream {
+        peer,
+        transport: NAME,
+    })
 }
 
 impl Transport for Streams {
@@ -171,45 +209,21 @@ impl Transport for Streams {
     }
 
     fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {
-        self.next.check(to)?;
-        self.reclaim()?;
-        let side = &mut self.next;
-        if side.busy == SLOTS || bytes.is_empty() {
-            return Ok(0);
-        }
-        let slot = &mut side.slots[(side.oldest + side.busy) % SLOTS];
-        let count = bytes.len().min(SLOT);
-        slot.bytes[..count].copy_from_slice(&bytes[..count]);
-        // SAFETY: as for receives; the slot is not written before its message has left.
-        let sent = check("MPI_Isend", unsafe {
-            ffi::MPI_Isend(
-                slot.bytes.as_ptr().cast::<c_void>(),
-                count as c_int,
-                ffi::RSMPI_UINT8_T,
-                side.peer as c_int,
-                0,
-                self.communicator.raw(),
-                slot.request.as_mut_ptr(),
-            )
-        });
-        sent.map_err(|error| failed(to, "sending", error))?;
-        side.busy += 1;
-        Ok(count)
+        find(&mut self.outgoing, to)?.send(&self.communicator, bytes)
     }
 
     fn try_recv(&mut self, from: usize, bytes: &mut [u8]) -> Result<usize, TransportError> {
-        self.previous.check(from)?;
-        let Some(length) = self.arrived()? else {
+        let side = find(&mut self.incoming, from)?;
+        let Some(length) = side.arrived()? else {
             return Ok(0);
         };
-        let side = &mut self.previous;
         let slot = &mut side.slots[side.oldest];
         let count = bytes.len().min(length - slot.taken);
         bytes[..count].copy_from_slice(&slot.bytes[slot.taken..slot.taken + count]);
         slot.taken += count;
         if slot.taken == length {
-            (side.oldest, side.busy) = ((side.oldest + 1) % SLOTS, side.busy - 1);
-            self.post()?;
+            side.free_oldest();
+            side.post(&self.communicator)?;
         }
         Ok(count)
     }
@@ -235,18 +249,37 @@ impl Transport for Streams {
     }
 
     fn is_drained(&mut self) -> Result<bool, TransportError> {
-        self.reclaim()?;
-        Ok(self.next.busy == 0)
+        for side in &mut self.outgoing {
+            side.reclaim()?;
+        }
+        Ok(self.outgoing.iter().all(|side| side.busy == 0))
+    }
+}
+
+impl Streams {
+    fn is_ready(&mut self, interest: Interest) -> Result<bool, TransportError> {
+        let drained = self.is_drained()?;
+        let sends = match interest.send_to {
+            Some(to) => find(&mut self.outgoing, to)?.free().is_some(),
+            None => false,
+        };
+        let receives = match interest.recv_from {
+            Some(from) => find(&mut self.incoming, from)?.arrived()?.is_some(),
+            None => false,
+        };
+        // Nothing to wait for but messages that have yet to leave.
+        let neither = interest.send_to.is_none() && interest.recv_from.is_none();
+        Ok(receives || sends || (neither && drained))
     }
 }
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        for slot in &mut self.previous.slots {
+        for slot in self.incoming.iter_mut().flat_map(|side| &mut side.slots) {
             slot.request.cancel();
         }
         let deadline = Instant::now() + FAREWELL;
-        for side in [&mut self.next, &mut self.previous] {
+        for side in self.outgoing.iter_mut().chain(&mut self.incoming) {
             for slot in &mut side.slots {
                 let done = slot.arrived.is_some() || completes(&mut slot.request, deadline);
                 if !done {

@@ -26,7 +26,14 @@ pub struct Interest {
     pub recv_from: Option<usize>,
 }
 
-/// Ordered byte streams between this rank and its neighbours on the ring.
+/// How far round a ring of `size` members the streams of each reach: 1 is the next one. Of the others it is as many as it
+/// takes for what one member has to reach all in the fewest rounds.
+pub(crate) fn distances(size: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(1), |distance| Some(distance * 2)).take_while(move |at| *at < size)
+}
+
+/// Ordered byte streams between this rank and its neighbours on the ring, and to and from those that are 2, 4, 8 and so on
+/// away.
 pub trait Transport: Send {
     /// Its name in configurations and messages.
     fn name(&self) -> &'static str;

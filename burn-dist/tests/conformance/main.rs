@@ -56,7 +56,7 @@ fn connect_with(options: GroupOptions, size: usize, timeout: Duration) -> Groups
 
 impl Cluster for Threads {
     fn sizes(&self) -> Vec<usize> {
-        (1..=5).collect()
+        (1..=6).collect()
     }
 
     fn connect(&self, size: usize, timeout: Duration) -> impl Ranks {

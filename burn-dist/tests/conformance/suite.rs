@@ -22,7 +22,7 @@ const SIZES: [usize; 6] = [1, 2, 3, 4, 5, 6];
 const PATIENT: Duration = Duration::from_secs(30);
 const CASES: u32 = 40;
 /// Lengths of the cases that try everything: no element, fewer than ranks, no multiple of ranks, several pages.
-const LENGTHS: [usize; 5] = [0, 1, 37, 3_001, 40_000];
+const LENGTHS: [usize; 5] = [0, 1, 37, 3_001, 70_000];
 
 /// Results of all ranks, which may have to travel between processes.
 #[allow(
@@ -259,7 +259,13 @@ fn case() -> impl Strategy<Value = Case> {
     // What training does most.
     let collective = [&COLLECTIVES[..], &[C::AllReduce]].concat();
     let (dtype, op, memory) = (DTYPES.to_vec(), OPS.to_vec(), MEMORIES.to_vec());
-    let len = prop_oneof![4 => 0..40usize, 4 => 0..4000usize, 1 => 100_000..400_000usize];
+    // On both sides of what a collective takes for small.
+    let len = prop_oneof![
+        3 => 0..40usize,
+        3 => 0..4000usize,
+        2 => 4_000..70_000usize,
+        1 => 100_000..400_000usize
+    ];
     let what = (select(collective), select(dtype), select(op));
     let memory = (select(memory), any::<bool>());
     (what, len, 0..5usize, memory, 1..u64::MAX).prop_map(
@@ -688,12 +694,15 @@ pub fn asynchronous_collectives_keep_their_order(cluster: &impl Cluster) {
 
 pub fn bytes_of_different_lengths_are_gathered(cluster: &impl Cluster) {
     for size in sizes(cluster, SIZES) {
-        let payload = |rank: usize| vec![rank as u8; rank * 1000];
-        let expected: Vec<_> = (0..size).map(payload).collect();
-        cluster.connect(size, PATIENT).on_all(|group| {
-            let gathered = group.gather_bytes(&payload(group.rank())).unwrap();
-            assert_eq!(gathered, expected);
-        });
+        let ranks = cluster.connect(size, PATIENT);
+        for each in [1000, 50_000] {
+            let payload = |rank: usize| vec![rank as u8; rank * each];
+            let expected: Vec<_> = (0..size).map(payload).collect();
+            ranks.on_all(|group| {
+                let gathered = group.gather_bytes(&payload(group.rank())).unwrap();
+                assert!(gathered == expected, "{size} ranks, {each} bytes");
+            });
+        }
     }
 }
 
@@ -705,7 +714,7 @@ pub fn disagreement_is_an_error_on_all_ranks(cluster: &impl Cluster) {
             group.all_reduce(&mut [0f32; 11], ReduceOp::Sum)
         }),
         ("much longer", |group| {
-            group.all_reduce(&mut [0f32; 5000], ReduceOp::Sum)
+            group.all_reduce(&mut [0f32; 50_000], ReduceOp::Sum)
         }),
         ("other type", |group| {
             group.all_reduce(&mut [0i32; 10], ReduceOp::Sum)

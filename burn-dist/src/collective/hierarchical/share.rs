@@ -76,16 +76,11 @@ struct Head {
 
 impl<'a> Share<'a> {
     pub(super) fn new(bucket: Opened<'a>, parts: Parts, (dtype, op): (DType, ReduceOp)) -> Self {
-        let op = match op {
-            // It is divided when it is complete.
-            ReduceOp::Mean => ReduceOp::Sum,
-            other => other,
-        };
         Self {
             bucket,
             parts,
             dtype,
-            op,
+            op: op.before_division(),
             head: Head {
                 piece: Buffer::zeroed(DType::U8, 0),
                 made: 0..0,
@@ -160,6 +155,27 @@ impl Contribution for Share<'_> {
 
     fn hand_out(&mut self, place: Range<usize>) {
         self.bucket.hand_out(place);
+    }
+
+    fn summands(&self) -> usize {
+        match self.parts.order {
+            Order::Ring => self.parts.middle.len(),
+            Order::NodeFirst => 1,
+        }
+    }
+
+    fn summand(&mut self, index: usize, place: Range<usize>) -> &[u8] {
+        match self.parts.order {
+            Order::Ring => self.bucket.of(&place, index),
+            Order::NodeFirst => self.share(place, Visit::Middle),
+        }
+    }
+
+    fn summands_at(&self, visit: Visit) -> &[usize] {
+        match self.parts.order {
+            Order::Ring => self.parts.at(visit),
+            Order::NodeFirst => &[0],
+        }
     }
 }
 

@@ -115,12 +115,15 @@ impl Opened<'_> {
         unsafe { slice_mut(self.bucket.own(), &range) }
     }
 
+    /// Bytes of a rank's mapping.
+    pub(crate) fn of(&self, range: &Range<usize>, rank: usize) -> &[u8] {
+        // SAFETY: as in `bytes`; what other ranks have brought there lies still.
+        unsafe { slice(&self.bucket.mappings[rank], range) }
+    }
+
     /// Bytes of some ranks' mappings.
     pub(crate) fn parts(&self, range: &Range<usize>, ranks: &[usize]) -> Vec<&[u8]> {
-        let mappings = &self.bucket.mappings;
-        // SAFETY: as in `bytes`; what other ranks have brought there lies still.
-        let part = |rank: &usize| unsafe { slice(&mappings[*rank], range) };
-        ranks.iter().map(part).collect()
+        ranks.iter().map(|rank| self.of(range, *rank)).collect()
     }
 
     /// Gives all ranks what this rank's mapping has in that range, if the results are everybody's.

@@ -1,4 +1,4 @@
-//! Waits for the previous rank among all who knock.
+//! Waits for the ranks that send to this one among all who knock.
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
@@ -19,27 +19,30 @@ const MOST: usize = 64;
 /// A connection and who it is, or why it is refused.
 type Heard = (TcpStream, Result<Vec<u8>, AuthError>);
 
-/// The first connection that knows the secret and says `who` it is; nothing if it does not come in time.
+/// For each of the `wanted`, the first connection that knows the secret and says that it is that one; none for those that do
+/// not come in time.
 ///
 /// # Errors
 /// When the system gives no connections.
 pub(super) fn accept(
     listener: &TcpListener,
     secret: &Secret,
-    who: &[u8],
+    wanted: &[Vec<u8>],
     deadline: Instant,
-) -> io::Result<Option<TcpStream>> {
+) -> io::Result<Vec<Option<TcpStream>>> {
     let strangers = Strangers::new(secret, Purpose::Data, MOST);
     let (tell, heard) = channel();
+    let mut found: Vec<Option<TcpStream>> = wanted.iter().map(|_| None).collect();
     while Instant::now() < deadline {
-        if let Some(found) = find(&heard, who) {
-            return Ok(Some(found));
+        sort(&heard, wanted, &mut found);
+        if found.iter().all(Option::is_some) {
+            break;
         }
         match listener.accept() {
             Ok((stream, from)) => {
                 let tell = tell.clone();
                 let left = deadline.saturating_duration_since(Instant::now());
-                // Nobody listens any more once the right one has come.
+                // Nobody listens any more once all have come.
                 let then = move |stream, proved| drop(tell.send((stream, proved)));
                 if let Err(error) = strangers.hear(stream, "tcp-accept", left, then) {
                     tracing::warn!("a connection from {from} could not be heard: {error}");
@@ -51,18 +54,25 @@ pub(super) fn accept(
             Err(error) => return Err(error),
         }
     }
-    Ok(find(&heard, who))
+    sort(&heard, wanted, &mut found);
+    Ok(found)
 }
 
-/// The connection of the one that is waited for, if it has proved itself.
-fn find(heard: &Receiver<Heard>, who: &[u8]) -> Option<TcpStream> {
-    // Anybody can knock; only the previous rank comes in.
+/// Puts those that have proved who they are in their places.
+fn sort(heard: &Receiver<Heard>, wanted: &[Vec<u8>], found: &mut [Option<TcpStream>]) {
+    // Anybody can knock; only who is wanted comes in, and once.
     for (stream, proved) in heard.try_iter() {
-        match proved {
-            Ok(context) if context == who => return Some(stream),
-            Ok(_) => tracing::warn!("another rank than the previous one has connected"),
-            Err(error) => tracing::warn!("a connection was refused: {error}"),
+        let place = match proved {
+            Ok(who) => wanted.iter().position(|wanted| *wanted == who),
+            Err(error) => {
+                tracing::warn!("a connection was refused: {error}");
+                continue;
+            }
+        };
+        match place.map(|place| &mut found[place]) {
+            Some(free @ None) => *free = Some(stream),
+            Some(_) => tracing::warn!("a rank has connected twice"),
+            None => tracing::warn!("a rank has connected that does not send to this one"),
         }
     }
-    None
 }

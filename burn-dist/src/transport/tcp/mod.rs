@@ -1,7 +1,8 @@
 //! TCP between hosts, or between processes of one host that cannot share memory.
 //!
 //! One connection to the next rank on the ring and one from the previous, without blocking, with
-//! the system's buffers sized for a few segments. Both sides prove that they know the run's secret
+//! the system's buffers sized for a few segments; and for small messages one to and from each rank
+//! that is 2, 4, 8 and so on away. Both sides prove that they know the run's secret
 //! before a byte of data moves; the data itself is neither encrypted nor signed, so the network
 //! between the hosts has to be trusted.
 
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use super::{Interest, Transport, TransportError};
+use super::{Interest, Transport, TransportError, distances};
 use crate::deadline;
 use crate::rendezvous::auth::{self, Purpose};
 use crate::rendezvous::net;
@@ -35,8 +36,9 @@ pub struct Listener {
 
 /// The TCP transport of one rank.
 pub struct Tcp {
-    next: (usize, TcpStream),
-    previous: (usize, TcpStream),
+    /// By rank, the nearest first.
+    outgoing: Vec<(usize, TcpStream)>,
+    incoming: Vec<(usize, TcpStream)>,
 }
 
 impl Listener {
@@ -57,11 +59,11 @@ impl Listener {
         self.address
     }
 
-    /// Connects to the next rank on the ring and waits for the previous one.
+    /// Connects to the ranks that this one sends to and waits for those that send to it.
     ///
     /// # Errors
-    /// When the next rank cannot be reached, the previous one does not come in time, or either
-    /// does not know the secret.
+    /// When one of the former cannot be reached, one of the latter does not come in time, or any of them does not know the
+    /// secret.
     pub fn connect(
         self,
         rank: usize,
@@ -70,38 +72,51 @@ impl Listener {
         timeout: Duration,
     ) -> Result<Tcp, TransportError> {
         let size = addresses.len();
-        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
         let deadline = deadline::after(timeout);
-        // Both at once: every rank accepts and connects, and a handshake needs both sides.
+        let senders: Vec<usize> = distances(size)
+            .map(|far| (rank + size - far) % size)
+            .collect();
+        // All at once: every rank accepts and connects, and a handshake needs both sides.
         let (outgoing, incoming) = thread::scope(|scope| {
-            let outgoing = scope.spawn(|| connect(rank, next, addresses[next], secret, deadline));
-            let incoming = self.accept(previous, secret, deadline);
-            let panicked = || Err(peer(next, "the connecting thread panicked".into()));
-            (outgoing.join().unwrap_or_else(|_| panicked()), incoming)
+            let call = |far| {
+                let peer = (rank + far) % size;
+                let connect = move || connect(rank, peer, addresses[peer], secret, deadline);
+                (peer, scope.spawn(connect))
+            };
+            let calls: Vec<_> = distances(size).map(call).collect();
+            let incoming = self.accept(&senders, secret, deadline);
+            let answer = |(to, call): (usize, thread::ScopedJoinHandle<'_, _>)| {
+                let panicked = |_| Err(peer(to, "the connecting thread panicked".into()));
+                call.join().unwrap_or_else(panicked).map(|made| (to, made))
+            };
+            let outgoing: Result<Vec<_>, _> = calls.into_iter().map(answer).collect();
+            (outgoing, incoming)
         });
-        let (outgoing, incoming) = (outgoing?, incoming?);
-        for stream in [&outgoing, &incoming] {
-            prepare(stream).map_err(|source| setup("setting socket options".into(), source))?;
-        }
-        Ok(Tcp {
-            next: (next, outgoing),
-            previous: (previous, incoming),
-        })
+        let tcp = Tcp {
+            outgoing: outgoing?,
+            incoming: senders.into_iter().zip(incoming?).collect(),
+        };
+        tcp.prepare()
+            .map_err(|source| setup("setting socket options".into(), source))?;
+        Ok(tcp)
     }
 
+    /// A connection from each of the `senders`.
     fn accept(
         &self,
-        previous: usize,
+        senders: &[usize],
         secret: &Secret,
         deadline: Instant,
-    ) -> Result<TcpStream, TransportError> {
-        let accepted = accept::accept(&self.listener, secret, &identify(previous), deadline);
+    ) -> Result<Vec<TcpStream>, TransportError> {
+        let wanted: Vec<Vec<u8>> = senders.iter().map(|rank| identify(*rank)).collect();
+        let accepted = accept::accept(&self.listener, secret, &wanted, deadline);
         let accepted =
             accepted.map_err(|source| setup(format!("accepting on {}", self.address), source))?;
-        accepted.ok_or_else(|| {
-            let late = format!("did not connect to {} in time", self.address);
-            peer(previous, late)
-        })
+        let named = senders.iter().zip(accepted).map(|(sender, stream)| {
+            let late = || format!("did not connect to {} in time", self.address);
+            stream.ok_or_else(|| peer(*sender, late()))
+        });
+        named.collect()
     }
 }
 
@@ -132,14 +147,6 @@ fn identify(rank: usize) -> Vec<u8> {
     (rank as u64).to_le_bytes().to_vec()
 }
 
-fn prepare(stream: &TcpStream) -> std::io::Result<()> {
-    net::configure(stream)?;
-    // The system may give less; that costs speed, not correctness.
-    let _ = rustix::net::sockopt::set_socket_send_buffer_size(stream, SOCKET_BUFFER);
-    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(stream, SOCKET_BUFFER);
-    stream.set_nonblocking(true)
-}
-
 fn setup(action: String, source: std::io::Error) -> TransportError {
     TransportError::Setup {
         transport: NAME,
@@ -156,20 +163,49 @@ fn peer(rank: usize, reason: String) -> TransportError {
     }
 }
 
+impl Tcp {
+    fn prepare(&self) -> std::io::Result<()> {
+        for (_, stream) in self.outgoing.iter().chain(&self.incoming) {
+            net::configure(stream)?;
+            stream.set_nonblocking(true)?;
+        }
+        // What goes further is small.
+        for (_, stream) in self
+            .outgoing
+            .first()
+            .into_iter()
+            .chain(self.incoming.first())
+        {
+            // The system may give less; that costs speed, not correctness.
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(stream, SOCKET_BUFFER);
+            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(stream, SOCKET_BUFFER);
+        }
+        Ok(())
+    }
+}
+
+/// The stream to or from a rank.
+fn find(streams: &[(usize, TcpStream)], peer: usize) -> Result<&TcpStream, TransportError> {
+    let found = streams.iter().find(|(rank, _)| *rank == peer);
+    let (_, stream) = found.ok_or(TransportError::NoStream {
+        peer,
+        transport: NAME,
+    })?;
+    Ok(stream)
+}
+
 impl Transport for Tcp {
     fn name(&self) -> &'static str {
         NAME
     }
 
     fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {
-        let (peer, stream) = &mut self.next;
-        check(*peer, to)?;
+        let mut stream = find(&self.outgoing, to)?;
         moved(to, "sending", stream.write(bytes))
     }
 
     fn try_recv(&mut self, from: usize, bytes: &mut [u8]) -> Result<usize, TransportError> {
-        let (peer, stream) = &mut self.previous;
-        check(*peer, from)?;
+        let mut stream = find(&self.incoming, from)?;
         if bytes.is_empty() {
             return Ok(0);
         }
@@ -184,17 +220,13 @@ impl Transport for Tcp {
 
     fn wait(&mut self, interest: Interest, limit: Duration) -> Result<(), TransportError> {
         let mut fds = Vec::with_capacity(2);
-        if interest.send_to.is_some() {
-            fds.push(PollFd::from_borrowed_fd(
-                self.next.1.as_fd(),
-                PollFlags::OUT,
-            ));
+        if let Some(to) = interest.send_to {
+            let stream = find(&self.outgoing, to)?;
+            fds.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::OUT));
         }
-        if interest.recv_from.is_some() {
-            fds.push(PollFd::from_borrowed_fd(
-                self.previous.1.as_fd(),
-                PollFlags::IN,
-            ));
+        if let Some(from) = interest.recv_from {
+            let stream = find(&self.incoming, from)?;
+            fds.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN));
         }
         let limit = Timespec::try_from(limit).unwrap_or(Timespec {
             tv_sec: 1,
@@ -203,23 +235,13 @@ impl Transport for Tcp {
         match rustix::event::poll(&mut fds, Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(TransportError::Stream {
-                peer: self.previous.0,
+                peer: interest.recv_from.or(interest.send_to).unwrap_or_default(),
                 transport: NAME,
                 action: "waiting",
                 source: error.into(),
             }),
         }
     }
-}
-
-fn check(kept: usize, asked: usize) -> Result<(), TransportError> {
-    if kept == asked {
-        return Ok(());
-    }
-    Err(TransportError::NoStream {
-        peer: asked,
-        transport: NAME,
-    })
 }
 
 fn moved(
@@ -297,8 +319,8 @@ mod tests {
                 connect(3, 0, address, secret, deadline).unwrap();
                 drop(silent);
             });
-            let accepted = accept::accept(&listener, secret, &identify(3), deadline).unwrap();
-            assert!(accepted.is_some());
+            let accepted = accept::accept(&listener, secret, &[identify(3)], deadline).unwrap();
+            assert!(accepted.iter().all(Option::is_some));
         });
     }
 
@@ -314,7 +336,7 @@ mod tests {
             for (rank, listener) in listeners.into_iter().enumerate() {
                 scope.spawn(move || {
                     let tcp = listener.connect(rank, &addresses, secret, limit).unwrap();
-                    for stream in [&tcp.next.1, &tcp.previous.1] {
+                    for (_, stream) in tcp.outgoing.iter().chain(&tcp.incoming) {
                         assert_eq!(rustix::net::sockopt::tcp_user_timeout(stream), Ok(0));
                     }
                 });

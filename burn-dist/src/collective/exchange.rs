@@ -1,0 +1,65 @@
+//! What two ranks tell each other before elements of a collective move between them: which one it is.
+
+use super::{Descriptor, Failure, Neighbours};
+use crate::transport::{Interest, Transport, Watch};
+
+/// Tells the next rank what this one enters, and checks what the previous one enters.
+pub(super) fn announce(
+    transport: &mut dyn Transport,
+    at: Neighbours,
+    what: &Descriptor,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let peers = (at.next(), at.previous());
+    exchange(transport, peers, what, (&[], &mut []), watch)
+}
+
+/// Sends some bytes to a rank and receives from one, both at once, each after a word on what is entered.
+pub(super) fn exchange(
+    transport: &mut dyn Transport,
+    (to, from): (usize, usize),
+    what: &Descriptor,
+    (payload, incoming): (&[u8], &mut [u8]),
+    watch: &Watch,
+) -> Result<(), Failure> {
+    const WORD: usize = Descriptor::BYTES;
+    // In one piece, or they would be two messages.
+    let outgoing = [&what.to_bytes()[..], payload].concat();
+    let mut arriving = vec![0; WORD + incoming.len()];
+    let (mut to_send, mut to_receive) = (outgoing.len(), arriving.len());
+    let (mut sent, mut received) = (0, 0);
+    while sent < to_send || received < to_receive || !transport.is_drained()? {
+        let before = sent + received;
+        if sent < to_send {
+            sent += transport.try_send(to, &outgoing[sent..])?;
+        }
+        if received < to_receive {
+            received += transport.try_recv(from, &mut arriving[received..])?;
+        }
+        if received >= WORD && arriving[..WORD] != outgoing[..WORD] {
+            // Nothing else is expected, but the other side is still told.
+            (to_send, to_receive) = (WORD, WORD);
+        }
+        if sent + received > before {
+            continue;
+        }
+        let interest = Interest {
+            send_to: (sent < to_send).then_some(to),
+            recv_from: (received < to_receive).then_some(from),
+        };
+        let rank = interest.recv_from.unwrap_or(to);
+        let limit = watch
+            .slice(rank)
+            .map_err(|interrupt| Failure::Waiting { rank, interrupt })?;
+        transport.wait(interest, limit)?;
+    }
+    let (word, arrived) = arriving.split_at(WORD);
+    if *word != outgoing[..WORD] {
+        return Err(Failure::Mismatch {
+            rank: from,
+            theirs: word.try_into().ok().and_then(Descriptor::from_bytes),
+        });
+    }
+    incoming.copy_from_slice(arrived);
+    Ok(())
+}
