@@ -110,6 +110,11 @@ impl Nodes {
         }
     }
 
+    pub(super) fn set_alone(&mut self, alone: bool) {
+        self.node.shared.set_alone(alone);
+        self.ring.transport.set_alone(alone);
+    }
+
     pub(super) fn memory(&mut self) -> &mut SharedMemory {
         &mut self.node.shared
     }

@@ -86,6 +86,14 @@ impl Wiring {
         }
     }
 
+    /// Says whether each rank of this host has a processor of its own.
+    pub(crate) fn set_alone(&mut self, alone: bool) {
+        match self {
+            Self::Flat(transport) => transport.set_alone(alone),
+            Self::Nodes(nodes) => nodes.set_alone(alone),
+        }
+    }
+
     /// The memory in which this rank's buckets are registered, with all ranks or with those of its node.
     pub(crate) fn shared(&mut self) -> Option<&mut SharedMemory> {
         match self {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::engine::{Engine, Link, Place};
 use super::members::Members;
+use super::processors::{self, Processors};
+use super::whereabouts::Whereabouts;
 use super::{Algorithm, GroupOptions, TransportKind, program};
 use crate::collective::{Layout, Nodes, Order, Wiring};
 use crate::error::Error;
@@ -97,8 +99,12 @@ pub(super) struct Joined {
 impl Joining<'_> {
     /// Connects this rank to the others, who do the same.
     pub fn join(&self, exchange: &mut dyn Exchange) -> Result<Joined, Error> {
-        let words = exchange.all_gather("host", &self.host())?;
-        let hosts = self.hosts(&words)?;
+        let mine = Whereabouts::of_this_process(self.options, self.members.in_world(self.rank));
+        let words = exchange.all_gather("whereabouts", &mine.to_bytes())?;
+        let all = self.whereabouts(&words)?;
+        let beside = all.iter().filter(|other| other.is_beside(&mine));
+        let processors: Vec<&Processors> = beside.map(|other| &other.processors).collect();
+        let hosts: Vec<Vec<u8>> = all.iter().map(Whereabouts::host).collect();
         let mut distinct: Vec<&Vec<u8>> = Vec::new();
         for host in &hosts {
             if !distinct.contains(&host) {
@@ -107,7 +113,8 @@ impl Joining<'_> {
         }
         let mine = hosts.get(self.rank);
         let node = distinct.iter().position(|host| Some(*host) == mine);
-        let wiring = self.choose(&hosts, distinct.len(), exchange)?;
+        let mut wiring = self.choose(&hosts, distinct.len(), exchange)?;
+        wiring.set_alone(processors::are_enough(&processors));
         let place = Place {
             rank: self.rank,
             size: self.size(),
@@ -127,33 +134,21 @@ impl Joining<'_> {
         self.members.ranks().len()
     }
 
-    /// Which algorithm this rank goes by, and at which memory it is: that of its host, or of a part of it if that is asked
-    /// for.
-    fn host(&self) -> Vec<u8> {
-        let mut host = vec![self.options.algorithm as u8];
-        host.extend(host_identity());
-        if let Some(ranks) = self.options.ranks_per_node {
-            let part = self.members.in_world(self.rank) / ranks;
-            host.extend((part as u64).to_le_bytes());
-        }
-        host
-    }
-
     /// Where the ranks are by their words, if they go by the same algorithm: by others, they would take each other's bytes
     /// for something else.
-    fn hosts(&self, words: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Error> {
-        let host = |(rank, word): (usize, &Vec<u8>)| match word.split_first() {
-            Some((algorithm, host)) if *algorithm == self.options.algorithm as u8 => {
-                Ok(host.to_vec())
+    fn whereabouts(&self, words: &[Vec<u8>]) -> Result<Vec<Whereabouts>, Error> {
+        let read = |(rank, word): (usize, &Vec<u8>)| {
+            let read = Whereabouts::from_bytes(word);
+            let read = read.ok_or_else(|| odd(rank, "sent a malformed word"))?;
+            match read.goes_by(self.options.algorithm) {
+                true => Ok(read),
+                false => {
+                    let reason = "was given another algorithm; give all ranks the same";
+                    Err(odd(rank, reason).into())
+                }
             }
-            _ => Err(TransportError::Peer {
-                transport: "group's",
-                rank,
-                reason: "was given another algorithm; give all ranks the same".into(),
-            }
-            .into()),
         };
-        words.iter().enumerate().map(host).collect()
+        words.iter().enumerate().map(read).collect()
     }
 
     fn choose(
@@ -427,27 +422,10 @@ fn no_mpi(reason: &str) -> TransportError {
     }
 }
 
-/// Ranks with the same identity can map each other's memory, as far as one can tell beforehand.
-fn host_identity() -> Vec<u8> {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = |name: &str| {
-        let link = std::fs::read_link(format!("/proc/self/ns/{name}"));
-        link.map(|path| path.as_os_str().as_encoded_bytes().to_vec())
-            .unwrap_or_default()
-    };
-    let uts = rustix::system::uname();
-    let user = rustix::process::geteuid().as_raw().to_le_bytes();
-    let parts = [
-        boot,
-        uts.nodename().to_bytes().to_vec(),
-        namespace("pid"),
-        namespace("net"),
-    ];
-    let mut hasher = blake3::Hasher::new();
-    for part in parts.iter().map(Vec::as_slice).chain([user.as_slice()]) {
-        hasher
-            .update(&(part.len() as u64).to_le_bytes())
-            .update(part);
+fn odd(rank: usize, reason: &str) -> TransportError {
+    TransportError::Peer {
+        transport: "group's",
+        rank,
+        reason: reason.into(),
     }
-    hasher.finalize().as_bytes().to_vec()
 }

@@ -9,11 +9,13 @@ mod engine;
 mod handle;
 mod members;
 mod patience;
+mod processors;
 mod program;
 mod queue;
 mod recorder;
 mod split;
 mod threads;
+mod whereabouts;
 
 use std::num::NonZeroUsize;
 use std::ops::Range;

@@ -65,6 +65,13 @@ pub trait Transport: Send {
         Ok(true)
     }
 
+    /// Says whether this rank has a processor of its own, which it may keep while it waits for a moment: to be woken takes
+    /// longer than most waits.
+    #[doc(hidden)]
+    fn set_alone(&mut self, alone: bool) {
+        let _ = alone;
+    }
+
     /// What a rank that waits for something else has to do meanwhile, so that what it has sent goes on and what is sent to
     /// it arrives; nothing where the system sees to that.
     #[doc(hidden)]

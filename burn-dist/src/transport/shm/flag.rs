@@ -18,13 +18,11 @@ use crate::transport::Watch;
 const SPIN_ALONE: u32 = 2000;
 const SPIN_SHARED: u32 = 100;
 
-/// How many rounds `ranks` ranks of this host should spin.
-pub(super) fn spin_rounds(ranks: usize) -> u32 {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if ranks <= processors {
-        SPIN_ALONE
-    } else {
-        SPIN_SHARED
+/// How many rounds a rank should spin that has a processor alone, or shares it.
+pub(super) fn spin_rounds(alone: bool) -> u32 {
+    match alone {
+        true => SPIN_ALONE,
+        false => SPIN_SHARED,
     }
 }
 

@@ -134,7 +134,7 @@ impl Offer {
         }
         let shared = SharedMemory {
             rank,
-            spin: flag::spin_rounds(size),
+            spin: flag::spin_rounds(false),
             arenas,
             buckets: Vec::new(),
             entered: 0,
@@ -278,6 +278,10 @@ fn slice_of(len: usize, size: usize, rank: usize) -> Range<usize> {
 impl Transport for SharedMemory {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn set_alone(&mut self, alone: bool) {
+        self.spin = flag::spin_rounds(alone);
     }
 
     fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {

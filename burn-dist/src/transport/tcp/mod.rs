@@ -28,6 +28,13 @@ const NAME: &str = "tcp";
 /// Bytes that the system should buffer per direction: a few segments of the ring.
 const SOCKET_BUFFER: usize = 4 << 20;
 
+/// How long a rank that has a processor of its own asks again before it sleeps.
+const SPIN: Duration = Duration::from_micros(20);
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
 /// This rank's listening socket, before the ranks know each other's addresses.
 pub struct Listener {
     listener: TcpListener,
@@ -39,6 +46,7 @@ pub struct Tcp {
     /// By rank, the nearest first.
     outgoing: Vec<(usize, TcpStream)>,
     incoming: Vec<(usize, TcpStream)>,
+    spin: Duration,
 }
 
 impl Listener {
@@ -93,6 +101,7 @@ impl Listener {
             (outgoing, incoming)
         });
         let tcp = Tcp {
+            spin: Duration::ZERO,
             outgoing: outgoing?,
             incoming: senders.into_iter().zip(incoming?).collect(),
         };
@@ -199,6 +208,13 @@ impl Transport for Tcp {
         NAME
     }
 
+    fn set_alone(&mut self, alone: bool) {
+        self.spin = match alone {
+            true => SPIN,
+            false => Duration::ZERO,
+        };
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {
         let mut stream = find(&self.outgoing, to)?;
         moved(to, "sending", stream.write(bytes))
@@ -232,6 +248,12 @@ impl Transport for Tcp {
             tv_sec: 1,
             tv_nsec: 0,
         });
+        let start = Instant::now();
+        while start.elapsed() < self.spin {
+            if rustix::event::poll(&mut fds, Some(&NOW)).is_ok_and(|ready| ready > 0) {
+                return Ok(());
+            }
+        }
         match rustix::event::poll(&mut fds, Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(TransportError::Stream {

@@ -1,0 +1,104 @@
+//! Whether each rank of a host has a processor of its own, and so may keep it while it waits for a moment.
+//!
+//! How many processors there are for all of them no rank knows alone: where a launcher binds ranks to processors, as Slurm
+//! does, each sees its own only.
+
+use std::thread::available_parallelism;
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+/// The processors that this process may use, one bit each.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Processors(Vec<u8>);
+
+impl Processors {
+    /// As the system has it; none where it does not say.
+    pub fn of_this_process() -> Self {
+        let Ok(set) = sched_getaffinity(None) else {
+            return Self::default();
+        };
+        let mut bits = vec![0u8; CpuSet::MAX_CPU.div_ceil(8)];
+        for processor in (0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)) {
+            bits[processor / 8] |= 1 << (processor % 8);
+        }
+        Self::from_bytes(&bits)
+    }
+
+    /// Of the bytes of one process.
+    pub fn from_bytes(bits: &[u8]) -> Self {
+        let used = bits.iter().rposition(|byte| *byte != 0);
+        Self(bits[..used.map_or(0, |last| last + 1)].to_vec())
+    }
+
+    /// As bytes for other processes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(|byte| byte.count_ones() as usize).sum()
+    }
+}
+
+/// Whether there are as many processors as ranks, of which each may use some of them.
+pub(super) fn are_enough(ranks: &[&Processors]) -> bool {
+    let own = available_parallelism().map_or(1, usize::from);
+    available(ranks, own, Processors::of_this_process().count()) >= ranks.len()
+}
+
+/// How many processors all ranks together have, one of which may use `own`, and can compute on `parallel` at a time.
+fn available(ranks: &[&Processors], parallel: usize, own: usize) -> usize {
+    if parallel < own || ranks.iter().any(|rank| rank.count() == 0) {
+        // A limit to the time on them, which is one for all ranks of a container; or nobody knows.
+        return parallel;
+    }
+    let bytes = ranks.iter().map(|rank| rank.0.len()).max().unwrap_or(0);
+    let bit_of_any = |at: usize| {
+        let byte = |rank: &&Processors| rank.0.get(at).copied().unwrap_or(0);
+        ranks.iter().map(byte).fold(0, std::ops::BitOr::bitor)
+    };
+    let bits = (0..bytes).map(bit_of_any);
+    bits.map(|byte: u8| byte.count_ones() as usize).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn processors(bits: &[u8]) -> Processors {
+        Processors::from_bytes(bits)
+    }
+
+    #[test]
+    fn ranks_that_are_bound_have_theirs_together() {
+        let bound = [0b1, 0b10, 0b100].map(|bits| processors(&[bits]));
+        assert_eq!(available(&bound.each_ref(), 1, 1), 3);
+        let far = [processors(&[1]), processors(&[0, 0, 1, 0])];
+        assert_eq!(far[1].as_bytes(), [0, 0, 1]);
+        assert_eq!(available(&far.each_ref(), 1, 1), 2);
+    }
+
+    #[test]
+    fn ranks_may_have_to_share() {
+        assert_eq!(available(&[&processors(&[0b11]); 4], 2, 2), 2);
+        assert_eq!(available(&[&processors(&[0b10]); 2], 1, 1), 1);
+    }
+
+    #[test]
+    fn a_limit_to_the_time_counts_for_all() {
+        assert_eq!(available(&[&processors(&[0xff]); 4], 2, 8), 2);
+    }
+
+    #[test]
+    fn where_nobody_knows_a_rank_counts_with_its_own() {
+        assert_eq!(available(&[&processors(&[]), &processors(&[1])], 6, 1), 6);
+    }
+
+    #[test]
+    fn this_process_may_use_some() {
+        let own = Processors::of_this_process();
+        assert!(own.count() >= available_parallelism().unwrap().get());
+        assert_eq!(processors(own.as_bytes()), own);
+        assert!(are_enough(&[&own]));
+    }
+}

@@ -1,0 +1,147 @@
+//! What ranks that are about to be connected say of themselves: where they are, and by what they go.
+
+use super::processors::Processors;
+use super::{Algorithm, GroupOptions};
+
+/// A digest of what makes a host one.
+type Machine = [u8; blake3::OUT_LEN];
+
+/// What a rank says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Whereabouts {
+    /// The number of the algorithm it was given.
+    algorithm: u8,
+    /// Which processors it may use.
+    pub processors: Processors,
+    machine: Machine,
+    /// Which part of the machine it takes for its host, if it is to do so.
+    part: Option<u64>,
+}
+
+impl Whereabouts {
+    /// Of this process, as that rank of the world.
+    pub fn of_this_process(options: &GroupOptions, rank: usize) -> Self {
+        Self {
+            algorithm: options.algorithm as u8,
+            processors: Processors::of_this_process(),
+            machine: machine(),
+            part: options.ranks_per_node.map(|ranks| (rank / ranks) as u64),
+        }
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let processors = self.processors.as_bytes();
+        let head = [self.algorithm, processors.len() as u8];
+        [&head[..], processors, &self.host()].concat()
+    }
+
+    /// From the bytes of a rank; `None` if they are something else.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [algorithm, processors, rest @ ..] = bytes else {
+            return None;
+        };
+        let (processors, host) = rest.split_at_checked(usize::from(*processors))?;
+        let (machine, part) = host.split_first_chunk()?;
+        Some(Self {
+            algorithm: *algorithm,
+            processors: Processors::from_bytes(processors),
+            machine: *machine,
+            part: match part {
+                [] => None,
+                part => Some(u64::from_le_bytes(part.try_into().ok()?)),
+            },
+        })
+    }
+
+    pub fn goes_by(&self, algorithm: Algorithm) -> bool {
+        self.algorithm == algorithm as u8
+    }
+
+    /// Ranks with the same host can map each other's memory, as far as one can tell beforehand.
+    pub fn host(&self) -> Vec<u8> {
+        let part = self.part.map(u64::to_le_bytes);
+        [
+            &self.machine[..],
+            part.as_ref().map_or(&[], |part| &part[..]),
+        ]
+        .concat()
+    }
+
+    /// Whether both share processors, or could.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.machine == other.machine
+    }
+}
+
+fn machine() -> Machine {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = |name: &str| {
+        let link = std::fs::read_link(format!("/proc/self/ns/{name}"));
+        link.map(|path| path.as_os_str().as_encoded_bytes().to_vec())
+            .unwrap_or_default()
+    };
+    let uts = rustix::system::uname();
+    let user = rustix::process::geteuid().as_raw().to_le_bytes();
+    let parts = [
+        boot,
+        uts.nodename().to_bytes().to_vec(),
+        namespace("pid"),
+        namespace("net"),
+    ];
+    let mut hasher = blake3::Hasher::new();
+    for part in parts.iter().map(Vec::as_slice).chain([user.as_slice()]) {
+        hasher
+            .update(&(part.len() as u64).to_le_bytes())
+            .update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(rank: usize, ranks_per_node: usize) -> Whereabouts {
+        let options = GroupOptions {
+            ranks_per_node: NonZeroUsize::new(ranks_per_node),
+            ..GroupOptions::default()
+        };
+        Whereabouts::of_this_process(&options, rank)
+    }
+
+    #[test]
+    fn parts_of_a_machine_are_hosts_but_share_its_processors() {
+        let (first, second, third) = (of(0, 2), of(1, 2), of(2, 2));
+        assert_eq!(first.host(), second.host());
+        assert_ne!(second.host(), third.host());
+        assert!(first.is_beside(&third));
+        assert_eq!(of(0, 0).host(), of(2, 0).host());
+    }
+
+    #[test]
+    fn other_algorithms_are_seen() {
+        assert!(of(0, 0).goes_by(Algorithm::Auto));
+        assert!(!of(0, 0).goes_by(Algorithm::NodeFirst));
+    }
+
+    proptest! {
+        #[test]
+        fn survive_the_wire(rank in 0..100usize, ranks_per_node in 0..4usize) {
+            let whereabouts = of(rank, ranks_per_node);
+            let read = Whereabouts::from_bytes(&whereabouts.to_bytes());
+            prop_assert_eq!(read, Some(whereabouts));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(read) = Whereabouts::from_bytes(&bytes) {
+                let again = Whereabouts::from_bytes(&read.to_bytes());
+                prop_assert_eq!(again, Some(read));
+            }
+        }
+    }
+}
