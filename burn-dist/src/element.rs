@@ -36,6 +36,14 @@ impl DType {
         }
     }
 
+    /// The type in which sums of its elements are taken, and travel.
+    pub(crate) const fn of_sums(self) -> Self {
+        match self {
+            Self::F16 | Self::BF16 => Self::F32,
+            other => other,
+        }
+    }
+
     /// Whether the type is a floating-point type, which [`ReduceOp::Mean`] needs.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16 | Self::F64)

@@ -11,6 +11,10 @@ use super::Line;
 /// back more.
 const KEPT: usize = 8;
 
+/// Lines of the smallest piece that is kept, 64 KiB: of smaller ones there are many sizes, which would drive out the large
+/// ones, and the allocator is good at them.
+const LEAST: usize = 1024;
+
 /// Pieces that nobody uses, and how much was in use at most, in lines.
 struct Pool {
     free: Vec<Vec<Line>>,
@@ -72,7 +76,7 @@ fn with_pool<R>(action: impl FnOnce(&mut Pool) -> R) -> R {
     action(&mut POOL.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Memory that goes back to the pool.
+/// Memory that goes back to the pool, unless it is small.
 pub(super) struct Recycled {
     lines: Vec<Line>,
 }
@@ -80,13 +84,18 @@ pub(super) struct Recycled {
 impl Recycled {
     /// At least `lines` lines of arbitrary contents.
     pub(super) fn new(lines: usize) -> Self {
-        let found = with_pool(|pool| pool.take(lines));
+        let is_kept = lines >= LEAST;
+        let found = is_kept
+            .then(|| with_pool(|pool| pool.take(lines)))
+            .flatten();
         let mut lines = found.unwrap_or_else(|| vec![Line([0; 64]); lines]);
         if cfg!(test) {
             // What nobody writes is no number, so that nobody reads it unnoticed.
             lines.fill(Line([0xff; 64]));
         }
-        with_pool(|pool| pool.lend(lines.len()));
+        if is_kept {
+            with_pool(|pool| pool.lend(lines.len()));
+        }
         Self { lines }
     }
 
@@ -102,6 +111,9 @@ impl Recycled {
 impl Drop for Recycled {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.lines);
+        if lines.len() < LEAST {
+            return;
+        }
         // Dropped here, outside of the lock.
         let _surplus = with_pool(|pool| pool.keep(lines));
     }

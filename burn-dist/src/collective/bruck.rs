@@ -6,12 +6,13 @@
 //! reduction. A tree would add on the way; here everybody gets what everybody brings and adds it up in the ring's order, so
 //! that all bits are the ring's.
 //!
-//! Every message says which collective it is of: the ring's neighbours alone would not notice that others disagree.
+//! Every message says which collective it is of: the ring's neighbours alone would not notice that others disagree. All
+//! members wait for all others, in a broadcast too.
 
 use std::ops::Range;
 
 use super::ring::{Contribution, Reduction, Visit};
-use super::{Descriptor, Failure, Kind, Neighbours, exchange};
+use super::{Descriptor, Failure, Kind, Neighbours, send_receive};
 use crate::buffer::Buffer;
 use crate::element::DType;
 use crate::reduce;
@@ -21,18 +22,29 @@ use crate::transport::{Transport, Watch};
 /// take about `2 n` times as long: where a hop costs 25 µs, and a byte 1 ns, they are even at 50 KiB, whatever `n` is.
 const REDUCED: u64 = 32 * 1024;
 
+/// Most bytes that a member receives then: with thousands of them it would be too much memory.
+const RECEIVED: u64 = 8 << 20;
+
 /// Most bytes of all blocks together where nothing is reduced, and no byte comes to a member twice.
 const GATHERED: u64 = 64 * 1024;
 
-/// Whether a collective goes this way.
-pub(super) fn suits(what: &Descriptor) -> bool {
-    let bytes = what.len.saturating_mul(what.dtype.size() as u64);
+/// Whether a collective of `ranks` ranks goes this way.
+pub(super) fn suits(what: &Descriptor, ranks: usize) -> bool {
+    let ranks = ranks as u64;
     match what.kind {
         // Partial sums are rounded on the way, which cannot be made up for.
-        Kind::AllReduce | Kind::ReduceScatter => bytes <= REDUCED && what.wire.is_none(),
-        Kind::AllGather | Kind::Broadcast => suits_gather(bytes),
+        Kind::AllReduce | Kind::ReduceScatter if what.wire.is_some() => false,
+        Kind::AllReduce | Kind::ReduceScatter => {
+            let bytes = what.len.saturating_mul(what.dtype.of_sums().size() as u64);
+            bytes <= REDUCED && bytes * ranks <= RECEIVED
+        }
+        Kind::AllGather | Kind::Broadcast => {
+            suits_gather(what.len.saturating_mul(what.dtype.size() as u64))
+        }
         Kind::Barrier => true,
-        Kind::GatherBytes | Kind::Register => false,
+        // At first of a length from each.
+        Kind::GatherBytes => suits_gather(ranks * size_of::<u64>() as u64),
+        Kind::Register => false,
     }
 }
 
@@ -147,7 +159,7 @@ fn gather(
         let (mine, theirs) = blocks.bytes_mut().split_at_mut(end(known));
         let peers = (at.ahead(known), at.back(known));
         let theirs = &mut theirs[..end(known + more) - end(known)];
-        exchange(transport, peers, what, (&mine[..end(more)], theirs), watch)?;
+        send_receive(transport, peers, what, (&mine[..end(more)], theirs), watch)?;
         known += more;
     }
     Ok(())
@@ -168,6 +180,20 @@ mod tests {
     use super::*;
     use crate::element::ReduceOp;
 
+    fn sum() -> Descriptor {
+        Descriptor {
+            sequence: 1,
+            kind: Kind::AllReduce,
+            dtype: DType::F64,
+            op: Some(ReduceOp::Sum),
+            wire: None,
+            root: 0,
+            len: 0,
+            bucket: 0,
+            cuts: 0,
+        }
+    }
+
     #[test]
     fn a_sum_goes_once_round_the_ring() {
         let members = |begins_there| visits(1, 4, begins_there).map(|(member, _)| member);
@@ -180,29 +206,45 @@ mod tests {
     #[test]
     fn what_is_large_or_compressed_goes_round_the_ring() {
         let small = Descriptor {
-            sequence: 1,
-            kind: Kind::AllReduce,
-            dtype: DType::F64,
-            op: Some(ReduceOp::Sum),
-            wire: None,
-            root: 0,
             len: REDUCED / 8,
-            bucket: 0,
-            cuts: 0,
+            ..sum()
         };
-        assert!(suits(&small));
-        let large = small.len + 1;
-        assert!(!suits(&Descriptor {
-            len: large,
-            ..small
-        }));
+        let suits = |what| suits(&what, 4);
+        assert!(suits(small));
+        let len = small.len + 1;
+        assert!(!suits(Descriptor { len, ..small }));
         let wire = Some(DType::BF16);
-        assert!(!suits(&Descriptor { wire, ..small }));
-        let endless = u64::MAX;
-        assert!(!suits(&Descriptor {
-            kind: Kind::Broadcast,
-            len: endless,
-            ..small
-        }));
+        assert!(!suits(Descriptor { wire, ..small }));
+        let kind = Kind::Broadcast;
+        assert!(suits(Descriptor { kind, len, ..small }));
+        let len = u64::MAX;
+        assert!(!suits(Descriptor { kind, len, ..small }));
+    }
+
+    #[test]
+    fn halves_count_as_what_travels() {
+        let len = REDUCED / 4;
+        let halves = Descriptor {
+            dtype: DType::BF16,
+            len,
+            ..sum()
+        };
+        assert!(suits(&halves, 4));
+        let len = len + 1;
+        assert!(!suits(&Descriptor { len, ..halves }, 4));
+    }
+
+    #[test]
+    fn thousands_of_ranks_are_spared_thousands_of_blocks() {
+        let len = REDUCED / 8;
+        assert!(suits(&Descriptor { len, ..sum() }, 256));
+        assert!(!suits(&Descriptor { len, ..sum() }, 257));
+        assert!(suits(&Descriptor { len: 16, ..sum() }, 4096));
+        let lengths = Descriptor {
+            kind: Kind::GatherBytes,
+            ..sum()
+        };
+        assert!(suits(&lengths, 8192));
+        assert!(!suits(&lengths, 8193));
     }
 }

@@ -1,7 +1,8 @@
 //! Collectives over several nodes: the ranks of a node share memory, and what travels between nodes is of all of them.
 //!
 //! Of `n` nodes with `r` ranks each, the ranks that are in the same place on their nodes are a ring of nodes: `r` rings,
-//! each for its part of the elements, all at once. A byte takes about as many hops as there are nodes, not ranks. Nothing
+//! each for its part of the elements, all at once. A byte takes about as many hops as there are nodes, not ranks; small
+//! messages go round in [few rounds](super::bruck) instead. Nothing
 //! waits for a node's sums to be complete: when a piece of a sum comes to a rank, it adds what its node has there, read
 //! from the memory of all of them, and results that come are written to all of them.
 //!
@@ -71,7 +72,7 @@ struct Across {
 }
 
 impl Nodes {
-    /// Of memory that the ranks of the node share, and streams to the next node and from the previous one.
+    /// Of memory that the ranks of the node share, and streams to other nodes and from others.
     pub(crate) fn new(
         layout: Layout,
         order: Order,
@@ -120,7 +121,6 @@ impl Nodes {
     }
 
     /// Makes sure that all ranks enter the same collective.
-    #[cfg(feature = "mpi")]
     pub(super) fn agree(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
         let watch = &self.minding_streams(watch);
         self.node.enter(what, watch)?;
@@ -131,7 +131,7 @@ impl Nodes {
     /// when it returns.
     fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<Entered, Failure> {
         let entered = self.node.enter(what, watch)?;
-        if !bruck::suits(what) {
+        if !bruck::suits(what, self.layout.ranks()) {
             self.announce(what, watch)?;
         }
         Ok(entered)
@@ -229,7 +229,7 @@ impl Nodes {
         let reduction = Reduction { dtype, op, ranks };
         self.ring
             .run(watch, |transport, at, watch| match (what.kind, what.wire) {
-                (kind, _) if bruck::suits(what) => {
+                (kind, _) if bruck::suits(what, ranks) => {
                     let wanted = match kind {
                         Kind::AllGather => {
                             return bruck::all_gather(transport, at, what, &mut own, owned, watch);
@@ -277,7 +277,7 @@ impl Nodes {
         let ranks = self.layout.ranks();
         let len = data.len() / what.dtype.size();
         if len == 0 {
-            return self.enter(what, watch).map(drop);
+            return self.agree(what, watch);
         }
         let slot = (STAGE / ranks / 64 * 64).clamp(64, SLOT);
         let mut bucket = match self.stage.take() {
@@ -331,8 +331,9 @@ impl Nodes {
         let (len, parts) = (data.len(), self.layout.on_each());
         let part = |place: usize| shard(len, parts, place);
         let mut mine = &mut data[part(self.layout.place)];
+        let ranks = self.layout.ranks();
         self.ring.run(watch, |transport, at, watch| {
-            if !bruck::suits(what) {
+            if !bruck::suits(what, ranks) {
                 return ring::broadcast(transport, at, mine, node, watch);
             }
             let bytes = mine.len();

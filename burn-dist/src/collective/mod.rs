@@ -16,17 +16,18 @@
 mod bruck;
 mod compressed;
 mod descriptor;
-mod exchange;
+
 mod hierarchical;
 mod ring;
+mod send_receive;
 
 use std::ops::Range;
 
 use bruck::Wanted;
 pub use descriptor::{Descriptor, Kind};
-use exchange::{announce, exchange};
 pub(crate) use hierarchical::{Layout, Nodes, Order};
 use ring::Reduction;
+use send_receive::{announce, send_receive};
 
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
@@ -179,7 +180,7 @@ pub(crate) fn run(
     };
     let Some(shared) = transport.shared() else {
         let data = memory.bytes();
-        if bruck::suits(what) {
+        if bruck::suits(what, at.size) {
             return small(transport, at, (what, cuts), data, watch);
         }
         announce(transport, at, what, watch)?;
@@ -249,7 +250,9 @@ pub(crate) fn gather_bytes(
         Wiring::Flat(transport) => transport.as_mut(),
         Wiring::Nodes(nodes) => return nodes.gather_bytes(what, payload, watch),
     };
-    enter(transport, at, what, watch)?;
+    if transport.shared().is_some() || !bruck::suits(what, at.size) {
+        enter(transport, at, what, watch)?;
+    }
     let mut lengths = vec![0u64; at.size];
     lengths[at.rank] = payload.len() as u64;
     let word = |rank| rank * 8..rank * 8 + 8;

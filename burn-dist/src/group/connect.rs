@@ -33,6 +33,7 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
         members: &Members::all(world.size()),
         options: &options,
         store: &store,
+        has_processor: None,
         #[cfg(feature = "mpi")]
         mpi: world.link.mpi.as_ref(),
     };
@@ -84,6 +85,9 @@ pub(super) struct Joining<'a> {
     pub members: &'a Members,
     pub options: &'a GroupOptions,
     pub store: &'a Store,
+    /// Whether all ranks of this host have a processor each, if that is known: the ranks of a part of a group share them
+    /// with the others.
+    pub has_processor: Option<bool>,
     #[cfg(feature = "mpi")]
     pub mpi: Option<&'a Arc<crate::mpi::Session>>,
 }
@@ -102,8 +106,11 @@ impl Joining<'_> {
         let mine = Whereabouts::of_this_process(self.options, self.members.in_world(self.rank));
         let words = exchange.all_gather("whereabouts", &mine.to_bytes())?;
         let all = self.whereabouts(&words)?;
-        let beside = all.iter().filter(|other| other.is_beside(&mine));
-        let processors: Vec<&Processors> = beside.map(|other| &other.processors).collect();
+        let has_processor = self.has_processor.unwrap_or_else(|| {
+            let beside = all.iter().filter(|other| other.is_beside(&mine));
+            let processors: Vec<&Processors> = beside.map(|other| &other.processors).collect();
+            processors::are_enough(&processors)
+        });
         let hosts: Vec<Vec<u8>> = all.iter().map(Whereabouts::host).collect();
         let mut distinct: Vec<&Vec<u8>> = Vec::new();
         for host in &hosts {
@@ -114,13 +121,14 @@ impl Joining<'_> {
         let mine = hosts.get(self.rank);
         let node = distinct.iter().position(|host| Some(*host) == mine);
         let mut wiring = self.choose(&hosts, distinct.len(), exchange)?;
-        wiring.set_alone(processors::are_enough(&processors));
+        wiring.set_alone(has_processor);
         let place = Place {
             rank: self.rank,
             size: self.size(),
             node: node.unwrap_or_default(),
             nodes: distinct.len(),
             transport: wiring.name(),
+            has_processor,
         };
         Ok(Joined {
             place,

@@ -46,6 +46,8 @@ pub(super) struct Place {
     pub node: usize,
     pub nodes: usize,
     pub transport: &'static str,
+    /// Whether all ranks of this host have a processor each.
+    pub has_processor: bool,
 }
 
 impl Place {
@@ -56,6 +58,7 @@ impl Place {
         node: 0,
         nodes: 1,
         transport: "none",
+        has_processor: true,
     };
 }
 

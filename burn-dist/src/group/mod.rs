@@ -69,7 +69,7 @@ impl std::str::FromStr for TransportKind {
 /// Who computes what a collective computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Ours: direct reduction where ranks share memory, rings elsewhere. Sums have the same bits wherever the ranks are.
+    /// Ours: direct reduction where ranks share memory, elsewhere rings, and few rounds for small messages. Sums have the same bits wherever the ranks are.
     #[default]
     Auto,
     /// Ours, but over several hosts those of each host are added up first, with [`TransportKind::Auto`]. The least goes over
@@ -355,7 +355,7 @@ impl ProcessGroup {
         )
     }
 
-    /// Copies `data` from rank `root` to all ranks.
+    /// Copies `data` from rank `root` to all ranks. That may be done on some, the root too, before others have come.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).

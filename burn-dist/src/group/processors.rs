@@ -49,7 +49,8 @@ pub(super) fn are_enough(ranks: &[&Processors]) -> bool {
 /// How many processors all ranks together have, one of which may use `own`, and can compute on `parallel` at a time.
 fn available(ranks: &[&Processors], parallel: usize, own: usize) -> usize {
     if parallel < own || ranks.iter().any(|rank| rank.count() == 0) {
-        // A limit to the time on them, which is one for all ranks of a container; or nobody knows.
+        // A limit to the time on them, which is one for all ranks of a container (it does not show where it allows more
+        // than this rank's own); or nobody knows.
         return parallel;
     }
     let bytes = ranks.iter().map(|rank| rank.0.len()).max().unwrap_or(0);
@@ -63,7 +64,10 @@ fn available(ranks: &[&Processors], parallel: usize, own: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
+    use crate::{GroupOptions, ProcessGroup};
 
     fn processors(bits: &[u8]) -> Processors {
         Processors::from_bytes(bits)
@@ -92,6 +96,22 @@ mod tests {
     #[test]
     fn where_nobody_knows_a_rank_counts_with_its_own() {
         assert_eq!(available(&[&processors(&[]), &processors(&[1])], 6, 1), 6);
+    }
+
+    #[test]
+    fn parts_of_a_group_share_those_of_the_whole() {
+        let groups = ProcessGroup::in_process(3, &GroupOptions::default()).unwrap();
+        thread::scope(|scope| {
+            for whole in groups {
+                scope.spawn(move || {
+                    // With two processors there are enough for each part alone.
+                    let part = whole.split(whole.rank() as u64 / 2, 0).unwrap();
+                    let has_processor = |group: &ProcessGroup| group.queue.place().has_processor;
+                    assert!(part.size() == 1 || has_processor(&part) == has_processor(&whole));
+                    whole.barrier().unwrap();
+                });
+            }
+        });
     }
 
     #[test]

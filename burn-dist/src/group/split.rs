@@ -130,6 +130,7 @@ impl Subset<'_> {
             members: &members,
             options: &options,
             store: &store,
+            has_processor: Some(self.parent.place().has_processor),
             #[cfg(feature = "mpi")]
             mpi: mpi.as_ref(),
         };

@@ -7,13 +7,18 @@ use std::thread;
 
 use super::{GroupOptions, ProcessGroup, Queue, connect};
 use crate::error::Error;
-use crate::rendezvous::StoreServer;
+use crate::open_files::make_room;
+use crate::rendezvous::{FILES_PER_RANK, RendezvousError, StoreServer};
+use crate::transport::distances;
 use crate::world::{Secret, World};
 
 pub(super) fn connect_all(size: usize, options: &GroupOptions) -> Result<Vec<ProcessGroup>, Error> {
     if size == 1 {
         return Ok(vec![ProcessGroup::single()]);
     }
+    // Streams to some ranks and from some, the socket that listens for them, and both ends of a connection to the store.
+    let files = 2 * distances(size).count() + 2 + FILES_PER_RANK;
+    make_room(size, files).map_err(RendezvousError::from)?;
     let (_, secret) = Secret::generate()?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let server = Arc::new(StoreServer::bind(address, size, secret.clone())?);

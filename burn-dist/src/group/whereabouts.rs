@@ -3,18 +3,20 @@
 use super::processors::Processors;
 use super::{Algorithm, GroupOptions};
 
-/// A digest of what makes a host one.
-type Machine = [u8; blake3::OUT_LEN];
+/// A digest of what tells something apart.
+type Digest = [u8; blake3::OUT_LEN];
 
 /// What a rank says of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Whereabouts {
     /// The number of the algorithm it was given.
     algorithm: u8,
-    /// Which processors it may use.
+    /// Which processors it may use, of the machine that runs one kernel.
     pub processors: Processors,
-    machine: Machine,
-    /// Which part of the machine it takes for its host, if it is to do so.
+    machine: Digest,
+    /// Where it can map the memory of others: a part of that machine, such as a container.
+    host: Digest,
+    /// Which part of that it takes for its host, if it is to do so.
     part: Option<u64>,
 }
 
@@ -24,7 +26,8 @@ impl Whereabouts {
         Self {
             algorithm: options.algorithm as u8,
             processors: Processors::of_this_process(),
-            machine: machine(),
+            machine: digest(&[boot()]),
+            host: digest(&identity()),
             part: options.ranks_per_node.map(|ranks| (rank / ranks) as u64),
         }
     }
@@ -32,7 +35,7 @@ impl Whereabouts {
     pub fn to_bytes(&self) -> Vec<u8> {
         let processors = self.processors.as_bytes();
         let head = [self.algorithm, processors.len() as u8];
-        [&head[..], processors, &self.host()].concat()
+        [&head[..], processors, &self.machine, &self.host()].concat()
     }
 
     /// From the bytes of a rank; `None` if they are something else.
@@ -40,12 +43,14 @@ impl Whereabouts {
         let [algorithm, processors, rest @ ..] = bytes else {
             return None;
         };
-        let (processors, host) = rest.split_at_checked(usize::from(*processors))?;
-        let (machine, part) = host.split_first_chunk()?;
+        let (processors, rest) = rest.split_at_checked(usize::from(*processors))?;
+        let (machine, rest) = rest.split_first_chunk()?;
+        let (host, part) = rest.split_first_chunk()?;
         Some(Self {
             algorithm: *algorithm,
             processors: Processors::from_bytes(processors),
             machine: *machine,
+            host: *host,
             part: match part {
                 [] => None,
                 part => Some(u64::from_le_bytes(part.try_into().ok()?)),
@@ -60,36 +65,36 @@ impl Whereabouts {
     /// Ranks with the same host can map each other's memory, as far as one can tell beforehand.
     pub fn host(&self) -> Vec<u8> {
         let part = self.part.map(u64::to_le_bytes);
-        [
-            &self.machine[..],
-            part.as_ref().map_or(&[], |part| &part[..]),
-        ]
-        .concat()
+        [&self.host[..], part.as_ref().map_or(&[], |part| &part[..])].concat()
     }
 
-    /// Whether both share processors, or could.
+    /// Whether the numbers of both ones' processors mean the same.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.machine == other.machine
     }
 }
 
-fn machine() -> Machine {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+/// What this start of the kernel has for itself; the name of the machine where it does not say.
+fn boot() -> Vec<u8> {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec())
+}
+
+/// What processes have in common that can map each other's memory.
+fn identity() -> [Vec<u8>; 5] {
     let namespace = |name: &str| {
         let link = std::fs::read_link(format!("/proc/self/ns/{name}"));
         link.map(|path| path.as_os_str().as_encoded_bytes().to_vec())
             .unwrap_or_default()
     };
-    let uts = rustix::system::uname();
-    let user = rustix::process::geteuid().as_raw().to_le_bytes();
-    let parts = [
-        boot,
-        uts.nodename().to_bytes().to_vec(),
-        namespace("pid"),
-        namespace("net"),
-    ];
+    let name = rustix::system::uname().nodename().to_bytes().to_vec();
+    let user = rustix::process::geteuid().as_raw().to_le_bytes().to_vec();
+    [boot(), name, namespace("pid"), namespace("net"), user]
+}
+
+fn digest(parts: &[Vec<u8>]) -> Digest {
     let mut hasher = blake3::Hasher::new();
-    for part in parts.iter().map(Vec::as_slice).chain([user.as_slice()]) {
+    for part in parts {
         hasher
             .update(&(part.len() as u64).to_le_bytes())
             .update(part);

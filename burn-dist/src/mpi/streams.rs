@@ -20,7 +20,7 @@ use crate::transport::{Interest, Meanwhile, Transport, TransportError, distances
 const NAME: &str = "mpi";
 /// Bytes of one message to or from a neighbour: a segment of the ring. And how many are under way in each direction.
 const NEAR: (usize, usize) = (256 * 1024, 8);
-/// The same for ranks further away, with which small messages alone are exchanged.
+/// The same for ranks further away, with which many small messages are exchanged in one piece at most.
 const FAR: (usize, usize) = (32 * 1024, 2);
 /// How long the wait for an answer keeps the processor, and how long it then gives it to whoever
 /// wants it, before it sleeps.

@@ -1,6 +1,6 @@
 //! How bytes move between two ranks.
 //!
-//! A transport is an ordered byte stream to and from each neighbour, without blocking, so that a
+//! A transport is an ordered byte stream to and from some ranks, without blocking, so that a
 //! collective can send and receive at once and reduce in between. Some transports can do more: on
 //! one host [`Transport::shared`] gives memory that all ranks have mapped, and collectives that
 //! know it copy nothing.
@@ -65,8 +65,8 @@ pub trait Transport: Send {
         Ok(true)
     }
 
-    /// Says whether this rank has a processor of its own, which it may keep while it waits for a moment: to be woken takes
-    /// longer than most waits.
+    /// Says whether all ranks of this host have a processor each. This one may keep its own then while it waits for a
+    /// moment: to be woken takes longer than most waits.
     #[doc(hidden)]
     fn set_alone(&mut self, alone: bool) {
         let _ = alone;

@@ -36,8 +36,8 @@ pub(crate) type Meanwhile = Rc<dyn Fn()>;
 #[derive(Debug)]
 struct Clock {
     allowance: Cell<Allowance>,
-    /// How long the peer that has left is still waited for.
-    farewell: Cell<Option<Allowance>>,
+    /// A peer that has left, and how long it is still waited for.
+    farewell: Cell<Option<(usize, Allowance)>>,
 }
 
 impl std::fmt::Debug for Watch {
@@ -112,10 +112,11 @@ impl Watch {
         }
         let peer = self.ranks.get(peer).copied().unwrap_or(peer);
         if self.faults.left(peer) {
-            let farewell = self.clock.farewell.get();
-            let mut farewell = farewell.unwrap_or_else(|| Allowance::at(now, FAREWELL));
+            let begun = self.clock.farewell.get();
+            let begun = begun.filter(|(whose, _)| *whose == peer);
+            let mut farewell = begun.map_or_else(|| Allowance::at(now, FAREWELL), |begun| begun.1);
             let is_over = farewell.left(now).is_zero();
-            self.clock.farewell.set(Some(farewell));
+            self.clock.farewell.set(Some((peer, farewell)));
             if is_over {
                 let reason = "it finished and left the group while others still waited for it";
                 return Err(Interrupt::Fault(Fault {

@@ -11,11 +11,11 @@ pub(super) fn announce(
     watch: &Watch,
 ) -> Result<(), Failure> {
     let peers = (at.next(), at.previous());
-    exchange(transport, peers, what, (&[], &mut []), watch)
+    send_receive(transport, peers, what, (&[], &mut []), watch)
 }
 
 /// Sends some bytes to a rank and receives from one, both at once, each after a word on what is entered.
-pub(super) fn exchange(
+pub(super) fn send_receive(
     transport: &mut dyn Transport,
     (to, from): (usize, usize),
     what: &Descriptor,
