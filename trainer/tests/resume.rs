@@ -154,6 +154,118 @@ fn a_run_that_is_killed_again_and_again_ends_as_if_it_never_was() {
     }
 }
 
+#[test]
+fn ranks_that_die_are_started_again() {
+    let whole = Run::new(&[]);
+    let expected = checksum(&whole.finish(2, &[]));
+    let run = Run::new(&[]);
+    let running = run.trial(2, &["--max-restarts", "3"]).start();
+    // Before the first checkpoint, at the end of the first epoch, and in the middle of the run.
+    for (lines, rank) in [(1, 0), (20, 1), (35, 0)] {
+        kill_after(&run, lines, rank);
+    }
+    let finished = running.wait(LIMIT);
+    finished
+        .assert_code(0)
+        .assert_nobody_left()
+        .assert_stderr(&[
+            "error: rank 0 was killed by signal 9",
+            "starting all ranks again, restart 1 of 3",
+            "error: rank 1 was killed by signal 9",
+            "starting all ranks again, restart 3 of 3",
+        ]);
+    assert_eq!(checksum(&finished), expected);
+    assert_eq!(run.metrics(), whole.metrics());
+}
+
+#[test]
+fn ranks_are_started_again_as_often_as_was_said() {
+    let run = Run::new(&["train.epochs=1000"]);
+    let running = run.trial(1, &["--max-restarts=1", "--resume=auto"]).start();
+    kill_after(&run, 5, 0);
+    kill_after(&run, 25, 0);
+    let finished = running.wait(LIMIT);
+    finished.assert_code(1).assert_nobody_left();
+    let restarts = finished.stderr.matches("starting all ranks again").count();
+    assert_eq!(restarts, 1, "{}", finished.stderr);
+}
+
+#[test]
+fn who_stops_a_run_gets_no_other() {
+    let run = Run::new(&["train.epochs=1000"]);
+    let running = run.trial(2, &["--max-restarts", "3"]).start();
+    wait_for(&run, 5);
+    kill_process(running.pid(), Signal::TERM).unwrap();
+    let finished = running.wait(LIMIT);
+    finished.assert_code(75).assert_nobody_left();
+    assert!(!finished.stderr.contains("again"), "{}", finished.stderr);
+}
+
+#[test]
+fn who_stops_a_run_that_is_failing_gets_no_other() {
+    let run = Run::new(&["train.epochs=1000"]);
+    let running = run.trial(2, &["--max-restarts", "3"]).start();
+    wait_for(&run, 5);
+    // It cannot end by itself, so the launcher waits for it when the other one has failed.
+    kill_process(rank_of(&run, 0), Signal::STOP).unwrap();
+    kill_process(rank_of(&run, 1), Signal::KILL).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(running.pid(), Signal::TERM).unwrap();
+    let finished = running.wait(LIMIT);
+    finished.assert_code(1).assert_nobody_left();
+    finished.assert_stderr(&["error: rank 1 was killed by signal 9"]);
+    assert!(!finished.stderr.contains("again"), "{}", finished.stderr);
+}
+
+#[test]
+fn restarts_that_could_not_go_on_are_refused() {
+    let run = Run::new(&[]);
+    let refused = run
+        .trial(2, &["--max-restarts=1", "--resume=elsewhere"])
+        .run();
+    refused
+        .assert_code(2)
+        .assert_stderr(&["--max-restarts", "name no path", "auto"]);
+    let refused = run.trial_anywhere(2, &["--max-restarts=1"]).run();
+    refused.assert_code(2).assert_stderr(&["--run-dir"]);
+    let dir = run.dir();
+    let args = ["--run-dir", dir.to_str().unwrap(), "--max-restarts=1"];
+    let by_others = Trial::new(&args).rank(0, 2, "1").run();
+    by_others
+        .assert_code(2)
+        .assert_stderr(&["--max-restarts", "--nproc"]);
+}
+
+/// Waits until a run has written so many lines of metrics.
+#[track_caller]
+fn wait_for(run: &Run, lines: usize) {
+    let deadline = std::time::Instant::now() + LIMIT;
+    while run.metrics().len() < lines {
+        assert!(std::time::Instant::now() < deadline, "no {lines} lines");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Kills a rank of a run when that has written so many lines of metrics.
+#[track_caller]
+fn kill_after(run: &Run, lines: usize, rank: usize) {
+    wait_for(run, lines);
+    kill_process(rank_of(run, rank), Signal::KILL).unwrap();
+}
+
+/// The process of a rank.
+#[track_caller]
+fn rank_of(run: &Run, rank: usize) -> rustix::process::Pid {
+    let variable = format!("RANK={rank}");
+    let is_rank = |pid: &rustix::process::Pid| {
+        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
+        let environment = environment.unwrap_or_default();
+        let mut entries = environment.split(|byte| *byte == 0);
+        entries.any(|entry| entry == variable.as_bytes())
+    };
+    processes(&run.dir()).into_iter().find(is_rank).unwrap()
+}
+
 /// Processes whose arguments name this folder.
 fn processes(folder: &Path) -> Vec<rustix::process::Pid> {
     let marker = folder.as_os_str().as_encoded_bytes();

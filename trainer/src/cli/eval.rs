@@ -8,7 +8,7 @@ use clap::Args;
 use super::args::TrainedArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
-use super::ranks::{check_readable, on_ranks, world_size};
+use super::ranks::{Ranks, check_readable, on_ranks, world_size};
 use crate::console::say;
 use crate::error::TrainError;
 
@@ -35,9 +35,10 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     if world.launch() == Launch::Single {
         check()?;
     }
-    check_readable(args.trained.config.as_deref(), size, world)?;
+    let ranks = Ranks { size, restarts: 0 };
+    check_readable(args.trained.config.as_deref(), ranks, world)?;
     let trained = args.trained.find()?;
-    on_ranks(size, world, || {
+    on_ranks(ranks, world, || {
         if world.is_main() {
             trained.notes.iter().for_each(|note| say(note));
             say(&format!(

@@ -1,17 +1,38 @@
 //! Processes of a command that runs on several ranks: starts them, or is one.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use burn_dist::launch::LocalLauncher;
+use burn_dist::launch::{LaunchOutcome, LocalLauncher};
 use burn_dist::world::{Launch, World};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXCPU};
+use signal_hook::flag;
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::Failure;
 use crate::console::{complain, not_said};
-use crate::{prepare_process, run_log};
+use crate::{USAGE, prepare_process, run_log};
+
+/// What a command runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranks {
+    /// How many.
+    pub size: usize,
+    /// How often they are started again, at most, when one fails.
+    pub restarts: u16,
+}
+
+impl Ranks {
+    /// Whether this process starts them: several, or one that is to be started again.
+    fn are_ours(self, world: &World) -> bool {
+        world.launch() == Launch::Single && (self.size > 1 || self.restarts > 0)
+    }
+}
 
 /// How many ranks there are: a launcher's word, else `--nproc`, else `default`.
 ///
@@ -35,8 +56,8 @@ pub fn world_size(nproc: Option<u16>, default: usize, world: &World) -> Result<u
 ///
 /// # Errors
 /// If it is a pipe, such as `<(…)` of a shell.
-pub fn check_readable(config: Option<&str>, size: usize, world: &World) -> Result<(), Failure> {
-    let read_again = size > 1 && world.launch() == Launch::Single;
+pub fn check_readable(config: Option<&str>, ranks: Ranks, world: &World) -> Result<(), Failure> {
+    let read_again = ranks.are_ours(world);
     let file = config.filter(|_| read_again).map(Path::new);
     match file.filter(|file| file.exists() && !file.is_file()) {
         None => Ok(()),
@@ -47,31 +68,48 @@ pub fn check_readable(config: Option<&str>, size: usize, world: &World) -> Resul
     }
 }
 
-/// Starts `size` ranks with the arguments of this process if there are to be several and nobody
-/// else has started them; otherwise is the rank that `world` says, and does `work`.
+/// Starts the ranks with the arguments of this process if nobody else has and it takes starting; otherwise is the one that
+/// `world` says, and does `work`.
 ///
 /// # Errors
 /// Those of `work`; ranks that cannot be started.
 pub fn on_ranks(
-    size: usize,
+    ranks: Ranks,
     world: &World,
     work: impl FnOnce() -> Result<i32, Failure>,
 ) -> Result<i32, Failure> {
-    if size > 1 && world.launch() == Launch::Single {
-        return start_ranks(size);
+    if ranks.are_ours(world) {
+        return start(ranks);
     }
     log_warnings();
     if let Some(advice) = world.advice() {
         complain(&format!("warning: {advice}"));
     }
-    prepare_process(world)
-        .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
+    prepare_process(world).map_err(cannot_listen)?;
     work()
 }
 
-/// Starts `size` processes of this program with the same arguments, and waits for them.
-fn start_ranks(size: usize) -> Result<i32, Failure> {
-    let outcome = LocalLauncher::new(size).run()?;
+/// Starts processes of this program with the same arguments, and waits for them. If one fails, all of them are started
+/// again, and go on with the run.
+fn start(Ranks { size, restarts }: Ranks) -> Result<i32, Failure> {
+    let told = Told::from_now_on()?;
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    for left in (0..=restarts).rev() {
+        let outcome = LocalLauncher::new(size).args(arguments.clone()).run()?;
+        tell(&outcome);
+        if left == 0 || told.to_stop() || !may_succeed_again(&outcome) {
+            return Ok(outcome.exit_code().into());
+        }
+        complain(&format!(
+            "starting all ranks again, restart {} of {restarts}",
+            restarts - left + 1
+        ));
+        arguments = going_on(arguments);
+    }
+    Ok(0)
+}
+
+fn tell(outcome: &LaunchOutcome) {
     outcome.unwritten().into_iter().for_each(not_said);
     match outcome.failure() {
         // What it told the others it has also written itself.
@@ -82,7 +120,50 @@ fn start_ranks(size: usize) -> Result<i32, Failure> {
         None if !outcome.is_success() => complain(&outcome.to_string()),
         None => {}
     }
-    Ok(outcome.exit_code().into())
+}
+
+/// Whether a signal has asked this process to end, or to stop early: when ranks are ending after a failure, too, which is
+/// what their launcher tells then.
+struct Told(Arc<AtomicBool>);
+
+impl Told {
+    fn from_now_on() -> Result<Self, Failure> {
+        let told = Self(Arc::new(AtomicBool::new(false)));
+        for signal in [SIGINT, SIGTERM, SIGUSR1, SIGXCPU] {
+            flag::register(signal, told.0.clone()).map_err(cannot_listen)?;
+        }
+        Ok(told)
+    }
+
+    fn to_stop(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+fn cannot_listen(error: std::io::Error) -> Failure {
+    Failure::Usage(format!("cannot listen for signals: {error}"))
+}
+
+/// Whether a rank failed of which nobody wanted that, and not for wrong arguments.
+fn may_succeed_again(outcome: &LaunchOutcome) -> bool {
+    let is_usage = i32::from(outcome.exit_code()) == USAGE;
+    outcome.failure().is_some() && outcome.signal().is_none() && !is_usage
+}
+
+/// Arguments of a training, so that it goes on at the last good checkpoint of its run folder.
+fn going_on(arguments: Vec<OsString>) -> Vec<OsString> {
+    const RESUME: &str = "--resume";
+    let mut result = Vec::with_capacity(arguments.len() + 2);
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        if argument == RESUME {
+            arguments.next();
+        } else if !argument.as_encoded_bytes().starts_with(b"--resume=") {
+            result.push(argument);
+        }
+    }
+    result.extend([RESUME.into(), "auto".into()]);
+    result
 }
 
 /// Shows what the libraries warn of; `RUST_LOG` asks for more. The log of a run has more of it.
@@ -101,4 +182,28 @@ fn log_warnings() {
         .with(shown)
         .with(run_log::events())
         .try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(arguments: &[&str]) -> Vec<OsString> {
+        going_on(arguments.iter().map(OsString::from).collect())
+    }
+
+    #[test]
+    fn ranks_that_are_started_again_go_on() {
+        let expected = ["train", "--run-dir", "a", "--resume", "auto"];
+        assert_eq!(after(&["train", "--run-dir", "a"]), expected);
+        assert_eq!(
+            after(&["train", "--resume", "off", "--run-dir", "a"]),
+            expected
+        );
+        assert_eq!(
+            after(&["train", "--resume=auto", "--run-dir", "a"]),
+            expected
+        );
+        assert_eq!(after(&expected), expected);
+    }
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use super::args::ConfigArgs;
 use super::check::say_resolved;
 use super::failure::Failure;
-use super::ranks::{check_readable, on_ranks, world_size};
+use super::ranks::{Ranks, check_readable, on_ranks, world_size};
 use crate::config::Loaded;
 use crate::console::say;
 use crate::device::check_built;
@@ -38,6 +38,9 @@ pub struct TrainArgs {
     /// run of the same configuration), off, or the path of a checkpoint or run folder.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off")]
     resume: Resume,
+    /// Starts all ranks again when one fails, at most so often; they go on at the last good checkpoint of the run folder.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "run_dir")]
+    max_restarts: u16,
     /// Shows the run on a full screen, where there is a terminal.
     #[arg(long)]
     dashboard: bool,
@@ -70,7 +73,12 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         Some(_) => 1,
     };
     let size = world_size(args.nproc, default, world)?;
-    check_readable(args.config.config.as_deref(), size, world)?;
+    let ranks = Ranks {
+        size,
+        restarts: args.max_restarts,
+    };
+    check_readable(args.config.config.as_deref(), ranks, world)?;
+    check_restarts(&args, world)?;
     let loaded = args.config.load()?;
     check_built(&loaded.config).map_err(|error| Failure::Usage(error.to_string()))?;
     loaded.batching(size)?;
@@ -85,7 +93,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         }
         return Ok(0);
     }
-    on_ranks(size, world, || {
+    on_ranks(ranks, world, || {
         let mut trainer = Trainer::new(&loaded, world)
             .resume(args.resume)
             .dashboard(args.dashboard);
@@ -94,6 +102,28 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         }
         Ok(trainer.run()?.exit_code())
     })
+}
+
+/// Who starts the ranks starts them again, and with what they have saved themselves.
+fn check_restarts(args: &TrainArgs, world: &World) -> Result<(), Failure> {
+    if args.max_restarts == 0 {
+        return Ok(());
+    }
+    let launch = world.launch();
+    if !matches!(launch, Launch::Single | Launch::Local) {
+        return Err(Failure::Usage(format!(
+            "--max-restarts is for ranks that this program starts itself (--nproc), and {launch} has started this one: it \
+             can start ranks again, too, with --resume auto"
+        )));
+    }
+    match args.resume {
+        Resume::Auto | Resume::Off => Ok(()),
+        Resume::Path(_) => Err(Failure::Usage(
+            "--max-restarts goes on at the last good checkpoint of the run folder, and there may be none yet: name no path \
+             with --resume, but auto"
+                .to_owned(),
+        )),
+    }
 }
 
 /// What is not there cannot be continued, and a folder that holds another run is a wrong argument, and so is what is
