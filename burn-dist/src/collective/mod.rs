@@ -3,7 +3,7 @@
 //! | memory | one host (`shm`) | streams (`tcp`, `mpi`) |
 //! |---|---|---|
 //! | registered bucket | direct, two synchronisations, no copy | – |
-//! | private, up to 1 KiB, all-reduce | small slots, one hop | bruck, log₂ n hops |
+//! | up to 1 KiB, all-reduce | small slots, one hop | bruck, log₂ n hops |
 //! | private, all-reduce | pipeline through slots | bruck up to 32 KiB, then ring |
 //! | private, everything else | ring over shared-memory streams | bruck up to 32 or 64 KiB, then ring |
 //!
@@ -191,12 +191,12 @@ pub(crate) fn run(
     };
     let words = what.encode();
     match (what.kind, memory) {
+        (Kind::AllReduce, memory) if memory.len() <= SMALL => {
+            shared.all_reduce_small(words, memory.bytes(), reduction(what), watch)?;
+        }
         (Kind::AllReduce | Kind::ReduceScatter, Memory::Bucket(region, len)) => {
             let mine = shard_bytes((what, cuts), len, at.size, at.rank);
             shared.reduce_shard(words, region, mine, reduction(what), watch)?;
-        }
-        (Kind::AllReduce, Memory::Private(data)) if data.len() <= SMALL => {
-            shared.all_reduce_small(words, data, reduction(what), watch)?;
         }
         (Kind::AllReduce, Memory::Private(data)) => {
             shared.all_reduce_private(words, data, reduction(what), watch)?;
@@ -314,6 +314,13 @@ fn one_after_the_other(lengths: &[u64]) -> Result<Vec<Range<usize>>, Failure> {
 }
 
 impl<'a> Memory<'a> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Private(data) => data.len(),
+            Self::Bucket(_, len) => *len,
+        }
+    }
+
     fn bytes(self) -> &'a mut [u8] {
         match self {
             Self::Private(data) => data,
