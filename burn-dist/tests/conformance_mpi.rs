@@ -100,7 +100,8 @@ fn run(command: &mut Command) -> bool {
             println!("  ended the launcher, which did not end");
             // It hands the signal on.
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-            return child.wait().is_ok();
+            child.wait().unwrap();
+            break;
         }
         thread::sleep(Duration::from_millis(50));
     }

@@ -3,11 +3,11 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Finished, LIMIT, Trial};
+use common::{Finished, LIMIT, Trial, processes_of, rank_of};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -141,7 +141,7 @@ fn a_run_that_is_killed_again_and_again_ends_as_if_it_never_was() {
             while killed.metrics().len() < lines && std::time::Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            for pid in processes(&killed.dir()) {
+            for pid in processes_of(&killed.dir()) {
                 // It may have ended by itself meanwhile.
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -207,8 +207,8 @@ fn who_stops_a_run_that_is_failing_gets_no_other() {
     let running = run.trial(2, &["--max-restarts", "3"]).start();
     wait_for(&run, 5);
     // It cannot end by itself, so the launcher waits for it when the other one has failed.
-    kill_process(rank_of(&run, 0), Signal::STOP).unwrap();
-    kill_process(rank_of(&run, 1), Signal::KILL).unwrap();
+    kill_process(rank_of(&run.dir(), 0), Signal::STOP).unwrap();
+    kill_process(rank_of(&run.dir(), 1), Signal::KILL).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     kill_process(running.pid(), Signal::TERM).unwrap();
     let finished = running.wait(LIMIT);
@@ -250,34 +250,7 @@ fn wait_for(run: &Run, lines: usize) {
 #[track_caller]
 fn kill_after(run: &Run, lines: usize, rank: usize) {
     wait_for(run, lines);
-    kill_process(rank_of(run, rank), Signal::KILL).unwrap();
-}
-
-/// The process of a rank.
-#[track_caller]
-fn rank_of(run: &Run, rank: usize) -> rustix::process::Pid {
-    let variable = format!("RANK={rank}");
-    let is_rank = |pid: &rustix::process::Pid| {
-        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
-        let environment = environment.unwrap_or_default();
-        let mut entries = environment.split(|byte| *byte == 0);
-        entries.any(|entry| entry == variable.as_bytes())
-    };
-    processes(&run.dir()).into_iter().find(is_rank).unwrap()
-}
-
-/// Processes whose arguments name this folder.
-fn processes(folder: &Path) -> Vec<rustix::process::Pid> {
-    let marker = folder.as_os_str().as_encoded_bytes();
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    entries
-        .filter_map(|entry| {
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let arguments = fs::read(entry.path().join("cmdline")).ok()?;
-            let named = arguments.windows(marker.len()).any(|part| part == marker);
-            named.then(|| rustix::process::Pid::from_raw(pid)).flatten()
-        })
-        .collect()
+    kill_process(rank_of(&run.dir(), rank), Signal::KILL).unwrap();
 }
 
 #[test]
@@ -508,7 +481,7 @@ fn two_runs_at_once_in_one_folder_are_refused() {
             refused.stderr
         );
     }
-    for pid in processes(&run.dir()) {
+    for pid in processes_of(&run.dir()) {
         let _ = kill_process(pid, Signal::KILL);
     }
     running.wait(LIMIT);

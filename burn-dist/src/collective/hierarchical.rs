@@ -111,9 +111,9 @@ impl Nodes {
         }
     }
 
-    pub(super) fn set_alone(&mut self, alone: bool) {
-        self.node.shared.set_alone(alone);
-        self.ring.transport.set_alone(alone);
+    pub(super) fn set_has_processor(&mut self, has_processor: bool) {
+        self.node.shared.set_has_processor(has_processor);
+        self.ring.transport.set_has_processor(has_processor);
     }
 
     pub(super) fn memory(&mut self) -> &mut SharedMemory {

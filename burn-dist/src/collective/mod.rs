@@ -16,7 +16,6 @@
 mod bruck;
 mod compressed;
 mod descriptor;
-
 mod hierarchical;
 mod ring;
 mod send_receive;
@@ -87,11 +86,11 @@ impl Wiring {
         }
     }
 
-    /// Says whether each rank of this host has a processor of its own.
-    pub(crate) fn set_alone(&mut self, alone: bool) {
+    /// Says whether all ranks of this host have a processor each.
+    pub(crate) fn set_has_processor(&mut self, has_processor: bool) {
         match self {
-            Self::Flat(transport) => transport.set_alone(alone),
-            Self::Nodes(nodes) => nodes.set_alone(alone),
+            Self::Flat(transport) => transport.set_has_processor(has_processor),
+            Self::Nodes(nodes) => nodes.set_has_processor(has_processor),
         }
     }
 
@@ -383,17 +382,14 @@ fn small(
             return bruck::all_gather(transport, at, what, &mut data, owned, watch);
         }
     };
-    let (dtype, op) = reduction(what);
-    let mut wide = reduce::widen(dtype, data);
-    let (mut sums, dtype) = match &mut wide {
-        Some(wide) => (bytemuck::cast_slice_mut(wide), DType::F32),
-        None => (&mut *data, dtype),
+    let (dtype, op) = (what.dtype.of_sums(), what.op.unwrap_or(ReduceOp::Sum));
+    let mut wide = reduce::widen(what.dtype, data);
+    let mut sums = match &mut wide {
+        Some(wide) => bytemuck::cast_slice_mut(wide),
+        None => &mut *data,
     };
-    let element = dtype.size();
-    let owned = |rank| {
-        let shard = cuts.shard(len / what.dtype.size(), at.size, rank);
-        shard.start * element..shard.end * element
-    };
+    let len = sums.len();
+    let owned = |rank| ring::chunk(len, dtype, cuts, at.size, rank);
     let reduction = Reduction::over(at, dtype, op);
     let own = (&mut sums, reduction, wanted);
     bruck::reduce(transport, at, what, own, owned, watch)?;

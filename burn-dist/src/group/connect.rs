@@ -109,7 +109,7 @@ impl Joining<'_> {
         let has_processor = self.has_processor.unwrap_or_else(|| {
             let beside = all.iter().filter(|other| other.is_beside(&mine));
             let processors: Vec<&Processors> = beside.map(|other| &other.processors).collect();
-            processors::are_enough(&processors)
+            processors::are_enough(&processors, &mine.processors)
         });
         let hosts: Vec<Vec<u8>> = all.iter().map(Whereabouts::host).collect();
         let mut distinct: Vec<&Vec<u8>> = Vec::new();
@@ -121,7 +121,7 @@ impl Joining<'_> {
         let mine = hosts.get(self.rank);
         let node = distinct.iter().position(|host| Some(*host) == mine);
         let mut wiring = self.choose(&hosts, distinct.len(), exchange)?;
-        wiring.set_alone(has_processor);
+        wiring.set_has_processor(has_processor);
         let place = Place {
             rank: self.rank,
             size: self.size(),

@@ -40,10 +40,10 @@ impl Processors {
     }
 }
 
-/// Whether there are as many processors as ranks, of which each may use some of them.
-pub(super) fn are_enough(ranks: &[&Processors]) -> bool {
-    let own = available_parallelism().map_or(1, usize::from);
-    available(ranks, own, Processors::of_this_process().count()) >= ranks.len()
+/// Whether there are as many processors as ranks, of which each may use some of them, and this process `own`.
+pub(super) fn are_enough(ranks: &[&Processors], own: &Processors) -> bool {
+    let parallel = available_parallelism().map_or(1, usize::from);
+    available(ranks, parallel, own.count()) >= ranks.len()
 }
 
 /// How many processors all ranks together have, one of which may use `own`, and can compute on `parallel` at a time.
@@ -119,6 +119,6 @@ mod tests {
         let own = Processors::of_this_process();
         assert!(own.count() >= available_parallelism().unwrap().get());
         assert_eq!(processors(own.as_bytes()), own);
-        assert!(are_enough(&[&own]));
+        assert!(are_enough(&[&own], &own));
     }
 }

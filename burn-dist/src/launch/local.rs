@@ -224,6 +224,7 @@ impl LocalLauncher {
             ending: None,
             signal: None,
             terminated: false,
+            told: false,
         };
         Ok(watch.run(&inbox))
     }
@@ -269,6 +270,8 @@ struct Watch<'a> {
     signal: Option<i32>,
     /// Whether SIGTERM has come.
     terminated: bool,
+    /// Whether anybody has asked for an end, or an early stop.
+    told: bool,
 }
 
 /// How ranks that are still there are made to end.
@@ -282,7 +285,9 @@ struct Ending {
 impl Watch<'_> {
     fn run(mut self, inbox: &Inbox) -> LaunchOutcome {
         while self.reap() {
-            match inbox.receive(self.next_look()) {
+            let received = inbox.receive(self.next_look());
+            self.told |= received.asks_to_stop();
+            match received {
                 Received::Nothing => {}
                 Received::Interrupt { by_terminal } => self.interrupt(by_terminal),
                 Received::Terminate => self.terminate(),
@@ -291,6 +296,7 @@ impl Watch<'_> {
             self.press();
         }
         self.finish_output(inbox);
+        self.told |= inbox.has_more();
         self.outcome()
     }
 
@@ -302,6 +308,7 @@ impl Watch<'_> {
         while !output.is_through() {
             let over = limit.is_some_and(|limit| limit <= Instant::now());
             let received = inbox.receive(OUTPUT_LOOK);
+            self.told |= received.asks_to_stop();
             if over || matches!(received, Received::Interrupt { .. } | Received::Terminate) {
                 return output.give_up();
             }
@@ -422,6 +429,7 @@ impl Watch<'_> {
             exits,
             failure,
             signal: self.signal,
+            told: self.told,
             unwritten: self.ranks.unwritten(),
         }
     }

@@ -68,8 +68,8 @@ pub trait Transport: Send {
     /// Says whether all ranks of this host have a processor each. This one may keep its own then while it waits for a
     /// moment: to be woken takes longer than most waits.
     #[doc(hidden)]
-    fn set_alone(&mut self, alone: bool) {
-        let _ = alone;
+    fn set_has_processor(&mut self, has_processor: bool) {
+        let _ = has_processor;
     }
 
     /// What a rank that waits for something else has to do meanwhile, so that what it has sent goes on and what is sent to

@@ -169,6 +169,20 @@ mod tests {
     }
 
     #[test]
+    fn each_peer_that_leaves_is_waited_for_a_while() {
+        let faults = FaultBoard::new(3);
+        faults.record_left(1);
+        faults.record_left(2);
+        let watch = Watch::new(Duration::from_secs(60), faults, Arc::new([0, 1, 2]));
+        let begin = Instant::now();
+        assert!(watch.slice_at(begin, 1).is_ok());
+        let late = begin + 2 * FAREWELL;
+        assert!(watch.slice_at(late, 2).is_ok());
+        let over = watch.slice_at(late + 2 * FAREWELL, 2);
+        assert!(matches!(over, Err(Interrupt::Fault(_))), "{over:?}");
+    }
+
+    #[test]
     fn what_is_to_be_done_meanwhile_is_done_often() {
         let done = Rc::new(Cell::new(0));
         let count = done.clone();

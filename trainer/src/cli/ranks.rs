@@ -3,13 +3,9 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn_dist::launch::{LaunchOutcome, LocalLauncher};
 use burn_dist::world::{Launch, World};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXCPU};
-use signal_hook::flag;
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -85,28 +81,32 @@ pub fn on_ranks(
     if let Some(advice) = world.advice() {
         complain(&format!("warning: {advice}"));
     }
-    prepare_process(world).map_err(cannot_listen)?;
+    prepare_process(world)
+        .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
     work()
 }
 
 /// Starts processes of this program with the same arguments, and waits for them. If one fails, all of them are started
-/// again, and go on with the run.
+/// again, and go on at the last good checkpoint of the run folder.
 fn start(Ranks { size, restarts }: Ranks) -> Result<i32, Failure> {
-    let told = Told::from_now_on()?;
-    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    for left in (0..=restarts).rev() {
-        let outcome = LocalLauncher::new(size).args(arguments.clone()).run()?;
+    let mut restart = 0;
+    loop {
+        let goes_on = match restart {
+            0 => &[][..],
+            _ => &["--resume", "auto"],
+        };
+        let arguments = std::env::args_os().skip(1);
+        let arguments = arguments.chain(goes_on.iter().map(OsString::from));
+        let outcome = LocalLauncher::new(size).args(arguments).run()?;
         tell(&outcome);
-        if left == 0 || told.to_stop() || !may_succeed_again(&outcome) {
+        if restart == restarts || !may_succeed_again(&outcome) {
             return Ok(outcome.exit_code().into());
         }
+        restart += 1;
         complain(&format!(
-            "starting all ranks again, restart {} of {restarts}",
-            restarts - left + 1
+            "starting all ranks again, restart {restart} of {restarts}"
         ));
-        arguments = going_on(arguments);
     }
-    Ok(0)
 }
 
 fn tell(outcome: &LaunchOutcome) {
@@ -122,48 +122,10 @@ fn tell(outcome: &LaunchOutcome) {
     }
 }
 
-/// Whether a signal has asked this process to end, or to stop early: when ranks are ending after a failure, too, which is
-/// what their launcher tells then.
-struct Told(Arc<AtomicBool>);
-
-impl Told {
-    fn from_now_on() -> Result<Self, Failure> {
-        let told = Self(Arc::new(AtomicBool::new(false)));
-        for signal in [SIGINT, SIGTERM, SIGUSR1, SIGXCPU] {
-            flag::register(signal, told.0.clone()).map_err(cannot_listen)?;
-        }
-        Ok(told)
-    }
-
-    fn to_stop(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
-fn cannot_listen(error: std::io::Error) -> Failure {
-    Failure::Usage(format!("cannot listen for signals: {error}"))
-}
-
 /// Whether a rank failed of which nobody wanted that, and not for wrong arguments.
 fn may_succeed_again(outcome: &LaunchOutcome) -> bool {
     let is_usage = i32::from(outcome.exit_code()) == USAGE;
-    outcome.failure().is_some() && outcome.signal().is_none() && !is_usage
-}
-
-/// Arguments of a training, so that it goes on at the last good checkpoint of its run folder.
-fn going_on(arguments: Vec<OsString>) -> Vec<OsString> {
-    const RESUME: &str = "--resume";
-    let mut result = Vec::with_capacity(arguments.len() + 2);
-    let mut arguments = arguments.into_iter();
-    while let Some(argument) = arguments.next() {
-        if argument == RESUME {
-            arguments.next();
-        } else if !argument.as_encoded_bytes().starts_with(b"--resume=") {
-            result.push(argument);
-        }
-    }
-    result.extend([RESUME.into(), "auto".into()]);
-    result
+    outcome.failure().is_some() && !outcome.told_to_stop() && !is_usage
 }
 
 /// Shows what the libraries warn of; `RUST_LOG` asks for more. The log of a run has more of it.
@@ -182,28 +144,4 @@ fn log_warnings() {
         .with(shown)
         .with(run_log::events())
         .try_init();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn after(arguments: &[&str]) -> Vec<OsString> {
-        going_on(arguments.iter().map(OsString::from).collect())
-    }
-
-    #[test]
-    fn ranks_that_are_started_again_go_on() {
-        let expected = ["train", "--run-dir", "a", "--resume", "auto"];
-        assert_eq!(after(&["train", "--run-dir", "a"]), expected);
-        assert_eq!(
-            after(&["train", "--resume", "off", "--run-dir", "a"]),
-            expected
-        );
-        assert_eq!(
-            after(&["train", "--resume=auto", "--run-dir", "a"]),
-            expected
-        );
-        assert_eq!(after(&expected), expected);
-    }
 }

@@ -36,7 +36,8 @@ pub struct TrainArgs {
     run_dir: Option<PathBuf>,
     /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
     /// run of the same configuration), off, or the path of a checkpoint or run folder.
-    #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off")]
+    // The last one counts: ranks that are started again get one more.
+    #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off", overrides_with = "resume")]
     resume: Resume,
     /// Starts all ranks again when one fails, at most so often; they go on at the last good checkpoint of the run folder.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "run_dir")]

@@ -268,16 +268,7 @@ impl Running {
 
     /// The process of a rank.
     pub fn rank(&self, rank: usize) -> Pid {
-        let variable = format!("RANK={rank}");
-        let of_rank = |pid: &Pid| {
-            let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
-            let environment = environment.unwrap_or_default();
-            environment
-                .split(|byte| *byte == 0)
-                .any(|entry| entry == variable.as_bytes())
-        };
-        let found = self.processes().into_iter().find(of_rank);
-        found.unwrap_or_else(|| panic!("there is no rank {rank}"))
+        rank_of(self.folder.path(), rank)
     }
 
     /// Waits until the run has written this many lines of metrics.
@@ -300,7 +291,7 @@ impl Running {
 }
 
 /// Processes whose arguments name this folder. Zombies have no arguments.
-fn processes_of(folder: &Path) -> Vec<Pid> {
+pub fn processes_of(folder: &Path) -> Vec<Pid> {
     let marker = folder.as_os_str().as_encoded_bytes();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     entries
@@ -311,6 +302,21 @@ fn processes_of(folder: &Path) -> Vec<Pid> {
             if named { Pid::from_raw(pid) } else { None }
         })
         .collect()
+}
+
+/// The process of a rank whose arguments name this folder.
+#[track_caller]
+pub fn rank_of(folder: &Path, rank: usize) -> Pid {
+    let variable = format!("RANK={rank}");
+    let of_rank = |pid: &Pid| {
+        let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
+        let environment = environment.unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|entry| entry == variable.as_bytes())
+    };
+    let found = processes_of(folder).into_iter().find(of_rank);
+    found.unwrap_or_else(|| panic!("there is no rank {rank}"))
 }
 
 impl Finished {

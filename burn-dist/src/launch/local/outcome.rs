@@ -76,6 +76,7 @@ pub struct LaunchOutcome {
     pub(super) exits: Vec<RankExit>,
     pub(super) failure: Option<RankFailure>,
     pub(super) signal: Option<i32>,
+    pub(super) told: bool,
     pub(super) unwritten: Arc<OnceLock<io::Error>>,
 }
 
@@ -93,6 +94,12 @@ impl LaunchOutcome {
     /// The signal by which the run was stopped from outside.
     pub fn signal(&self) -> Option<i32> {
         self.signal
+    }
+
+    /// Whether a signal asked for the end of the run or for an early stop, be it when a rank had failed already: who starts
+    /// ranks again asks this first.
+    pub fn told_to_stop(&self) -> bool {
+        self.told
     }
 
     /// Why not all that ranks wrote to their standard output got to that of this process, if it did not. No rank
@@ -159,6 +166,7 @@ mod tests {
                 last_words: Vec::new(),
             }),
             signal,
+            told: signal.is_some(),
             unwritten: Arc::default(),
         }
     }

@@ -31,6 +31,13 @@ pub(super) enum Received {
     Other(Signal),
 }
 
+impl Received {
+    /// Whether somebody wants an end, or an early stop.
+    pub(super) fn asks_to_stop(&self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
+}
+
 impl Inbox {
     pub(super) fn open() -> std::io::Result<Self> {
         let idle = default_when_idle()?;
@@ -65,6 +72,11 @@ impl Inbox {
             Ok(SIGXCPU) => Received::Other(Signal::XCPU),
             _ => Received::Nothing,
         }
+    }
+
+    /// Whether signals have come that nobody has received, beside news of ranks.
+    pub(super) fn has_more(&self) -> bool {
+        self.queue.try_iter().any(|signal| signal != SIGCHLD)
     }
 }
 

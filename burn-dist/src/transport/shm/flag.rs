@@ -19,8 +19,8 @@ const SPIN_ALONE: u32 = 2000;
 const SPIN_SHARED: u32 = 100;
 
 /// How many rounds a rank should spin that has a processor alone, or shares it.
-pub(super) fn spin_rounds(alone: bool) -> u32 {
-    match alone {
+pub(super) fn spin_rounds(has_processor: bool) -> u32 {
+    match has_processor {
         true => SPIN_ALONE,
         false => SPIN_SHARED,
     }

@@ -280,8 +280,8 @@ impl Transport for SharedMemory {
         NAME
     }
 
-    fn set_alone(&mut self, alone: bool) {
-        self.spin = flag::spin_rounds(alone);
+    fn set_has_processor(&mut self, has_processor: bool) {
+        self.spin = flag::spin_rounds(has_processor);
     }
 
     fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {

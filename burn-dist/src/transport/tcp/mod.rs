@@ -208,8 +208,8 @@ impl Transport for Tcp {
         NAME
     }
 
-    fn set_alone(&mut self, alone: bool) {
-        self.spin = match alone {
+    fn set_has_processor(&mut self, has_processor: bool) {
+        self.spin = match has_processor {
             true => SPIN,
             false => Duration::ZERO,
         };
