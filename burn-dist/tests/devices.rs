@@ -17,6 +17,7 @@ mod device {
     pub mod buffers;
     pub mod checkpoint;
     pub mod ema;
+    pub mod gradients;
     pub mod hybrid;
     pub mod rank_sums;
     pub mod ranks;

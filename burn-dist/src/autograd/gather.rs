@@ -7,7 +7,7 @@
 //! `grad_hook`.
 
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
 use burn::backend::autodiff::checkpoint::state::BackwardStates;
@@ -29,7 +29,8 @@ use super::sink::{GradientSink, ParameterSource, Use, WholeParameter};
 #[derive(Clone, Debug)]
 pub(super) struct Fetch {
     parameter: usize,
-    source: Arc<dyn ParameterSource>,
+    /// As a graph that nobody uses any more may still have this.
+    source: Weak<dyn ParameterSource>,
 }
 
 #[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
@@ -73,7 +74,11 @@ where
 {
     let shape = placeholder.shape();
     let elements = shape.num_elements();
-    match fetch.source.whole(fetch.parameter) {
+    let values = fetch
+        .source
+        .upgrade()
+        .and_then(|source| source.whole(fetch.parameter));
+    match values {
         Some(WholeParameter::Host(values)) if values.len() == elements * size_of::<f32>() => {
             let data = TensorData::from_bytes(values, shape, DType::F32);
             B::float_from_data(data, &placeholder.device())
@@ -156,7 +161,7 @@ pub(super) fn apply<const D: usize>(
 ) -> Tensor<D> {
     let fetch = Fetch {
         parameter: index,
-        source: Arc::clone(source),
+        source: Arc::downgrade(source),
     };
     let usage = Arc::new(Use::new(sink, index));
     let anchor = match placeholder.is_tracked() {

@@ -92,24 +92,22 @@ where
     ) {
         let gradient = grads.consume::<B>(&ops.node);
         let usage = ops.state;
-        if !usage.sink.is_collecting() {
+        let Some(sink) = usage.sink().filter(|sink| sink.is_collecting()) else {
             let [parameter, _anchor] = ops.parents;
             if let Some(parameter) = parameter {
                 grads.register::<B>(parameter.id, gradient);
             }
             return;
-        }
+        };
         // Not registered for the parameter as well: the sink owns the gradient alone, so it can
         // read it without a copy.
         let collected = catch_unwind(AssertUnwindSafe(|| {
             let flat = Shape::new([gradient.shape().num_elements()]);
             let gradient = Tensor::from_primitive::<B>(B::float_reshape(gradient, flat));
-            usage.sink.collect(usage.parameter, gradient);
+            sink.collect(usage.parameter, gradient);
         }));
         if let Err(payload) = collected {
-            usage
-                .sink
-                .panicked(usage.parameter, contained::message(&*payload));
+            sink.panicked(usage.parameter, contained::message(&*payload));
         }
     }
 }

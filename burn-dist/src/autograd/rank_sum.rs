@@ -2,7 +2,7 @@
 //! global batch. Its gradient is such a sum as well.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -19,7 +19,7 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use crate::{Error, ProcessGroup, ReduceOp};
 
 thread_local! {
-    static CURRENT: RefCell<Option<RankSums>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Sums>> = const { RefCell::new(None) };
 }
 
 /// The sum of `x` over all ranks, where a model is trained with
@@ -27,14 +27,15 @@ thread_local! {
 /// unconditionally.
 ///
 /// All ranks call it in the same order, with tensors of the same shape, on the thread on which
-/// [`model`](crate::parallel::Parallel::model) was called and before the loss's backward. The gradient of `x` is the sum
+/// [`model`](crate::parallel::Parallel::model) was called and before the loss's backward; plain copies of the model that
+/// are evaluated there in between sum, too, unless they were made in between. The gradient of `x` is the sum
 /// of those that the ranks have for the result: with gradients of parameters that are averaged over ranks as ever, that
 /// is the gradient of the mean of all losses.
 ///
 /// The sum goes through host memory, and whoever calls waits for the other ranks: it is meant for few numbers. Should it
 /// fail, the next [`backward`](crate::parallel::Parallel::backward) says why.
 pub fn sum_over_ranks<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let Some(sums) = CURRENT.with_borrow(Option::clone) else {
+    let Some(sums) = current() else {
         return x;
     };
     let sum = |x: Tensor<D>| Tensor::from_dispatch(Dispatch::rank_sum(x.into_dispatch(), sums));
@@ -46,48 +47,84 @@ pub fn sum_over_ranks<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 
 /// Whether [`sum_over_ranks`] adds anything up on this thread.
 pub fn sums_over_ranks() -> bool {
-    CURRENT.with_borrow(Option::is_some)
+    current().is_some()
+}
+
+fn current() -> Option<Sums> {
+    let current = CURRENT.with_borrow(Option::clone)?;
+    current.there().is_some().then_some(current)
 }
 
 /// What [`sum_over_ranks`] sums over from now on, on this thread.
-pub(crate) fn set(sums: Option<RankSums>) {
-    CURRENT.set(sums);
+pub(crate) fn set(sums: Option<&RankSums>) {
+    CURRENT.set(sums.map(RankSums::to_sum));
 }
 
 /// [`sum_over_ranks`] sums over `sums` no more, on this thread; over others, of another model, it does.
 pub(crate) fn unset(sums: &RankSums) {
     CURRENT.with_borrow_mut(|current| {
-        if current
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(&current.failure, &sums.failure))
-        {
+        if current.as_ref().is_some_and(|current| sums.is(current)) {
             *current = None;
         }
     });
 }
 
 /// The ranks to sum over.
+#[derive(Debug)]
+pub(crate) struct RankSums(Arc<Summing>);
+
+/// The same for a thread, and for a graph, which may still be there when nobody trains any more.
 #[derive(Clone, Debug)]
-pub(crate) struct RankSums {
+pub(super) struct Sums(Weak<Summing>);
+
+#[derive(Debug)]
+struct Summing {
     /// Of its own: others travel while a model computes, in another order on each rank.
     group: ProcessGroup,
-    failure: Arc<Mutex<Option<Error>>>,
+    failure: Mutex<Option<Error>>,
 }
 
 impl RankSums {
     /// Of all ranks of `group`. A collective call.
     pub(crate) fn over(group: &ProcessGroup) -> Result<Self, Error> {
-        Ok(Self {
+        Ok(Self(Arc::new(Summing {
             group: group.split(0, group.rank() as u64)?,
-            failure: Arc::default(),
-        })
+            failure: Mutex::default(),
+        })))
     }
 
     /// Why a sum failed, if one did.
     pub(crate) fn failure(&self) -> Result<(), Error> {
-        self.lock().take().map_or(Ok(()), Err)
+        self.0.lock().take().map_or(Ok(()), Err)
     }
 
+    fn to_sum(&self) -> Sums {
+        Sums(Arc::downgrade(&self.0))
+    }
+
+    fn is(&self, other: &Sums) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.0), other.0.as_ptr())
+    }
+}
+
+impl Sums {
+    fn there(&self) -> Option<Arc<Summing>> {
+        self.0.upgrade()
+    }
+
+    /// The sum, or `x` if that fails.
+    fn of<B: Backend>(&self, x: FloatTensor<B>) -> FloatTensor<B>
+    where
+        DispatchTensor: DispatchKindConversion<B>,
+    {
+        match self.there() {
+            Some(summing) => summing.of::<B>(x),
+            None => x,
+        }
+    }
+}
+
+impl Summing {
     fn lock(&self) -> MutexGuard<'_, Option<Error>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,24 +173,24 @@ impl RankSums {
 #[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait RankSumOp: Backend {
     /// The sum over all ranks.
-    fn rank_sum(x: FloatTensor<Self>, sums: RankSums) -> FloatTensor<Self>;
+    fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self>;
 }
 
 impl RankSumOp for Flex {
-    fn rank_sum(x: FloatTensor<Self>, sums: RankSums) -> FloatTensor<Self> {
+    fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self> {
         sums.of::<Self>(x)
     }
 }
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 impl RankSumOp for burn::backend::Cube {
-    fn rank_sum(x: FloatTensor<Self>, sums: RankSums) -> FloatTensor<Self> {
+    fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self> {
         sums.of::<Self>(x)
     }
 }
 
 impl<B: RankSumOp, C: CheckpointStrategy> RankSumOp for Autodiff<B, C> {
-    fn rank_sum(x: FloatTensor<Self>, sums: RankSums) -> FloatTensor<Self> {
+    fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self> {
         let (primitive, node) = x.into_parts();
         let sum = B::rank_sum(primitive, sums.clone());
         // Compute bound: under gradient checkpointing it is kept, and no rank adds up again in backward.
@@ -172,7 +209,7 @@ impl<B: RankSumOp, C: CheckpointStrategy> RankSumOp for Autodiff<B, C> {
 struct RankSumBackward;
 
 impl<B: RankSumOp> Backward<B, 1> for RankSumBackward {
-    type State = RankSums;
+    type State = Sums;
 
     fn backward(
         self,

@@ -1,7 +1,7 @@
 //! Where finished gradients go, as the hook operation sees it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use burn::tensor::{Bytes, Tensor};
 
@@ -47,9 +47,10 @@ pub(crate) enum WholeParameter {
 /// One use of a parameter in a graph, alive as long as the operation that recorded it.
 ///
 /// Counting uses by lifetime keeps the count right when a forward pass is never followed by
-/// backward: the dropped graph takes its uses along.
+/// backward: the dropped graph takes its uses along. Burn drops it only with the next backward, whenever
+/// that is, so a use keeps nobody: whoever owns the sink may be gone by then, with its group of ranks.
 pub(super) struct Use {
-    pub(super) sink: Arc<dyn GradientSink>,
+    sink: Weak<dyn GradientSink>,
     pub(super) parameter: usize,
 }
 
@@ -57,15 +58,22 @@ impl Use {
     pub(super) fn new(sink: &Arc<dyn GradientSink>, parameter: usize) -> Self {
         sink.used(parameter);
         Self {
-            sink: Arc::clone(sink),
+            sink: Arc::downgrade(sink),
             parameter,
         }
+    }
+
+    /// Where the gradient goes, if that is still there.
+    pub(super) fn sink(&self) -> Option<Arc<dyn GradientSink>> {
+        self.sink.upgrade()
     }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
-        self.sink.released(self.parameter);
+        if let Some(sink) = self.sink() {
+            sink.released(self.parameter);
+        }
     }
 }
 

@@ -92,6 +92,13 @@ impl Parts {
         });
     }
 
+    /// Puts a gradient in place of the one that lies in its slot.
+    pub fn replace(&mut self, slot: usize, gradient: Tensor<1>) {
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = Some(gradient);
+        }
+    }
+
     pub fn get(&self, slot: usize) -> Option<&Tensor<1>> {
         self.slots.get(slot)?.as_ref()
     }

@@ -87,7 +87,8 @@ pub struct Writer {
 
 impl Writer {
     /// Starts writing into `folder`, which all ranks of `group` see. What earlier attempts left
-    /// unfinished there is removed; of what cannot be, a warning is given. A collective call.
+    /// unfinished there is removed; of what cannot be, a warning is given. One writer at a time writes into a folder:
+    /// of several models that are trained together each has one of its own. A collective call.
     ///
     /// A rank that does not write its share within `timeout` makes the checkpoint fail, and only
     /// that. So does a state with a number that is none: it is refused, with
@@ -305,8 +306,21 @@ impl Desk {
         if let Err(error) = &own {
             self.give_up(&hidden, error);
         }
-        let own = own?;
         let path = folder::of_step(&self.folder, step);
+        let own = own.map_err(|error| match error {
+            CheckpointError::Io { source, .. }
+                if self.rank != 0
+                    && source.kind() == std::io::ErrorKind::NotFound
+                    && !hidden.exists() =>
+            {
+                CheckpointError::Rank {
+                    rank: 0,
+                    path: path.clone(),
+                    reason: "it gave it up, and says why".to_owned(),
+                }
+            }
+            other => other,
+        })?;
         if self.rank == 0 {
             self.publish(&hidden, &path, own, step, meta)
                 .inspect_err(|_| drop(fs::remove_dir_all(&hidden)))?;

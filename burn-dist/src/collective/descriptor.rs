@@ -77,10 +77,20 @@ pub struct Descriptor {
     pub root: u16,
     /// Number of elements.
     pub len: u64,
-    /// Which bucket, from 1; 0 for private memory.
+    /// Which bucket, from 1; 0 for private memory of which there is no other alike.
     pub bucket: u32,
     /// A digest of where it is cut into shards; 0 if evenly.
     pub cuts: u32,
+}
+
+/// Bits of a bucket's number, below that of the model which it is of.
+const BUCKET_BITS: u32 = 20;
+
+/// One number for a `bucket`, from 0, of a `model`, from 1; 0 for the model if nobody counts.
+pub(crate) fn number_of(model: u32, bucket: usize) -> u32 {
+    let most = (1 << BUCKET_BITS) - 1;
+    let bucket = u32::try_from(bucket).map_or(most, |bucket| bucket.saturating_add(1).min(most));
+    model << BUCKET_BITS | bucket
 }
 
 impl Descriptor {
@@ -162,8 +172,11 @@ impl fmt::Display for Descriptor {
         if let Some(wire) = self.wire {
             write!(f, " as {wire}")?;
         }
-        if self.bucket > 0 {
-            write!(f, " in bucket {}", self.bucket)?;
+        match (self.bucket >> BUCKET_BITS, self.bucket % (1 << BUCKET_BITS)) {
+            (0, 0) => {}
+            // Most programs have one model.
+            (0 | 1, bucket) => write!(f, " in bucket {bucket}")?,
+            (model, bucket) => write!(f, " in bucket {bucket} of model {model}")?,
         }
         match self.cuts {
             0 => Ok(()),
@@ -223,6 +236,15 @@ mod tests {
             cuts: 0,
         };
         assert_eq!(descriptor.to_string(), "#17 all-reduce (sum) of 1000 × f32");
+        let numbered = |model| Descriptor {
+            bucket: number_of(model, 2),
+            ..descriptor
+        };
+        assert_eq!(
+            [0, 1, 2].map(|model| numbered(model).to_string()),
+            ["3", "3", "3 of model 2"]
+                .map(|bucket| format!("#17 all-reduce (sum) of 1000 × f32 in bucket {bucket}"))
+        );
         let compressed = Descriptor {
             wire: Some(DType::BF16),
             ..descriptor

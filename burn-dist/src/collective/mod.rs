@@ -23,6 +23,7 @@ mod send_receive;
 use std::ops::Range;
 
 use bruck::Wanted;
+pub(crate) use descriptor::number_of;
 pub use descriptor::{Descriptor, Kind};
 pub(crate) use hierarchical::{Layout, Nodes, Order};
 use ring::Reduction;

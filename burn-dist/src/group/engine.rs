@@ -14,7 +14,7 @@ use crate::buffer::Buffer;
 use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours, Wiring};
 use crate::element::{DType, ReduceOp};
 use crate::error::{CollectiveError, Error};
-use crate::rendezvous::{Store, StoreServer};
+use crate::rendezvous::{Fault, Store, StoreServer};
 use crate::shard::Cuts;
 use crate::transport::{Interrupt, TransportError, Watch, shm::SharedMemory};
 
@@ -135,11 +135,16 @@ impl Fuse {
 
     /// Tells all ranks; the collective that runs here ends with the others'.
     pub fn blow(&self, reason: &str) {
+        self.blow_because_of(None, reason);
+    }
+
+    /// The same, where another rank of the world is to blame.
+    fn blow_because_of(&self, culprit: Option<usize>, reason: &str) {
         let mut blown = self.blown.lock().unwrap_or_else(PoisonError::into_inner);
         if blown.is_none() {
             *blown = Some(reason.to_owned());
             if let Some(store) = &self.store {
-                store.abort(reason);
+                store.abort_because_of(culprit, reason);
             }
         }
     }
@@ -368,6 +373,7 @@ impl Engine {
             .as_mut()
             .is_some_and(|link| link.wiring.shared().is_some());
         if !shares {
+            self.fuse.check()?;
             return Ok(Buffer::zeroed(dtype, len));
         }
         let what = self.describe(Kind::Register, dtype, len);
@@ -382,7 +388,11 @@ impl Engine {
 
     pub fn gather_bytes(&mut self, payload: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         if self.link.is_none() {
-            return Ok(vec![payload.to_vec()]);
+            let bytes = payload.len() as u64;
+            return match bytes > collective::MOST_GATHERED {
+                true => Err(CollectiveError::TooLarge { bytes }.into()),
+                false => Ok(vec![payload.to_vec()]),
+            };
         }
         let what = self.describe(Kind::GatherBytes, DType::U8, 0);
         self.perform(what, |wiring, at, watch| {
@@ -447,7 +457,11 @@ impl Engine {
                 let folder = self.fuse.records();
                 self.recorder
                     .dump(explained.rank, self.members.label(), folder.as_deref());
-                self.fuse.blow(&error.to_string());
+                let culprit = match &error {
+                    CollectiveError::PeerFailed { failed, .. } => *failed,
+                    _ => None,
+                };
+                self.fuse.blow_because_of(culprit, &error.to_string());
                 #[cfg(feature = "mpi")]
                 crate::mpi::failure::note();
                 Err(error.into())
@@ -500,11 +514,14 @@ impl Explained<'_> {
             ) => {
                 // Why the peer closed its connection, or took its memory away, is known to the store, a moment later.
                 let faults = self.store.faults();
+                let peer = source.peer().map(|peer| members.in_world(peer));
+                let left = || peer.is_some_and(|peer| faults.left(peer));
                 let deadline = std::time::Instant::now() + NEWS;
-                while !faults.is_faulty() && std::time::Instant::now() < deadline {
+                while !faults.is_faulty() && !left() && std::time::Instant::now() < deadline {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                match faults.get() {
+                let has_left = || peer.filter(|_| left()).map(Fault::left);
+                match faults.get().or_else(has_left) {
                     Some(fault) => CollectiveError::PeerFailed {
                         rank,
                         what,

@@ -229,6 +229,11 @@ impl ProcessGroup {
         self.queue.inline(|engine| engine.bucket(dtype, len))
     }
 
+    /// The number of the next model that is trained in this group. Every rank calls it for the same models.
+    pub(crate) fn next_model(&self) -> u32 {
+        self.queue.next_model()
+    }
+
     /// Starts reducing `buffer` over all ranks.
     pub fn start_all_reduce(&self, buffer: Buffer, op: ReduceOp) -> Handle {
         self.queue.start(

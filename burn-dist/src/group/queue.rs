@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -19,6 +20,8 @@ pub(super) struct Queue {
     members: Members,
     patience: Patience,
     fuse: Fuse,
+    /// Models that are trained in it, so far.
+    models: AtomicU32,
 }
 
 struct Shared {
@@ -64,7 +67,14 @@ impl Queue {
             members,
             patience,
             fuse,
+            models: AtomicU32::new(0),
         })
+    }
+
+    /// The number of the next model that is trained in it, from 1: the same on all ranks if they make models in the same
+    /// order.
+    pub fn next_model(&self) -> u32 {
+        self.models.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
     pub fn patience(&self) -> &Patience {

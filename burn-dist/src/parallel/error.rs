@@ -46,6 +46,21 @@ pub enum ParallelError {
         /// Options of the higher rank.
         second: String,
     },
+    /// Two ranks are not at the same point of their training.
+    #[error(
+        "rank {first_rank} called {first}, and rank {second_rank} {second}: every rank makes the same calls in the \
+         same order"
+    )]
+    CallsDiffer {
+        /// The lower of the two ranks.
+        first_rank: usize,
+        /// The higher of the two ranks.
+        second_rank: usize,
+        /// What the lower rank called, and after what.
+        first: String,
+        /// What the higher rank called, and after what.
+        second: String,
+    },
     /// Ranks compute on other kinds of devices than others do, which round differently, so that their
     /// replicas would drift apart.
     #[error(

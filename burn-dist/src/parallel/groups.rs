@@ -156,6 +156,13 @@ pub(super) fn choose(
     parameters: &[ParameterSpec],
 ) -> Result<Vec<Choice>, ParallelError> {
     for group in &optimizer.groups {
+        if !group.lr_factor.is_finite() {
+            return Err(ParallelError::Option {
+                option: "the lr_factor of a parameter group",
+                value: format!("{} ({})", group.lr_factor, group.name),
+                expected: "finite",
+            });
+        }
         if !group.may_be_empty && !parameters.iter().any(|spec| (group.select)(spec)) {
             let paths = parameters.iter().map(|spec| spec.path.clone());
             let mut paths: Vec<String> = paths.take(PATHS_SHOWN).collect();

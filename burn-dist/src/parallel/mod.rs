@@ -24,6 +24,7 @@ mod describe;
 mod ema;
 mod error;
 mod estimate;
+mod gradients;
 mod groups;
 mod optimizer;
 mod options;
@@ -47,6 +48,7 @@ pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
 pub use ema::EmaOptions;
 pub use error::ParallelError;
 pub use estimate::{MemoryEstimate, ParameterState};
+pub use gradients::Gradients;
 pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, ShardWithin, Strategy, UnknownRanks, UnknownStrategy};
@@ -176,7 +178,9 @@ impl<M: Module> Parallel<M> {
                 .on_device(shards.resident(device, options.compression)?),
             None => Reducer::new(within, parameters, &whole, sizes, keep)?,
         };
-        let reducer = reducer.replicated(shards.across.clone());
+        let reducer = reducer
+            .replicated(shards.across.clone())
+            .of_model(group.next_model());
         let reducer = Arc::new(reducer.compressed(options.compression));
         let (model, store) = match sharded {
             true => Self::shard(model, &options, (group, &shards.within), &reducer),
@@ -295,7 +299,7 @@ impl<M: Module> Parallel<M> {
     /// whose [`sync_batch_norm`](ParallelOptions::sync_batch_norm) counts. Evaluate with [`valid`](Self::valid) instead.
     pub fn model(&self) -> &M {
         forget_anchor();
-        sum_over(self.sums.clone());
+        sum_over(self.sums.as_ref());
         self.get()
     }
 
@@ -475,13 +479,13 @@ impl<M: Module> Parallel<M> {
 
     /// Fails on all ranks unless all of them say the same after the same number of micro-batches.
     fn agree(&self, what: &str) -> Result<(), ParallelError> {
-        let own = format!("{what}, {} micro-batches done", self.micro_batches);
+        let own = format!("{what} after {} micro-batches", self.micro_batches);
         let all = self.group.gather_bytes(own.as_bytes())?;
         let Some(other) = all.iter().position(|said| *said != all[0]) else {
             return Ok(());
         };
         let said = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
-        Err(ParallelError::OptionsDiffer {
+        Err(ParallelError::CallsDiffer {
             first_rank: 0,
             second_rank: other,
             first: said(0),

@@ -287,7 +287,7 @@ impl OptimizerState {
             Some(Kept::Burn(state)) => Some(state),
             _ => None,
         };
-        let dtype = value.dtype();
+        let (shape, dtype) = (value.shape(), value.dtype());
         let [value, gradient] = match dtype {
             DType::F16 | DType::BF16 => [value, gradient].map(|t| t.cast(FloatDType::F32)),
             _ => [value, gradient],
@@ -307,9 +307,15 @@ impl OptimizerState {
         };
         *place = state.map(Kept::Burn);
         let value = Tensor::<D>::from_bridge(value);
-        match dtype {
-            DType::F16 | DType::BF16 => value.cast(FloatDType::from(dtype)),
-            _ => value,
+        if value.shape() != shape {
+            let stepped = value.shape();
+            let reason = format!("its optimizer made {stepped:?} of {shape:?}");
+            self.failure.get_or_insert((index, reason));
+            return Tensor::zeros(shape, (&value.device(), dtype));
+        }
+        match value.dtype() == dtype {
+            true => value,
+            false => value.cast(FloatDType::from(dtype)),
         }
     }
 

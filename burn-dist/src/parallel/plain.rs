@@ -13,7 +13,7 @@ use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
 use super::replicas::AutodiffPlace;
 use super::{Parallel, ParallelError, statistics, tell_others};
-use crate::autograd::{WholeParameter, full_precision};
+use crate::autograd::{WholeParameter, full_precision, sum_no_more_over};
 use crate::values::Values;
 use crate::zero::gather_values;
 
@@ -77,6 +77,7 @@ impl<M: Module> Parallel<M> {
         let Some(store) = &self.store else {
             return Ok(then(&self.for_evaluation()?));
         };
+        self.no_more_sums();
         let model = self.get().valid();
         let model = match self.options.precision.cast_to() {
             Some(_) => statistics::cast(model, FloatDType::F32),
@@ -110,6 +111,7 @@ impl<M: Module> Parallel<M> {
     /// The model as it was before anything was put on it, with the parameters as they are now or with
     /// their `averages`.
     fn plain(&self, purpose: Purpose, averages: Option<Vec<Values>>) -> Result<M, ParallelError> {
+        self.no_more_sums();
         let gathers = self.store.is_some() && averages.is_none();
         let parameter = |index: usize, device: &Device| match (&averages, &self.store) {
             (Some(averages), _) => match averages.get(index) {
@@ -139,6 +141,13 @@ impl<M: Module> Parallel<M> {
             Some(_) => statistics::cast(model, FloatDType::F32),
             None => model,
         })
+    }
+
+    /// A rank may evaluate alone: nothing is added up over ranks until the next forward pass of a training.
+    fn no_more_sums(&self) {
+        if let Some(sums) = &self.sums {
+            sum_no_more_over(sums);
+        }
     }
 
     fn unreadable(&self, index: usize, reason: &str) -> ParallelError {

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::sharded::{self, Stepper};
-use super::{Parallel, ParallelError, tell_others, update};
+use super::{Gradients, Parallel, ParallelError, tell_others, update};
 use crate::autograd::{forget_anchor, sum_no_more_over};
 use crate::bucket::BucketError;
 use crate::precision::LossScale;
@@ -131,7 +131,29 @@ impl<M: Module> Parallel<M> {
     /// A call before the last micro-batch of the step, learning rates that differ or are no number, a failed
     /// collective, or a loss scale that has been at its floor for too many skipped steps. No rank can go on then.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
-        self.step_on(learning_rate, 1.0)
+        self.step_on(learning_rate, 1.0, |_, _| Ok(()))
+    }
+
+    /// [`step`](Self::step), which hands the gradients to `then` before it clips them and the optimizer has them.
+    ///
+    /// In half precision some of them may not be finite; then the step is skipped.
+    ///
+    /// # Errors
+    ///
+    /// As of [`step`](Self::step), and what `then` returns, which the other ranks are told of. No rank can go on then.
+    pub fn step_with(
+        &mut self,
+        learning_rate: f64,
+        then: impl FnOnce(&mut Gradients<'_>) -> Result<(), ParallelError>,
+    ) -> Result<StepReport, ParallelError> {
+        self.step_on(learning_rate, 1.0, |parallel, scaled| {
+            let devices = parallel.get().devices();
+            then(&mut Gradients {
+                reducer: &parallel.reducer,
+                device: devices.into_iter().next().unwrap_or_default().inner(),
+                scaled,
+            })
+        })
     }
 
     /// [`step`](Self::step) with as many micro-batches as there are, fewer than
@@ -152,11 +174,21 @@ impl<M: Module> Parallel<M> {
             self.reducer.begin_backward(true)?;
             self.reducer.end_backward()?;
         }
-        self.step_on(learning_rate, done as f64 / accumulate as f64)
+        self.step_on(
+            learning_rate,
+            done as f64 / accumulate as f64,
+            |_, _| Ok(()),
+        )
     }
 
-    /// Every loss has counted for 1 / accumulate; `share` is what they are together.
-    fn step_on(&mut self, learning_rate: f64, share: f64) -> Result<StepReport, ParallelError> {
+    /// Every loss has counted for 1 / accumulate; `share` is what they are together. `then` is called when the gradients
+    /// are there, with what they have been multiplied with.
+    fn step_on(
+        &mut self,
+        learning_rate: f64,
+        share: f64,
+        then: impl FnOnce(&Self, Option<f64>) -> Result<(), ParallelError>,
+    ) -> Result<StepReport, ParallelError> {
         let begin = Instant::now();
         if !learning_rate.is_finite() {
             let refused = ParallelError::Option {
@@ -176,6 +208,7 @@ impl<M: Module> Parallel<M> {
             (None, 1.0) => None,
             (scale, share) => Some(scale.unwrap_or(1.0) * share),
         };
+        tell_others(&self.group, then(self, scaled))?;
         let limit = self.options.clip_norm;
         let verdict = if scale.is_none() && limit.is_none() {
             Verdict::unseen(scaled)

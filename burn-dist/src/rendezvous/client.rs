@@ -269,13 +269,18 @@ impl Store {
     /// Tells all other ranks that and why this one stops, and whoever waits on this one. Best effort:
     /// nobody may be left to hear.
     pub fn abort(&self, reason: &str) {
+        self.abort_because_of(None, reason);
+    }
+
+    /// The same, where another rank is to blame: those who hear of it are told that it was that one.
+    pub fn abort_because_of(&self, culprit: Option<usize>, reason: &str) {
         let Some(link) = &self.link else { return };
         self.faults.record(Fault {
-            rank: Some(self.rank),
+            rank: culprit.or(Some(self.rank)),
             reason: reason.into(),
         });
         let reason = reason.into();
-        let _ = self.send(link, &Message::Abort { reason });
+        let _ = self.send(link, &Message::Abort { culprit, reason });
     }
 
     /// The number that other ranks see in a [`Store::survey`]: the collective last entered.

@@ -12,6 +12,17 @@ pub struct Fault {
     pub reason: String,
 }
 
+impl Fault {
+    /// Of a rank that is done while others are not.
+    pub(crate) fn left(rank: usize) -> Self {
+        let reason = "it finished and left the group while others still waited for it";
+        Self {
+            rank: Some(rank),
+            reason: reason.into(),
+        }
+    }
+}
+
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.rank {

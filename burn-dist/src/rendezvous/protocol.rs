@@ -32,8 +32,11 @@ pub(crate) enum Message {
     Report { query: u64, progress: u64 },
     /// Ask all ranks for their progress.
     Survey { survey: u64, timeout: Duration },
-    /// This rank stops because of an error.
-    Abort { reason: String },
+    /// This rank stops because of an error, for which another rank may be to blame.
+    Abort {
+        culprit: Option<usize>,
+        reason: String,
+    },
     /// This rank is done.
     Bye,
 
@@ -184,6 +187,7 @@ fn decode(kind: u8, body: &[u8]) -> Option<Message> {
             timeout: body.duration()?,
         },
         kind::ABORT => Message::Abort {
+            culprit: body.optional_rank()?,
             reason: body.text(MAX_REASON)?,
         },
         kind::BYE => Message::Bye,
@@ -250,6 +254,11 @@ impl Body<'_> {
     fn rank(&mut self) -> Option<usize> {
         let rank = self.u32()? as usize;
         (rank < MAX_WORLD_SIZE).then_some(rank)
+    }
+
+    /// A rank, or none.
+    fn optional_rank(&mut self) -> Option<Option<usize>> {
+        self.size().map(|rank| rank.checked_sub(1))
     }
 
     fn size(&mut self) -> Option<usize> {
@@ -339,8 +348,8 @@ impl Message {
                 frame.u64(*survey).duration(*timeout);
                 kind::SURVEY
             }
-            Self::Abort { reason } => {
-                frame.text(reason, MAX_REASON);
+            Self::Abort { culprit, reason } => {
+                frame.optional_rank(*culprit).text(reason, MAX_REASON);
                 kind::ABORT
             }
             Self::Bye => kind::BYE,
@@ -412,6 +421,10 @@ impl Frame {
     fn rank(&mut self, value: usize) -> &mut Self {
         self.0.extend_from_slice(&(value as u32).to_le_bytes());
         self
+    }
+
+    fn optional_rank(&mut self, value: Option<usize>) -> &mut Self {
+        self.rank(value.map_or(0, |rank| rank + 1))
     }
 
     fn text(&mut self, text: &str, limit: usize) -> &mut Self {
@@ -527,7 +540,8 @@ mod tests {
             ),
             (number(), number()).prop_map(|(query, progress)| Message::Report { query, progress }),
             (number(), ms()).prop_map(|(survey, timeout)| Message::Survey { survey, timeout }),
-            ".{0,60}".prop_map(|reason| Message::Abort { reason }),
+            (proptest::option::of(rank()), ".{0,60}")
+                .prop_map(|(culprit, reason)| Message::Abort { culprit, reason }),
             Just(Message::Bye),
             Just(Message::Welcome),
             refusal().prop_map(Message::Refused),
@@ -627,9 +641,12 @@ mod tests {
     #[test]
     fn long_reasons_are_cut() {
         let reason = "ä".repeat(MAX_REASON);
-        let frame = Message::Abort { reason }.encode();
+        let culprit = Some(3);
+        let frame = Message::Abort { culprit, reason }.encode();
         match read(&mut &frame[..]).unwrap() {
-            Message::Abort { reason } => assert_eq!(reason.len(), MAX_REASON),
+            Message::Abort { culprit, reason } => {
+                assert_eq!((culprit, reason.len()), (Some(3), MAX_REASON));
+            }
             other => panic!("{other:?}"),
         }
     }

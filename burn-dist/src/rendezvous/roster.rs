@@ -188,8 +188,9 @@ impl Roster {
                 self.report(rank, query, progress);
                 Ok(())
             }
-            Message::Abort { reason } => {
-                self.fail(rank, &reason);
+            Message::Abort { culprit, reason } => {
+                let culprit = culprit.filter(|culprit| *culprit < self.members.len());
+                self.fail_because_of(rank, culprit.unwrap_or(rank), &reason);
                 self.aborts.entry(rank).or_insert(reason);
                 Ok(())
             }
@@ -353,6 +354,11 @@ impl Roster {
 
     /// A rank failed: tells all others, once. It may not have been connected at all.
     pub(crate) fn fail(&mut self, rank: usize, reason: &str) {
+        self.fail_because_of(rank, rank, reason);
+    }
+
+    /// A rank failed, for which the `culprit` is to blame.
+    fn fail_because_of(&mut self, rank: usize, culprit: usize, reason: &str) {
         match self.members.get_mut(rank) {
             Some(Member::Present(peer)) if !peer.failed => peer.failed = true,
             Some(member @ Member::Absent) => *member = Member::Failed,
@@ -360,12 +366,12 @@ impl Roster {
         }
         if self.first_fault.is_none() {
             self.first_fault = Some(Fault {
-                rank: Some(rank),
+                rank: Some(culprit),
                 reason: reason.into(),
             });
         }
         let frame = frame(&Message::PeerFailed {
-            rank,
+            rank: culprit,
             reason: reason.into(),
         });
         for (other, member) in self.members.iter().enumerate() {
@@ -549,9 +555,32 @@ mod tests {
     }
 
     #[test]
+    fn who_is_to_blame_is_told_instead_of_who_gave_up() {
+        let (mut roster, mail) = roster(3, 3);
+        roster.leave(1);
+        let reason = || "rank 1 left".to_owned();
+        let abort = |culprit| Message::Abort {
+            culprit,
+            reason: reason(),
+        };
+        roster.receive(2, abort(Some(1)), Instant::now()).unwrap();
+        let failed = Message::PeerFailed {
+            rank: 1,
+            reason: reason(),
+        };
+        assert_eq!(read(&mail[0]).last(), Some(&failed));
+        assert_eq!(roster.first_fault().unwrap().rank, Some(1));
+        assert_eq!(roster.abort_reason(2), Some(reason()));
+        // There is no such rank.
+        roster.receive(0, abort(Some(7)), Instant::now()).unwrap();
+        assert_eq!(roster.abort_reason(0), Some(reason()));
+    }
+
+    #[test]
     fn a_failure_is_told_once_and_not_to_whoever_failed() {
         let (mut roster, mail) = roster(3, 2);
         let abort = Message::Abort {
+            culprit: None,
             reason: "no memory".into(),
         };
         roster.receive(1, abort, Instant::now()).unwrap();

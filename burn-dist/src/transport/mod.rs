@@ -139,6 +139,17 @@ pub enum TransportError {
 }
 
 impl TransportError {
+    /// The rank that it is about, if it is about one.
+    pub(crate) fn peer(&self) -> Option<usize> {
+        match self {
+            Self::Closed { peer, .. } | Self::Stream { peer, .. } | Self::NoStream { peer, .. } => {
+                Some(*peer)
+            }
+            Self::Peer { rank, .. } => Some(*rank),
+            Self::Setup { .. } => None,
+        }
+    }
+
     /// The same error with the ranks that it names under other numbers.
     pub(crate) fn renamed(mut self, name: impl Fn(usize) -> usize) -> Self {
         match &mut self {

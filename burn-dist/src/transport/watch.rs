@@ -118,11 +118,7 @@ impl Watch {
             let is_over = farewell.left(now).is_zero();
             self.clock.farewell.set(Some((peer, farewell)));
             if is_over {
-                let reason = "it finished and left the group while others still waited for it";
-                return Err(Interrupt::Fault(Fault {
-                    rank: Some(peer),
-                    reason: reason.into(),
-                }));
+                return Err(Interrupt::Fault(Fault::left(peer)));
             }
         }
         if left.is_zero() {

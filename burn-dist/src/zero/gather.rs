@@ -70,12 +70,11 @@ fn start(
             fill(slot.parameter, own);
         }
     }
-    Ok(group.start_all_gather(buffer.cut(layout.cuts.clone()).numbered(number(bucket))))
-}
-
-/// By which ranks that gather other buckets of the same length are told apart.
-fn number(bucket: usize) -> u32 {
-    u32::try_from(bucket).map_or(u32::MAX, |bucket| bucket.saturating_add(1))
+    Ok(group.start_all_gather(
+        buffer
+            .cut(layout.cuts.clone())
+            .numbered(reducer.number(bucket)),
+    ))
 }
 
 fn finish(
@@ -280,7 +279,7 @@ pub(crate) fn start_there(
     Some(
         resident
             .within
-            .start_gather(flat, number(bucket), &layout.cuts),
+            .start_gather(flat, reducer.number(bucket), &layout.cuts),
     )
 }
 

@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::decay::WeightDecayConfig;
-use burn::optim::{AdamWConfig, SgdConfig};
-use burn::tensor::{FloatDType, Tensor};
+use burn::optim::{AdamWConfig, Optimizer, SgdConfig, SgdState};
+use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::parallel::{
     EmaOptions, Parallel, ParallelError, ParallelOptions, ParameterGroup, ParameterOptimizer,
     ParameterSpec, Strategy, path_matches,
 };
-use burn_dist::{CollectiveError, GroupOptions, ProcessGroup, TransportKind};
+use burn_dist::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp, TransportKind};
 
-use crate::models::{Net, Normed, batch, on_ranks, on_ranks_with, patient};
+use crate::models::{Net, Normed, batch, on_ranks, on_ranks_with, patient, values};
 
 /// The errors that ranks get when each builds the model that `build` gives it.
 fn set_up(size: usize, build: impl Fn(usize) -> Net + Send + Sync + 'static) -> Vec<String> {
@@ -433,4 +433,174 @@ fn ranks_wait_long_for_the_first_gradients_and_not_for_others() {
         let error = errors[0].as_ref().unwrap();
         assert!(error.contains("rank 1"), "{strategy}: {error}");
     }
+}
+
+/// Burn keeps what a forward pass has made until somebody's next backward.
+#[test]
+fn a_forward_pass_without_backward_keeps_no_rank_in_the_run() {
+    for strategy in [Strategy::Ddp, Strategy::Zero3] {
+        for sync_batch_norm in [false, true] {
+            let errors = on_ranks(2, TransportKind::Auto, move |group| {
+                let options = ParallelOptions {
+                    strategy,
+                    sync_batch_norm,
+                    ..ParallelOptions::default()
+                };
+                let parallel =
+                    Parallel::new(Net::new(1), AdamWConfig::new(), options, &group).unwrap();
+                if group.rank() == 1 {
+                    drop(parallel.model().loss(batch(0, 0..4)));
+                    return String::new();
+                }
+                let waits = std::iter::repeat_with(|| group.barrier());
+                // Under ZeRO 3 this is the other's forward pass.
+                let error = waits.take(2).find_map(Result::err);
+                error.unwrap().to_string()
+            });
+            assert!(
+                errors[0].contains("left") || errors[0].contains("all-gather"),
+                "{strategy}: {}",
+                errors[0]
+            );
+        }
+    }
+}
+
+/// An error that follows from another is no culprit.
+#[test]
+fn who_left_early_is_named_by_all_and_on_every_transport() {
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        for _ in 0..5 {
+            let culprits = on_ranks(4, transport, |group| {
+                if group.rank() == 1 {
+                    return None;
+                }
+                let failed = std::iter::repeat_with(|| {
+                    group.all_reduce(&mut vec![1.0f32; 20_000], ReduceOp::Sum)
+                });
+                let error = failed.take(3).find_map(Result::err).unwrap();
+                match error.collective() {
+                    Some(CollectiveError::PeerFailed { failed, .. }) => *failed,
+                    other => panic!("{other:?}"),
+                }
+            });
+            assert_eq!(culprits, [Some(1), None, Some(1), Some(1)], "{transport:?}");
+        }
+    }
+}
+
+#[test]
+fn models_in_another_order_are_told_apart() {
+    for (strategy, transport) in [
+        (Strategy::Ddp, TransportKind::Shm),
+        (Strategy::Ddp, TransportKind::Tcp),
+        (Strategy::Zero1, TransportKind::Tcp),
+        (Strategy::Zero3, TransportKind::Tcp),
+    ] {
+        let errors = on_ranks(2, transport, move |group| {
+            let new = || Parallel::new(Net::new(1), SgdConfig::new(), strategy, &group).unwrap();
+            let mut models = [new(), new()];
+            if group.rank() == 1 {
+                models.reverse();
+            }
+            let step = |model: &mut Parallel<Net>| -> Result<(), ParallelError> {
+                let loss = model.model().loss(batch(0, 0..4));
+                model.backward(loss)?;
+                model.step(0.1).map(drop)
+            };
+            let error = models.iter_mut().find_map(|model| step(model).err());
+            error.unwrap().to_string()
+        });
+        for error in errors {
+            assert!(
+                error.contains("bucket"),
+                "{strategy} {transport:?}: {error}"
+            );
+        }
+    }
+}
+
+/// Steps as SGD does, but what it makes is of another type or shape.
+#[derive(Clone)]
+struct Odd {
+    shape: bool,
+}
+
+impl Optimizer for Odd {
+    type State<const D: usize> = SgdState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        rate: f64,
+        value: Tensor<D>,
+        gradient: Tensor<D>,
+        _state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        let stepped = value - gradient * rate;
+        match self.shape {
+            true => (Tensor::cat(vec![stepped.clone(), stepped], 0), None),
+            false => (stepped.cast(FloatDType::F64), None),
+        }
+    }
+
+    fn to_device<const D: usize>(state: Self::State<D>, _device: &Device) -> Self::State<D> {
+        state
+    }
+}
+
+#[test]
+fn what_an_optimizer_makes_becomes_the_parameters_type_again() {
+    for strategy in Strategy::ALL {
+        let trained = |odd: bool| {
+            on_ranks(2, TransportKind::Auto, move |group| {
+                let optimizer = match odd {
+                    true => ParameterOptimizer::new(Odd { shape: false }).element_wise(),
+                    false => SgdConfig::new().into(),
+                };
+                let mut parallel = Parallel::new(Net::new(1), optimizer, strategy, &group).unwrap();
+                for step in 0..2 {
+                    let loss = parallel.model().loss(batch(step, 0..4));
+                    parallel.backward(loss).unwrap();
+                    parallel.step(0.1).unwrap();
+                }
+                values(&parallel.valid().unwrap())
+            })
+        };
+        assert_eq!(trained(true), trained(false), "{strategy}");
+    }
+}
+
+#[test]
+fn an_optimizer_that_makes_another_shape_is_refused() {
+    for strategy in Strategy::ALL {
+        let errors = on_ranks(2, TransportKind::Auto, move |group| {
+            let optimizer = ParameterOptimizer::new(Odd { shape: true });
+            let mut parallel = Parallel::new(Net::new(1), optimizer, strategy, &group).unwrap();
+            let loss = parallel.model().loss(batch(0, 0..4));
+            parallel.backward(loss).unwrap();
+            parallel.step(0.1).unwrap_err().to_string()
+        });
+        let told = errors
+            .iter()
+            .any(|error| error.contains("its optimizer made"));
+        assert!(told, "{strategy}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_group_whose_learning_rate_is_no_number_is_refused() {
+    let group = ParameterGroup::new(
+        "biases",
+        |spec| spec.path.ends_with("bias"),
+        SgdConfig::new(),
+    );
+    let optimizer =
+        ParameterOptimizer::from(SgdConfig::new()).with_group(group.with_lr_factor(f64::NAN));
+    let single = ProcessGroup::single();
+    let error = Parallel::new(Net::new(1), optimizer, Strategy::Ddp, &single).err();
+    let error = error.unwrap().to_string();
+    assert!(
+        error.contains("lr_factor") && error.contains("biases"),
+        "{error}"
+    );
 }

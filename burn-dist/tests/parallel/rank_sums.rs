@@ -104,6 +104,25 @@ fn a_backward_of_one_model_leaves_the_sums_of_another() {
     assert_eq!(losses, [1.0, 1.0]);
 }
 
+/// What is evaluated is not what all ranks train.
+#[test]
+fn a_rank_may_evaluate_alone_between_forward_and_backward() {
+    let losses = on_ranks(2, TransportKind::Auto, |group| {
+        let mut parallel =
+            Parallel::new(Summing::new(), SgdConfig::new(), options(true), &group).unwrap();
+        let loss = parallel.model().loss(1.0);
+        let (trained, mut evaluated) = (scalar(&loss), None);
+        if group.rank() == 0 {
+            let copy = parallel.valid().unwrap();
+            evaluated = Some(scalar(&copy.loss(1.0)));
+        }
+        parallel.backward(loss).unwrap();
+        parallel.step(0.1).unwrap();
+        (trained, evaluated)
+    });
+    assert_eq!(losses, [(1.0, Some(0.75)), (1.0, None)]);
+}
+
 #[test]
 fn a_sum_that_fails_is_told_by_backward() {
     let errors = on_ranks(2, TransportKind::Auto, |group| {

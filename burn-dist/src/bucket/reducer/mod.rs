@@ -9,7 +9,8 @@
 //! a gradient, or with uses in a graph that this backward did not reach) counts as zero.
 //!
 //! `phases` follows the calls of a step and `collect` those of the hooks, `send` and `replicas` have
-//! what is on its way, and `reduced` is for the optimizer. `on_device` has all of it for gradients that
+//! what is on its way, `reduced` is for the optimizer, and `seen` for who wants to see or change gradients before it.
+//! `on_device` has all of it for gradients that
 //! stay on a device.
 
 mod collect;
@@ -17,6 +18,7 @@ mod on_device;
 mod phases;
 mod reduced;
 mod replicas;
+mod seen;
 mod send;
 mod state;
 
@@ -29,6 +31,7 @@ use super::error::BucketError;
 use super::layout::{BucketLayout, BucketSizes, Owners, ParameterSpec, Slot, owned, plan};
 use super::resident::Resident;
 use super::storage::Arrival;
+use crate::collective::number_of;
 use crate::{Buffer, Compression, DType, ProcessGroup};
 use state::{Bucket, Health, Memory, Phase, Shard, State, There};
 
@@ -53,6 +56,8 @@ pub(crate) struct Reducer {
     layouts: Vec<BucketLayout>,
     keep: Gradients,
     compression: Compression,
+    /// Which of the models in the group, from 1; 0 if nobody counts.
+    model: u32,
     /// Per parameter, its bucket and its slot there.
     places: Vec<(usize, usize)>,
     /// Per parameter, the elements of which this rank has the reduced gradient.
@@ -151,6 +156,7 @@ impl Reducer {
             layouts,
             keep,
             compression: Compression::None,
+            model: 0,
             places,
             owned,
             shards,
@@ -163,6 +169,17 @@ impl Reducer {
     pub(crate) fn replicated(mut self, replicas: Option<ProcessGroup>) -> Self {
         self.replicas = replicas;
         self
+    }
+
+    /// There may be other models in the group, of which this has a number, from 1.
+    pub(crate) fn of_model(mut self, model: u32) -> Self {
+        self.model = model;
+        self
+    }
+
+    /// By which ranks that bring another bucket, or one of another model, are told apart.
+    pub(crate) fn number(&self, bucket: usize) -> u32 {
+        number_of(self.model, bucket)
     }
 
     /// Gradients travel in another number format.

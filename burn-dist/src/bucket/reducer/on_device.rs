@@ -140,15 +140,25 @@ impl Reducer {
     }
 
     /// Whether gradients are never sent.
-    fn keeps_alone(&self) -> bool {
+    pub(super) fn keeps_alone(&self) -> bool {
         self.keep == Gradients::Whole && self.group.size() == 1
     }
 
     /// The reduced gradients of what this rank owns of `parameters`, in their order: none of those that no rank had
     /// one of, or that this rank owns nothing of.
     pub(crate) fn owned_there(&self, parameters: &[usize]) -> Vec<Option<Tensor<1>>> {
-        let state = self.lock();
-        let mut owned = vec![None; parameters.len()];
+        self.parts_there(&self.lock(), parameters, &self.owned)
+    }
+
+    /// The parts `of` the reduced gradients of `parameters`, in their order: none of those that no rank had one of, or
+    /// of which the part is empty.
+    pub(super) fn parts_there(
+        &self,
+        state: &State,
+        parameters: &[usize],
+        of: &[Range<usize>],
+    ) -> Vec<Option<Tensor<1>>> {
+        let mut found = vec![None; parameters.len()];
         // By bucket, who wants what of it.
         let mut wanted: BTreeMap<usize, (Vec<usize>, Vec<Range<usize>>)> = BTreeMap::new();
         for (at, &parameter) in parameters.iter().enumerate() {
@@ -158,14 +168,17 @@ impl Reducer {
             };
             let there = &state.buckets[index].there;
             if self.keeps_alone() {
-                owned[at] = there.parts.get(slot).cloned();
+                found[at] = there.parts.get(slot).cloned();
                 continue;
             }
             let shift = match there.mean {
                 Some(_) => 0,
                 None => self.shard_of(index).start,
             };
-            if let Some(place) = self.own_place(parameter).filter(|place| !place.is_empty()) {
+            if let Some(place) = self
+                .place_of_part(parameter, of)
+                .filter(|place| !place.is_empty())
+            {
                 let (by, places) = wanted.entry(index).or_default();
                 by.push(at);
                 places.push(place.start - shift..place.end - shift);
@@ -176,17 +189,22 @@ impl Reducer {
             let flat = there.mean.as_ref().or(there.shard.as_ref()).cloned();
             let parts = flat.map(|flat| resident::take_parts(flat, &places));
             for (at, part) in by.into_iter().zip(parts.into_iter().flatten()) {
-                owned[at] = Some(part);
+                found[at] = Some(part);
             }
         }
-        owned
+        found
     }
 
     /// Where in its bucket lies what this rank owns of a parameter.
     pub(crate) fn own_place(&self, parameter: usize) -> Option<Range<usize>> {
+        self.place_of_part(parameter, &self.owned)
+    }
+
+    /// The same of the part `of` each parameter.
+    fn place_of_part(&self, parameter: usize, of: &[Range<usize>]) -> Option<Range<usize>> {
         let (_, slot) = self.place(parameter)?;
-        let (start, owned) = (slot.elements.start, self.owned.get(parameter)?);
-        Some(start + owned.start..start + owned.end)
+        let (start, part) = (slot.elements.start, of.get(parameter)?);
+        Some(start + part.start..start + part.end)
     }
 
     /// Memory for a bucket of values on the device, of arbitrary contents, and its layout.

@@ -63,7 +63,7 @@ impl Reducer {
     }
 
     /// Where the reduced gradient of a `part` of a parameter lies, which this rank has.
-    fn reduced<'s>(
+    pub(super) fn reduced<'s>(
         &self,
         state: &'s State,
         parameter: usize,

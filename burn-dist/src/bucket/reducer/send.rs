@@ -75,6 +75,7 @@ impl Reducer {
                 storage::clear(&mut buffer, &slot.elements)?;
             }
         }
+        let buffer = buffer.numbered(self.number(index));
         bucket.memory = match self.keep {
             Gradients::Whole if self.group.size() == 1 => Memory::Here(buffer),
             Gradients::Whole => {
