@@ -10,7 +10,7 @@ use burn_dist::world::World;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use world_support::*;
@@ -757,5 +757,64 @@ fn ranks_meet_beside_torchruns_own_store() {
         drop(zero);
         agent.set_nonblocking(true).unwrap();
         assert!(agent.accept().is_err(), "a rank has asked torchrun's store");
+    });
+}
+
+/// Connects two ranks of a run of that name, of which rank 0 comes later, while what listens at the first of the ports
+/// at which they may meet does `answer` everybody.
+fn meet_beside(run: &str, late: Duration, answer: &[u8]) {
+    let world = |rank: usize| {
+        let own = [
+            ("TORCHELASTIC_RUN_ID", run.to_string()),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True".to_string()),
+        ];
+        torchrun_with(rank, 2, "127.0.0.1", 29500, own)
+    };
+    let first = world(1).master().unwrap().port;
+    let other = TcpListener::bind(("127.0.0.1", first)).unwrap();
+    other.set_nonblocking(true).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut open = Vec::new();
+            while !done.load(Ordering::Acquire) {
+                if let Ok((mut stream, _)) = other.accept() {
+                    let _ = stream.write_all(answer);
+                    open.push(stream);
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let connect = |rank, late| {
+            let world = world(rank);
+            scope.spawn(move || {
+                thread::sleep(late);
+                Store::connect(&world, Duration::from_secs(20))
+            })
+        };
+        let ranks = [connect(0, late), connect(1, Duration::ZERO)];
+        let [zero, one] = ranks.map(|rank| rank.join().unwrap());
+        done.store(true, Ordering::Release);
+        let [zero, one] = [zero, one].map(|store| store.unwrap_or_else(|error| panic!("{error}")));
+        drop(one);
+        drop(zero);
+    });
+}
+
+/// A busy port is no reason not to wait for a rank 0 that is late.
+#[test]
+fn a_stranger_at_one_of_the_ports_ends_no_patience() {
+    limited(|| {
+        let late = Duration::from_millis(5500);
+        meet_beside("beside ssh", late, b"SSH-2.0-OpenSSH_9\r\n");
+    });
+}
+
+/// It knows the protocol and not the secret, and never says what it thinks of a rank's proof.
+#[test]
+fn who_never_answers_a_proof_is_passed_over() {
+    limited(|| {
+        let answer = [&b"BURNDIS<\x01\0\x01\0"[..], &[7; 32]].concat();
+        meet_beside("beside a squatter", Duration::ZERO, &answer);
     });
 }

@@ -150,11 +150,12 @@ impl View for Tensor<'_> {
     }
 }
 
-/// An open file of a rank, of which the header was read.
+/// A file of a rank, of which the header was read.
 #[derive(Debug)]
 pub(super) struct Shard {
     path: PathBuf,
-    file: File,
+    /// Stays open, if not too many do.
+    file: Option<File>,
     metadata: Metadata,
     /// Where the values begin.
     start: u64,
@@ -186,10 +187,15 @@ impl Shard {
         }
         Ok(Self {
             path,
-            file,
+            file: Some(file),
             metadata,
             start,
         })
+    }
+
+    /// Opens the file anew for every part that is read: a process may have fewer open files than a run has ranks.
+    pub(super) fn closed(self) -> Self {
+        Self { file: None, ..self }
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -234,8 +240,15 @@ impl Shard {
             return Err(damaged(format!("`{name}` has no elements {elements:?}")));
         };
         let mut bytes = vec![0; to - from];
-        self.file
-            .read_exact_at(&mut bytes, self.start + (begin + from) as u64)
+        let opened;
+        let file = match &self.file {
+            Some(file) => file,
+            None => {
+                opened = File::open(&self.path).map_err(CheckpointError::io("open", &self.path))?;
+                &opened
+            }
+        };
+        file.read_exact_at(&mut bytes, self.start + (begin + from) as u64)
             .map_err(CheckpointError::io("read", &self.path))?;
         if *dtype == BOOL && bytes.iter().any(|byte| *byte > 1) {
             return Err(damaged(format!("`{name}` is neither true nor false")));
@@ -278,6 +291,7 @@ mod tests {
             assert_eq!(part.try_to_vec::<bool>().unwrap(), [false, false, true]);
         }
         assert_eq!(shard.read("u16").unwrap(), integers);
+        assert_eq!(shard.closed().read("u16").unwrap(), integers);
         // What is not a boolean is not taken for one.
         let mut bytes = std::fs::read(&path).unwrap();
         let last = bytes.len() - 1;

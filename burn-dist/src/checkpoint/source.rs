@@ -11,6 +11,9 @@ use super::shard::Shard;
 use super::{CheckpointError, Manifest};
 use crate::parallel::{StateSourceRead, reshaped};
 
+/// Files that stay open at most.
+const MOST_OPEN: usize = 64;
+
 /// An open checkpoint. Tensors are read one at a time, or of each the part that is wanted, so no
 /// rank ever holds more than it wants.
 #[derive(Debug)]
@@ -62,7 +65,10 @@ impl Source {
                 place(&mut places, file, name, &shard, &entry.parts)
                     .map_err(|reason| CheckpointError::damaged(&path, reason))?;
             }
-            shards.push(shard);
+            shards.push(match manifest.files.len() > MOST_OPEN {
+                true => shard.closed(),
+                false => shard,
+            });
             scalars.extend(entry.scalars.clone());
         }
         for (name, place) in &mut places {

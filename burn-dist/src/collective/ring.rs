@@ -408,6 +408,7 @@ pub(super) fn run(
             return Ok(());
         }
         if sent + received.bytes > 0 {
+            watch.moved();
             continue;
         }
         let interest = Interest {

@@ -41,6 +41,7 @@ pub(super) fn send_receive(
             (to_send, to_receive) = (WORD, WORD);
         }
         if sent + received > before {
+            watch.moved();
             continue;
         }
         let interest = Interest {

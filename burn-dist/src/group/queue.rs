@@ -148,6 +148,10 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        if thread::panicking() {
+            // The progress thread, which may be the one that says good-bye, does not know.
+            self.fuse.blow("it panicked");
+        }
         let mut state = self.shared.lock();
         state.closed = true;
         // Said good-bye here rather than on the progress thread, which the end of the process may

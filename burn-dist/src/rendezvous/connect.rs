@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long our store may not show itself at any of its ports after what listens at one of them has
-/// refused this rank.
-const STRANGER: Duration = Duration::from_secs(5);
+/// Where the store may be at one of several ports: the part of all the time that ranks have for finding each other
+/// after which nothing more is expected of a port, and, once the store of another run has refused this rank, of any.
+const ONE_PORT: u32 = 4;
 
 /// How long the store of a local launch may refuse connections. It listens before ranks are started, so its launcher
 /// is gone then, and nobody else waits for this rank or would end it.
@@ -126,6 +126,8 @@ enum Failure {
     Ending(RendezvousError),
     /// Something answered that never will be our store.
     Final(RendezvousError),
+    /// The same, and it is none of any run, or of another version.
+    Stranger(RendezvousError),
 }
 
 impl<'a> Attempt<'a> {
@@ -146,31 +148,43 @@ impl<'a> Attempt<'a> {
     ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
         let mut pause = Duration::from_millis(10);
         let mut refused: Option<(Instant, RendezvousError)> = None;
+        let mut stranger = None;
+        let patience = (timeout / ONE_PORT).max(HANDSHAKE_LIMIT);
         loop {
             let mut last = None;
             let addresses = resolve(master, master.port);
             for address in addresses.as_deref().unwrap_or_default() {
                 for port in master.ports() {
                     let address = SocketAddr::new(address.ip(), port);
-                    match self.attempt(address) {
+                    let verdict = match master.fallback.is_empty() {
+                        true => self.deadline,
+                        false => self.deadline.min(Instant::now() + patience),
+                    };
+                    match self.attempt(address, verdict) {
                         Ok(stream) => return Ok((stream, address)),
-                        // Where there are other ports this one may be another run's.
-                        Err(Failure::Final(error)) if !master.fallback.is_empty() => {
+                        Err(Failure::Final(error) | Failure::Stranger(error))
+                            if master.fallback.is_empty() =>
+                        {
+                            return Err(error);
+                        }
+                        // This port may be another run's, or anybody's.
+                        Err(Failure::Final(error)) => {
                             refused.get_or_insert((Instant::now(), error));
                         }
-                        Err(Failure::Final(error)) => return Err(error),
+                        Err(Failure::Stranger(error)) => stranger = stranger.or(Some(error)),
                         Err(later) => last = Some(later),
                     }
                 }
             }
             match refused.take() {
-                Some((since, error)) if since.elapsed() > STRANGER => return Err(error),
+                Some((since, error)) if since.elapsed() > patience => return Err(error),
                 other => refused = other,
             }
             if Instant::now() + pause >= self.deadline {
                 addresses?;
-                return Err(match refused {
-                    Some((_, error)) => error,
+                let refused = refused.map(|(_, error)| error);
+                return Err(match refused.or(stranger) {
+                    Some(error) => error,
                     None => self.gave_up(last, master, timeout),
                 });
             }
@@ -184,9 +198,11 @@ impl<'a> Attempt<'a> {
         &self,
         address: SocketAddr,
     ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
-        match self.attempt(address) {
+        match self.attempt(address, self.deadline) {
             Ok(stream) => Ok((stream, address)),
-            Err(Failure::Final(error) | Failure::Ending(error)) => Err(error),
+            Err(Failure::Final(error) | Failure::Ending(error) | Failure::Stranger(error)) => {
+                Err(error)
+            }
             Err(Failure::Later(address, error)) => Err(RendezvousError::NotAStore {
                 address,
                 reason: error.to_string(),
@@ -214,7 +230,9 @@ impl<'a> Attempt<'a> {
                 address,
                 reason: error.to_string(),
             },
-            Some(Failure::Final(error) | Failure::Ending(error)) => error,
+            Some(Failure::Final(error) | Failure::Ending(error) | Failure::Stranger(error)) => {
+                error
+            }
             None => RendezvousError::NothingListens {
                 master: master.clone(),
                 waited,
@@ -223,7 +241,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn attempt(&self, address: SocketAddr) -> Result<TcpStream, Failure> {
+    /// `verdict` is until when whoever answers may think about this rank's proof.
+    fn attempt(&self, address: SocketAddr, verdict: Instant) -> Result<TcpStream, Failure> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let limit = left.clamp(Duration::from_millis(1), HANDSHAKE_LIMIT);
         let refused = |error| self.unreachable(address, error);
@@ -238,11 +257,16 @@ impl<'a> Attempt<'a> {
         // Once it has shown that it knows the secret, this rank may already be in: trying again would find itself there.
         let limits = Limits {
             proof: deadline,
-            verdict: self.deadline.max(deadline),
+            verdict: verdict.max(deadline),
         };
         auth::connect_side(&stream, self.secret, Purpose::Store, &context, limits).map_err(
             |error| match error {
                 AuthError::Stream(error) => Failure::Later(address, error),
+                error @ (AuthError::NotBurnDist
+                | AuthError::Purpose
+                | AuthError::Version { .. }) => {
+                    Failure::Stranger(RendezvousError::handshake(address, error))
+                }
                 other => Failure::Final(RendezvousError::handshake(address, other)),
             },
         )?;

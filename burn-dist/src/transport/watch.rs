@@ -17,7 +17,7 @@ const SLICE: Duration = Duration::from_millis(50);
 /// The same where the wait has something to do meanwhile.
 const BUSY_SLICE: Duration = Duration::from_millis(2);
 
-/// How long what a peer sent before it left may still be on its way.
+/// How long what a peer sent before it left may still be on its way without any of it arriving.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A deadline and the news of failed peers, for one collective.
@@ -103,6 +103,11 @@ impl Watch {
         self.slice_at(Instant::now(), peer)
     }
 
+    /// Bytes have moved: what a peer has sent before it left still comes.
+    pub fn moved(&self) {
+        self.clock.farewell.set(None);
+    }
+
     fn slice_at(&self, now: Instant, peer: usize) -> Result<Duration, Interrupt> {
         let mut allowance = self.clock.allowance.get();
         let left = allowance.left(now);
@@ -175,6 +180,22 @@ mod tests {
         let late = begin + 2 * FAREWELL;
         assert!(watch.slice_at(late, 2).is_ok());
         let over = watch.slice_at(late + 2 * FAREWELL, 2);
+        assert!(matches!(over, Err(Interrupt::Fault(_))), "{over:?}");
+    }
+
+    #[test]
+    fn what_a_peer_sent_before_it_left_may_take_its_time() {
+        let faults = FaultBoard::new(2);
+        faults.record_left(1);
+        let watch = Watch::new(Duration::from_secs(60), faults, Arc::new([0, 1]));
+        let mut now = Instant::now();
+        for _ in 0..5 {
+            assert!(watch.slice_at(now, 1).is_ok());
+            now += 2 * FAREWELL;
+            watch.moved();
+        }
+        assert!(watch.slice_at(now, 1).is_ok());
+        let over = watch.slice_at(now + 2 * FAREWELL, 1);
         assert!(matches!(over, Err(Interrupt::Fault(_))), "{over:?}");
     }
 

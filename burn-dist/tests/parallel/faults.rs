@@ -1,5 +1,6 @@
 //! Ranks that do not fit together, and ranks that fail.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use burn::module::{Module, ModuleMapper, Param};
@@ -10,7 +11,9 @@ use burn_dist::parallel::{
     EmaOptions, Parallel, ParallelError, ParallelOptions, ParameterGroup, ParameterOptimizer,
     ParameterSpec, Strategy, path_matches,
 };
-use burn_dist::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp, TransportKind};
+use burn_dist::{
+    Buffer, CollectiveError, DType, GroupOptions, ProcessGroup, ReduceOp, TransportKind,
+};
 
 use crate::models::{Net, Normed, batch, on_ranks, on_ranks_with, patient, values};
 
@@ -603,4 +606,31 @@ fn a_group_whose_learning_rate_is_no_number_is_refused() {
         error.contains("lr_factor") && error.contains("biases"),
         "{error}"
     );
+}
+
+/// Where the progress thread has something to do, it is the one that leaves.
+#[test]
+fn a_panic_is_told_as_one_whatever_is_under_way() {
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        let errors = on_ranks(2, transport, |group| {
+            if group.rank() == 0 {
+                std::thread::sleep(Duration::from_millis(100));
+                let waits = std::iter::repeat_with(|| {
+                    group.all_reduce(&mut vec![1.0f32; 100_000], ReduceOp::Sum)
+                });
+                return waits.take(2).find_map(Result::err).unwrap().to_string();
+            }
+            let group = AssertUnwindSafe(group);
+            let panicked = catch_unwind(move || {
+                let group = group;
+                let buffer = Buffer::zeroed(DType::F32, 100_000);
+                let _handle = group.start_all_reduce(buffer, ReduceOp::Sum);
+                panic!("of the user");
+            });
+            assert!(panicked.is_err());
+            String::new()
+        });
+        let error = &errors[0];
+        assert!(error.contains("it panicked"), "{transport:?}: {error}");
+    }
 }
