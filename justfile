@@ -9,6 +9,10 @@ train *arguments:
 test:
     scripts/test.sh
 
+# Builds the trainer as one static program, for machines whose C library is older.
+static *arguments:
+    scripts/static.sh "$@"
+
 # Kills all ranks of a training at random steps, twenty times, and compares with one left alone.
 kill-resume *arguments:
     scripts/kill-resume.sh "$@"

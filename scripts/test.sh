@@ -224,6 +224,39 @@ if [[ $# -eq 0 ]]; then
   BURN_DIST_TEST_MARK="$mark" test_example </dev/null 2>&1 | tee -a "$log" || status=1
 fi
 
+# The trainer as one static program: two ranks in a file system that has nothing else, and that it goes on where it was
+# killed.
+test_static() {
+  local folder program code=0 begin=$SECONDS
+  folder=$(mktemp -d)
+  program=$(scripts/static.sh "$folder/trainer") || code=$?
+  if [[ $code -eq 0 ]]; then
+    local run=(--nproc 2 --set train.epochs=1 --set data.train_samples=960 --set data.test_samples=100 --run-dir /run/static)
+    mkdir -p "$folder"/root/{proc,dev,run}
+    cp "$program" "$folder/root/"
+    local inside='mount --rbind /proc "$1/proc" && mount --rbind /dev "$1/dev" && cd / && root=$1 && shift && exec chroot "$root" /trainer "$@"'
+    if [[ $(id -u) -eq 0 ]] && unshare --mount true 2>/dev/null; then
+      timeout -k 10 120 unshare --mount bash -c "$inside" inside "$folder/root" "${run[@]}" || code=1
+    else
+      echo 'SKIPPED: the static program in an empty file system: needs root and mount namespaces'
+    fi
+    TRAINER=$program timeout -k 10 200 scripts/kill-resume.sh --times 2 || code=1
+    if [[ $code -eq 0 ]]; then say "static program: trained and went on, in $((SECONDS - begin)) s"; else say "FAILED: the static program"; fi
+  fi
+  rm -rf "$folder"
+  return "$code"
+}
+
+if [[ $# -eq 0 ]]; then
+  code=0
+  BURN_DIST_TEST_MARK="$mark" test_static </dev/null 2>&1 | tee -a "$log" || code=${PIPESTATUS[0]}
+  case $code in
+    0) ;;
+    3) missing+=("the static program: scripts/static.sh says what it needs") ;;
+    *) status=1 ;;
+  esac
+fi
+
 # Everything again with MPI, and on a cluster.
 test_cluster() {
   local programs name begin=$SECONDS

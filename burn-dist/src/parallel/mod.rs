@@ -39,6 +39,7 @@ mod taken;
 mod trained;
 mod update;
 
+use std::fmt;
 use std::sync::Arc;
 
 use burn::module::Module;
@@ -128,6 +129,18 @@ pub fn load_model<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M
     let (model, outcome) = state::restore_model(model, source, false);
     outcome?;
     ema::load(model, source)
+}
+
+impl<M: Module> fmt::Debug for Parallel<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rank, size) = (self.group.rank(), self.group.size());
+        write!(
+            f,
+            "Parallel({}, {} parameters, rank {rank} of {size})",
+            self.options.strategy,
+            self.num_parameters()
+        )
+    }
 }
 
 impl<M: Module> Parallel<M> {

@@ -79,6 +79,10 @@ impl<M: Module> Parallel<M> {
     /// gradients travel while backward still runs; before that they stay on this rank. In half
     /// precision the loss is scaled here.
     ///
+    /// A loss is that of one `Parallel`. With the first backward through what two of them have computed together Burn
+    /// takes the graph away, and panics at the second: make one model of both, whose parts
+    /// [groups](super::ParameterGroup) can step in their own ways.
+    ///
     /// # Errors
     ///
     /// A loss without gradients or of more than one element, a call after the last micro-batch of a step, a gradient
@@ -124,7 +128,19 @@ impl<M: Module> Parallel<M> {
     ///
     /// Whether a step is skipped is decided by the reduced gradients, which are the same on all
     /// ranks. A skipped step counts like any other for a schedule of the learning rate, which has to be finite and the
-    /// same on all ranks.
+    /// same on all ranks. With one of Burn's:
+    ///
+    /// ```
+    /// # use burn::lr_scheduler::{LrScheduler, cosine::CosineAnnealingLrSchedulerConfig};
+    /// # use burn::module::Module;
+    /// # use burn_dist::parallel::{Parallel, ParallelError};
+    /// # fn train<M: Module>(mut parallel: Parallel<M>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut schedule = CosineAnnealingLrSchedulerConfig::new(1e-3, 10_000).init()?;
+    /// // ...
+    /// parallel.step(schedule.step().base())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
