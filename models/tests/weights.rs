@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use models::weights::{KeyMap, Load, PyTorchKeys, WeightsError, load, save, save_from, state_dict};
+use models::weights::{
+    KeyMap, Load, PyTorchKeys, WeightsError, load, save, save_from, save_with, state_dict,
+};
 use models::*;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
@@ -139,6 +141,25 @@ fn a_saved_file_is_as_pytorch_wants_it() {
     assert_eq!(mode & 0o400, 0o400);
     assert_ne!(mode & 0o777, 0o600, "only its owner may read it");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// What a file says of itself lies in a hash map, which every process orders in its own way.
+#[test]
+fn the_same_model_makes_the_same_bytes() {
+    let model = csc();
+    let folder = tempfile::tempdir().unwrap();
+    let write = |number: usize| {
+        let path = folder.path().join(number.to_string());
+        // Another map has another order.
+        let about = (0..12).map(|at| (format!("key {at}"), format!("\"{at}\", ä")));
+        save_with(&model, &path, &model.key_map(), about.collect()).unwrap();
+        std::fs::read(path).unwrap()
+    };
+    let first = write(0);
+    assert!((1..8).all(|number| write(number) == first));
+    let (_, header) = SafeTensors::read_metadata(&first).unwrap();
+    let about = header.metadata().as_ref().unwrap();
+    assert_eq!((about.len(), about["key 3"].as_str()), (13, "\"3\", ä"));
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub struct EpochEnd<'a> {
     pub epoch: u64,
     /// Steps so far.
     pub steps: u64,
-    /// Mean loss of the epoch's steps, over all ranks.
+    /// Mean loss of the epoch's steps, over all ranks; no number if none of them has one, as all were skipped.
     pub train_loss: f64,
     /// How good the model is on the test images.
     pub evaluation: &'a Evaluation,

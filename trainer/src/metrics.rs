@@ -129,6 +129,9 @@ pub struct EvalLine {
     pub elapsed: f64,
     /// Seconds that the evaluation took.
     pub seconds: f64,
+    /// Steps so far that were skipped because their gradients overflowed, in half precision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped_steps: Option<u64>,
 }
 
 /// How the ranks shared an epoch's work; an entry for each rank.

@@ -129,6 +129,10 @@ pub struct Recorder {
     window: Window,
     epoch_loss: f64,
     epoch_losses: u64,
+    /// Steps of the run that were skipped, in half precision, and how many those were before this process's steps of
+    /// the epoch.
+    skipped: Option<u64>,
+    skipped_before: Option<u64>,
     /// Sum over this process's steps of the epoch.
     epoch_times: StepTimes,
     /// What any rank wished at the last step that is known.
@@ -157,6 +161,8 @@ impl Recorder {
             window: Window::starting(Instant::now()),
             epoch_loss: 0.0,
             epoch_losses: 0,
+            skipped: None,
+            skipped_before: None,
             epoch_times: StepTimes::default(),
             wishes: Wishes::default(),
         }
@@ -167,6 +173,7 @@ impl Recorder {
         self.window = Window::starting(Instant::now());
         self.epoch_loss = loss;
         self.epoch_losses = losses;
+        self.skipped_before = None;
         self.epoch_times = StepTimes::default();
     }
 
@@ -240,6 +247,11 @@ impl Recorder {
         self.wishes = self.wishes.or(wishes);
         self.window.steps += 1;
         self.window.times.add(&step.times);
+        if let Some(skipped) = step.skipped_steps {
+            let before = skipped.saturating_sub(u64::from(step.skipped));
+            self.skipped_before.get_or_insert(before);
+            self.skipped = Some(skipped);
+        }
         if !loss.is_finite() && step.skipped {
             return Ok(None);
         }
@@ -298,9 +310,20 @@ impl Recorder {
         self.epoch_losses
     }
 
-    /// Mean loss of the epoch's steps that are known.
-    pub fn mean_loss(&self) -> f64 {
-        self.epoch_loss / self.epoch_losses.max(1) as f64
+    /// Mean loss of the epoch's steps that are known, if there are any that have one.
+    pub fn mean_loss(&self) -> Option<f64> {
+        (self.epoch_losses > 0).then(|| self.epoch_loss / self.epoch_losses as f64)
+    }
+
+    /// Steps of the run that were skipped, as far as they are known, in half precision.
+    pub fn skipped_steps(&self) -> Option<u64> {
+        self.skipped
+    }
+
+    /// How many of those this process had in the epoch.
+    pub fn skipped_in_epoch(&self) -> u64 {
+        let skipped = self.skipped.zip(self.skipped_before);
+        skipped.map_or(0, |(skipped, before)| skipped.saturating_sub(before))
     }
 
     /// Where this rank spent the steps that this process did in the epoch.
@@ -398,10 +421,41 @@ mod tests {
         recorder.record(step(3), StepLoss::Known(1.0), none);
         assert_eq!(recorder.settle().unwrap().unwrap().step, 3);
         assert_eq!(recorder.settle().unwrap(), None);
-        assert_eq!(recorder.mean_loss(), 2.0);
+        assert_eq!(recorder.mean_loss(), Some(2.0));
         recorder.record(step(4), StepLoss::Known(f64::NAN), none);
         let error = recorder.settle().unwrap_err();
         assert!(error.to_string().contains("step 4"), "{error}");
+    }
+
+    #[test]
+    fn skipped_steps_are_counted_by_epoch_and_none_of_them_is_a_loss_of_0() {
+        let group = ProcessGroup::single();
+        let mut recorder = Recorder::new(&group, (None, None), 1, 1, Work::default());
+        // Goes on with a run in which there were seven.
+        let mut skipped = 7;
+        for (epoch, steps) in [(1, [true, false, true]), (2, [true, true, true])] {
+            recorder.start_epoch(0, 0.0);
+            for is_skipped in steps {
+                skipped += u64::from(is_skipped);
+                let step = Step {
+                    skipped: is_skipped,
+                    skipped_steps: Some(skipped),
+                    ..step(3 * epoch)
+                };
+                let loss = if is_skipped { f64::INFINITY } else { 2.0 };
+                recorder.record(step, StepLoss::Known(loss), Wishes::default());
+                recorder.read().unwrap();
+            }
+            while recorder.settle().unwrap().is_some() {}
+            let expected = if epoch == 1 {
+                (2, Some(2.0))
+            } else {
+                (3, None)
+            };
+            let found = (recorder.skipped_in_epoch(), recorder.mean_loss());
+            assert_eq!(found, expected, "epoch {epoch}");
+        }
+        assert_eq!(recorder.skipped_steps(), Some(12));
     }
 
     /// The last step before an evaluation or a checkpoint is asked for right after it: no step may seem to have taken
@@ -450,7 +504,7 @@ mod tests {
         let third = recorder.settle().unwrap().unwrap();
         assert_eq!((third.step, third.time.forward), (3, 3.0));
         assert_eq!(recorder.settle().unwrap(), None);
-        assert_eq!(recorder.mean_loss(), 2.0);
+        assert_eq!(recorder.mean_loss(), Some(2.0));
         assert_eq!(recorder.epoch_times().own(), 6.0);
     }
 }

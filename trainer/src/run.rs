@@ -19,6 +19,7 @@ use crate::device_data::{self, DeviceData};
 use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
+use crate::signals::Beginning;
 use crate::train::{self, Summary};
 use crate::{compute, device, group, initial, limits, misfit, model, run_log, same_data, seed};
 
@@ -160,6 +161,7 @@ impl<'a> Trainer<'a> {
         self,
         then: impl FnOnce(&Session<'_>, &Device, Vec<Box<dyn Callback>>) -> Result<Summary, TrainError>,
     ) -> Result<Summary, TrainError> {
+        let _beginning = Beginning::start();
         let (loaded, world) = (self.loaded, self.world);
         let mut config = loaded.config.clone();
         limits::apply(&mut config);

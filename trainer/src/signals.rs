@@ -17,6 +17,8 @@ const SAME: Duration = Duration::from_secs(1);
 
 /// Whether somebody asks for [`request`] often enough to be left to end by itself.
 static HEEDED: AtomicBool = AtomicBool::new(false);
+/// Whether a training is about to begin, of which nothing is lost if it does so later.
+static BEGINNING: AtomicBool = AtomicBool::new(false);
 /// Whether this process only has to end, and to say that its run wants to be continued.
 static PAUSED: AtomicBool = AtomicBool::new(false);
 /// The signal that asked the training to end; 0 if none did.
@@ -33,7 +35,8 @@ pub fn survive_large_files() -> io::Result<()> {
 
 /// From now on SIGINT ends this process with 128 + the signal's number, and so does SIGTERM while
 /// nothing is trained, or the second time, but for one within a second; SIGXCPU, which comes every second, while
-/// nothing is trained. It says so if it `speaks`. After a pause ([`Heed::pause`]) SIGTERM asks for what is being done,
+/// nothing is trained. It says so if it `speaks`. While a training [begins](Beginning), those end the process with the
+/// exit code of a pause. After a pause ([`Heed::pause`]) SIGTERM asks for what is being done,
 /// and only a second one ends the process, with the exit code of a pause.
 ///
 /// # Errors
@@ -78,12 +81,40 @@ fn end(signal: i32, speaks: bool) -> ! {
     if signal == SIGTERM && PAUSED.load(Ordering::SeqCst) {
         std::process::exit(crate::STOPPED_EARLY);
     }
-    let told = format!("stopped by {}", name(signal));
+    let is_early = signal != SIGINT && BEGINNING.load(Ordering::SeqCst);
+    let told = match is_early {
+        true => format!(
+            "stopped by {} before the first step: start the run again",
+            name(signal)
+        ),
+        false => format!("stopped by {}", name(signal)),
+    };
     match speaks {
         true => crate::console::complain(&told),
         false => crate::run_log::write(&told),
     }
-    std::process::exit(128 + signal);
+    std::process::exit(match is_early {
+        true => crate::STOPPED_EARLY,
+        false => 128 + signal,
+    });
+}
+
+/// While this is there, a training is about to begin: data is loaded, ranks are waited for.
+#[derive(Debug)]
+pub struct Beginning(());
+
+impl Beginning {
+    /// It is about to begin from now on, until [`Heed::start`].
+    pub fn start() -> Self {
+        BEGINNING.store(true, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        BEGINNING.store(false, Ordering::SeqCst);
+    }
 }
 
 /// Name of a signal that asked the training to end, if one did.
@@ -112,6 +143,7 @@ impl Heed {
     pub fn start() -> Self {
         PAUSED.store(false, Ordering::SeqCst);
         HEEDED.store(true, Ordering::SeqCst);
+        BEGINNING.store(false, Ordering::SeqCst);
         Self(())
     }
 

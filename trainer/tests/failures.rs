@@ -206,7 +206,8 @@ fn a_wrong_secret_is_an_error() {
     // The main rank goes on waiting for the right one.
     kill_process(main.pid(), Signal::TERM).unwrap();
     main.wait(Duration::from_secs(3))
-        .assert_code(143)
+        .assert_code(75)
+        .assert_stderr(&["stopped by SIGTERM before the first step"])
         .assert_no_files(&[]);
 }
 

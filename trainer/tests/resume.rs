@@ -190,6 +190,19 @@ fn ranks_are_started_again_as_often_as_was_said() {
     assert_eq!(restarts, 1, "{}", finished.stderr);
 }
 
+/// It would come every time.
+#[test]
+fn ranks_that_fail_by_the_same_error_are_not_started_for_ever() {
+    for nproc in [1, 2] {
+        let run = Run::new(&["optimizer={name=\"sgd\", lr=1e30}", "train.epochs=50"]);
+        let failed = run.trial(nproc, &["--max-restarts", "9"]).run();
+        failed.assert_code(1).assert_nobody_left();
+        failed.assert_stderr(&["the same error again", "diverged"]);
+        let restarts = failed.stderr.matches("starting all ranks again").count();
+        assert_eq!(restarts, 1, "{}", failed.stderr);
+    }
+}
+
 #[test]
 fn who_stops_a_run_gets_no_other() {
     let run = Run::new(&["train.epochs=1000"]);

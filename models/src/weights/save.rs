@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use burn::module::{Module, ModuleVisitor, Param};
@@ -117,13 +117,35 @@ fn write(
         .into_temp_path();
     let permissions = fs::metadata(&temporary).map_err(failed)?.permissions();
     // Puts a file of its own, which only its owner may read, in the place of this one.
-    safetensors::serialize_to_file(views, Some(about), &temporary)
+    safetensors::serialize_to_file(views, Some(about.clone()), &temporary)
         .map_err(|error| error.to_string())?;
     checked()?;
+    put_in_order(&temporary, &about).map_err(failed)?;
     fs::set_permissions(&temporary, permissions).map_err(failed)?;
     let written = File::open(&temporary).and_then(|file| file.sync_all());
     written.map_err(failed)?;
     temporary.persist(path).map_err(|error| failed(error.error))
+}
+
+/// Puts what a file says `about` itself in the order of its keys, which safetensors writes in any: the same model makes
+/// the same bytes.
+fn put_in_order(path: &Path, about: &HashMap<String, String>) -> io::Result<()> {
+    const BEFORE: &[u8] = br#"{"__metadata__":"#;
+    // Of the length of the header.
+    const HEADER_AT: u64 = size_of::<u64>() as u64;
+    let ordered: BTreeMap<_, _> = about.iter().collect();
+    let ordered = serde_json::to_vec(&ordered)?;
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut found = vec![0; BEFORE.len() + ordered.len()];
+    file.read_exact_at(&mut found, HEADER_AT)?;
+    let said = found.strip_prefix(BEFORE);
+    let said = said.and_then(|said| serde_json::from_slice(said).ok());
+    match said.as_ref() == Some(about) {
+        true => file.write_all_at(&ordered, HEADER_AT + BEFORE.len() as u64),
+        false => Err(io::Error::other(
+            "safetensors has written a header of another form",
+        )),
+    }
 }
 
 /// The weights of `model` as a PyTorch state dict: f32 in PyTorch's layout by name, with running

@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::ranks::world_size;
 use burn_dist::parallel::{MemoryEstimate, Strategy};
 
-use crate::config::{Config, Loaded, StrategyName};
+use crate::config::{AlgorithmName, Config, Loaded, StrategyName, TransportName};
 use crate::console::say;
 use crate::schedule::Schedule;
 use crate::{Plan, data, device, free_memory, plan};
@@ -30,8 +30,24 @@ pub struct CheckArgs {
 pub fn run(args: &CheckArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;
     let loaded = args.config.load()?;
+    check_program(&loaded.config)?;
     say_resolved(&loaded, size, world.nodes(), None)?;
     Ok(0)
+}
+
+/// Refuses what this program was not built for.
+pub fn check_program(config: &Config) -> Result<(), Failure> {
+    device::check_built(config).map_err(|error| Failure::Usage(error.to_string()))?;
+    let parallel = &config.parallel;
+    let wants_mpi =
+        parallel.transport == TransportName::Mpi || parallel.algorithm == AlgorithmName::Mpi;
+    match wants_mpi && cfg!(not(feature = "mpi")) {
+        true => Err(Failure::Usage(
+            "parallel.transport and parallel.algorithm = \"mpi\" need a program that was built with the feature `mpi`"
+                .to_owned(),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Prints the resolved configuration, and below it, as comments, what it amounts to for `size` ranks

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use burn_dist::launch::{LaunchOutcome, LocalLauncher};
+use burn_dist::launch::{LaunchOutcome, LocalLauncher, RankExit};
 use burn_dist::world::{Launch, World};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::SubscriberExt;
@@ -90,6 +90,7 @@ pub fn on_ranks(
 /// again, and go on at the last good checkpoint of the run folder.
 fn start(Ranks { size, restarts }: Ranks) -> Result<i32, Failure> {
     let mut restart = 0;
+    let mut said_before = None;
     loop {
         let goes_on = match restart {
             0 => &[][..],
@@ -102,6 +103,12 @@ fn start(Ranks { size, restarts }: Ranks) -> Result<i32, Failure> {
         if restart == restarts || !may_succeed_again(&outcome) {
             return Ok(outcome.exit_code().into());
         }
+        let said = error_of(&outcome);
+        if said.is_some() && said == said_before {
+            complain("the same error again: the ranks are not started any more");
+            return Ok(outcome.exit_code().into());
+        }
+        said_before = said;
         restart += 1;
         complain(&format!(
             "starting all ranks again, restart {restart} of {restarts}"
@@ -120,6 +127,18 @@ fn tell(outcome: &LaunchOutcome) {
         None if !outcome.is_success() => complain(&outcome.to_string()),
         None => {}
     }
+}
+
+/// What the rank said that failed, if it did end by itself: what comes again at the same place comes every time.
+fn error_of(outcome: &LaunchOutcome) -> Option<String> {
+    let failure = outcome
+        .failure()
+        .filter(|failure| matches!(failure.exit(), RankExit::Code(_)))?;
+    let said = match failure.reason() {
+        Some(reason) => reason.to_owned(),
+        None => failure.last_words().join("\n"),
+    };
+    Some(said).filter(|said| !said.is_empty())
 }
 
 /// Whether a rank failed of which nobody wanted that, and not for wrong arguments.

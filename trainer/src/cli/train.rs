@@ -7,12 +7,11 @@ use burn_dist::world::{Launch, World};
 use clap::Args;
 
 use super::args::ConfigArgs;
-use super::check::say_resolved;
+use super::check::{check_program, say_resolved};
 use super::failure::Failure;
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
 use crate::config::Loaded;
 use crate::console::say;
-use crate::device::check_built;
 use crate::error::TrainError;
 use crate::resume::{self, Resume, Start};
 use crate::run::Trainer;
@@ -81,7 +80,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     check_readable(args.config.config.as_deref(), ranks, world)?;
     check_restarts(&args, world)?;
     let loaded = args.config.load()?;
-    check_built(&loaded.config).map_err(|error| Failure::Usage(error.to_string()))?;
+    check_program(&loaded.config)?;
     loaded.batching(size)?;
     loaded.check_sharding(size)?;
     // Ranks that were started by others meet the same in their turn, together: none waits for one that has ended.

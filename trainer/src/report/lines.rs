@@ -63,6 +63,7 @@ struct EvalLine {
     accuracy: Option<f64>,
     top5: Option<f64>,
     elapsed: Option<f64>,
+    skipped_steps: Option<f64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -233,6 +234,7 @@ impl Metrics {
         self.eval_loss.push_some(step, line.loss);
         self.top5.push_some(step, line.top5);
         self.accuracy.push_some(step, line.accuracy);
+        self.skipped_steps = line.skipped_steps.or(self.skipped_steps);
         let Some(seconds) = line.elapsed.filter(|seconds| is_drawable(*seconds)) else {
             return;
         };

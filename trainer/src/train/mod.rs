@@ -168,7 +168,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let epoch = EpochEnd {
             epoch: self.progress.epoch,
             steps: self.progress.steps,
-            train_loss: self.recorder.mean_loss(),
+            train_loss: self.recorder.mean_loss().unwrap_or(f64::NAN),
             evaluation: &evaluation,
         };
         for callback in &mut self.callbacks {
@@ -241,23 +241,41 @@ impl<M: ImageClassifier> Training<'_, M> {
             samples: evaluation.samples,
             elapsed: progress.train_seconds,
             seconds: begin.elapsed().as_secs_f64(),
+            skipped_steps: self.recorder.skipped_steps(),
         }));
         Ok(Some(evaluation))
     }
 
     fn tell_epoch(&mut self, evaluation: &Evaluation, time: Duration, images: f64) {
+        let skipped = match self.recorder.skipped_in_epoch() {
+            0 => String::new(),
+            skipped => format!(", {skipped} of {} steps skipped", self.steps_per_epoch),
+        };
+        let loss = self.recorder.mean_loss();
         let line = format!(
-            "epoch {}/{}: {}, train loss {:.4}, val loss {:.4}, val accuracy {:.2} %, {:.0} \
-             images/s",
+            "epoch {}/{}: {}, train loss {}, val loss {:.4}, val accuracy {:.2} %, {:.0} \
+             images/s{skipped}",
             self.progress.epoch,
             self.epochs(),
             duration(time),
-            self.recorder.mean_loss(),
+            loss.map_or("none".to_owned(), |loss| format!("{loss:.4}")),
             evaluation.loss,
             100.0 * evaluation.accuracy,
             images / time.as_secs_f64(),
         );
         self.console.line(&line);
+        if 2 * self.recorder.skipped_in_epoch() > self.steps_per_epoch {
+            self.warn_of_skipped();
+        }
+    }
+
+    fn warn_of_skipped(&self) {
+        if self.session.group.rank() == 0 {
+            complain(
+                "warning: most steps of this epoch were skipped, because their gradients overflowed: a lower \
+                 optimizer.lr, train.clip_norm or a smaller loss_scale.initial may help, or train.precision = \"bf16\"",
+            );
+        }
     }
 
     /// Whether this is the best evaluation so far, and the configuration wants to keep it.
