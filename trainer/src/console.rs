@@ -18,6 +18,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 pub struct Console {
     main: bool,
     bar: Option<ProgressBar>,
+    epoch: Epoch,
     last_line: Instant,
     /// Loss of the last step that is known.
     loss: Option<f64>,
@@ -33,6 +34,11 @@ impl Console {
         Self {
             main,
             bar: None,
+            epoch: Epoch {
+                of: String::new(),
+                begin: Instant::now(),
+                done_before: 0,
+            },
             last_line: Instant::now(),
             loss: None,
             accuracy: None,
@@ -66,6 +72,11 @@ impl Console {
     /// Starts the progress of an epoch of `steps` steps, of which `done` were done before.
     pub fn start_epoch(&mut self, epoch: u64, epochs: u64, steps: u64, done: u64) {
         self.last_line = Instant::now();
+        self.epoch = Epoch {
+            of: format!("epoch {epoch}/{epochs}"),
+            begin: Instant::now(),
+            done_before: done,
+        };
         if let Some(screen) = &mut self.screen {
             screen.start_epoch(epoch, epochs, steps, done);
             return;
@@ -80,7 +91,7 @@ impl Console {
         {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_prefix(format!("epoch {epoch}/{epochs}"));
+        bar.set_prefix(self.epoch.of.clone());
         *shown() = Some(bar.clone());
         self.bar = Some(bar);
     }
@@ -114,7 +125,10 @@ impl Console {
         } else if self.last_line.elapsed() >= LINE_EVERY && done < steps {
             self.last_line = Instant::now();
             let numbers = self.numbers(images_per_second);
-            say(&format!("  step {done}/{steps}{numbers}"));
+            let (epoch, left) = (&self.epoch.of, duration(self.epoch.left(done, steps)));
+            say(&format!(
+                "  {epoch}, step {done}/{steps}{numbers}, {left} left"
+            ));
         }
     }
 
@@ -140,6 +154,25 @@ impl Console {
             *shown() = None;
             bar.finish_and_clear();
         }
+    }
+}
+
+/// The epoch that is going on, as lines of progress tell of it.
+#[derive(Debug)]
+struct Epoch {
+    of: String,
+    begin: Instant,
+    /// Steps that another process has done, or this one before an evaluation.
+    done_before: u64,
+}
+
+impl Epoch {
+    /// How long the rest of its steps will take, if they take as long as those before.
+    fn left(&self, done: u64, steps: u64) -> Duration {
+        let own = done.saturating_sub(self.done_before).max(1);
+        let per_step = self.begin.elapsed().as_secs_f64() / own as f64;
+        let left = per_step * steps.saturating_sub(done) as f64;
+        Duration::try_from_secs_f64(left).unwrap_or_default()
     }
 }
 

@@ -1,12 +1,14 @@
 //! The ranks that do something together: how they connect, learn of each other's errors, and take
 //! turns.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use burn_dist::group::{Algorithm, GroupOptions, ProcessGroup, TransportKind};
 use burn_dist::world::World;
 
 use crate::config::{AlgorithmName, Config, TransportName};
+use crate::console::complain;
 use crate::error::TrainError;
 use crate::{panics, same_config};
 
@@ -46,8 +48,30 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
         timeout,
         ..GroupOptions::default()
     };
-    Ok(ProcessGroup::connect_with(world, options)?)
+    // Who has started only some of them would not know what takes so long.
+    let waits = world.is_main() && world.size() > 1;
+    let connected = std::thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel::<()>();
+        if waits {
+            let limit = options.connect_timeout.as_secs();
+            scope.spawn(move || {
+                if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                    complain(&format!(
+                        "waiting for the other ranks of {}, up to {limit} s in all",
+                        world.size()
+                    ));
+                }
+            });
+        }
+        let connected = ProcessGroup::connect_with(world, options.clone());
+        drop(done);
+        connected
+    });
+    Ok(connected?)
 }
+
+/// After which the main rank says that it waits for others.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long one rank may take to open what all need: a download by a slow line, a look at every file of a large folder.
 const OPENING: Duration = Duration::from_secs(4 * 3600);

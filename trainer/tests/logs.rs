@@ -44,7 +44,7 @@ fn every_rank_has_a_log_to_which_a_run_that_is_continued_adds() {
     for line in first
         .stdout
         .lines()
-        .filter(|line| !line.starts_with("  step "))
+        .filter(|line| !line.starts_with("  epoch "))
     {
         assert!(ranks[0].contains(line), "{line:?} is not in\n{}", ranks[0]);
     }
