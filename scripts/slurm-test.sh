@@ -189,6 +189,15 @@ two_and_two() {
   same_as_plain even
 }
 
+# Rank 0 is not on the first node of the list.
+placed_by_hand() {
+  printf '%s\n' node3 node1 node1 node2 >"$work/hosts"
+  run placed env SLURM_HOSTFILE="$work/hosts" srun --kill-on-bad-exit=1 -n4 --distribution=arbitrary \
+    "$folder/trainer-plain" "${short[@]}"
+  says placed '4 ranks on 3 nodes, started by slurm'
+  same_as_plain placed
+}
+
 # Sums are taken in another order.
 node_first() {
   run node_first srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}" \
@@ -562,6 +571,7 @@ touch "$work/begin"
 check four_nodes
 check three_and_one
 check two_and_two
+check placed_by_hand
 check node_first
 check nodes_that_hold_copies
 check plain_build_with_pmix

@@ -1,7 +1,7 @@
 //! What Slurm's `srun` tells the tasks it starts, and how they find each other by it alone.
 //!
 //! The variables are described in `srun(1)` under OUTPUT ENVIRONMENT VARIABLES. Rank 0's host is the
-//! first of SLURM_STEP_NODELIST; the port and, with the key of the user, the secret are derived from
+//! first of SLURM_STEP_NODELIST, or of a file of hosts where that places the tasks; the port and, with the key of the user, the secret are derived from
 //! the numbers of job and step, so that nothing has to be exchanged. MASTER_ADDR, MASTER_PORT and
 //! BURN_DIST_SECRET overrule what is derived.
 
@@ -11,6 +11,8 @@ mod tasks;
 pub use hostlist::{HostlistError, MOST_HOSTS, expand};
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 
 use super::variables::{MASTER_ADDR, optional, port, required};
 use super::{ports, user_key};
@@ -24,6 +26,8 @@ const NODEID: &str = "SLURM_NODEID";
 const STEP_NUM_NODES: &str = "SLURM_STEP_NUM_NODES";
 const STEP_NODELIST: &str = "SLURM_STEP_NODELIST";
 const STEP_TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
+const DISTRIBUTION: &str = "SLURM_DISTRIBUTION";
+const HOSTFILE: &str = "SLURM_HOSTFILE";
 const RESTART_COUNT: &str = "SLURM_RESTART_COUNT";
 const HET_SIZE: &str = "SLURM_HET_SIZE";
 pub(super) const STEP_NUM_TASKS: &str = "SLURM_STEP_NUM_TASKS";
@@ -183,7 +187,17 @@ impl Step {
     }
 }
 
+/// Most bytes of a file of hosts in which the first one is looked for.
+const HOST_WITHIN: u64 = 4096;
+
+/// Where rank 0 is. Lists are sorted, and tasks placed by them, unless somebody has placed each by himself
+/// (`--distribution=arbitrary`).
 fn first_host(vars: Vars) -> Result<String, WorldError> {
+    let is_placed = vars(DISTRIBUTION).is_some_and(|how| how == "arbitrary");
+    let file = vars(HOSTFILE).filter(|_| is_placed);
+    if let Some(host) = file.and_then(|file| first_line(&file)) {
+        return Ok(host);
+    }
     let list = vars(STEP_NODELIST).ok_or(WorldError::Missing {
         name: STEP_NODELIST,
         because: STEP_ID,
@@ -195,6 +209,17 @@ fn first_host(vars: Vars) -> Result<String, WorldError> {
     })?;
     // The expander gives at least one host or an error.
     Ok(hosts.into_iter().next().unwrap_or_default())
+}
+
+/// The first host of a file, a line of which is a name and perhaps how often it counts: `node3*2`.
+fn first_line(file: &str) -> Option<String> {
+    let mut text = String::new();
+    let file = File::open(file).ok()?;
+    file.take(HOST_WITHIN).read_to_string(&mut text).ok()?;
+    let hosts = text.lines().map(str::trim);
+    let mut hosts = hosts.filter(|host| !host.is_empty() && !host.starts_with('#'));
+    let host = hosts.next()?.split('*').next()?.trim();
+    (!host.is_empty()).then(|| host.to_owned())
 }
 
 #[cfg(test)]

@@ -315,3 +315,24 @@ fn torchrun_under_srun_is_the_nearest_launcher() {
     let same = [("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")];
     assert_eq!(parse(&same).unwrap().launch(), Launch::Slurm);
 }
+
+#[test]
+fn tasks_that_somebody_has_placed_are_looked_for_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hosts");
+    let host = |text: &str, distribution: &str| {
+        std::fs::write(&file, text).unwrap();
+        let mut map = BTreeMap::from(GOOD);
+        map.insert("SLURM_DISTRIBUTION", distribution);
+        map.insert("SLURM_HOSTFILE", file.to_str().unwrap());
+        let world = World::from_vars(&|name| map.get(name).map(|value| value.to_string()));
+        world.unwrap().master().unwrap().host.clone()
+    };
+    assert_eq!(host("node2\nnode1\n", "arbitrary"), "node2");
+    assert_eq!(host("# mine\n\n node2*3\nnode1\n", "arbitrary"), "node2");
+    assert_eq!(host("node2\nnode1\n", "block"), "node1");
+    // Then it is as if there were none.
+    assert_eq!(host("", "arbitrary"), "node1");
+    assert_eq!(host("*", "arbitrary"), "node1");
+    assert_eq!(host(&"#".repeat(100_000), "arbitrary"), "node1");
+}
