@@ -1,5 +1,6 @@
 //! `metrics.jsonl`: the numbers of a run for programs, one JSON object per line.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -57,6 +58,10 @@ pub struct TrainLine {
     /// Norm of the gradient before clipping, where it is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_norm: Option<f64>,
+    /// Norms of the gradients of single parameters before clipping, by their paths, where they are asked for; without
+    /// those that are no number, in half precision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient_norms: Option<BTreeMap<String, f64>>,
     /// Factor of the loss that the step was computed with, in half precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,

@@ -1,6 +1,7 @@
 //! The numbers of every training step: averaged over the ranks without holding up the next step,
 //! checked, and written down by the main rank.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use burn_dist::{Buffer, Handle, ProcessGroup, ReduceOp};
@@ -51,7 +52,7 @@ impl Wishes {
 }
 
 /// One step, as this rank saw it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Step {
     /// Steps of the run so far, this one included.
     pub number: u64,
@@ -65,6 +66,8 @@ pub struct Step {
     pub times: StepTimes,
     /// Norm of the gradient, if it was computed.
     pub gradient_norm: Option<f64>,
+    /// Those of single parameters by their paths, if they were asked for.
+    pub gradient_norms: Option<BTreeMap<String, f64>>,
     /// Factor of the loss, in half precision.
     pub loss_scale: Option<f64>,
     /// Steps that were skipped so far, in half precision.
@@ -295,6 +298,7 @@ impl Recorder {
                 .zip(self.work.peak_flops)
                 .map(|(flops, peak)| flops / peak),
             gradient_norm: step.gradient_norm,
+            gradient_norms: step.gradient_norms.clone().filter(|_| due),
             loss_scale: step.loss_scale,
             skipped_steps: step.skipped_steps,
         }
@@ -398,6 +402,7 @@ mod tests {
                 ..StepTimes::default()
             },
             gradient_norm: None,
+            gradient_norms: None,
             loss_scale: None,
             skipped_steps: None,
             skipped: false,

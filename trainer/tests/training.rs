@@ -60,6 +60,30 @@ fn a_run_writes_its_numbers_and_its_configuration() {
 }
 
 #[test]
+fn norms_of_single_gradients_are_those_of_the_whole_and_change_nothing() {
+    let whole = "train.clip_norm=1.0";
+    let plain = train(1, &[whole]);
+    for (ranks, strategy) in [(1, "ddp"), (2, "ddp"), (2, "zero-3")] {
+        let strategy = format!("parallel.strategy={strategy}");
+        let asked = [whole, &strategy, "log.gradient_norms=true", "log.every_steps=5"];
+        let finished = train(ranks, &asked);
+        let lines = finished.metrics("train");
+        assert_eq!(lines.len(), 4);
+        for line in &lines {
+            let norms = line["gradient_norms"].as_object().unwrap();
+            assert!(norms.contains_key("fc1.weight"), "{norms:?}");
+            let squares = norms.values().map(|norm| norm.as_f64().unwrap().powi(2));
+            let (all, norm) = (squares.sum::<f64>().sqrt(), line["gradient_norm"].as_f64());
+            assert!((all - norm.unwrap()).abs() <= 1e-6 * all, "{all} {norm:?}");
+        }
+        if ranks == 1 {
+            assert_eq!(checksum(&finished), checksum(&plain));
+        }
+    }
+    assert!(plain.metrics("train")[0]["gradient_norms"].is_null());
+}
+
+#[test]
 fn losses_and_evaluations_do_not_depend_on_the_number_of_ranks() {
     let alone = train(1, &["train.max_steps=20"]);
     assert_eq!(alone.losses().len(), 20);

@@ -263,6 +263,9 @@ pub struct LogConfig {
     /// Steps from one line of `metrics.jsonl` to the next. Default 1.
     #[schemars(extend("unit" = "steps"))]
     pub every_steps: u64,
+    /// Whether these lines have the norm of each parameter's gradient too, over all ranks and before clipping, as
+    /// TensorBoard's files have. All gradients are looked at for it in those steps. Default false.
+    pub gradient_norms: bool,
     /// Whether event files for TensorBoard are written into the run folder too. Default true.
     pub tensorboard: bool,
     /// Whether `report.html` is written into the run folder at the end. Default true.
@@ -277,6 +280,7 @@ impl Default for LogConfig {
     fn default() -> Self {
         Self {
             every_steps: 1,
+            gradient_norms: false,
             tensorboard: true,
             report: true,
             peak_tflops: None,

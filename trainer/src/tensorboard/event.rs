@@ -1,5 +1,7 @@
 //! The few kinds of `Event` messages that a run writes, encoded as protocol buffers.
 
+use std::borrow::Cow;
+
 /// First event of every file; from version 2 on, TensorBoard heeds [`Event::Start`].
 const VERSION: &str = "brain.Event:2";
 
@@ -30,7 +32,7 @@ pub enum Event {
         /// To which step they belong.
         step: u64,
         /// The numbers.
-        values: Vec<(&'static str, f64)>,
+        values: Vec<(Cow<'static, str>, f64)>,
     },
 }
 

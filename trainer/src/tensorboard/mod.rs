@@ -7,6 +7,7 @@
 mod event;
 mod record;
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -93,8 +94,8 @@ fn create_file(folder: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 /// The step and the named numbers of a line.
-fn scalars(metric: &Metric) -> (u64, Vec<(&'static str, f64)>) {
-    match metric {
+fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
+    let (step, values, norms) = match metric {
         Metric::Train(line) => {
             let optional = [
                 ("train/memory_mib", line.memory_mib),
@@ -114,7 +115,7 @@ fn scalars(metric: &Metric) -> (u64, Vec<(&'static str, f64)>) {
             ];
             let known = optional.into_iter();
             values.extend(known.filter_map(|(tag, value)| Some((tag, value?))));
-            (line.step, values)
+            (line.step, values, line.gradient_norms.as_ref())
         }
         Metric::Eval(line) => {
             let mut values = vec![
@@ -123,7 +124,7 @@ fn scalars(metric: &Metric) -> (u64, Vec<(&'static str, f64)>) {
                 ("eval/seconds", line.seconds),
             ];
             values.extend(line.top5.map(|top5| ("eval/top5", top5)));
-            (line.step, values)
+            (line.step, values, None)
         }
         Metric::Ranks(line) => {
             let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
@@ -135,9 +136,13 @@ fn scalars(metric: &Metric) -> (u64, Vec<(&'static str, f64)>) {
             if !line.device_mib.is_empty() {
                 values.push(("ranks/device_mib_max", most(&line.device_mib)));
             }
-            (line.step, values)
+            (line.step, values, None)
         }
-    }
+    };
+    let values = values.into_iter().map(|(tag, value)| (tag.into(), value));
+    let norms = norms.into_iter().flatten();
+    let norms = norms.map(|(path, norm)| (format!("gradient_norm/{path}").into(), *norm));
+    (step, values.chain(norms).collect())
 }
 
 #[cfg(test)]

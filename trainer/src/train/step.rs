@@ -1,7 +1,9 @@
 //! One optimizer step.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
+use burn_dist::parallel::ParameterSpec;
 use models::ImageClassifier;
 
 use super::Training;
@@ -47,7 +49,15 @@ impl<M: ImageClassifier> Training<'_, M> {
         }
         let lr = self.schedule.lr(number);
         let mut watch = Watch::start();
-        let report = self.parallel.step(lr)?;
+        let mut norms = None;
+        let report =
+            match config.log.gradient_norms && number.is_multiple_of(config.log.every_steps) {
+                true => self.parallel.step_with(lr, |gradients| {
+                    norms = Some(gradients.norms()?);
+                    Ok(())
+                })?,
+                false => self.parallel.step(lr)?,
+            };
         times.wait = report.waited.as_secs_f64();
         let loss = StepLoss::start_reading(losses, number)?;
         // Only now: the device is waited for, and has all of this step to do by then.
@@ -74,6 +84,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             elapsed: self.progress.train_seconds,
             times,
             gradient_norm: report.gradient_norm.filter(|norm| norm.is_finite()),
+            gradient_norms: norms.map(|norms| by_path(self.parallel.parameters(), norms)),
             loss_scale: report.loss_scale,
             skipped_steps: report.loss_scale.map(|_| report.skipped_steps),
             skipped: !report.applied,
@@ -105,6 +116,16 @@ pub(super) fn reason_to_pause(config: &Config, begin: Instant) -> Option<&'stati
     let limit = config.train.max_minutes;
     let over = limit.is_some_and(|limit| begin.elapsed().as_secs_f64() >= 60.0 * limit);
     signals::request().or(over.then_some("the time of train.max_minutes being over"))
+}
+
+/// Norms that are numbers, by the paths of their parameters.
+fn by_path(parameters: &[ParameterSpec], norms: Vec<Option<f64>>) -> BTreeMap<String, f64> {
+    let named = parameters.iter().zip(norms);
+    let finite = named.filter_map(|(parameter, norm)| {
+        let norm = norm.filter(|norm| norm.is_finite())?;
+        Some((parameter.path.clone(), norm))
+    });
+    finite.collect()
 }
 
 /// Measures what follows what.
