@@ -158,6 +158,22 @@ pub enum DatasetError {
         files: Vec<String>,
     },
 
+    /// What was unpacked from an archive is damaged, or was so in the archive.
+    #[error(
+        "{}. It was unpacked from {}: delete the folder {}, and it is unpacked again. If it is \
+         no better then, replace the archive",
+        without_advice(damage), archive.display(), folder.display()
+    )]
+    Unpacked {
+        /// What is wrong with which file: [`Malformed`](DatasetError::Malformed),
+        /// [`Records`](DatasetError::Records) or [`Names`](DatasetError::Names).
+        damage: Box<DatasetError>,
+        /// The archive.
+        archive: PathBuf,
+        /// The folder in the cache that holds what was unpacked.
+        folder: PathBuf,
+    },
+
     /// No folder can be written to where an archive could be unpacked.
     #[error(
         "{} cannot be unpacked anywhere: {}. Name a writable folder as cache, or unpack it yourself",
@@ -341,6 +357,14 @@ fn listed(problems: &[(PathBuf, String)]) -> String {
         more => text.push_str(&format!("\n  and {more} more")),
     }
     text
+}
+
+/// What happened, for a message that says something else about what to do.
+fn without_advice(error: &DatasetError) -> String {
+    let text = error.to_string();
+    let advice = [". Replace it", ". Fetch it again"];
+    let ends = advice.iter().find_map(|advice| text.strip_suffix(advice));
+    ends.map(str::to_owned).unwrap_or(text)
 }
 
 fn different(train: &Path, only_train: &[String], test: &Path, only_test: &[String]) -> String {

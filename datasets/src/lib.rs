@@ -4,7 +4,8 @@
 //!
 //! 1. A [`Dataset`] reads one image as bytes: [`Digits`] and [`Generated`] (made by the program,
 //!    need no file), [`Mnist`], [`FashionMnist`], [`Cifar10`] and [`Cifar100`] (fetched by a
-//!    [`Downloader`] where that is wanted), or an [`ImageFolder`] of PNG, JPEG and WebP files.
+//!    [`Downloader`] where that is wanted), or an [`ImageFolder`] of JPEG, PNG, WebP, BMP, TIFF
+//!    and PNM files.
 //! 2. A sampler says which images a rank sees, and when: [`TrainSampler`] shuffles by seed and
 //!    epoch and splits every global batch over the ranks; [`EvalSampler`] gives every image to
 //!    exactly one rank. Both make an [`Epoch`].

@@ -15,17 +15,16 @@ use crate::DatasetError;
 pub(crate) struct Mapping(Mmap);
 
 impl Mapping {
-    /// Maps `path`; `shown` is the name under which the user knows the file.
-    pub(crate) fn open(path: &Path, shown: &Path) -> Result<Self, DatasetError> {
-        let file = File::open(path).map_err(DatasetError::io("open", shown))?;
+    /// Maps `path`.
+    pub(crate) fn open(path: &Path) -> Result<Self, DatasetError> {
+        let file = File::open(path).map_err(DatasetError::io("open", path))?;
         // SAFETY: the bytes must not change while they are mapped. Files of the cache are complete
         // before they get their name, and this crate never writes to them again; it replaces them
         // by other files at most, which leaves the mapped ones as they are. Nobody else has a
         // reason to write to them, or to an unpacked published data set. Should somebody do it
         // all the same, other pixels are copied out, which is no worse than what they wrote; if
         // they cut the file, the process ends with SIGBUS. The length is taken once, here.
-        let map =
-            unsafe { Mmap::map(&file) }.map_err(DatasetError::io("map into memory", shown))?;
+        let map = unsafe { Mmap::map(&file) }.map_err(DatasetError::io("map into memory", path))?;
         Ok(Mapping(map))
     }
 

@@ -13,6 +13,15 @@ pub(crate) fn name() -> String {
     format!("{}-{}-{nanos}-{count}", host(), process::id())
 }
 
+/// The host that made a [`name`], if it is one.
+pub(crate) fn host_in(name: &str) -> Option<&str> {
+    // Hosts may have hyphens in their names, too.
+    let mut parts = name.rsplitn(4, '-');
+    let mut numbers = parts.by_ref().take(3);
+    let is_name = numbers.all(|number| number.parse::<u128>().is_ok());
+    parts.next().filter(|_| is_name)
+}
+
 /// The name of this host, fit for a file's name.
 pub(crate) fn host() -> String {
     #[cfg(unix)]
@@ -23,4 +32,18 @@ pub(crate) fn host() -> String {
     #[cfg(not(unix))]
     let host = std::env::var("COMPUTERNAME").unwrap_or_default();
     host.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_their_host() {
+        assert_eq!(host_in(&name()), Some(&*host()));
+        assert_eq!(host_in("node-1-23-456-0"), Some("node-1"));
+        for other in ["", "node", "node-1-2", "1-2-3", "node-1-2-x"] {
+            assert_eq!(host_in(other), None, "{other}");
+        }
+    }
 }

@@ -193,6 +193,36 @@ fn a_cache_from_which_something_was_taken_is_made_anew() {
     assert_eq!(open().unwrap().len(), 6);
 }
 
+/// The archive is not to blame for what happened to its copy.
+#[test]
+fn a_damaged_cache_is_named_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    archive_100().write(&dir.path().join("cifar-100-binary.tar.gz"));
+    let open = || Cifar100::open(dir.path(), Split::Train, Fine);
+    let right = first_labels(&open().unwrap(), 6);
+    let root = dir.path().join(".burn-dist");
+    let folder = root.join(&entries(&root)[0]);
+    let copy = folder.join("train.bin");
+    let mut records = fs::read(&copy).unwrap();
+    records[3074..3080].fill(0xff);
+    fs::write(&copy, records).unwrap();
+
+    let message = open().unwrap_err().to_string();
+    for part in [
+        format!("{} is damaged", copy.display()),
+        "coarse label 255 of record 1".to_owned(),
+        format!(
+            "delete the folder {}, and it is unpacked again",
+            folder.display()
+        ),
+    ] {
+        assert!(message.contains(&part), "{part}: {message}");
+    }
+    assert!(!message.contains("Replace it"), "{message}");
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(first_labels(&open().unwrap(), 6), right);
+}
+
 /// Runs in a process of its own, see below.
 #[test]
 fn child_opens() {
@@ -200,6 +230,42 @@ fn child_opens() {
         return;
     };
     assert_eq!(Cifar100::open(dir, Split::Train, Fine).unwrap().len(), 6);
+}
+
+#[test]
+fn what_a_killed_process_unpacked_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = vec![0; 20_000 * 3074];
+    let archive = archive_100().with("cifar-100-binary/train.bin", large);
+    archive.write(&dir.path().join("cifar-100-binary.tar.gz"));
+    let root = dir.path().join(".burn-dist");
+    let parts = || {
+        let names = fs::read_dir(&root).into_iter().flatten().flatten();
+        let names = names.map(|entry| entry.file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".part")).count()
+    };
+    let kill_half_way = || {
+        let _ = fs::remove_dir_all(&root);
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["child_opens", "--exact"])
+            .env("CIFAR_CHILD", dir.path())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        while parts() == 0 && child.try_wait().unwrap().is_none() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        parts()
+    };
+    // Unless it was done before.
+    assert!((0..20).any(|_| kill_half_way() == 1));
+
+    let set = Cifar100::open(dir.path(), Split::Train, Fine).unwrap();
+    assert_eq!(set.len(), 20_000);
+    assert_eq!(entries(&root).len(), 1, "{:?}", entries(&root));
 }
 
 #[test]
@@ -333,16 +399,26 @@ fn refused(archive: &Archive) -> DatasetError {
     Cifar100::open(dir.path(), Split::Train, Fine).unwrap_err()
 }
 
+/// The kind of what is wrong with a file that was unpacked, and where, if that is known.
+fn damage(error: &DatasetError) -> (&'static str, Option<u64>) {
+    let DatasetError::Unpacked { damage, .. } = error else {
+        panic!("{error}");
+    };
+    match **damage {
+        DatasetError::Malformed { offset, .. } => ("Malformed", Some(offset)),
+        DatasetError::Records { .. } => ("Records", None),
+        DatasetError::Names { expected: 100, .. } => ("Names", None),
+        _ => panic!("{error}"),
+    }
+}
+
 #[test]
 fn wrong_labels_are_named_with_record_and_byte() {
     for (byte, value, name) in [(0, 20, "coarse label 20"), (1, 100, "fine label 100")] {
         let mut records = records_100(6);
         records[4 * 3074 + byte] = value;
         let error = refused(&archive_100().with("cifar-100-binary/train.bin", records));
-        let DatasetError::Malformed { offset, .. } = error else {
-            panic!("{error}");
-        };
-        assert_eq!(offset as usize, 4 * 3074 + byte);
+        assert_eq!(damage(&error).1, Some(4 * 3074 + byte as u64));
         let message = error.to_string();
         assert!(
             message.contains(&format!("{name} of record 4")),
@@ -371,7 +447,7 @@ fn cut_records_are_named_with_numbers() {
         let mut cut = records_100(6);
         cut.truncate(len);
         let error = refused(&archive_100().with("cifar-100-binary/train.bin", cut));
-        assert!(matches!(error, DatasetError::Records { .. }), "{error}");
+        assert_eq!(damage(&error).0, "Records", "{error}");
         let message = error.to_string();
         for part in [
             format!("{len} bytes"),
@@ -392,10 +468,7 @@ fn lists_of_another_length_are_refused() {
     ] {
         let list = "cifar-100-binary/fine_label_names.txt";
         let error = refused(&archive_100().with(list, names.into_bytes()));
-        assert!(
-            matches!(error, DatasetError::Names { expected: 100, .. }),
-            "{error}"
-        );
+        assert_eq!(damage(&error).0, "Names", "{error}");
         assert!(
             error.to_string().contains("fine_label_names.txt"),
             "{error}"

@@ -1,8 +1,9 @@
 //! Folders of images made here, in every format and with everything that can be wrong with them.
 
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use datasets::{
     Check, Color, Dataset, DatasetError, EvalSampler, ImageFolder, ImageFolderOptions, Loader,
@@ -107,13 +108,30 @@ fn classes_and_files_come_in_order() {
     assert!(matches!(error, DatasetError::Index { index: 3, len: 3 }));
 }
 
+const FORMATS: [ImageFormat; 6] = [
+    ImageFormat::Png,
+    ImageFormat::Jpeg,
+    ImageFormat::WebP,
+    ImageFormat::Bmp,
+    ImageFormat::Tiff,
+    ImageFormat::Pnm,
+];
+
 #[test]
 fn every_format_is_decoded() {
-    for format in [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP] {
-        // The name does not matter, the content does.
-        let bytes = only("picture.dat", &encoded(&plain(RED), format), &options(16));
+    for format in FORMATS {
+        // Which ending the name has does not matter, the content does.
+        let bytes = only("picture.jpg", &encoded(&plain(RED), format), &options(16));
         assert!(near(&bytes, RED.0, 3), "{format:?}: {:?}", &bytes[..3]);
     }
+    for format in [ImageFormat::Tiff, ImageFormat::Pnm] {
+        let bytes = only("grey.tif", &encoded(&grey(77), format), &options(16));
+        assert_eq!(bytes, [77; 256], "{format:?}");
+    }
+    let bytes = only("bits.PBM", b"P4\n9 2\n\xff\x80\xff\x80", &options(2));
+    assert_eq!(bytes, [0; 4]);
+    let bytes = only("text.ppm", b"P3 1 1 15 15 0 3", &options(2));
+    assert!(near(&bytes, [255, 0, 51], 0), "{bytes:?}");
     let bytes = only(
         "grey.png",
         &encoded(&grey(77), ImageFormat::Png),
@@ -151,13 +169,13 @@ fn transparent_images_are_laid_over_black() {
     picture.pixels_mut().for_each(|pixel| pixel.0[3] = 51);
     for format in [ImageFormat::Png, ImageFormat::WebP] {
         let bytes = encoded(&picture.clone().into(), format);
-        let bytes = only("veiled", &bytes, &options(4));
+        let bytes = only("veiled.png", &bytes, &options(4));
         assert!(near(&bytes, [40, 20, 10], 1), "{:?}", &bytes[..3]);
     }
     let grey = DynamicImage::from(picture).into_luma_alpha8();
     let value = grey.get_pixel(0, 0).0[0];
     let bytes = only(
-        "grey",
+        "grey.png",
         &encoded(&grey.into(), ImageFormat::Png),
         &options(4),
     );
@@ -317,8 +335,8 @@ fn everything_unusable_is_reported_at_once() {
         ("cut.webp", &webp[..webp.len() - 10], "damaged or truncated"),
         ("header.png", &header, "damaged"),
         ("nothing.png", b"", "empty"),
-        ("notes.txt", b"some notes about these pictures", "no PNG"),
-        ("old.gif", b"GIF89a\x01\0\x01\0\0\0\0;", "Gif"),
+        ("notes.png", b"some notes about these pictures", "no image"),
+        ("old.jpg", b"GIF89a\x01\0\x01\0\0\0\0;", "Gif"),
     ] {
         fs::write(class.join(name), content).unwrap();
     }
@@ -337,8 +355,14 @@ fn everything_unusable_is_reported_at_once() {
         ("cut.webp", "it is"),
         ("header.png", "damaged"),
         ("nothing.png", "it is empty"),
-        ("notes.txt", "no PNG, JPEG or WebP image"),
-        ("old.gif", "Gif; PNG, JPEG and WebP"),
+        (
+            "notes.png",
+            "it is no image that can be read, which are JPEG, PNG",
+        ),
+        (
+            "old.jpg",
+            "Gif; JPEG, PNG, WebP, BMP, TIFF and PNM can be read",
+        ),
         ("empty", "no image of this class"),
     ] {
         let line = message.lines().find(|line| line.contains(name));
@@ -362,6 +386,109 @@ fn everything_unusable_is_reported_at_once() {
         "{message}"
     );
     assert_eq!(message.lines().count(), 12, "{message}");
+}
+
+/// Found at once, in files that are read whole and in those of which a part is read.
+#[test]
+fn every_format_has_its_end() {
+    for side in [8, 150] {
+        let noise = RgbImage::from_fn(side, side, |x, y| Rgb([(x * y * 37 % 251) as u8; 3]));
+        for format in FORMATS {
+            let whole = encoded(&noise.clone().into(), format);
+            let root = tempfile::tempdir().unwrap();
+            let path = root.path().join("a/picture.png");
+            fs::create_dir(root.path().join("a")).unwrap();
+            fs::write(&path, &whole).unwrap();
+            open(root.path(), Split::Train, &options(8));
+            // What a PNG ends with is told by its name, behind which there is a checksum of nothing.
+            let least = if format == ImageFormat::Png { 5 } else { 1 };
+            for lacks in [least, 20, whole.len() / 2] {
+                fs::write(&path, &whole[..whole.len() - lacks]).unwrap();
+                let error = refused(root.path(), &options(8));
+                assert!(
+                    matches!(error, DatasetError::Images { .. }),
+                    "{format:?} {lacks}: {error}"
+                );
+            }
+        }
+    }
+}
+
+/// Which of them is white, no file tells.
+#[test]
+fn floating_point_pixels_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let floats = DynamicImage::from(plain(RED).into_rgb32f());
+    write(root.path().join("a/1.tiff"), &floats);
+    let error = refused(root.path(), &options(8)).to_string();
+    assert!(error.contains("1.tiff: its pixels are floating"), "{error}");
+}
+
+/// What is told in the log.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Told {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Told {
+    /// The lines that `work` makes in the log.
+    fn during(work: impl FnOnce()) -> Vec<String> {
+        let told = Told::default();
+        let writer = told.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, work);
+        let text = String::from_utf8(told.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn files_that_are_not_called_images_are_left_out() {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path().join("a/1.png"), &plain(RED));
+    write(root.path().join("a/2.PNG"), &plain(RED));
+    write(root.path().join("b/deep/3.jpeg"), &plain(RED));
+    let put = |name: &str| fs::write(root.path().join(name), "no image").unwrap();
+    put("a/.DS_Store");
+    let mut divided = options(8);
+    divided.validation = Some(0.5);
+    let lens = |options: &ImageFolderOptions| {
+        let of = |split| ImageFolder::open(root.path(), split, options);
+        (
+            of(Split::Train).unwrap().len(),
+            of(Split::Test).unwrap().len(),
+        )
+    };
+    let told = Told::during(|| assert_eq!(lens(&divided), (2, 1)));
+    assert!(told.is_empty(), "{told:?}");
+
+    for name in ["a/Thumbs.db", "a/old.gif", "a/png", "b/deep/README.txt"] {
+        put(name);
+    }
+    let told = Told::during(|| assert_eq!(lens(&divided), (2, 1)));
+    assert_eq!(told.len(), 1, "{told:?}");
+    for part in ["WARN", "left out: 4, such as", "a/", ".jpg, .jpeg, .png, "] {
+        assert!(told[0].contains(part), "{part}: {told:?}");
+    }
+
+    // A class may not consist of them.
+    fs::create_dir(root.path().join("c")).unwrap();
+    put("c/only.gif");
+    let error = refused(root.path(), &options(8)).to_string();
+    for part in ["c: there is no image of this class", "unlike", "only.gif"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
 }
 
 /// Headers can be right where pixels are not: found on request, or named when they are read.
@@ -471,8 +598,21 @@ fn mixed_colours_need_a_decision() {
 #[test]
 fn folders_that_do_not_fit_are_named() {
     let root = tempfile::tempdir().unwrap();
-    let error = refused(&root.path().join("nowhere"), &options(8));
-    assert!(error.to_string().contains("nowhere"), "{error}");
+    let file = root.path().join("file");
+    fs::write(&file, "").unwrap();
+    for path in [root.path().join("nowhere"), file] {
+        let error = refused(&path, &options(8));
+        assert!(matches!(error, DatasetError::Layout { .. }), "{error}");
+        let message = error.to_string();
+        for part in [
+            path.to_str().unwrap(),
+            "no such folder",
+            "data.dir",
+            "a folder for each class",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
     let error = refused(root.path(), &options(8));
     assert!(error.to_string().contains("no class folder"), "{error}");
 

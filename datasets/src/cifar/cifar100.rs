@@ -88,7 +88,8 @@ impl Cifar100 {
     /// archive or a file is damaged ([`Malformed`](DatasetError::Malformed) for an impossible
     /// label, [`Records`](DatasetError::Records) for a file that is cut,
     /// [`Names`](DatasetError::Names), [`ArchiveTruncated`](DatasetError::ArchiveTruncated),
-    /// [`ArchiveLacks`](DatasetError::ArchiveLacks)), or that it cannot be unpacked anywhere.
+    /// [`ArchiveLacks`](DatasetError::ArchiveLacks); [`Unpacked`](DatasetError::Unpacked) where the
+    /// file is one that was unpacked), or that it cannot be unpacked anywhere.
     pub fn open(
         dir: impl AsRef<Path>,
         split: Split,

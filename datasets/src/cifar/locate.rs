@@ -11,9 +11,25 @@ use crate::{DatasetError, Split, unpack};
 pub(super) struct Place {
     /// The folder to read from.
     pub(super) folder: PathBuf,
-    /// What the user knows it by, and has to replace if something is wrong: the same folder, or
-    /// the archive that was unpacked into it.
-    pub(super) shown: PathBuf,
+    /// The archive that was unpacked into it, unless the user did that.
+    archive: Option<PathBuf>,
+}
+
+impl Place {
+    /// `error` of a file in the folder, with what to do about it: what was unpacked here can be unpacked anew.
+    pub(super) fn explain(&self, error: DatasetError) -> DatasetError {
+        use DatasetError::{Malformed, Names, Records};
+        match (&self.archive, error) {
+            (Some(archive), damage @ (Malformed { .. } | Names { .. } | Records { .. })) => {
+                DatasetError::Unpacked {
+                    damage: Box::new(damage),
+                    archive: archive.clone(),
+                    folder: self.folder.clone(),
+                }
+            }
+            (_, error) => error,
+        }
+    }
 }
 
 /// Finds the files of `split`; an archive is unpacked into `cache` on its first use.
@@ -25,14 +41,16 @@ pub(super) fn locate(
 ) -> Result<Place, DatasetError> {
     if let Some(folder) = folder_of(published, dir, split) {
         return Ok(Place {
-            shown: folder.clone(),
             folder,
+            archive: None,
         });
     }
     if let Some(archive) = archive(published, dir) {
         let folder = unpack::unpacked(&archive, &published.contents, cache)?;
-        let shown = archive.join(published.contents.folder);
-        return Ok(Place { folder, shown });
+        return Ok(Place {
+            folder,
+            archive: Some(archive),
+        });
     }
     let mut files = vec![published.archive.name.to_owned()];
     let some = folders(published, dir).into_iter();

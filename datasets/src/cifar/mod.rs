@@ -19,6 +19,7 @@ use std::path::Path;
 use crate::download::RemoteFile;
 use crate::unpack::Contents;
 use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
+use locate::Place;
 use records::Records;
 
 const SHAPE: ImageShape = ImageShape {
@@ -89,15 +90,24 @@ impl Cifar {
         published: &'static Published,
         (dir, cache): (&Path, Option<&Path>),
         split: Split,
-        (label, list): (usize, &'static str),
+        label: (usize, &'static str),
     ) -> Result<Self, DatasetError> {
         let place = locate::locate(published, dir, split, cache)?;
+        Self::from_place(published, &place, split, label).map_err(|error| place.explain(error))
+    }
+
+    fn from_place(
+        published: &'static Published,
+        place: &Place,
+        split: Split,
+        (label, list): (usize, &'static str),
+    ) -> Result<Self, DatasetError> {
         let classes = published.labels.get(label).map_or(0, |label| label.classes);
-        let class_names = names::read(&place, list, usize::from(classes))?;
+        let class_names = names::read(place, list, usize::from(classes))?;
         let mut parts = Vec::new();
         let mut labels = Vec::new();
         for file in published.files_of(split) {
-            let records = Records::open(published, &place, file)?;
+            let records = Records::open(published, place, file)?;
             labels.extend(records.labels(label));
             parts.push(records);
         }

@@ -10,12 +10,11 @@ use crate::cifar::locate::Place;
 /// The names in `file`, of which there must be `classes`; empty lines do not count.
 pub(super) fn read(place: &Place, file: &str, classes: usize) -> Result<Vec<String>, DatasetError> {
     let path = place.folder.join(file);
-    let shown = place.shown.join(file);
-    let opened = File::open(path).map_err(DatasetError::io("open", &shown))?;
+    let opened = File::open(&path).map_err(DatasetError::io("open", &path))?;
     let mut text = Vec::new();
     let mut reader = opened.take(MAX_NAMES);
     let read = reader.read_to_end(&mut text);
-    read.map_err(DatasetError::io("read", &shown))?;
+    read.map_err(DatasetError::io("read", &path))?;
     let text = String::from_utf8_lossy(&text);
     let lines = text.lines().map(str::trim);
     let names: Vec<String> = lines
@@ -24,7 +23,7 @@ pub(super) fn read(place: &Place, file: &str, classes: usize) -> Result<Vec<Stri
         .collect();
     if names.len() != classes {
         return Err(DatasetError::Names {
-            path: shown,
+            path,
             found: names.len(),
             expected: classes,
         });

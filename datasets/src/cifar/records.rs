@@ -20,15 +20,15 @@ impl Records {
         place: &Place,
         file: &str,
     ) -> Result<Self, DatasetError> {
-        let shown = place.shown.join(file);
+        let path = place.folder.join(file);
         let records = Records {
-            mapping: Mapping::open(&place.folder.join(file), &shown)?,
+            mapping: Mapping::open(&path)?,
             label_bytes: published.labels.len(),
         };
         let len = records.mapping.bytes().len();
         if len == 0 || !len.is_multiple_of(published.record_len()) {
             return Err(DatasetError::Records {
-                path: shown,
+                path,
                 len: len as u64,
                 record_len: published.record_len() as u64,
             });
@@ -38,7 +38,7 @@ impl Records {
             if let Some((record, value)) = records.first_label(byte, unknown) {
                 let (name, most) = (label.name, label.classes.saturating_sub(1));
                 return Err(DatasetError::Malformed {
-                    path: shown,
+                    path,
                     offset: (record * published.record_len() + byte) as u64,
                     reason: format!("{name} {value} of record {record} is not one of 0 to {most}"),
                 });

@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 
 use super::{MAX_SIDE, jpeg};
 
+/// What can be read.
+const FORMATS: &str = "JPEG, PNG, WebP, BMP, TIFF and PNM";
 /// Enough for most headers; where it is not, the whole file is read.
 const HEAD: u64 = 1 << 15;
 /// Enough for what stands behind the pixels; where it is not, the whole file is read.
@@ -39,14 +41,19 @@ pub(super) fn read(path: &Path) -> Result<Header, String> {
             .map_err(|error| unreadable(&error))?;
         let header = decoder(&bytes, format).and_then(|decoder| header(&decoder));
         if let Ok(header) = header
+            && tells_its_end(format)
             && has_end(format, &bytes, &end, len)
         {
             return Ok(header);
         }
         bytes = read_whole(path)?;
     }
-    let header = header(&decoder(&bytes, format)?)?;
+    let decoder = decoder(&bytes, format)?;
+    let header = header(&decoder)?;
     verify_whole(format, &bytes)?;
+    if !tells_its_end(format) {
+        DynamicImage::from_decoder(decoder).map_err(|error| damaged(&error))?;
+    }
     Ok(header)
 }
 
@@ -64,14 +71,16 @@ pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>, String> {
 
 /// Which kind of image starts with `bytes`.
 pub(super) fn format(bytes: &[u8]) -> Result<ImageFormat, String> {
-    use ImageFormat::{Jpeg, Png, WebP};
+    use ImageFormat::{Bmp, Jpeg, Png, Pnm, Tiff, WebP};
     match image::guess_format(bytes) {
-        Ok(format @ (Jpeg | Png | WebP)) => Ok(format),
+        Ok(format @ (Jpeg | Png | WebP | Bmp | Tiff | Pnm)) => Ok(format),
         Ok(other) => Err(format!(
-            "it is of the format {other:?}; PNG, JPEG and WebP can be read"
+            "it is of the format {other:?}; {FORMATS} can be read"
         )),
         Err(_) if bytes.is_empty() => Err("it is empty".into()),
-        Err(_) => Err("it is no PNG, JPEG or WebP image".into()),
+        Err(_) => Err(format!(
+            "it is no image that can be read, which are {FORMATS}"
+        )),
     }
 }
 
@@ -93,13 +102,25 @@ pub(super) fn decoder(bytes: &[u8], format: ImageFormat) -> Result<impl ImageDec
             "its {width}x{height} pixels need more than the {MAX_DECODED} bytes accepted"
         ));
     }
+    if let ColorType::Rgb32F | ColorType::Rgba32F = decoder.color_type() {
+        return Err("its pixels are floating-point numbers, whose range is not known".into());
+    }
     Ok(decoder)
+}
+
+/// Whether a file of that kind shows by a few kilobytes that it is whole. Others have to be decoded for it.
+fn tells_its_end(format: ImageFormat) -> bool {
+    matches!(
+        format,
+        ImageFormat::Jpeg | ImageFormat::Png | ImageFormat::WebP
+    )
 }
 
 /// Refuses a file that ends too early; decoders fill some of these with grey.
 pub(super) fn verify_whole(format: ImageFormat, bytes: &[u8]) -> Result<(), String> {
     let is_whole = match format {
         ImageFormat::Jpeg => jpeg::is_whole(bytes),
+        _ if !tells_its_end(format) => true,
         _ => has_end(format, bytes, bytes, bytes.len() as u64),
     };
     match is_whole {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::{DatasetError, Split};
@@ -19,6 +20,7 @@ impl Layout {
     /// Looks at the folders in `root`; with `divided`, a part of the training images is kept for
     /// evaluation.
     pub(super) fn of(root: &Path, split: Split, divided: bool) -> Result<Self, DatasetError> {
+        verify_root(root)?;
         let train = root.join("train");
         // A folder `train` without folders in it is a class.
         let parts = train.is_dir() && !sub_folders(&train)?.is_empty();
@@ -57,6 +59,17 @@ impl Layout {
     }
 }
 
+/// Says what the folder is for, where it is not there.
+fn verify_root(root: &Path) -> Result<(), DatasetError> {
+    match fs::metadata(root) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(DatasetError::io("open", root)(error))
+        }
+        _ => refuse(root, NO_FOLDER),
+    }
+}
+
 fn refuse<T>(folder: &Path, reason: impl Into<String>) -> Result<T, DatasetError> {
     Err(DatasetError::Layout {
         root: folder.to_owned(),
@@ -64,6 +77,9 @@ fn refuse<T>(folder: &Path, reason: impl Into<String>) -> Result<T, DatasetError
     })
 }
 
+const NO_FOLDER: &str = "there is no such folder. Name the folder of images with data.dir. It has a \
+                         folder for each class with the images of that class in it, or folders \
+                         train and val that have such folders";
 /// Folders of images for evaluation, beside a folder `train`.
 const VALIDATION: [&str; 3] = ["val", "valid", "validation"];
 /// Taken where there is none of these.

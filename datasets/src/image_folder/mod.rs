@@ -1,4 +1,4 @@
-//! Folders of PNG, JPEG and WebP files, one folder per class: the usual way to bring own images.
+//! Folders of image files, one folder per class: the usual way to bring own images.
 //!
 //! Opening [lists](scan) the files, [divides](split) them if a part is to be kept for evaluation,
 //! and [reads their headers](inspect), so that what cannot be used is reported at once and not
@@ -99,7 +99,8 @@ pub enum Color {
 /// What is verified when a folder is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Check {
-    /// The headers of all files, and that they do not end too early.
+    /// The headers of all files, and that they do not end too early, as far as these tell. TIFF files may have theirs
+    /// anywhere: larger ones are read whole.
     #[default]
     Headers,
     /// All pixels, too: takes as long as an epoch.
@@ -112,7 +113,9 @@ pub enum Check {
 /// names for `val`; where there is none of them, it is `ROOT/test/CLASS/`), or in `ROOT/CLASS/`, at
 /// any depth below the class folder. The folders' names, in
 /// byte order, are the classes. Names that start with a dot are left out, and so are files beside
-/// the class folders.
+/// the class folders, and, with a warning, files in them whose names do not end as those of images do: with `.jpg`,
+/// `.jpeg`, `.png`, `.webp`, `.bmp`, `.tif`, `.tiff`, `.ppm`, `.pgm`, `.pbm` or `.pnm`, in any case of letters. Which of
+/// the formats a file has is told by its content. GIF cannot be read: such files are left out, too, so convert them.
 ///
 /// Every image is brought to one size as is usual for the evaluation on ImageNet: its shorter side
 /// is scaled to [`resize`](ImageFolderOptions::resize) pixels (bilinear, with a filter as wide as
@@ -120,8 +123,9 @@ pub enum Check {
 /// (`resized-crop` of [`Augment`](crate::Augment)), each is one of the whole picture in the file, and
 /// scaled in one step. What a file says about its pixels is obeyed:
 /// 16 bits become 8, transparent images are laid over black, CMYK becomes RGB, the first picture
-/// of an animation is taken, and photographs are turned upright (Exif orientation; torchvision
-/// leaves them lying, so turn that into account when comparing).
+/// of an animation or of several pages is taken, BMP files are coloured, and photographs are turned
+/// upright (Exif orientation; torchvision leaves them lying, so turn that into account when
+/// comparing).
 #[derive(Debug)]
 pub struct ImageFolder {
     /// Sorted by class, then by path.
@@ -141,11 +145,12 @@ impl ImageFolder {
     /// least one, and never all.
     ///
     /// # Errors
-    /// [`DatasetError::Images`] lists everything that cannot be used: files that are no images or
-    /// damaged, broken links, empty class folders. [`DatasetError::MixedColor`] when grey and
-    /// coloured images come together and [`Color`] does not say what they become;
-    /// [`DatasetError::Layout`] and [`DatasetError::Classes`] when the folders are not as
-    /// described; [`DatasetError::Settings`] when the options make no sense.
+    /// [`DatasetError::Images`] lists everything that cannot be used: files that are no images, but
+    /// are called so, or are damaged, broken links, class folders without an image.
+    /// [`DatasetError::MixedColor`] when grey and coloured images come together and [`Color`] does
+    /// not say what they become; [`DatasetError::Layout`] and [`DatasetError::Classes`] when the
+    /// folders are not there or not as described; [`DatasetError::Settings`] when the options make
+    /// no sense.
     pub fn open(
         root: impl AsRef<Path>,
         split: Split,
@@ -153,14 +158,18 @@ impl ImageFolder {
     ) -> Result<Self, DatasetError> {
         options.verify()?;
         let layout = Layout::of(root.as_ref(), split, options.validation.is_some())?;
-        let (mut files, mut problems) = (Vec::new(), Vec::new());
+        let (mut files, mut problems, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for (class, name) in layout.classes.iter().enumerate() {
             let folder = layout.folder.join(name);
-            let mut found = scan::files(&folder, &mut problems);
+            let mut found = scan::files(&folder, &mut problems, &mut others);
             if let Some(part) = options.validation {
                 found = split::part(found, &folder, part, options.seed, split);
             }
             files.extend(found.into_iter().map(|path| (path, class as u32)));
+        }
+        // Where one folder has the images of both splits, one of them tells.
+        if options.validation.is_none() || split == Split::Train {
+            warn_of(&others, &layout.folder);
         }
         let inspected = inspect::inspect(&files, options.check);
         problems.extend(inspected.problems);
@@ -201,6 +210,20 @@ impl ImageFolder {
     pub fn path(&self, index: usize) -> Option<&Path> {
         self.files.get(index).map(|(path, _)| path.as_path())
     }
+}
+
+/// Says that files are left out, and why.
+fn warn_of(others: &[PathBuf], folder: &Path) {
+    let Some(one) = others.first() else {
+        return;
+    };
+    tracing::warn!(
+        folder = %folder.display(),
+        "files left out: {}, such as {}, since images have names that end with one of {}",
+        others.len(),
+        one.display(),
+        scan::endings()
+    );
 }
 
 /// How many channels the images get; `grey` and `rgb` are examples of what there is.

@@ -11,13 +11,36 @@ pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// All visible files below `class`, sorted by path, symbolic links followed. What cannot be used
-/// is added to `problems`.
+/// What ends the names of images, in any case of letters: as torchvision has it, and what else may hold PNM.
+const ENDINGS: [&str; 11] = [
+    "jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "pbm", "pnm",
+];
+
+fn is_image(path: &Path) -> bool {
+    let ending = path.extension().and_then(OsStr::to_str);
+    ending.is_some_and(|ending| {
+        let mut known = ENDINGS.iter();
+        known.any(|known| ending.eq_ignore_ascii_case(known))
+    })
+}
+
+/// The endings as a reader knows them.
+pub(super) fn endings() -> String {
+    format!(".{}", ENDINGS.join(", ."))
+}
+
+/// All visible images below `class`, told by the endings of their names, sorted by path, symbolic links followed.
+/// What cannot be used is added to `problems`, and other files to `others`.
 ///
 /// Every folder is visited once, and those around the class never, so that links can neither lead
 /// around in circles nor bring the images of other classes in.
-pub(super) fn files(class: &Path, problems: &mut Vec<(PathBuf, String)>) -> Vec<PathBuf> {
+pub(super) fn files(
+    class: &Path,
+    problems: &mut Vec<(PathBuf, String)>,
+    others: &mut Vec<PathBuf>,
+) -> Vec<PathBuf> {
     let (mut files, problems_before) = (Vec::new(), problems.len());
+    let others_before = others.len();
     let mut visit = |folder: &Path, pending: &mut Vec<PathBuf>| -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
@@ -27,7 +50,8 @@ pub(super) fn files(class: &Path, problems: &mut Vec<(PathBuf, String)>) -> Vec<
             }
             match fs::metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => pending.push(path),
-                Ok(metadata) if metadata.is_file() => files.push(path),
+                Ok(metadata) if metadata.is_file() && is_image(&path) => files.push(path),
+                Ok(metadata) if metadata.is_file() => others.push(path),
                 Ok(_) => problems.push((path, "it is neither a file nor a folder".into())),
                 Err(error) => problems.push((path, format!("it cannot be read ({error})"))),
             }
@@ -61,7 +85,14 @@ pub(super) fn files(class: &Path, problems: &mut Vec<(PathBuf, String)>) -> Vec<
     }
     problems.append(&mut unreadable);
     if files.is_empty() && problems.len() == problems_before {
-        problems.push((class.to_owned(), "there is no image of this class".into()));
+        let mut reason = "there is no image of this class".to_owned();
+        if let Some(other) = others.get(others_before) {
+            let (other, endings) = (other.display(), endings());
+            reason.push_str(&format!(
+                ": images have names that end with one of {endings}, unlike {other}"
+            ));
+        }
+        problems.push((class.to_owned(), reason));
     }
     files.sort();
     files

@@ -4,12 +4,15 @@
 //! a temporary name and renamed when it is whole. Of several processes that need it, one unpacks
 //! and the others wait for its lock. A note in the folder tells the length of each file, so that a
 //! folder from which a cleaner took something is made anew.
+//!
+//! Who is killed while unpacking leaves its temporary folder, which others remove as soon as they know that nobody
+//! writes to it: see [`remove_abandoned`].
 
 use std::env;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
@@ -19,10 +22,12 @@ use crate::hex::hex;
 use crate::lock::Lock;
 use crate::unique;
 
+/// Ends the names of temporary folders.
+const PART: &str = ".part";
 /// Holds the length and name of every file, one per line.
 const NOTE: &str = "complete.txt";
 const MAX_NOTE: u64 = 1 << 16;
-/// A temporary folder that was not touched for this long belongs to a process that is gone.
+/// A temporary folder in which nothing was written for this long belongs to a process that is gone.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// A folder that has the `contents` of `archive` as plain files, unpacked now if need be.
@@ -42,6 +47,7 @@ pub(crate) fn unpacked(
     for root in &roots {
         let folder = root.path.join(&name);
         if is_complete(&folder, contents) && root.is_ours().is_ok() {
+            remove_abandoned(&root.path, &name, contents, false);
             return Ok(folder);
         }
     }
@@ -157,12 +163,12 @@ fn fill(
     lock: Lock,
 ) -> Result<PathBuf, DatasetError> {
     let folder = root.join(name);
+    remove_abandoned(root, name, contents, lock.is_held());
     if is_complete(&folder, contents) {
         lock.remove();
         return Ok(folder);
     }
     tracing::info!(archive = %archive.display(), to = %folder.display(), "unpacking once");
-    remove_abandoned(root, name);
     let staging = Staging::new(root, name)?;
     let lens = archive::unpack(archive, contents, &staging.0)?;
     let lines = contents.files.iter().zip(lens);
@@ -198,7 +204,7 @@ struct Staging(PathBuf);
 
 impl Staging {
     fn new(root: &Path, name: &str) -> Result<Self, DatasetError> {
-        let path = root.join(format!(".{name}.{}.part", unique::name()));
+        let path = root.join(format!(".{name}.{}{PART}", unique::name()));
         fs::create_dir(&path).map_err(DatasetError::io("create", &path))?;
         Ok(Staging(path))
     }
@@ -211,23 +217,43 @@ impl Drop for Staging {
     }
 }
 
-/// Removes what processes left that were killed while they unpacked.
-fn remove_abandoned(root: &Path, name: &str) {
-    let beginning = format!(".{name}.");
+/// Removes what processes left that were killed while they unpacked `contents`: whatever nobody wrote to for long, and
+/// with `alone`, that is under the lock of `name`, all that those of this host left of it. Those of other hosts may
+/// be at work all the same, since there are network file systems whose locks only their own host knows of.
+fn remove_abandoned(root: &Path, name: &str, contents: &Contents, alone: bool) {
+    let beginning = format!(".{}-", contents.folder);
+    let (own, host) = (format!(".{name}."), unique::host());
     let abandoned = |entry: &fs::DirEntry| {
         let file_name = entry.file_name();
         let file_name = file_name.to_string_lossy();
-        let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        let age = modified.map(|time| time.elapsed().unwrap_or_default());
-        file_name.starts_with(&beginning)
-            && file_name.ends_with(".part")
-            && age.is_ok_and(|age| age > ABANDONED)
+        let Some((folder, maker)) = file_name
+            .strip_suffix(PART)
+            .and_then(|rest| rest.rsplit_once('.'))
+            .and_then(|(folder, maker)| Some((folder, unique::host_in(maker)?)))
+        else {
+            return false;
+        };
+        let is_dead = alone && file_name.starts_with(&own) && maker == host;
+        folder.starts_with(&beginning) && (is_dead || is_old(&entry.path()))
     };
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     for entry in entries.filter(abandoned) {
         // A leftover costs space, nothing else.
         let _ = fs::remove_dir_all(entry.path());
     }
+}
+
+/// Whether nothing in a temporary folder changed for so long that nobody can be writing to it.
+fn is_old(folder: &Path) -> bool {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = files.map(|file| file.metadata());
+    let modified = [fs::symlink_metadata(folder)].into_iter().chain(files);
+    let modified: io::Result<Vec<SystemTime>> =
+        modified.map(|metadata| metadata?.modified()).collect();
+    let last = modified.ok().and_then(|times| times.into_iter().max());
+    // Hosts may disagree about the time: what is in the future is young.
+    let age = last.map(|time| time.elapsed().unwrap_or_default());
+    age.is_some_and(|age| age > ABANDONED)
 }
 
 /// Makes a folder that only this user may enter, or leaves one as it is.
@@ -264,4 +290,79 @@ fn private(path: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn private(_path: &Path) -> io::Result<()> {
     Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    const CONTENTS: Contents = Contents {
+        folder: "set-bin",
+        files: &[],
+    };
+    const NAME: &str = "set-bin-0123456789abcdef";
+
+    /// A temporary folder of `name`, made on `host`, and how many seconds ago it and its file were written to.
+    fn leave(root: &Path, name: &str, host: &str, [folder, file]: [u64; 2]) {
+        let path = root.join(format!(".{name}.{host}-12-345-6{PART}"));
+        let written = path.join("train.bin");
+        fs::create_dir(&path).unwrap();
+        fs::write(&written, "half").unwrap();
+        for (path, ago) in [(written, file), (path, folder)] {
+            let time = SystemTime::now() - Duration::from_secs(ago);
+            File::open(path).unwrap().set_modified(time).unwrap();
+        }
+    }
+
+    fn left(root: &Path) -> usize {
+        fs::read_dir(root).unwrap().count()
+    }
+
+    #[test]
+    fn only_what_nobody_writes_to_is_removed() {
+        let here = unique::host();
+        let similar = format!("{here}-1");
+        let other_key = "set-bin-ffffffffffffffff";
+        let (young, old) = ([5000, 10], [5000, 4000]);
+        for (name, host, age, gone_alone, gone_otherwise) in [
+            (NAME, &*here, young, true, false),
+            (NAME, &*here, old, true, true),
+            (NAME, &*similar, young, false, false),
+            (NAME, "elsewhere", young, false, false),
+            (NAME, "elsewhere", [10, 5000], false, false),
+            (NAME, "elsewhere", old, true, true),
+            // Of another archive, or of this one before it was replaced: under another lock.
+            (other_key, &*here, young, false, false),
+            (other_key, &*here, old, true, true),
+            ("set-binary", &*here, old, false, false),
+        ] {
+            for (alone, gone) in [(true, gone_alone), (false, gone_otherwise)] {
+                let root = tempfile::tempdir().unwrap();
+                leave(root.path(), name, host, age);
+                remove_abandoned(root.path(), NAME, &CONTENTS, alone);
+                let removed = left(root.path()) == 0;
+                assert_eq!(removed, gone, "{name} {host} {age:?} {alone}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_nobodys_temporary_folder_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let names = [
+            NAME.to_owned(),
+            format!(".{NAME}.lock"),
+            format!(".{NAME}{PART}"),
+            format!(".{NAME}.notes{PART}"),
+            format!("{NAME}.{}", unique::name()),
+        ];
+        for name in &names {
+            fs::create_dir(root.path().join(name)).unwrap();
+            let time = SystemTime::now() - 2 * ABANDONED;
+            let folder = File::open(root.path().join(name)).unwrap();
+            folder.set_modified(time).unwrap();
+        }
+        remove_abandoned(root.path(), NAME, &CONTENTS, true);
+        assert_eq!(left(root.path()), names.len());
+    }
 }

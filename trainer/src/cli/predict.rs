@@ -14,7 +14,7 @@ use crate::console::{complain, say};
 pub struct PredictArgs {
     #[command(flatten)]
     trained: TrainedArgs,
-    /// Image files: PNG, JPEG or WebP.
+    /// Image files: PNG, JPEG, WebP, BMP, TIFF or PNM.
     #[arg(value_name = "IMAGE", required = true)]
     images: Vec<PathBuf>,
     /// Number of classes that are named for each image.

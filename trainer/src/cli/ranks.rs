@@ -77,7 +77,7 @@ pub fn on_ranks(
     if ranks.are_ours(world) {
         return start(ranks);
     }
-    log_warnings();
+    log_warnings(world);
     if let Some(advice) = world.advice() {
         complain(&format!("warning: {advice}"));
     }
@@ -148,10 +148,17 @@ fn may_succeed_again(outcome: &LaunchOutcome) -> bool {
 }
 
 /// Shows what the libraries warn of; `RUST_LOG` asks for more. The log of a run has more of it.
-fn log_warnings() {
-    let filter = tracing_subscriber::EnvFilter::builder()
+fn log_warnings(world: &World) {
+    let mut filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
         .from_env_lossy();
+    // What there is to say of files one rank of each node says.
+    if world.local_rank() != 0
+        && std::env::var_os(tracing_subscriber::EnvFilter::DEFAULT_ENV).is_none()
+        && let Ok(of_files) = "datasets=error".parse()
+    {
+        filter = filter.add_directive(of_files);
+    }
     let shown = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
