@@ -93,6 +93,14 @@ pub enum ParallelError {
         /// What does not fit.
         reason: String,
     },
+    /// Ranks continue from other states than rank 0.
+    #[error(
+        "the ranks {ranks:?} have restored other parameters than rank 0; every rank continues from the same checkpoint"
+    )]
+    RestoredDiffer {
+        /// The ranks with other parameters.
+        ranks: Vec<usize>,
+    },
     /// Checkpoints cannot be written at all.
     #[error("no checkpoints can be written: {reason}")]
     Checkpoints {

@@ -400,7 +400,7 @@ impl<M: Module> Parallel<M> {
     }
 
     /// Continues from a state that [`state`](Self::state) gave, all shares together, with any
-    /// number of ranks. Every rank makes this call, between two steps.
+    /// number of ranks. A collective call, between two steps, after which all ranks have the same parameters.
     ///
     /// The state may have been saved in another precision: parameters are `f32` in all of them. A
     /// state without a loss scale starts at the initial one, and one without averages of the
@@ -409,12 +409,20 @@ impl<M: Module> Parallel<M> {
     /// # Errors
     ///
     /// What does not fit this model or optimizer; it is then of no use any more. A call in the middle of a step, of which
-    /// the other ranks are told.
+    /// the other ranks are told. Ranks that have restored different states, which under
+    /// [`Strategy::Zero3`] is not seen, where each of them has other parameters anyway.
     pub fn restore(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
         // Gradients of the parameters that there were would be taken for those of the ones that come.
         let between = self.check_between_steps("a state is restored");
         let outcome = between.and_then(|()| self.restore_own(source));
-        tell_others(&self.group, outcome)
+        tell_others(&self.group, outcome)?;
+        match self.verify_replicas() {
+            Ok(_) => Ok(()),
+            Err(ParallelError::ReplicasDiffer { ranks }) => {
+                Err(ParallelError::RestoredDiffer { ranks })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn restore_own(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {

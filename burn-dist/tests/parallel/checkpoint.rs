@@ -404,6 +404,24 @@ fn another_model_or_optimizer_is_refused() {
     assert!(error.contains("has no `model/weight`"), "{error}");
 }
 
+#[test]
+fn ranks_continue_from_the_same_state() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 1, adamw);
+    let found = list(folder.path()).unwrap();
+    for strategy in [Strategy::Ddp, Strategy::Zero1, Strategy::Zero2] {
+        let errors = on_ranks(3, |group| {
+            let mut training = Parallel::new(Net::new(8), adamw(), strategy, &group).unwrap();
+            let path = &found[usize::from(group.rank() == 2)].path;
+            training.restore(&Source::open(path).unwrap()).unwrap_err()
+        });
+        for error in errors {
+            let error = error.to_string();
+            assert!(error.contains("the ranks [2] have restored"), "{error}");
+        }
+    }
+}
+
 /// A model with tensors that are no floats.
 #[derive(Module, Debug)]
 struct Masked {
