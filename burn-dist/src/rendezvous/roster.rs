@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Frames on their way to one rank; shared, since most go to all.
 pub(crate) type Outbox = Sender<Arc<[u8]>>;
 
+/// Ranks whose time is over at the same moment ask at the same moment; all that ask within this time share one survey.
+const BURST: Duration = Duration::from_millis(200);
+
 /// Longest wait that a rank can ask for. Keeps times far from overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -58,12 +61,17 @@ struct Gather {
 
 struct Survey {
     query: u64,
-    asker: usize,
-    /// The asker's own number for it.
-    survey: u64,
-    deadline: Instant,
+    begin: Instant,
+    askers: Vec<Asker>,
     waiting: Vec<usize>,
     answers: Vec<Option<u64>>,
+}
+
+struct Asker {
+    rank: usize,
+    /// Its own number for the survey.
+    survey: u64,
+    deadline: Instant,
 }
 
 /// A rank sent what no rank sends.
@@ -271,9 +279,25 @@ impl Roster {
         self.gather_failure = Some(failure);
     }
 
-    fn survey(&mut self, asker: usize, survey: u64, timeout: Duration, now: Instant) {
+    fn survey(&mut self, rank: usize, survey: u64, timeout: Duration, now: Instant) {
         // One at a time for each rank, so that nobody can pile them up.
-        self.surveys.retain(|other| other.asker != asker);
+        for other in &mut self.surveys {
+            other.askers.retain(|asker| asker.rank != rank);
+        }
+        let asker = Asker {
+            rank,
+            survey,
+            deadline: now + timeout.min(LONGEST_WAIT),
+        };
+        let fresh = |other: &&mut Survey| now.saturating_duration_since(other.begin) < BURST;
+        match self.surveys.iter_mut().find(fresh) {
+            Some(running) => running.askers.push(asker),
+            None => self.start_survey(asker, now),
+        }
+        self.finish_surveys(now);
+    }
+
+    fn start_survey(&mut self, asker: Asker, now: Instant) {
         self.queries += 1;
         let query = self.queries;
         let mut waiting = Vec::new();
@@ -285,13 +309,11 @@ impl Roster {
         }
         self.surveys.push(Survey {
             query,
-            asker,
-            survey,
-            deadline: now + timeout.min(LONGEST_WAIT),
+            begin: now,
+            askers: vec![asker],
             waiting,
             answers: vec![None; self.members.len()],
         });
-        self.finish_surveys(now);
     }
 
     fn report(&mut self, rank: usize, query: u64, progress: u64) {
@@ -309,16 +331,20 @@ impl Roster {
 
     fn finish_surveys(&mut self, now: Instant) {
         let members = &self.members;
-        self.surveys.retain(|survey| {
-            let waits = !survey.waiting.is_empty() && now < survey.deadline;
-            if !waits && let Some(Member::Present(asker)) = members.get(survey.asker) {
-                let message = Message::Surveyed {
-                    survey: survey.survey,
-                    progress: survey.answers.clone(),
-                };
-                post(&asker.outbox, &message);
-            }
-            waits
+        self.surveys.retain_mut(|survey| {
+            let is_whole = survey.waiting.is_empty();
+            survey.askers.retain(|asker| {
+                let waits = !is_whole && now < asker.deadline;
+                if !waits && let Some(Member::Present(peer)) = members.get(asker.rank) {
+                    let message = Message::Surveyed {
+                        survey: asker.survey,
+                        progress: survey.answers.clone(),
+                    };
+                    post(&peer.outbox, &message);
+                }
+                waits
+            });
+            !survey.askers.is_empty()
         });
     }
 
@@ -409,7 +435,8 @@ impl Roster {
             self.fail_gather(failure);
         }
         let gather = self.gather.iter().map(|gather| gather.deadline);
-        let surveys = self.surveys.iter().map(|survey| survey.deadline);
+        let askers = self.surveys.iter().flat_map(|survey| &survey.askers);
+        let surveys = askers.map(|asker| asker.deadline);
         gather.chain(surveys).min()
     }
 
@@ -574,6 +601,44 @@ mod tests {
         // There is no such rank.
         roster.receive(0, abort(Some(7)), Instant::now()).unwrap();
         assert_eq!(roster.abort_reason(0), Some(reason()));
+    }
+
+    /// Or thousands of ranks whose time is over together would ask thousands of ranks each.
+    #[test]
+    fn who_asks_at_the_same_moment_shares_a_survey() {
+        let (mut roster, mail) = roster(3, 3);
+        let now = Instant::now();
+        let timeout = Duration::from_secs(60);
+        for (rank, survey) in [(0, 7), (1, 8)] {
+            let ask = Message::Survey { survey, timeout };
+            roster.receive(rank, ask, now).unwrap();
+        }
+        let later = Message::Survey { survey: 9, timeout };
+        roster.receive(2, later, now + 2 * BURST).unwrap();
+        let queries = |mail: &[Message]| {
+            let of_query = |message: &Message| match message {
+                Message::Query { query } => Some(*query),
+                _ => None,
+            };
+            mail.iter().filter_map(of_query).collect::<Vec<_>>()
+        };
+        let asked: Vec<Vec<Message>> = mail.iter().map(&read).collect();
+        assert!(
+            asked.iter().all(|mail| queries(mail) == [1, 2]),
+            "{asked:?}"
+        );
+        for query in [1, 2] {
+            for rank in 0..3 {
+                let progress = 10 * query + rank as u64;
+                let report = Message::Report { query, progress };
+                roster.receive(rank, report, now).unwrap();
+            }
+        }
+        for (rank, survey, tens) in [(0, 7, 10), (1, 8, 10), (2, 9, 20)] {
+            let progress = (0..3).map(|rank| Some(tens + rank)).collect();
+            let surveyed = Message::Surveyed { survey, progress };
+            assert_eq!(read(&mail[rank]), [surveyed]);
+        }
     }
 
     #[test]
