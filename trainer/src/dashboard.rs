@@ -2,24 +2,22 @@
 //!
 //! It only draws. Nothing is read from the keyboard, so Ctrl-C ends the run as ever.
 
+mod screen;
+
 use std::collections::VecDeque;
-use std::io::{self, IsTerminal, Stderr, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
 use std::time::{Duration, Instant};
 
-use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::cursor::{Hide, Show};
-use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph};
-use ratatui::{Frame, Terminal};
 
 use crate::console::{duration, say};
+use screen::Screen;
+pub use screen::{restore, takes};
 
 /// Time between two pictures.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
@@ -27,36 +25,6 @@ const DRAW_EVERY: Duration = Duration::from_millis(200);
 const POINTS: usize = 512;
 /// Messages that are kept to be shown, and written out at the end.
 const MESSAGES: usize = 1000;
-
-/// Whether the terminal shows the other screen.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
-
-/// What was to be told on standard error, which shows the screen, and is not on it yet.
-static UNSEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-fn unseen() -> MutexGuard<'static, Vec<String>> {
-    UNSEEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes a message for the screen, if there is one.
-pub fn takes(text: &str) -> bool {
-    let is_active = ACTIVE.load(Ordering::SeqCst);
-    if is_active {
-        unseen().push(text.to_owned());
-    }
-    is_active
-}
-
-/// Gives the terminal back as it was; whoever ends the process calls it.
-pub fn restore() {
-    if ACTIVE.swap(false, Ordering::SeqCst) {
-        // Nobody can be told if this fails.
-        let _ = execute!(io::stderr(), LeaveAlternateScreen, Show);
-        for text in std::mem::take(&mut *unseen()) {
-            let _ = writeln!(io::stderr(), "{text}");
-        }
-    }
-}
 
 /// A curve that never has too many points.
 #[derive(Debug, Default)]
@@ -243,10 +211,10 @@ fn draw_curve(frame: &mut Frame<'_>, area: Rect, title: &str, curve: &Curve, col
     frame.render_widget(chart, area);
 }
 
-/// The screen while it is shown.
+/// What is shown, and where.
 #[derive(Debug)]
 pub struct Dashboard {
-    terminal: Terminal<CrosstermBackend<Stderr>>,
+    screen: Screen,
     view: View,
     drawn: Instant,
 }
@@ -257,15 +225,8 @@ impl Dashboard {
     /// # Errors
     /// If there is none, or it refuses.
     pub fn open() -> io::Result<Self> {
-        if !io::stderr().is_terminal() {
-            return Err(io::Error::other("standard error is not a terminal"));
-        }
-        execute!(io::stderr(), EnterAlternateScreen, Hide)?;
-        ACTIVE.store(true, Ordering::SeqCst);
-        let terminal =
-            Terminal::new(CrosstermBackend::new(io::stderr())).inspect_err(|_| restore())?;
         Ok(Self {
-            terminal,
+            screen: Screen::open()?,
             view: View::new(),
             drawn: Instant::now(),
         })
@@ -313,18 +274,17 @@ impl Dashboard {
             return;
         }
         self.drawn = Instant::now();
-        std::mem::take(&mut *unseen())
+        screen::taken()
             .into_iter()
             .for_each(|text| self.view.add(text));
         let view = &self.view;
-        // A terminal that is gone is no reason to end the run.
-        let _ = self.terminal.draw(|frame| view.draw(frame));
+        self.screen.draw(|frame| view.draw(frame));
     }
 }
 
 impl Drop for Dashboard {
     fn drop(&mut self) {
-        restore();
+        self.screen.close();
         for message in &self.view.messages {
             say(message);
         }
@@ -333,7 +293,10 @@ impl Drop for Dashboard {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IsTerminal;
+
     use super::*;
+    use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     fn screen(view: &View, width: u16, height: u16) -> String {

@@ -224,6 +224,44 @@ fn a_file_that_cannot_be_written_is_told_before_the_work_begins() {
     }
 }
 
+/// The disk is full, or the process may not write that much.
+#[test]
+fn a_file_that_cannot_be_completed_is_as_it_was() {
+    let run = trained(&["train.epochs=1"]);
+    let run_dir = run.path("run");
+    let sets: Vec<&str> = TINY.iter().flat_map(|setting| ["--set", setting]).collect();
+    for (args, option, name) in [
+        (
+            &["eval", run_dir.to_str().unwrap()][..],
+            "--json",
+            "result.json",
+        ),
+        (&[&["preview"], &sets[..]].concat(), "--out", "preview.png"),
+        (&[&["lr-find"], &sets[..]].concat(), "--out", "lr-find.svg"),
+    ] {
+        let args = [args, &[option, name]].concat();
+        let told = format!("error: cannot write {name}: File too large (os error 27)\n");
+        let failed = Trial::new(&args).with_file_limit(1).run();
+        failed.assert_code(1).assert_no_files(&[]);
+        failed.assert_stderr(&[&told]);
+        let old = Trial::new(&args).file(name, "old");
+        let failed = old.with_file_limit(1).run();
+        failed.assert_code(1).assert_no_files(&[name]);
+        assert_eq!(std::fs::read_to_string(failed.path(name)).unwrap(), "old");
+    }
+}
+
+#[test]
+fn pictures_are_not_called_what_they_are_not() {
+    for (command, name) in [("preview", "a.jpg"), ("lr-find", "a.png")] {
+        Trial::new(&[command, "--out", name])
+            .run()
+            .assert_code(2)
+            .assert_stderr(&[name, "with --out"])
+            .assert_no_files(&[]);
+    }
+}
+
 #[test]
 fn ranks_do_not_wait_for_one_that_cannot_write() {
     let run = trained(&["train.epochs=1"]);
@@ -436,7 +474,7 @@ fn training_starts_from_exported_weights() {
 
 #[test]
 fn learning_rates_are_tried_and_one_is_suggested() {
-    let mut args = vec!["lr-find", "--steps", "40"];
+    let mut args = vec!["lr-find", "--steps", "200"];
     let sets: Vec<&str> = TINY.iter().flat_map(|setting| ["--set", setting]).collect();
     args.extend(&sets);
     let found = Trial::new(&args).start().wait(LIMIT);
@@ -452,6 +490,8 @@ fn learning_rates_are_tried_and_one_is_suggested() {
         ["--min", "1"],
         ["--max", "-1"],
         ["--min", "0"],
+        // Too close to the largest.
+        ["--min", "0.01"],
         ["--steps", "1"],
     ] {
         let mut args = vec!["lr-find", "--max=0.5"];
@@ -462,6 +502,12 @@ fn learning_rates_are_tried_and_one_is_suggested() {
         args.push(&joined);
         Trial::new(&args).run().assert_code(2).assert_no_files(&[]);
     }
+    let vit = "[model]\nname = \"vit\"\npatch = 5\n[optimizer]\nname = \"adamw\"\nlr = 1e-3\n";
+    let refused = Trial::new(&["lr-find", "--config", "vit-5.toml"])
+        .file("vit-5.toml", vit)
+        .run();
+    refused.assert_code(2).assert_stderr(&["patches of 5×5"]);
+    assert_eq!(refused.stdout, "");
 }
 
 #[test]

@@ -71,9 +71,7 @@ pub struct Written {
 /// The thread that writes this rank's share of every checkpoint, and on rank 0 puts them together.
 #[derive(Debug)]
 pub struct Writer {
-    jobs: Option<SyncSender<(Writing, Job)>>,
-    /// What was handed over last, or left out.
-    last: Option<Writing>,
+    jobs: Option<SyncSender<Job>>,
     results: Receiver<Result<Written, CheckpointError>>,
     thread: Option<JoinHandle<()>>,
     /// Jobs without a result.
@@ -129,15 +127,16 @@ impl Writer {
             size: group.size(),
             timeout,
             dropped: dropped.clone(),
+            last: None,
             told,
         };
-        let (jobs, inbox) = sync_channel::<(Writing, Job)>(1);
+        let (jobs, inbox) = sync_channel::<Job>(1);
         let (outbox, results) = sync_channel(16);
         let thread = thread::Builder::new()
             .name("checkpoint".to_owned())
             .spawn(move || {
-                for (writing, job) in inbox {
-                    if outbox.send(desk.write(writing, job)).is_err() {
+                for job in inbox {
+                    if outbox.send(desk.write(job)).is_err() {
                         return;
                     }
                 }
@@ -147,7 +146,6 @@ impl Writer {
             })?;
         Ok(Self {
             jobs: Some(jobs),
-            last: None,
             results,
             thread: Some(thread),
             pending: 0,
@@ -164,7 +162,6 @@ impl Writer {
     /// ranks may wait for this one in their next step.
     #[must_use = "a checkpoint that could not be written is told nowhere else"]
     pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {
-        let writing = self.begin(job.step);
         let mut before = None;
         if self.pending > 0 {
             let patience = self.timeout / 2;
@@ -185,23 +182,12 @@ impl Writer {
         let sent = self
             .jobs
             .as_ref()
-            .is_some_and(|jobs| jobs.send((writing, job)).is_ok());
+            .is_some_and(|jobs| jobs.send(job).is_ok());
         if !sent {
             return Some(Err(CheckpointError::Gone));
         }
         self.pending += 1;
         before
-    }
-
-    /// Tells two checkpoints of the same step apart, on all ranks alike: one rank may write its share of the second
-    /// while others are not done with the first. One that a rank leaves out counts, too.
-    fn begin(&mut self, step: u64) -> Writing {
-        let writing = match self.last {
-            Some((last, round)) if last == step => (step, round.wrapping_add(1)),
-            _ => (step, 0),
-        };
-        self.last = Some(writing);
-        writing
     }
 
     /// The result of a checkpoint that was finished since the last call, if there is one.
@@ -293,12 +279,14 @@ struct Desk {
     size: usize,
     timeout: Duration,
     dropped: Arc<OnceLock<Instant>>,
+    /// What was written last, or was to be.
+    last: Option<Writing>,
     /// What was warned of.
     told: BTreeSet<String>,
 }
 
 impl Desk {
-    fn write(&mut self, writing: Writing, job: Job) -> Result<Written, CheckpointError> {
+    fn write(&mut self, job: Job) -> Result<Written, CheckpointError> {
         let begin = Instant::now();
         let Job {
             step,
@@ -307,6 +295,7 @@ impl Desk {
             keep,
             best,
         } = job;
+        let writing = self.begin(step);
         if self.rank == 0 {
             let left = folder::remove_failed(&self.folder, &self.attempt, writing)?;
             warn(&mut self.told, left);
@@ -318,6 +307,7 @@ impl Desk {
             self.give_up(&hidden, error);
         }
         let path = folder::of_step(&self.folder, step);
+        // Rank 0 takes the folder away with all shares when it gives one up.
         let own = own.map_err(|error| match error {
             CheckpointError::Io { source, .. }
                 if self.rank != 0
@@ -346,6 +336,17 @@ impl Desk {
             time: begin.elapsed(),
             not_removed: removed.err().map(|error| error.to_string()),
         })
+    }
+
+    /// Tells two checkpoints of the same step apart, on all ranks alike: one rank may write its share of the second
+    /// while others are not done with the first.
+    fn begin(&mut self, step: u64) -> Writing {
+        let writing = match self.last {
+            Some((last, round)) if last == step => (step, round.wrapping_add(1)),
+            _ => (step, 0),
+        };
+        self.last = Some(writing);
+        writing
     }
 
     /// Takes away what is of no use: where the disk is full, the run needs the room.

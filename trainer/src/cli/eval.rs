@@ -70,10 +70,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
                 "evaluation": evaluation,
                 "details": details,
             });
-            std::fs::write(path, format!("{json:#}\n")).map_err(|error| TrainError::Output {
-                path: path.clone(),
-                error,
-            })?;
+            output::write(path, format!("{json:#}\n").as_bytes())?;
         }
         Ok(0)
     })

@@ -8,10 +8,12 @@ use super::args::ConfigArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
 use crate::console::say;
-use crate::error::TrainError;
-use crate::lr_find::{Curve, Point, Sweep, svg, sweep};
+use crate::lr_find::{Curve, Point, Suggestion, Sweep, svg, sweep};
 use crate::{allocator, panics};
 
+/// Between two rates, the larger of which is not so many times the other, no fall can be told from what is around it,
+/// and a tenth of the rate of the smallest loss would not be among them.
+const WIDTH: f64 = 100.0;
 /// Rows of the table.
 const ROWS: usize = 20;
 
@@ -44,6 +46,15 @@ pub fn run(args: &LrFindArgs) -> Result<i32, Failure> {
             args.min, args.max
         )));
     }
+    // The ratio of two numbers that are written in decimals may be a little less than it looks.
+    if args.max / args.min < WIDTH * (1.0 - 1e-9) {
+        return Err(Failure::Usage(format!(
+            "from --min {:e} to --max {:e} is too little to tell rates apart: the second must be at least {WIDTH} times \
+             the first",
+            args.min, args.max
+        )));
+    }
+    output::check_ending("--out", &args.out, "svg")?;
     let loaded = args.config.load()?;
     loaded.batching(1)?;
     output::check("--out", &args.out, Way::InPlace)?;
@@ -56,17 +67,16 @@ pub fn run(args: &LrFindArgs) -> Result<i32, Failure> {
     };
     let every = (args.steps as usize).div_ceil(ROWS);
     let mut done = 0;
-    say("    learning rate        loss    smoothed");
     let curve = sweep(&loaded, wanted, |point| {
+        if done == 0 {
+            say("    learning rate        loss    smoothed");
+        }
         if done % every == 0 {
             say(&row(point));
         }
         done += 1;
     })?;
-    std::fs::write(&args.out, svg(&curve)).map_err(|error| TrainError::Output {
-        path: args.out.clone(),
-        error,
-    })?;
+    output::write(&args.out, svg(&curve).as_bytes())?;
     conclude(&curve, &args.out.display().to_string());
     Ok(0)
 }
@@ -78,12 +88,20 @@ fn row(point: &Point) -> String {
 
 fn conclude(curve: &Curve, picture: &str) {
     let steps = curve.points().len();
-    say(&match curve.suggestion() {
-        Some(suggestion) => format!(
-            "steepest descent at {:.1e}, minimum / 10 at {:.1e}; try optimizer.lr between them",
-            suggestion.steepest, suggestion.tenth_of_minimum
-        ),
-        None => "the loss never fell: try a smaller --min or more --steps".to_owned(),
-    });
+    say(&curve.suggestion().map_or_else(
+        |unclear| unclear.to_string(),
+        |suggestion| told(&suggestion),
+    ));
     say(&format!("{steps} steps, drawn in {picture}"));
+}
+
+/// The smaller rate first.
+fn told(suggestion: &Suggestion) -> String {
+    let mut rates = [
+        ("steepest descent", suggestion.steepest),
+        ("minimum / 10", suggestion.tenth_of_minimum),
+    ];
+    rates.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let [low, high] = rates.map(|(name, lr)| format!("{name} at {lr:.1e}"));
+    format!("{low}, {high}; try optimizer.lr between them")
 }

@@ -1,15 +1,18 @@
-//! Files that a command is asked to write: whether they can be is tried before the work begins, which may take hours.
+//! Files that a command is asked to write: whether they can be is tried before the work begins, which may take hours,
+//! and they are written whole or not at all.
 
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::failure::Failure;
+use crate::error::TrainError;
 
 /// How a file comes to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// What lies there is written over, which may also be a pipe or a device.
+    /// By [`write`]: what lies there is written over, which may also be a pipe or a device.
     InPlace,
     /// A new file takes the place of what lies there when it is complete.
     Replaced,
@@ -48,10 +51,7 @@ fn attempt(path: &Path, way: Way) -> Result<(), String> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error.to_string()),
     }
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     if !folder.is_dir() {
         let folder = folder.display();
         return Err(format!("there is no folder {folder}"));
@@ -61,8 +61,72 @@ fn attempt(path: &Path, way: Way) -> Result<(), String> {
     tried.map(drop).map_err(|error| error.to_string())
 }
 
+fn folder_of(path: &Path) -> &Path {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Whether the name at `path`, which `option` has given, is one of a file of the only kind that it can become. A name
+/// without an ending is of any kind.
+///
+/// # Errors
+/// Why not, as of a wrong argument.
+pub fn check_ending(option: &str, path: &Path, ending: &str) -> Result<(), Failure> {
+    match path.extension() {
+        Some(other) if !other.eq_ignore_ascii_case(ending) => Err(Failure::Usage(format!(
+            "cannot write {}: only .{ending} files are written. Choose another name with {option}",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Writes what [`check`] has found can be written in place. A file is replaced when the new one is complete; if that
+/// fails, as the disk is full, it is as it was.
+///
+/// # Errors
+/// If the system refuses.
+pub fn write(path: &Path, content: &[u8]) -> Result<(), TrainError> {
+    replace(path, content).map_err(|error| TrainError::Output {
+        path: path.to_owned(),
+        error,
+    })
+}
+
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    // A link stays one.
+    let target = fs::canonicalize(path);
+    let path = target.as_deref().unwrap_or(path);
+    let mode = match fs::metadata(path) {
+        Ok(found) if !found.is_file() => return fs::write(path, content),
+        Ok(found) => Some(found.permissions().mode()),
+        Err(_) => None,
+    };
+    let part = tempfile::Builder::new()
+        // Less the process's mask.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder_of(path));
+    let mut part = match part {
+        // Only the file itself may be written.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && mode.is_some() => {
+            return fs::write(path, content);
+        }
+        part => part?,
+    };
+    part.as_file_mut().write_all(content)?;
+    if let Some(mode) = mode {
+        let file = part.as_file();
+        file.set_permissions(Permissions::from_mode(mode))?;
+    }
+    part.persist(path)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -99,5 +163,39 @@ mod tests {
         assert_eq!(fs::read_to_string(path("file")).unwrap(), "content");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
         assert!(!Path::new("here").exists());
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_what_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let mode = |name: &str| fs::metadata(path(name)).unwrap().permissions().mode() & 0o777;
+        write(&path("new"), b"new").unwrap();
+        fs::write(path("plain"), "").unwrap();
+        assert_eq!(mode("new"), mode("plain"));
+        fs::write(path("private"), "old").unwrap();
+        fs::set_permissions(path("private"), Permissions::from_mode(0o600)).unwrap();
+        symlink("private", path("link")).unwrap();
+        write(&path("link"), b"new").unwrap();
+        assert!(path("link").is_symlink());
+        assert_eq!(fs::read_to_string(path("private")).unwrap(), "new");
+        assert_eq!(mode("private"), 0o600);
+        write(Path::new("/dev/null"), b"new").unwrap();
+        let error = write(&path("none/new"), b"new").unwrap_err().to_string();
+        assert!(error.contains("none/new: No such file"), "{error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn endings_of_other_kinds_are_refused() {
+        let check = |name: &str| check_ending("--out", Path::new(name), "png");
+        for good in ["a.png", "a.PNG", "a.b.png", "a", "/dev/null", "dir.jpg/a"] {
+            check(good).unwrap();
+        }
+        for wrong in ["a.jpg", "a.png.gz"] {
+            let error = check(wrong).unwrap_err();
+            assert_eq!(error.exit_code(), crate::USAGE);
+            assert!(error.to_string().contains(".png"), "{error}");
+        }
     }
 }

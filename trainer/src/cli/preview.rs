@@ -15,7 +15,7 @@ use crate::preview::{self, PreviewOptions};
 pub struct PreviewArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// The picture.
+    /// The picture, in PNG.
     #[arg(long, value_name = "FILE", default_value = "preview.png")]
     out: PathBuf,
     /// Number of images; no more than one global batch are shown.
@@ -28,6 +28,7 @@ pub struct PreviewArgs {
 
 /// Draws it and says where it lies.
 pub fn run(args: &PreviewArgs) -> Result<i32, Failure> {
+    output::check_ending("--out", &args.out, "png")?;
     let loaded = args.config.load()?;
     output::check("--out", &args.out, Way::InPlace)?;
     let options = PreviewOptions {
@@ -35,7 +36,7 @@ pub fn run(args: &PreviewArgs) -> Result<i32, Failure> {
         epoch: args.epoch as usize,
     };
     let picture = preview::draw(&loaded, options)?;
-    preview::save(&picture, &args.out)?;
+    output::write(&args.out, &preview::png(&picture)?)?;
     say(&format!(
         "{}: {}×{} pixels",
         args.out.display(),

@@ -1,9 +1,25 @@
 //! The loss over the learning rate, and what it suggests.
+//!
+//! Losses of single steps are noisy, and most of a sweep is flat: a suggestion is made only of a fall that the noise
+//! does not explain, and from the part of the sweep where that fall is.
 
 /// Weight of the past in the smoothed loss.
 const MEMORY: f64 = 0.9;
 /// How many times the smallest smoothed loss is too much.
 const DIVERGED: f64 = 4.0;
+/// The smoothed loss of fewer steps hangs on a single one.
+const SETTLED: usize = 10;
+/// So many parts of a sweep are skipped at its begin, and tell where the loss begins: one.
+const FIRST_OF: usize = 10;
+/// So many parts are on either side of a step in the mean that it is judged by: one. Other than the smoothed loss, that
+/// mean is not late.
+const BESIDE_OF: usize = 20;
+/// A fall is clear that is so many standard errors deep: the lowest of many means is some below the others by chance.
+const CLEAR: f64 = 4.0;
+/// And at least this share of the loss, where there is no noise.
+const LEAST_FALL: f64 = 0.01;
+/// Times the median difference of two neighbours, this is the standard deviation of one, if it is normal.
+const DEVIATION_OF_MEDIAN: f64 = 1.4826 * std::f64::consts::FRAC_1_SQRT_2;
 
 /// One step of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +32,8 @@ pub struct Point {
     pub smooth: f64,
 }
 
-/// Rates that look good.
+/// Rates that look good; both were tried, or lie between rates that were. Either may be the larger one: that the loss
+/// falls fastest close to its minimum is common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Suggestion {
     /// Where the loss falls fastest.
@@ -25,11 +42,80 @@ pub struct Suggestion {
     pub tenth_of_minimum: f64,
 }
 
+/// Why a sweep suggests nothing.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum Unclear {
+    /// The loss went up for good at once.
+    #[error(
+        "no learning rate stands out: {steps} steps, after which the loss went up for good, are too few; try a smaller \
+         --min or more --steps"
+    )]
+    TooFew {
+        /// Steps before that.
+        steps: usize,
+    },
+    /// The loss did not fall, or not clearly.
+    #[error(
+        "no learning rate stands out: the mean loss was {first:.4} at first and {least:.4} at best, which may be chance \
+         where losses of single steps scatter by {noise:.4}; try more --steps, a larger train.batch_size or a smaller \
+         --min"
+    )]
+    Noise {
+        /// The loss of the first steps.
+        first: f64,
+        /// The smallest mean of neighbouring losses.
+        least: f64,
+        /// The standard deviation of a loss.
+        noise: f64,
+    },
+    /// The smallest loss is too close to the first rate.
+    #[error(
+        "no learning rate stands out: the loss was lowest at {lr:.1e}, less than ten times the first rate; try a smaller \
+         --min"
+    )]
+    AtOnce {
+        /// The rate of the smallest loss.
+        lr: f64,
+    },
+}
+
 /// A sweep so far.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
     points: Vec<Point>,
     average: f64,
+    /// The smallest smoothed loss of those that have settled.
+    least: Option<f64>,
+}
+
+/// Some neighbouring steps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// The rate of the step in the middle.
+    pub lr: f64,
+    /// The mean loss.
+    pub mean: f64,
+    /// How much the loss rises from step to step.
+    slope: f64,
+}
+
+impl Span {
+    fn of(points: &[Point]) -> Self {
+        let half = points.len() / 2;
+        // Least squares: the sum of the squared distances from the middle is that over which the slope is taken.
+        let (mut sum, mut along, mut squares) = (0.0, 0.0, 0.0);
+        for (index, point) in points.iter().enumerate() {
+            let distance = index as f64 - half as f64;
+            sum += point.loss;
+            along += distance * point.loss;
+            squares += distance * distance;
+        }
+        Self {
+            lr: points.get(half).map_or(f64::NAN, |point| point.lr),
+            mean: sum / points.len() as f64,
+            slope: along / squares,
+        }
+    }
 }
 
 impl Curve {
@@ -43,7 +129,11 @@ impl Curve {
         let seen = 1.0 - MEMORY.powf((self.points.len() + 1) as f64);
         let smooth = self.average / seen;
         self.points.push(Point { lr, loss, smooth });
-        let least = self.minimum().map_or(smooth, |(_, point)| point.smooth);
+        if self.points.len() < SETTLED {
+            return true;
+        }
+        let least = self.least.map_or(smooth, |least| least.min(smooth));
+        self.least = Some(least);
         smooth <= DIVERGED * least
     }
 
@@ -52,62 +142,200 @@ impl Curve {
         &self.points
     }
 
-    fn minimum(&self) -> Option<(usize, &Point)> {
-        let points = self.points.iter().enumerate();
-        points.min_by(|a, b| a.1.smooth.total_cmp(&b.1.smooth))
+    /// Steps on either side of one that it is judged with.
+    fn beside(&self) -> usize {
+        (self.points.len() / BESIDE_OF).max(1)
     }
 
-    /// What looks good; nothing if the loss never fell.
-    pub fn suggestion(&self) -> Option<Suggestion> {
-        let (end, minimum) = self.minimum()?;
-        let falling = self.points.get(..=end)?;
-        let slope = |pair: &[Point]| match pair {
-            [a, b] => (b.smooth - a.smooth) / (b.lr / a.lr).ln(),
-            _ => 0.0,
+    /// Every step with those around it, where there are enough on both sides.
+    pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
+        self.points.windows(2 * self.beside() + 1).map(Span::of)
+    }
+
+    /// The standard deviation of a single loss, as neighbours tell it: between them the rate changes little.
+    fn noise(&self) -> f64 {
+        let pairs = self.points.windows(2);
+        let mut differences: Vec<f64> = pairs
+            .filter_map(|pair| Some((pair.last()?.loss - pair.first()?.loss).abs()))
+            .collect();
+        differences.sort_by(f64::total_cmp);
+        let median = differences.get(differences.len() / 2);
+        median.map_or(0.0, |median| median * DEVIATION_OF_MEDIAN)
+    }
+
+    /// What looks good.
+    ///
+    /// # Errors
+    /// If no rate stands out, why, and what may help.
+    pub fn suggestion(&self) -> Result<Suggestion, Unclear> {
+        let steps = self.points.len();
+        let beside = self.beside();
+        let skipped = (steps / FIRST_OF).max(beside);
+        let spans: Vec<Span> = self.spans().skip(skipped - beside).collect();
+        let begin = self.points.iter().take(skipped);
+        let first = begin.map(|point| point.loss).sum::<f64>() / skipped as f64;
+        let noise = self.noise();
+        let error = noise * (1.0 / skipped as f64 + 1.0 / (2 * beside + 1) as f64).sqrt();
+        let clear = (CLEAR * error).max(LEAST_FALL * first.abs());
+
+        let falling = until_minimum(&spans, first, clear);
+        let (Some(minimum), Some(start)) = (falling.last(), self.points.first()) else {
+            return Err(Unclear::TooFew { steps });
         };
-        let steepest = falling
-            .windows(2)
-            .min_by(|a, b| slope(a).total_cmp(&slope(b)))
-            .filter(|pair| slope(pair) < 0.0)?;
-        Some(Suggestion {
-            steepest: steepest.first()?.lr,
+        let (least, fall) = (minimum.mean, first - minimum.mean);
+        if fall <= clear {
+            return Err(Unclear::Noise {
+                first,
+                least,
+                noise,
+            });
+        }
+        if minimum.lr < 10.0 * start.lr {
+            return Err(Unclear::AtOnce { lr: minimum.lr });
+        }
+        // Where the loss is neither as it was at first nor as at its minimum, the slope is that of the fall, not noise.
+        let high = |span: &Span| span.mean > first - fall / 4.0;
+        let low = |span: &Span| span.mean <= first - fall * 3.0 / 4.0;
+        let from = falling.iter().rposition(high).unwrap_or(0);
+        let slope = falling.get(from..).unwrap_or_default();
+        let to = slope.iter().position(low).unwrap_or(0);
+        let slope = slope.iter().take(to + 1);
+        let steepest = slope.min_by(|a, b| a.slope.total_cmp(&b.slope));
+        Ok(Suggestion {
+            steepest: steepest.unwrap_or(minimum).lr,
             tenth_of_minimum: minimum.lr / 10.0,
         })
     }
+}
+
+/// All up to the smallest mean, the last one. Once the loss is clearly above where it was at `first`, having fallen
+/// clearly below, rates are too large: whatever comes then is no minimum.
+fn until_minimum(spans: &[Span], first: f64, clear: f64) -> &[Span] {
+    let mut end: Option<(usize, f64)> = None;
+    for (index, span) in spans.iter().enumerate() {
+        match end {
+            Some((_, least)) if least < first - clear && span.mean > first + clear => break,
+            Some((_, least)) if least <= span.mean => {}
+            _ => end = Some((index, span.mean)),
+        }
+    }
+    let end = end.map_or(0, |(index, _)| index + 1);
+    spans.get(..end).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Flat, falling around 1e-3, lowest near 1e-1, then far up.
-    fn curve() -> (Curve, usize) {
+    /// Flat, falling around 1e-3 from 2.3 to 0.3, then far up from 1e-1 on.
+    fn loss(lr: f64) -> f64 {
+        let log = lr.log10();
+        let fall = 2.0 / (1.0 + (3.0 * (log + 3.0)).exp());
+        let rise = (8.0 * (log + 0.5)).exp();
+        0.3 + fall + rise
+    }
+
+    /// Where it has fallen by a twentieth, and where it is lowest.
+    const FALLING: std::ops::Range<f64> = 1e-4..1e-1;
+
+    /// What is normal, with mean 0 and standard deviation 1.
+    struct Noise(u64);
+
+    impl Noise {
+        fn next(&mut self) -> f64 {
+            let sum: f64 = (0..12).map(|_| self.uniform()).sum();
+            sum - 6.0
+        }
+
+        /// SplitMix64.
+        fn uniform(&mut self) -> f64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut bits = self.0;
+            bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            bits ^= bits >> 31;
+            (bits >> 11) as f64 / (1u64 << 53) as f64
+        }
+    }
+
+    /// A sweep from 1e-6 to 10, of losses that scatter by `noise`.
+    fn sweep(steps: u32, noise: f64, seed: u64, loss: impl Fn(f64) -> f64) -> Curve {
         let mut curve = Curve::default();
-        for index in 0..200 {
-            let log = -6.0 + 0.04 * f64::from(index);
-            let fall = 2.0 / (1.0 + (3.0 * (log + 3.0)).exp());
-            let rise = (8.0 * (log + 0.5)).exp();
-            if !curve.push(10f64.powf(log), 0.3 + fall + rise) {
+        let mut random = Noise(seed);
+        for index in 0..steps {
+            let lr = 10f64.powf(-6.0 + 7.0 * f64::from(index) / f64::from(steps - 1));
+            if !curve.push(lr, loss(lr) + noise * random.next()) {
                 break;
             }
         }
-        let steps = curve.points().len();
-        (curve, steps)
+        curve
     }
 
     #[test]
     fn the_steepest_descent_and_the_minimum_are_found() {
-        let (curve, _) = curve();
-        let found = curve.suggestion().unwrap();
-        // Smoothing sees a slope some steps late.
-        assert!((1e-3..6e-3).contains(&found.steepest), "{found:?}");
+        let found = sweep(200, 0.0, 0, loss).suggestion().unwrap();
+        assert!((7e-4..1.4e-3).contains(&found.steepest), "{found:?}");
         let tenth = found.tenth_of_minimum;
-        assert!((5e-3..4e-2).contains(&tenth), "{found:?}");
+        assert!((3e-3..9e-3).contains(&tenth), "{found:?}");
+    }
+
+    #[test]
+    fn noise_does_not_lead_out_of_the_falling_part() {
+        for (steps, noise) in [
+            (30, 0.1),
+            (100, 0.05),
+            (100, 0.2),
+            (100, 0.4),
+            (300, 0.5),
+            (1000, 0.8),
+        ] {
+            for seed in 0..200 {
+                let found = sweep(steps, noise, seed, loss).suggestion();
+                let told = format!("{steps} steps, noise {noise}, seed {seed}: {found:?}");
+                let found = found.unwrap_or_else(|_| panic!("{told}"));
+                assert!(FALLING.contains(&found.steepest), "{told}");
+                let minimum = 10.0 * found.tenth_of_minimum;
+                assert!((2e-3..3e-1).contains(&minimum), "{told}");
+            }
+        }
+    }
+
+    /// Where noise is as large as the fall, chance may win; but what is said was tried, and mostly nothing is.
+    #[test]
+    fn noise_alone_suggests_nothing() {
+        for steps in [10, 20, 100, 300] {
+            let flat = (0..500).map(|seed| sweep(steps, 0.2, seed, |_| 1.6));
+            let found: Vec<Suggestion> = flat.filter_map(|c| c.suggestion().ok()).collect();
+            assert!(found.len() <= 10, "{steps} steps: {}", found.len());
+            for Suggestion {
+                steepest,
+                tenth_of_minimum,
+            } in found
+            {
+                assert!((1e-6..=10.0).contains(&steepest), "{steepest}");
+                assert!((1e-6..=10.0).contains(&tenth_of_minimum));
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_after_rates_that_are_too_large_is_no_minimum() {
+        // Above the first loss at 0.5, which does not end the sweep, then far down.
+        let twice = |lr: f64| match lr {
+            ..0.25 => 1.0 + loss(lr),
+            0.25..1.0 => 4.5,
+            _ => 0.1,
+        };
+        let curve = sweep(100, 0.1, 1, twice);
+        assert_eq!(curve.points().last().unwrap().lr, 10.0);
+        let found = curve.suggestion().unwrap();
+        assert!(found.tenth_of_minimum < 1e-2, "{found:?}");
     }
 
     #[test]
     fn a_sweep_ends_when_the_loss_goes_up_for_good() {
-        let (curve, steps) = curve();
+        let curve = sweep(200, 0.0, 0, loss);
+        let steps = curve.points().len();
         assert!(steps < 180, "{steps}");
         let last = curve.points().last().unwrap();
         assert!(last.smooth > 1.2, "{last:?}");
@@ -116,13 +344,33 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_never_falls_suggests_nothing() {
-        let mut curve = Curve::default();
-        for index in 1..20 {
-            curve.push(f64::from(index), 1.0 + 0.01 * f64::from(index));
+    fn a_loss_that_never_falls_suggests_nothing_and_says_why() {
+        let why = |curve: &Curve| curve.suggestion().unwrap_err().to_string();
+        for slope in [0.0, 1e-8, 0.01] {
+            let mut curve = Curve::default();
+            for index in 1..20 {
+                curve.push(f64::from(index), 1.0 + slope * f64::from(index));
+            }
+            let why = why(&curve);
+            assert!(why.contains("1.0") && why.contains("--min"), "{why}");
         }
-        assert_eq!(curve.suggestion(), None);
-        assert_eq!(Curve::default().suggestion(), None);
+        let mut curve = Curve::default();
+        assert!(why(&curve).contains("0 steps"));
+        curve.push(0.1, 1.0);
+        curve.push(0.2, 9.0);
+        assert!(why(&curve).contains("2 steps"));
+    }
+
+    /// A tenth of the rate of the minimum would be smaller than any that was tried.
+    #[test]
+    fn a_loss_that_is_lowest_at_once_wants_smaller_rates() {
+        let mut curve = Curve::default();
+        for index in 0..100 {
+            let lr = 10f64.powf(-3.0 + 0.04 * f64::from(index));
+            curve.push(lr, 2.0 - (lr / 5e-3).min(1.0) + lr);
+        }
+        let why = curve.suggestion().unwrap_err();
+        assert!(matches!(why, Unclear::AtOnce { lr } if (4e-3..1e-2).contains(&lr)));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::model::{self, WithModel};
 use crate::train::parallel_options;
 use crate::{compute, data, device, initial, loss, misfit, optimizer, run, seed};
 
-pub use curve::{Curve, Point, Suggestion};
+pub use curve::{Curve, Point, Suggestion, Unclear};
 pub use plot::svg;
 
 /// Which rates are tried.
@@ -37,7 +37,9 @@ impl Sweep {
     /// The rate of step `index`, from 0: each is larger than the one before by the same factor.
     pub fn lr(&self, index: u64) -> f64 {
         let share = index as f64 / (self.steps.max(2) - 1) as f64;
-        self.min * (self.max / self.min).powf(share)
+        // The ratio of the two may be too large for a number.
+        let (low, high) = (self.min.ln(), self.max.ln());
+        (low + share * (high - low)).exp()
     }
 }
 
@@ -178,5 +180,11 @@ mod tests {
         for (rate, expected) in rates.iter().zip([1e-6, 1e-5, 1e-4, 1e-3, 1e-2]) {
             assert!((rate / expected - 1.0).abs() < 1e-9, "{rates:?}");
         }
+        let whole = Sweep {
+            min: f64::MIN_POSITIVE,
+            max: f64::MAX,
+            ..sweep
+        };
+        assert!((0..5).all(|index| whole.lr(index).is_normal()), "{whole:?}");
     }
 }

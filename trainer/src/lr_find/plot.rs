@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Curve, Point};
+use super::Curve;
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 420.0;
@@ -15,22 +15,19 @@ const ROWS: u32 = 5;
 
 /// The curve as an SVG document of its own.
 pub fn svg(curve: &Curve) -> String {
-    let frame = Frame::around(curve.points());
+    let points = curve.points().iter();
+    let losses: Vec<(f64, f64)> = points.map(|point| (point.lr, point.loss)).collect();
+    let means: Vec<(f64, f64)> = curve.spans().map(|span| (span.lr, span.mean)).collect();
+    let frame = Frame::around(&losses, &means);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
     frame.grid(&mut svg);
-    frame.line(&mut svg, curve.points(), |point| point.loss, "#bbbbbb", 1.0);
-    frame.line(
-        &mut svg,
-        curve.points(),
-        |point| point.smooth,
-        "#1f5fbf",
-        2.0,
-    );
-    if let Some(suggestion) = curve.suggestion() {
+    frame.line(&mut svg, &losses, "#bbbbbb", 1.0);
+    frame.line(&mut svg, &means, "#1f5fbf", 2.0);
+    if let Ok(suggestion) = curve.suggestion() {
         for (lr, name, colour) in [
             (suggestion.steepest, "steepest", "#2a8a3a"),
             (suggestion.tenth_of_minimum, "minimum / 10", "#c05a1a"),
@@ -50,7 +47,8 @@ struct Frame {
 }
 
 impl Frame {
-    fn around(points: &[Point]) -> Self {
+    /// Holds all rates of `losses`, and what is flat of them: the `means`.
+    fn around(losses: &[(f64, f64)], means: &[(f64, f64)]) -> Self {
         let range = |values: &mut dyn Iterator<Item = f64>| {
             let start = (f64::INFINITY, f64::NEG_INFINITY);
             let (low, high) = values.fold(start, |(low, high), value| {
@@ -63,8 +61,8 @@ impl Frame {
             }
         };
         Self {
-            lr: range(&mut points.iter().map(|point| point.lr.log10())),
-            loss: range(&mut points.iter().map(|point| point.smooth)),
+            lr: range(&mut losses.iter().map(|(lr, _)| lr.log10())),
+            loss: range(&mut means.iter().map(|(_, mean)| *mean)),
         }
     }
 
@@ -114,17 +112,10 @@ impl Frame {
         );
     }
 
-    fn line(
-        &self,
-        svg: &mut String,
-        points: &[Point],
-        value: impl Fn(&Point) -> f64,
-        colour: &str,
-        width: f64,
-    ) {
+    fn line(&self, svg: &mut String, points: &[(f64, f64)], colour: &str, width: f64) {
         let points: Vec<String> = points
             .iter()
-            .map(|point| format!("{:.1},{:.1}", self.x(point.lr), self.y(value(point))))
+            .map(|(lr, loss)| format!("{:.1},{:.1}", self.x(*lr), self.y(*loss)))
             .collect();
         let _ = writeln!(
             svg,
@@ -166,13 +157,16 @@ mod tests {
             svg.contains("steepest: ") && svg.contains(">1e-3<"),
             "{svg}"
         );
-        let points = svg.split("points=\"").nth(2).unwrap();
-        let points = points.split('"').next().unwrap();
-        assert_eq!(points.split(' ').count(), 60);
-        for point in points.split(' ') {
-            let (x, y) = point.split_once(',').unwrap();
-            assert!((LEFT..=WIDTH - RIGHT).contains(&x.parse().unwrap()));
-            assert!((TOP..=HEIGHT - BOTTOM).contains(&y.parse().unwrap()));
+        // The mean of seven losses has no value at the first three and the last three.
+        for (line, length) in [(1, 60), (2, 54)] {
+            let points = svg.split("points=\"").nth(line).unwrap();
+            let points = points.split('"').next().unwrap();
+            assert_eq!(points.split(' ').count(), length);
+            for point in points.split(' ') {
+                let (x, y) = point.split_once(',').unwrap();
+                assert!((LEFT..=WIDTH - RIGHT).contains(&x.parse().unwrap()));
+                assert!((TOP..=HEIGHT - BOTTOM).contains(&y.parse().unwrap()));
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 mod grid;
 
-use std::path::{Path, PathBuf};
+use std::io::Cursor;
 use std::sync::Arc;
 
 use datasets::{Batch, Dataset, Loader, Normalization};
@@ -40,14 +40,9 @@ pub enum PreviewError {
         /// Height of each.
         height: usize,
     },
-    /// The picture cannot be written.
-    #[error("cannot write {}: {source}. Choose another file with --out", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system or the encoder said.
-        source: image::ImageError,
-    },
+    /// The picture does not become a PNG file.
+    #[error("the picture cannot be encoded: {0}")]
+    Encode(image::ImageError),
 }
 
 /// Draws the beginning of the first global batch of an epoch, augmented as in training, with the
@@ -86,17 +81,16 @@ fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>
     Ok((batch, dataset))
 }
 
-/// Writes the picture as PNG.
+/// The content of a PNG file with the picture.
 ///
 /// # Errors
-/// If the file cannot be written.
-pub fn save(picture: &RgbImage, path: &Path) -> Result<(), PreviewError> {
+/// If the encoder refuses.
+pub fn png(picture: &RgbImage) -> Result<Vec<u8>, PreviewError> {
+    let mut png = Cursor::new(Vec::new());
     picture
-        .save_with_format(path, ImageFormat::Png)
-        .map_err(|source| PreviewError::Write {
-            path: path.to_owned(),
-            source,
-        })
+        .write_to(&mut png, ImageFormat::Png)
+        .map_err(PreviewError::Encode)?;
+    Ok(png.into_inner())
 }
 
 fn tiles(batch: &Batch, dataset: &dyn Dataset, images: usize) -> Vec<Tile> {

@@ -1,0 +1,155 @@
+//! The dashboard on a terminal, which `script` of util-linux plays.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{LIMIT, TINY, processes_of};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const TRAINER: &str = env!("CARGO_BIN_EXE_trainer");
+/// Shows the other screen of a terminal, and the first one again.
+const ENTER: &[u8] = b"\x1b[?1049h";
+const LEAVE: &[u8] = b"\x1b[?1049l";
+
+/// A run with a dashboard that goes on for ever.
+struct Watched {
+    script: Child,
+    keys: ChildStdin,
+    terminal: ChildStdout,
+    folder: TempDir,
+}
+
+impl Watched {
+    /// Starts it, not quite for ever. When it has ended, `then` is done on its terminal.
+    fn start(args: &str, then: &str) -> Option<Self> {
+        if Command::new("script").arg("--version").output().is_err() {
+            println!("SKIPPED: the dashboard on a terminal: there is no `script` (util-linux)");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        let sets: Vec<String> = TINY.iter().map(|set| format!(" --set '{set}'")).collect();
+        let command = format!(
+            "trap : INT; stty rows 24 cols 80 echo; {TRAINER} --dashboard {args} --run-dir '{}'{} --set \
+             train.epochs=1000000; {then}",
+            run.display(),
+            sets.concat()
+        );
+        let mut script = Command::new("timeout")
+            .args(["-k", "5", &LIMIT.as_secs().to_string()])
+            .args(["script", "-qfc", &command, "/dev/null"])
+            .env("SHELL", "/bin/sh")
+            .env("RAYON_NUM_THREADS", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Some(Self {
+            keys: script.stdin.take().unwrap(),
+            terminal: script.stdout.take().unwrap(),
+            script,
+            folder,
+        })
+    }
+
+    /// What is written to the terminal until `done` with it, or the end.
+    fn read(&mut self, mut done: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
+        let (mut seen, mut part) = (Vec::new(), [0; 4096]);
+        while !done(&seen) {
+            match self.terminal.read(&mut part).unwrap() {
+                0 => break,
+                length => seen.extend(&part[..length]),
+            }
+        }
+        seen
+    }
+
+    fn press(&mut self, keys: &[u8]) {
+        self.keys.write_all(keys).unwrap();
+        self.keys.flush().unwrap();
+    }
+
+    /// The process that draws, if there is only one rank.
+    fn trainer(&self) -> Option<Pid> {
+        let is_trainer = |pid: &Pid| {
+            let exe = std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero()));
+            exe.is_ok_and(|exe| exe == Path::new(TRAINER))
+        };
+        processes_of(self.folder.path())
+            .into_iter()
+            .find(is_trainer)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+        for pid in processes_of(self.folder.path()) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn position(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
+
+#[test]
+fn ctrl_c_gives_the_terminal_back_as_it_was() {
+    for pictures in [20_000, 21_000, 40_000, 60_000] {
+        let Some(mut run) = Watched::start("--nproc 2", "stty -a") else {
+            return;
+        };
+        let shown = run.read(|seen| seen.len() > pictures);
+        assert!(position(&shown, ENTER).is_some());
+        run.press(b"zqzqzq");
+        let more = run.read(|seen| seen.len() > 10_000);
+        run.press(b"\x03");
+        let all = [shown, more, run.read(|_| false)].concat();
+        let text = String::from_utf8_lossy(&all);
+        assert!(!text.contains("zq"), "{text}");
+        let end = position(&all, LEAVE).unwrap_or_else(|| panic!("{text}"));
+        let end = String::from_utf8_lossy(&all[end + LEAVE.len()..]);
+        let lines = end.strip_prefix("\x1b[?25h");
+        let lines = lines.unwrap_or_else(|| panic!("{end:?}"));
+        assert!(!lines.contains('\x1b'), "{lines:?}");
+        // What the run has told comes first, if rank 0 sees that the other one is gone before it is stopped itself.
+        let lines = format!("\r\n{lines}");
+        let (_, modes) = lines
+            .split_once("\r\nstopped by SIGINT\r\n")
+            .unwrap_or_else(|| panic!("{lines:?}"));
+        assert!(modes.contains(" echo "), "{modes}");
+    }
+}
+
+/// Nothing can be given back to such a terminal, but that is no reason to go on for ever.
+#[test]
+fn a_terminal_that_takes_nothing_more_does_not_keep_the_process() {
+    let Some(run) = Watched::start("--nproc 1", "true") else {
+        return;
+    };
+    let metrics = run.folder.path().join("run/metrics.jsonl");
+    let length = || std::fs::metadata(&metrics).map_or(0, |metadata| metadata.len());
+    let begin = Instant::now();
+    loop {
+        let before = length();
+        thread::sleep(Duration::from_secs(1));
+        if before > 0 && length() == before {
+            break;
+        }
+        assert!(begin.elapsed() < LIMIT, "it never waits for the terminal");
+    }
+    kill_process(run.trainer().unwrap(), Signal::INT).unwrap();
+    let begin = Instant::now();
+    while run.trainer().is_some() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "it goes on");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
