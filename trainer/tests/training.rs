@@ -65,7 +65,12 @@ fn norms_of_single_gradients_are_those_of_the_whole_and_change_nothing() {
     let plain = train(1, &[whole]);
     for (ranks, strategy) in [(1, "ddp"), (2, "ddp"), (2, "zero-3")] {
         let strategy = format!("parallel.strategy={strategy}");
-        let asked = [whole, &strategy, "log.gradient_norms=true", "log.every_steps=5"];
+        let asked = [
+            whole,
+            &strategy,
+            "log.gradient_norms=true",
+            "log.every_steps=5",
+        ];
         let finished = train(ranks, &asked);
         let lines = finished.metrics("train");
         assert_eq!(lines.len(), 4);
