@@ -99,8 +99,8 @@ pub enum Color {
 /// What is verified when a folder is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Check {
-    /// The headers of all files, and that they do not end too early, as far as these tell. TIFF files may have theirs
-    /// anywhere: larger ones are read whole.
+    /// The headers of all files, and that they do not end too early. BMP, TIFF and PNM files, which do not tell where
+    /// they end, are decoded for it.
     #[default]
     Headers,
     /// All pixels, too: takes as long as an epoch.
