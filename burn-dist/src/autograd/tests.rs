@@ -159,12 +159,16 @@ fn hooks_fire_when_backward_leaves_their_block() {
     let recorder = Recorder::new(true);
     let model = hooked(&Blocks::new(&device()), &recorder);
     let mut x = model.stem.forward(input());
-    for (index, block) in model.blocks.iter().enumerate() {
-        let marker: Arc<dyn GradientSink> = Arc::new(Marker {
+    let marker = |index| -> Arc<dyn GradientSink> {
+        Arc::new(Marker {
             recorder: recorder.clone(),
             name: 100 + index,
-        });
-        x = boundary(grad_hook::apply(x, &marker, 0));
+        })
+    };
+    // The graph keeps none of them.
+    let markers: Vec<_> = (0..model.blocks.len()).map(marker).collect();
+    for (marker, block) in markers.iter().zip(&model.blocks) {
+        x = boundary(grad_hook::apply(x, marker, 0));
         x = relu(block.forward(x));
     }
     drop(x.square().mean().backward());
