@@ -1,8 +1,6 @@
 //! `evaluation.json`: which classes a model takes for which, and what it says of a few images.
 
-use std::fs::Permissions;
-use std::io::Cursor;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, Cursor};
 use std::path::Path;
 
 use base64::Engine;
@@ -14,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
 use crate::evaluate::Evaluation;
+use crate::whole_file;
 
 /// File in the run folder.
 pub const FILE: &str = "evaluation.json";
@@ -231,16 +230,9 @@ impl Details {
     /// If the system refuses.
     pub fn write(&self, run_dir: &Path) -> Result<(), TrainError> {
         let path = run_dir.join(FILE);
-        let write = || {
-            // Readable as any other file, less the process's mask.
-            let file = tempfile::Builder::new()
-                .permissions(Permissions::from_mode(0o666))
-                .tempfile_in(run_dir)?;
-            serde_json::to_writer(std::io::BufWriter::new(&file), self)?;
-            file.persist(&path)?;
-            Ok(())
-        };
-        write().map_err(|error| TrainError::RunDir {
+        let written = serde_json::to_vec(self).map_err(io::Error::from);
+        let written = written.and_then(|json| whole_file::replace(&path, &json, None));
+        written.map_err(|error| TrainError::RunDir {
             path: path.clone(),
             error,
         })
@@ -314,6 +306,8 @@ fn png(pixels: &[u8], shape: ImageShape) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use datasets::{Digits, Split};
 

@@ -59,6 +59,7 @@ pub mod tensorboard;
 pub mod threads;
 mod train;
 pub mod trained;
+mod whole_file;
 
 pub use error::TrainError;
 pub use plan::{Plan, plan};

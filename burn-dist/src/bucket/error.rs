@@ -1,5 +1,6 @@
 //! What can go wrong between a gradient and its reduction.
 
+use super::layout::ParameterSpec;
 use crate::{DType, Error};
 
 /// A gradient could not be collected or reduced. The step is lost, and so is the reducer.
@@ -67,4 +68,21 @@ pub enum BucketError {
         /// The first error.
         reason: String,
     },
+}
+
+impl BucketError {
+    /// Of a gradient with so many elements of that type, where there should be as many as `expected` of the parameter's.
+    pub(super) fn mismatch(
+        spec: &ParameterSpec,
+        expected: usize,
+        (len, dtype): (usize, burn::tensor::DType),
+    ) -> Self {
+        Self::Mismatch {
+            path: spec.path.clone(),
+            expected_len: expected,
+            expected: spec.dtype,
+            found_len: len,
+            found: format!("{dtype:?}"),
+        }
+    }
 }

@@ -167,14 +167,18 @@ pub(super) fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f
     Ok(all.iter::<f64>().sum())
 }
 
+/// Sum of the squares of one.
+pub(super) fn square(part: Tensor<1>) -> Tensor<1> {
+    // Not `sum`, which adds atomically on CUDA, and so in another order each time.
+    part.clone().mul(part).sum_dim(0)
+}
+
 /// Sums of the squares of parts of all `tensors`.
 fn squares(tensors: Vec<Tensor<1>>) -> Option<Tensor<1>> {
     #[cfg(own_gpu)]
     if kernels::gpu::computes_on(&tensors.first()?.device()) {
         return kernels::gpu::sums_of_squares(tensors);
     }
-    // Not `sum`, which adds atomically on CUDA, and so in another order each time.
-    let squares = |part: Tensor<1>| part.clone().mul(part).sum_dim(0);
-    let sums: Vec<Tensor<1>> = tensors.into_iter().map(squares).collect();
+    let sums: Vec<Tensor<1>> = tensors.into_iter().map(square).collect();
     (!sums.is_empty()).then(|| Tensor::cat(sums, 0))
 }

@@ -1,13 +1,14 @@
 //! Files that a command is asked to write: whether they can be is tried before the work begins, which may take hours,
 //! and they are written whole or not at all.
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, ErrorKind, Write};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::failure::Failure;
 use crate::error::TrainError;
+use crate::whole_file::{self, folder_of};
 
 /// How a file comes to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,13 +62,6 @@ fn attempt(path: &Path, way: Way) -> Result<(), String> {
     tried.map(drop).map_err(|error| error.to_string())
 }
 
-fn folder_of(path: &Path) -> &Path {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    folder.unwrap_or(Path::new("."))
-}
-
 /// Whether the name at `path`, which `option` has given, is one of a file of the only kind that it can become. A name
 /// without an ending is of any kind.
 ///
@@ -104,28 +98,18 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         Ok(found) => Some(found.permissions().mode()),
         Err(_) => None,
     };
-    let part = tempfile::Builder::new()
-        // Less the process's mask.
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder_of(path));
-    let mut part = match part {
+    match whole_file::replace(path, content, mode) {
         // Only the file itself may be written.
         Err(error) if error.kind() == ErrorKind::PermissionDenied && mode.is_some() => {
-            return fs::write(path, content);
+            fs::write(path, content)
         }
-        part => part?,
-    };
-    part.as_file_mut().write_all(content)?;
-    if let Some(mode) = mode {
-        let file = part.as_file();
-        file.set_permissions(Permissions::from_mode(mode))?;
+        replaced => replaced,
     }
-    part.persist(path)?;
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 

@@ -12,9 +12,10 @@ mod overview;
 mod plot;
 mod series;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::whole_file;
 use folder::Run;
 
 /// File in the run folder.
@@ -91,23 +92,7 @@ pub fn compare(runs: &[PathBuf], out: &Path) -> Result<(), ReportError> {
 
 /// Whole or not at all, and with the permissions of any other file.
 fn save(path: &Path, text: &str) -> Result<(), ReportError> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let save = || {
-        let mut builder = tempfile::Builder::new();
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // The umask applies.
-            builder.permissions(std::fs::Permissions::from_mode(0o666));
-        }
-        let mut file = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
-        file.write_all(text.as_bytes())?;
-        file.persist(path)?;
-        Ok(())
-    };
-    save().map_err(|error: io::Error| ReportError::Write {
+    whole_file::replace(path, text.as_bytes(), None).map_err(|error| ReportError::Write {
         path: path.to_owned(),
         error,
     })

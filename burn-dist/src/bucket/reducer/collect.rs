@@ -104,13 +104,8 @@ impl Reducer {
             });
         };
         if !storage::put(buffer, &slot.elements, &gradient, arrival)? {
-            return Err(BucketError::Mismatch {
-                path: spec.path.clone(),
-                expected_len: spec.num_elements(),
-                expected: spec.dtype,
-                found_len: gradient.num_elements(),
-                found: format!("{:?}", gradient.dtype()),
-            });
+            let found = (gradient.num_elements(), gradient.dtype());
+            return Err(BucketError::mismatch(spec, spec.num_elements(), found));
         }
         if last_use && matches!(state.phase, Phase::Sending { .. }) {
             self.complete(state, parameter)?;

@@ -9,16 +9,15 @@
 //! a gradient, or with uses in a graph that this backward did not reach) counts as zero.
 //!
 //! `phases` follows the calls of a step and `collect` those of the hooks, `send` and `replicas` have
-//! what is on its way, `reduced` is for the optimizer, and `seen` for who wants to see or change gradients before it.
-//! `on_device` has all of it for gradients that
-//! stay on a device.
+//! what is on its way, `reduced` is for the optimizer, and `change` for who changes gradients before it.
+//! `on_device` has all of it for gradients that stay on a device.
 
+mod change;
 mod collect;
 mod on_device;
 mod phases;
 mod reduced;
 mod replicas;
-mod seen;
 mod send;
 mod state;
 

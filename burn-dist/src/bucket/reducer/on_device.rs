@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 
 use super::state::{Phase, State};
 use super::{Gradients, Reducer};
@@ -32,13 +32,11 @@ impl Reducer {
         }
         let (len, dtype) = (gradient.shape().num_elements(), gradient.dtype());
         if len != spec.num_elements() || storage::gradient_dtype(dtype) != Some(spec.dtype) {
-            return Err(BucketError::Mismatch {
-                path: spec.path.clone(),
-                expected_len: spec.num_elements(),
-                expected: spec.dtype,
-                found_len: len,
-                found: format!("{dtype:?}"),
-            });
+            return Err(BucketError::mismatch(
+                spec,
+                spec.num_elements(),
+                (len, dtype),
+            ));
         }
         if let Some(mark) = state.marks.get_mut(parameter) {
             *mark = 1;
@@ -139,6 +137,32 @@ impl Reducer {
         })
     }
 
+    /// Of every parameter, the sum of the squares of the gradient in this rank's shards.
+    pub(super) fn squares_there(&self, state: &State) -> Result<Vec<f64>, BucketError> {
+        let all: Vec<usize> = (0..self.parameters.len()).collect();
+        let mut squares = vec![0.0; all.len()];
+        let parts = self.parts_there(state, &all, &self.shards);
+        let (at, sums): (Vec<usize>, Vec<Tensor<1>>) = parts
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, part)| Some((at, part?.cast(FloatDType::F32))))
+            .map(|(at, part)| (at, resident::square(part)))
+            .unzip();
+        if sums.is_empty() {
+            return Ok(squares);
+        }
+        // One read for all of them.
+        let read = Tensor::cat(sums, 0).try_into_data();
+        let read = read.map_err(|error| BucketError::Read {
+            path: "all parameters".to_owned(),
+            reason: error.to_string(),
+        })?;
+        for (at, sum) in at.into_iter().zip(read.iter::<f64>()) {
+            squares[at] = sum;
+        }
+        Ok(squares)
+    }
+
     /// Whether gradients are never sent.
     pub(super) fn keeps_alone(&self) -> bool {
         self.keep == Gradients::Whole && self.group.size() == 1
@@ -162,7 +186,7 @@ impl Reducer {
         // By bucket, who wants what of it.
         let mut wanted: BTreeMap<usize, (Vec<usize>, Vec<Range<usize>>)> = BTreeMap::new();
         for (at, &parameter) in parameters.iter().enumerate() {
-            let is_marked = state.marks.get(parameter).is_some_and(|mark| *mark != 0);
+            let is_marked = state.is_marked(parameter);
             let Some(&(index, slot)) = self.places.get(parameter).filter(|_| is_marked) else {
                 continue;
             };

@@ -44,6 +44,34 @@ impl Reducer {
         Ok(sum)
     }
 
+    /// Euclidean norms of the reduced gradients, by parameter; none where no rank had one. The same bits on every rank.
+    /// A collective call.
+    pub(crate) fn norms(&self) -> Result<Vec<Option<f64>>, BucketError> {
+        let mut state = self.lock();
+        let own = match self.resident {
+            Some(_) => self.squares_there(&state),
+            None => self.squares_here(&state),
+        };
+        let sums = own.and_then(|mut sums| {
+            self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
+            Ok(sums)
+        });
+        let sums = sums.map_err(|error| self.fail(&mut state, error))?;
+        let norm = |(parameter, sum): (usize, f64)| state.is_marked(parameter).then(|| sum.sqrt());
+        Ok(sums.into_iter().enumerate().map(norm).collect())
+    }
+
+    /// Of every parameter, the sum of the squares of the gradient in this rank's shards.
+    fn squares_here(&self, state: &State) -> Result<Vec<f64>, BucketError> {
+        let own = |(parameter, own)| match self.reduced(state, parameter, Some(own)) {
+            Some((buffer, place)) if state.is_marked(parameter) => {
+                Ok(storage::sum_of_squares(buffer, &place)?)
+            }
+            _ => Ok(0.0),
+        };
+        self.shards.iter().enumerate().map(own).collect()
+    }
+
     /// Hands the reduced gradient of the elements that this rank owns of a parameter to `then`, as
     /// `f32`; not if no rank had one.
     pub(crate) fn with_owned(
@@ -52,7 +80,7 @@ impl Reducer {
         then: impl FnOnce(&[f32]),
     ) -> Result<(), BucketError> {
         let state = self.lock();
-        if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
+        if !state.is_marked(parameter) {
             return Ok(());
         }
         if let Some((buffer, place)) = self.reduced(&state, parameter, self.owned.get(parameter)) {
@@ -95,7 +123,7 @@ impl Reducer {
         let Some((bucket, slot)) = self.place(parameter) else {
             return Ok(None);
         };
-        if state.marks.get(parameter).is_none_or(|mark| *mark == 0) {
+        if !state.is_marked(parameter) {
             return Ok(None);
         }
         let Memory::Here(buffer) = &state.buckets[bucket].memory else {

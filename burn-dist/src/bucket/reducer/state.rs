@@ -22,6 +22,13 @@ pub(super) struct State {
     pub health: Health,
 }
 
+impl State {
+    /// Whether any backward of this step had a gradient for a parameter; after the last one, on any rank.
+    pub fn is_marked(&self, parameter: usize) -> bool {
+        self.marks.get(parameter).is_some_and(|mark| *mark != 0)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Between backward passes of a step.

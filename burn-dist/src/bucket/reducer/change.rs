@@ -1,71 +1,17 @@
-//! Reduced gradients for those who look at them, or change them, before the optimizer has them.
+//! Replaces reduced gradients by what a user makes of them, before the optimizer has them.
 
 use std::ops::Range;
 
-use burn::tensor::{Device, FloatDType, Shape, Tensor};
+use burn::tensor::{Device, Shape, Tensor};
 
 use super::Reducer;
 use super::state::{Memory, State};
+use crate::Buffer;
 use crate::bucket::error::BucketError;
 use crate::bucket::resident::assemble;
 use crate::bucket::storage::{self, Arrival};
-use crate::{Buffer, ReduceOp};
 
 impl Reducer {
-    /// Euclidean norms of the reduced gradients, by parameter; none where no rank had one. The same bits on every rank.
-    /// A collective call.
-    pub(crate) fn norms(&self) -> Result<Vec<Option<f64>>, BucketError> {
-        let mut state = self.lock();
-        let own = match self.resident {
-            Some(_) => self.squares_there(&state),
-            None => self.squares_here(&state),
-        };
-        let sums = own.and_then(|mut sums| {
-            self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
-            Ok(sums)
-        });
-        let sums = sums.map_err(|error| self.fail(&mut state, error))?;
-        let norm = |(parameter, sum): (usize, f64)| marked(&state, parameter).then(|| sum.sqrt());
-        Ok(sums.into_iter().enumerate().map(norm).collect())
-    }
-
-    /// Of every parameter, the sum of the squares of the gradient in this rank's shards.
-    fn squares_here(&self, state: &State) -> Result<Vec<f64>, BucketError> {
-        let own = |(parameter, own)| match self.reduced(state, parameter, Some(own)) {
-            Some((buffer, place)) if marked(state, parameter) => {
-                Ok(storage::sum_of_squares(buffer, &place)?)
-            }
-            _ => Ok(0.0),
-        };
-        self.shards.iter().enumerate().map(own).collect()
-    }
-
-    fn squares_there(&self, state: &State) -> Result<Vec<f64>, BucketError> {
-        let all: Vec<usize> = (0..self.parameters.len()).collect();
-        let mut squares = vec![0.0; all.len()];
-        let parts = self.parts_there(state, &all, &self.shards);
-        let (at, sums): (Vec<usize>, Vec<Tensor<1>>) = parts
-            .into_iter()
-            .enumerate()
-            .filter_map(|(at, part)| Some((at, part?.cast(FloatDType::F32))))
-            // Not `sum`, which adds atomically on CUDA, and so in another order each time.
-            .map(|(at, part)| (at, part.clone().mul(part).sum_dim(0)))
-            .unzip();
-        if sums.is_empty() {
-            return Ok(squares);
-        }
-        // One read for all of them.
-        let read = Tensor::cat(sums, 0).try_into_data();
-        let read = read.map_err(|error| BucketError::Read {
-            path: "all parameters".to_owned(),
-            reason: error.to_string(),
-        })?;
-        for (at, sum) in at.into_iter().zip(read.iter::<f64>()) {
-            squares[at] = sum;
-        }
-        Ok(squares)
-    }
-
     /// Replaces what this rank owns of every parameter's reduced gradient by what `change` makes of it. Gradients that
     /// are in host memory become tensors on `device`.
     pub(crate) fn change(
@@ -76,7 +22,7 @@ impl Reducer {
         let mut state = self.lock();
         let mut changed = |state: &mut State, parameter: usize| {
             let owned = self.owned.get(parameter).cloned().unwrap_or(0..0);
-            if owned.is_empty() || !marked(state, parameter) {
+            if owned.is_empty() || !state.is_marked(parameter) {
                 return Ok(());
             }
             let change = |gradient| change(parameter, owned.clone(), gradient);
@@ -115,12 +61,14 @@ impl Reducer {
         };
         match storage::put(buffer, &place, &changed, Arrival::First)? {
             true => Ok(()),
-            false => Err(self.not_as_it_was(
-                parameter,
-                place.len(),
-                changed.num_elements(),
-                format!("{:?}", changed.dtype()),
-            )),
+            false => {
+                let found = (changed.num_elements(), changed.dtype());
+                Err(BucketError::mismatch(
+                    &self.parameters[parameter],
+                    place.len(),
+                    found,
+                ))
+            }
         }
     }
 
@@ -138,8 +86,12 @@ impl Reducer {
         let changed = change(part);
         let found = changed.shape().num_elements();
         if found != len || changed.dtype() != dtype {
-            let dtype = format!("{:?}", changed.dtype());
-            return Err(self.not_as_it_was(parameter, len, found, dtype));
+            let found = (found, changed.dtype());
+            return Err(BucketError::mismatch(
+                &self.parameters[parameter],
+                len,
+                found,
+            ));
         }
         let (Some(&(bucket, slot)), Some(place)) =
             (self.places.get(parameter), self.own_place(parameter))
@@ -169,26 +121,4 @@ impl Reducer {
             _ => None,
         }
     }
-
-    fn not_as_it_was(
-        &self,
-        parameter: usize,
-        expected_len: usize,
-        found_len: usize,
-        found: String,
-    ) -> BucketError {
-        let spec = &self.parameters[parameter];
-        BucketError::Mismatch {
-            path: spec.path.clone(),
-            expected_len,
-            expected: spec.dtype,
-            found_len,
-            found,
-        }
-    }
-}
-
-/// Whether any rank had a gradient for a parameter.
-fn marked(state: &State, parameter: usize) -> bool {
-    state.marks.get(parameter).is_some_and(|mark| *mark != 0)
 }
