@@ -67,7 +67,7 @@ pub use download::{Downloader, Form, RemoteFile};
 pub use error::{DatasetError, SamplerError};
 pub use fashion_mnist::FashionMnist;
 pub use generated::Generated;
-pub use image_folder::{Check, Color, ImageFolder, ImageFolderOptions, read_image};
+pub use image_folder::{Check, Color, ImageFolder, ImageFolderOptions, image_files, read_image};
 pub use loader::{Batch, BatchIter, BatchPlan, Loader, Mixed, Move, Plans};
 pub use mnist::Mnist;
 pub use sampler::{Epoch, EvalSampler, TrainSampler};

@@ -60,12 +60,24 @@ pub enum TrainError {
         /// What that rank has.
         theirs: String,
     },
-    /// A checkpoint's model knows other classes than those of the data.
+    /// A trained model knows other classes than those of the data.
     #[error(
-        "the checkpoint is of a model for other classes: {0}. Name the data that it was trained on (data.dir), whose \
+        "the model was trained for other classes: {0}. Name the data that it was trained on (data.dir), whose \
          classes have the same names in the same order, or train a model for these"
     )]
     OtherClasses(String),
+    /// A file of weights is of a model for images that were normalised otherwise.
+    #[error(
+        "the model was trained on images normalized by the mean {:?} and the deviation {:?}, and the data is by {:?} and \
+         {:?}: set data.mean and data.std to the former",
+        trained.mean, trained.std, data.mean, data.std
+    )]
+    OtherNormalization {
+        /// That of the training.
+        trained: datasets::Normalization,
+        /// That of the data.
+        data: datasets::Normalization,
+    },
     /// There is no device to compute on.
     #[error(transparent)]
     Device(#[from] burn_dist::device::DeviceError),

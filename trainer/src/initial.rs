@@ -50,7 +50,7 @@ pub fn load<M: ImageClassifier + PyTorchKeys>(
 
 /// By the names of the reference implementation, or those of another whose file it may be. An error is that of the names
 /// of which the file has most.
-fn load_by_any_names<M: ImageClassifier + PyTorchKeys>(
+pub(crate) fn load_by_any_names<M: ImageClassifier + PyTorchKeys>(
     model: &M,
     file: &Path,
     new_head: bool,

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use burn_dist::parallel::ParallelError;
 use datasets::{DatasetError, SamplerError};
 use models::ModelError;
+use models::weights::WeightsError;
 
 use crate::config::{Loaded, OptimizerConfig};
 use crate::error::TrainError;
@@ -57,13 +58,20 @@ pub(crate) fn of_model(loaded: &Loaded, error: &ModelError) -> TrainError {
     TrainError::Misfit(loaded.blame(&keys, error))
 }
 
-/// The same where a model is to be filled from a checkpoint that need not be of this configuration: what does not fit
+/// The same where a model is to be filled from a checkpoint or a file that need not be of this configuration: what does not fit
 /// is most likely what `--set` says of the model.
 pub(crate) fn of_checkpoint(loaded: &Loaded, error: TrainError) -> TrainError {
     match &error {
         TrainError::Parallel(restore @ ParallelError::Restore { .. }) => {
             let set = loaded.last_set("model").unwrap_or("model.name");
             TrainError::Misfit(loaded.blame(&[set, "model.name"], restore))
+        }
+        TrainError::OtherNormalization { .. } => {
+            TrainError::Misfit(loaded.blame(&["data.mean", "data.std", "data.name"], &error))
+        }
+        TrainError::Weights(weights @ WeightsError::Mismatch { .. }) => {
+            let set = loaded.last_set("model").unwrap_or("model.name");
+            TrainError::Misfit(loaded.blame(&[set, "model.name"], weights))
         }
         _ => locate(loaded, error),
     }

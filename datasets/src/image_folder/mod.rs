@@ -161,7 +161,7 @@ impl ImageFolder {
         let (mut files, mut problems, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for (class, name) in layout.classes.iter().enumerate() {
             let folder = layout.folder.join(name);
-            let mut found = scan::files(&folder, &mut problems, &mut others);
+            let mut found = scan::files(&folder, " of this class", &mut problems, &mut others);
             if let Some(part) = options.validation {
                 found = split::part(found, &folder, part, options.seed, split);
             }
@@ -325,6 +325,15 @@ fn unusable(path: &Path) -> impl FnOnce(String) -> DatasetError {
         path: path.to_owned(),
         reason,
     }
+}
+
+/// All visible images below `folder`, however deep, sorted by path, as an [`ImageFolder`] finds those of a class; and what
+/// is in the way of others. Files whose names do not end as those of images are passed over.
+pub fn image_files(folder: &Path) -> (Vec<PathBuf>, Vec<DatasetError>) {
+    let mut problems = Vec::new();
+    let files = scan::files(folder, "", &mut problems, &mut Vec::new());
+    let unusable = |(path, reason): (PathBuf, String)| unusable(&path)(reason);
+    (files, problems.into_iter().map(unusable).collect())
 }
 
 /// Decodes the image file `path` as an [`ImageFolder`] would: the shorter side is scaled to

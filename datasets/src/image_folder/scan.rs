@@ -1,4 +1,4 @@
-//! The files below a class folder.
+//! The images below a folder.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -29,13 +29,15 @@ pub(super) fn endings() -> String {
     format!(".{}", ENDINGS.join(", ."))
 }
 
-/// All visible images below `class`, told by the endings of their names, sorted by path, symbolic links followed.
-/// What cannot be used is added to `problems`, and other files to `others`.
+/// All visible images below `top`, told by the endings of their names, sorted by path, symbolic links followed.
+/// What cannot be used is added to `problems`, also that there is no image if nothing else is wrong, and other files to
+/// `others`. `of` completes "there is no image".
 ///
-/// Every folder is visited once, and those around the class never, so that links can neither lead
+/// Every folder is visited once, and those around the top never, so that links can neither lead
 /// around in circles nor bring the images of other classes in.
 pub(super) fn files(
-    class: &Path,
+    top: &Path,
+    of: &str,
     problems: &mut Vec<(PathBuf, String)>,
     others: &mut Vec<PathBuf>,
 ) -> Vec<PathBuf> {
@@ -60,9 +62,9 @@ pub(super) fn files(
     };
 
     let mut unreadable = Vec::new();
-    let top = fs::canonicalize(class).unwrap_or_else(|_| class.to_owned());
+    let real_top = fs::canonicalize(top).unwrap_or_else(|_| top.to_owned());
     let mut visited = HashSet::new();
-    let mut pending = vec![class.to_owned()];
+    let mut pending = vec![top.to_owned()];
     while let Some(folder) = pending.pop() {
         let real = match fs::canonicalize(&folder) {
             Ok(real) => real,
@@ -71,7 +73,7 @@ pub(super) fn files(
                 continue;
             }
         };
-        let around = real != top && top.starts_with(&real);
+        let around = real != real_top && real_top.starts_with(&real);
         if around || !visited.insert(real) {
             continue;
         }
@@ -85,14 +87,14 @@ pub(super) fn files(
     }
     problems.append(&mut unreadable);
     if files.is_empty() && problems.len() == problems_before {
-        let mut reason = "there is no image of this class".to_owned();
+        let mut reason = format!("there is no image{of}");
         if let Some(other) = others.get(others_before) {
             let (other, endings) = (other.display(), endings());
             reason.push_str(&format!(
                 ": images have names that end with one of {endings}, unlike {other}"
             ));
         }
-        problems.push((class.to_owned(), reason));
+        problems.push((top.to_owned(), reason));
     }
     files.sort();
     files

@@ -25,6 +25,16 @@ pub fn load<M: Module>(model: M, path: impl AsRef<Path>, keys: &KeyMap) -> Resul
     Load::new().load(model, path, keys)
 }
 
+/// What the file of weights at `path` says about itself, as [`save_with`](super::save_with) has written it. Files of
+/// `torch.save` say nothing.
+///
+/// # Errors
+///
+/// A file that can't be read, is damaged or is something else.
+pub fn about(path: impl AsRef<Path>) -> Result<HashMap<String, String>, WeightsError> {
+    Ok(Source::open(path.as_ref())?.about())
+}
+
 /// How weights are loaded.
 ///
 /// ```no_run

@@ -34,6 +34,6 @@ mod source;
 
 pub use error::{Mismatches, WeightsError};
 pub use key_map::KeyMap;
-pub use load::{Load, load};
+pub use load::{Load, about, load};
 pub use published::PyTorchKeys;
 pub use save::{save, save_from, save_with, state_dict};

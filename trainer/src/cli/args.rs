@@ -32,13 +32,13 @@ impl ConfigArgs {
 /// Which trained model.
 #[derive(Debug, Args)]
 pub struct TrainedArgs {
-    /// A run folder or a checkpoint in it.
-    #[arg(value_name = "RUN|CHECKPOINT")]
+    /// A run folder, a checkpoint in it, or a file of weights that `trainer export` or PyTorch wrote.
+    #[arg(value_name = "RUN|CHECKPOINT|WEIGHTS")]
     path: PathBuf,
     /// Of a run folder, takes the last good checkpoint rather than the best.
     #[arg(long)]
     last: bool,
-    /// Configuration. Without it, that of the run folder.
+    /// Configuration. Without it, that of the run folder, or of the model that the file says it is.
     #[arg(long, value_name = "FILE")]
     pub config: Option<String>,
     /// Sets one configuration key, for example data.dir=/path; may be repeated.

@@ -38,19 +38,16 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     let ranks = Ranks { size, restarts: 0 };
     check_readable(args.trained.config.as_deref(), ranks, world)?;
     let trained = args.trained.find()?;
+    trained.check_has_data()?;
     on_ranks(ranks, world, || {
         if world.is_main() {
             trained.notes.iter().for_each(|note| say(note));
-            say(&format!(
-                "{}, step {}",
-                trained.checkpoint.display(),
-                trained.step
-            ));
+            say(&trained.title());
         }
         // Other ranks would wait for one that has ended before they have met.
         let ready = || check().map_err(|failure| TrainError::Refused(failure.to_string()));
         let (evaluation, mut details) = trained.evaluate_if(world, ready)?;
-        (details.epoch, details.step) = (trained.epoch, trained.step);
+        (details.epoch, details.step) = (trained.epoch, trained.step.unwrap_or_default());
         if !world.is_main() {
             return Ok(0);
         }
@@ -65,7 +62,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
         ));
         if let Some(path) = &args.json {
             let json = serde_json::json!({
-                "checkpoint": trained.checkpoint.display().to_string(),
+                "checkpoint": trained.path.display().to_string(),
                 "step": trained.step,
                 "evaluation": evaluation,
                 "details": details,

@@ -30,10 +30,9 @@ pub fn run(args: &ExportArgs) -> Result<i32, Failure> {
     trained.notes.iter().for_each(|note| complain(note));
     trained.export(&args.out, args.format)?;
     say(&format!(
-        "{}: the model of {}, step {}",
+        "{}: the model of {}",
         args.out.display(),
-        trained.checkpoint.display(),
-        trained.step
+        trained.title()
     ));
     Ok(0)
 }

@@ -55,6 +55,7 @@ impl From<FindError> for Failure {
         match error {
             FindError::Config(error) => Self::Config(error),
             FindError::Checkpoint(error) => Self::Train(error.into()),
+            FindError::Weights(error) => Self::Train(error.into()),
             nothing @ FindError::Nothing { .. } => Self::Usage(nothing.to_string()),
         }
     }

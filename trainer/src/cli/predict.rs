@@ -1,49 +1,103 @@
 //! `trainer predict`: what images show.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use datasets::image_files;
+use serde_json::{Value, json};
 
 use super::args::TrainedArgs;
 use super::failure::Failure;
+use super::output::{self, Way};
 use crate::FAILED;
 use crate::console::{complain, say};
+use crate::trained::Guess;
 
 /// Arguments of `trainer predict`.
 #[derive(Debug, Args)]
 pub struct PredictArgs {
     #[command(flatten)]
     trained: TrainedArgs,
-    /// Image files: PNG, JPEG, WebP, BMP, TIFF or PNM.
-    #[arg(value_name = "IMAGE", required = true)]
+    /// Image files (PNG, JPEG, WebP, BMP, TIFF or PNM), or folders of them, however deep.
+    #[arg(value_name = "IMAGE|FOLDER", required = true)]
     images: Vec<PathBuf>,
     /// Number of classes that are named for each image.
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
+    /// Also writes the classes with their probabilities to this file, one JSON object per image and line.
+    #[arg(long, value_name = "FILE")]
+    jsonl: Option<PathBuf>,
 }
 
 /// Names the most probable classes of each image. Images that cannot be read are complained of,
 /// and make the exit code that of a failure, after all others are predicted.
 pub fn run(args: &PredictArgs) -> Result<i32, Failure> {
+    if let Some(path) = &args.jsonl {
+        output::check("--jsonl", path, Way::InPlace)?;
+    }
     let trained = args.trained.find()?;
     trained.notes.iter().for_each(|note| complain(note));
-    let mut code = 0;
-    trained.predict(
-        &args.images,
-        args.top.into(),
-        |path, guesses| match guesses {
-            Ok(guesses) => {
-                let guesses: Vec<String> = guesses
-                    .iter()
-                    .map(|guess| format!("{} {:.1} %", guess.class, 100.0 * guess.probability))
-                    .collect();
-                say(&format!("{}: {}", path.display(), guesses.join(", ")));
+    let mut told = Told::default();
+    let images = told.files(&args.images);
+    let top = args.top.into();
+    trained.predict(&images, top, |path, guesses| match guesses {
+        Ok(guesses) => told.guesses(path, guesses),
+        Err(error) => told.error(Some(path), &error),
+    })?;
+    if let Some(path) = &args.jsonl {
+        output::write(path, told.lines.as_bytes())?;
+    }
+    Ok(told.code)
+}
+
+/// What was told of the images.
+#[derive(Default)]
+struct Told {
+    code: i32,
+    /// As JSON.
+    lines: String,
+}
+
+impl Told {
+    /// The images that `paths` name.
+    fn files(&mut self, paths: &[PathBuf]) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        for path in paths {
+            if !path.is_dir() {
+                files.push(path.clone());
+                continue;
             }
-            Err(error) => {
-                complain(&format!("error: {error}"));
-                code = FAILED;
-            }
-        },
-    )?;
-    Ok(code)
+            let (mut found, errors) = image_files(path);
+            files.append(&mut found);
+            errors.iter().for_each(|error| self.error(None, error));
+        }
+        files
+    }
+
+    fn guesses(&mut self, path: &Path, guesses: &[Guess]) {
+        let names: Vec<String> = guesses
+            .iter()
+            .map(|guess| format!("{} {:.1} %", guess.class, 100.0 * guess.probability))
+            .collect();
+        say(&format!("{}: {}", path.display(), names.join(", ")));
+        let guesses: Vec<Value> = guesses
+            .iter()
+            .map(|guess| json!({"class": guess.class, "probability": guess.probability}))
+            .collect();
+        self.line(path, "guesses", guesses.into());
+    }
+
+    /// That an image, or what is in the way of images, cannot be read.
+    fn error(&mut self, image: Option<&Path>, error: &datasets::DatasetError) {
+        complain(&format!("error: {error}"));
+        self.code = FAILED;
+        if let Some(path) = image {
+            self.line(path, "error", error.to_string().into());
+        }
+    }
+
+    fn line(&mut self, path: &Path, key: &str, value: Value) {
+        let object = json!({"image": path.display().to_string(), key: value});
+        self.lines.push_str(&format!("{object}\n"));
+    }
 }

@@ -272,6 +272,11 @@ impl Loaded {
         self.sources.error(fault, &self.spans)
     }
 
+    /// Whether a key has a value that somebody has written.
+    pub(crate) fn is_written(&self, key: &str) -> bool {
+        self.spans.contains_key(key)
+    }
+
     /// The last key of a section that a `--set` gives, if one does.
     pub(crate) fn last_set(&self, section: &str) -> Option<&str> {
         let of_section = |key: &str| {

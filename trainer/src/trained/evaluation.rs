@@ -7,11 +7,16 @@ use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
 
 use super::{Trained, WithTrained};
+use crate::config::ConfigError;
 use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::evaluation_details::Details;
 use crate::run::{self, EVAL_BATCH};
 use crate::{data, group, same_data};
+
+/// What to do about it.
+const NO_DATA: &str = "does not say on which data its model is to be evaluated; name a configuration with \
+                       --config, or the data with --set data.name=... and --set data.dir=...";
 
 impl Trained {
     /// Evaluates the model on the images that its training is evaluated on: the test images of its configuration, or the
@@ -33,11 +38,26 @@ impl Trained {
         world: &World,
         ready: impl FnOnce() -> Result<(), TrainError>,
     ) -> Result<(Evaluation, Details), TrainError> {
+        self.check_has_data()?;
         group::with_group(self.config(), world, |group| {
             ready()?;
             let evaluated = self.evaluate_in(world, group);
             evaluated.map_err(|error| self.locate(error))
         })
+    }
+
+    /// Whether it is known what the model could be evaluated on.
+    ///
+    /// # Errors
+    /// If only a file of weights says what the model is.
+    pub fn check_has_data(&self) -> Result<(), ConfigError> {
+        match self.has_data {
+            true => Ok(()),
+            false => Err(ConfigError::new(
+                format!("{} {NO_DATA}", self.path.display()),
+                None,
+            )),
+        }
     }
 
     fn evaluate_in(

@@ -7,11 +7,11 @@ use std::path::Path;
 use burn_dist::checkpoint::Source;
 use burn_dist::parallel::{ParallelError, TrainedValues};
 use clap::ValueEnum;
-use datasets::Dataset;
 use models::ImageClassifier;
-use models::weights::{KeyMap, PyTorchKeys, save_from};
+use models::weights::{KeyMap, PyTorchKeys, save_from, save_with};
 
-use super::Trained;
+use super::weights_file::About;
+use super::{Trained, WithTrained};
 use crate::error::TrainError;
 use crate::misfit;
 use crate::model::WithModel;
@@ -29,7 +29,7 @@ pub enum Format {
 impl Trained {
     /// Writes parameters and buffers to the safetensors file `path`, which appears when it is
     /// complete. Its metadata has the `[model]` section as JSON, the names of the classes, the size
-    /// of the images, their normalisation and the step.
+    /// of the images, their normalisation and the step, with which [`Trained::find`] finds the model again.
     ///
     /// [`models::weights::load`] reads both formats.
     ///
@@ -42,31 +42,17 @@ impl Trained {
 
     fn try_export(&self, path: &Path, format: Format) -> Result<(), TrainError> {
         let subject = self.subject()?;
-        let json = |value: serde_json::Result<String>| value.unwrap_or_default();
-        let (shape, normalization) = (subject.shape(), subject.normalization());
-        let about = HashMap::from([
-            (
-                "model".to_owned(),
-                json(serde_json::to_string(&self.config().model)),
-            ),
-            (
-                "class_names".to_owned(),
-                json(serde_json::to_string(subject.class_names())),
-            ),
-            (
-                "image_shape".to_owned(),
-                format!("[{}, {}, {}]", shape.channels, shape.height, shape.width),
-            ),
-            (
-                "mean".to_owned(),
-                json(serde_json::to_string(&normalization.mean)),
-            ),
-            (
-                "std".to_owned(),
-                json(serde_json::to_string(&normalization.std)),
-            ),
-            ("step".to_owned(), self.step.to_string()),
-        ]);
+        let (config, resize) = (&self.config().model, self.resize());
+        let about = About::of_export(config, subject.clone(), resize, self.step).to_metadata();
+        let device = burn::tensor::Device::flex();
+        if self.file.is_some() {
+            let save = Save {
+                path,
+                format,
+                about,
+            };
+            return self.with_model(&subject, &device, save);
+        }
         let source = self.source(&subject)?;
         let export = Export {
             source: &source,
@@ -74,9 +60,33 @@ impl Trained {
             format,
             about,
         };
-        let device = burn::tensor::Device::flex();
-        crate::model::build(&self.config().model, &subject, &device, export)
+        crate::model::build(config, &subject, &device, export)
             .map_err(|error| misfit::of_model(&self.loaded, &error))?
+    }
+}
+
+impl Format {
+    fn keys(self, model: &impl PyTorchKeys) -> KeyMap {
+        match self {
+            Self::Torch => model.key_map(),
+            Self::Burn => KeyMap::native(),
+        }
+    }
+}
+
+/// Writes a model that is filled.
+struct Save<'a> {
+    path: &'a Path,
+    format: Format,
+    about: HashMap<String, String>,
+}
+
+impl WithTrained for Save<'_> {
+    type Output = ();
+
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Result<(), TrainError> {
+        let keys = self.format.keys(&model);
+        Ok(save_with(&model, self.path, &keys, self.about)?)
     }
 }
 
@@ -93,10 +103,7 @@ impl WithModel for Export<'_> {
     type Output = Result<(), TrainError>;
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
-        let keys = match self.format {
-            Format::Torch => model.key_map(),
-            Format::Burn => KeyMap::native(),
-        };
+        let keys = self.format.keys(&model);
         let values = RefCell::new(TrainedValues::new(self.source));
         let misfit = RefCell::new(None);
         let told = |error: ParallelError| {

@@ -5,6 +5,7 @@ mod evaluation;
 mod export;
 mod prediction;
 mod subject;
+mod weights_file;
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +14,15 @@ use burn_dist::checkpoint::{CheckpointError, Manifest, Source, list, newest_good
 use burn_dist::parallel::load_model;
 use datasets::Dataset;
 use models::ImageClassifier;
+use models::weights::{PyTorchKeys, WeightsError};
 use serde_json::Value;
 
 use crate::config::{Config, ConfigError, Loaded};
 use crate::error::TrainError;
 use crate::resume::{FOLDER, absolute};
 use crate::run_dir::{self, CONFIG_FILE};
-use crate::{compute, misfit, progress};
+use crate::{compute, initial, misfit, progress};
+use weights_file::About;
 
 pub use export::Format;
 pub use prediction::Guess;
@@ -35,15 +38,15 @@ pub enum Which {
     Last,
 }
 
-/// A checkpoint and the configuration of its run.
+/// Trained parameters, of a checkpoint or a file of weights, and the configuration of their model.
 #[derive(Clone, Debug)]
 pub struct Trained {
     /// The configuration, and where each of its keys stands.
     pub loaded: Loaded,
-    /// Folder of the checkpoint.
-    pub checkpoint: PathBuf,
-    /// Optimizer steps that were done.
-    pub step: u64,
+    /// Folder of the checkpoint, or the file.
+    pub path: PathBuf,
+    /// Optimizer steps that were done, where that is known.
+    pub step: Option<u64>,
     /// The epoch in which they ended, from 1; 0 where the checkpoint does not say.
     pub epoch: u64,
     /// Folder of the run, where it is known.
@@ -52,6 +55,10 @@ pub struct Trained {
     pub notes: Vec<String>,
     /// Images per step of its training over all ranks, where the checkpoint says so.
     global_batch: Option<usize>,
+    /// What the file of weights says, if it is one.
+    file: Option<About>,
+    /// Whether the configuration says on which data the model is evaluated.
+    has_data: bool,
 }
 
 /// Why there is no trained model.
@@ -63,6 +70,9 @@ pub enum FindError {
     /// A checkpoint is damaged or cannot be read.
     #[error(transparent)]
     Checkpoint(CheckpointError),
+    /// A file of weights is damaged or cannot be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// Nothing of the kind lies there.
     #[error("{}: {reason}", path.display())]
     Nothing {
@@ -88,8 +98,9 @@ impl From<CheckpointError> for FindError {
 }
 
 impl Trained {
-    /// Finds what `path` names, a run folder or a checkpoint, and verifies its checksums. The
-    /// configuration is that of the run folder unless `config` names another; `sets` change it.
+    /// Finds what `path` names: a run folder or a checkpoint, whose checksums are verified, or a file of weights. The
+    /// configuration is that of the run folder, or of the model in the file if that says what it is, unless `config` names
+    /// another; `sets` change it.
     ///
     /// # Errors
     /// See [`FindError`].
@@ -104,6 +115,9 @@ impl Trained {
                 path: path.to_owned(),
                 reason: "there is no such checkpoint or run folder".to_owned(),
             });
+        }
+        if path.is_file() {
+            return Self::of_file(path, config, sets);
         }
         // A run makes the folder of checkpoints when it first wants one.
         if run_dir::is_run(path) && !path.join(FOLDER).is_dir() {
@@ -133,7 +147,7 @@ impl Trained {
         };
         let manifest = Manifest::read(&checkpoint)?;
         Ok(Self {
-            step: manifest.step,
+            step: Some(manifest.step),
             epoch: manifest.meta["progress"]["epoch"]
                 .as_u64()
                 .unwrap_or_default(),
@@ -141,17 +155,41 @@ impl Trained {
                 .as_u64()
                 .and_then(|images| usize::try_from(images).ok()),
             loaded,
-            checkpoint,
+            path: checkpoint,
             run_dir,
             notes,
+            file: None,
+            has_data: true,
         })
     }
 
+    fn of_file(path: &Path, config: Option<&str>, sets: &[String]) -> Result<Self, FindError> {
+        let (loaded, about) = weights_file::find(path, config, sets)?;
+        Ok(Self {
+            path: path.to_owned(),
+            step: about.step,
+            epoch: 0,
+            run_dir: None,
+            notes: Vec::new(),
+            global_batch: None,
+            has_data: config.is_some() || loaded.is_written("data.name"),
+            loaded,
+            file: Some(about),
+        })
+    }
+
+    /// In words where it lies and how far its training had come.
+    pub fn title(&self) -> String {
+        let path = self.path.display();
+        let step = self.step.map(|step| format!("{path}, step {step}"));
+        step.unwrap_or_else(|| path.to_string())
+    }
+
     /// Builds the model for images and classes like those of `data`, with the parameters of the
-    /// checkpoint, and hands it to `then`.
+    /// checkpoint or file, and hands it to `then`.
     ///
     /// # Errors
-    /// If the checkpoint is of another model, or of one for other classes.
+    /// If they are of another model, or of one for other classes.
     pub fn with_model<T>(
         &self,
         data: &dyn Dataset,
@@ -160,8 +198,14 @@ impl Trained {
     ) -> Result<T, TrainError> {
         let config = self.config();
         compute::choose_kernels(config, device)?;
-        let source = self.source(data)?;
-        let load = Load { source, then };
+        let values = match &self.file {
+            Some(about) => {
+                about.check_data(data)?;
+                Values::File(&self.path)
+            }
+            None => Values::Checkpoint(self.source(data)?),
+        };
+        let load = Load { values, then };
         crate::model::build(&config.model, data, device, load)
             .map_err(|error| misfit::of_model(&self.loaded, &error))?
     }
@@ -177,7 +221,7 @@ impl Trained {
 
     /// The parameters of the checkpoint, for the classes of `data`.
     fn source(&self, data: &dyn Dataset) -> Result<Source, TrainError> {
-        let source = Source::open(&self.checkpoint)?;
+        let source = Source::open(&self.path)?;
         progress::check_classes(source.manifest(), data.class_names())?;
         Ok(source)
     }
@@ -192,23 +236,29 @@ pub trait WithTrained {
     ///
     /// # Errors
     /// Whatever is in its way.
-    fn call<M: ImageClassifier + models::weights::PyTorchKeys>(
-        self,
-        model: M,
-    ) -> Result<Self::Output, TrainError>;
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Result<Self::Output, TrainError>;
+}
+
+/// Where the parameters of a model are.
+enum Values<'a> {
+    Checkpoint(Source),
+    File(&'a Path),
 }
 
 /// Fills a model that is built.
-struct Load<T> {
-    source: Source,
+struct Load<'a, T> {
+    values: Values<'a>,
     then: T,
 }
 
-impl<T: WithTrained> crate::model::WithModel for Load<T> {
+impl<T: WithTrained> crate::model::WithModel for Load<'_, T> {
     type Output = Result<T::Output, TrainError>;
 
-    fn call<M: ImageClassifier + models::weights::PyTorchKeys>(self, model: M) -> Self::Output {
-        let model = load_model(model, &self.source)?;
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+        let model = match self.values {
+            Values::Checkpoint(source) => load_model(model, &source)?,
+            Values::File(path) => initial::load_by_any_names(&model, path, false)?,
+        };
         self.then.call(model)
     }
 }

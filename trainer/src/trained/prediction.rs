@@ -46,6 +46,12 @@ impl Trained {
         predicted.map_err(|error| self.locate(error))
     }
 
+    /// Pixels of the shorter side of a picture of which the middle is cut out, if the training did so.
+    pub(super) fn resize(&self) -> Option<usize> {
+        let of_file = self.file.as_ref().and_then(|about| about.resize);
+        data::resize(&self.config().data).or(of_file)
+    }
+
     fn try_predict(
         &self,
         paths: &[PathBuf],
@@ -54,7 +60,7 @@ impl Trained {
     ) -> Result<(), TrainError> {
         let subject = self.subject()?;
         let device = crate::device::choose(self.config(), &World::single())?.device;
-        let resize = data::resize(&self.config().data).unwrap_or(subject.shape().width);
+        let resize = self.resize().unwrap_or(subject.shape().width);
         let predict = Predict {
             subject: &subject,
             resize,

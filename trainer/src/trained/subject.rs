@@ -31,32 +31,46 @@ impl Subject {
         let text = std::fs::read(run_dir.join(environment::FILE)).ok()?;
         let environment: Environment = serde_json::from_slice(&text).ok()?;
         let [channels, height, width] = environment.image_shape;
-        let (mean, std) = (environment.mean, environment.std);
-        let subject = Self {
-            shape: ImageShape {
-                channels,
-                height,
-                width,
-            },
-            class_names: environment.class_names,
-            normalization: Normalization { mean, std },
+        let shape = ImageShape {
+            channels,
+            height,
+            width,
         };
-        let complete = !subject.shape.is_empty()
-            && !subject.class_names.is_empty()
-            && subject.normalization.mean.len() == channels
-            && subject.normalization.std.len() == channels;
-        complete.then_some(subject)
+        let (mean, std) = (environment.mean, environment.std);
+        Self::complete(shape, environment.class_names, Normalization { mean, std })
+    }
+
+    /// One of which everything is known; nothing if something is missing or does not fit.
+    pub(super) fn complete(
+        shape: ImageShape,
+        class_names: Vec<String>,
+        normalization: Normalization,
+    ) -> Option<Self> {
+        let channels = shape.channels;
+        let complete = !shape.is_empty()
+            && !class_names.is_empty()
+            && normalization.mean.len() == channels
+            && normalization.std.len() == channels;
+        complete.then_some(Self {
+            shape,
+            class_names,
+            normalization,
+        })
     }
 }
 
 impl Trained {
-    /// What the images are like, from the run folder, else from the data set that the
+    /// What the images are like, from the run folder or the file of weights, else from the data set that the
     /// configuration names; normalised as that says.
     ///
     /// # Errors
     /// If neither can be read, or the images have other channels than what they are normalised by.
     pub fn subject(&self) -> Result<Subject, DatasetError> {
-        match self.run_dir.as_deref().and_then(Subject::in_run) {
+        let told = match &self.file {
+            Some(about) => about.subject.clone(),
+            None => self.run_dir.as_deref().and_then(Subject::in_run),
+        };
+        match told {
             Some(mut subject) => {
                 let of_run = subject.normalization;
                 subject.normalization = normalization::normalization(&self.config().data, of_run)?;

@@ -3,7 +3,7 @@
 mod pytorch;
 mod safetensors;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -64,6 +64,14 @@ impl Source {
         match &self.container {
             Container::Safetensors(file) => file.is_native(),
             Container::Pytorch(_) => false,
+        }
+    }
+
+    /// What the file says about itself; nothing if its format has no place for that.
+    pub(super) fn about(&self) -> HashMap<String, String> {
+        match &self.container {
+            Container::Safetensors(file) => file.about().cloned().unwrap_or_default(),
+            Container::Pytorch(_) => HashMap::new(),
         }
     }
 

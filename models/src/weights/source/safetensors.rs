@@ -1,6 +1,6 @@
 //! Safetensors: the length of a JSON header, the header, then all values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -88,8 +88,13 @@ impl SafetensorsFile {
 
     /// Whether the file has Burn's own names and layouts.
     pub(super) fn is_native(&self) -> bool {
-        let metadata = self.header.metadata().as_ref();
-        metadata.is_some_and(|about| about.get(LAYOUT).is_some_and(|layout| layout == NATIVE))
+        let about = self.about();
+        about.is_some_and(|about| about.get(LAYOUT).is_some_and(|layout| layout == NATIVE))
+    }
+
+    /// What the file says about itself.
+    pub(super) fn about(&self) -> Option<&HashMap<String, String>> {
+        self.header.metadata().as_ref()
     }
 
     pub(super) fn read(&self, key: &str) -> Result<Vec<u8>, String> {

@@ -1,0 +1,197 @@
+//! Trained models in one file, away from the run that trained them.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Finished, LIMIT, Trial};
+use image::{GrayImage, Luma};
+use serde_json::Value;
+
+/// What a small run has left, with its model exported to `model.safetensors`.
+struct Exported {
+    run: Finished,
+    export: Finished,
+}
+
+impl Exported {
+    fn new(format: &str) -> Self {
+        let settings = ["checkpoint.every_epochs=1", "train.epochs=1"];
+        let run = Trial::tiny(&[], &settings).start().wait(LIMIT);
+        run.assert_code(0);
+        let run_dir = run.path("run");
+        let args = ["export", run_dir.to_str().unwrap(), "--format", format];
+        let export = Trial::new(&args).start().wait(LIMIT);
+        export.assert_code(0);
+        Self { run, export }
+    }
+
+    /// The program with these arguments: `RUN`, the configuration `CONFIG` of the run, the exported `FILE`.
+    fn then(&self, args: &[&str]) -> Finished {
+        let (run, file) = (self.run.path("run"), self.export.path("model.safetensors"));
+        let config = run.join("config.toml");
+        let args: Vec<&str> = args
+            .iter()
+            .map(|arg| match *arg {
+                "RUN" => run.to_str().unwrap(),
+                "CONFIG" => config.to_str().unwrap(),
+                "FILE" => file.to_str().unwrap(),
+                arg => arg,
+            })
+            .collect();
+        Trial::new(&args).start().wait(LIMIT)
+    }
+}
+
+fn picture(path: &Path, side: u32) {
+    let picture = GrayImage::from_fn(side, side, |x, y| Luma([(x * y % 256) as u8]));
+    picture.save(path).unwrap();
+}
+
+fn evaluation(finished: &Finished) -> Value {
+    finished.assert_code(0);
+    let text = std::fs::read_to_string(finished.path("result.json")).unwrap();
+    let mut result: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(result["step"], 20);
+    result["evaluation"].take()
+}
+
+#[test]
+fn a_file_is_evaluated_as_the_run() {
+    for format in ["torch", "burn"] {
+        let exported = Exported::new(format);
+        let of_run = exported.then(&["eval", "RUN", "--json", "result.json"]);
+        let of_run = evaluation(&of_run);
+        for nproc in ["1", "2"] {
+            let args = ["eval", "FILE", "--config", "CONFIG", "--nproc", nproc];
+            let found = exported.then(&[&args[..], &["--json", "result.json"]].concat());
+            let of_file = evaluation(&found);
+            assert_eq!(of_file["accuracy"], of_run["accuracy"], "{format} {nproc}");
+            assert_eq!(of_file["samples"], of_run["samples"]);
+            assert!(found.stdout.contains("model.safetensors, step 20"));
+        }
+    }
+}
+
+#[test]
+fn a_file_predicts_what_the_run_does() {
+    let exported = Exported::new("torch");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("deep")).unwrap();
+    picture(&folder.path().join("deep/a.png"), 40);
+    picture(&folder.path().join("b.png"), 28);
+    std::fs::write(folder.path().join("notes.txt"), "no image").unwrap();
+    let images = folder.path().to_str().unwrap();
+    let of_run = exported.then(&["predict", "RUN", images]);
+    let of_file = exported.then(&["predict", "FILE", images, "--jsonl", "all.jsonl"]);
+    of_run.assert_code(0);
+    of_file.assert_code(0);
+    assert_eq!(of_file.stdout, of_run.stdout);
+    let names: Vec<&str> = of_file
+        .stdout
+        .lines()
+        .map(|line| &line[..line.find(": ").unwrap()])
+        .collect();
+    assert!(
+        names[0].ends_with("/b.png") && names[1].ends_with("/deep/a.png"),
+        "{names:?}"
+    );
+
+    std::fs::write(folder.path().join("c.png"), "no image either").unwrap();
+    let args = [
+        "predict",
+        "FILE",
+        images,
+        "--jsonl",
+        "all.jsonl",
+        "--top",
+        "2",
+    ];
+    let found = exported.then(&args);
+    found.assert_code(1).assert_stderr(&["c.png"]);
+    let lines = std::fs::read_to_string(found.path("all.jsonl")).unwrap();
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 3);
+    for line in [&lines[0], &lines[2]] {
+        let guesses = line["guesses"].as_array().unwrap();
+        assert_eq!(guesses.len(), 2, "{line}");
+        let class = guesses[0]["class"].as_str().unwrap();
+        let percent = 100.0 * guesses[0]["probability"].as_f64().unwrap();
+        let said = format!(
+            "{}: {class} {percent:.1} %",
+            line["image"].as_str().unwrap()
+        );
+        assert!(found.stdout.contains(&said), "{said}");
+    }
+    assert!(lines[1]["error"].as_str().unwrap().contains("c.png"));
+
+    let empty = tempfile::tempdir().unwrap();
+    let empty = exported.then(&["predict", "FILE", empty.path().to_str().unwrap()]);
+    empty.assert_code(1).assert_stderr(&["there is no image"]);
+}
+
+#[test]
+fn a_file_becomes_one_of_the_other_layout_and_back() {
+    let exported = Exported::new("torch");
+    let burn = exported.then(&["export", "FILE", "--format", "burn"]);
+    burn.assert_code(0);
+    let burn = burn.path("model.safetensors");
+    let torch = exported.then(&["export", burn.to_str().unwrap(), "--format", "torch"]);
+    torch.assert_code(0);
+    let read = |path: &Path| std::fs::read(path).unwrap();
+    let first = read(&exported.export.path("model.safetensors"));
+    assert_eq!(read(&torch.path("model.safetensors")), first);
+    assert_ne!(read(&burn), first);
+}
+
+#[test]
+fn files_are_not_taken_for_what_they_are_not() {
+    let exported = Exported::new("torch");
+    let without = exported.then(&["eval", "FILE", "--nproc", "2"]);
+    without
+        .assert_code(2)
+        .assert_stderr(&["model.safetensors does not say on which data", "--config"]);
+    let other = [
+        "data.name=generated",
+        "data.size=28",
+        "data.channels=1",
+        "data.test_samples=8",
+    ];
+    let mut args = vec!["eval", "FILE"];
+    args.extend(other.iter().flat_map(|setting| ["--set", setting]));
+    exported
+        .then(&args)
+        .assert_code(1)
+        .assert_stderr(&["trained for other classes", "`0`"]);
+    for (setting, told) in [
+        ("data.mean=[0.5]", "images normalized by"),
+        ("model.hidden=17", "fc1.weight"),
+    ] {
+        let args = ["eval", "FILE", "--config", "CONFIG", "--set", setting];
+        let place = format!("of --set {setting}");
+        exported
+            .then(&args)
+            .assert_code(2)
+            .assert_stderr(&[told, &place]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let damaged = folder.path().join("damaged.safetensors");
+    let file = std::fs::read(exported.export.path("model.safetensors")).unwrap();
+    std::fs::write(&damaged, &file[..file.len() / 2]).unwrap();
+    let damaged = damaged.to_str().unwrap();
+    let image = folder.path().join("a.png");
+    picture(&image, 28);
+    for args in [
+        &["predict", damaged, image.to_str().unwrap()][..],
+        &["eval", damaged, "--config", "CONFIG"],
+        &["export", damaged],
+    ] {
+        exported
+            .then(args)
+            .assert_code(1)
+            .assert_stderr(&["damaged.safetensors", "cut short"]);
+    }
+}
