@@ -56,10 +56,10 @@ pub(crate) fn load_by_any_names<M: ImageClassifier + PyTorchKeys>(
     new_head: bool,
 ) -> Result<M, WeightsError> {
     let by = |(keys, head): (KeyMap, &'static str)| {
-        let load = match new_head {
-            true => Load::new().without(head),
-            false => Load::new(),
-        };
+        let mut load = Load::new().resample(model.positions());
+        if new_head {
+            load = load.without(head);
+        }
         load.load(model.clone(), file, &keys)
     };
     let mut nearest = match by((model.key_map(), model.head())) {
@@ -125,6 +125,33 @@ mod tests {
             error.to_string().contains("its element 0 is NaN"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn vision_transformers_take_weights_for_other_sizes_of_images() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("vit.safetensors");
+        let small = vit(5);
+        let wide = || {
+            let config = VitConfig::new(12, 2, 3, 5).with_height(24).with_width(32);
+            config.init(&Device::flex()).unwrap()
+        };
+        let embedding = |vit: &Vit| {
+            let embedding = state_dict(vit, &vit.key_map()).unwrap().remove("pos_embed");
+            embedding.unwrap().try_to_vec::<f32>().unwrap()
+        };
+        for keys in [small.key_map(), KeyMap::torchvision_vit()] {
+            save(&small, &file, &keys).unwrap();
+            let loaded = load_by_any_names(&wide(), &file, false).unwrap();
+            let (from, to) = (embedding(&small), embedding(&loaded));
+            assert_eq!((from.len(), to.len()), (17 * 12, 49 * 12));
+            assert_eq!(from[..12], to[..12]);
+            assert_eq!(values(&loaded), values(&small));
+        }
+        // What is no square is not known to be of other images.
+        save(&wide(), &file, &small.key_map()).unwrap();
+        let error = load_by_any_names(&vit(5), &file, false).unwrap_err();
+        assert!(error.to_string().contains("pos_embed"), "{error}");
     }
 
     #[test]

@@ -105,7 +105,8 @@ impl VitConfig {
     /// not divide `dim`, a rate outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<Vit, ModelError> {
         self.check()?;
-        let patches = (self.height / self.patch) * (self.width / self.patch);
+        let grid = [self.height / self.patch, self.width / self.patch];
+        let patches = grid[0] * grid[1];
         let normal = |tokens: usize, std: f64| -> Param<Tensor<3>> {
             Initializer::Normal { mean: 0.0, std }.init([1, tokens, self.dim], device)
         };
@@ -128,6 +129,7 @@ impl VitConfig {
             fc_norm: (!with_token).then(norm),
             head: linear(dim, self.classes, device),
             classes: self.classes,
+            grid,
         })
     }
 

@@ -14,6 +14,7 @@ use burn_dist::autograd::boundary;
 
 use crate::flops::Tracer;
 use crate::path::{Path, then_nothing};
+use crate::weights::Positions;
 use crate::{ImageClassifier, LayerNorm};
 use block::{Block, Wanted};
 pub use config::{Pooling, VitConfig};
@@ -39,6 +40,8 @@ pub struct Vit {
     fc_norm: Option<LayerNorm>,
     head: Linear,
     classes: usize,
+    /// Patches of an image, in rows and columns.
+    grid: [usize; 2],
 }
 
 /// One convolution whose kernels do not overlap.
@@ -77,6 +80,15 @@ impl Vit {
             x = path.layer_norm(norm, x);
         }
         path.leave(path.linear(&self.head, x, then_nothing()))
+    }
+
+    /// Where the position embedding lies.
+    pub(crate) fn positions(&self) -> Positions {
+        Positions {
+            path: "pos_embed".to_owned(),
+            grid: self.grid,
+            prefix: usize::from(self.cls_token.is_some()),
+        }
     }
 
     /// The blocks and what they have to compute: nothing but the class token goes on from the last one.

@@ -9,7 +9,7 @@ use burn::tensor::{Tensor, TensorData};
 use super::float::transposed;
 use super::layout::{BATCHES, Place, Slot, slots};
 use super::source::{Element, Entry, Source};
-use super::{KeyMap, Mismatches, WeightsError};
+use super::{KeyMap, Mismatches, Positions, WeightsError};
 
 /// Names under which training scripts put the state dict of the model into a checkpoint.
 const WRAPPERS: [&str; 5] = ["", "state_dict.", "model_state_dict.", "model.", "net."];
@@ -52,6 +52,7 @@ pub fn about(path: impl AsRef<Path>) -> Result<HashMap<String, String>, WeightsE
 pub struct Load {
     without: Vec<String>,
     part: Option<String>,
+    positions: Option<Positions>,
 }
 
 impl Load {
@@ -76,6 +77,15 @@ impl Load {
     #[must_use]
     pub fn part(mut self, part: impl Into<String>) -> Self {
         self.part = Some(part.into());
+        self
+    }
+
+    /// Takes a position embedding of another number of patches, which lie in a square, and resamples it: for
+    /// images of another size than those that the file's model knows
+    /// ([`PyTorchKeys::positions`](super::PyTorchKeys::positions)).
+    #[must_use]
+    pub fn resample(mut self, positions: Option<Positions>) -> Self {
+        self.positions = positions;
         self
     }
 
@@ -114,7 +124,23 @@ impl Load {
         }
         let mut values = HashMap::new();
         for slot in slots {
-            let read = source.read(&format!("{prefix}{}", slot.key))?;
+            let key = format!("{prefix}{}", slot.key);
+            let mut read = source.read(&key)?;
+            let in_file = source.entries().get(&key).map(|entry| &entry.shape);
+            if let Some((positions, side)) = in_file.and_then(|shape| self.other_grid(&slot, shape))
+            {
+                let resampled = positions.resample(&read, side);
+                read = resampled.map_err(|reason| WeightsError::Tensor {
+                    path: path.to_owned(),
+                    key: key.clone(),
+                    reason,
+                })?;
+                let [rows, columns] = positions.grid;
+                tracing::info!(
+                    "{}: {key} resampled from {side}×{side} to {rows}×{columns} patches",
+                    path.display()
+                );
+            }
             let data = match slot.shape.as_slice() {
                 [rows, columns] if slot.transposed => {
                     TensorData::new(transposed(&read, *columns), [*columns, *rows])
@@ -131,6 +157,14 @@ impl Load {
             place: Place::default(),
             values,
         }))
+    }
+
+    /// How a tensor of `shape` in the file becomes that of `slot`, if it is that of another number of patches.
+    fn other_grid(&self, slot: &Slot, shape: &[usize]) -> Option<(&Positions, usize)> {
+        let positions = self.positions.as_ref();
+        let positions = positions.filter(|positions| positions.path == slot.path)?;
+        let side = positions.square(shape, &slot.shape)?;
+        (shape != slot.shape).then_some((positions, side))
     }
 
     fn left_out(&self, key: &str) -> bool {
@@ -204,7 +238,10 @@ impl Load {
             let key = slot.key.clone();
             match entries.get(&format!("{prefix}{key}")) {
                 None => mismatches.missing.push((key, slot.shape.clone())),
-                Some(entry) if entry.shape != slot.shape => {
+                Some(entry)
+                    if entry.shape != slot.shape
+                        && self.other_grid(slot, &entry.shape).is_none() =>
+                {
                     let shapes = (key, slot.shape.clone(), entry.shape.clone());
                     mismatches.misshapen.push(shapes);
                 }

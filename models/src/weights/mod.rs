@@ -20,7 +20,8 @@
 //! In Python: `model.load_state_dict(safetensors.torch.load_file("mnist_cnn.safetensors"))`.
 //!
 //! Both directions are strict: a tensor that is missing, that is too many or that has another
-//! shape is an error which names all such tensors. `num_batches_tracked`, the counter of PyTorch's
+//! shape is an error which names all such tensors, but that [`Load`] may leave a layer out and resample the position
+//! embedding of a vision transformer. `num_batches_tracked`, the counter of PyTorch's
 //! batch normalisation that has no counterpart here, is ignored when read and written as 0.
 
 mod error;
@@ -28,6 +29,7 @@ mod float;
 mod key_map;
 mod layout;
 mod load;
+mod positions;
 mod published;
 mod save;
 mod source;
@@ -35,5 +37,6 @@ mod source;
 pub use error::{Mismatches, WeightsError};
 pub use key_map::KeyMap;
 pub use load::{Load, about, load};
+pub use positions::Positions;
 pub use published::PyTorchKeys;
 pub use save::{save, save_from, save_with, state_dict};

@@ -1,6 +1,6 @@
 //! The key maps of the models of this crate.
 
-use super::KeyMap;
+use super::{KeyMap, Positions};
 use crate::{Cnn, CscCnn, PlainWideResNet, ResNet, Vit, WideResNet};
 
 /// A model that has a reference implementation in PyTorch.
@@ -10,6 +10,11 @@ pub trait PyTorchKeys {
 
     /// Name, there, of the last layer: the one that depends on the number of classes.
     fn head(&self) -> &'static str;
+
+    /// Where the model keeps an embedding of positions that may come from another size of images, if it has one.
+    fn positions(&self) -> Option<Positions> {
+        None
+    }
 
     /// Names and last layer in the state dicts of other implementations, if there are some.
     fn other_names(&self) -> Vec<(KeyMap, &'static str)> {
@@ -89,6 +94,10 @@ impl PyTorchKeys for Vit {
 
     fn head(&self) -> &'static str {
         "head"
+    }
+
+    fn positions(&self) -> Option<Positions> {
+        Some(Vit::positions(self))
     }
 
     fn other_names(&self) -> Vec<(KeyMap, &'static str)> {

@@ -254,7 +254,8 @@ pub struct VitConfig {
     /// 0 at the first block. Default 0.
     pub drop_path: f64,
     /// File of weights that training starts from, which `trainer export` or PyTorch wrote
-    /// (`.safetensors`, `.pt`, `.pth`). Default: random weights.
+    /// (`.safetensors`, `.pt`, `.pth`); of timm and torchvision too, and of a model for images of another size, whose
+    /// position embedding is resampled. Default: random weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<PathBuf>,
     /// Whether the last layer starts from random weights although there is a file: for other
