@@ -1,0 +1,171 @@
+//! What a rank holds under each stage of ZeRO, counted in bytes: the formulas of the README.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Distribution, Tensor};
+use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
+use burn_dist::{GroupOptions, ProcessGroup, TransportKind};
+
+/// Counts what is allocated.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn took(bytes: usize) {
+    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK.fetch_max(held, Ordering::Relaxed);
+}
+
+fn gave(bytes: usize) {
+    HELD.fetch_sub(bytes, Ordering::Relaxed);
+}
+
+// SAFETY: all is done by the system's allocator, which gets what this one is given.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        took(layout.size());
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        gave(layout.size());
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        took(size);
+        gave(layout.size());
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const RANKS: usize = 4;
+const LAYERS: usize = 64;
+const WIDTH: usize = 256;
+const PARAMETERS: usize = LAYERS * WIDTH * WIDTH;
+/// Bytes per parameter that connections and activations may take, and what is on its way in a step.
+const BESIDE: f64 = 0.6;
+const ON_ITS_WAY: f64 = 0.5;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Layers of equal size, whose activations are small beside them.
+#[derive(Module, Debug)]
+struct Deep {
+    layers: Vec<Linear>,
+}
+
+impl Deep {
+    fn new() -> Self {
+        let device = Device::flex().autodiff();
+        let layer = || {
+            LinearConfig::new(WIDTH, WIDTH)
+                .with_bias(false)
+                .init(&device)
+        };
+        Self {
+            layers: (0..LAYERS).map(|_| layer()).collect(),
+        }
+    }
+
+    fn loss(&self) -> Tensor<1> {
+        let device = Device::flex().autodiff();
+        let input = Tensor::random([2, WIDTH], Distribution::Default, &device);
+        let mut x: Tensor<2> = input;
+        for layer in &self.layers {
+            x = burn_dist::autograd::boundary(x);
+            x = relu(layer.forward(x));
+        }
+        x.mean()
+    }
+}
+
+/// Bytes per parameter and rank that are held between two steps, and at most while one is made.
+fn measure(strategy: Strategy) -> [f64; 2] {
+    let options = GroupOptions {
+        // What is in shared memory is not allocated.
+        transport: TransportKind::Tcp,
+        ..GroupOptions::default()
+    };
+    let groups = ProcessGroup::in_process(RANKS, &options).unwrap();
+    let before = HELD.load(Ordering::Relaxed);
+    let results: Vec<[usize; 2]> = thread::scope(|scope| {
+        let spawn = |group: ProcessGroup| scope.spawn(move || rank(&group, strategy));
+        let ranks: Vec<_> = groups.into_iter().map(spawn).collect();
+        let join = |rank: thread::ScopedJoinHandle<'_, _>| rank.join().unwrap();
+        ranks.into_iter().map(join).collect()
+    });
+    results[0].map(|bytes| (bytes - before) as f64 / (RANKS * PARAMETERS) as f64)
+}
+
+fn rank(group: &ProcessGroup, strategy: Strategy) -> [usize; 2] {
+    let options = ParallelOptions {
+        strategy,
+        buckets: BucketSizes {
+            first: WIDTH * WIDTH,
+            others: WIDTH * WIDTH,
+        },
+        ..ParallelOptions::default()
+    };
+    let mut parallel = Parallel::new(Deep::new(), AdamWConfig::new(), options, group).unwrap();
+    let mut step = || {
+        let loss = parallel.model().loss();
+        parallel.backward(loss).unwrap();
+        parallel.step(1e-4).unwrap();
+    };
+    // The optimizer's state comes with the first.
+    step();
+    step();
+    group.barrier().unwrap();
+    let held = HELD.load(Ordering::Relaxed);
+    if group.rank() == 0 {
+        PEAK.store(held, Ordering::Relaxed);
+    }
+    group.barrier().unwrap();
+    step();
+    step();
+    group.barrier().unwrap();
+    let measured = [held, PEAK.load(Ordering::Relaxed)];
+    group.barrier().unwrap();
+    measured
+}
+
+/// In `f32` with AdamW: 4 bytes of parameter, 4 of gradient, 8 of state.
+#[test]
+fn a_rank_holds_what_its_stage_says() {
+    let (done, waiting) = mpsc::channel();
+    let measuring = thread::spawn(move || {
+        let shard = |bytes: f64| bytes / RANKS as f64;
+        for (strategy, expected) in [
+            (Strategy::Ddp, 16.0),
+            (Strategy::Zero1, 8.0 + shard(8.0)),
+            (Strategy::Zero2, 4.0 + shard(12.0)),
+            (Strategy::Zero3, shard(16.0)),
+        ] {
+            let [held, peak] = measure(strategy);
+            let told = format!("{strategy:?}: {held:.2}, at most {peak:.2}, expected {expected}");
+            assert!((0.0..BESIDE).contains(&(held - expected)), "{told}");
+            assert!(peak - held < ON_ITS_WAY, "{told}");
+        }
+        let _ = done.send(());
+    });
+    if waiting.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+        eprintln!("the ranks hung for {LIMIT:?}");
+        std::process::abort();
+    }
+    measuring.join().unwrap();
+}
