@@ -37,12 +37,13 @@ headers_version() { # FOLDER
 
 # By the name of the file, or of the library beside it that it is nothing without.
 nvrtc_version() { # FILE
-  local name builtins
-  name=$(basename "$(realpath "$1")")
+  local file name builtins
+  file=$(realpath "$1")
+  name=$(basename "$file")
   name=${name#libnvrtc.so}
   name=${name#.}
   if [[ $name != *.* ]]; then
-    for builtins in "${1%/*}/libnvrtc-builtins.so.$name"[.0-9]*; do
+    for builtins in "${file%/*}/libnvrtc-builtins.so.$name"[.0-9]*; do
       [[ ! -e $builtins ]] || { name=${builtins##*/libnvrtc-builtins.so.}; break; }
     done
   fi
@@ -93,7 +94,7 @@ misfit() { # NVRTC HEADERS DRIVER
 cuda_environment() {
   local links=$2 folder file own=() places=() libraries=() headers=() least=100
   local nvrtc='' path='' nccl driver of_driver of_nvrtc=0 of_path=0 version other worth
-  local kept_by='' stranger
+  local kept_by='' stranger=0 candidate candidates=()
   IFS=: read -ra own <<<"${LD_LIBRARY_PATH:-}"
   mapfile -t places < <(toolkits "$1")
   [[ -z ${CUDA_PATH:-} ]] || places=("$CUDA_PATH" "${places[@]}")
@@ -113,18 +114,31 @@ cuda_environment() {
   # Of those that fit alike the one that has compiled the packed kernels, which are no other library's.
   [[ ! -e $1/kept/compiler.sha256 ]] || read -r kept_by _ <"$1/kept/compiler.sha256"
   of_driver=$(driver_version)
+  local -A seen=()
   while IFS= read -r file; do
+    # A library has several names, in folders that are links too.
+    candidate=$(realpath "$file")
+    [[ -z ${seen[$candidate]:-} ]] || continue
+    seen[$candidate]=1
     version=$(nvrtc_version "$file")
-    stranger=0
-    [[ -z $kept_by || $(sha256sum <"$file") == "$kept_by "* ]] || stranger=1
     for folder in "${headers[@]}"; do
       other=$(headers_version "$folder")
-      # Even for the library that has compiled what is packed.
-      worth=$((2 * $(misfit "$version" "$other" "$of_driver") + stranger))
-      ((worth < least)) || continue
-      least=$worth nvrtc=$file path=$folder of_nvrtc=$version of_path=$other
+      worth=$(misfit "$version" "$other" "$of_driver")
+      ((worth <= least)) || continue
+      ((worth == least)) || candidates=()
+      least=$worth
+      candidates+=("$file"$'\x1f'"$folder"$'\x1f'"$version"$'\x1f'"$other")
     done
   done < <(printf '%s\n' "${libraries[@]}" | files_of libnvrtc.so)
+  candidate=${candidates[0]:-}
+  if [[ -n $kept_by && -n $candidate ]]; then
+    stranger=1
+    # To read a library whole takes a moment: only those are that fit, and no more than have to be.
+    for other in "${candidates[@]}"; do
+      [[ $(sha256sum <"${other%%$'\x1f'*}") != "$kept_by "* ]] || { candidate=$other stranger=0; break; }
+    done
+  fi
+  [[ -z $candidate ]] || IFS=$'\x1f' read -r nvrtc path of_nvrtc of_path <<<"$candidate"
   # Not `head`, which ends before what writes to it.
   nccl=$(printf '%s\n' "${libraries[@]}" | files_of libnccl.so | sed -n 1p)
   driver=$(known_to_loader libcuda.so | files_of libcuda.so | sed -n 1p)
@@ -158,8 +172,8 @@ cuda_environment() {
   say "NCCL: ${nccl:-none found}"
   [[ $compiler == "$nvrtc" ]] ||
     say "kernels are kept in $KERNELS/nvrtc, which holds $(find "$KERNELS/nvrtc" -name '*.ptx' | wc -l)"
-  ((least % 2 == 0)) ||
+  ((stranger == 0)) ||
     say "WARNING: the kernels that are packed were compiled by another NVRTC than this, and will be compiled again"
-  ((least / 2 <= 1)) ||
+  ((least <= 1)) ||
     say "WARNING: no NVRTC and headers of one major version that the driver knows: kernels may not compile or load"
 }

@@ -103,7 +103,7 @@ rm -f "$folder"/models/tests/golden/*.rs "$folder"/models/tests/golden/*.pt
 cp -r bench/torch "$folder/bench/"
 mkdir -p "$folder/scripts/golden"
 cp scripts/golden/*.py "$folder/scripts/golden/"
-cp scripts/gpu-check.sh scripts/gpu-libraries.sh "$folder/scripts/"
+cp scripts/gpu-{check,lease,libraries}.sh "$folder/scripts/"
 {
   echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   echo "features $features${ALSO:+; second program $ALSO}"

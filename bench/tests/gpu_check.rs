@@ -119,6 +119,51 @@ fn a_check_that_is_ended_leaves_what_it_has_found_out() {
     assert_eq!(left, ["arguments", "new", "pid", "python"]);
 }
 
+#[test]
+fn a_lease_brings_back_what_was_known_before_its_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    program(
+        &at("python"),
+        "[ \"$1\" != -c ] || exit 0\necho begun\nexec sleep 60\n",
+    );
+    let script = Path::new(SCRIPTS).join("gpu-lease.sh");
+    let begin = Instant::now();
+    let child = started(
+        &script,
+        folder.path(),
+        &["out", "24", "olivia", "wide", "moon"],
+    )
+    .env("BENCH", env!("CARGO_BIN_EXE_bench"))
+    .env("PYTHON", at("python"))
+    .env("FOUND", at("found"))
+    .env("DEVICE", "cpu")
+    .env("ALSO", "--quick")
+    .spawn()
+    .expect("the script");
+    let output = ended(child);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(begin.elapsed() < Duration::from_secs(24), "{said}");
+    for told in [
+        "olivia: exit code 124",
+        "wide: not begun",
+        "moon is no part",
+    ] {
+        assert!(said.contains(told), "{said}");
+    }
+    let unpacked = Command::new("tar")
+        .args(["xzf", "out/found.tar.gz", "--one-top-level=back"])
+        .current_dir(folder.path())
+        .status();
+    assert!(unpacked.expect("tar").success());
+    let found = rows(&at("back/olivia.json"));
+    assert_eq!(found.len(), 2, "{said}");
+    assert_eq!(found[0]["good"], Value::Bool(true), "{said}");
+    assert!(at("back/olivia.logs").is_dir() && at("back/machine.txt").is_file());
+    assert!(!at("back/kernels").exists());
+}
+
 /// A packed file's folder with two versions of CUDA, and programs that say what they are given.
 fn packed(folder: &Path, driver: &str) -> PathBuf {
     for name in ["gpu-check.sh", "gpu-libraries.sh"] {
