@@ -13,7 +13,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::autograd::{full_precision, sum_over_ranks, sums_over_ranks};
 use kernels::burn as own;
 
-use crate::layers::in_f32;
+use crate::layers::{added, in_f32};
 
 const EPSILON: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
@@ -48,13 +48,18 @@ impl BatchNorm2d {
     /// remembers the statistics of the batch; elsewhere it uses those it remembers.
     /// Computes in `f32` and returns the type of `x`.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.forward_then(x, false)
+        self.forward_then(x, false, None)
     }
 
-    /// The same with ReLU after it if asked for: where there is an operation for both, with that.
-    pub(crate) fn forward_then(&self, x: Tensor<4>, relu: bool) -> Tensor<4> {
+    /// The same with ReLU after it if asked for, and then a sum with `plus`: where there is an operation for all, with that.
+    pub(crate) fn forward_then(
+        &self,
+        x: Tensor<4>,
+        relu: bool,
+        plus: Option<Tensor<4>>,
+    ) -> Tensor<4> {
         let together = x.device().is_autodiff() && sums_over_ranks();
-        if !together && let Some(out) = self.on_gpu(&x, relu) {
+        if !together && let Some(out) = self.on_gpu(&x, relu, plus.as_ref()) {
             return out;
         }
         let out = in_f32(x, |x| {
@@ -68,17 +73,18 @@ impl BatchNorm2d {
                 }
             })
         });
-        if relu { activation::relu(out) } else { out }
+        let out = if relu { activation::relu(out) } else { out };
+        added(out, plus)
     }
 
     #[cfg(not(own_gpu))]
-    fn on_gpu(&self, _x: &Tensor<4>, _relu: bool) -> Option<Tensor<4>> {
+    fn on_gpu(&self, _x: &Tensor<4>, _relu: bool, _plus: Option<&Tensor<4>>) -> Option<Tensor<4>> {
         None
     }
 
     /// The same on a GPU, as one operation.
     #[cfg(own_gpu)]
-    fn on_gpu(&self, x: &Tensor<4>, relu: bool) -> Option<Tensor<4>> {
+    fn on_gpu(&self, x: &Tensor<4>, relu: bool, plus: Option<&Tensor<4>>) -> Option<Tensor<4>> {
         use kernels::gpu;
         let device = x.device();
         let [_, channels, _, _] = x.dims();
@@ -88,12 +94,16 @@ impl BatchNorm2d {
         }
         let x = x.clone();
         let parameters = full_precision(|| [self.weight.val(), self.bias.val()]);
+        let then = gpu::ThenNorm {
+            relu,
+            plus: plus.cloned(),
+        };
         if !device.is_autodiff() {
             let state = |state: &RunningState<Tensor<1>>| state.value().to_device(&device);
             let moments = [state(&self.running_mean), state(&self.running_var)];
-            return Some(gpu::batch_norm(x, parameters, moments, EPSILON, relu));
+            return Some(gpu::batch_norm(x, parameters, moments, EPSILON, then));
         }
-        let (output, moments) = gpu::batch_norm_train(x, parameters, EPSILON, relu);
+        let (output, moments) = gpu::batch_norm_train(x, parameters, EPSILON, then);
         let states = [&self.running_mean, &self.running_var];
         let old = states.map(|state| state.value_sync().without_autodiff());
         let new = moments.running(old, MOMENTUM, unbias(values));

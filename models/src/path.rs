@@ -196,7 +196,20 @@ impl Path {
     pub fn batch_norm(self, norm: &BatchNorm2d, x: Tensor<4>, with_relu: bool) -> Tensor<4> {
         match self {
             Self::Own { .. } => norm.forward_channels_last(x, with_relu),
-            Self::Burn => norm.forward_then(x, with_relu),
+            Self::Burn => norm.forward_then(x, with_relu, None),
+        }
+    }
+
+    /// Batch normalization, ReLU, and a sum with `plus`.
+    pub fn batch_norm_relu_plus(
+        self,
+        norm: &BatchNorm2d,
+        x: Tensor<4>,
+        plus: Tensor<4>,
+    ) -> Tensor<4> {
+        match self {
+            Self::Own { .. } => self.add(norm.forward_channels_last(x, true), plus),
+            Self::Burn => norm.forward_then(x, true, Some(plus)),
         }
     }
 

@@ -15,7 +15,7 @@ use cubecl::prelude::*;
 
 use super::flash::FlashAttention;
 use super::matrix::{Matrix, primitive};
-use super::operation::{Operation, apply};
+use super::operation::{Operation, ToFirst, apply};
 use super::softmax::{softmax, softmax_gradient};
 use super::sums::cube;
 
@@ -83,7 +83,7 @@ impl Operation<1> for Attention {
         &self,
         _x: Option<CubeTensor>,
         dy: CubeTensor,
-        _to_first: bool,
+        _to_first: ToFirst,
     ) -> [Option<CubeTensor>; 1] {
         let Some(Kept { parts, shares }) = self.kept.get() else {
             return [None];

@@ -9,7 +9,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::channels::{self, forward};
 use super::matrix::{Matrix, primitive, row_of};
-use super::operation::{Operation, apply_with};
+use super::operation::{Operation, ToFirst, apply_with, apply_with_plus};
 
 /// Mean and variance of each channel in a batch, in `f32`.
 #[derive(Debug)]
@@ -46,6 +46,26 @@ impl BatchMoments {
     }
 }
 
+/// What follows a batch normalization.
+#[derive(Clone, Debug, Default)]
+pub struct ThenNorm {
+    /// ReLU.
+    pub relu: bool,
+    /// A sum with this, of the same shape and type, after that.
+    pub plus: Option<Tensor<4>>,
+}
+
+impl ThenNorm {
+    /// # Panics
+    /// When what is added is of another shape or type than `x`.
+    fn check(&self, x: &Tensor<4>) {
+        if let Some(plus) = &self.plus {
+            let fits = plus.dims() == x.dims() && plus.dtype() == x.dtype();
+            assert!(fits, "a sum of {:?} and {:?}", x.dims(), plus.dims());
+        }
+    }
+}
+
 /// Normalises `x`, \[batch, channels, height, width\], by mean and variance of this batch; `weight`
 /// and `bias` are \[channels\]. Sums are in `f32` whatever the type of `x`. For a device that
 /// [`super::computes_on`], and at least one value.
@@ -56,8 +76,9 @@ pub fn batch_norm_train(
     x: Tensor<4>,
     [weight, bias]: [Tensor<1>; 2],
     epsilon: f64,
-    relu: bool,
+    then: ThenNorm,
 ) -> (Tensor<4>, BatchMoments) {
+    then.check(&x);
     let [_, channels, _, _] = x.dims();
     assert!(
         x.shape().num_elements() > 0 && [weight.dims(), bias.dims()] == [[channels]; 2],
@@ -68,10 +89,13 @@ pub fn batch_norm_train(
     );
     let layer = Arc::new(BatchNorm {
         epsilon: epsilon as f32,
-        relu,
+        relu: then.relu,
         lines: OnceLock::new(),
     });
-    let output = apply_with(layer.clone(), x, [weight, bias]);
+    let output = match then.plus {
+        Some(plus) => apply_with_plus(layer.clone(), x, [weight, bias], plus),
+        None => apply_with(layer.clone(), x, [weight, bias]),
+    };
     let lines = layer.lines.get().expect("the layer has been computed");
     let moments = BatchMoments {
         lines: lines.clone(),
@@ -89,8 +113,9 @@ pub fn batch_norm(
     [weight, bias]: [Tensor<1>; 2],
     [mean, variance]: [Tensor<1>; 2],
     epsilon: f64,
-    relu: bool,
+    then: ThenNorm,
 ) -> Tensor<4> {
+    then.check(&x);
     let [_, channels, _, _] = x.dims();
     let scale = weight / (variance.clone() + epsilon).sqrt();
     let offset = bias - mean.clone() * scale.clone();
@@ -102,10 +127,11 @@ pub fn batch_norm(
         lines.dims()
     );
     let primitive = "not tracked, and on a GPU";
-    let x = Matrix::of_images(x.try_into_primitive::<Cube>().expect(primitive));
+    let matrix = |x: Tensor<4>| Matrix::of_images(x.try_into_primitive::<Cube>().expect(primitive));
+    let (x, plus) = (matrix(x), then.plus.map(matrix));
     let lines = lines.cast(FloatDType::F32).try_into_primitive::<Cube>();
     let lines = into_contiguous(lines.expect(primitive));
-    let out = channels::normalise(&x, &lines, relu);
+    let out = channels::normalise(&x, &lines, then.relu, plus.as_ref());
     Tensor::from_primitive::<Cube>(out.into_images())
 }
 
@@ -117,35 +143,86 @@ struct BatchNorm {
     lines: OnceLock<CubeTensor>,
 }
 
-impl Operation<3> for BatchNorm {
-    fn forward(&self, [x, weight, bias]: [CubeTensor; 3]) -> CubeTensor {
+impl BatchNorm {
+    fn normalised(
+        &self,
+        [x, weight, bias]: [CubeTensor; 3],
+        plus: Option<CubeTensor>,
+    ) -> CubeTensor {
         let x = Matrix::of_images(x);
+        let plus = plus.map(Matrix::of_images);
         let lines = self.lines.get_or_init(|| {
             let parameters = [weight, bias].map(into_contiguous);
             channels::moments(&x, parameters, self.epsilon)
         });
-        channels::normalise(&x, lines, self.relu).into_images()
+        channels::normalise(&x, lines, self.relu, plus.as_ref()).into_images()
     }
 
-    fn backward(
+    /// Of the input, the weight and the bias.
+    fn gradients(
         &self,
         x: Option<CubeTensor>,
         dy: CubeTensor,
-        to_first: bool,
+        to_first: ToFirst,
     ) -> [Option<CubeTensor>; 3] {
         let (Some(x), Some(lines)) = (x, self.lines.get()) else {
             return [const { None }; 3];
         };
         let (x, dy) = (Matrix::of_images(x), Matrix::of_images(dy));
         let sums = channels::gradient_sums(&x, &dy, lines, self.epsilon, self.relu);
-        let input = to_first.then(|| {
-            let dx = channels::input_gradient(&x, &dy, lines, &sums, self.relu);
+        let input = to_first.then(|plus| {
+            let plus = plus.map(Matrix::of_images);
+            let dx = channels::input_gradient(&x, &dy, lines, &sums, self.relu, plus.as_ref());
             dx.into_images()
         });
         [input, Some(sums.weight), Some(sums.bias)]
     }
+}
+
+impl Operation<3> for BatchNorm {
+    fn forward(&self, inputs: [CubeTensor; 3]) -> CubeTensor {
+        self.normalised(inputs, None)
+    }
+
+    fn backward(
+        &self,
+        x: Option<CubeTensor>,
+        dy: CubeTensor,
+        to_first: ToFirst,
+    ) -> [Option<CubeTensor>; 3] {
+        self.gradients(x, dy, to_first)
+    }
 
     fn reads_input(&self) -> bool {
+        true
+    }
+
+    fn adds_up(&self) -> bool {
+        true
+    }
+}
+
+/// With something that is added to the result.
+impl Operation<4> for BatchNorm {
+    fn forward(&self, [x, weight, bias, plus]: [CubeTensor; 4]) -> CubeTensor {
+        self.normalised([x, weight, bias], Some(plus))
+    }
+
+    fn backward(
+        &self,
+        x: Option<CubeTensor>,
+        dy: CubeTensor,
+        to_first: ToFirst,
+    ) -> [Option<CubeTensor>; 4] {
+        let [input, weight, bias] = self.gradients(x, dy.clone(), to_first);
+        [input, weight, bias, Some(dy)]
+    }
+
+    fn reads_input(&self) -> bool {
+        true
+    }
+
+    fn adds_up(&self) -> bool {
         true
     }
 }

@@ -40,6 +40,42 @@ mod backward {
     pub const ROWS: usize = 2;
 }
 
+/// Vectors of one column that a unit computes: the fewer numbers of channels are read. So many only where there are
+/// enough for all processors even so.
+const VECTORS_OF_UNIT: usize = 4;
+const ENOUGH: usize = 1 << 20;
+
+/// How the vectors of a matrix are divided among units, each of which has some of one column.
+struct Lines {
+    vector: usize,
+    /// Vectors of a row.
+    columns: usize,
+    vectors: usize,
+    of_unit: usize,
+    /// Units, and vectors between two of one unit: whole rows.
+    units: usize,
+}
+
+impl Lines {
+    fn of(x: &Matrix) -> Self {
+        let vector = x.wide_vector();
+        let columns = x.columns() / vector;
+        let vectors = x.rows() * columns;
+        let of_unit = if vectors < ENOUGH { 1 } else { VECTORS_OF_UNIT };
+        Self {
+            vector,
+            columns,
+            vectors,
+            of_unit,
+            units: vectors.div_ceil(of_unit).next_multiple_of(columns.max(1)),
+        }
+    }
+
+    fn cubes(&self, x: &Matrix) -> CubeCount {
+        calculate_cube_count_elemwise(x.client(), self.units, cube())
+    }
+}
+
 /// What is summed up over all pixels in backward.
 pub(super) struct GradientSums {
     /// Gradients of the parameters, \[channels\].
@@ -132,27 +168,36 @@ pub(super) fn running(
     [mean.into_tensor(), variance.into_tensor()]
 }
 
-/// `x` times a scale plus an offset, rows of `lines`, and ReLU if asked for.
-pub(super) fn normalise(x: &Matrix, lines: &CubeTensor, relu: bool) -> Matrix {
+/// `x` times a scale plus an offset, rows of `lines`, ReLU if asked for, and then `plus`.
+pub(super) fn normalise(
+    x: &Matrix,
+    lines: &CubeTensor,
+    relu: bool,
+    plus: Option<&Matrix>,
+) -> Matrix {
     let out = x.empty_like();
-    let (vector, of_numbers) = (x.wide_vector(), x.vector());
-    let columns = x.columns() / vector;
-    let vectors = x.rows() * columns;
-    // SAFETY: every unit writes a vector of its own, if there is one; `lines` has all channels.
+    let division = Lines::of(x);
+    // SAFETY: every unit writes vectors of its own, as far as there are some; `lines` has all channels, and `plus` is as
+    // large as `x`.
     unsafe {
         line::launch_unchecked(
             x.client(),
-            calculate_cube_count_elemwise(x.client(), vectors, cube()),
+            division.cubes(x),
             cube(),
             x.address(),
-            vector,
-            of_numbers,
+            division.vector,
+            x.vector(),
             x.arg(),
             arg(lines),
+            // Something must be given where there is none.
+            plus.unwrap_or(x).arg(),
             out.arg(),
-            columns,
-            vectors,
+            division.columns,
+            division.vectors,
+            division.units,
+            division.of_unit,
             relu,
+            plus.is_some(),
             x.elem(),
         );
     }
@@ -220,35 +265,39 @@ pub(super) fn gradient_sums(
     }
 }
 
-/// The gradient of the input.
+/// The gradient of the input, and `plus`.
 pub(super) fn input_gradient(
     x: &Matrix,
     dy: &Matrix,
     lines: &CubeTensor,
     sums: &GradientSums,
     relu: bool,
+    plus: Option<&Matrix>,
 ) -> Matrix {
     let out = x.empty_like();
-    let (vector, of_numbers) = (x.wide_vector(), x.vector());
-    let columns = x.columns() / vector;
-    let vectors = x.rows() * columns;
+    let division = Lines::of(x);
     // SAFETY: as in `normalise`; `dy` is as large as `x`, `sums` has all channels.
     unsafe {
         back::launch_unchecked(
             x.client(),
-            calculate_cube_count_elemwise(x.client(), vectors, cube()),
+            division.cubes(x),
             cube(),
             x.address(),
-            vector,
-            of_numbers,
+            division.vector,
+            x.vector(),
             x.arg(),
             dy.arg(),
             arg(lines),
             arg(&sums.lines),
+            // Something must be given where there is none.
+            plus.unwrap_or(dy).arg(),
             out.arg(),
-            columns,
-            vectors,
+            division.columns,
+            division.vectors,
+            division.units,
+            division.of_unit,
             relu,
+            plus.is_some(),
             x.elem(),
         );
     }
@@ -383,30 +432,99 @@ fn wide<N: Size, P: Size>(numbers: &[Vector<f32, P>], at: usize) -> Vector<f32, 
     vector
 }
 
+/// What is computed of a value, or of a value and a gradient, and of what is added to the result.
+#[cube]
+trait Line<F: Float, N: Size> {
+    fn of(&self, read: &Two<F, N>, plus: Vector<F, N>) -> Vector<F, N>;
+}
+
+/// Computes the vectors of a unit. Those of all rows are read before the first is written, for a unit waits for memory
+/// longer than it computes.
+#[cube]
+fn compute<F: Float, N: Size, L: Line<F, N> + CubeType>(
+    line: &L,
+    first: &[Vector<F, N>],
+    second: &[Vector<F, N>],
+    plus: &[Vector<F, N>],
+    out: &mut [Vector<F, N>],
+    unit: usize,
+    units: usize,
+    vectors: usize,
+    #[comptime] of_unit: usize,
+) {
+    if unit + comptime!(of_unit - 1) * units < vectors {
+        let mut read = Sequence::<Two<F, N>>::new();
+        let mut added = Sequence::<Vector<F, N>>::new();
+        #[unroll]
+        for i in 0..of_unit {
+            let at = unit + i * units;
+            read.push(Two::new(first[at], second[at]));
+            added.push(plus[at]);
+        }
+        #[unroll]
+        for i in 0..of_unit {
+            out[unit + i * units] = line.of(read.index(i), *added.index(i));
+        }
+    } else {
+        let mut at = unit;
+        while at < vectors {
+            out[at] = line.of(&Two::new(first[at], second[at]), plus[at]);
+            at += units;
+        }
+    }
+}
+
+/// Forward.
+#[derive(CubeType)]
+struct Normalised<N: Size> {
+    scale: Vector<f32, N>,
+    offset: Vector<f32, N>,
+    #[cube(comptime)]
+    relu: bool,
+    #[cube(comptime)]
+    has_plus: bool,
+}
+
+#[cube]
+impl<F: Float, N: Size> Line<F, N> for Normalised<N> {
+    fn of(&self, read: &Two<F, N>, plus: Vector<F, N>) -> Vector<F, N> {
+        let mut value = Vector::<f32, N>::cast_from(read.first) * self.scale + self.offset;
+        if comptime!(self.relu) {
+            // What is no number stays so: a scaled loss must be seen to overflow.
+            let zero = Vector::<f32, N>::new(0.0f32);
+            value = select_many(value.less_than(&zero), zero, value);
+        }
+        if comptime!(self.has_plus) {
+            value += Vector::<f32, N>::cast_from(plus);
+        }
+        Vector::<F, N>::cast_from(value)
+    }
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn line<F: Float, N: Size, P: Size>(
     x: &[Vector<F, N>],
     lines: &[Vector<f32, P>],
+    plus: &[Vector<F, N>],
     out: &mut [Vector<F, N>],
     columns: usize,
     vectors: usize,
+    units: usize,
+    #[comptime] of_unit: usize,
     #[comptime] relu: bool,
+    #[comptime] has_plus: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = ABSOLUTE_POS;
-    if at < vectors {
-        let column = at % columns;
-        let scale = wide::<N, P>(lines, forward::SCALE * columns + column);
-        let offset = wide::<N, P>(lines, forward::OFFSET * columns + column);
-        let value = Vector::<f32, N>::cast_from(x[at]) * scale + offset;
-        if comptime!(relu) {
-            // What is no number stays so: a scaled loss must be seen to overflow.
-            let zero = Vector::<f32, N>::new(0.0f32);
-            let value = select_many(value.less_than(&zero), zero, value);
-            out[at] = Vector::<F, N>::cast_from(value);
-        } else {
-            out[at] = Vector::<F, N>::cast_from(value);
-        }
+    let unit = ABSOLUTE_POS;
+    if unit < units {
+        let column = unit % columns;
+        let line = Normalised::<N> {
+            scale: wide::<N, P>(lines, forward::SCALE * columns + column),
+            offset: wide::<N, P>(lines, forward::OFFSET * columns + column),
+            relu,
+            has_plus,
+        };
+        compute::<F, N, Normalised<N>>(&line, x, x, plus, out, unit, units, vectors, of_unit);
     }
 }
 
@@ -535,30 +653,63 @@ fn finish_gradients<N: Size>(
     }
 }
 
+/// Backward.
+#[derive(CubeType)]
+struct Returned<N: Size> {
+    mean: Vector<f32, N>,
+    scale: Vector<f32, N>,
+    offset: Vector<f32, N>,
+    slope: Vector<f32, N>,
+    rest: Vector<f32, N>,
+    #[cube(comptime)]
+    relu: bool,
+    #[cube(comptime)]
+    has_plus: bool,
+}
+
+#[cube]
+impl<F: Float, N: Size> Line<F, N> for Returned<N> {
+    fn of(&self, read: &Two<F, N>, plus: Vector<F, N>) -> Vector<F, N> {
+        let value = Vector::<f32, N>::cast_from(read.first);
+        let gradient = Vector::<f32, N>::cast_from(read.second);
+        let relu = comptime!(self.relu);
+        let gradient = before_relu::<N>(value, gradient, self.scale, self.offset, relu);
+        let mut result = self.scale * gradient + self.slope * (value - self.mean) + self.rest;
+        if comptime!(self.has_plus) {
+            result += Vector::<f32, N>::cast_from(plus);
+        }
+        Vector::<F, N>::cast_from(result)
+    }
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn back<F: Float, N: Size, P: Size>(
     x: &[Vector<F, N>],
     dy: &[Vector<F, N>],
     lines: &[Vector<f32, P>],
     sums: &[Vector<f32, P>],
+    plus: &[Vector<F, N>],
     out: &mut [Vector<F, N>],
     columns: usize,
     vectors: usize,
+    units: usize,
+    #[comptime] of_unit: usize,
     #[comptime] relu: bool,
+    #[comptime] has_plus: bool,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = ABSOLUTE_POS;
-    if at < vectors {
-        let column = at % columns;
-        let mean = wide::<N, P>(lines, forward::MEAN * columns + column);
-        let scale = wide::<N, P>(lines, forward::SCALE * columns + column);
-        let offset = wide::<N, P>(lines, forward::OFFSET * columns + column);
-        let value = Vector::<f32, N>::cast_from(x[at]);
-        let gradient = Vector::<f32, N>::cast_from(dy[at]);
-        let gradient = before_relu::<N>(value, gradient, scale, offset, relu);
-        let result = scale * gradient
-            + wide::<N, P>(sums, backward::SLOPE * columns + column) * (value - mean)
-            + wide::<N, P>(sums, backward::OFFSET * columns + column);
-        out[at] = Vector::<F, N>::cast_from(result);
+    let unit = ABSOLUTE_POS;
+    if unit < units {
+        let column = unit % columns;
+        let line = Returned::<N> {
+            mean: wide::<N, P>(lines, forward::MEAN * columns + column),
+            scale: wide::<N, P>(lines, forward::SCALE * columns + column),
+            offset: wide::<N, P>(lines, forward::OFFSET * columns + column),
+            slope: wide::<N, P>(sums, backward::SLOPE * columns + column),
+            rest: wide::<N, P>(sums, backward::OFFSET * columns + column),
+            relu,
+            has_plus,
+        };
+        compute::<F, N, Returned<N>>(&line, x, dy, plus, out, unit, units, vectors, of_unit);
     }
 }

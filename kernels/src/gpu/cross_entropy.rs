@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg, primitive, primitive_int};
-use super::operation::{Operation, apply};
+use super::operation::{Operation, ToFirst, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::{UNITS, cube, over_lanes};
 
@@ -120,7 +120,7 @@ impl Operation<1> for CrossEntropy {
         &self,
         logits: Option<CubeTensor>,
         dy: CubeTensor,
-        _to_first: bool,
+        _to_first: ToFirst,
     ) -> [Option<CubeTensor>; 1] {
         let (Some(logits), Some(logarithms)) = (logits, self.logarithms.get()) else {
             return [None];

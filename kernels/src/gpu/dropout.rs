@@ -13,7 +13,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg, primitive};
-use super::operation::{Operation, apply};
+use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
 /// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`, in the type of
@@ -78,7 +78,7 @@ impl Operation<1> for Dropout {
         &self,
         _x: Option<CubeTensor>,
         dy: CubeTensor,
-        _to_first: bool,
+        _to_first: ToFirst,
     ) -> [Option<CubeTensor>; 1] {
         [Some(self.of(dy))]
     }

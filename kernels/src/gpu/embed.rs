@@ -14,7 +14,7 @@ use cubecl::prelude::*;
 
 use super::column_sums::ColumnSums;
 use super::matrix::{Matrix, arg};
-use super::operation::{Operation, apply_with};
+use super::operation::{Operation, ToFirst, apply_with};
 use super::sums::cube;
 
 /// `token`, then the patches of each image, and `positions` added to all of them: \[images, 1 + patches, features\], in
@@ -68,11 +68,11 @@ impl Operation<3> for Embed {
         &self,
         _x: Option<CubeTensor>,
         dy: CubeTensor,
-        to_first: bool,
+        to_first: ToFirst,
     ) -> [Option<CubeTensor>; 3] {
         let [images, tokens, features] = dy.meta.shape().dims();
         let dy = Matrix::new(dy).into_tensor();
-        let patches = to_first.then(|| slice(dy.clone(), &[0..images, 1..tokens, 0..features]));
+        let patches = to_first.then(|_| slice(dy.clone(), &[0..images, 1..tokens, 0..features]));
         let of_images = Matrix::new(reshape(dy, Shape::new([images, tokens * features])));
         let positions = ColumnSums::of(&of_images).add_up();
         let token = slice(positions.clone(), from_ref(&(0..features)));

@@ -8,7 +8,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Operation, apply};
+use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
 /// `x` times the share of the normal distribution below it, in the type of `x`; computed in `f32`. For a
@@ -45,7 +45,7 @@ impl Operation<1> for Gelu {
         &self,
         x: Option<CubeTensor>,
         dy: CubeTensor,
-        _to_first: bool,
+        _to_first: ToFirst,
     ) -> [Option<CubeTensor>; 1] {
         let Some(x) = x else {
             return [None];

@@ -7,7 +7,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::matrix::Matrix;
-use super::operation::{Operation, apply_with};
+use super::operation::{Operation, ToFirst, apply_with};
 use super::tokens;
 
 /// Normalises each row of `x`, \[…, features\], by its own mean and variance; `weight` and `bias` are
@@ -63,7 +63,7 @@ impl Operation<3> for LayerNorm {
         &self,
         x: Option<CubeTensor>,
         dy: CubeTensor,
-        to_first: bool,
+        to_first: ToFirst,
     ) -> [Option<CubeTensor>; 3] {
         let (Some(x), Some(kept)) = (x, self.kept.get()) else {
             return [const { None }; 3];
@@ -71,7 +71,10 @@ impl Operation<3> for LayerNorm {
         let Kept { weight, moments } = kept;
         let (x, dy) = (Matrix::new(x), Matrix::new(dy));
         let [to_weight, to_bias] = tokens::parameter_gradients(&x, &dy, moments);
-        let input = to_first.then(|| tokens::input_gradient(&x, &dy, weight, moments));
+        let input = to_first.then(|plus| {
+            let plus = plus.map(Matrix::new);
+            tokens::input_gradient(&x, &dy, weight, moments, plus.as_ref())
+        });
         [
             input.map(Matrix::into_tensor),
             Some(to_weight),
@@ -80,6 +83,10 @@ impl Operation<3> for LayerNorm {
     }
 
     fn reads_input(&self) -> bool {
+        true
+    }
+
+    fn adds_up(&self) -> bool {
         true
     }
 }

@@ -9,7 +9,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Operation, apply};
+use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
 /// How the window of [`max_pool2d`] slides.
@@ -99,7 +99,7 @@ impl Operation<1> for Pool {
         &self,
         x: Option<CubeTensor>,
         dy: CubeTensor,
-        _to_first: bool,
+        _to_first: ToFirst,
     ) -> [Option<CubeTensor>; 1] {
         let Some(x) = x else {
             return [None];

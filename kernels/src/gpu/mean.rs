@@ -9,7 +9,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Operation, apply};
+use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
 /// The mean over the first `height` rows and `width` columns, of which there is at least one: \[batch, channels\], in
@@ -70,7 +70,7 @@ impl Operation<1> for Mean {
         &self,
         _x: Option<CubeTensor>,
         dy: CubeTensor,
-        _to_first: bool,
+        _to_first: ToFirst,
     ) -> [Option<CubeTensor>; 1] {
         let dy = Matrix::new(dy);
         let [height, width] = self.source;

@@ -7,6 +7,7 @@
 mod attention;
 mod batch;
 mod batch_norm;
+mod branches;
 mod channels;
 mod column_sums;
 mod conv;
@@ -37,7 +38,7 @@ mod tokens;
 
 pub use attention::attention;
 pub use batch::{ImageFacts, Sample, StoredImages};
-pub use batch_norm::{BatchMoments, batch_norm, batch_norm_train};
+pub use batch_norm::{BatchMoments, ThenNorm, batch_norm, batch_norm_train};
 pub use conv::{ConvOptions, conv2d, linear, multiplies_on};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;

@@ -15,23 +15,44 @@ use burn::backend::{Backend, Cube, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
+use super::branches;
+
 /// What is computed, forward and backward. What backward needs beside the first input, forward keeps
 /// in here; it may run a second time, where a result was not kept.
 pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
     /// The result.
     fn forward(&self, inputs: [CubeTensor; N]) -> CubeTensor;
 
-    /// The gradients of the inputs for that of the result, in their order; that of the first only if
-    /// it is wanted. `x` is the first input, if backward reads it.
+    /// The gradients of the inputs for that of the result, in their order. `x` is the first input, if backward reads it.
     fn backward(
         &self,
         x: Option<CubeTensor>,
         dy: CubeTensor,
-        to_first: bool,
+        to_first: ToFirst,
     ) -> [Option<CubeTensor>; N];
 
     /// Whether backward reads the first input, and the result can be computed again from it.
     fn reads_input(&self) -> bool;
+
+    /// Whether backward, if it reads the first input, adds [`ToFirst::plus`] to its gradient.
+    fn adds_up(&self) -> bool {
+        false
+    }
+}
+
+/// The gradient of the first input.
+#[derive(Default)]
+pub(super) struct ToFirst {
+    pub is_wanted: bool,
+    /// What other operations have given, and is to be added to it.
+    pub plus: Option<CubeTensor>,
+}
+
+impl ToFirst {
+    /// What `work` gives if it is wanted.
+    pub fn then<R>(self, work: impl FnOnce(Option<CubeTensor>) -> R) -> Option<R> {
+        self.is_wanted.then(|| work(self.plus))
+    }
 }
 
 /// The result of `operation` for `x` alone.
@@ -63,6 +84,18 @@ pub(super) fn apply_with<const D: usize>(
     Tensor::from_dispatch(Dispatch::layer(x.into_dispatch(), weight, bias, operation))
 }
 
+/// As [`apply_with`], of something more that is like `x`.
+pub(super) fn apply_with_plus<const D: usize>(
+    operation: Arc<dyn Operation<4>>,
+    x: Tensor<D>,
+    parameters: [Tensor<1>; 2],
+    plus: Tensor<D>,
+) -> Tensor<D> {
+    let parameters = parameters.map(|tensor| tensor.cast(FloatDType::F32).into_dispatch());
+    let ([weight, bias], [x, plus]) = (parameters, [x, plus].map(Tensor::into_dispatch));
+    Tensor::from_dispatch(Dispatch::layer_and(x, weight, bias, plus, operation))
+}
+
 #[backend_extension(Cube, Autodiff)]
 pub(super) trait OperationOps: Backend {
     fn unary(x: FloatTensor<Self>, operation: Arc<dyn Operation<1>>) -> FloatTensor<Self>;
@@ -78,6 +111,14 @@ pub(super) trait OperationOps: Backend {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         operation: Arc<dyn Operation<3>>,
+    ) -> FloatTensor<Self>;
+
+    fn layer_and(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        plus: FloatTensor<Self>,
+        operation: Arc<dyn Operation<4>>,
     ) -> FloatTensor<Self>;
 }
 
@@ -102,6 +143,16 @@ impl OperationOps for Cube {
     ) -> FloatTensor<Self> {
         operation.forward([x, weight, bias])
     }
+
+    fn layer_and(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        plus: FloatTensor<Self>,
+        operation: Arc<dyn Operation<4>>,
+    ) -> FloatTensor<Self> {
+        operation.forward([x, weight, bias, plus])
+    }
 }
 
 impl<C: CheckpointStrategy> OperationOps for Autodiff<Cube, C> {
@@ -124,6 +175,16 @@ impl<C: CheckpointStrategy> OperationOps for Autodiff<Cube, C> {
         operation: Arc<dyn Operation<3>>,
     ) -> FloatTensor<Self> {
         record::<C, 3>([x, weight, bias], operation)
+    }
+
+    fn layer_and(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        plus: FloatTensor<Self>,
+        operation: Arc<dyn Operation<4>>,
+    ) -> FloatTensor<Self> {
+        record::<C, 4>([x, weight, bias, plus], operation)
     }
 }
 
@@ -193,11 +254,22 @@ impl<const N: usize> Backward<Cube, N> for OperationBackward {
         let dy = grads.consume::<Cube>(&ops.node);
         let State { x, operation } = ops.state;
         let x = x.map(|id| checkpointer.retrieve_node_output::<CubeTensor>(id));
-        let to_first = ops.parents.first().is_some_and(Option::is_some);
+        let first = ops.parents.first().and_then(Option::as_ref);
+        // A leaf's gradient is not given on.
+        let given_on = first.filter(|to| to.requirement == ops.node.requirement);
+        let inner = given_on.filter(|_| operation.adds_up()).zip(x.as_ref());
+        let plus = inner.and_then(|(to, x)| {
+            let like = (x.meta.shape().clone(), x.dtype);
+            branches::take(grads, to.id, like, |grads| grads.consume::<Cube>(to))
+        });
+        let to_first = ToFirst {
+            is_wanted: first.is_some(),
+            plus,
+        };
         let gradients = operation.backward(x, dy, to_first);
         for (to, gradient) in ops.parents.into_iter().zip(gradients) {
             if let (Some(to), Some(gradient)) = (to, gradient) {
-                grads.register::<Cube>(to.id, gradient);
+                branches::register(grads, to.id, gradient);
             }
         }
     }

@@ -9,7 +9,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Operation, apply, apply_to_both};
+use super::operation::{Operation, ToFirst, apply, apply_to_both};
 use super::sums::cube;
 
 /// What is not above zero becomes zero; what is no number stays so. Its gradient is that of the result where that is
@@ -97,7 +97,7 @@ impl Operation<1> for Rectify {
         &self,
         _x: Option<CubeTensor>,
         dy: CubeTensor,
-        _to_first: bool,
+        _to_first: ToFirst,
     ) -> [Option<CubeTensor>; 1] {
         [self.gradient(dy)]
     }
@@ -133,7 +133,7 @@ impl Operation<2> for Rectify {
         &self,
         _x: Option<CubeTensor>,
         dy: CubeTensor,
-        _to_first: bool,
+        _to_first: ToFirst,
     ) -> [Option<CubeTensor>; 2] {
         let gradient = self.gradient(dy);
         [gradient.clone(), gradient]

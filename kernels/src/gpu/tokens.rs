@@ -44,15 +44,16 @@ pub(super) fn normalise(
     (out, moments)
 }
 
-/// The gradient of the input.
+/// The gradient of the input, and `plus`.
 pub(super) fn input_gradient(
     x: &Matrix,
     dy: &Matrix,
     weight: &CubeTensor,
     moments: &CubeTensor,
+    plus: Option<&Matrix>,
 ) -> Matrix {
     let out = x.empty_like();
-    // SAFETY: as in `normalise`; `dy` is as large as `x`, and `moments` has all rows.
+    // SAFETY: as in `normalise`; `dy` and `plus` are as large as `x`, and `moments` has all rows.
     unsafe {
         back_rows::launch_unchecked(
             x.client(),
@@ -64,9 +65,12 @@ pub(super) fn input_gradient(
             dy.arg(),
             arg(weight),
             arg(moments),
+            // Something must be given where there is none.
+            plus.unwrap_or(dy).arg(),
             out.arg(),
             x.rows(),
             x.row_vectors(),
+            plus.is_some(),
             width(x),
             x.elem(),
         );
@@ -181,9 +185,11 @@ fn back_rows<F: Float, N: Size>(
     dy: &[Vector<F, N>],
     weight: &[Vector<f32, N>],
     moments: &[f32],
+    plus: &[Vector<F, N>],
     out: &mut [Vector<F, N>],
     rows: usize,
     columns: usize,
+    #[comptime] has_plus: bool,
     #[comptime] width: usize,
     #[define(F)] _dtype: ElemType,
 ) {
@@ -216,7 +222,10 @@ fn back_rows<F: Float, N: Size>(
         while column < columns {
             let value = (Vector::<f32, N>::cast_from(x[start + column]) - mean) * inverse;
             let gradient = Vector::<f32, N>::cast_from(dy[start + column]) * weight[column];
-            let result = inverse * (gradient - offset - value * slope);
+            let mut result = inverse * (gradient - offset - value * slope);
+            if comptime!(has_plus) {
+                result += Vector::<f32, N>::cast_from(plus[start + column]);
+            }
             out[start + column] = Vector::<F, N>::cast_from(result);
             column += width;
         }

@@ -148,6 +148,12 @@ impl ConvBnRelu {
     fn forward(&self, path: Path, x: Tensor<4>) -> Tensor<4> {
         path.batch_norm(&self.bn, path.conv(&self.conv, x, then_nothing()), true)
     }
+
+    /// The same and a sum with `plus`.
+    fn forward_plus(&self, path: Path, x: Tensor<4>, plus: Tensor<4>) -> Tensor<4> {
+        let x = path.conv(&self.conv, x, then_nothing());
+        path.batch_norm_relu_plus(&self.bn, x, plus)
+    }
 }
 
 /// conv-BN-ReLU, dropout, conv-BN-ReLU, plus the input, which a 1×1 convolution with bias brings
@@ -176,7 +182,7 @@ impl Block {
             None => x.clone(),
         };
         let x = path.dropout(&self.dropout, self.layer1.forward(path, x));
-        path.add(self.layer2.forward(path, x), residual)
+        self.layer2.forward_plus(path, x, residual)
     }
 }
 

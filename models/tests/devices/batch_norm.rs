@@ -1,7 +1,7 @@
 //! Batch normalization, of a batch and by given moments, against its definition.
 
 use burn::tensor::{Device, FloatDType, Tensor};
-use kernels::gpu::{batch_norm, batch_norm_train, computes_on};
+use kernels::gpu::{ThenNorm, batch_norm, batch_norm_train, computes_on, relu};
 
 use crate::EPSILON;
 use crate::check::{close, device, numbers};
@@ -94,7 +94,11 @@ impl Case {
         let parameters = [weight.clone(), bias.clone()];
         // An operation before it, whose result a checkpoint may forget.
         let x_again = x.clone().mul_scalar(1.0);
-        let (output, moments) = batch_norm_train(x_again, parameters, EPSILON, self.relu);
+        let then = ThenNorm {
+            relu: self.relu,
+            plus: None,
+        };
+        let (output, moments) = batch_norm_train(x_again, parameters, EPSILON, then);
         assert_eq!(FloatDType::from(output.dtype()), self.dtype);
         let dy = Tensor::from_inner(self.tensor(&inputs.dy, device)).to_device(&tracked);
         let loss = (output.clone() * dy).cast(FloatDType::F32).sum();
@@ -192,7 +196,7 @@ fn gpu_batch_norm_by_given_moments_is_that_of_the_batch() {
             [parameter(&inputs.weight), parameter(&inputs.bias)],
             [vector(&expected.mean), vector(&expected.variance)],
             EPSILON,
-            relu,
+            ThenNorm { relu, plus: None },
         );
         for (expected, computed) in expected.y.iter().zip(numbers(computed)) {
             assert!(
@@ -271,4 +275,99 @@ fn gpu_batch_norm_lets_no_overflow_pass() {
     assert!(computed.y[..35].iter().all(|value| value.is_nan()));
     assert!(computed.y[35..280].iter().all(|value| value.is_finite()));
     assert!(computed.dweight[0].is_nan() && computed.dweight[1].is_finite());
+}
+
+/// What is normalised goes other ways too: it is added to the result, and goes through a ReLU before or after that.
+/// However its gradients meet, they are added up.
+#[test]
+fn gpu_batch_norm_adds_up_what_goes_several_ways() {
+    let Some(device) = device("batch normalization on a GPU") else {
+        return;
+    };
+    let halves = device.supports_dtype(FloatDType::F16);
+    let large = [64, 64, 32, 64]; // More vectors than units have one of.
+    for (shape, dtype, recompute) in [
+        ([3, 8, 5, 7], FloatDType::F32, false),
+        ([3, 8, 5, 7], FloatDType::F32, true),
+        ([2, 6, 9, 4], FloatDType::F16, false),
+        (large, FloatDType::F32, false),
+    ] {
+        if dtype == FloatDType::F16 && !halves {
+            continue;
+        }
+        let case = Case {
+            shape,
+            dtype,
+            recompute,
+            ..CASE
+        };
+        let inputs = case.inputs();
+        let expected = case.expected(&inputs);
+        for first in [false, true] {
+            case.check_ways(&inputs, &expected, &device, first);
+        }
+    }
+}
+
+impl Case {
+    /// `relu(norm(x)) + x`, and the ReLU of `x`, which is computed before that if it is the `first`.
+    fn check_ways(&self, inputs: &Inputs, expected: &Outputs, device: &Device, first: bool) {
+        let tracked = match self.recompute {
+            true => device.clone().autodiff().gradient_checkpointing(),
+            false => device.clone().autodiff(),
+        };
+        let parameter = |values: &[f32]| {
+            Tensor::from_inner(Tensor::<1>::from_floats(values, device)).to_device(&tracked)
+        };
+        let parameters = || [parameter(&inputs.weight), parameter(&inputs.bias)];
+        let x = Tensor::from_inner(self.tensor(&inputs.x, device));
+        let x = x.to_device(&tracked).require_grad();
+        let x_again = x.clone().mul_scalar(1.0);
+        let before = first.then(|| relu(x_again.clone()));
+        let then = ThenNorm {
+            relu: true,
+            plus: Some(x_again.clone()),
+        };
+        let (output, _) = batch_norm_train(x_again.clone(), parameters(), EPSILON, then);
+        let rectified = before.unwrap_or_else(|| relu(x_again));
+        let dy = || Tensor::from_inner(self.tensor(&inputs.dy, device)).to_device(&tracked);
+        let loss = output.clone() * dy() + rectified * dy();
+        let mut gradients = loss.cast(FloatDType::F32).sum().backward();
+        let dx = numbers(x.grad_remove(&mut gradients).unwrap());
+        let tolerance = match self.dtype {
+            FloatDType::F32 => 3e-5,
+            _ => 3e-3,
+        };
+        let values =
+            |sum: &dyn Fn(usize) -> f64| -> Vec<f64> { (0..inputs.x.len()).map(sum).collect() };
+        let [x, dy] = [&inputs.x, &inputs.dy].map(|values| move |at: usize| f64::from(values[at]));
+        let expected_y = values(&|at| expected.y[at] + x(at));
+        let expected_dx = values(&|at| {
+            let rectified = if x(at) > 0.0 { dy(at) } else { 0.0 };
+            expected.dx[at] + dy(at) + rectified
+        });
+        let name = |what: &str| format!("{what} of {self:?}, first {first}");
+        close(&name("y"), &expected_y, &numbers(output), tolerance);
+        close(&name("dx"), &expected_dx, &dx, tolerance);
+        // The same without a graph, by the batch's moments.
+        let vector = |values: &[f64]| {
+            let values: Vec<f32> = values.iter().map(|value| *value as f32).collect();
+            Tensor::<1>::from_floats(values.as_slice(), device)
+        };
+        let x = self.tensor(&inputs.x, device);
+        let then = ThenNorm {
+            relu: true,
+            plus: Some(x.clone()),
+        };
+        let parameters = [&inputs.weight, &inputs.bias]
+            .map(|values| Tensor::<1>::from_floats(values.as_slice(), device));
+        let moments = [vector(&expected.mean), vector(&expected.variance)];
+        let output = batch_norm(x, parameters, moments, EPSILON, then);
+        close(
+            &name("y in evaluation"),
+            &expected_y,
+            &numbers(output),
+            tolerance,
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! Running means and variances, as the moments of batches change them.
 
 use burn::tensor::Tensor;
-use kernels::gpu::batch_norm_train;
+use kernels::gpu::{ThenNorm, batch_norm_train};
 
 use crate::EPSILON;
 use crate::check::{close, device, numbers};
@@ -22,7 +22,8 @@ fn gpu_running_statistics_are_blends() {
         let expected = case.expected(&inputs);
         let x = case.tensor(&inputs.x, &device);
         let parameter = || Tensor::<1>::ones([channels], &device);
-        let (_, moments) = batch_norm_train(x, [parameter(), parameter()], EPSILON, false);
+        let (_, moments) =
+            batch_norm_train(x, [parameter(), parameter()], EPSILON, ThenNorm::default());
         let old = |from: f32| -> Vec<f32> { (0..channels).map(|i| from + i as f32).collect() };
         let (mean, variance) = (old(-2.0), old(3.0));
         let there = |values: &[f32]| Tensor::<1>::from_floats(values, &device);

@@ -110,10 +110,19 @@ impl Convolution {
     }
 
     /// The gradient of the images for a [`Self::factor_of_result`] and a weight [`Self::arranged`] as
-    /// \[in, window, out\].
-    pub fn convolve_back(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
+    /// \[in, window, out\], and `plus`, which is like the images.
+    pub fn convolve_back(
+        &self,
+        dy: CubeTensor,
+        weight: CubeTensor,
+        plus: Option<CubeTensor>,
+    ) -> CubeTensor {
         let (slide, inputs) = (self.wide.slide_back(), self.geometry.inputs);
-        self.slide([dy, weight], Addends::NONE, slide, inputs, &self.images)
+        let addends = Addends {
+            bias: None,
+            plus: plus.map(|plus| widen_images(plus, self.wide.inputs)),
+        };
+        self.slide([dy, weight], addends, slide, inputs, &self.images)
     }
 
     /// A weight for the product: these matrices of `sizes`, transposed.
@@ -202,13 +211,18 @@ impl Product for Convolution {
     }
 
     /// The gradient of the images for that of the result.
-    fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
+    fn gradient_of_input(
+        &self,
+        dy: CubeTensor,
+        weight: CubeTensor,
+        plus: Option<CubeTensor>,
+    ) -> CubeTensor {
         let weight = self.arranged(weight, |sizes| Matrices {
             count: 1,
             rows: sizes.outputs,
             columns: sizes.inputs * sizes.in_window(),
         });
-        self.convolve_back(dy, weight)
+        self.convolve_back(dy, weight, plus)
     }
 
     fn gradients_of_parameters(

@@ -111,14 +111,20 @@ impl Product for Linear {
         self.forward.factor_of_result(pixels(dy))
     }
 
-    fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor {
+    fn gradient_of_input(
+        &self,
+        dy: CubeTensor,
+        weight: CubeTensor,
+        plus: Option<CubeTensor>,
+    ) -> CubeTensor {
         // It is in the right order already: its numbers are matrices of a column each.
         let weight = self.forward.arranged(weight, |sizes| Matrices {
             count: sizes.inputs,
             rows: sizes.outputs,
             columns: 1,
         });
-        let out = self.forward.convolve_back(dy, weight);
+        let plus = plus.map(pixels);
+        let out = self.forward.convolve_back(dy, weight, plus);
         self.unpixel(out, self.sizes[0])
     }
 

@@ -13,6 +13,8 @@ use burn::backend::{Autodiff, Backend, Cube, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
+use super::super::branches;
+
 /// A layer that multiplies its input with a weight and may add to that, as an operation of the graph.
 pub(super) trait Product: Debug + Send + Sync + 'static {
     /// The result.
@@ -21,8 +23,13 @@ pub(super) trait Product: Debug + Send + Sync + 'static {
     /// The gradient of the result as it is multiplied, for the two that follow.
     fn factor(&self, dy: CubeTensor) -> CubeTensor;
 
-    /// That of the input for the gradient of the result, which is a [`Self::factor`].
-    fn gradient_of_input(&self, dy: CubeTensor, weight: CubeTensor) -> CubeTensor;
+    /// That of the input for the gradient of the result, which is a [`Self::factor`], and `plus`, which is like the input.
+    fn gradient_of_input(
+        &self,
+        dy: CubeTensor,
+        weight: CubeTensor,
+        plus: Option<CubeTensor>,
+    ) -> CubeTensor;
 
     /// That of the weight, in its type, for the same, and that of the bias, in f32, if its sums over all pixels are
     /// `for_bias`.
@@ -249,6 +256,7 @@ impl<const N: usize> Backward<Cube, N> for ProductBackward {
         } = ops.state;
         let input = checkpointer.retrieve_node_output::<CubeTensor>(input);
         let weight = checkpointer.retrieve_node_output::<CubeTensor>(weight);
+        let like_input = (input.meta.shape().clone(), input.dtype);
         let mut parents = ops.parents.into_iter();
         let mut next = || parents.next().flatten();
         let (to_input, to_weight) = (next(), next());
@@ -267,12 +275,19 @@ impl<const N: usize> Backward<Cube, N> for ProductBackward {
             grads.register::<Cube>(to.id, product.gradient_of_bias(dy.clone()));
         }
         match to_plus {
-            Some(to) => grads.register::<Cube>(to.id, dy),
+            Some(to) => branches::register(grads, to.id, dy),
             // The next gradient may take its memory.
             None => drop(dy),
         }
         if let Some((to, factor)) = to_input.zip(factor) {
-            grads.register::<Cube>(to.id, product.gradient_of_input(factor, weight));
+            let others = match to.requirement == ops.node.requirement {
+                true => {
+                    branches::take(grads, to.id, like_input, |grads| grads.consume::<Cube>(&to))
+                }
+                false => None,
+            };
+            let gradient = product.gradient_of_input(factor, weight, others);
+            branches::register(grads, to.id, gradient);
         }
     }
 }

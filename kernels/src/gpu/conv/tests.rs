@@ -170,7 +170,7 @@ fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) -> Resu
     let dy = convolution.factor(dy.clone());
     let found = [
         convolution.forward(x.clone(), weight.clone(), Addends::NONE),
-        convolution.gradient_of_input(dy.clone(), weight.clone()),
+        convolution.gradient_of_input(dy.clone(), weight.clone(), None),
         convolution.gradients_of_parameters(x.clone(), dy, None).0,
     ];
     let found = found.map(|found: CubeTensor| numbers(Tensor::from_primitive::<Cube>(found)));

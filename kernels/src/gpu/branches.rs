@@ -1,0 +1,82 @@
+//! Gradients of what went several ways, as what goes into a residual block does. Burn adds up those of all ways in kernels
+//! that read two and write their sum; an operation that computes one of them can add what is there already in its own
+//! kernel, which reads that and nothing else.
+//!
+//! Burn does not say whether a gradient is there. So what is registered here is remembered, on each thread, until
+//! another backward pass begins: each has a container of gradients of its own, which is known again by a mark in it.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, AutodiffBackend, Cube, Flex};
+use burn::tensor::{DType, Shape};
+use burn_cubecl::tensor::CubeTensor;
+
+thread_local! {
+    static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
+}
+
+/// Of which nodes there are gradients in a container: those that were registered here and that nobody here has taken.
+struct Registered {
+    mark: FloatTensor<Autodiff<Flex>>,
+    nodes: HashSet<NodeId>,
+}
+
+impl Registered {
+    fn new() -> Self {
+        Self {
+            mark: Autodiff::<Flex>::from_inner(FlexTensor::zeros(Shape::new([1]), DType::F32)),
+            nodes: HashSet::new(),
+        }
+    }
+
+    /// The nodes of a container, which may be another than before.
+    fn nodes(&mut self, gradients: &mut Gradients) -> &mut HashSet<NodeId> {
+        if gradients.get::<Flex>(&self.mark).is_none() {
+            self.nodes.clear();
+            gradients.register::<Flex>(self.mark.id(), self.mark.primitive().clone());
+        }
+        &mut self.nodes
+    }
+}
+
+/// What `work` says of the nodes of a container.
+fn of_nodes<R>(gradients: &mut Gradients, work: impl FnOnce(&mut HashSet<NodeId>) -> R) -> R {
+    REGISTERED.with_borrow_mut(|registered| {
+        work(
+            registered
+                .get_or_insert_with(Registered::new)
+                .nodes(gradients),
+        )
+    })
+}
+
+/// Registers a gradient of a node, which another operation may [`take`].
+pub(super) fn register(gradients: &mut Gradients, node: NodeId, gradient: CubeTensor) {
+    of_nodes(gradients, |nodes| nodes.insert(node));
+    gradients.register::<Cube>(node, gradient);
+}
+
+/// What was registered of the gradient of a node whose only use of it is the backward pass, for the caller to add to its
+/// own, of `shape` and `dtype`, and to register: `consume` takes it out of the container.
+pub(super) fn take(
+    gradients: &mut Gradients,
+    node: NodeId,
+    (shape, dtype): (Shape, DType),
+    consume: impl FnOnce(&mut Gradients) -> CubeTensor,
+) -> Option<CubeTensor> {
+    // Whoever consumes it later has all of it: the gradients of all ways are there before it is given on.
+    if !of_nodes(gradients, |nodes| nodes.remove(&node)) {
+        return None;
+    }
+    let gradient = consume(gradients);
+    if *gradient.meta.shape() == shape && gradient.dtype == dtype {
+        return Some(gradient);
+    }
+    register(gradients, node, gradient);
+    None
+}
