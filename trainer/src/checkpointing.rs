@@ -251,7 +251,9 @@ mod tests {
                     let started = Checkpoints::start(&config, folder, None, limit, &group);
                     let mut checkpoints = started.unwrap();
                     let save = |checkpoints: &mut Checkpoints, steps| {
-                        checkpoints.save(training.state(), &meta(steps)).unwrap();
+                        checkpoints
+                            .save(training.state().unwrap(), &meta(steps))
+                            .unwrap();
                         checkpoints.lacks(&meta(steps).progress)
                     };
                     // The other rank has no share of the first, for which rank 0 waits.

@@ -1,39 +1,21 @@
-//! The activation that gives gradient hooks their depth, one per thread.
-//!
-//! A thread only keeps an anchor once a hooked parameter has been read on it, so models that
-//! contain boundaries but are trained or evaluated without hooks hold no memory through this.
+//! The depth in the graph that gradient hooks take, one per thread: that of the activation which entered the current
+//! block. It says when backward comes to them, and nothing of it depends on it being right.
 
 use std::cell::RefCell;
 
-use burn::tensor::{Device, DispatchTensor, GradientCheckpointingStrategy, Tensor};
-
-/// An activation in a form that does not name its rank.
-#[derive(Clone)]
-struct Anchor {
-    tensor: DispatchTensor,
-    device: Device,
-    checkpointing: Option<GradientCheckpointingStrategy>,
-}
-
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Current {
     hooks_in_use: bool,
-    anchor: Option<Anchor>,
+    depth: usize,
 }
 
 thread_local! {
     static CURRENT: RefCell<Current> = RefCell::default();
 }
 
-/// Remembers a tracked activation for the hooks that follow on this thread.
-pub(super) fn set<const D: usize>(activation: &Tensor<D>) {
-    CURRENT.with_borrow_mut(|current| {
-        current.anchor = Some(Anchor {
-            device: activation.device(),
-            checkpointing: activation.gradient_checkpointing_strategy(),
-            tensor: activation.clone().into_dispatch(),
-        });
-    });
+/// Remembers the depth of an activation for the hooks that follow on this thread.
+pub(super) fn set(depth: usize) {
+    CURRENT.with_borrow_mut(|current| current.depth = depth);
 }
 
 /// Whether a hooked parameter has been read on this thread since the last [`forget`].
@@ -41,24 +23,15 @@ pub(super) fn hooks_in_use() -> bool {
     CURRENT.with_borrow(|current| current.hooks_in_use)
 }
 
-/// The anchor for a hook on `parameter`, if there is one that can enter an operation with it.
-pub(super) fn for_hook<const D: usize>(parameter: &Tensor<D>) -> Option<DispatchTensor> {
+/// The depth above which a hook is to lie; 0, the end of backward, where no activation has entered a block.
+pub(super) fn for_hook() -> usize {
     CURRENT.with_borrow_mut(|current| {
         current.hooks_in_use = true;
-        let anchor = current.anchor.as_ref()?;
-        let compatible = anchor.device == parameter.device()
-            && anchor.checkpointing == parameter.gradient_checkpointing_strategy();
-        compatible.then(|| anchor.tensor.clone())
+        current.depth
     })
 }
 
-/// Drops the anchor without forgetting that hooks are in use.
-pub(super) fn clear() {
-    CURRENT.with_borrow_mut(|current| current.anchor = None);
-}
-
-/// Forgets everything: a forward pass begins, or its graph is about to be consumed. An anchor of
-/// a consumed graph would drag that graph into the next backward, which Burn refuses.
+/// Forgets everything: a forward pass begins, or has ended.
 pub(crate) fn forget() {
     CURRENT.with_borrow_mut(|current| *current = Current::default());
 }

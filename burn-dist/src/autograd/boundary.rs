@@ -5,11 +5,11 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::tensor::{Device, FloatTensor};
-use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
-use burn::tensor::{FloatDType, Shape, Tensor};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::tensor::Tensor;
 
-use super::anchor;
+use super::{anchor, rung};
 
 /// Marks `activation` as what enters a block of the model, and returns it unchanged.
 ///
@@ -18,6 +18,8 @@ use super::anchor;
 /// read after it are then handed to the communication as soon as backward leaves the block, and
 /// not at the end. A model without boundaries trains just as well, without that overlap.
 ///
+/// Where the device recomputes activations in backward, those that it is applied to are kept.
+///
 /// Outside distributed training this does nothing, so models may call it unconditionally.
 pub fn boundary<const D: usize>(activation: Tensor<D>) -> Tensor<D> {
     if !anchor::hooks_in_use() {
@@ -25,71 +27,53 @@ pub fn boundary<const D: usize>(activation: Tensor<D>) -> Tensor<D> {
     }
     if !activation.is_tracked() {
         // A second input enters the model: what came before is no measure for what follows.
-        anchor::clear();
+        anchor::set(0);
         return activation;
     }
-    let activation = Tensor::from_dispatch(Dispatch::boundary(activation.into_dispatch()));
-    anchor::set(&activation);
-    activation
+    let recomputes = activation.gradient_checkpointing_strategy().is_some();
+    Tensor::from_dispatch(Dispatch::boundary(activation.into_dispatch(), recomputes))
 }
 
 #[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait BoundaryOp: Backend {
-    /// Identity that always has a gradient to pass on.
-    fn boundary(activation: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Identity, after which hooks lie above `activation`. If it `keeps` that, backward does not compute it again.
+    fn boundary(activation: FloatTensor<Self>, keeps: bool) -> FloatTensor<Self>;
 }
 
 impl BoundaryOp for Flex {
-    fn boundary(activation: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn boundary(activation: FloatTensor<Self>, _keeps: bool) -> FloatTensor<Self> {
         activation
     }
 }
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 impl BoundaryOp for burn::backend::Cube {
-    fn boundary(activation: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn boundary(activation: FloatTensor<Self>, _keeps: bool) -> FloatTensor<Self> {
         activation
     }
 }
 
 impl<B: BoundaryOp, C: CheckpointStrategy> BoundaryOp for Autodiff<B, C> {
-    fn boundary(activation: FloatTensor<Self>) -> FloatTensor<Self> {
-        let (primitive, node) = activation.into_parts();
-        // Compute bound: under gradient checkpointing the activation is kept here, and blocks
-        // are recomputed from it.
-        match BoundaryBackward
-            .prepare::<C>([node])
-            .compute_bound()
-            .stateful()
-        {
-            OpsKind::Tracked(prep) => {
-                let zero = Zero::<B>::like(&primitive);
-                prep.finish(zero, primitive)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(primitive),
-        }
+    fn boundary(activation: FloatTensor<Self>, keeps: bool) -> FloatTensor<Self> {
+        let activation = if keeps {
+            kept::<B, C>(activation)
+        } else {
+            activation
+        };
+        anchor::set(rung::depth_of(&activation.node()));
+        activation
     }
 }
 
-/// What is needed to make a zero gradient for an activation.
-#[derive(Clone, Debug)]
-struct Zero<B: Backend> {
-    shape: Shape,
-    device: Device<B>,
-    dtype: FloatDType,
-}
-
-impl<B: Backend> Zero<B> {
-    fn like(primitive: &FloatTensor<B>) -> Self {
-        Self {
-            shape: primitive.shape(),
-            device: primitive.device(),
-            dtype: primitive.dtype().into(),
-        }
-    }
-
-    fn gradient(self) -> FloatTensor<B> {
-        B::float_zeros(self.shape, &self.device, self.dtype)
+/// The same, from which operations behind it are computed again.
+fn kept<B: Backend, C: CheckpointStrategy>(
+    activation: FloatTensor<Autodiff<B, C>>,
+) -> FloatTensor<Autodiff<B, C>> {
+    let (primitive, node) = activation.into_parts();
+    let prepared = Backward::<B, 1>::prepare::<C>(BoundaryBackward, [node]);
+    match prepared.compute_bound().stateful() {
+        OpsKind::Tracked(prepared) => prepared.finish((), primitive),
+        OpsKind::UnTracked(prepared) => prepared.finish(primitive),
     }
 }
 
@@ -97,26 +81,13 @@ impl<B: Backend> Zero<B> {
 struct BoundaryBackward;
 
 impl<B: Backend> Backward<B, 1> for BoundaryBackward {
-    type State = Zero<B>;
+    type State = ();
 
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        grads: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
+    fn backward(self, ops: Ops<(), 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let [parent] = ops.parents;
-        let Some(parent) = parent else { return };
-        // A hook makes this node part of the graph even where the loss does not depend on the
-        // activation (the block detaches it, or belongs to another branch). Then no gradient was
-        // registered, which Burn only tells by panicking, before it changes anything.
-        let gradient = contained::run(|| grads.consume::<B>(&ops.node)).unwrap_or_else(|_| {
-            tracing::warn!(
-                "the loss does not depend on an activation that entered a block: call \
-                 boundary() again where the branch that reaches the loss begins"
-            );
-            ops.state.gradient()
-        });
-        grads.register::<B>(parent.id, gradient);
+        let gradient = grads.consume::<B>(&ops.node);
+        if let Some(parent) = parent {
+            grads.register::<B>(parent.id, gradient);
+        }
     }
 }

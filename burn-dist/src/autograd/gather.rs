@@ -21,9 +21,9 @@ use burn::backend::{
 };
 use burn::tensor::{DType, Tensor, TensorData};
 
-use super::anchor;
 use super::grad_hook::GradHookBackward;
 use super::sink::{GradientSink, ParameterSource, Use, WholeParameter};
+use super::{anchor, rung};
 
 /// What the operation has to know of its parameter.
 #[derive(Clone, Debug)]
@@ -35,11 +35,10 @@ pub(super) struct Fetch {
 
 #[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait GatherOp: Backend {
-    /// The whole parameter that `placeholder` stands for; `anchor` only places the operation in
-    /// the graph.
+    /// The whole parameter that `placeholder` stands for, above a depth of the graph.
     fn gather(
         placeholder: FloatTensor<Self>,
-        anchor: FloatTensor<Self>,
+        depth: usize,
         fetch: Fetch,
         usage: Arc<Use>,
     ) -> FloatTensor<Self>;
@@ -48,7 +47,7 @@ pub(super) trait GatherOp: Backend {
 impl GatherOp for Flex {
     fn gather(
         placeholder: FloatTensor<Self>,
-        _anchor: FloatTensor<Self>,
+        _depth: usize,
         fetch: Fetch,
         _usage: Arc<Use>,
     ) -> FloatTensor<Self> {
@@ -60,7 +59,7 @@ impl GatherOp for Flex {
 impl GatherOp for burn::backend::Cube {
     fn gather(
         placeholder: FloatTensor<Self>,
-        _anchor: FloatTensor<Self>,
+        _depth: usize,
         fetch: Fetch,
         _usage: Arc<Use>,
     ) -> FloatTensor<Self> {
@@ -96,7 +95,6 @@ where
 #[derive(Debug)]
 struct GatherRetro<B> {
     placeholder: NodeId,
-    anchor: Option<NodeId>,
     fetch: Fetch,
     backend: PhantomData<fn() -> B>,
 }
@@ -107,10 +105,6 @@ where
 {
     fn forward(&self, states: &mut BackwardStates, out: NodeId) {
         let placeholder = states.get_state::<FloatTensor<B>>(&self.placeholder);
-        // Burn counts every tracked parent of a recomputed node: the anchor has to be taken too.
-        if let Some(anchor) = &self.anchor {
-            drop(states.get_state::<FloatTensor<B>>(anchor));
-        }
         states.save(out, whole::<B>(placeholder, &self.fetch));
     }
 }
@@ -121,28 +115,21 @@ where
 {
     fn gather(
         placeholder: FloatTensor<Self>,
-        anchor: FloatTensor<Self>,
+        depth: usize,
         fetch: Fetch,
         usage: Arc<Use>,
     ) -> FloatTensor<Self> {
-        // One tensor may be both; it is then one parent.
-        let anchored = anchor.is_tracked() && anchor.id() != placeholder.id();
         let retro = GatherRetro::<B> {
             placeholder: placeholder.id(),
-            anchor: anchored.then(|| anchor.id()),
             fetch: fetch.clone(),
             backend: PhantomData,
         };
-        let parents = match anchored {
-            true => vec![&placeholder, &anchor],
-            false => vec![&placeholder],
-        };
         // Whatever the strategy of the device: weights are never kept for backward.
-        let nodes = [placeholder.node(), anchor.node()];
+        let nodes = [placeholder.node(), rung::at(depth)];
         let prepared = Backward::<B, 2>::prepare::<BalancedCheckpointing>(GradHookBackward, nodes)
             .memory_bound()
             .retro_forward(retro)
-            .parents::<B, _>(parents)
+            .parents::<B, _>([&placeholder])
             .stateful();
         let value = whole::<B>(placeholder.into_primitive(), &fetch);
         match prepared {
@@ -164,15 +151,10 @@ pub(super) fn apply<const D: usize>(
         source: Arc::downgrade(source),
     };
     let usage = Arc::new(Use::new(sink, index));
-    let anchor = match placeholder.is_tracked() {
-        true => anchor::for_hook(&placeholder),
-        false => None,
+    let depth = match placeholder.is_tracked() {
+        true => anchor::for_hook(),
+        false => 0,
     };
-    let anchor = anchor.unwrap_or_else(|| placeholder.clone().into_dispatch());
-    Tensor::from_dispatch(Dispatch::gather(
-        placeholder.into_dispatch(),
-        anchor,
-        fetch,
-        usage,
-    ))
+    let placeholder = placeholder.into_dispatch();
+    Tensor::from_dispatch(Dispatch::gather(placeholder, depth, fetch, usage))
 }

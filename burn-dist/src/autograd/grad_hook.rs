@@ -21,22 +21,18 @@ use burn::tensor::{DType, FloatDType, Shape, Tensor};
 
 use super::gather;
 use super::sink::{GradientSink, ParameterSource, Use};
-use super::{anchor, full_precision};
+use super::{anchor, full_precision, rung};
 
 #[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait GradHookOp: Backend {
-    /// Identity on `parameter`; `anchor` only places the operation in the graph.
-    fn grad_hook(
-        parameter: FloatTensor<Self>,
-        anchor: FloatTensor<Self>,
-        usage: Arc<Use>,
-    ) -> FloatTensor<Self>;
+    /// Identity on `parameter`, above a depth of the graph.
+    fn grad_hook(parameter: FloatTensor<Self>, depth: usize, usage: Arc<Use>) -> FloatTensor<Self>;
 }
 
 impl GradHookOp for Flex {
     fn grad_hook(
         parameter: FloatTensor<Self>,
-        _anchor: FloatTensor<Self>,
+        _depth: usize,
         _usage: Arc<Use>,
     ) -> FloatTensor<Self> {
         parameter
@@ -47,7 +43,7 @@ impl GradHookOp for Flex {
 impl GradHookOp for burn::backend::Cube {
     fn grad_hook(
         parameter: FloatTensor<Self>,
-        _anchor: FloatTensor<Self>,
+        _depth: usize,
         _usage: Arc<Use>,
     ) -> FloatTensor<Self> {
         parameter
@@ -58,14 +54,10 @@ impl<B: GradHookOp, C: CheckpointStrategy> GradHookOp for Autodiff<B, C>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    fn grad_hook(
-        parameter: FloatTensor<Self>,
-        anchor: FloatTensor<Self>,
-        usage: Arc<Use>,
-    ) -> FloatTensor<Self> {
+    fn grad_hook(parameter: FloatTensor<Self>, depth: usize, usage: Arc<Use>) -> FloatTensor<Self> {
         let (primitive, node) = parameter.into_parts();
         match GradHookBackward
-            .prepare::<C>([node, anchor.node()])
+            .prepare::<C>([node, rung::at(depth)])
             .compute_bound()
             .stateful()
         {
@@ -93,7 +85,7 @@ where
         let gradient = grads.consume::<B>(&ops.node);
         let usage = ops.state;
         let Some(sink) = usage.sink().filter(|sink| sink.is_collecting()) else {
-            let [parameter, _anchor] = ops.parents;
+            let [parameter, _rung] = ops.parents;
             if let Some(parameter) = parameter {
                 grads.register::<B>(parameter.id, gradient);
             }
@@ -123,12 +115,8 @@ pub(super) fn apply<const D: usize>(
         return parameter;
     }
     let usage = Arc::new(Use::new(sink, index));
-    let anchor = anchor::for_hook(&parameter).unwrap_or_else(|| parameter.clone().into_dispatch());
-    Tensor::from_dispatch(Dispatch::grad_hook(
-        parameter.into_dispatch(),
-        anchor,
-        usage,
-    ))
+    let parameter = parameter.into_dispatch();
+    Tensor::from_dispatch(Dispatch::grad_hook(parameter, anchor::for_hook(), usage))
 }
 
 /// What is done with one parameter of a module when it is read.

@@ -40,7 +40,7 @@
 //!         let step = train_epoch(parallel, epoch);
 //!         let written = writer.submit(Job {
 //!             step,
-//!             state: parallel.state(),
+//!             state: parallel.state()?,
 //!             meta: serde_json::json!({ "epoch": epoch + 1 }),
 //!             keep: 3,
 //!             best: Vec::new(),

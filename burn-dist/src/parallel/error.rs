@@ -167,7 +167,8 @@ pub enum ParallelError {
     /// A layer that would not do what an option says.
     #[error(
         "sync_batch_norm is on, and `{path}` is Burn's BatchNorm, which goes by the statistics of its own rank; take a \
-         batch normalization that calls sum_over_ranks, as those of the crate `models` do, or turn the option off"
+         batch normalization that calls sum_over_ranks, as those of the crate `models` do (its type must have another \
+         name), or turn the option off"
     )]
     NotSynchronized {
         /// Path of the layer.
@@ -313,6 +314,22 @@ pub enum ParallelError {
          model on `device.autodiff()`"
     )]
     UntrackedLoss,
+    /// A parameter whose gradient did not come to where gradients are averaged.
+    #[error(
+        "the loss depends on `{path}` by another way than its value as a field of `model()`: a ModuleVisitor, a Deref \
+         (`&*field`) or a Burn module's own copy reads a parameter without what its gradient is averaged through; \
+         read it with `field.val()`"
+    )]
+    ReadWithoutHook {
+        /// Path of the first such parameter.
+        path: String,
+    },
+    /// A step without gradients.
+    #[error(
+        "no parameter of this model had a gradient on any rank: the loss does not depend on any, or is that of another \
+         model"
+    )]
+    NoGradients,
     /// A step that is not complete.
     #[error(
         "{what} between steps alone, and {done} of {accumulate} micro-batches of this one are done; at the end of the \

@@ -35,6 +35,7 @@ mod sharded;
 mod state;
 mod statistics;
 mod step;
+mod strays;
 mod taken;
 mod trained;
 mod update;
@@ -94,7 +95,9 @@ use sharded::{pieces_of, take_pieces};
 /// [`compute_dtype`](Self::compute_dtype), and the model's output to `f32` before the loss. A layer
 /// that reads its parameters within [`full_precision`](crate::autograd::full_precision) sees them
 /// in `f32`; any other computes in the low type, Burn's own normalizations too. (Burn's `BatchNorm`
-/// then keeps its running statistics in that type while it trains.) In half precision the loss is
+/// then keeps its running statistics in that type while it trains. It is known by the name of its type: call a layer of
+/// your own otherwise. Burn's `Lstm` and `Gru` mix types and panic: call them within `full_precision`, on inputs in
+/// `f32`.) In half precision the loss is
 /// scaled, and a step whose gradients overflow on any rank is skipped on all of them.
 pub struct Parallel<M: Module> {
     /// `None` only while a method replaces the model.
@@ -308,8 +311,15 @@ impl<M: Module> Parallel<M> {
     }
 
     /// The model to compute a loss with, its gradient hooks attached. Take it anew for every
-    /// forward pass, right before it: where several models are trained on one thread, the last that was taken is the one
-    /// whose [`sync_batch_norm`](ParallelOptions::sync_batch_norm) counts. Evaluate with [`valid`](Self::valid) instead.
+    /// forward pass, right before it and on the same thread: where several models are trained on one thread, the last that
+    /// was taken is the one whose [`sync_batch_norm`](ParallelOptions::sync_batch_norm) counts.
+    ///
+    /// A parameter is read through its hook by `field.val()`, as Burn's layers do it. A
+    /// [`ModuleVisitor`](burn::module::ModuleVisitor) and a `Deref` (`&*field`) get what lies in the module, without the
+    /// hook: [`backward`](Self::backward) refuses a loss that depends on that, and under [`Strategy::Zero3`] it has no
+    /// values. A clone of this model is no copy of it: it has the same hooks, and under zero-3 the parameters of the day.
+    /// For a copy that stays as it is, as a target network or the weights that are written to a file, and for evaluation
+    /// take [`valid`](Self::valid).
     pub fn model(&self) -> &M {
         forget_anchor();
         sum_over(self.sums.as_ref());
@@ -370,13 +380,18 @@ impl<M: Module> Parallel<M> {
     }
 
     /// This rank's share of parameters, buffers and optimizer state as they are now, between two
-    /// steps. Together the shares of all ranks are the whole state; where there are several sets of
+    /// steps: of gradients nothing is kept. Together the shares of all ranks are the whole state; where there are several sets of
     /// shards, those of the first set are, and the others are empty. It copies nothing yet, save on a
     /// GPU; the next steps leave it as it is.
-    pub fn state(&self) -> StateShare {
+    ///
+    /// # Errors
+    ///
+    /// Some micro-batches of a step are done, and others not.
+    pub fn state(&self) -> Result<StateShare, ParallelError> {
+        self.check_between_steps("a state is saved")?;
         let (rank, size) = (self.shards.within.rank(), self.shards.within.size());
         if !self.shards.is_first() {
-            return StateShare::nothing();
+            return Ok(StateShare::nothing());
         }
         let ema = self.ema.as_ref();
         let whole = state::Whole {
@@ -393,10 +408,10 @@ impl<M: Module> Parallel<M> {
         if let Some(ema) = ema.filter(|_| rank == 0) {
             share.add_scalars(ema::NAME, ema.scalars());
         }
-        match self.get().devices().iter().all(device::is_host) {
+        Ok(match self.get().devices().iter().all(device::is_host) {
             true => share,
             false => share.settle(),
-        }
+        })
     }
 
     /// Continues from a state that [`state`](Self::state) gave, all shares together, with any

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::sharded::{self, Stepper};
-use super::{Gradients, Parallel, ParallelError, tell_others, update};
+use super::{Gradients, Parallel, ParallelError, strays, tell_others, update};
 use crate::autograd::{forget_anchor, sum_no_more_over};
 use crate::bucket::BucketError;
 use crate::precision::LossScale;
@@ -86,7 +86,8 @@ impl<M: Module> Parallel<M> {
     /// # Errors
     ///
     /// A loss without gradients or of more than one element, a call after the last micro-batch of a step, a gradient
-    /// that does not fit its parameter, or an error that another rank told of. The other ranks are told of each at once,
+    /// that does not fit its parameter, a parameter that was read as [`model`](Parallel::model) says it must not be, or
+    /// an error that another rank told of. The other ranks are told of each at once,
     /// and none of them can go on.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
         forget_anchor();
@@ -116,8 +117,10 @@ impl<M: Module> Parallel<M> {
         if let Some(loss_scale) = &self.loss_scale {
             loss = loss.mul_scalar(loss_scale.scale());
         }
-        drop(loss.backward());
-        tell_others(&self.group, self.check_store())?;
+        let left = loss.backward();
+        let read = strays::refuse(self.get(), &left);
+        drop(left);
+        tell_others(&self.group, read.and_then(|()| self.check_store()))?;
         self.check_sums()?;
         self.reducer.end_backward()?;
         self.micro_batches += 1;
@@ -144,8 +147,8 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// A call before the last micro-batch of the step, learning rates that differ or are no number, a failed
-    /// collective, or a loss scale that has been at its floor for too many skipped steps. No rank can go on then.
+    /// A call before the last micro-batch of the step, learning rates that differ or are no number, no gradient at all, a
+    /// failed collective, or a loss scale that has been at its floor for too many skipped steps. No rank can go on then.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
         self.step_on(learning_rate, 1.0, |_, _| Ok(()))
     }
@@ -217,6 +220,10 @@ impl<M: Module> Parallel<M> {
         let agreed = self.reducer.wait(learning_rate.to_le_bytes());
         if !self.in_order(agreed)? {
             return Err(self.other_rates(learning_rate));
+        }
+        if !self.reducer.has_gradients() {
+            // All ranks know it.
+            return Err(ParallelError::NoGradients);
         }
         let waited = begin.elapsed();
         let scale = self.loss_scale.as_ref().map(LossScale::scale);

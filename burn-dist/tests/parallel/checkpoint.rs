@@ -90,7 +90,7 @@ fn train(training: &mut Training, steps: std::ops::RangeInclusive<u64>) -> Vec<S
 fn job(training: &Training, step: u64) -> Job {
     Job {
         step,
-        state: training.state(),
+        state: training.state().unwrap(),
         meta: json!({ "epoch": step / 2 }),
         keep: 3,
         best: Vec::new(),
@@ -453,7 +453,7 @@ fn booleans_are_restored() {
             let mut writer = Writer::start(folder.path(), &group, TIMEOUT).unwrap();
             let _ = writer.submit(Job {
                 step: 1,
-                state: training.state(),
+                state: training.state().unwrap(),
                 meta: json!({}),
                 keep: 1,
                 best: Vec::new(),
@@ -518,14 +518,14 @@ fn the_second_of_two_checkpoints_of_a_step_replaces_the_first() {
             };
             writer.submit(job).map(|before| before.unwrap().step)
         };
-        let before = training.state();
+        let before = training.state().unwrap();
         train(&mut training, 1..=2);
         // Rank 0 comes to all of them last.
         if group.rank() == 0 {
             thread::sleep(Duration::from_millis(300));
         }
         assert_eq!(submit(before, 1), None);
-        assert_eq!(submit(training.state(), 2), Some(4));
+        assert_eq!(submit(training.state().unwrap(), 2), Some(4));
         assert_eq!(writer.wait().unwrap().unwrap().step, 4);
         writer.close(&group).unwrap();
         training.verify_replicas().unwrap()

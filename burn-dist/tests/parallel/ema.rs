@@ -131,7 +131,7 @@ fn what_was_frozen_has_its_value_as_its_average() {
     let mut writer = Writer::start(folder.path(), &group, Duration::from_secs(20)).unwrap();
     let _ = writer.submit(Job {
         step: 1,
-        state: first.state(),
+        state: first.state().unwrap(),
         meta: serde_json::Value::Null,
         keep: 3,
         best: Vec::new(),

@@ -9,6 +9,7 @@ mod faults;
 mod gradients;
 mod groups;
 mod hybrid;
+mod losses;
 mod models;
 mod nodes;
 mod precision;

@@ -175,7 +175,7 @@ fn what_leaves_the_training_is_f32() {
         parallel.step(RATE).unwrap();
         // Both panic on anything but `f32`.
         values(&parallel.valid().unwrap());
-        let state = parallel.state().read().unwrap();
+        let state = parallel.state().unwrap().read().unwrap();
         for (name, data) in state.tensors {
             assert_eq!(data.dtype(), burn::tensor::DType::F32, "{name}");
         }

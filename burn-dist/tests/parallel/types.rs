@@ -100,7 +100,7 @@ fn continued(
     let mut writer = Writer::start(folder, group, std::time::Duration::from_secs(20))?;
     let _ = writer.submit(Job {
         step: 2,
-        state: whole.state(),
+        state: whole.state().unwrap(),
         meta: serde_json::Value::Null,
         keep: 1,
         best: Vec::new(),
@@ -217,7 +217,7 @@ fn running_statistics_in_f64_are_saved_to_the_last_bit() {
     let mut writer = Writer::start(folder.path(), &group, limit).unwrap();
     let _ = writer.submit(Job {
         step: 1,
-        state: trained.state(),
+        state: trained.state().unwrap(),
         meta: serde_json::Value::Null,
         keep: 1,
         best: Vec::new(),

@@ -112,7 +112,7 @@ fn shares(
         let out = net.out.forward(features.clone()) + net.extra.forward(features);
         parallel.backward((out - targets).square().mean()).unwrap();
         parallel.step(0.01).unwrap();
-        parallel.state().read().unwrap()
+        parallel.state().unwrap().read().unwrap()
     })
 }
 

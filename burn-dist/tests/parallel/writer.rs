@@ -16,7 +16,7 @@ use crate::models::Net;
 fn job(training: &Parallel<Net>, step: u64) -> Job {
     Job {
         step,
-        state: training.state(),
+        state: training.state().unwrap(),
         meta: serde_json::Value::Null,
         keep: 1,
         best: Vec::new(),

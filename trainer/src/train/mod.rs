@@ -404,7 +404,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             progress: self.progress.clone(),
             task: setup::task(self.session),
         };
-        checkpoints.save(self.parallel.state(), &meta)
+        checkpoints.save(self.parallel.state()?, &meta)
     }
 
     /// Writes down how the ranks shared the steps since the epoch began.

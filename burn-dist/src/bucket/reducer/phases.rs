@@ -84,6 +84,11 @@ impl Reducer {
         Ok(most.iter().zip(least).all(|(most, not)| *most == !not))
     }
 
+    /// Whether any rank had a gradient for any parameter, once they have been waited for.
+    pub(crate) fn has_gradients(&self) -> bool {
+        self.lock().marks.iter().any(|mark| *mark != 0)
+    }
+
     fn receive_all(&self, state: &mut State) -> Result<(), BucketError> {
         for index in 0..self.layouts.len() {
             self.receive_bucket(state, index)?;

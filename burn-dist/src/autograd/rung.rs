@@ -1,0 +1,137 @@
+//! Nodes of Burn's graph that give an operation a depth and nothing else.
+//!
+//! Backward goes through the graph by depth: one more than that of the deepest input. An input that is not tracked counts
+//! for this, and is not followed. So a ladder of such nodes, each on the one before, has one for every depth; it is
+//! built once on each thread, as far as it is needed.
+
+use std::cell::RefCell;
+use std::fmt::{self, Write};
+
+use burn::backend::autodiff::Autodiff;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
+use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{AutodiffBackend, Flex};
+use burn::tensor::{DType, Shape};
+
+/// Depths beyond this are taken for this one.
+const MOST: usize = 1 << 14;
+
+thread_local! {
+    static LADDER: RefCell<Vec<FloatTensor<Autodiff<Flex>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A node of this depth, as an input of an operation, which will lie one deeper.
+pub(super) fn at(depth: usize) -> NodeGuard {
+    let depth = depth.min(MOST);
+    LADDER.with_borrow_mut(|ladder| {
+        while ladder.len() <= depth {
+            let next = match ladder.last() {
+                Some(last) => above(last),
+                None => Autodiff::<Flex>::from_inner(number()),
+            };
+            ladder.push(next);
+        }
+        ladder[depth].node()
+    })
+}
+
+fn number() -> FlexTensor {
+    FlexTensor::zeros(Shape::new([1]), DType::F32)
+}
+
+fn above(rung: &FloatTensor<Autodiff<Flex>>) -> FloatTensor<Autodiff<Flex>> {
+    let prepared = Backward::<Flex, 1>::prepare::<NoCheckpointing>(Nothing, [rung.node()]);
+    match prepared.compute_bound().stateful() {
+        OpsKind::Tracked(prepared) => prepared.finish((), number()),
+        OpsKind::UnTracked(prepared) => prepared.finish(number()),
+    }
+}
+
+/// Backward never comes here.
+#[derive(Debug)]
+struct Nothing;
+
+impl Backward<Flex, 1> for Nothing {
+    type State = ();
+
+    fn backward(self, _ops: Ops<(), 1>, _grads: &mut Gradients, _checkpointer: &mut Checkpointer) {}
+}
+
+/// How deep a node lies. Burn keeps that in every node, and shows it in what [`fmt::Debug`] writes alone; 0 if it is not
+/// found there.
+pub(super) fn depth_of(node: &NodeGuard) -> usize {
+    let mut reader = Reader::default();
+    // Ends with an error when it has been read: nothing behind it is written.
+    let _ = write!(reader, "{node:?}");
+    reader.depth
+}
+
+/// Reads the number behind [`Reader::NAME`].
+#[derive(Default)]
+struct Reader {
+    /// How much of the name the last bytes are.
+    matched: usize,
+    depth: usize,
+}
+
+impl Reader {
+    const NAME: &[u8] = b" order: ";
+}
+
+impl Write for Reader {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            if self.matched < Self::NAME.len() {
+                self.matched = match byte == Self::NAME[self.matched] {
+                    true => self.matched + 1,
+                    false => usize::from(byte == Self::NAME[0]),
+                };
+            } else if byte.is_ascii_digit() {
+                let digit = usize::from(byte - b'0');
+                self.depth = self.depth.saturating_mul(10).saturating_add(digit);
+            } else {
+                return Err(fmt::Error);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rungs_have_every_depth_and_are_not_tracked() {
+        for depth in [0, 1, 5, 2, 37, 1, 1000] {
+            assert_eq!(depth_of(&at(depth)), depth);
+        }
+        assert_eq!(depth_of(&at(usize::MAX)), MOST);
+        let tracked = LADDER.with_borrow(|ladder| ladder.iter().any(|rung| rung.is_tracked()));
+        assert!(!tracked);
+        assert_eq!(at(7).id(), at(7).id());
+    }
+
+    #[test]
+    fn an_operation_on_a_rung_lies_above_it() {
+        let leaf = Autodiff::<Flex>::from_inner(number());
+        let prepared = Backward::<Flex, 2>::prepare::<NoCheckpointing>(Both, [leaf.node(), at(9)]);
+        let OpsKind::UnTracked(prepared) = prepared.compute_bound().stateful() else {
+            panic!("nothing is tracked");
+        };
+        assert_eq!(depth_of(&prepared.finish(number()).node()), 10);
+    }
+
+    #[derive(Debug)]
+    struct Both;
+
+    impl Backward<Flex, 2> for Both {
+        type State = ();
+
+        fn backward(self, _: Ops<(), 2>, _: &mut Gradients, _: &mut Checkpointer) {}
+    }
+}

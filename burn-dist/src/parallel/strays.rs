@@ -1,0 +1,50 @@
+//! Gradients that came by another way than through the hooks: of parameters that were read without them. Nobody would
+//! average or step them, and the model would train on a part of its loss.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+
+use super::ParallelError;
+
+/// Looks for them among what backward has left.
+///
+/// # Errors
+/// The first such parameter.
+pub(super) fn refuse<M: Module>(model: &M, gradients: &Gradients) -> Result<(), ParallelError> {
+    let mut strays = Strays {
+        gradients,
+        path: Vec::new(),
+        found: None,
+    };
+    model.visit(&mut strays);
+    match strays.found {
+        None => Ok(()),
+        Some(path) => Err(ParallelError::ReadWithoutHook { path }),
+    }
+}
+
+struct Strays<'a> {
+    gradients: &'a Gradients,
+    path: Vec<String>,
+    found: Option<String>,
+}
+
+impl ModuleVisitor for Strays<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    /// Gets the parameter as it lies in the module, without the hook.
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.found.is_none()
+            && param.is_require_grad()
+            && param.val().grad(self.gradients).is_some()
+        {
+            self.found = Some(self.path.join("."));
+        }
+    }
+}
