@@ -87,6 +87,12 @@ fn rank(part: &str, world: &World) {
             eprintln!("my last words");
             exit(1);
         }
+        ("returns an error", 1) => {
+            // As a `main` that returns one: all that it had is dropped.
+            drop(store);
+            eprintln!("my last words");
+            exit(1);
+        }
         ("few files", _) => {}
         ("much output", _) => print!("{}", "a line\n".repeat(8_000)),
         ("leaves a child", 1) => {
@@ -192,6 +198,26 @@ fn all_is_well() {
                 "{output}"
             );
         }
+    });
+}
+
+#[test]
+fn who_says_good_bye_and_ends_with_an_error_is_named() {
+    limited(|| {
+        let begin = Instant::now();
+        let (code, output) = Run::start("returns an error").end();
+        assert_eq!(code, Some(1), "{output}");
+        assert!(
+            output.contains("outcome: rank 1 exited with code 1"),
+            "{output}"
+        );
+        assert!(output.contains("last words: [\"my last words"), "{output}");
+        for other in [0, 2] {
+            let told = format!("rank {other} sees: rank 1 ");
+            assert!(output.contains(&told), "{output}");
+        }
+        // Nobody waits until the launcher ends them.
+        assert!(begin.elapsed() < LIMIT / 2, "{output}");
     });
 }
 

@@ -18,9 +18,14 @@ use models::CnnConfig;
 fn main() -> Result<(), Box<dyn Error>> {
     let world = World::from_env()?;
     let group = ProcessGroup::connect(&world)?;
+    // The other ranks are told at once why this one ends.
+    train(&world, &group).inspect_err(|error| group.abort(&error.to_string()))
+}
+
+fn train(world: &World, group: &ProcessGroup) -> Result<(), Box<dyn Error>> {
     let device = world.device()?.autodiff();
     let model = CnnConfig::new().init(&device)?;
-    let mut parallel = Parallel::new(model, AdamWConfig::new(), Strategy::Ddp, &group)?;
+    let mut parallel = Parallel::new(model, AdamWConfig::new(), Strategy::Ddp, group)?;
 
     let (images, batch, seed) = (2048, 64, 1);
     let micro = batch / world.size();

@@ -383,6 +383,17 @@ impl Roster {
         self.fail_because_of(rank, rank, reason);
     }
 
+    /// The process of a rank ended as a failure. It may have said good-bye before: who returns from `main` with an error
+    /// does, and the others are not to wait for what it has sent.
+    pub(crate) fn end_of_process(&mut self, rank: usize, reason: &str) {
+        if let Some(member @ Member::Left) = self.members.get_mut(rank) {
+            *member = Member::Failed;
+            self.tell_of_failure(rank, rank, reason);
+        } else {
+            self.fail(rank, reason);
+        }
+    }
+
     /// A rank failed, for which the `culprit` is to blame.
     fn fail_because_of(&mut self, rank: usize, culprit: usize, reason: &str) {
         match self.members.get_mut(rank) {
@@ -390,6 +401,10 @@ impl Roster {
             Some(member @ Member::Absent) => *member = Member::Failed,
             _ => return,
         }
+        self.tell_of_failure(rank, culprit, reason);
+    }
+
+    fn tell_of_failure(&mut self, rank: usize, culprit: usize, reason: &str) {
         if self.first_fault.is_none() {
             self.first_fault = Some(Fault {
                 rank: Some(culprit),

@@ -123,10 +123,10 @@ impl StoreServer {
         self.shared.lock().roster.first_fault()
     }
 
-    /// Tells all ranks that `rank` failed: for a launcher, which may know before its connection
-    /// ends, or of a rank that never connected. A rank that left or failed before is not touched.
+    /// Tells all ranks that the process of `rank` failed: for a launcher, which may know before its connection
+    /// ends, or of a rank that never connected, or that has left since. One that failed before is not touched.
     pub fn report_failure(&self, rank: usize, reason: &str) {
-        self.shared.lock().roster.fail(rank, reason);
+        self.shared.lock().roster.end_of_process(rank, reason);
         self.shared.changed.notify_all();
     }
 
