@@ -62,15 +62,23 @@ impl Schedule {
         }
     }
 
-    /// What a person should know: that the run ends within its warm-up.
+    /// What a person should know: that the run ends within its warm-up, or that this is none.
     pub fn warning(&self) -> Option<String> {
         let (warmup, total) = (self.warmup, self.total);
-        let is_short = self.config.name != ScheduleName::OneCycle && total < warmup;
-        is_short.then(|| {
-            format!(
+        if self.config.name == ScheduleName::OneCycle || warmup == 0 {
+            return None;
+        }
+        if total < warmup {
+            return Some(format!(
                 "warning: the warm-up takes {warmup} steps and the run {total}: the learning rate does not reach \
                  optimizer.lr"
-            )
+            ));
+        }
+        let by_epochs = self.config.every == ScheduleEvery::Epoch;
+        (by_epochs && warmup <= self.steps_per_epoch).then(|| {
+            "warning: the learning rate changes at every epoch (schedule.every) and its warm-up takes no more than one: it \
+             has no effect"
+                .to_owned()
         })
     }
 
@@ -204,6 +212,25 @@ mod tests {
             warning.contains("takes 101 steps and the run 100"),
             "{warning}"
         );
+    }
+
+    #[test]
+    fn a_warm_up_that_is_over_before_the_rate_changes_is_warned_of() {
+        let warned = |steps, every| {
+            let config = ScheduleConfig {
+                warmup_steps: Some(steps),
+                every,
+                ..named(ScheduleName::Cosine)
+            };
+            schedule(config).warning()
+        };
+        for steps in [3, STEPS_PER_EPOCH] {
+            let warning = warned(steps, ScheduleEvery::Epoch).unwrap();
+            assert!(warning.contains("schedule.every"), "{warning}");
+            assert_eq!(warned(steps, ScheduleEvery::Step), None);
+        }
+        assert_eq!(warned(STEPS_PER_EPOCH + 1, ScheduleEvery::Epoch), None);
+        assert_eq!(warned(0, ScheduleEvery::Epoch), None);
     }
 
     #[test]

@@ -117,8 +117,8 @@ pub struct DataConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("unit" = "pixels"))]
     pub resize: Option<usize>,
-    /// `image-folder`: `rgb` and `grey` convert all images, `auto` wants files that agree. Default
-    /// `auto`.
+    /// `image-folder`: `rgb` and `grey` convert all images, `auto` wants files that agree. What is transparent is black
+    /// where it is, and pictures are turned as a camera has noted. Default `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color: Option<ColorName>,
     /// `image-folder`: share of each class that is kept for validation, where the folder has none

@@ -247,7 +247,7 @@ pub struct VitConfig {
     pub mlp_ratio: Option<usize>,
     /// What is classified: `class-token` or `mean` (of all patches). Default `class-token`.
     pub pooling: PoolingName,
-    /// Probability of zeroing a value after the embedding and after each linear layer, in [0, 1).
+    /// Probability of zeroing a value after the embedding and after each linear layer but that to queries, keys and values, in [0, 1).
     /// Default 0.
     pub dropout: f64,
     /// Probability that a sample skips the last block, in [0, 1); it rises in a straight line from

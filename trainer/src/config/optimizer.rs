@@ -10,7 +10,9 @@ use super::section::exactly;
 use super::whole_tensors::{AdafactorConfig, LambConfig, MuonConfig};
 
 /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
-/// defaults are PyTorch's where it has the optimizer, but for `adjust_lr` of Muon.
+/// defaults are PyTorch's where it has the optimizer, but for the default `lr` of SGD, `eps` of Adafactor, and Muon's
+/// iteration, which is in f32. LAMB is that of its paper: it clips nothing by itself (`train.clip_norm`), and adapts the
+/// size of all parameters' updates.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "name", rename_all = "lowercase")]
 pub enum OptimizerConfig {

@@ -54,15 +54,17 @@ names! {
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleConfig {
     /// `constant`, `linear` (a straight line to `min_lr`), `cosine` (half a cosine to `min_lr`),
-    /// `step` (times `gamma` at every milestone), `exponential` (times `gamma` every epoch) or
-    /// `one-cycle`. Default `constant`.
+    /// `step` (times `gamma` at every milestone), `exponential` (times `gamma` every epoch, a part of it at every step
+    /// unless `every = "epoch"`) or `one-cycle` (the momentum stays as it is, as with PyTorch's `cycle_momentum=False`).
+    /// Default `constant`.
     pub name: ScheduleName,
     /// When the rate changes: at every `step` or `epoch`. Default `step`.
     pub every: ScheduleEvery,
     /// `linear` multiplies the rate by the world size, for a global batch that grows with it (that of
     /// `train.micro_batch_size` without `train.batch_size`); `none` leaves it. Default `none`.
     pub lr_scaling: LrScaling,
-    /// Epochs in which the rate first rises in a straight line. Default 0; `one-cycle` has its own.
+    /// Epochs in which the rate first rises in a straight line; of n steps (or epochs) the first has 1/n of the rise and
+    /// the last all of it. Default 0; `one-cycle` has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("unit" = "epochs"))]
     pub warmup_epochs: Option<f64>,

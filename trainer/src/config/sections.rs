@@ -62,7 +62,7 @@ pub struct TrainConfig {
     pub max_steps: Option<u64>,
     /// Images per optimizer step over all ranks (the global batch), which is `micro_batch_size` ×
     /// `accumulate` × world size. Derived when left out; 64 when `micro_batch_size` is left out
-    /// too.
+    /// too. Images of an epoch that fill none any more are left out of it, others in each.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("unit" = "images"))]
     pub batch_size: Option<usize>,

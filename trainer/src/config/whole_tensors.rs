@@ -56,7 +56,7 @@ pub struct AdafactorConfig {
     /// Default -0.8.
     pub beta2_decay: f64,
     /// Added to squared gradients, and the least that a parameter's root mean square counts for.
-    /// Default `[1e-30, 0.001]`.
+    /// Default `[1e-30, 0.001]`, as in the paper; PyTorch keeps averages of squares above 1.2e-7 instead.
     #[serde(deserialize_with = "exactly")]
     pub eps: [f64; 2],
     /// Largest root mean square of an update before the learning rate; a larger one is scaled down
@@ -98,13 +98,11 @@ impl Default for AdafactorConfig {
 names! {
     /// `[optimizer] adjust_lr` of Muon.
     AdjustLr {
-        /// More for matrices with more rows than columns: times √max(1, rows / columns). In a linear layer of Burn
-        /// inputs are rows, outputs columns, so it is more for layers with more inputs than outputs; in PyTorch, whose
-        /// layers keep the transposed matrix, for those with more outputs.
+        /// More for layers with more outputs than inputs: times √max(1, outputs / inputs), as in PyTorch.
         #[default]
         Original = "original",
         /// To updates as large as AdamW's, so that its `lr` and `weight_decay` fit: times
-        /// 0.2 · √max(rows, columns).
+        /// 0.2 · √max(inputs, outputs).
         MatchRmsAdamW = "match-rms-adamw",
     }
 }

@@ -1,6 +1,7 @@
 //! `[optimizer]` becomes an optimizer.
 
 mod adadelta;
+mod muon;
 
 use std::collections::HashSet;
 
@@ -12,6 +13,7 @@ use burn_dist::parallel::{
 };
 
 pub use adadelta::{Adadelta, AdadeltaState};
+pub use muon::Muon;
 
 use crate::config::{AdjustLr, GroupConfig, MuonConfig, OptimizerConfig};
 use crate::error::TrainError;
@@ -150,20 +152,14 @@ fn of_muon(muon: &MuonConfig) -> (ParameterOptimizer, Vec<ParameterGroup>) {
     let no_matrix = |parameter: &ParameterSpec| parameter.shape.len() != 2;
     let no_matrices = ParameterGroup::new("what is no matrix", no_matrix, adamw.clone());
     left.push(no_matrices.with_lr_factor(rate).or_empty());
-    let matrices = optim::MuonConfig::new()
-        .with_momentum(MomentumConfig {
-            momentum: muon.momentum,
-            dampening: 0.0,
-            nesterov: muon.nesterov,
-        })
-        .with_ns_steps(usize::try_from(muon.ns_steps).unwrap_or(usize::MAX))
-        .with_epsilon(muon.eps as f32)
-        .with_adjust_lr_fn(match muon.adjust_lr {
-            AdjustLr::Original => optim::AdjustLrFn::Original,
-            AdjustLr::MatchRmsAdamW => optim::AdjustLrFn::MatchRmsAdamW,
-        })
-        .with_weight_decay(weight_decay(muon.weight_decay));
-    (matrices.into(), left)
+    let matrices = match muon.adjust_lr {
+        AdjustLr::Original => ParameterOptimizer::new(Muon::new(muon)),
+        AdjustLr::MatchRmsAdamW => muon::burn(muon)
+            .with_adjust_lr_fn(optim::AdjustLrFn::MatchRmsAdamW)
+            .with_weight_decay(weight_decay(muon.weight_decay))
+            .into(),
+    };
+    (matrices, left)
 }
 
 fn weight_decay(penalty: f64) -> Option<WeightDecayConfig> {
