@@ -112,4 +112,32 @@ impl Kernels {
         });
         Ok(())
     }
+
+    /// Sets `output` to `values`, to which `epilogue` is applied.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish); slices of different lengths.
+    pub fn finish_copy(
+        &self,
+        shape: Rows,
+        values: &[f32],
+        output: &mut [f32],
+        epilogue: &Epilogue<'_>,
+    ) -> Result<(), KernelError> {
+        length("bias", "values", values.len(), shape.elements("bias")?)?;
+        length("bias", "output", output.len(), values.len())?;
+        epilogue.check(shape)?;
+        let output = Shared::new(output);
+        self.row_pieces(shape, |start, rows| {
+            let count = rows * shape.columns;
+            let piece = &values[start..start + count];
+            // SAFETY: pieces are whole rows that do not overlap, and are in the cache when the epilogue comes to them.
+            unsafe {
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), output.at(start), count);
+                epilogue.apply(self.table, shape.columns, (start, rows), output);
+            }
+        });
+        Ok(())
+    }
 }

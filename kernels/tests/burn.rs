@@ -384,3 +384,69 @@ fn shapes_that_do_not_fit_are_named() {
     };
     own::conv2d(x, weight, None, None, options);
 }
+
+/// A block as of a transformer: what goes in goes through a normalization, a layer, and past both; and through others.
+fn ways(x: Tensor<2>, weight: Tensor<2>, norm: [Tensor<1>; 2], ours: bool) -> Tensor<2> {
+    let x = x * 2.0;
+    let [gamma, beta] = norm;
+    let beside = x.clone();
+    match ours {
+        true => {
+            let y = own::layer_norm(x.clone(), gamma, beta, 1e-5);
+            let options = own::LinearOptions::default();
+            let y = own::linear(y, weight.clone(), None, Some(x.clone()), options);
+            let other = own::linear(x.clone(), weight, None, None, options);
+            own::add(own::add(y, own::gelu(other), false), x + beside, false)
+        }
+        false => {
+            let y = layer_norm(x.clone(), gamma, Some(beta), 1e-5);
+            let y = linear(y, weight.clone(), None) + x.clone();
+            y + gelu(linear(x.clone(), weight, None)) + (x + beside)
+        }
+    }
+}
+
+#[test]
+fn gradients_of_what_goes_several_ways_add_up() {
+    for device in devices() {
+        let (x, weight) = (random([33, 24], &device), random([24, 24], &device));
+        let norm = || [random([24], &device), random([24], &device)];
+        let [gamma, beta] = norm();
+        let all = |ours| {
+            ways(
+                x.clone(),
+                weight.clone(),
+                [gamma.clone(), beta.clone()],
+                ours,
+            )
+        };
+        assert_same(|| all(true), || all(false), &[&x, &weight, &gamma, &beta]);
+    }
+}
+
+#[test]
+fn what_one_backward_pass_has_registered_is_not_looked_for_in_another() {
+    let device = Device::flex().autodiff();
+    let (x, weight) = (random([5, 8], &device), random([8, 8], &device));
+    let expected = |factor: f32| {
+        let loss = linear(x.clone(), weight.clone(), None) * factor + x.clone();
+        floats(x.grad(&loss.sum().backward()).unwrap())
+    };
+    // A leaf's gradient is in every container anew, and another pass may be under way beside it.
+    for factor in [1.0, -3.0] {
+        let options = own::LinearOptions::default();
+        let product = own::linear(x.clone(), weight.clone(), None, None, options);
+        let loss = own::add(product * factor, x.clone(), false).sum();
+        let other = own::add(x.clone() * 2.0, x.clone(), false).sum();
+        let (gradients, others) = (loss.backward(), other.backward());
+        let found = floats(x.grad(&gradients).unwrap());
+        for (found, expected) in found.iter().zip(expected(factor)) {
+            assert!((found - expected).abs() < 1e-4, "{found} {expected}");
+        }
+        assert!(
+            floats(x.grad(&others).unwrap())
+                .iter()
+                .all(|one| *one == 3.0)
+        );
+    }
+}

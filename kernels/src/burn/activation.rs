@@ -47,7 +47,7 @@ impl Operation for Gelu {
             ..Epilogue::default()
         };
         let dx = changed(gradient, |dx| kernels.finish(pixels(x), dx, &slope));
-        to.give(0, dx?);
+        to.give(0, dx?)?;
         Ok(())
     }
 
@@ -71,14 +71,13 @@ impl Operation for Add {
             return Err(KernelError::Storage);
         };
         filled(a.layout().shape().clone(), |out| {
-            out.copy_from_slice(numbers(a)?);
             let sum = Epilogue {
                 bias: None,
                 residual: Some(numbers(b)?),
                 relu: self.relu,
                 ..Epilogue::default()
             };
-            kernels.finish(pixels(a), out, &sum)
+            kernels.finish_copy(pixels(a), numbers(a)?, out, &sum)
         })
     }
 
@@ -93,8 +92,8 @@ impl Operation for Add {
             let output = numbers(saved.output()?)?;
             gradient = changed(gradient, |gradient| kernels.relu_gradient(output, gradient))?;
         }
-        to.give(0, gradient.clone());
-        to.give(1, gradient);
+        to.give(0, gradient.clone())?;
+        to.give(1, gradient)?;
         Ok(())
     }
 

@@ -63,7 +63,7 @@ impl Operation for Attention {
             let (shape, dy) = (self.shape(qkv)?, numbers(&gradient)?);
             kernels.attention_gradient(&shape, numbers(qkv)?, dy, dqkv)
         });
-        to.give(0, dqkv?);
+        to.give(0, dqkv?)?;
         Ok(())
     }
 

@@ -133,22 +133,22 @@ impl Operation for Convolution {
             let sums = filled(Shape::new([rows.columns]), |sums| {
                 kernels.bias_gradient(rows, dy, sums)
             });
-            to.give(2, sums?);
+            to.give(2, sums?)?;
         }
         if to.wants(1) {
             let dw = filled(weight.layout().shape().clone(), |dw| {
                 kernels.conv2d_weight_gradient(&shape, method, numbers(x)?, dy, dw)
             });
-            to.give(1, dw?);
+            to.give(1, dw?)?;
         }
         if to.wants(0) {
             let dx = filled(x.layout().shape().clone(), |dx| {
                 kernels.conv2d_input_gradient(&shape, method, dy, numbers(weight)?, dx)
             });
-            to.give(0, dx?);
+            to.give(0, dx?)?;
         }
         if let Some(residual) = self.residual() {
-            to.give(residual, gradient);
+            to.give(residual, gradient)?;
         }
         Ok(())
     }

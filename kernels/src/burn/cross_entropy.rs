@@ -72,7 +72,7 @@ impl Operation for CrossEntropy {
             pairs.for_each(|(to, value)| *to = value * share);
             Ok(())
         });
-        to.give(0, scaled?);
+        to.give(0, scaled?)?;
         Ok(())
     }
 

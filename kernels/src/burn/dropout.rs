@@ -57,7 +57,7 @@ impl Operation for Dropout {
         let dx = filled(gradient.layout().shape().clone(), |dx| {
             kernels.dropout(self.rate, self.seed, numbers(&gradient)?, dx)
         });
-        to.give(0, dx?);
+        to.give(0, dx?)?;
         Ok(())
     }
 

@@ -62,9 +62,9 @@ impl Operation for LayerNorm {
                 to.copy_from_slice(sums);
                 Ok(())
             });
-            to.give(index, sums?);
+            to.give(index, sums?)?;
         }
-        to.give(0, dx);
+        to.give(0, dx)?;
         Ok(())
     }
 

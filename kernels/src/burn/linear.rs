@@ -153,14 +153,14 @@ impl Operation for Layer {
                 let (size, db) = ([rows, depth, columns], db.storage_mut());
                 kernels.linear_gradients_bf16(size, self.input(x)?, dy, dw, db)
             });
-            to.give(1, dw?);
-            to.give(2, db);
+            to.give(1, dw?)?;
+            to.give(2, db)?;
         }
         if self.bias && to.wants(2) && !together {
             let sums = filled(Shape::new([columns]), |sums| {
                 kernels.bias_gradient(Rows { rows, columns }, dy, sums)
             });
-            to.give(2, sums?);
+            to.give(2, sums?)?;
         }
         if to.wants(1) && !together {
             let product = Matmul {
@@ -173,7 +173,7 @@ impl Operation for Layer {
             let dw = filled(weight.layout().shape().clone(), |dw| {
                 self.multiply(kernels, &product, (self.input(x)?, dy), &plain, dw)
             });
-            to.give(1, dw?);
+            to.give(1, dw?)?;
         }
         if to.wants(0) {
             let product = Matmul {
@@ -192,10 +192,10 @@ impl Operation for Layer {
                 };
                 self.multiply(kernels, &product, factors, &slope, dx)
             });
-            to.give(0, dx?);
+            to.give(0, dx?)?;
         }
         if self.residual {
-            to.give(2 + usize::from(self.bias), gradient);
+            to.give(2 + usize::from(self.bias), gradient)?;
         }
         Ok(())
     }

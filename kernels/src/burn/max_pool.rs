@@ -77,7 +77,7 @@ impl Operation for MaxPool {
             let (shape, dy) = (self.shape(x)?, numbers(&gradient)?);
             kernels.max_pool2d_gradient(&shape, numbers(x)?, numbers(y)?, dy, dx)
         });
-        to.give(0, dx?);
+        to.give(0, dx?)?;
         Ok(())
     }
 

@@ -76,7 +76,7 @@ impl Operation for Mean {
                 });
             Ok(())
         });
-        to.give(0, dx?);
+        to.give(0, dx?)?;
         Ok(())
     }
 

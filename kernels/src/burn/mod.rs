@@ -10,6 +10,7 @@
 mod activation;
 mod attention;
 mod batch_norm;
+pub(crate) mod branches;
 mod choice;
 mod conv;
 mod cross_entropy;

@@ -13,11 +13,13 @@ use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
-use burn::tensor::{DispatchTensor, Tensor};
+use burn::tensor::{DType, DispatchTensor, Tensor};
 
+use super::branches;
 use super::choice::shared;
-use super::tensor::contiguous;
-use crate::{KernelError, Kernels};
+use super::conv::pixels;
+use super::tensor::{changed, contiguous, numbers};
+use crate::{Epilogue, KernelError, Kernels};
 
 /// What is computed, forward and backward. Inputs and gradients are contiguous.
 pub(super) trait Operation: Debug + Send + Sync + 'static {
@@ -70,6 +72,9 @@ impl Saved {
 pub(super) struct To<'a> {
     nodes: &'a [Option<NodeId>],
     gradients: &'a mut Gradients,
+    kernels: &'a Kernels,
+    /// What other operations have given the input with this index, if that can be added here.
+    others: &'a dyn Fn(&mut Gradients, usize, &FlexTensor) -> Option<FlexTensor>,
 }
 
 impl To<'_> {
@@ -78,11 +83,28 @@ impl To<'_> {
         self.nodes.get(index).is_some_and(Option::is_some)
     }
 
-    /// Gives the input its gradient.
-    pub fn give(&mut self, index: usize, gradient: FlexTensor) {
-        if let Some(Some(node)) = self.nodes.get(index) {
-            self.gradients.register::<Flex>(*node, gradient);
-        }
+    /// Gives the input its gradient, or its part of it.
+    pub fn give(&mut self, index: usize, gradient: FlexTensor) -> Result<(), KernelError> {
+        let Some(Some(node)) = self.nodes.get(index) else {
+            return Ok(());
+        };
+        let sum = match (self.others)(self.gradients, index, &gradient) {
+            Some(others) => self.sum(gradient, &contiguous(others))?,
+            None => gradient,
+        };
+        branches::register::<Flex>(self.gradients, *node, sum);
+        Ok(())
+    }
+
+    fn sum(&self, gradient: FlexTensor, others: &FlexTensor) -> Result<FlexTensor, KernelError> {
+        let sum = Epilogue {
+            residual: Some(numbers(others)?),
+            ..Epilogue::default()
+        };
+        let rows = pixels(&gradient);
+        changed(gradient, |gradient| {
+            self.kernels.finish(rows, gradient, &sum)
+        })
     }
 }
 
@@ -269,15 +291,27 @@ impl<const N: usize> Backward<Flex, N> for KernelBackward {
             inputs: inputs.collect(),
             output: state.output,
         };
-        let nodes = ops.parents.map(|parent| parent.map(|node| node.id));
-        let mut to = To {
-            nodes: &nodes,
-            gradients: grads,
+        let nodes = ops
+            .parents
+            .each_ref()
+            .map(|parent| parent.as_ref().map(|node| node.id));
+        let others = |grads: &mut Gradients, index: usize, like: &FlexTensor| {
+            let to = ops.parents.get(index)?.as_ref()?;
+            // A leaf's gradient is not given on.
+            let given_on = to.requirement == ops.node.requirement && like.dtype() == DType::F32;
+            let like = (like.layout().shape().clone(), DType::F32);
+            let consume = |grads: &mut Gradients| grads.consume::<Flex>(to);
+            given_on.then(|| branches::take::<Flex>(grads, to.id, like, consume))?
         };
-        computed(
-            shared()
-                .and_then(|kernels| state.operation.backward(kernels, saved, gradient, &mut to)),
-        );
+        computed(shared().and_then(|kernels| {
+            let mut to = To {
+                nodes: &nodes,
+                gradients: grads,
+                kernels,
+                others: &others,
+            };
+            state.operation.backward(kernels, saved, gradient, &mut to)
+        }));
     }
 }
 

@@ -59,7 +59,7 @@ impl Operation for Transposition {
         gradient: FlexTensor,
         to: &mut To<'_>,
     ) -> Result<(), KernelError> {
-        to.give(0, turn(kernels, &gradient)?);
+        to.give(0, turn(kernels, &gradient)?)?;
         Ok(())
     }
 

@@ -7,7 +7,6 @@
 mod attention;
 mod batch;
 mod batch_norm;
-mod branches;
 mod channels;
 mod column_sums;
 mod conv;

@@ -15,7 +15,7 @@ use burn::backend::{Backend, Cube, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-use super::branches;
+use crate::burn::branches;
 
 /// What is computed, forward and backward. What backward needs beside the first input, forward keeps
 /// in here; it may run a second time, where a result was not kept.
@@ -260,7 +260,7 @@ impl<const N: usize> Backward<Cube, N> for OperationBackward {
         let inner = given_on.filter(|_| operation.adds_up()).zip(x.as_ref());
         let plus = inner.and_then(|(to, x)| {
             let like = (x.meta.shape().clone(), x.dtype);
-            branches::take(grads, to.id, like, |grads| grads.consume::<Cube>(to))
+            branches::take::<Cube>(grads, to.id, like, |grads| grads.consume::<Cube>(to))
         });
         let to_first = ToFirst {
             is_wanted: first.is_some(),
@@ -269,7 +269,7 @@ impl<const N: usize> Backward<Cube, N> for OperationBackward {
         let gradients = operation.backward(x, dy, to_first);
         for (to, gradient) in ops.parents.into_iter().zip(gradients) {
             if let (Some(to), Some(gradient)) = (to, gradient) {
-                branches::register(grads, to.id, gradient);
+                branches::register::<Cube>(grads, to.id, gradient);
             }
         }
     }

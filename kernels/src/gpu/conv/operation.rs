@@ -13,7 +13,7 @@ use burn::backend::{Autodiff, Backend, Cube, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-use super::super::branches;
+use crate::burn::branches;
 
 /// A layer that multiplies its input with a weight and may add to that, as an operation of the graph.
 pub(super) trait Product: Debug + Send + Sync + 'static {
@@ -275,19 +275,19 @@ impl<const N: usize> Backward<Cube, N> for ProductBackward {
             grads.register::<Cube>(to.id, product.gradient_of_bias(dy.clone()));
         }
         match to_plus {
-            Some(to) => branches::register(grads, to.id, dy),
+            Some(to) => branches::register::<Cube>(grads, to.id, dy),
             // The next gradient may take its memory.
             None => drop(dy),
         }
         if let Some((to, factor)) = to_input.zip(factor) {
             let others = match to.requirement == ops.node.requirement {
-                true => {
-                    branches::take(grads, to.id, like_input, |grads| grads.consume::<Cube>(&to))
-                }
+                true => branches::take::<Cube>(grads, to.id, like_input, |grads| {
+                    grads.consume::<Cube>(&to)
+                }),
                 false => None,
             };
             let gradient = product.gradient_of_input(factor, weight, others);
-            branches::register(grads, to.id, gradient);
+            branches::register::<Cube>(grads, to.id, gradient);
         }
     }
 }

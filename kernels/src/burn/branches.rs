@@ -1,6 +1,6 @@
 //! Gradients of what went several ways, as what goes into a residual block does. Burn adds up those of all ways in kernels
-//! that read two and write their sum; an operation that computes one of them can add what is there already in its own
-//! kernel, which reads that and nothing else.
+//! that read two and write their sum, on the processor by one thread; an operation that computes one of them can add what
+//! is there already in its own kernel.
 //!
 //! Burn does not say whether a gradient is there. So what is registered here is remembered, on each thread, until
 //! another backward pass begins: each has a container of gradients of its own, which is known again by a mark in it.
@@ -12,9 +12,8 @@ use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Cube, Flex};
+use burn::backend::{Autodiff, AutodiffBackend, Backend, Flex, TensorMetadata};
 use burn::tensor::{DType, Shape};
-use burn_cubecl::tensor::CubeTensor;
 
 thread_local! {
     static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
@@ -56,27 +55,31 @@ fn of_nodes<R>(gradients: &mut Gradients, work: impl FnOnce(&mut HashSet<NodeId>
 }
 
 /// Registers a gradient of a node, which another operation may [`take`].
-pub(super) fn register(gradients: &mut Gradients, node: NodeId, gradient: CubeTensor) {
+pub(crate) fn register<B: Backend>(
+    gradients: &mut Gradients,
+    node: NodeId,
+    gradient: FloatTensor<B>,
+) {
     of_nodes(gradients, |nodes| nodes.insert(node));
-    gradients.register::<Cube>(node, gradient);
+    gradients.register::<B>(node, gradient);
 }
 
 /// What was registered of the gradient of a node whose only use of it is the backward pass, for the caller to add to its
 /// own, of `shape` and `dtype`, and to register: `consume` takes it out of the container.
-pub(super) fn take(
+pub(crate) fn take<B: Backend>(
     gradients: &mut Gradients,
     node: NodeId,
     (shape, dtype): (Shape, DType),
-    consume: impl FnOnce(&mut Gradients) -> CubeTensor,
-) -> Option<CubeTensor> {
+    consume: impl FnOnce(&mut Gradients) -> FloatTensor<B>,
+) -> Option<FloatTensor<B>> {
     // Whoever consumes it later has all of it: the gradients of all ways are there before it is given on.
     if !of_nodes(gradients, |nodes| nodes.remove(&node)) {
         return None;
     }
     let gradient = consume(gradients);
-    if *gradient.meta.shape() == shape && gradient.dtype == dtype {
+    if gradient.shape() == shape && gradient.dtype() == dtype {
         return Some(gradient);
     }
-    register(gradients, node, gradient);
+    register::<B>(gradients, node, gradient);
     None
 }
