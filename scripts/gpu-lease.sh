@@ -30,14 +30,16 @@ esac
 [[ $# -ge 2 && $2 =~ ^[0-9]+$ ]] || { say "wants OUT SECONDS [PART...]; see --help"; exit 2; }
 mkdir -p "$1"
 out=$(realpath "$1")
-seconds=$2
+seconds=$((10#$2))
 shift 2
 parts=("$@")
 [[ $# -gt 0 ]] || parts=(first olivia bf16 profile wide train)
-found=${FOUND:-/tmp/burn-dist-found}
+found=$(realpath -m "${FOUND:-/tmp/burn-dist-found}")
+KERNELS=$(realpath -m "${KERNELS:-$found/kernels}")
+DATA=${DATA:+$(realpath -m "$DATA")}
+export KERNELS
 mkdir -p "$found"
 cd "$found"
-export KERNELS=${KERNELS:-$found/kernels}
 read -ra also <<<"${ALSO:-}"
 check=("$here/gpu-check.sh" --device "${DEVICE:-cuda}" "${also[@]}")
 
@@ -45,8 +47,13 @@ left() { echo $((seconds - SECONDS)); }
 
 # All but the kernels and the checkpoints, small enough to be brought back. Whole or not at all.
 pack() {
-  tar --exclude=./kernels --exclude='./runs/*/checkpoints' -czf "$out/.found.tar.gz" . &&
-    mv "$out/.found.tar.gz" "$out/found.tar.gz"
+  local status=0
+  # 1: a file has changed meanwhile, as who was ended may still write.
+  tar --exclude=./kernels --exclude='./runs/*/checkpoints' --exclude='*found.tar.gz' \
+    -czf "$out/.found.tar.gz" . || status=$?
+  if ((status > 1)) || ! mv "$out/.found.tar.gz" "$out/found.tar.gz"; then
+    say "could not pack what is known"
+  fi
 }
 
 # part NAME LIMIT ARGUMENT...: gpu-check.sh for at most LIMIT seconds, said in NAME.txt.
@@ -97,7 +104,7 @@ machine() {
 }
 
 # PyTorch is read from a cold disk while ours begins.
-"${PYTHON:-python3}" -c 'import torch; torch.ones(1, device="cuda")' >/dev/null 2>&1 </dev/null &
+timeout --kill-after=5 60 "${PYTHON:-python3}" -c 'import torch; torch.ones(1, device="cuda")' >/dev/null 2>&1 </dev/null &
 machine >machine.txt 2>&1 </dev/null
 pack
 for name in "${parts[@]}"; do
@@ -116,5 +123,4 @@ for name in "${parts[@]}"; do
     *) say "$name is no part; see --help" ;;
   esac
 done
-wait
 pack

@@ -136,7 +136,7 @@ fn a_lease_brings_back_what_was_known_before_its_end() {
     )
     .env("BENCH", env!("CARGO_BIN_EXE_bench"))
     .env("PYTHON", at("python"))
-    .env("FOUND", at("found"))
+    .env("FOUND", "found")
     .env("DEVICE", "cpu")
     .env("ALSO", "--quick")
     .spawn()
@@ -161,7 +161,7 @@ fn a_lease_brings_back_what_was_known_before_its_end() {
     assert_eq!(found.len(), 2, "{said}");
     assert_eq!(found[0]["good"], Value::Bool(true), "{said}");
     assert!(at("back/olivia.logs").is_dir() && at("back/machine.txt").is_file());
-    assert!(!at("back/kernels").exists());
+    assert!(!at("back/kernels").exists() && !at("back/found").exists());
 }
 
 /// A packed file's folder with two versions of CUDA, and programs that say what they are given.

@@ -1,7 +1,5 @@
 //! What a rank holds under each stage of ZeRO, counted in bytes: the formulas of the README.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -13,46 +11,10 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, Tensor};
 use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
 use burn_dist::{GroupOptions, ProcessGroup, TransportKind};
-
-/// Counts what is allocated.
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-fn took(bytes: usize) {
-    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK.fetch_max(held, Ordering::Relaxed);
-}
-
-fn gave(bytes: usize) {
-    HELD.fetch_sub(bytes, Ordering::Relaxed);
-}
-
-// SAFETY: all is done by the system's allocator, which gets what this one is given.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        took(layout.size());
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        gave(layout.size());
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        took(size);
-        gave(layout.size());
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+use peak_alloc::PeakAlloc;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATED: PeakAlloc = PeakAlloc;
 
 const RANKS: usize = 4;
 const LAYERS: usize = 64;
@@ -102,7 +64,7 @@ fn measure(strategy: Strategy) -> [f64; 2] {
         ..GroupOptions::default()
     };
     let groups = ProcessGroup::in_process(RANKS, &options).unwrap();
-    let before = HELD.load(Ordering::Relaxed);
+    let before = ALLOCATED.current_usage();
     let results: Vec<[usize; 2]> = thread::scope(|scope| {
         let spawn = |group: ProcessGroup| scope.spawn(move || rank(&group, strategy));
         let ranks: Vec<_> = groups.into_iter().map(spawn).collect();
@@ -131,15 +93,15 @@ fn rank(group: &ProcessGroup, strategy: Strategy) -> [usize; 2] {
     step();
     step();
     group.barrier().unwrap();
-    let held = HELD.load(Ordering::Relaxed);
+    let held = ALLOCATED.current_usage();
     if group.rank() == 0 {
-        PEAK.store(held, Ordering::Relaxed);
+        ALLOCATED.reset_peak_usage();
     }
     group.barrier().unwrap();
     step();
     step();
     group.barrier().unwrap();
-    let measured = [held, PEAK.load(Ordering::Relaxed)];
+    let measured = [held, ALLOCATED.peak_usage()];
     group.barrier().unwrap();
     measured
 }

@@ -7,9 +7,9 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
-use burn::tensor::Tensor;
+use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
-use super::{anchor, rung};
+use super::{depth, rung};
 
 /// Marks `activation` as what enters a block of the model, and returns it unchanged.
 ///
@@ -22,15 +22,16 @@ use super::{anchor, rung};
 ///
 /// Outside distributed training this does nothing, so models may call it unconditionally.
 pub fn boundary<const D: usize>(activation: Tensor<D>) -> Tensor<D> {
-    if !anchor::hooks_in_use() {
+    if !depth::hooks_in_use() {
         return activation;
     }
     if !activation.is_tracked() {
         // A second input enters the model: what came before is no measure for what follows.
-        anchor::set(0);
+        depth::set(0);
         return activation;
     }
-    let recomputes = activation.gradient_checkpointing_strategy().is_some();
+    let strategy = activation.gradient_checkpointing_strategy();
+    let recomputes = strategy == Some(GradientCheckpointingStrategy::Balanced);
     Tensor::from_dispatch(Dispatch::boundary(activation.into_dispatch(), recomputes))
 }
 
@@ -60,7 +61,7 @@ impl<B: BoundaryOp, C: CheckpointStrategy> BoundaryOp for Autodiff<B, C> {
         } else {
             activation
         };
-        anchor::set(rung::depth_of(&activation.node()));
+        depth::set(rung::depth_of(&activation.node()));
         activation
     }
 }

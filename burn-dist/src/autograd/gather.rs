@@ -23,7 +23,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use super::grad_hook::GradHookBackward;
 use super::sink::{GradientSink, ParameterSource, Use, WholeParameter};
-use super::{anchor, rung};
+use super::{depth, rung};
 
 /// What the operation has to know of its parameter.
 #[derive(Clone, Debug)]
@@ -152,7 +152,7 @@ pub(super) fn apply<const D: usize>(
     };
     let usage = Arc::new(Use::new(sink, index));
     let depth = match placeholder.is_tracked() {
-        true => anchor::for_hook(),
+        true => depth::for_hook(),
         false => 0,
     };
     let placeholder = placeholder.into_dispatch();

@@ -21,7 +21,7 @@ use burn::tensor::{DType, FloatDType, Shape, Tensor};
 
 use super::gather;
 use super::sink::{GradientSink, ParameterSource, Use};
-use super::{anchor, full_precision, rung};
+use super::{depth, full_precision, rung};
 
 #[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait GradHookOp: Backend {
@@ -116,7 +116,7 @@ pub(super) fn apply<const D: usize>(
     }
     let usage = Arc::new(Use::new(sink, index));
     let parameter = parameter.into_dispatch();
-    Tensor::from_dispatch(Dispatch::grad_hook(parameter, anchor::for_hook(), usage))
+    Tensor::from_dispatch(Dispatch::grad_hook(parameter, depth::for_hook(), usage))
 }
 
 /// What is done with one parameter of a module when it is read.

@@ -5,7 +5,7 @@
 //! parameter alone sits at the bottom of it and would only be reached at the very end. So a hook
 //! takes a second input, a *rung* as deep as the activation that entered the current block, which
 //! [`boundary`] remembers. The hook then lies one level above the block's input and fires as soon as
-//! the block's own gradients are done. A rung is tracked by nothing: it gives the hook its depth, and
+//! the block's own gradients are done. A rung is not tracked: it gives the hook its depth, and
 //! makes nothing else a part of the graph.
 //!
 //! One file per operation: `boundary`, `grad_hook`, `gather`, a hook on a parameter that lives
@@ -17,8 +17,8 @@
 //! casts parameters for mixed precision: what a layer reads is `cast(hook(master))`, and the
 //! gradient that the hook hands over is that of the master.
 
-mod anchor;
 mod boundary;
+mod depth;
 mod full_precision;
 mod gather;
 mod grad_hook;
@@ -30,7 +30,7 @@ pub use boundary::boundary;
 pub use full_precision::full_precision;
 pub use rank_sum::{sum_over_ranks, sums_over_ranks};
 
-pub(crate) use anchor::forget as forget_anchor;
+pub(crate) use depth::forget as forget_depth;
 pub(crate) use grad_hook::GradHooks;
 pub(crate) use rank_sum::{RankSums, set as sum_over, unset as sum_no_more_over};
 pub(crate) use sink::{GradientSink, ParameterSource, WholeParameter};

@@ -10,7 +10,8 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Bytes, Device, Tensor, TensorData};
 
 use super::{
-    GradHooks, GradientSink, ParameterSource, WholeParameter, boundary, forget_anchor, grad_hook,
+    GradHooks, GradientSink, ParameterSource, WholeParameter, boundary, depth, forget_depth,
+    grad_hook,
 };
 
 const WIDTH: usize = 6;
@@ -107,7 +108,7 @@ fn input() -> Tensor<2> {
 }
 
 fn hooked(model: &Blocks, sink: &Arc<Recorder>) -> Blocks {
-    forget_anchor();
+    forget_depth();
     model
         .clone()
         .apply_reparameterization(GradHooks::new(sink.clone(), None, None))
@@ -244,7 +245,7 @@ fn uses_of_a_dropped_forward_are_released() {
     let sink = Recorder::new(true);
     let model = hooked(&Blocks::new(&device()), &sink);
     drop(model.forward(input()));
-    forget_anchor();
+    forget_depth();
     drop(model.forward(input()).sum().backward());
     assert_eq!(sink.alive(), 0);
     assert_eq!(sink.order().len(), 8);
@@ -270,6 +271,18 @@ fn an_activation_that_the_loss_does_not_depend_on_is_no_part_of_backward() {
         assert_eq!(expected[*index].as_deref(), Some(gradient.as_bytes()));
     }
     assert!(expected[0].is_none() && expected[2].is_some());
+}
+
+#[test]
+fn a_boundary_is_an_operation_only_where_activations_are_computed_again() {
+    for (device, operations) in [(device(), 0), (device().gradient_checkpointing(), 1)] {
+        let model = hooked(&Blocks::new(&device), &Recorder::new(true));
+        let x = boundary(model.stem.forward(input()));
+        let first = depth::for_hook();
+        boundary(x);
+        assert_eq!(depth::for_hook() - first, operations);
+        assert!(first > 0);
+    }
 }
 
 #[test]
@@ -351,7 +364,7 @@ fn parameters_from_elsewhere_are_fetched_again_in_backward_and_not_kept() {
         let plain = Blocks::new(&device());
         let source = Elsewhere::of(&plain, on_device);
         let sink = Recorder::new(true);
-        forget_anchor();
+        forget_depth();
         // Other values, which nobody may use.
         let model = Blocks::new(&device()).apply_reparameterization(GradHooks::new(
             sink.clone(),

@@ -67,7 +67,11 @@ pub(super) fn write(
         let (stored, bytes) = stored(data);
         let dtype = TYPES.iter().find(|(dtype, _)| *dtype == stored);
         let Some((_, dtype)) = dtype else {
-            return Err(encode(format!("`{name}` has the type {:?}", data.dtype())));
+            return Err(encode(format!(
+                "`{name}` has the type {:?}, which no file of tensors has: keep a quantized tensor outside of the \
+                 model's parameters, or dequantize it",
+                data.dtype()
+            )));
         };
         let shape = data.shape().to_vec();
         let dtype = *dtype;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Flag, Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -248,6 +248,11 @@ impl ModuleVisitor for Lister {
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
         let dtype = format!("{:?}", param.dtype());
         self.push(false, param.lazy_shape().to_vec(), dtype);
+    }
+
+    /// A layer that drops out on one rank alone, or normalises by other statistics, is another model.
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        self.push(false, Vec::new(), format!("flag {}", **flag));
     }
 }
 

@@ -126,7 +126,7 @@ pub enum ParallelError {
     /// A trainable parameter that already goes through a reparameterization.
     #[error(
         "parameter `{path}` has a reparameterization ({name}) and is trainable itself; fold it \
-         with `materialize()` or freeze the parameter"
+         with `materialize()` or freeze the parameter. Of a model that a Parallel trains take `valid()` or `into_model()`"
     )]
     Reparameterized {
         /// Path of the parameter.

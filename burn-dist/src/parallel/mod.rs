@@ -60,7 +60,7 @@ pub use state::{StatePart, StateShare, StateSourceRead, StateValues};
 pub use step::StepReport;
 pub use trained::TrainedValues;
 
-use crate::autograd::{GradHooks, ParameterSource, RankSums, forget_anchor, sum_over};
+use crate::autograd::{GradHooks, ParameterSource, RankSums, forget_depth, sum_over};
 use crate::bucket::Reducer;
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
@@ -319,9 +319,14 @@ impl<M: Module> Parallel<M> {
     /// hook: [`backward`](Self::backward) refuses a loss that depends on that, and under [`Strategy::Zero3`] it has no
     /// values. A clone of this model is no copy of it: it has the same hooks, and under zero-3 the parameters of the day.
     /// For a copy that stays as it is, as a target network or the weights that are written to a file, and for evaluation
-    /// take [`valid`](Self::valid).
+    /// take [`valid`](Self::valid). To change the model itself (to clip or prune weights, to freeze or unfreeze some),
+    /// save a checkpoint, take it out with [`into_model`](Self::into_model), change it, and restore the checkpoint into a
+    /// new `Parallel` of it.
+    ///
+    /// Where ranks have different numbers of batches, those that have none any more compute a loss of any batch times 0,
+    /// whose gradients are zero: all ranks make the same calls.
     pub fn model(&self) -> &M {
-        forget_anchor();
+        forget_depth();
         sum_over(self.sums.as_ref());
         self.get()
     }

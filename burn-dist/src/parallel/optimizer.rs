@@ -49,7 +49,8 @@ pub struct ParameterOptimizer {
 
 impl ParameterOptimizer {
     /// Wraps an optimizer that is already built. Its settings are not known, so they cannot be compared between ranks,
-    /// as those of configurations are.
+    /// as those of configurations are; and for parameters in `f64` a checkpoint of its state is not read back, as it
+    /// would be read in `f32`.
     pub fn new<O: Optimizer>(optimizer: O) -> Self {
         Self {
             settings: std::any::type_name::<O>().into(),

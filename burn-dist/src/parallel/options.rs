@@ -33,6 +33,10 @@ pub enum Strategy {
     /// bytes. They are gathered when a layer reads them, in forward and again in backward, so all
     /// ranks have to read the same parameters in the same order.
     ///
+    /// A layer that is read again and again, as a recurrent one at every time step, is gathered as often, unless it is
+    /// among the last [`prefetch`](ParallelOptions::prefetch) + 2 buckets: read its parameters once and use them at every
+    /// step, or let `prefetch` cover it.
+    ///
     /// Make the model on `device.autodiff().gradient_checkpointing()`: otherwise Burn's linear
     /// layers, where their input has more than two dimensions, keep a view of their weights for
     /// backward, and with it the weights.

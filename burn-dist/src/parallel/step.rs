@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 
 use super::sharded::{self, Stepper};
 use super::{Gradients, Parallel, ParallelError, strays, tell_others, update};
-use crate::autograd::{forget_anchor, sum_no_more_over};
+use crate::autograd::{forget_depth, sum_no_more_over};
 use crate::bucket::BucketError;
 use crate::precision::LossScale;
 
@@ -90,7 +90,7 @@ impl<M: Module> Parallel<M> {
     /// an error that another rank told of. The other ranks are told of each at once,
     /// and none of them can go on.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
-        forget_anchor();
+        forget_depth();
         // Another model of this thread may be about to be used.
         if let Some(sums) = &self.sums {
             sum_no_more_over(sums);

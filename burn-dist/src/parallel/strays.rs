@@ -42,7 +42,7 @@ impl ModuleVisitor for Strays<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.found.is_none()
             && param.is_require_grad()
-            && param.val().grad(self.gradients).is_some()
+            && param.base().grad(self.gradients).is_some()
         {
             self.found = Some(self.path.join("."));
         }

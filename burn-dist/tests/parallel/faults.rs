@@ -99,6 +99,24 @@ fn a_frozen_parameter_and_another_type_are_differences() {
 }
 
 #[test]
+fn a_layer_that_trains_on_one_rank_alone_is_a_difference() {
+    let errors = on_ranks(2, TransportKind::Auto, |group| {
+        let mut model = Normed::new(1);
+        let trains = model.norm.training.clone();
+        model.norm.training = trains.with_value(group.rank() == 0);
+        let outcome = Parallel::new(model, SgdConfig::new(), Strategy::Ddp, &group);
+        outcome.err().unwrap().to_string()
+    });
+    assert_all_say(
+        &errors,
+        &[
+            "`norm.training` [] flag enabled",
+            "`norm.training` [] flag disabled",
+        ],
+    );
+}
+
+#[test]
 fn different_options_are_named() {
     let errors = on_ranks(2, TransportKind::Auto, |group| {
         let options = ParallelOptions {

@@ -64,16 +64,17 @@ pub(crate) fn register<B: Backend>(
     gradients.register::<B>(node, gradient);
 }
 
-/// What was registered of the gradient of a node whose only use of it is the backward pass, for the caller to add to its
-/// own, of `shape` and `dtype`, and to register: `consume` takes it out of the container.
+/// Takes what was registered of the gradient of a node out of the container, by `consume`, for the caller to add it to its
+/// own and to register the sum. Nothing, if nothing was, or what was is not of `shape` and `dtype` and stays there.
+///
+/// `is_inner`: whether the node's gradient is given on in this pass, and not a leaf's, which is to stay.
 pub(crate) fn take<B: Backend>(
     gradients: &mut Gradients,
-    node: NodeId,
+    (node, is_inner): (NodeId, bool),
     (shape, dtype): (Shape, DType),
     consume: impl FnOnce(&mut Gradients) -> FloatTensor<B>,
 ) -> Option<FloatTensor<B>> {
-    // Whoever consumes it later has all of it: the gradients of all ways are there before it is given on.
-    if !of_nodes(gradients, |nodes| nodes.remove(&node)) {
+    if !is_inner || !of_nodes(gradients, |nodes| nodes.remove(&node)) {
         return None;
     }
     let gradient = consume(gradients);

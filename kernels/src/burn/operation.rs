@@ -13,7 +13,7 @@ use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
-use burn::tensor::{DType, DispatchTensor, Tensor};
+use burn::tensor::{DispatchTensor, Tensor};
 
 use super::branches;
 use super::choice::shared;
@@ -297,11 +297,9 @@ impl<const N: usize> Backward<Flex, N> for KernelBackward {
             .map(|parent| parent.as_ref().map(|node| node.id));
         let others = |grads: &mut Gradients, index: usize, like: &FlexTensor| {
             let to = ops.parents.get(index)?.as_ref()?;
-            // A leaf's gradient is not given on.
-            let given_on = to.requirement == ops.node.requirement && like.dtype() == DType::F32;
-            let like = (like.layout().shape().clone(), DType::F32);
-            let consume = |grads: &mut Gradients| grads.consume::<Flex>(to);
-            given_on.then(|| branches::take::<Flex>(grads, to.id, like, consume))?
+            let node = (to.id, to.requirement == ops.node.requirement);
+            let like = (like.layout().shape().clone(), like.dtype());
+            branches::take::<Flex>(grads, node, like, |grads| grads.consume::<Flex>(to))
         };
         computed(shared().and_then(|kernels| {
             let mut to = To {

@@ -41,9 +41,10 @@ mod backward {
 }
 
 /// Vectors of one column that a unit computes: the fewer numbers of channels are read. So many only where there are
-/// enough for all processors even so.
+/// enough for all processors even so, and not so many that an index of 32 bits could go round behind the last.
 const VECTORS_OF_UNIT: usize = 4;
 const ENOUGH: usize = 1 << 20;
+const TOO_MANY: usize = 1 << 31;
 
 /// How the vectors of a matrix are divided among units, each of which has some of one column.
 struct Lines {
@@ -61,7 +62,10 @@ impl Lines {
         let vector = x.wide_vector();
         let columns = x.columns() / vector;
         let vectors = x.rows() * columns;
-        let of_unit = if vectors < ENOUGH { 1 } else { VECTORS_OF_UNIT };
+        let of_unit = match (ENOUGH..TOO_MANY).contains(&vectors) {
+            true => VECTORS_OF_UNIT,
+            false => 1,
+        };
         Self {
             vector,
             columns,
@@ -177,8 +181,8 @@ pub(super) fn normalise(
 ) -> Matrix {
     let out = x.empty_like();
     let division = Lines::of(x);
-    // SAFETY: every unit writes vectors of its own, as far as there are some; `lines` has all channels, and `plus` is as
-    // large as `x`.
+    // SAFETY: every unit writes vectors of its own, as far as there are some: their indices do not go round. `lines` has
+    // all channels, and `plus` is as large as `x`.
     unsafe {
         line::launch_unchecked(
             x.client(),

@@ -255,12 +255,11 @@ impl<const N: usize> Backward<Cube, N> for OperationBackward {
         let State { x, operation } = ops.state;
         let x = x.map(|id| checkpointer.retrieve_node_output::<CubeTensor>(id));
         let first = ops.parents.first().and_then(Option::as_ref);
-        // A leaf's gradient is not given on.
-        let given_on = first.filter(|to| to.requirement == ops.node.requirement);
-        let inner = given_on.filter(|_| operation.adds_up()).zip(x.as_ref());
-        let plus = inner.and_then(|(to, x)| {
+        let adding = first.filter(|_| operation.adds_up()).zip(x.as_ref());
+        let plus = adding.and_then(|(to, x)| {
+            let node = (to.id, to.requirement == ops.node.requirement);
             let like = (x.meta.shape().clone(), x.dtype);
-            branches::take::<Cube>(grads, to.id, like, |grads| grads.consume::<Cube>(to))
+            branches::take::<Cube>(grads, node, like, |grads| grads.consume::<Cube>(to))
         });
         let to_first = ToFirst {
             is_wanted: first.is_some(),

@@ -4,6 +4,9 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::F32;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
+/// Numbers of the largest embedding that is made: the file may come from anywhere, and has only that of a small grid.
+const MOST_NUMBERS: usize = 1 << 27;
+
 /// Where a model keeps what its patches get for their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Positions {
@@ -31,12 +34,20 @@ impl Positions {
     /// `interpolate(mode="bicubic", antialias=True)`).
     ///
     /// # Errors
-    /// If there are more patches than an image may have pixels.
+    /// If there are more patches than an image may have pixels, or far too many numbers.
     pub(super) fn resample(&self, values: &[f32], side: usize) -> Result<Vec<f32>, String> {
         let [rows, columns] = self.grid;
         let dim = values.len() / (self.prefix + side * side);
         let (prefix, patches) = values.split_at(self.prefix * dim);
-        let mut resampled = vec![0.0; rows * columns * dim];
+        let numbers = rows
+            .checked_mul(columns)
+            .and_then(|patches| patches.checked_mul(dim));
+        let Some(numbers) = numbers.filter(|numbers| *numbers <= MOST_NUMBERS) else {
+            return Err(format!(
+                "is not resampled to {rows}×{columns} patches of {dim} numbers"
+            ));
+        };
+        let mut resampled = vec![0.0; numbers];
         let mut resizer = Resizer::new();
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom))
@@ -109,6 +120,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn embeddings_without_bound_are_refused() {
+        for grid in [[1 << 14, 1 << 14], [usize::MAX, 2]] {
+            let error = positions(grid, 0).resample(&[0.0; 4], 2).unwrap_err();
+            assert!(error.contains("is not resampled"), "{error}");
+        }
+        let small = positions([1 << 10, 1], 0).resample(&[1.0; 4], 2).unwrap();
+        assert_eq!(small.len(), 1 << 10);
     }
 
     #[test]

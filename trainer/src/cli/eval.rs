@@ -61,12 +61,15 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
             evaluation.samples
         ));
         if let Some(path) = &args.json {
-            let json = serde_json::json!({
+            let mut json = serde_json::json!({
                 "checkpoint": trained.path.display().to_string(),
                 "step": trained.step,
                 "evaluation": evaluation,
                 "details": details,
             });
+            if trained.step.is_none() {
+                json["details"]["step"] = serde_json::Value::Null;
+            }
             output::write(path, format!("{json:#}\n").as_bytes())?;
         }
         Ok(0)

@@ -153,6 +153,7 @@ fn of_muon(muon: &MuonConfig) -> (ParameterOptimizer, Vec<ParameterGroup>) {
     let no_matrices = ParameterGroup::new("what is no matrix", no_matrix, adamw.clone());
     left.push(no_matrices.with_lr_factor(rate).or_empty());
     let matrices = match muon.adjust_lr {
+        // Of which ranks compare no settings; but they have compared their configurations.
         AdjustLr::Original => ParameterOptimizer::new(Muon::new(muon)),
         AdjustLr::MatchRmsAdamW => muon::burn(muon)
             .with_adjust_lr_fn(optim::AdjustLrFn::MatchRmsAdamW)

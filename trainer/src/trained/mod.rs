@@ -113,7 +113,7 @@ impl Trained {
         if !path.exists() {
             return Err(FindError::Nothing {
                 path: path.to_owned(),
-                reason: "there is no such checkpoint or run folder".to_owned(),
+                reason: "there is no such checkpoint, run folder or file of weights".to_owned(),
             });
         }
         if path.is_file() {

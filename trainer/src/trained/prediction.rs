@@ -15,8 +15,9 @@ use crate::data;
 use crate::error::TrainError;
 use crate::evaluate::read;
 
-/// Images that are decoded and computed at a time.
+/// Images that are decoded and computed at a time, if they have no more numbers than this together.
 const BATCH: usize = 64;
+const MOST_NUMBERS: usize = 1 << 24;
 
 /// A class and its probability.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,7 +87,8 @@ impl<F: FnMut(&Path, Result<&[Guess], DatasetError>)> WithTrained for Predict<'_
     type Output = ();
 
     fn call<M: ImageClassifier>(mut self, model: M) -> Result<(), TrainError> {
-        for paths in self.paths.chunks(BATCH) {
+        let batch = MOST_NUMBERS / self.subject.shape().len().max(1);
+        for paths in self.paths.chunks(batch.clamp(1, BATCH)) {
             let decoded: Vec<_> = paths.iter().map(|path| self.decode(path)).collect();
             let images = decoded.iter().flatten().cloned().collect();
             let mut guesses = self.guess(&model, images)?.into_iter();

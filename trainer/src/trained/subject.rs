@@ -8,6 +8,9 @@ use super::Trained;
 use crate::environment::{self, Environment};
 use crate::{data, normalization};
 
+/// Numbers of the largest image that is believed: a file may come from anywhere, and memory is taken for one.
+const MOST_NUMBERS: usize = 1 << 24;
+
 /// Size, classes and normalisation of a data set that need not be there any more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
@@ -47,7 +50,9 @@ impl Subject {
         normalization: Normalization,
     ) -> Option<Self> {
         let channels = shape.channels;
-        let complete = !shape.is_empty()
+        let mut sides = [channels, shape.height, shape.width].into_iter();
+        let numbers = sides.try_fold(1, usize::checked_mul);
+        let complete = numbers.is_some_and(|numbers| (1..=MOST_NUMBERS).contains(&numbers))
             && !class_names.is_empty()
             && normalization.mean.len() == channels
             && normalization.std.len() == channels;

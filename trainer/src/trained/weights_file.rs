@@ -23,6 +23,11 @@ const STD: &str = "std";
 const RESIZE: &str = "resize";
 const STEP: &str = "step";
 
+/// The largest number that is believed of a model's sizes, and of its depth: a file may come from anywhere, and a model
+/// takes memory before its weights are compared.
+const MOST: f64 = 4096.0;
+const DEEPEST: f64 = 1024.0;
+
 /// What a file says beside the weights. That of other programs says nothing of this.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct About {
@@ -132,6 +137,18 @@ impl About {
     }
 }
 
+/// Whether all numbers of a `[model]` section are such as models have.
+fn has_sizes_of_a_model(model: &Value) -> bool {
+    let is_such = |(key, value): (&String, &Value)| {
+        let most = if key == "depth" { DEEPEST } else { MOST };
+        let is_small = |number: &Value| number.as_f64().is_none_or(|number| number <= most);
+        is_small(value) && value.as_array().into_iter().flatten().all(is_small)
+    };
+    model
+        .as_object()
+        .is_some_and(|keys| keys.iter().all(is_such))
+}
+
 fn read<T: DeserializeOwned>(about: &HashMap<String, String>, key: &str) -> Option<T> {
     serde_json::from_str(about.get(key)?).ok()
 }
@@ -160,14 +177,19 @@ pub(super) fn find(
     if let Some(config) = config {
         return Ok((Loaded::load(config, sets)?, about));
     }
-    let Some(text) = about.configuration() else {
-        return Err(FindError::Nothing {
-            path: path.to_owned(),
-            reason: "does not say what its model is, as files of `trainer export` do; name a configuration with \
-                     --config"
-                .to_owned(),
-        });
+    let nothing = |reason: &str| FindError::Nothing {
+        path: path.to_owned(),
+        reason: format!("{reason}; name a configuration with --config"),
     };
+    let text = about.configuration();
+    let text = text.ok_or_else(|| {
+        nothing("does not say what its model is, as files of `trainer export` do")
+    })?;
+    if !about.model.as_ref().is_some_and(has_sizes_of_a_model) {
+        return Err(nothing(
+            "says of its model that it is larger than what is believed of a file",
+        ));
+    }
     let file = path.display().to_string();
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     Ok((Loaded::parse(&file, &name, &text, sets)?, about))
@@ -222,20 +244,33 @@ mod tests {
             (MODEL, "{"),
             (MODEL, "null"),
             (IMAGE_SHAPE, "[1, 2, -3]"),
+            (IMAGE_SHAPE, "[1, 4294967296, 4294967296]"),
             (CLASS_NAMES, "7"),
             (STEP, "1e99"),
         ] {
-            let about = HashMap::from([(key.to_owned(), value.to_owned())]);
+            let mut about =
+                About::of_export(&vit().config.model, subject(), None, None).to_metadata();
+            about.remove(MODEL);
+            about.insert(key.to_owned(), value.to_owned());
             weights::save_with(&model, &path, &weights::KeyMap::same(), about).unwrap();
             let error = find(&path, None, &[]).unwrap_err().to_string();
             assert!(error.contains("--config"), "{key} {value}: {error}");
             let (_, about) = find(&path, Some("vit.toml"), &[]).unwrap();
-            assert_eq!(about.subject, None);
+            let known = !matches!(key, IMAGE_SHAPE | CLASS_NAMES);
+            assert_eq!(about.subject.is_some(), known, "{key} {value}");
         }
-        let about = HashMap::from([(MODEL.to_owned(), r#"{"name":"new"}"#.to_owned())]);
-        weights::save_with(&model, &path, &weights::KeyMap::same(), about).unwrap();
-        let error = find(&path, None, &[]).unwrap_err().to_string();
-        assert!(error.contains("unknown model `new`"), "{error}");
+        for (said, told) in [
+            (r#"{"name":"new"}"#, "unknown model `new`"),
+            (r#"{"name":"wide-resnet","widen":100000000}"#, "larger than"),
+            (r#"{"name":"wide-resnet","depth":100000}"#, "larger than"),
+            (r#"{"name":"cnn","filters":[8,99999999]}"#, "larger than"),
+            ("[1]", "--config"),
+        ] {
+            let about = HashMap::from([(MODEL.to_owned(), said.to_owned())]);
+            weights::save_with(&model, &path, &weights::KeyMap::same(), about).unwrap();
+            let error = find(&path, None, &[]).unwrap_err().to_string();
+            assert!(error.contains(told), "{said}: {error}");
+        }
     }
 
     #[test]

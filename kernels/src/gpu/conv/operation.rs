@@ -280,12 +280,9 @@ impl<const N: usize> Backward<Cube, N> for ProductBackward {
             None => drop(dy),
         }
         if let Some((to, factor)) = to_input.zip(factor) {
-            let others = match to.requirement == ops.node.requirement {
-                true => branches::take::<Cube>(grads, to.id, like_input, |grads| {
-                    grads.consume::<Cube>(&to)
-                }),
-                false => None,
-            };
+            let node = (to.id, to.requirement == ops.node.requirement);
+            let others =
+                branches::take::<Cube>(grads, node, like_input, |grads| grads.consume::<Cube>(&to));
             let gradient = product.gradient_of_input(factor, weight, others);
             branches::register::<Cube>(grads, to.id, gradient);
         }

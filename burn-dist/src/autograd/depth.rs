@@ -1,7 +1,7 @@
 //! The depth in the graph that gradient hooks take, one per thread: that of the activation which entered the current
-//! block. It says when backward comes to them, and nothing of it depends on it being right.
+//! block. No result depends on it, only when gradients are handed over.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 #[derive(Clone, Copy, Default)]
 struct Current {
@@ -10,28 +10,33 @@ struct Current {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Current> = RefCell::default();
+    static CURRENT: Cell<Current> = Cell::default();
 }
 
 /// Remembers the depth of an activation for the hooks that follow on this thread.
 pub(super) fn set(depth: usize) {
-    CURRENT.with_borrow_mut(|current| current.depth = depth);
+    CURRENT.set(Current {
+        depth,
+        ..CURRENT.get()
+    });
 }
 
 /// Whether a hooked parameter has been read on this thread since the last [`forget`].
 pub(super) fn hooks_in_use() -> bool {
-    CURRENT.with_borrow(|current| current.hooks_in_use)
+    CURRENT.get().hooks_in_use
 }
 
 /// The depth above which a hook is to lie; 0, the end of backward, where no activation has entered a block.
 pub(super) fn for_hook() -> usize {
-    CURRENT.with_borrow_mut(|current| {
-        current.hooks_in_use = true;
-        current.depth
-    })
+    let depth = CURRENT.get().depth;
+    CURRENT.set(Current {
+        hooks_in_use: true,
+        depth,
+    });
+    depth
 }
 
 /// Forgets everything: a forward pass begins, or has ended.
 pub(crate) fn forget() {
-    CURRENT.with_borrow_mut(|current| *current = Current::default());
+    CURRENT.set(Current::default());
 }
