@@ -17,7 +17,7 @@
 #               ranks     two ranks on one GPU against one
 #               memory    device memory over 2,000 steps
 #
-#   FOUND     where the parts write, and later calls go on; default /tmp/burn-dist-found
+#   FOUND     where the parts write, and later calls go on; default burn-dist-found in TMPDIR
 #   KERNELS   where compiled kernels are kept; default FOUND/kernels
 #   DATA      folder of CIFAR-100; without it there is no train
 #   DEVICE    as --device; default cuda. ALSO: more arguments of gpu-check.sh, such as --quick
@@ -34,7 +34,7 @@ seconds=$((10#$2))
 shift 2
 parts=("$@")
 [[ $# -gt 0 ]] || parts=(first olivia bf16 profile wide train)
-found=$(realpath -m "${FOUND:-/tmp/burn-dist-found}")
+found=$(realpath -m "${FOUND:-${TMPDIR:-/tmp}/burn-dist-found}")
 KERNELS=$(realpath -m "${KERNELS:-$found/kernels}")
 DATA=${DATA:+$(realpath -m "$DATA")}
 export KERNELS
@@ -100,11 +100,12 @@ machine() {
   df -h . || true
   free -g || true
   if [[ -x $here/../bench-gpu ]]; then ldd "$here/../bench-gpu" || true; fi
-  "${PYTHON:-python3}" -c 'import torch; print(torch.__version__, torch.backends.cudnn.version())' || true
 }
 
 # PyTorch is read from a cold disk while ours begins.
-timeout --kill-after=5 60 "${PYTHON:-python3}" -c 'import torch; torch.ones(1, device="cuda")' >/dev/null 2>&1 </dev/null &
+timeout --kill-after=5 60 "${PYTHON:-python3}" -c '
+import torch
+print(torch.__version__, torch.backends.cudnn.version(), torch.ones(1, device="cuda"))' >torch.txt 2>&1 </dev/null &
 machine >machine.txt 2>&1 </dev/null
 pack
 for name in "${parts[@]}"; do

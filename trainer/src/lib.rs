@@ -35,6 +35,7 @@ mod memory;
 pub mod metrics;
 mod misfit;
 pub mod model;
+mod named_weights;
 mod normalization;
 pub mod optimizer;
 mod panics;

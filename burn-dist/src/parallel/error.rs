@@ -316,9 +316,9 @@ pub enum ParallelError {
     UntrackedLoss,
     /// A parameter whose gradient did not come to where gradients are averaged.
     #[error(
-        "the loss depends on `{path}` by another way than its value as a field of `model()`: a ModuleVisitor, a Deref \
-         (`&*field`) or a Burn module's own copy reads a parameter without what its gradient is averaged through; \
-         read it with `field.val()`"
+        "the loss depends on `{path}` by another way than its value as a field of `model()`: a ModuleVisitor or a \
+         Deref (`&*field`) reads a parameter without what its gradient is averaged through; read it with \
+         `field.val()`"
     )]
     ReadWithoutHook {
         /// Path of the first such parameter.

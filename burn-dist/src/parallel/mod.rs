@@ -385,9 +385,9 @@ impl<M: Module> Parallel<M> {
     }
 
     /// This rank's share of parameters, buffers and optimizer state as they are now, between two
-    /// steps: of gradients nothing is kept. Together the shares of all ranks are the whole state; where there are several sets of
-    /// shards, those of the first set are, and the others are empty. It copies nothing yet, save on a
-    /// GPU; the next steps leave it as it is.
+    /// steps: of gradients nothing is kept. Together the shares of all ranks are the whole state;
+    /// where there are several sets of shards, those of the first set are, and the others are empty.
+    /// It copies nothing yet, save on a GPU; the next steps leave it as it is.
     ///
     /// # Errors
     ///

@@ -41,7 +41,6 @@ pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
 }
 
 /// The gradient of the first input.
-#[derive(Default)]
 pub(super) struct ToFirst {
     pub is_wanted: bool,
     /// What other operations have given, and is to be added to it.

@@ -21,7 +21,7 @@ use crate::config::{Config, ConfigError, Loaded};
 use crate::error::TrainError;
 use crate::resume::{FOLDER, absolute};
 use crate::run_dir::{self, CONFIG_FILE};
-use crate::{compute, initial, misfit, progress};
+use crate::{compute, misfit, named_weights, progress};
 use weights_file::About;
 
 pub use export::Format;
@@ -257,7 +257,7 @@ impl<T: WithTrained> crate::model::WithModel for Load<'_, T> {
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let model = match self.values {
             Values::Checkpoint(source) => load_model(model, &source)?,
-            Values::File(path) => initial::load_by_any_names(&model, path, false)?,
+            Values::File(path) => named_weights::load(&model, path, false)?,
         };
         self.then.call(model)
     }

@@ -1,0 +1,138 @@
+//! Weights of a file, whichever implementation of the model has written it: each names its tensors in its own way.
+
+use std::path::Path;
+
+use models::ImageClassifier;
+use models::weights::{KeyMap, Load, PyTorchKeys, WeightsError};
+
+/// Gives a copy of `model` the weights in `file`, all but those of the last layer if there is to be a `new_head`: by the
+/// names of the reference implementation, or those of another whose file it may be.
+///
+/// # Errors
+/// That of the names of which the file has most.
+pub(crate) fn load<M: ImageClassifier + PyTorchKeys>(
+    model: &M,
+    file: &Path,
+    new_head: bool,
+) -> Result<M, WeightsError> {
+    let by = |(keys, head): (KeyMap, &'static str)| {
+        let mut load = Load::new().resample(model.positions());
+        if new_head {
+            load = load.without(head);
+        }
+        load.load(model.clone(), file, &keys)
+    };
+    let mut nearest = match by((model.key_map(), model.head())) {
+        Err(error @ WeightsError::Mismatch { .. }) => error,
+        other => return other,
+    };
+    for names in model.other_names() {
+        match by(names) {
+            Err(error) if missing(&error) >= missing(&nearest) => {}
+            Err(error) => nearest = error,
+            loaded => return loaded,
+        }
+    }
+    Err(nearest)
+}
+
+/// How many of the model's tensors the file lacks.
+fn missing(error: &WeightsError) -> usize {
+    match error {
+        WeightsError::Mismatch { mismatches, .. } => mismatches.missing.len(),
+        _ => usize::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::{Module, ModuleMapper, Param};
+    use burn::tensor::{Device, Tensor};
+    use models::weights::{save, state_dict};
+    use models::{Vit, VitConfig};
+
+    use super::*;
+
+    fn vit(classes: usize) -> Vit {
+        let vit = VitConfig::new(12, 2, 3, classes)
+            .with_height(16)
+            .with_width(16);
+        vit.init(&Device::flex()).unwrap()
+    }
+
+    fn values(vit: &Vit) -> Vec<f32> {
+        let mut tensors = state_dict(vit, &vit.key_map()).unwrap();
+        let embedding = tensors.remove("patch_embed.proj.weight").unwrap();
+        embedding.try_to_vec().unwrap()
+    }
+
+    struct ToNan;
+
+    impl ModuleMapper for ToNan {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|tensor| tensor * f32::NAN)
+        }
+    }
+
+    #[test]
+    fn weights_that_are_no_numbers_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("vit.safetensors");
+        let failed = vit(5).map(&mut ToNan);
+        save(&failed, &file, &failed.key_map()).unwrap();
+        let error = load(&vit(5), &file, false).unwrap_err();
+        assert!(
+            error.to_string().contains("its element 0 is NaN"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn vision_transformers_take_weights_for_other_sizes_of_images() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("vit.safetensors");
+        let small = vit(5);
+        let wide = || {
+            let config = VitConfig::new(12, 2, 3, 5).with_height(24).with_width(32);
+            config.init(&Device::flex()).unwrap()
+        };
+        let embedding = |vit: &Vit| {
+            let embedding = state_dict(vit, &vit.key_map()).unwrap().remove("pos_embed");
+            embedding.unwrap().try_to_vec::<f32>().unwrap()
+        };
+        for keys in [small.key_map(), KeyMap::torchvision_vit()] {
+            save(&small, &file, &keys).unwrap();
+            let loaded = load(&wide(), &file, false).unwrap();
+            let (from, to) = (embedding(&small), embedding(&loaded));
+            assert_eq!((from.len(), to.len()), (17 * 12, 49 * 12));
+            assert_eq!(from[..12], to[..12]);
+            assert_eq!(values(&loaded), values(&small));
+        }
+        // What is no square is not known to be of other images.
+        save(&wide(), &file, &small.key_map()).unwrap();
+        let error = load(&vit(5), &file, false).unwrap_err();
+        assert!(error.to_string().contains("pos_embed"), "{error}");
+    }
+
+    #[test]
+    fn vision_transformers_come_from_timm_and_from_torchvision() {
+        let folder = tempfile::tempdir().unwrap();
+        let saved = vit(5);
+        for (name, keys) in [
+            ("timm", saved.key_map()),
+            ("torchvision", KeyMap::torchvision_vit()),
+        ] {
+            let file = folder.path().join(format!("{name}.safetensors"));
+            save(&saved, &file, &keys).unwrap();
+            let loaded = load(&vit(5), &file, false).unwrap();
+            assert_eq!(values(&loaded), values(&saved), "{name}");
+            let loaded = load(&vit(7), &file, true).unwrap();
+            assert_eq!(values(&loaded), values(&saved), "{name}");
+            let Err(WeightsError::Mismatch { mismatches, .. }) = load(&vit(7), &file, false) else {
+                panic!("{name}: another number of classes");
+            };
+            assert!(mismatches.missing.is_empty(), "{name}: {mismatches}");
+            assert_eq!(mismatches.misshapen.len(), 2, "{name}: {mismatches}");
+        }
+    }
+}
