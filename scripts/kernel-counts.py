@@ -6,7 +6,7 @@
 
 A line per kernel and grid, the longest first: the microseconds below which one launch cannot be on an H200, and why;
 then, as ratios to what is best, 1.0: sectors moved for the bytes that were asked for, accesses to shared memory for
-those without conflicts of banks, lanes that did something; and instructions per one of the tensor cores. Bounds are
+those without conflicts of banks, lanes that did something; and instructions per `mma`, or what `wgmma` computes in the time of one. Bounds are
 counts divided by what data sheets say and by estimates, not times: a kernel that is far above its own is to be looked
 at, and one whose ratios are bad before it ever runs on a GPU.
 """
@@ -40,6 +40,16 @@ def read(path):
     return launches
 
 
+def tensor_clocks(name, unit):
+    """Clocks of a processor's tensor cores: `Warpgroup(n)` is a warp's quarter of 64 rows by n columns by 16 numbers, of
+    which a clock takes 2048."""
+    if name == "TensorCores":
+        return unit["instructions"] * MMA / WARPS_AT_ONCE
+    if name.startswith("Warpgroup"):
+        return unit["instructions"] * int(name[len("Warpgroup("):-1]) / 8
+    return 0
+
+
 def bounds(units, blocks, counted, unique):
     """Microseconds below which a launch cannot be, by what bounds it. `unique`: sectors that blocks read, read
     through a processor's cache, and wrote, each once per block."""
@@ -47,15 +57,15 @@ def bounds(units, blocks, counted, unique):
     scale = blocks / counted / min(PROCESSORS, blocks) / CLOCK * 1e6
     total = lambda name: sum(unit[name] for unit in units.values())
     instructions = sum(unit["instructions"] * COST.get(name, 1) for name, unit in units.items())
-    products = units.get("TensorCores", {}).get("instructions", 0)
+    clocks = sum(tensor_clocks(name, unit) for name, unit in units.items())
     past = units.get("CopyPast", {}).get("sectors", 0)
     return {
         "instructions": instructions / WARPS_AT_ONCE * scale,
-        "tensor cores": products * MMA / WARPS_AT_ONCE * scale,
+        "tensor cores": clocks * scale,
         "shared memory": total("wavefronts") * scale,
         "L2": (past + near + written) * SECTOR * blocks / counted / L2 * 1e6,
         # Blocks of a product read the same.
-        "memory": 0 if products else (read + written) * SECTOR * blocks / counted / MEMORY * 1e6,
+        "memory": 0 if clocks else (read + written) * SECTOR * blocks / counted / MEMORY * 1e6,
     }
 
 
@@ -74,7 +84,7 @@ def main():
         of_step = int(launches) / options.steps
         sums = {name: sum(unit[name] for unit in units.values()) for name in next(iter(units.values()))}
         ratio = lambda above, below: f"{above / below:5.2f}" if below else "    –"
-        products = units.get("TensorCores", {}).get("instructions", 0)
+        products = sum(tensor_clocks(name, unit) for name, unit in units.items()) / MMA * WARPS_AT_ONCE
         lines.append((each * of_step, f"{each * of_step:9.1f} {of_step:7.1f} {each:9.1f}  {why:13} "
                       f"{ratio(sums['sectors'] * SECTOR, sums['bytes'])} "
                       f"{ratio(sums['wavefronts'], sums['least_wavefronts'])} "

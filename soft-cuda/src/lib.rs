@@ -15,7 +15,7 @@
 //! * Warps do not run at once; the blocks of a grid do, on a thread per core. A lane that spins
 //!   until another lane of its warp, or a block that does not run yet, does something spins for ever.
 //! * Of PTX it knows what NVRTC and LLVM make of ordinary kernels. It has no function calls, no TMA, no
-//!   wgmma, no clusters of more than one block, no textures, no double precision matrices; no graphs. What
+//!   clusters of more than one block, no textures, no double precision matrices; no graphs. What
 //!   it does not know it refuses with `CUDA_ERROR_INVALID_PTX`, when the module is loaded.
 //! * Approximations (`ex2.approx`, `div.full`) are as exact as the processor's, and `.ftz` keeps denormals:
 //!   results are at least as accurate as a GPU's, not the same to the bit.

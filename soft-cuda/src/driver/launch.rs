@@ -115,7 +115,11 @@ fn code(kind: FaultKind) -> Error {
     match kind {
         FaultKind::IllegalAddress { .. } => Error::IllegalAddress,
         FaultKind::Misaligned { .. } => Error::MisalignedAddress,
-        FaultKind::Race { .. } | FaultKind::Deadlock | FaultKind::Trap => Error::LaunchFailed,
+        FaultKind::Race { .. }
+        | FaultKind::Unfenced
+        | FaultKind::Descriptor
+        | FaultKind::Deadlock
+        | FaultKind::Trap => Error::LaunchFailed,
     }
 }
 

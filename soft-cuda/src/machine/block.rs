@@ -7,6 +7,7 @@ use super::lanes::{LANES, Mask};
 use super::memory::{Buffer, Memory, Private};
 use super::warp::{Lanes, Stop, Warp};
 use super::watch::{Blocks, Watch};
+use super::wgmma::Products;
 use super::{Failure, Fault, Range};
 use crate::ptx::{Axis, Fill, Special};
 
@@ -95,6 +96,8 @@ impl<'l> Block<'l> {
             registers,
             private,
             copies: Copies::default(),
+            products: Products::default(),
+            number: warp,
         };
         self.warps.push(Warp::new(lanes, Mask::MAX >> missing));
     }

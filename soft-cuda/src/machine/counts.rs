@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::lanes::Mask;
+use super::matrix::Shape;
 use crate::ptx::Instruction;
 
 /// Bytes of a sector: what the second-level cache gives at least.
@@ -18,6 +19,8 @@ const BANKS: u64 = 32;
 pub enum Unit {
     /// `mma`, `wmma`.
     TensorCores,
+    /// `wgmma` of so many columns, a warp's quarter of it.
+    Warpgroup(u16),
     /// Sums and products of floating-point numbers.
     Float,
     /// Functions and quotients of floating-point numbers.
@@ -59,6 +62,11 @@ impl Unit {
         match i.name.as_str() {
             "mma" | "wmma" if !i.has("load") && !i.has("store") => Self::TensorCores,
             "wmma" | "ldmatrix" => Self::LoadMatrix,
+            "wgmma" if i.has("mma_async") => {
+                let shape = i.modifiers.iter().find_map(|word| Shape::of(word));
+                Self::Warpgroup(shape.map_or(0, |shape| shape.n as u16))
+            }
+            "wgmma" => Self::Control,
             "ex2" | "lg2" | "sin" | "cos" | "tanh" | "sqrt" | "rsqrt" | "rcp" => Self::Special,
             "div" if float => Self::Special,
             "div" | "rem" => Self::IntegerDivision,

@@ -27,6 +27,11 @@ pub enum FaultKind {
         /// Who else.
         other: Other,
     },
+    /// `wgmma` may not see what was written to shared memory: `fence.proxy.async` is missing. Only looked for where
+    /// asked.
+    Unfenced,
+    /// It describes a matrix, or a product, in a way that is not known.
+    Descriptor,
     /// It waits for lanes that will not come. A GPU would wait until a watchdog ends it.
     Deadlock,
     /// It came to `trap`.
@@ -68,6 +73,8 @@ impl fmt::Display for FaultKind {
                 write!(f, "misaligned address {address:#x}, {bytes} bytes")
             }
             Self::Race { address, other } => write!(f, "races at {address:#x} with {other}"),
+            Self::Unfenced => f.write_str("reads what no `fence.proxy.async` has made visible"),
+            Self::Descriptor => f.write_str("a descriptor or a sign that is not known"),
             Self::Deadlock => f.write_str("waits for lanes that do not come"),
             Self::Trap => f.write_str("trap"),
         }

@@ -215,7 +215,9 @@ impl<'m> Memory<'m> {
         if space == Space::Param || self.parameters.holds(at, bytes) {
             return Ok(());
         }
-        if let Some(counter) = &mut private.counter {
+        // What is read as late as it can be was counted when that began.
+        let counted = !matches!(how, How::ReadSince(_));
+        if let Some(counter) = private.counter.as_mut().filter(|_| counted) {
             let shared = self.shared.holds(at, bytes);
             counter.touch(Touched { shared, at, bytes });
         }

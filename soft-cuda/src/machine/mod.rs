@@ -29,6 +29,7 @@ mod tests;
 mod tile;
 mod warp;
 mod watch;
+mod wgmma;
 mod wmma;
 
 pub use counts::{Count, Counts, Unit};

@@ -7,7 +7,8 @@ use super::lanes::{Map, Mask};
 use super::memory::Memory;
 use super::warp::Lanes;
 use super::{
-    atomic, bits, compare, convert, copy, float, integer, load_store, mma, moves, shuffle, wmma,
+    atomic, bits, compare, convert, copy, float, integer, load_store, mma, moves, shuffle, wgmma,
+    wmma,
 };
 use crate::ptx::{Instruction, Invalid, Operand, Type};
 
@@ -95,6 +96,7 @@ impl Operation {
             "atom" | "red" => atomic::translate(i),
             "shfl" | "vote" | "elect" | "activemask" => shuffle::translate(i),
             "wmma" => wmma::translate(i),
+            "wgmma" => wgmma::translate(i),
             "mma" | "ldmatrix" => mma::translate(i),
             "cp" => copy::translate(i),
             _ => control(i),
@@ -119,6 +121,10 @@ fn control(i: &Instruction) -> Result<Operation, Invalid> {
         }
         "trap" => Ok(Operation::Trap),
         "bar" | "barrier" => barrier(i),
+        "fence" if i.has("proxy") => {
+            i.only(&["proxy", "async", "shared::cta", "global"])?;
+            Operation::step(ProxyFence)
+        }
         "membar" | "fence" => Operation::step(Fence),
         // Hints, and waiting for what is already done.
         "prefetch" | "prefetchu" | "griddepcontrol" | "nanosleep" => Ok(Operation::Nothing),
@@ -159,6 +165,18 @@ fn barrier(i: &Instruction) -> Result<Operation, Invalid> {
         number: Some(i.source(0)?),
         threads,
     }))
+}
+
+/// `fence.proxy.async`: what this thread wrote is seen by what reads shared memory for itself, as `wgmma` does.
+struct ProxyFence;
+
+impl Step for ProxyFence {
+    fn run(&self, warp: &mut Lanes, _: &Memory<'_>, _: Mask) -> Result<(), Fault> {
+        if let Some(watch) = &mut warp.private.watch {
+            watch.proxy_fence();
+        }
+        Ok(())
+    }
 }
 
 /// `fence`: what this thread wrote is seen before what it writes next.

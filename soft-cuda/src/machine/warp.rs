@@ -7,6 +7,7 @@ use super::kernel::Translated;
 use super::lanes::{LANES, Mask, Row, lanes, mask_of};
 use super::memory::{Memory, Private};
 use super::operation::{Barrier, Operation, Together};
+use super::wgmma::Products;
 use crate::ptx::Guard;
 
 /// What instructions work on.
@@ -14,6 +15,9 @@ pub(super) struct Lanes {
     pub registers: Vec<Row>,
     pub private: Private,
     pub copies: Copies,
+    pub products: Products,
+    /// Of the block.
+    pub number: usize,
 }
 
 /// A fault, and the instruction at which it happened.
@@ -65,6 +69,7 @@ impl Warp {
     /// Back to the first instruction.
     pub fn restart(&mut self) {
         self.lanes.copies.forget();
+        self.lanes.products.forget();
         self.next = [0; LANES];
         (self.running, self.parked, self.waiting) = (self.all, 0, 0);
     }

@@ -7,7 +7,8 @@
 //! thread's, or if it was the same warp's and `bar.warp.sync` is in between. Exchange between lanes
 //! (`shfl`, `ldmatrix`) orders no memory. Blocks have no order. Atomics, and loads and stores that are
 //! `volatile`, `relaxed`, `acquire` or `release`, do not race with each other. What `cp.async` writes is being
-//! written until it is waited for.
+//! written until it is waited for; what `wgmma` reads, from when it begins until it is waited for. That it sees what
+//! others wrote takes a `fence.proxy.async` of those, and a barrier behind it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -27,6 +28,8 @@ pub(super) enum How {
     CopyBegins,
     /// It was waited for.
     CopyEnds,
+    /// A read that may have been at any time since this era.
+    ReadSince(u32),
 }
 
 /// Bytes of which global memory is kept together.
@@ -96,6 +99,10 @@ pub(super) struct Watch {
     era: u32,
     warp: u8,
     steps: Vec<u16>,
+    /// Warps that wrote to shared memory with no `fence.proxy.async` since.
+    unfenced: Vec<bool>,
+    /// Whether there were such at the last barrier.
+    is_unfenced: bool,
 }
 
 impl Watch {
@@ -108,6 +115,8 @@ impl Watch {
             era: 1,
             warp: 0,
             steps: vec![0; warps],
+            unfenced: vec![false; warps],
+            is_unfenced: false,
         }
     }
 
@@ -119,6 +128,23 @@ impl Watch {
     /// All warps have come to a barrier.
     pub fn barrier(&mut self) {
         self.era += 1;
+        self.is_unfenced = self.unfenced.contains(&true);
+    }
+
+    /// The warp has come to a `fence.proxy.async`.
+    pub fn proxy_fence(&mut self) {
+        self.unfenced[usize::from(self.warp)] = false;
+    }
+
+    /// The era in which `wgmma` begins to read shared memory.
+    ///
+    /// # Errors
+    /// If it may not see what was written there.
+    pub fn era_of_products(&self) -> Result<u32, FaultKind> {
+        match self.is_unfenced || self.unfenced[usize::from(self.warp)] {
+            true => Err(FaultKind::Unfenced),
+            false => Ok(self.era),
+        }
     }
 
     /// Lanes of the warp have come to a barrier of theirs.
@@ -142,6 +168,9 @@ impl Watch {
         let began = self.began;
         if self.shared.holds(at, bytes) {
             let start = (at - self.shared.start) as usize;
+            if matches!(how, How::Write | How::Atomic | How::CopyEnds) {
+                self.unfenced[usize::from(self.warp)] = true;
+            }
             for (n, byte) in self.of_shared[start..start + bytes].iter_mut().enumerate() {
                 if let Some(other) = byte.touch(visit, how, began) {
                     return race((start + n) as u64, other);
@@ -186,6 +215,8 @@ impl Watch {
         self.era += 1;
         self.began = self.era;
         self.steps.fill(0);
+        self.unfenced.fill(false);
+        self.is_unfenced = false;
         Ok(())
     }
 }
@@ -234,14 +265,21 @@ impl Byte {
         }
         let copying = self.last_write == Writing::Copying && self.written.era >= began;
         let atomics = how == How::Atomic && self.last_write == Writing::Atomic;
-        if copying || !atomics && self.written.races_with(now) {
+        // A barrier must have been before it began, too.
+        let since = match how {
+            How::ReadSince(era) => era,
+            _ => u32::MAX,
+        };
+        let later = self.written.era >= since.max(began);
+        if copying || later || !atomics && self.written.races_with(now) {
             return Some(self.written.other(true));
         }
-        if how != How::Read && self.read.races_with(now) {
+        let reads = matches!(how, How::Read | How::ReadSince(_));
+        if !reads && self.read.races_with(now) {
             return Some(self.read.other(false));
         }
         match how {
-            How::Read => {
+            How::Read | How::ReadSince(_) => {
                 self.block.read = true;
                 self.read = self.read.and(now);
             }

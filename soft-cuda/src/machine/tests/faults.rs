@@ -94,7 +94,7 @@ fn unknown_instructions_are_refused() {
         "bra $NOWHERE;",
         "ld.global.v4.u32 {%r1, %r2}, [%d0];",
         "ld.global.u32 %r1, %r2;",
-        "wgmma.fence.sync.aligned;",
+        "tcgen05.wait::ld.sync.aligned;",
         "cp.async.bulk.commit_group;",
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 %r1, %r2, %r3, %r4;",
         "call f;",

@@ -9,6 +9,7 @@ mod faults;
 mod matrices;
 mod memory;
 mod races;
+mod warpgroups;
 mod warps;
 
 use super::{Buffer, FaultKind, Kernel, Launch, LaunchError};

@@ -1,0 +1,401 @@
+//! `wgmma` ("Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"): products of four warps, whose
+//! factors shared memory holds, in f32 sums. Each warp has sixteen of the 64 rows.
+//!
+//! They are computed when they are waited for, from what shared memory holds then, so that a kernel which forgets to
+//! wait, or overwrites a factor too early, is seen to. Layouts are those of the manual's matrix descriptors, as CUTLASS
+//! writes them down (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`).
+#![allow(unsafe_code)] // The product is compiled for wide vectors too.
+
+use std::sync::Arc;
+
+use super::fault::{Fault, FaultKind};
+use super::formats::Scalar;
+use super::lanes::{Mask, Vectors, vectors};
+use super::matrix::Shape;
+use super::memory::Memory;
+use super::operation::{Operation, Together};
+use super::warp::Lanes;
+use super::watch::How;
+use crate::ptx::Type::{self, *};
+use crate::ptx::{Instruction, Invalid, Space};
+
+/// Warps of a group, and rows of one of them.
+const WARPS: usize = 4;
+const ROWS: usize = 16;
+
+/// What one instruction sums over.
+const DEPTH: usize = 16;
+
+/// Columns, at most, and what they are a multiple of.
+const MOST_COLUMNS: usize = 256;
+const EIGHT: usize = 8;
+
+/// Numbers and bytes that lie beside one another in every layout.
+const BYTES: u64 = 16;
+
+/// The products of a warp that were not waited for.
+#[derive(Debug, Default)]
+pub(super) struct Products {
+    under_way: Vec<UnderWay>,
+    /// Groups that were closed.
+    closed: u32,
+}
+
+#[derive(Clone, Debug)]
+struct UnderWay {
+    product: Arc<Product>,
+    group: u32,
+    a: Matrix,
+    b: Matrix,
+    /// What barriers of the block divide, when it began.
+    era: u32,
+}
+
+impl Products {
+    /// As before a block.
+    pub fn forget(&mut self) {
+        self.under_way.clear();
+        self.closed = 0;
+    }
+}
+
+pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
+    let plain = |word: &str| i.only(&[word, "sync", "aligned"]);
+    if i.has("fence") {
+        // What was written before is seen: instructions follow each other here.
+        plain("fence")?;
+        return Ok(Operation::Nothing);
+    }
+    if i.has("commit_group") {
+        plain("commit_group")?;
+        return Operation::together(Commit);
+    }
+    if i.has("wait_group") {
+        plain("wait_group")?;
+        i.takes(&[1])?;
+        return Operation::together(Wait { but: i.source(0)? });
+    }
+    begin(i)
+}
+
+fn begin(i: &Instruction) -> Result<Operation, Invalid> {
+    let shape = i.modifiers.iter().find_map(|word| Shape::of(word));
+    let Some(shape) = shape else {
+        return i.unknown();
+    };
+    let word = format!("m{}n{}k{}", shape.m, shape.n, shape.k);
+    i.only(&["mma_async", "sync", "aligned", &word])?;
+    i.takes(&[8])?;
+    let is_known = shape.m == WARPS * ROWS
+        && shape.k == DEPTH
+        && shape.n.is_multiple_of(EIGHT)
+        && (EIGHT..=MOST_COLUMNS).contains(&shape.n);
+    let sums = i.destinations(0)?;
+    // What multiplies the old sum, and signs and orders of the factors.
+    let [scale, positive_a, positive_b, across_a, across_b] = [3, 4, 5, 6, 7].map(|n| i.source(n));
+    match i.types.as_slice() {
+        [F32, F16, F16] | [F32, BF16, BF16] if is_known && sums.len() == shape.n / 2 => {
+            Operation::together(Begin {
+                product: Arc::new(Product {
+                    sums,
+                    kind: i.types[1],
+                    columns: shape.n,
+                }),
+                descriptors: [i.source(1)?, i.source(2)?],
+                scale: scale?,
+                positive: [positive_a?, positive_b?],
+                across: [across_a?, across_b?],
+            })
+        }
+        _ => i.unknown(),
+    }
+}
+
+/// What stays of an instruction until its product is computed.
+#[derive(Debug)]
+struct Product {
+    /// Four registers for each eight columns, as `mma` has them.
+    sums: Vec<usize>,
+    kind: Type,
+    columns: usize,
+}
+
+struct Begin {
+    product: Arc<Product>,
+    descriptors: [usize; 2],
+    /// Registers of the operands.
+    scale: usize,
+    positive: [usize; 2],
+    across: [usize; 2],
+}
+
+impl Together for Begin {
+    fn members(&self) -> Option<usize> {
+        None
+    }
+
+    fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault> {
+        let lane = active.trailing_zeros() as usize;
+        let of = |register: usize| warp.registers[register][lane];
+        let unknown = Fault {
+            kind: FaultKind::Descriptor,
+            lane,
+        };
+        if of(self.scale) & 1 == 0 || self.positive.map(of) != [1; 2] {
+            return Err(unknown);
+        }
+        let matrix = |n: usize| Matrix::of(of(self.descriptors[n]), of(self.across[n]) == 1);
+        let (Some(a), Some(b)) = (matrix(0), matrix(1)) else {
+            return Err(unknown);
+        };
+        let era = match &warp.private.watch {
+            Some(watch) => watch
+                .era_of_products()
+                .map_err(|kind| Fault { kind, lane })?,
+            None => 0,
+        };
+        let group = warp.products.closed;
+        let under_way = UnderWay {
+            product: self.product.clone(),
+            group,
+            a,
+            b,
+            era,
+        };
+        // What a GPU may do from now on. The four warps read the second factor together.
+        under_way.read_rows(warp, memory, How::Read)?;
+        if warp.number.is_multiple_of(WARPS) {
+            under_way.read_columns(warp, memory, How::Read)?;
+        }
+        warp.products.under_way.push(under_way);
+        Ok(())
+    }
+}
+
+/// Closes a group.
+struct Commit;
+
+impl Together for Commit {
+    fn members(&self) -> Option<usize> {
+        None
+    }
+
+    fn run(&self, warp: &mut Lanes, _: &Memory<'_>, _: Mask) -> Result<(), Fault> {
+        warp.products.closed += 1;
+        Ok(())
+    }
+}
+
+/// Waits for all groups but the last ones.
+struct Wait {
+    but: usize,
+}
+
+impl Together for Wait {
+    fn members(&self) -> Option<usize> {
+        None
+    }
+
+    fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault> {
+        let but = warp.registers[self.but][active.trailing_zeros() as usize] as u32;
+        let until = warp.products.closed.saturating_sub(but);
+        let waited_for = |product: &mut UnderWay| product.group < until;
+        let done: Vec<_> = warp.products.under_way.extract_if(.., waited_for).collect();
+        for product in done {
+            product.finish(warp, memory)?;
+        }
+        Ok(())
+    }
+}
+
+impl UnderWay {
+    fn finish(&self, warp: &mut Lanes, memory: &Memory<'_>) -> Result<(), Fault> {
+        let how = How::ReadSince(self.era);
+        let rows = self.read_rows(warp, memory, how)?;
+        let columns = self.read_columns(warp, memory, how)?;
+        let Product {
+            sums, columns: n, ..
+        } = &*self.product;
+        let mut matrix = vec![0.0; ROWS * n];
+        for (r, &register) in sums.iter().enumerate() {
+            for (lane, bits) in warp.registers[register].iter().enumerate() {
+                matrix[place(lane, r, *n)] = f32::from_bits(*bits as u32);
+            }
+        }
+        multiply(&rows, &columns, &mut matrix);
+        for (r, &register) in sums.iter().enumerate() {
+            for (lane, bits) in warp.registers[register].iter_mut().enumerate() {
+                *bits = matrix[place(lane, r, *n)].to_bits().into();
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of this warp, one after another.
+    fn read_rows(
+        &self,
+        warp: &mut Lanes,
+        memory: &Memory<'_>,
+        how: How,
+    ) -> Result<Vec<f32>, Fault> {
+        let first = warp.number % WARPS * ROWS;
+        let mut rows = vec![0.0; ROWS * DEPTH];
+        self.a.read(
+            warp,
+            memory,
+            how,
+            (first, ROWS),
+            self.product.kind,
+            |row, k, number| {
+                rows[row * DEPTH + k] = number;
+            },
+        )?;
+        Ok(rows)
+    }
+
+    /// All columns, their first numbers, then their second ones.
+    fn read_columns(
+        &self,
+        warp: &mut Lanes,
+        memory: &Memory<'_>,
+        how: How,
+    ) -> Result<Vec<f32>, Fault> {
+        let n = self.product.columns;
+        let mut columns = vec![0.0; DEPTH * n];
+        self.b.read(
+            warp,
+            memory,
+            how,
+            (0, n),
+            self.product.kind,
+            |column, k, number| {
+                columns[k * n + column] = number;
+            },
+        )?;
+        Ok(columns)
+    }
+}
+
+/// Where register `r` of a lane is in sixteen rows of `n` columns.
+fn place(lane: usize, r: usize, n: usize) -> usize {
+    let row = lane / 4 + 8 * (r % 4 / 2);
+    row * n + r / 4 * EIGHT + lane % 4 * 2 + r % 2
+}
+
+/// A factor in shared memory ("Matrix Descriptor Format").
+#[derive(Clone, Copy, Debug)]
+struct Matrix {
+    start: u64,
+    /// Bytes.
+    leading: u64,
+    stride: u64,
+    /// Vectors that a swizzle exchanges: 1 for none.
+    swizzled: u64,
+    /// Whether rows of the first factor, or columns of the second, lie beside one another, not what is summed over.
+    across: bool,
+}
+
+impl Matrix {
+    /// Of a descriptor; none, if it is nothing that is known.
+    fn of(descriptor: u64, across: bool) -> Option<Self> {
+        let field = |at: u32| (descriptor >> at & 0x3fff) << 4;
+        let known = 0x3fff | 0x3fff << 16 | 0x3fff << 32 | 3 << 62;
+        if descriptor & !known != 0 {
+            return None;
+        }
+        let swizzled = [1, 8, 4, 2][(descriptor >> 62) as usize];
+        Some(Self {
+            start: field(0),
+            leading: field(16),
+            stride: field(32),
+            swizzled,
+            across,
+        })
+    }
+
+    /// Where eight numbers are: of row or column `mn` from number `k` on, or, across, of `mn` and those that follow.
+    fn address(&self, mn: usize, k: usize) -> u64 {
+        let (mn, k) = (mn as u64, k as u64);
+        let Self {
+            leading,
+            stride,
+            swizzled,
+            ..
+        } = *self;
+        let (eight, one) = (mn / 8, mn % 8);
+        let offset = match (self.across, swizzled) {
+            (false, 1) => eight * stride + one * BYTES + k / 8 * leading,
+            (false, _) => eight * stride + one * swizzled * BYTES + k / 8 * BYTES,
+            (true, 1) => eight * stride + k / 8 * leading + k % 8 * BYTES,
+            (true, _) => {
+                let (block, vector) = (eight / swizzled, eight % swizzled);
+                block * leading + vector * BYTES + k / 8 * stride + k % 8 * swizzled * BYTES
+            }
+        };
+        let at = self.start + offset;
+        at ^ (at >> 7 & (swizzled - 1)) << 4
+    }
+
+    /// Gives each number of `count` rows or columns from `first` on to `take`, with where it is from there on.
+    fn read(
+        &self,
+        warp: &mut Lanes,
+        memory: &Memory<'_>,
+        how: How,
+        (first, count): (usize, usize),
+        kind: Type,
+        mut take: impl FnMut(usize, usize, f32),
+    ) -> Result<(), Fault> {
+        let (beside, below) = match self.across {
+            true => (count, DEPTH),
+            false => (DEPTH, count),
+        };
+        // Cores of eight times eight numbers, as they are read at once.
+        for x in (0..beside).step_by(EIGHT) {
+            for y in 0..below {
+                let (mn, k) = if self.across { (x, y) } else { (y, x) };
+                let at = self.address(first + mn, k);
+                let bytes = BYTES as usize;
+                let place = memory.place(&mut warp.private, 0, Space::Shared, at, bytes, how)?;
+                for n in 0..EIGHT {
+                    let bits = place.load(n, 2);
+                    let number = match kind {
+                        F16 => half::f16::read(bits),
+                        _ => half::bf16::read(bits),
+                    };
+                    match self.across {
+                        true => take(mn + n, k, number),
+                        false => take(mn, k + n, number),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds the product of sixteen rows and some columns, as `mma` does: one number of the sum after the other.
+fn multiply(rows: &[f32], columns: &[f32], sums: &mut [f32]) {
+    match vectors() {
+        Vectors::Plain => multiply_plain(rows, columns, sums),
+        // SAFETY: the processor has what the function is compiled for.
+        _ => unsafe { multiply_wide(rows, columns, sums) },
+    }
+}
+
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
+unsafe fn multiply_wide(rows: &[f32], columns: &[f32], sums: &mut [f32]) {
+    multiply_plain(rows, columns, sums);
+}
+
+#[inline(always)]
+fn multiply_plain(rows: &[f32], columns: &[f32], sums: &mut [f32]) {
+    let n = sums.len() / ROWS;
+    for (row, sums) in rows.chunks_exact(DEPTH).zip(sums.chunks_exact_mut(n)) {
+        for (factor, column) in row.iter().zip(columns.chunks_exact(n)) {
+            for (sum, other) in sums.iter_mut().zip(column) {
+                *sum += factor * other;
+            }
+        }
+    }
+}
