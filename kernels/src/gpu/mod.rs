@@ -34,6 +34,7 @@ mod tensor_cores;
 #[cfg(all(test, feature = "cuda"))]
 mod test_device;
 mod tokens;
+mod warpgroup;
 
 pub use attention::attention;
 pub use batch::{ImageFacts, Sample, StoredImages};

@@ -11,22 +11,20 @@ use super::super::matrix::{Matrix, address, arg, memory};
 use super::super::split::{HALF, split};
 use super::super::sums::{UNITS, cube};
 use super::super::tensor_cores::{VECTOR, has_instructions};
+use super::super::warpgroup::has_warpgroups;
 use super::arrange::{Matrices, transposed};
 use super::geometry::Geometry;
 use super::operation::{Addends, Product};
 use super::plan::Gpu;
 use super::shape::Slide;
 use super::slide::convolve;
-use super::tile::Tile;
+use super::tile::{Instruction, Tile};
 use super::tune::fastest;
-use super::weights::{Parts, add_parts, multiply_parts};
+use super::weights::{Parts, add_parts, cubes as cubes_of, multiply_parts, written_at_once};
 use super::widen::widen;
 
 /// Numbers of a vector of the result: what a lane has beside one another.
 const OF_RESULT: usize = 4;
-
-/// Numbers of a vector of a part.
-const OF_PART: usize = 2;
 
 /// Processors of a GPU that does not say how many it has.
 const PROCESSORS: u32 = 100;
@@ -67,6 +65,10 @@ impl Convolution {
         let gpu = Gpu {
             processors: hardware.num_streaming_multiprocessors.unwrap_or(PROCESSORS),
             memory: hardware.max_shared_memory_size,
+            instruction: match has_warpgroups(&x.client) {
+                true => Instruction::Wgmma,
+                false => Instruction::Mma,
+            },
         };
         let result = gpu.tiles(wide.slide(), geometry.batch);
         let images = gpu.tiles(wide.slide_back(), geometry.batch);
@@ -255,8 +257,7 @@ fn weigh(
     bias: Option<&ColumnSums>,
 ) -> CubeTensor {
     let slide = wide.slide();
-    let beside = slide.under_window().div_ceil(tile.columns() as u32);
-    let below = slide.features.div_ceil(tile.rows() as u32);
+    let [of_window, of_channels] = cubes_of(slide, tile);
     let [height, width] = slide.window;
     let of_parts = [parts.count, slide.features, height * width, slide.depth];
     let sums = memory(x, shape(of_parts), DType::F32);
@@ -274,11 +275,11 @@ fn weigh(
     unsafe {
         multiply_parts::launch_unchecked(
             &x.client,
-            CubeCount::Static(beside, below, parts.count),
+            CubeCount::Static(of_window, of_channels, parts.count),
             CubeDim::new_1d(tile.units() as u32),
             address(&[x, dy, &sums]),
             VECTOR,
-            OF_PART,
+            written_at_once(tile),
             arg(x),
             arg(dy),
             arg(&sums),

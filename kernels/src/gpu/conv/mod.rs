@@ -17,6 +17,7 @@ mod shape;
 mod slide;
 mod tile;
 mod tune;
+mod warpgroups;
 mod weights;
 mod widen;
 

@@ -1,16 +1,17 @@
 //! Which tiles a product may be computed in, by what it would take on a GPU like an H100.
 
 use super::shape::Slide;
-use super::tile::{Order, STAGE_DEPTH, Tile};
+use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
 use super::tune::CANDIDATES;
-use super::weights::Parts;
+use super::weights::{self, Parts};
 
 /// What a cube takes beside its steps, to begin and to end, counted in steps.
 const FIXED: f64 = 8.0;
 
 /// What a number of a part takes to be written and read again, in the unit of [`Tile::step_time`]: 8 bytes at
-/// 3 TB/s, where each of 132 processors takes 65 such units in a nanosecond. An estimate, not measured.
-const NUMBER: f64 = 0.17;
+/// 3 TB/s, where each of 132 processors takes 65 such units in a nanosecond with `mma`, for each hundredth of which this
+/// is. An estimate, not measured.
+const NUMBER: f64 = 0.0017;
 
 /// How many times the cubes of a gradient fill all processors, at most.
 const WAVES: u32 = 8;
@@ -25,6 +26,8 @@ pub(super) struct Gpu {
     pub processors: u32,
     /// Shared memory of a cube at most, in bytes.
     pub memory: usize,
+    /// What its convolutions multiply with.
+    pub instruction: Instruction,
 }
 
 impl Gpu {
@@ -51,12 +54,10 @@ impl Gpu {
     pub fn tiles_and_parts(self, slide: Slide, pixels: u32) -> (Vec<Tile>, Parts) {
         let numbers = slide.features * slide.under_window();
         let steps = pixels.div_ceil(STAGE_DEPTH as u32);
-        let cubes = |tile: &Tile| {
-            let beside = slide.under_window().div_ceil(tile.columns() as u32);
-            beside * slide.features.div_ceil(tile.rows() as u32)
-        };
+        let cubes = |tile: &Tile| weights::cubes(slide, *tile).iter().product::<u32>();
         let time = |tile: &Tile, parts: Parts| {
-            let written = f64::from(numbers) * f64::from(parts.count) * NUMBER;
+            let written =
+                f64::from(numbers) * f64::from(parts.count) * NUMBER * tile.instruction.factor();
             self.time(
                 *tile,
                 cubes(tile) * parts.count,
@@ -90,7 +91,7 @@ impl Gpu {
     /// Those for which there is memory.
     fn fitting(self, order: Order) -> impl Iterator<Item = Tile> {
         let fits = move |tile: &Tile| tile.bytes() <= self.memory;
-        Tile::all(order, self.memory).filter(fits)
+        Tile::all(self.instruction, order, self.memory).filter(fits)
     }
 }
 
@@ -101,6 +102,12 @@ mod tests {
     const H100: Gpu = Gpu {
         processors: 132,
         memory: 232_448,
+        instruction: Instruction::Wgmma,
+    };
+
+    const WITHOUT_WARPGROUPS: Gpu = Gpu {
+        instruction: Instruction::Mma,
+        ..H100
     };
 
     /// A convolution that keeps the size.
@@ -123,20 +130,23 @@ mod tests {
         for (size, features, columns) in
             [(32, 160, 160), (16, 320, 160), (32, 64, 64), (32, 16, 32)]
         {
-            let tiles = H100.tiles(slide(size, features, features), 256);
-            assert_eq!(tiles[0].columns(), columns, "{features}");
+            for gpu in [H100, WITHOUT_WARPGROUPS] {
+                let tiles = gpu.tiles(slide(size, features, features), 256);
+                assert_eq!(tiles[0].columns(), columns, "{features}: {tiles:?}");
+            }
         }
     }
 
     #[test]
     fn all_processors_compute_a_gradient() {
-        for (size, channels) in [(32, 160), (16, 320), (8, 640), (32, 16)] {
+        let sizes = [(32, 160), (16, 320), (8, 640), (32, 16)];
+        let gpus = [H100, WITHOUT_WARPGROUPS].into_iter();
+        for (gpu, (size, channels)) in gpus.flat_map(|gpu| sizes.map(|size| (gpu, size))) {
             let slide = slide(size, channels, channels);
-            let (tiles, parts) = H100.tiles_and_parts(slide, 256 * size * size);
+            let (tiles, parts) = gpu.tiles_and_parts(slide, 256 * size * size);
             let tile = tiles[0];
-            let beside = slide.under_window().div_ceil(tile.columns() as u32);
-            let cubes = beside * channels.div_ceil(tile.rows() as u32) * parts.count;
-            let at_once = H100.processors * tile.at_once();
+            let cubes = weights::cubes(slide, tile).iter().product::<u32>() * parts.count;
+            let at_once = gpu.processors * tile.at_once();
             let busy = f64::from(cubes) / f64::from(cubes.next_multiple_of(at_once));
             assert!(busy > 0.8, "{channels}: {tile:?} {parts:?}");
             let bytes = 4 * parts.count * channels * slide.under_window();

@@ -7,7 +7,9 @@ use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
 
 use super::super::tensor_cores::{COLUMNS, DEPTH, LANES, Pair, ROWS, Sums, VECTOR, commit, wait};
-use super::tile::{Order, STAGE_DEPTH, Tile};
+use super::super::warpgroup::PLANES;
+use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
+use super::warpgroups;
 
 /// Brings factors into shared memory.
 #[cube]
@@ -36,13 +38,28 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     steps: u32,
     #[comptime] tile: Tile,
 ) -> Sums {
+    match comptime!(tile.instruction) {
+        Instruction::Mma => of_planes::<F, V, From>(feed, first, second, steps, tile),
+        Instruction::Wgmma => warpgroups::product::<F, V, From>(feed, first, second, steps, tile),
+    }
+}
+
+/// The same by planes that each multiply for themselves.
+#[cube]
+fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
+    feed: &From,
+    first: &[Vector<F, V>],
+    second: &[Vector<F, V>],
+    steps: u32,
+    #[comptime] tile: Tile,
+) -> Sums {
     let mut stages = Shared::<[Vector<F, V>]>::new_aligned_slice(
         comptime!(tile.stage_vectors() as usize * tile.stages),
         16usize,
     );
     let mut sums = Sums::zero(comptime!(tile.tiles[0] * tile.tiles[1]));
     let ahead = comptime!(tile.stages as u32 - 1);
-    let copies = comptime!(tile.copies()[0] + tile.copies()[1]);
+    let copies = comptime!(tile.all_copies());
     #[unroll]
     for step in 0..ahead {
         let to = comptime!(step * tile.stage_vectors()).runtime();
@@ -87,7 +104,7 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
 
 /// The first vector of a step's stage.
 #[cube]
-fn stage_of(step: u32, #[comptime] tile: Tile) -> u32 {
+pub(super) fn stage_of(step: u32, #[comptime] tile: Tile) -> u32 {
     step % comptime!(tile.stages as u32) * comptime!(tile.stage_vectors())
 }
 
@@ -96,17 +113,27 @@ fn stage_of(step: u32, #[comptime] tile: Tile) -> u32 {
 fn corner_of_plane(#[comptime] tile: Tile) -> (u32, u32) {
     let plane = UNIT_POS / comptime!(LANES as u32);
     let beside = comptime!(tile.planes[1] as u32);
-    (
-        plane / beside * comptime!(tile.plane_rows() as u32),
-        plane % beside * comptime!(tile.plane_columns() as u32),
-    )
+    let row = match comptime!(tile.instruction) {
+        Instruction::Mma => plane / beside * comptime!(tile.plane_rows() as u32),
+        // A block of a group, one below the other, has sixteen rows of each plane.
+        Instruction::Wgmma => {
+            plane / comptime!(PLANES as u32) * comptime!((PLANES * tile.plane_rows()) as u32)
+                + plane % comptime!(PLANES as u32) * comptime!(ROWS as u32)
+        }
+    };
+    (row, plane % beside * comptime!(tile.plane_columns() as u32))
 }
 
-/// The row of this unit's first pair in its cube, and the column of its plane.
+/// The row of this unit's first pair in its cube, and the column of its plane. Other pairs are [`row_of_pair`] below.
 #[cube]
 pub(super) fn row_and_column(#[comptime] tile: Tile) -> (u32, u32) {
     let (row, column) = corner_of_plane(tile);
     (row + UNIT_POS % comptime!(LANES as u32) / 4, column)
+}
+
+/// How far below the first pair a unit's others are, two of each instruction.
+pub(super) const fn row_of_pair(pair: usize, tile: Tile) -> u32 {
+    (pair / 2 * tile.rows_apart() + pair % 2 * ROWS / 2) as u32
 }
 
 /// The rows of this plane in the stage that begins at vector `stage`, at one of its depths.

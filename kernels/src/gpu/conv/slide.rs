@@ -7,10 +7,11 @@
 use cubecl::prelude::*;
 
 use super::super::split::halves_of;
-use super::super::tensor_cores::{Keep, LANES, ROWS, Sums, VECTOR, copy};
-use super::product::{Feed, FeedExpand, product, row_and_column};
+use super::super::tensor_cores::{Keep, LANES, Sums, VECTOR, copy};
+use super::super::warpgroup::place;
+use super::product::{Feed, FeedExpand, product, row_and_column, row_of_pair};
 use super::shape::Slide;
-use super::tile::{STAGE_DEPTH, Tile};
+use super::tile::{Instruction, STAGE_DEPTH, Tile};
 
 /// Vectors of a row of a stage.
 const CHUNKS: usize = STAGE_DEPTH / VECTOR;
@@ -151,6 +152,15 @@ fn chunk_of_unit() -> u32 {
     UNIT_POS % comptime!(LANES as u32) / comptime!(AT_ONCE as u32)
 }
 
+/// Where a vector of a row of a stage's factor is, whose rows are so far apart.
+#[cube]
+fn in_stage(row: u32, chunk: u32, #[comptime] pitch: u32, #[comptime] tile: Tile) -> u32 {
+    match comptime!(tile.instruction) {
+        Instruction::Mma => row * pitch + chunk,
+        Instruction::Wgmma => place(row, chunk),
+    }
+}
+
 /// The column of the product that is a row of the second factor's stage: so that the pairs which a lane sums up
 /// in two neighbouring instructions are four neighbours in the result.
 #[cube]
@@ -204,7 +214,6 @@ impl Feed for UnderWindow {
         let is_inside = is_there && at < in_window;
         let row = at / self.window.columns;
         let column = at % self.window.columns;
-        let to = to + chunk_of_unit();
 
         let [height, width] = comptime!(slide.source);
         let (down, beside) = if comptime!(slide.back) {
@@ -222,7 +231,12 @@ impl Feed for UnderWindow {
                 source,
                 (self.corners.pixel[i] + further) * of_pixel + in_source,
                 stages,
-                to + row_of_unit(i, tile) * comptime!(tile.first_pitch()),
+                to + in_stage(
+                    row_of_unit(i, tile),
+                    chunk_of_unit(),
+                    comptime!(tile.first_pitch()),
+                    tile,
+                ),
                 is_seen,
                 comptime!(slide.keep()),
             );
@@ -242,7 +256,8 @@ impl Feed for UnderWindow {
                         + in_window * of_pixel
                         + in_weight,
                     stages,
-                    to + comptime!(tile.first_vectors()) + row * comptime!(tile.second_pitch()),
+                    to + comptime!(tile.first_vectors())
+                        + in_stage(row, chunk_of_unit(), comptime!(tile.second_pitch()), tile),
                     is_inside && feature < comptime!(slide.features),
                     Keep::Far,
                 );
@@ -268,7 +283,7 @@ fn write<F: Float, Q: Size>(
     let [height, width] = comptime!(slide.result);
     #[unroll]
     for down in 0..comptime!(2 * tile.tiles[0]) {
-        let mut pixel = row + comptime!((down * ROWS / 2) as u32);
+        let mut pixel = row + comptime!(row_of_pair(down, tile));
         let mut is_inside = pixel < rows;
         if comptime!(slide.grids() > 1) {
             let [grid_height, grid_width] = comptime!(slide.grid());

@@ -11,7 +11,7 @@ use super::super::test_device::device;
 use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product};
-use super::tile::{Order, STAGE_DEPTH, Tile};
+use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
 use super::weights::Parts;
 use super::{ConvOptions, conv2d, linear, multiplies_on};
 
@@ -180,6 +180,8 @@ fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) -> Resu
 
 const MEMORY: usize = 232_448;
 
+const INSTRUCTIONS: [Instruction; 2] = [Instruction::Mma, Instruction::Wgmma];
+
 #[test]
 fn every_tile_on_tensor_cores() {
     let Some(device) = device("tiles") else {
@@ -193,9 +195,13 @@ fn every_tile_on_tensor_cores() {
             dtype,
             ..CASE
         };
-        let beside = Tile::all(Order::Along, MEMORY);
+        let all_of = |order| {
+            INSTRUCTIONS
+                .into_iter()
+                .flat_map(move |i| Tile::all(i, order, MEMORY))
+        };
         let mut all = Vec::new();
-        for (columns, rows) in beside.zip(Tile::all(Order::Across, MEMORY)) {
+        for (columns, rows) in all_of(Order::Along).zip(all_of(Order::Across)) {
             all.push(check(&device, case, |convolution| {
                 convolution.result = vec![columns];
                 convolution.images = vec![columns];
@@ -216,11 +222,28 @@ fn every_division_into_parts_on_tensor_cores() {
     };
     let steps = CASE.geometry().pixels().div_ceil(STAGE_DEPTH as u32);
     for dtype in [FloatDType::BF16, FloatDType::F32] {
-        for count in 1..=steps {
+        for (count, instruction) in (1..=steps).flat_map(|n| INSTRUCTIONS.map(|i| (n, i))) {
             check(&device, Case { dtype, ..CASE }, |convolution| {
+                choose(instruction, None)(convolution);
                 convolution.parts = Parts::new(steps, count);
             });
         }
+    }
+}
+
+/// The first tile of an instruction, in so many stages, for all three.
+fn choose(instruction: Instruction, stages: Option<usize>) -> impl Fn(&mut Convolution) {
+    move |convolution| {
+        let first = |order| {
+            let tile = Tile::all(instruction, order, MEMORY).next().unwrap();
+            vec![Tile {
+                stages: stages.unwrap_or(tile.stages),
+                ..tile
+            }]
+        };
+        convolution.result = first(Order::Along);
+        convolution.images = first(Order::Along);
+        convolution.weight = first(Order::Across);
     }
 }
 
@@ -229,18 +252,13 @@ fn every_number_of_stages_on_tensor_cores() {
     let Some(device) = device("stages") else {
         return;
     };
-    for stages in 2..=4 {
-        for x in [[1, 8, 3, 3], [2, 32, 6, 5]] {
-            check(&device, Case { x, ..CASE }, |convolution| {
-                let (result, images) = (&mut convolution.result, &mut convolution.images);
-                for tile in result
-                    .iter_mut()
-                    .chain(images)
-                    .chain(&mut convolution.weight)
-                {
-                    tile.stages = stages;
-                }
-            });
+    for (instruction, stages) in [(Instruction::Mma, 2..=4), (Instruction::Wgmma, 4..=6)] {
+        for (stages, x) in stages.flat_map(|n| [[1, 8, 3, 3], [2, 32, 6, 5]].map(|x| (n, x))) {
+            check(
+                &device,
+                Case { x, ..CASE },
+                choose(instruction, Some(stages)),
+            );
         }
     }
 }
@@ -270,6 +288,7 @@ fn windows_and_strides_on_tensor_cores() {
                     dtype,
                 };
                 check(&device, case, |_| {});
+                check(&device, case, choose(Instruction::Mma, None));
             }
         }
     }

@@ -1,20 +1,43 @@
 //! How a product of matrices is divided among cubes, planes and instructions.
 
 use super::super::tensor_cores::{COLUMNS, DEPTH, LANES, ROWS, VECTOR, VECTOR_BYTES};
+use super::super::warpgroup;
 
 /// How much of the sum is a stage: two instructions deep.
 pub(super) const STAGE_DEPTH: usize = 2 * DEPTH;
 
-/// Stages, at most and at least: one is computed with while the others arrive.
+/// Stages, at most and at least: one is computed with while the others arrive. With `wgmma` two are, and what is left of
+/// a processor's memory keeps what is copied again.
 const STAGES: [usize; 2] = [2, 4];
+const STAGES_OF_WARPGROUPS: [usize; 2] = [4, 5];
 
 /// Planes whose sums fit into the registers of a processor.
 const PLANES: usize = 8;
 
-/// Numbers of the result for which a processor's tensor cores take a step's sum in the time in which a row or a
-/// column of a step's factors comes from the second-level cache: 5.5 TB/s for the 132 processors of an H100, 550
-/// TFLOP/s. An estimate, not measured.
-const FACTOR: f64 = 100.0;
+/// Registers of a processor, and those of a unit of warpgroups beside its sums, about.
+const REGISTERS: usize = 65_536;
+const BESIDE_SUMS: usize = 72;
+
+/// What multiplies matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Instruction {
+    /// A plane, with factors that it has read from shared memory.
+    Mma,
+    /// Four planes, with factors that are in shared memory.
+    Wgmma,
+}
+
+impl Instruction {
+    /// Numbers of the result for which a processor's tensor cores take a step's sum in the time in which a row or a
+    /// column of a step's factors comes from the second-level cache: 5.5 TB/s for the 132 processors of an H100, 550
+    /// or 800 TFLOP/s. Estimates, not measured.
+    pub const fn factor(self) -> f64 {
+        match self {
+            Self::Mma => 100.0,
+            Self::Wgmma => 145.0,
+        }
+    }
+}
 
 /// How the factors lie in a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,10 +59,14 @@ pub(super) struct Tile {
     pub tiles: [usize; 2],
     pub order: Order,
     pub stages: usize,
+    pub instruction: Instruction,
 }
 
+/// Planes and their tiles, below and beside one another.
+type Sizes = ([usize; 2], [usize; 2]);
+
 /// Planes and their tiles for products whose columns are the channels of a result.
-const FOR_COLUMNS: [([usize; 2], [usize; 2]); 8] = [
+const FOR_COLUMNS: [Sizes; 8] = [
     ([4, 2], [4, 10]),
     ([2, 2], [4, 10]),
     ([4, 2], [4, 8]),
@@ -51,7 +78,7 @@ const FOR_COLUMNS: [([usize; 2], [usize; 2]); 8] = [
 ];
 
 /// Planes and their tiles for products whose rows are the channels of a result.
-const FOR_ROWS: [([usize; 2], [usize; 2]); 8] = [
+const FOR_ROWS: [Sizes; 8] = [
     ([2, 4], [5, 8]),
     ([4, 2], [5, 8]),
     ([2, 2], [5, 8]),
@@ -62,21 +89,44 @@ const FOR_ROWS: [([usize; 2], [usize; 2]); 8] = [
     ([1, 4], [2, 4]),
 ];
 
+/// Planes and their tiles for warpgroups, which are below one another, and whose columns are the channels of a result.
+const FOR_WARPGROUPS: [Sizes; 10] = [
+    ([8, 1], [2, 20]),
+    ([4, 1], [2, 20]),
+    ([8, 1], [1, 32]),
+    ([8, 1], [1, 24]),
+    ([8, 1], [2, 16]),
+    ([4, 1], [2, 16]),
+    ([8, 1], [2, 8]),
+    ([4, 1], [2, 8]),
+    ([8, 1], [2, 4]),
+    ([4, 1], [1, 4]),
+];
+
 impl Tile {
     /// All tiles of an order, in as many stages as leave `memory` bytes of shared memory to the cubes that a
     /// processor has at once.
-    pub fn all(order: Order, memory: usize) -> impl Iterator<Item = Self> {
-        let sizes = match order {
-            Order::Along => FOR_COLUMNS,
-            Order::Across => FOR_ROWS,
+    pub fn all(
+        instruction: Instruction,
+        order: Order,
+        memory: usize,
+    ) -> impl Iterator<Item = Self> {
+        let sizes: &[Sizes] = match (instruction, order) {
+            (Instruction::Mma, Order::Along) => &FOR_COLUMNS,
+            (Instruction::Mma, Order::Across) => &FOR_ROWS,
+            (Instruction::Wgmma, _) => &FOR_WARPGROUPS,
         };
-        let [least, most] = STAGES;
-        sizes.into_iter().map(move |(planes, tiles)| {
+        let [least, most] = match instruction {
+            Instruction::Mma => STAGES,
+            Instruction::Wgmma => STAGES_OF_WARPGROUPS,
+        };
+        sizes.iter().map(move |&(planes, tiles)| {
             let tile = Self {
                 planes,
                 tiles,
                 order,
                 stages: least,
+                instruction,
             };
             let stage = tile.bytes() / tile.stages;
             Self {
@@ -86,9 +136,20 @@ impl Tile {
         })
     }
 
-    /// Cubes that a processor has at once: its registers are for eight planes.
+    /// Cubes that a processor has at once, by its registers.
     pub const fn at_once(&self) -> u32 {
-        (PLANES / self.all_planes()) as u32
+        match self.instruction {
+            Instruction::Mma => (PLANES / self.all_planes()) as u32,
+            Instruction::Wgmma => {
+                let of_unit = self.sums() + BESIDE_SUMS;
+                (REGISTERS / (self.units() * of_unit)) as u32
+            }
+        }
+    }
+
+    /// Sums that a unit has.
+    const fn sums(&self) -> usize {
+        self.tiles[0] * self.tiles[1] * ROWS * COLUMNS / LANES
     }
 
     /// What a step of all the cubes that a processor has at once takes: as long as its tensor cores compute, or as
@@ -96,7 +157,8 @@ impl Tile {
     /// take a step's sum for one number of the result.
     pub fn step_time(&self) -> f64 {
         let [rows, columns] = [self.rows(), self.columns()].map(|n| n as f64);
-        f64::from(self.at_once()) * (rows * columns).max(FACTOR * (rows + columns))
+        let factor = self.instruction.factor();
+        f64::from(self.at_once()) * (rows * columns).max(factor * (rows + columns))
     }
 
     /// The shared memory of a cube.
@@ -112,6 +174,35 @@ impl Tile {
     /// Columns of the result.
     pub const fn columns(&self) -> usize {
         self.planes[1] * self.plane_columns()
+    }
+
+    /// Whether rows are the channels of a result, and columns what lies under a window; or else the other way round.
+    pub const fn has_rows_of_channels(&self) -> bool {
+        matches!(self.order, Order::Across) && matches!(self.instruction, Instruction::Mma)
+    }
+
+    /// Of a weight's gradient: channels of the result.
+    pub const fn channels(&self) -> usize {
+        match self.has_rows_of_channels() {
+            true => self.rows(),
+            false => self.columns(),
+        }
+    }
+
+    /// Of a weight's gradient: numbers under the window.
+    pub const fn under_window(&self) -> usize {
+        match self.has_rows_of_channels() {
+            true => self.columns(),
+            false => self.rows(),
+        }
+    }
+
+    /// Rows between those of a plane's instructions.
+    pub const fn rows_apart(&self) -> usize {
+        match self.instruction {
+            Instruction::Mma => ROWS,
+            Instruction::Wgmma => warpgroup::ROWS,
+        }
     }
 
     /// Rows of a plane.
@@ -143,6 +234,12 @@ impl Tile {
         self.planes[0] * self.planes[1]
     }
 
+    /// Copies of a step.
+    pub const fn all_copies(&self) -> usize {
+        let [of_first, of_second] = self.copies();
+        of_first + of_second
+    }
+
     /// Vectors from one row of the first factor's stage to the next.
     pub const fn first_pitch(&self) -> u32 {
         self.pitch(self.rows())
@@ -156,6 +253,9 @@ impl Tile {
     /// Vectors of a stage before those of the second factor.
     pub const fn first_vectors(&self) -> u32 {
         match self.order {
+            _ if matches!(self.instruction, Instruction::Wgmma) => {
+                (self.rows() * STAGE_DEPTH / VECTOR) as u32
+            }
             Order::Along => self.rows() as u32 * self.first_pitch(),
             Order::Across => STAGE_DEPTH as u32 * self.first_pitch(),
         }
@@ -164,6 +264,9 @@ impl Tile {
     /// Vectors of a stage.
     pub const fn stage_vectors(&self) -> u32 {
         let second = match self.order {
+            _ if matches!(self.instruction, Instruction::Wgmma) => {
+                (self.columns() * STAGE_DEPTH / VECTOR) as u32
+            }
             Order::Along => self.columns() as u32 * self.second_pitch(),
             Order::Across => STAGE_DEPTH as u32 * self.second_pitch(),
         };
@@ -189,9 +292,15 @@ mod tests {
 
     #[test]
     fn a_processor_has_memory_for_its_cubes() {
-        for memory in MEMORY {
+        let instructions = [Instruction::Mma, Instruction::Wgmma];
+        for (instruction, memory) in instructions
+            .into_iter()
+            .flat_map(|i| MEMORY.map(|m| (i, m)))
+        {
             for order in [Order::Along, Order::Across] {
-                for tile in Tile::all(order, memory) {
+                // There is no other processor with `wgmma`.
+                let fits = instruction == Instruction::Mma || memory == MEMORY[0];
+                for tile in Tile::all(instruction, order, memory).filter(|_| fits) {
                     let all = tile.bytes() * tile.at_once() as usize;
                     assert!(all <= memory, "{tile:?}: {all}");
                 }
@@ -200,9 +309,19 @@ mod tests {
     }
 
     #[test]
+    fn what_warpgroups_multiply_is_whole_blocks() {
+        for tile in Tile::all(Instruction::Wgmma, Order::Across, MEMORY[0]) {
+            assert_eq!(tile.columns() % warpgroup::NUMBERS, 0, "{tile:?}");
+            assert_eq!(tile.rows() % warpgroup::ROWS, 0, "{tile:?}");
+            // Sums, and what else a unit has in its registers.
+            assert!(tile.sums() <= 160 && tile.at_once() >= 1, "{tile:?}");
+        }
+    }
+
+    #[test]
     fn neighbouring_rows_lie_in_different_banks() {
         for order in [Order::Along, Order::Across] {
-            for tile in Tile::all(order, MEMORY[0]) {
+            for tile in Tile::all(Instruction::Mma, order, MEMORY[0]) {
                 assert_eq!(tile.first_pitch() % 2, 1, "{tile:?}");
                 assert_eq!(tile.second_pitch() % 2, 1, "{tile:?}");
             }

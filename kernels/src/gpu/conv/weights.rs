@@ -1,5 +1,6 @@
 //! The gradient of a convolution's weight, as a product of matrices that are never written out: a row per
-//! channel of the result, a column per number under the window, and a sum over all pixels of the result.
+//! channel of the result, a column per number under the window, and a sum over all pixels of the result. Warpgroups
+//! compute its transpose, as they take rows by 64 and columns by eight.
 //!
 //! That sum is long and the product small, so parts of it are taken by cubes of their own, and added up in
 //! order: a result is the same bits on every run.
@@ -8,10 +9,11 @@ use cubecl::prelude::*;
 
 use super::super::column_sums::add_columns;
 use super::super::split::halves_of;
-use super::super::tensor_cores::{Keep, ROWS, Sums, VECTOR, copy};
-use super::product::{Feed, FeedExpand, product, row_and_column};
+use super::super::tensor_cores::{Keep, Sums, VECTOR, copy};
+use super::super::warpgroup::{IN_ROW, NUMBERS, place};
+use super::product::{Feed, FeedExpand, product, row_and_column, row_of_pair};
 use super::shape::Slide;
-use super::tile::{STAGE_DEPTH, Tile};
+use super::tile::{Instruction, STAGE_DEPTH, Tile};
 
 /// How the sum is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +53,45 @@ pub(super) fn multiply_parts<F: Float, V: Size, P: Size>(
         slide,
     };
     let steps = steps * comptime!(slide.terms());
-    let sums = product::<F, V, Part>(&part, gradient, images, steps, tile);
-    write::<P>(&sums, out, slide, tile);
+    let sums = if comptime!(tile.has_rows_of_channels()) {
+        product::<F, V, Part>(&part, gradient, images, steps, tile)
+    } else {
+        product::<F, V, Part>(&part, images, gradient, steps, tile)
+    };
+    if comptime!(tile.has_rows_of_channels()) {
+        write_rows::<P>(&sums, out, slide, tile);
+    } else {
+        write_columns::<P>(&sums, out, slide, tile);
+    }
+}
+
+/// Cubes for what is under the window, and for the channels of the result.
+pub(super) fn cubes(slide: Slide, tile: Tile) -> [u32; 2] {
+    let under_window = match tile.instruction {
+        Instruction::Mma => slide.under_window(),
+        Instruction::Wgmma => in_blocks(slide) * NUMBERS as u32,
+    };
+    [
+        under_window.div_ceil(tile.under_window() as u32),
+        slide.features.div_ceil(tile.channels() as u32),
+    ]
+}
+
+/// Numbers of a vector of a part that are written at once: neighbours in a row of the product are channels of the
+/// result where those are not its rows, and so no neighbours in a part.
+pub(super) const fn written_at_once(tile: Tile) -> usize {
+    if tile.has_rows_of_channels() { 2 } else { 1 }
+}
+
+/// Blocks of rows for what is under the window.
+fn in_blocks(slide: Slide) -> u32 {
+    slide.under_window().div_ceil(NUMBERS as u32)
+}
+
+/// Whether a block is channels of one place under the window. Blocks of neighbouring places follow each other then, so
+/// that a cube copies the same pixels again soon.
+const fn is_divided(slide: Slide) -> bool {
+    slide.depth.is_multiple_of(NUMBERS as u32)
 }
 
 /// The pixels of a part: the gradients of a step's pixels, and what lies under the window there.
@@ -64,12 +103,60 @@ struct Part {
     slide: Slide,
 }
 
+/// One of a unit's copies of one of the factors.
+#[derive(CubeType)]
+struct Spot {
+    /// Which of a step's pixels.
+    pixel: u32,
+    /// Which vector of a cube's rows, or columns.
+    vector: u32,
+    /// Where in the factor's stage.
+    to: u32,
+    is_there: bool,
+}
+
+/// The copy of this number, of a factor with so many rows, or columns, `pitch` vectors apart.
+#[cube]
+fn spot(
+    #[comptime] copy_number: usize,
+    #[comptime] numbers: usize,
+    #[comptime] pitch: u32,
+    #[comptime] tile: Tile,
+) -> Spot {
+    let vectors = comptime!(STAGE_DEPTH * numbers / VECTOR);
+    let at = UNIT_POS + comptime!((copy_number * tile.units()) as u32);
+    let all = comptime!((copy_number + 1) * tile.units() <= vectors);
+    let is_there = all || at < comptime!(vectors as u32);
+    match comptime!(tile.instruction) {
+        Instruction::Mma => {
+            let chunks = comptime!((numbers / VECTOR) as u32);
+            Spot {
+                pixel: at / chunks,
+                vector: at % chunks,
+                to: at / chunks * pitch + at % chunks,
+                is_there,
+            }
+        }
+        // A row of a block is a pixel: a plane copies to eight of them.
+        Instruction::Wgmma => {
+            let in_row = comptime!(IN_ROW as u32);
+            let row = at / in_row;
+            Spot {
+                pixel: row % comptime!(STAGE_DEPTH as u32),
+                vector: row / comptime!(STAGE_DEPTH as u32) * in_row + at % in_row,
+                to: place(row, at % in_row),
+                is_there,
+            }
+        }
+    }
+}
+
 #[cube]
 impl Feed for Part {
     fn begin<F: Float, V: Size>(
         &self,
-        gradient: &[Vector<F, V>],
-        images: &[Vector<F, V>],
+        first: &[Vector<F, V>],
+        second: &[Vector<F, V>],
         stages: &mut [Vector<F, V>],
         step: u32,
         is_there: bool,
@@ -77,82 +164,189 @@ impl Feed for Part {
         #[comptime] copy_number: usize,
         #[comptime] tile: Tile,
     ) {
-        let [of_first, _] = comptime!(tile.copies());
         let slide = comptime!(self.slide);
         // All terms of the same pixels one after the other.
         let (term, step) = (
             step % comptime!(slide.terms()),
             step / comptime!(slide.terms()),
         );
-        let first = self.first + step * comptime!(STAGE_DEPTH as u32);
+        let pixel = self.first + step * comptime!(STAGE_DEPTH as u32);
         let end = select(is_there, self.end, 0u32);
 
-        if comptime!(copy_number < of_first) {
-            let i = comptime!(copy_number);
-            let chunks = comptime!((tile.rows() / VECTOR) as u32);
-            let vectors = comptime!(slide.features / VECTOR as u32);
-            let (half, _) = halves_of(term, vectors);
-            let at = UNIT_POS + comptime!((i * tile.units()) as u32);
-            let pixel = first + at / chunks;
-            let vector = CUBE_POS_Y * chunks + at % chunks;
-            let all = comptime!((i + 1) * tile.units() <= STAGE_DEPTH * tile.rows() / VECTOR);
-            if all || at < comptime!((STAGE_DEPTH * tile.rows() / VECTOR) as u32) {
-                copy::<F, V>(
-                    gradient,
-                    pixel * comptime!(slide.halves() * vectors) + half + vector,
-                    stages,
-                    to + at / chunks * comptime!(tile.first_pitch()) + at % chunks,
-                    pixel < end && vector < vectors,
-                    Keep::Far,
-                );
+        let [of_first, _] = comptime!(tile.copies());
+        let is_first = comptime!(copy_number < of_first);
+        if comptime!(is_first) {
+            let spot = spot(
+                copy_number,
+                comptime!(tile.rows()),
+                comptime!(tile.first_pitch()),
+                tile,
+            );
+            if spot.is_there {
+                let to = to + spot.to;
+                if comptime!(tile.has_rows_of_channels()) {
+                    copy_gradient::<F, V>(
+                        first,
+                        stages,
+                        pixel + spot.pixel,
+                        end,
+                        term,
+                        spot.vector,
+                        to,
+                        slide,
+                        tile,
+                    );
+                } else {
+                    copy_images::<F, V>(
+                        first,
+                        stages,
+                        pixel + spot.pixel,
+                        end,
+                        term,
+                        spot.vector,
+                        to,
+                        slide,
+                        tile,
+                    );
+                }
             }
         } else {
-            let i = comptime!(copy_number - of_first);
-            let chunks = comptime!((tile.columns() / VECTOR) as u32);
-            let vectors = comptime!(slide.depth / VECTOR as u32);
-            let (_, half) = halves_of(term, vectors);
-            let [window_height, window_width] = comptime!(slide.window);
-            let [out_height, out_width] = comptime!(slide.result);
-            let [height, width] = comptime!(slide.source);
-            // Neighbouring parts of the window are over the same pixels.
-            let keep = comptime!(if tile.columns() > slide.depth as usize {
-                slide.keep()
-            } else {
-                Keep::Far
-            });
-            let at = UNIT_POS + comptime!((i * tile.units()) as u32);
-            let pixel = first + at / chunks;
-            let vector = CUBE_POS_X * chunks + at % chunks;
-            let in_window = vector / vectors;
-            let image = pixel / comptime!(out_height * out_width);
-            // Above and left of an image these are very large.
-            let row = pixel / out_width % out_height * comptime!(slide.stride[0])
-                + in_window / window_width
-                - comptime!(slide.padding[0]);
-            let column = pixel % out_width * comptime!(slide.stride[1]) + in_window % window_width
-                - comptime!(slide.padding[1]);
-            let is_seen = pixel < end
-                && in_window < comptime!(window_height * window_width)
-                && row < height
-                && column < width;
-            copy::<F, V>(
-                images,
-                ((image * height + row) * width + column) * comptime!(slide.halves() * vectors)
-                    + half
-                    + vector % vectors,
-                stages,
-                to + comptime!(tile.first_vectors())
-                    + at / chunks * comptime!(tile.second_pitch())
-                    + at % chunks,
-                is_seen,
-                keep,
+            let copy_number = comptime!(copy_number - of_first);
+            let spot = spot(
+                copy_number,
+                comptime!(tile.columns()),
+                comptime!(tile.second_pitch()),
+                tile,
             );
+            if spot.is_there {
+                let to = to + spot.to + comptime!(tile.first_vectors());
+                if comptime!(tile.has_rows_of_channels()) {
+                    copy_images::<F, V>(
+                        second,
+                        stages,
+                        pixel + spot.pixel,
+                        end,
+                        term,
+                        spot.vector,
+                        to,
+                        slide,
+                        tile,
+                    );
+                } else {
+                    copy_gradient::<F, V>(
+                        second,
+                        stages,
+                        pixel + spot.pixel,
+                        end,
+                        term,
+                        spot.vector,
+                        to,
+                        slide,
+                        tile,
+                    );
+                }
+            }
         }
     }
 }
 
+/// Copies a vector of a cube's channels of the gradient of a pixel of the result.
 #[cube]
-fn write<P: Size>(
+fn copy_gradient<F: Float, V: Size>(
+    gradient: &[Vector<F, V>],
+    stages: &mut [Vector<F, V>],
+    pixel: u32,
+    end: u32,
+    term: u32,
+    vector: u32,
+    to: u32,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) {
+    let vectors = comptime!(slide.features / VECTOR as u32);
+    let (half, _) = halves_of(term, vectors);
+    let in_cube = comptime!(tile.channels() / VECTOR);
+    let vector = CUBE_POS_Y * comptime!(in_cube as u32) + vector;
+    copy::<F, V>(
+        gradient,
+        pixel * comptime!(slide.halves() * vectors) + half + vector,
+        stages,
+        to,
+        pixel < end && vector < vectors,
+        Keep::Far,
+    );
+}
+
+/// Copies a vector of what a cube sees under the window at a pixel of the result.
+#[cube]
+fn copy_images<F: Float, V: Size>(
+    images: &[Vector<F, V>],
+    stages: &mut [Vector<F, V>],
+    pixel: u32,
+    end: u32,
+    term: u32,
+    vector: u32,
+    to: u32,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) {
+    let vectors = comptime!(slide.depth / VECTOR as u32);
+    let (_, half) = halves_of(term, vectors);
+    let [window_height, window_width] = comptime!(slide.window);
+    let [out_height, out_width] = comptime!(slide.result);
+    let [height, width] = comptime!(slide.source);
+    let in_cube = comptime!(tile.under_window());
+    // Neighbouring parts of the window are over the same pixels.
+    let keep = comptime!(
+        if in_cube > slide.depth as usize || tile.instruction == Instruction::Wgmma {
+            slide.keep()
+        } else {
+            Keep::Far
+        }
+    );
+    let vector = CUBE_POS_X * comptime!((in_cube / VECTOR) as u32) + vector;
+    let (in_window, vector) = under_window(vector, slide, tile);
+    let image = pixel / comptime!(out_height * out_width);
+    // Above and left of an image these are very large.
+    let row = pixel / out_width % out_height * comptime!(slide.stride[0])
+        + in_window / window_width
+        - comptime!(slide.padding[0]);
+    let column = pixel % out_width * comptime!(slide.stride[1]) + in_window % window_width
+        - comptime!(slide.padding[1]);
+    let is_seen = pixel < end
+        && vector < vectors
+        && in_window < comptime!(window_height * window_width)
+        && row < height
+        && column < width;
+    copy::<F, V>(
+        images,
+        ((image * height + row) * width + column) * comptime!(slide.halves() * vectors)
+            + half
+            + vector,
+        stages,
+        to,
+        is_seen,
+        keep,
+    );
+}
+
+/// The place under the window, and the vector of its channels, that a vector of the product's rows, or columns, is.
+#[cube]
+fn under_window(vector: u32, #[comptime] slide: Slide, #[comptime] tile: Tile) -> (u32, u32) {
+    if comptime!(tile.instruction == Instruction::Wgmma && is_divided(slide)) {
+        let places = comptime!(slide.window[0] * slide.window[1]);
+        let in_row = comptime!(IN_ROW as u32);
+        let block = vector / in_row;
+        (block % places, block / places * in_row + vector % in_row)
+    } else {
+        let vectors = comptime!(slide.depth / VECTOR as u32);
+        (vector / vectors, vector % vectors)
+    }
+}
+
+/// Writes a product whose rows are channels of the result.
+#[cube]
+fn write_rows<P: Size>(
     sums: &Sums,
     out: &mut [Vector<f32, P>],
     #[comptime] slide: Slide,
@@ -163,7 +357,7 @@ fn write<P: Size>(
     let column = CUBE_POS_X * comptime!(tile.columns() as u32) + column + UNIT_POS % 4 * 2;
     #[unroll]
     for down in 0..comptime!(2 * tile.tiles[0]) {
-        let feature = row + comptime!((down * ROWS / 2) as u32);
+        let feature = row + comptime!(row_of_pair(down, tile));
         #[unroll]
         for beside in 0..comptime!(tile.tiles[1]) {
             let column = column + comptime!((beside * 8) as u32);
@@ -179,6 +373,46 @@ fn write<P: Size>(
                     * comptime!(slide.under_window() / 2)
                     + column / 2;
                 out[at as usize] = two;
+            }
+        }
+    }
+}
+
+/// Writes a product whose columns are channels of the result.
+#[cube]
+fn write_columns<P: Size>(
+    sums: &Sums,
+    out: &mut [Vector<f32, P>],
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) {
+    let (row, column) = row_and_column(tile);
+    let row = CUBE_POS_X * comptime!(tile.rows() as u32) + row;
+    let column = CUBE_POS_Y * comptime!(tile.columns() as u32) + column + UNIT_POS % 4 * 2;
+    let places = comptime!(slide.window[0] * slide.window[1]);
+    #[unroll]
+    for down in 0..comptime!(2 * tile.tiles[0]) {
+        let row = row + comptime!(row_of_pair(down, tile));
+        let in_vector = row % comptime!(VECTOR as u32);
+        let (in_window, vector) = under_window(row / comptime!(VECTOR as u32), slide, tile);
+        let channel = vector * comptime!(VECTOR as u32) + in_vector;
+        let is_inside = in_window < places && channel < comptime!(slide.depth);
+        #[unroll]
+        for beside in 0..comptime!(tile.tiles[1]) {
+            let pair = sums.pair(
+                comptime!(down / 2 * tile.tiles[1] + beside),
+                comptime!(down % 2),
+            );
+            #[unroll]
+            for one in 0..2usize {
+                let feature = column + comptime!((beside * 8 + one) as u32);
+                if is_inside && feature < comptime!(slide.features) {
+                    let at = (CUBE_POS_Z * comptime!(slide.features) + feature)
+                        * comptime!(slide.under_window())
+                        + in_window * comptime!(slide.depth)
+                        + channel;
+                    out[at as usize] = Vector::<f32, P>::new(pair.extract(one));
+                }
             }
         }
     }

@@ -1,0 +1,97 @@
+//! The product by warpgroups: copies go on while tensor cores compute with two stages, one behind the other, so that
+//! they do not stand still while planes wait for each other.
+//!
+//! As CUTLASS's `MainloopSm90CpAsyncGmmaSs`.
+
+use cubecl::prelude::*;
+
+use super::super::tensor_cores::{DEPTH, Sums, commit, wait};
+use super::super::warpgroup::{
+    IN_ROW, Major, ROWS, begin_products, commit_products, descriptor, group, multiply,
+    show_to_products, sums, wait_for_products, zero_sums,
+};
+use super::product::{Feed, FeedExpand, stage_of};
+use super::tile::{Order, STAGE_DEPTH, Tile};
+
+/// Where swizzled rows may begin, in bytes.
+const ALIGN: usize = 1024;
+
+/// The product of what `feed` brings in `steps` steps.
+#[cube]
+pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
+    feed: &From,
+    first: &[Vector<F, V>],
+    second: &[Vector<F, V>],
+    steps: u32,
+    #[comptime] tile: Tile,
+) -> Sums {
+    let mut stages = Shared::<[Vector<F, V>]>::new_aligned_slice(
+        comptime!(tile.stage_vectors() as usize * tile.stages),
+        ALIGN,
+    );
+    let major = comptime!(match tile.order {
+        Order::Along => Major::Depth,
+        Order::Across => Major::Across,
+    });
+    let eights = comptime!(tile.tiles[0] * tile.tiles[1]);
+    zero_sums(comptime!(4 * eights));
+    let described = descriptor::<F, V>(&stages, major);
+    // Of the stages one is computed with and one may still be.
+    let ahead = comptime!(tile.stages as u32 - 2);
+    let copies = comptime!(tile.all_copies());
+    #[unroll]
+    for step in 0..ahead {
+        let to = comptime!(step * tile.stage_vectors()).runtime();
+        let (step, is_there) = (step.runtime(), step < steps);
+        #[unroll]
+        for copy in 0..copies {
+            feed.begin::<F, V>(first, second, &mut stages, step, is_there, to, copy, tile);
+        }
+        commit();
+    }
+    wait(comptime!(ahead as usize - 1));
+    show_to_products();
+    for step in 0..steps {
+        // What this step needs is there, and all have waited for the product whose stage is filled below.
+        sync_cube();
+        begin_products();
+        multiply_stage::<F>(described + stage_of(step, tile), major, tile);
+        commit_products();
+        // What the next step needs is shown before more is copied, for which that might wait.
+        wait(comptime!(ahead as usize - 2));
+        show_to_products();
+        let next = step + ahead;
+        let (is_there, to) = (next < steps, stage_of(next, tile));
+        #[unroll]
+        for copy in 0..copies {
+            feed.begin::<F, V>(first, second, &mut stages, next, is_there, to, copy, tile);
+        }
+        commit();
+        wait_for_products(1usize);
+    }
+    wait_for_products(0usize);
+    sums(eights)
+}
+
+/// Begins to add the product of a stage, whose descriptor's lower half this is.
+#[cube]
+fn multiply_stage<F: Float>(stage: u32, #[comptime] major: Major, #[comptime] tile: Tile) {
+    let of_block = comptime!((ROWS * IN_ROW) as u32);
+    let blocks = comptime!(tile.tiles[0]);
+    let rows = stage + group() * comptime!(blocks as u32 * of_block);
+    let columns = stage + comptime!(tile.first_vectors());
+    #[unroll]
+    for deep in 0..comptime!(STAGE_DEPTH / DEPTH) {
+        let deeper = comptime!(deep as u32 * major.deeper());
+        #[unroll]
+        for block in 0..blocks {
+            multiply::<F>(
+                rows + comptime!(block as u32 * of_block + deeper),
+                columns + deeper,
+                comptime!(4 * block * tile.tiles[1]),
+                comptime!(tile.columns()),
+                major,
+            );
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What tensor cores of compute capability 9.0 offer beyond [`super::tensor_cores`]: `wgmma`, with which four planes
+//! multiply factors that shared memory holds while they do something else ("PTX ISA", "Asynchronous Warpgroup Level
+//! Matrix Instructions"). Only so do these tensor cores reach what data sheets say: 62 % of it with `mma` (Luo et al.
+//! 2024, <https://arxiv.org/abs/2402.13499>).
+//!
+//! Factors lie in rows of 64 bytes, whose vectors are exchanged as the instruction's 64-byte swizzle has them; layouts
+//! and descriptors are those of CUTLASS (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`). Sums are registers that no
+//! variable stands for: cubecl's assembly has one result at most, and these are many, which none but the instruction
+//! may touch until it is waited for. They are declared outside of any block of PTX, so that all that follows knows
+//! them.
+
+use cubecl::client::Client;
+use cubecl::features::Tma;
+use cubecl::prelude::*;
+use cubecl_cpp::cuda::ptx::{generic_to_shared, ptx_mma_ty};
+
+use super::tensor_cores::{DEPTH, LANES, Pair, Sums, VECTOR, VECTOR_BYTES};
+
+/// Planes that multiply together.
+pub(super) const PLANES: usize = 4;
+
+/// Rows that an instruction multiplies, of which each plane has an equal part.
+pub(super) const ROWS: usize = 64;
+
+/// Vectors of a row in shared memory: 64 bytes.
+pub(super) const IN_ROW: usize = 4;
+
+/// Numbers of such a row.
+pub(super) const NUMBERS: usize = 32;
+
+/// Vectors of eight rows, between which the layout repeats.
+const IN_EIGHT: u32 = 8 * IN_ROW as u32;
+
+/// Left unset unless somebody wants to know what the device does without the instruction.
+const WITHOUT: &str = "BURN_DIST_NO_WGMMA";
+
+/// Whether the device has the instruction, and nobody wants to go without.
+pub(super) fn has_warpgroups(client: &Client) -> bool {
+    // It is of compute capability 9.0 and of no other: cubecl says of that it has the first, and of all later ones
+    // that they have the second too.
+    let tma = &client.properties().features.tma;
+    let is_hopper = tma.contains(Tma::Base) && !tma.contains(Tma::Im2colWide);
+    is_hopper && std::env::var_os(WITHOUT).is_none()
+}
+
+/// Where vector `vector` of row `row` lies, in vectors.
+#[cube]
+pub(super) fn place(row: u32, vector: u32) -> u32 {
+    row * comptime!(IN_ROW as u32) + (vector ^ (row / 2 % 4))
+}
+
+/// The number of this unit's warpgroup in its cube.
+#[cube]
+pub(super) fn group() -> u32 {
+    UNIT_POS / comptime!((PLANES * LANES) as u32)
+}
+
+/// How a factor lies in rows of shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Major {
+    /// A row is one of the factor, or a column of the second, and holds what is summed over.
+    Depth,
+    /// A row is one number of the sum, for as many rows of the factor, or columns; [`NUMBERS`] rows are a block.
+    Across,
+}
+
+impl Major {
+    /// Vectors between the numbers that an instruction sums over and those of the next one.
+    pub const fn deeper(self) -> u32 {
+        match self {
+            Self::Depth => (DEPTH / VECTOR) as u32,
+            Self::Across => (DEPTH * IN_ROW) as u32,
+        }
+    }
+
+    /// The lower half of a matrix's descriptor without its address: the leading dimension's offset, from block to
+    /// block. Not read of the other layout.
+    const fn low(self) -> u32 {
+        match self {
+            Self::Depth => 1 << 16,
+            Self::Across => ((NUMBERS * IN_ROW) as u32) << 16,
+        }
+    }
+
+    /// The upper half: the stride from eight rows to the next, and the swizzle of 64 bytes.
+    const fn high() -> u32 {
+        IN_EIGHT | 2 << 30
+    }
+
+    /// The operand that says so.
+    const fn operand(self) -> u32 {
+        match self {
+            Self::Depth => 0,
+            Self::Across => 1,
+        }
+    }
+}
+
+/// The lower half of the descriptor of the matrix that begins at a vector of shared memory, which eight rows are a
+/// divisor of. Vectors further on are added to it.
+#[cube]
+pub(super) fn descriptor<F: Float, V: Size>(
+    stages: &[Vector<F, V>],
+    #[comptime] major: Major,
+) -> u32 {
+    // SAFETY: there is a first one.
+    let address = unsafe { generic_to_shared::<Vector<F, V>>(stages[0..1].as_ptr_unchecked()) };
+    address / comptime!(VECTOR_BYTES as u32) + comptime!(major.low())
+}
+
+/// Makes the sums zero. Once in a kernel.
+#[cube]
+pub(super) fn zero_sums(#[comptime] count: usize) {
+    gpu_asm!(".reg .f32 warpgroup_sum<{count}>;", count = const count, options(nomem));
+    #[unroll]
+    for n in 0..count {
+        gpu_asm!("mov.f32 warpgroup_sum{n}, 0f00000000;", n = const n, options(nomem));
+    }
+}
+
+/// What was written to shared memory by this unit is seen by products after the next barrier.
+#[cube]
+pub(super) fn show_to_products() {
+    gpu_asm!("fence.proxy.async.shared::cta;");
+}
+
+/// Before the first product, and after anything else that touched the sums.
+#[cube]
+pub(super) fn begin_products() {
+    gpu_asm!("wgmma.fence.sync.aligned;");
+}
+
+/// Begins to add the product of 64 rows and so many columns to the sums from number `first` on: for each eight columns
+/// four of a lane, two pairs as in [`Sums`]. `rows` and `columns` are lower halves of descriptors.
+#[cube]
+pub(super) fn multiply<F: Float>(
+    rows: u32,
+    columns: u32,
+    #[comptime] first: usize,
+    #[comptime] count: usize,
+    #[comptime] major: Major,
+) {
+    let kind = ptx_mma_ty::<F>().comptime();
+    gpu_asm!(
+        "{{ .reg .pred always; .reg .b64 rows, columns;
+        setp.eq.u32 always, 0, 0;
+        mov.b64 rows, {{{rows}, {high}}}; mov.b64 columns, {{{columns}, {high}}};
+        wgmma.mma_async.sync.aligned.m64n{count}k16.f32.{kind}.{kind} {{{sums}}}, rows, columns, always, 1, 1, {across}, {across}; }}",
+        rows = in(_) rows, columns = in(_) columns, high = const comptime!(Major::high()), count = const count,
+        kind = const kind, sums = const comptime!(names(first, count / 2)), across = const comptime!(major.operand()),
+    );
+}
+
+/// Closes a group of products.
+#[cube]
+pub(super) fn commit_products() {
+    gpu_asm!("wgmma.commit_group.sync.aligned;");
+}
+
+/// Waits for all but the last `open` groups of products.
+#[cube]
+pub(super) fn wait_for_products(#[comptime] open: usize) {
+    gpu_asm!("wgmma.wait_group.sync.aligned {open};", open = const open);
+}
+
+/// The sums of so many eights of columns, block after block of rows.
+#[cube]
+pub(super) fn sums(#[comptime] count: usize) -> Sums {
+    let mut sums = Sums::zero(count);
+    #[unroll]
+    for at in 0..count {
+        #[unroll]
+        for half in 0..2usize {
+            let mut pair = Vector::<f32, Pair>::empty();
+            pair.insert(0usize, sum(comptime!(4 * at + 2 * half)));
+            pair.insert(1usize, sum(comptime!(4 * at + 2 * half + 1)));
+            sums.set(at, half, pair);
+        }
+    }
+    sums
+}
+
+#[cube]
+fn sum(#[comptime] n: usize) -> f32 {
+    let value: f32;
+    gpu_asm!("mov.f32 {value}, warpgroup_sum{n};", value = out(_) value, n = const n, options(nomem));
+    value
+}
+
+/// So many registers, as an instruction lists them.
+fn names(first: usize, count: usize) -> String {
+    let names = (first..first + count).map(|n| format!("warpgroup_sum{n}"));
+    names.collect::<Vec<_>>().join(", ")
+}
