@@ -7,10 +7,11 @@
 #
 #   OUT       folder for found.tar.gz: JSON, logs, profiles, numbers of the training, what the machine is
 #   SECONDS   all parts end before; what does not begin because of that is said
-#   PART      in their order; default: first olivia bf16 profile wide train
+#   PART      in their order; default: first bf16 olivia wide profile mma train
 #               first     devices, NCCL, memory over 300 steps
 #               olivia    images/s of the Olivia WideResNet in bf16, here and in PyTorch
 #               bf16      every model against the golden files in bf16; exact: in f32 and f16
+#               mma       the Olivia WideResNet again, without wgmma
 #               profile   where the time of the Olivia WideResNet goes; profile-RECIPE: that of another
 #               wide      images/s of WRN-28-10 as of olivia; vits: of ViT-Tiny and ViT-B/16
 #               train     WRN-28-10 on the CIFAR-100 in DATA, as many epochs as fit, after wide
@@ -33,7 +34,7 @@ out=$(realpath "$1")
 seconds=$((10#$2))
 shift 2
 parts=("$@")
-[[ $# -gt 0 ]] || parts=(first olivia bf16 profile wide train)
+[[ $# -gt 0 ]] || parts=(first bf16 olivia wide profile mma train)
 found=$(realpath -m "${FOUND:-${TMPDIR:-/tmp}/burn-dist-found}")
 KERNELS=$(realpath -m "${KERNELS:-$found/kernels}")
 DATA=${DATA:+$(realpath -m "$DATA")}
@@ -112,8 +113,9 @@ for name in "${parts[@]}"; do
   case $name in
     first) part first 90 --parts devices,nccl,memory --memory-steps 300 --limit 45 --json first.json ;;
     olivia) part olivia 130 --parts speed,torch --recipes olivia --precisions bf16 --limit 90 --json olivia.json ;;
-    bf16) part bf16 100 --parts parity --precisions bf16 --limit 90 --json bf16.json ;;
-    exact) part exact 170 --parts parity --precisions f32,f16 --limit 85 --json exact.json ;;
+    bf16) part bf16 150 --parts parity --precisions bf16 --limit 140 --json bf16.json ;;
+    exact) part exact 300 --parts parity --precisions f32,f16 --limit 145 --json exact.json ;;
+    mma) BURN_DIST_NO_WGMMA=1 part mma 60 --parts speed --recipes olivia --precisions bf16 --limit 50 --json mma.json ;;
     profile) part profile 45 --profile olivia ;;
     profile-*) part "$name" 45 --profile "${name#profile-}" ;;
     wide) part wide 100 --parts speed,torch --recipes wrn-28-10 --precisions bf16 --limit 60 --json wide.json ;;

@@ -15,8 +15,9 @@ pub(super) const FINISH_WIDTH: usize = 8;
 /// Parts that are added up side by side.
 const FINISH_LANES: usize = UNITS / FINISH_WIDTH;
 
-/// Rows that a unit reads before it adds the first of them.
-const AHEAD: usize = 4;
+/// Bits of each of a row's numbers that a unit reads before it adds the first of them: four rows in f32, eight in 16 bits,
+/// whose vectors are as many numbers.
+const AHEAD: usize = 4 * 32;
 
 /// Rows that a lane adds up at least, if there are so many.
 const LANE_ROWS: usize = 16;
@@ -166,17 +167,19 @@ fn add_rows<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     #[comptime] apart: usize,
 ) {
     let mut row = row;
-    while row + comptime!((AHEAD - 1) * apart) < end {
+    let bits = F::size_bits().comptime();
+    let ahead = comptime!(AHEAD / bits);
+    while row + comptime!((ahead - 1) * apart) < end {
         let mut read = Sequence::<Two<F, N>>::new();
         #[unroll]
-        for i in 0..AHEAD {
+        for i in 0..ahead {
             read.push(terms.read(row + comptime!(i * apart)));
         }
         #[unroll]
-        for i in 0..AHEAD {
+        for i in 0..ahead {
             sums.add(terms.of(read.index(i), row + comptime!(i * apart)));
         }
-        row += comptime!(AHEAD * apart);
+        row += comptime!(ahead * apart);
     }
     while row < end {
         let read = terms.read(row);

@@ -9,18 +9,18 @@ use cubecl::prelude::*;
 use super::super::column_sums::ColumnSums;
 use super::super::matrix::{Matrix, address, arg, memory};
 use super::super::split::{HALF, split};
-use super::super::sums::{UNITS, cube};
 use super::super::tensor_cores::{VECTOR, has_instructions};
 use super::super::warpgroup::has_warpgroups;
 use super::arrange::{Matrices, transposed};
 use super::geometry::Geometry;
 use super::operation::{Addends, Product};
+use super::parts::{Parts, add_up, fits_beside};
 use super::plan::Gpu;
 use super::shape::Slide;
 use super::slide::convolve;
 use super::tile::{Instruction, Tile};
 use super::tune::fastest;
-use super::weights::{Parts, add_parts, cubes as cubes_of, multiply_parts, written_at_once};
+use super::weights::{cubes as cubes_of, multiply_parts, written_at_once};
 use super::widen::widen;
 
 /// Numbers of a vector of the result: what a lane has beside one another.
@@ -185,7 +185,7 @@ impl Convolution {
         let bias = for_bias.map(|dy| ColumnSums::of(&Matrix::of_images(dy)));
         // Both are added up in one kernel, if vectors are the same.
         let (beside, alone) = match bias {
-            Some(bias) if bias.vector == OF_RESULT => (Some(bias), None),
+            Some(bias) if fits_beside(&bias) => (Some(bias), None),
             other => (None, other.map(ColumnSums::add_up)),
         };
         let of_bias = alone.or_else(|| beside.as_ref().map(|bias| bias.out.clone()));
@@ -263,15 +263,8 @@ fn weigh(
     let sums = memory(x, shape(of_parts), DType::F32);
     let sizes = [weight.outputs, weight.inputs, height, width];
     let out = memory(x, shape(sizes), dtype);
-    let vectors = (slide.features * slide.under_window()) as usize / OF_RESULT;
-    // Channels that are beside one another in both are written together.
-    let is_in_order = height * width == 1 && weight.inputs.is_multiple_of(OF_RESULT as u32);
-    let cubes = vectors.div_ceil(UNITS);
-    let cubes_of_bias = bias.map_or(0, |bias| bias.division.cubes_to_finish());
     // SAFETY: a unit copies from places of `x` that it has found inside of an image, and from pixels and
-    // channels that `dy` has; it writes to numbers of `sums` that its part has. Then a unit of its own
-    // reads each vector of `sums`, and writes those of its numbers that `out` has; columns of the bias are written by
-    // units that have checked them.
+    // channels that `dy` has; it writes to numbers of `sums` that its part has.
     unsafe {
         multiply_parts::launch_unchecked(
             &x.client,
@@ -289,32 +282,9 @@ fn weigh(
             tile,
             dtype_to_storage_type(x.dtype),
         );
-        add_parts::launch_unchecked(
-            &x.client,
-            CubeCount::Static(cubes as u32 + cubes_of_bias, 1, 1),
-            cube(),
-            address(&[&sums, &out]),
-            OF_RESULT,
-            if is_in_order { OF_RESULT } else { 1 },
-            arg(&sums),
-            arg(&out),
-            // Something must be given where there is none.
-            arg(bias.map_or(&sums, |bias| &bias.sums)),
-            arg(bias.map_or(&sums, |bias| &bias.out)),
-            bias.map_or(0, |bias| bias.division.parts),
-            bias.map_or(0, |bias| bias.division.columns),
-            bias.is_some(),
-            cubes,
-            parts.count as usize,
-            vectors,
-            slide.depth as usize / OF_RESULT,
-            (height * width) as usize,
-            weight.inputs as usize,
-            weight.outputs as usize,
-            is_in_order,
-            dtype_to_storage_type(dtype),
-        );
     }
+    let of_weight = [weight.outputs, weight.inputs];
+    add_up(&sums, &out, parts.count, slide, of_weight, bias);
     out
 }
 

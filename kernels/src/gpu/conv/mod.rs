@@ -11,6 +11,7 @@ mod geometry;
 mod launch;
 mod linear;
 mod operation;
+mod parts;
 mod plan;
 mod product;
 mod shape;

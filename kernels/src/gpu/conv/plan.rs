@@ -1,9 +1,10 @@
 //! Which tiles a product may be computed in, by what it would take on a GPU like an H100.
 
+use super::parts::Parts;
 use super::shape::Slide;
 use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
 use super::tune::CANDIDATES;
-use super::weights::{self, Parts};
+use super::weights;
 
 /// What a cube takes beside its steps, to begin and to end, counted in steps.
 const FIXED: f64 = 8.0;

@@ -11,8 +11,8 @@ use super::super::test_device::device;
 use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product};
+use super::parts::Parts;
 use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
-use super::weights::Parts;
 use super::{ConvOptions, conv2d, linear, multiplies_on};
 
 #[derive(Clone, Copy, Debug)]
@@ -292,6 +292,25 @@ fn windows_and_strides_on_tensor_cores() {
             }
         }
     }
+}
+
+#[test]
+fn a_window_that_no_cube_has_in_memory_on_tensor_cores() {
+    let Some(device) = device("a large window") else {
+        return;
+    };
+    let options = ConvOptions {
+        stride: [1, 1],
+        padding: [0, 0],
+    };
+    let case = Case {
+        x: [1, 8, 47, 46],
+        outputs: 8,
+        window: [47, 45],
+        options,
+        dtype: FloatDType::F16,
+    };
+    check(&device, case, |_| {});
 }
 
 /// What is added to a product: a bias, and something for every number.

@@ -7,31 +7,12 @@
 
 use cubecl::prelude::*;
 
-use super::super::column_sums::add_columns;
 use super::super::split::halves_of;
 use super::super::tensor_cores::{Keep, Sums, VECTOR, copy};
 use super::super::warpgroup::{IN_ROW, NUMBERS, place};
 use super::product::{Feed, FeedExpand, product, row_and_column, row_of_pair};
 use super::shape::Slide;
 use super::tile::{Instruction, STAGE_DEPTH, Tile};
-
-/// How the sum is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parts {
-    pub count: u32,
-    pub steps: u32,
-}
-
-impl Parts {
-    /// At most `count` parts of a sum of so many steps.
-    pub fn new(steps: u32, count: u32) -> Self {
-        let of_part = steps.div_ceil(count.max(1)).max(1);
-        Self {
-            count: steps.div_ceil(of_part).max(1),
-            steps: of_part,
-        }
-    }
-}
 
 /// Writes the sums of the parts, \[part, features, window rows, window columns, channels\].
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -414,108 +395,6 @@ fn write_columns<P: Size>(
                     out[at as usize] = Vector::<f32, P>::new(pair.extract(one));
                 }
             }
-        }
-    }
-}
-
-/// Adds up the parts, \[features, window, channels\] each, and writes \[outputs, inputs, window\]: whole vectors, if
-/// the order is the same in both. Features and channels behind `outputs` and `inputs` are left out.
-///
-/// With `has_bias` the cubes behind the first `cubes` add up the parts of the gradient of a bias.
-#[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn add_parts<F: Float, Q: Size, R: Size>(
-    parts: &[Vector<f32, Q>],
-    out: &mut [Vector<F, R>],
-    bias_sums: &[Vector<f32, Q>],
-    bias_out: &mut [Vector<f32, Q>],
-    bias_parts: usize,
-    bias_columns: usize,
-    #[comptime] has_bias: bool,
-    cubes: usize,
-    count: usize,
-    vectors: usize,
-    depth: usize,
-    window: usize,
-    inputs: usize,
-    outputs: usize,
-    #[comptime] is_in_order: bool,
-    #[define(F)] _dtype: ElemType,
-) {
-    let sizes = Sizes {
-        vectors,
-        depth,
-        window,
-        inputs,
-        outputs,
-    };
-    if comptime!(has_bias) {
-        if CUBE_POS < cubes {
-            add_up::<F, Q, R>(parts, out, count, &sizes, is_in_order);
-        } else {
-            let cube = CUBE_POS - cubes;
-            add_columns::<Q>(bias_sums, bias_out, cube, bias_parts, bias_columns);
-        }
-    } else {
-        add_up::<F, Q, R>(parts, out, count, &sizes, is_in_order);
-    }
-}
-
-/// Of a part and of the gradient.
-#[derive(CubeType)]
-struct Sizes {
-    vectors: usize,
-    depth: usize,
-    window: usize,
-    inputs: usize,
-    outputs: usize,
-}
-
-#[cube]
-fn add_up<F: Float, Q: Size, R: Size>(
-    parts: &[Vector<f32, Q>],
-    out: &mut [Vector<F, R>],
-    count: usize,
-    sizes: &Sizes,
-    #[comptime] is_in_order: bool,
-) {
-    let at = ABSOLUTE_POS;
-    if at < sizes.vectors {
-        let mut sum = parts[at];
-        for part in 1..count {
-            sum += parts[part * sizes.vectors + at];
-        }
-        let width = Q::value();
-        let input = at % sizes.depth * width;
-        let in_window = at / sizes.depth % sizes.window;
-        let output = at / sizes.depth / sizes.window;
-        let first = (output * sizes.inputs + input) * sizes.window + in_window;
-        if comptime!(is_in_order) {
-            if output < sizes.outputs && input < sizes.inputs {
-                out[first / width] = Vector::<F, R>::cast_from(sum);
-            }
-        } else {
-            #[unroll]
-            for i in 0..width {
-                if output < sizes.outputs && input + i < sizes.inputs {
-                    out[first + i * sizes.window] = Vector::new(F::cast_from(sum.extract(i)));
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn every_step_is_of_one_part(steps in 0u32..100_000, count in 0u32..1000) {
-            let parts = Parts::new(steps, count);
-            prop_assert!(parts.count <= count.max(1));
-            prop_assert!(parts.count * parts.steps >= steps);
-            prop_assert!((parts.count - 1) * parts.steps < steps.max(1));
         }
     }
 }
