@@ -16,8 +16,8 @@ use super::matrix::{Matrix, arg, primitive};
 use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
-/// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`, in the type of
-/// `x`; `rate` is below 1. For a device that [`super::computes_on`], and at least one value.
+/// Sets each number to zero with the probability `rate`, in steps of 2⁻¹⁶, and divides the others by the probability
+/// that they stay, in the type of `x`; `rate` is below 1. For a device that [`super::computes_on`], and at least one value.
 pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
     let key = Distribution::Uniform(0.0, 1.0);
     let key = Tensor::<1>::random([KEY], key, &x.device().inner());
@@ -30,6 +30,9 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
 
 /// Numbers of a key.
 const KEY: usize = 2;
+
+/// Numbers that are drawn with one counter: of 16 bits each, for drawing them is most of the work.
+const DRAWN: usize = 8;
 
 /// Philox's multipliers and what it adds to the key from round to round.
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -45,7 +48,11 @@ struct Dropout {
 impl Dropout {
     fn of(&self, values: CubeTensor) -> CubeTensor {
         let values = Matrix::of_values(values);
-        let (vectors, out) = (values.rows() * values.row_vectors(), values.empty_like());
+        let (vector, out) = (values.wide_vector(), values.empty_like());
+        let vectors = values.rows() * values.columns() / vector;
+        // All below it are dropped, and never all that there are.
+        let all = f64::from(1u32 << 16);
+        let below = (self.rate * all).round().min(all - 1.0);
         // SAFETY: every unit writes a vector of its own, if there is one; the key has both numbers.
         unsafe {
             drop_some::launch_unchecked(
@@ -53,15 +60,14 @@ impl Dropout {
                 calculate_cube_count_elemwise(values.client(), vectors, cube()),
                 cube(),
                 values.address(),
-                values.vector(),
+                vector,
                 values.arg(),
                 arg(&self.key),
                 out.arg(),
                 vectors,
-                // All below it are dropped.
-                (self.rate * f64::from(u32::MAX)) as u32,
-                (1.0 - self.rate).recip() as f32,
-                values.vector(),
+                below as u32,
+                (all / (all - below)) as f32,
+                vector,
                 values.elem(),
             );
         }
@@ -138,17 +144,19 @@ fn drop_some<F: Float, N: Size>(
 ) {
     let at = ABSOLUTE_POS;
     if at < vectors {
-        // Four values share a counter, however many are in a vector.
+        // Eight values share a counter, however many are in a vector.
         let place = at * width;
-        let four = philox((place / 4) as u32, key);
+        let four = philox((place / DRAWN) as u32, key);
         let value = Vector::<f32, N>::cast_from(x[at]);
         let mut result = Vector::<f32, N>::empty();
         #[unroll]
         for lane in 0..width {
-            let number = (place + lane) % 4;
-            let low = select(number == 0, four.first, four.second);
-            let high = select(number == 2, four.third, four.fourth);
-            let drawn = select(number < 2, low, high);
+            let number = (place + lane) % DRAWN;
+            let word = number / 2;
+            let low = select(word == 0, four.first, four.second);
+            let high = select(word == 2, four.third, four.fourth);
+            let word = select(word < 2, low, high);
+            let drawn = select(number % 2 == 0, word & 0xffff, word >> 16);
             let kept = value.extract(lane) * scale;
             result.insert(lane, select(drawn < below, 0.0f32, kept));
         }

@@ -61,8 +61,8 @@ fn gpu_dropout_is_drawn_by_philox_in_the_order_of_memory() {
         let uniform = burn::tensor::Distribution::Uniform(0.0, 1.0);
         let key = Tensor::<1>::random([2], uniform, &device).into_data();
         let key: Vec<u32> = key.iter::<f32>().map(f32::to_bits).collect();
-        let below = (rate * f64::from(u32::MAX)) as u32;
-        let share = 1.0 / (1.0 - rate as f32);
+        let below = (rate * 65_536.0f64).round() as u32;
+        let share = (65_536.0 / (65_536.0 - f64::from(below))) as f32;
         let expected = |value: f32| -> Vec<f64> {
             let places = (0..batch * channels * height * width).map(|at| {
                 // Images lie with their channels last, whatever they came as.
@@ -71,8 +71,9 @@ fn gpu_dropout_is_drawn_by_philox_in_the_order_of_memory() {
                 (image * height * width + pixel) * channels + channel
             });
             let value_at = |place: usize| {
-                let four = philox((place / 4) as u32, [key[0], key[1]]);
-                match four[place % 4] < below {
+                let four = philox((place / 8) as u32, [key[0], key[1]]);
+                let drawn = four[place / 2 % 4] >> (16 * (place % 2)) & 0xffff;
+                match drawn < below {
                     true => 0.0,
                     false => f64::from(value * share),
                 }

@@ -6,9 +6,6 @@ use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
 use super::tune::CANDIDATES;
 use super::weights;
 
-/// What a cube takes beside its steps, to begin and to end, counted in steps.
-const FIXED: f64 = 8.0;
-
 /// What a number of a part takes to be written and read again, in the unit of [`Tile::step_time`]: 8 bytes at
 /// 3 TB/s, where each of 132 processors takes 65 such units in a nanosecond with `mma`, for each hundredth of which this
 /// is. An estimate, not measured.
@@ -33,9 +30,9 @@ pub(super) struct Gpu {
 
 impl Gpu {
     /// What so many cubes take, of so many steps each.
-    fn time(self, tile: Tile, cubes: u32, steps: u32) -> f64 {
+    fn time(self, tile: Tile, slide: Slide, cubes: u32, steps: u32) -> f64 {
         let waves = cubes.div_ceil(self.processors.max(1) * tile.at_once());
-        f64::from(waves) * (f64::from(steps) + FIXED) * tile.step_time()
+        f64::from(waves) * (f64::from(steps) + tile.beside_steps()) * tile.step_time(slide)
     }
 
     /// For a convolution of so many images, or the gradient of these: the fastest first, by what is expected.
@@ -46,7 +43,7 @@ impl Gpu {
             let cubes = below * slide.beside(*tile) * slide.grids();
             let summed = slide.under_window() * slide.terms();
             let steps = summed.div_ceil(STAGE_DEPTH as u32 * slide.grids());
-            self.time(*tile, cubes, steps)
+            self.time(*tile, slide, cubes, steps)
         })
     }
 
@@ -61,6 +58,7 @@ impl Gpu {
                 f64::from(numbers) * f64::from(parts.count) * NUMBER * tile.instruction.factor();
             self.time(
                 *tile,
+                slide,
                 cubes(tile) * parts.count,
                 parts.steps * slide.terms(),
             ) + written

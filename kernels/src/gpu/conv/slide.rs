@@ -259,7 +259,11 @@ impl Feed for UnderWindow {
                     to + comptime!(tile.first_vectors())
                         + in_stage(row, chunk_of_unit(), comptime!(tile.second_pitch()), tile),
                     is_inside && feature < comptime!(slide.features),
-                    Keep::Far,
+                    comptime!(if tile.shares_columns() {
+                        Keep::Near
+                    } else {
+                        Keep::Far
+                    }),
                 );
             }
         }

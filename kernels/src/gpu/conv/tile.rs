@@ -1,15 +1,22 @@
 //! How a product of matrices is divided among cubes, planes and instructions.
 
-use super::super::tensor_cores::{COLUMNS, DEPTH, LANES, ROWS, VECTOR, VECTOR_BYTES};
+use super::super::tensor_cores::{COLUMNS, DEPTH, Keep, LANES, ROWS, VECTOR, VECTOR_BYTES};
 use super::super::warpgroup;
+use super::shape::Slide;
 
 /// How much of the sum is a stage: two instructions deep.
 pub(super) const STAGE_DEPTH: usize = 2 * DEPTH;
 
-/// Stages, at most and at least: one is computed with while the others arrive. With `wgmma` two are, and what is left of
-/// a processor's memory keeps what is copied again.
+/// Stages, at most and at least: one is computed with while the others arrive; with `wgmma` two are.
 const STAGES: [usize; 2] = [2, 4];
 const STAGES_OF_WARPGROUPS: [usize; 2] = [4, 5];
+
+/// Bytes of a processor's memory that warpgroups leave to its cache, which keeps what is copied again.
+const CACHE: usize = 64 << 10;
+
+/// How much of what lies under the window several times comes from the second-level cache, with rows of pixels that
+/// follow each other. An estimate, not measured.
+const OF_WINDOW: f64 = 0.35;
 
 /// Planes whose sums fit into the registers of a processor.
 const PLANES: usize = 8;
@@ -116,9 +123,9 @@ impl Tile {
             (Instruction::Mma, Order::Across) => &FOR_ROWS,
             (Instruction::Wgmma, _) => &FOR_WARPGROUPS,
         };
-        let [least, most] = match instruction {
-            Instruction::Mma => STAGES,
-            Instruction::Wgmma => STAGES_OF_WARPGROUPS,
+        let ([least, most], memory) = match instruction {
+            Instruction::Mma => (STAGES, memory),
+            Instruction::Wgmma => (STAGES_OF_WARPGROUPS, memory.saturating_sub(CACHE)),
         };
         sizes.iter().map(move |&(planes, tiles)| {
             let tile = Self {
@@ -152,13 +159,43 @@ impl Tile {
         self.tiles[0] * self.tiles[1] * ROWS * COLUMNS / LANES
     }
 
-    /// What a step of all the cubes that a processor has at once takes: as long as its tensor cores compute, or as
-    /// long as the factors take to come from the second-level cache. The unit is the time in which tensor cores
-    /// take a step's sum for one number of the result.
-    pub fn step_time(&self) -> f64 {
+    /// What a step of all the cubes that a processor has at once takes: as long as its tensor cores compute, as the
+    /// factors take to come from the second-level cache, or as shared memory gives and takes them. The unit is the time
+    /// in which tensor cores take a step's sum for one number of the result.
+    pub fn step_time(&self, slide: Slide) -> f64 {
         let [rows, columns] = [self.rows(), self.columns()].map(|n| n as f64);
-        let factor = self.instruction.factor();
-        f64::from(self.at_once()) * (rows * columns).max(factor * (rows + columns))
+        let at_once = f64::from(self.at_once());
+        let (copied, in_memory) = match self.instruction {
+            Instruction::Mma => (rows + columns, 0.0),
+            Instruction::Wgmma => {
+                let of_rows = match slide.keep() {
+                    Keep::Near => OF_WINDOW,
+                    Keep::Far => 1.0,
+                };
+                let of_columns = if self.shares_columns() { at_once } else { 1.0 };
+                // Of 128 bytes a clock, in which tensor cores take a step's sum for 64 numbers: 64 rows and all columns
+                // are read for each instruction, and both are written once.
+                let in_memory = rows * columns / 2.0 + 64.0 * rows + 32.0 * columns;
+                (rows * of_rows + columns / of_columns, in_memory)
+            }
+        };
+        let from_cache = self.instruction.factor() * copied;
+        at_once * (rows * columns).max(from_cache).max(in_memory)
+    }
+
+    /// Whether the cubes that a processor has at once copy the same columns at about the same time.
+    pub const fn shares_columns(&self) -> bool {
+        matches!(self.instruction, Instruction::Wgmma)
+            && matches!(self.order, Order::Along)
+            && self.at_once() > 1
+    }
+
+    /// What a cube takes beside its steps, to begin and to end, counted in steps. Others compute meanwhile, if there are.
+    pub fn beside_steps(&self) -> f64 {
+        match self.instruction {
+            Instruction::Mma => 8.0,
+            Instruction::Wgmma => 8.0 / f64::from(self.at_once()),
+        }
     }
 
     /// The shared memory of a cube.
