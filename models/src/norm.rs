@@ -6,14 +6,25 @@
 //! Burn's own layers compute in the low type.
 
 use burn::module::{Module, Param, RunningState};
-use burn::nn::Initializer;
+use burn::nn::{Dropout, Initializer};
 use burn::tensor::activation;
 use burn::tensor::module::{batch_norm, batch_norm_train, layer_norm};
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::autograd::{full_precision, sum_over_ranks, sums_over_ranks};
 use kernels::burn as own;
 
-use crate::layers::{added, in_f32};
+#[cfg(own_gpu)]
+use crate::layers::drops;
+use crate::layers::{added, dropout, in_f32};
+
+/// What follows a batch normalization, in this order.
+#[derive(Default)]
+pub(crate) struct ThenNorm<'a> {
+    pub relu: bool,
+    pub dropout: Option<&'a Dropout>,
+    /// Added to the result.
+    pub plus: Option<Tensor<4>>,
+}
 
 const EPSILON: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
@@ -48,18 +59,13 @@ impl BatchNorm2d {
     /// remembers the statistics of the batch; elsewhere it uses those it remembers.
     /// Computes in `f32` and returns the type of `x`.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.forward_then(x, false, None)
+        self.forward_then(x, ThenNorm::default())
     }
 
-    /// The same with ReLU after it if asked for, and then a sum with `plus`: where there is an operation for all, with that.
-    pub(crate) fn forward_then(
-        &self,
-        x: Tensor<4>,
-        relu: bool,
-        plus: Option<Tensor<4>>,
-    ) -> Tensor<4> {
+    /// The same and what follows it: where there is an operation for all, with that.
+    pub(crate) fn forward_then(&self, x: Tensor<4>, then: ThenNorm<'_>) -> Tensor<4> {
         let together = x.device().is_autodiff() && sums_over_ranks();
-        if !together && let Some(out) = self.on_gpu(&x, relu, plus.as_ref()) {
+        if !together && let Some(out) = self.on_gpu(&x, &then) {
             return out;
         }
         let out = in_f32(x, |x| {
@@ -73,18 +79,25 @@ impl BatchNorm2d {
                 }
             })
         });
-        let out = if relu { activation::relu(out) } else { out };
-        added(out, plus)
+        let out = match then.relu {
+            true => activation::relu(out),
+            false => out,
+        };
+        let out = match then.dropout {
+            Some(layer) => dropout(layer, out),
+            None => out,
+        };
+        added(out, then.plus)
     }
 
     #[cfg(not(own_gpu))]
-    fn on_gpu(&self, _x: &Tensor<4>, _relu: bool, _plus: Option<&Tensor<4>>) -> Option<Tensor<4>> {
+    fn on_gpu(&self, _x: &Tensor<4>, _then: &ThenNorm<'_>) -> Option<Tensor<4>> {
         None
     }
 
     /// The same on a GPU, as one operation.
     #[cfg(own_gpu)]
-    fn on_gpu(&self, x: &Tensor<4>, relu: bool, plus: Option<&Tensor<4>>) -> Option<Tensor<4>> {
+    fn on_gpu(&self, x: &Tensor<4>, then: &ThenNorm<'_>) -> Option<Tensor<4>> {
         use kernels::gpu;
         let device = x.device();
         let [_, channels, _, _] = x.dims();
@@ -94,9 +107,11 @@ impl BatchNorm2d {
         }
         let x = x.clone();
         let parameters = full_precision(|| [self.weight.val(), self.bias.val()]);
+        let dropout = then.dropout.filter(|layer| drops(layer, &x));
         let then = gpu::ThenNorm {
-            relu,
-            plus: plus.cloned(),
+            relu: then.relu,
+            drop: dropout.map_or(0.0, |layer| layer.prob),
+            plus: then.plus.clone(),
         };
         if !device.is_autodiff() {
             let state = |state: &RunningState<Tensor<1>>| state.value().to_device(&device);

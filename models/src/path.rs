@@ -21,7 +21,7 @@ use kernels::burn as own;
 #[cfg(own_gpu)]
 use crate::gpu;
 use crate::layers::{self, added, drops, in_f32, linear_forward};
-use crate::norm::{BatchNorm2d, LayerNorm};
+use crate::norm::{BatchNorm2d, LayerNorm, ThenNorm};
 
 /// What the layers of a model compute with in one forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +196,13 @@ impl Path {
     pub fn batch_norm(self, norm: &BatchNorm2d, x: Tensor<4>, with_relu: bool) -> Tensor<4> {
         match self {
             Self::Own { .. } => norm.forward_channels_last(x, with_relu),
-            Self::Burn => norm.forward_then(x, with_relu, None),
+            Self::Burn => {
+                let then = ThenNorm {
+                    relu: with_relu,
+                    ..ThenNorm::default()
+                };
+                norm.forward_then(x, then)
+            }
         }
     }
 
@@ -209,7 +215,34 @@ impl Path {
     ) -> Tensor<4> {
         match self {
             Self::Own { .. } => self.add(norm.forward_channels_last(x, true), plus),
-            Self::Burn => norm.forward_then(x, true, Some(plus)),
+            Self::Burn => {
+                let then = ThenNorm {
+                    relu: true,
+                    plus: Some(plus),
+                    ..ThenNorm::default()
+                };
+                norm.forward_then(x, then)
+            }
+        }
+    }
+
+    /// Batch normalization, ReLU, and dropout on an autodiff device.
+    pub fn batch_norm_relu_dropout(
+        self,
+        norm: &BatchNorm2d,
+        dropout: &Dropout,
+        x: Tensor<4>,
+    ) -> Tensor<4> {
+        match self {
+            Self::Own { .. } => self.dropout(dropout, norm.forward_channels_last(x, true)),
+            Self::Burn => {
+                let then = ThenNorm {
+                    relu: true,
+                    dropout: Some(dropout),
+                    plus: None,
+                };
+                norm.forward_then(x, then)
+            }
         }
     }
 

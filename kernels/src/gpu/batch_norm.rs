@@ -7,7 +7,8 @@ use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::channels::{self, forward};
+use super::channels::{self, Then, forward};
+use super::dropout::Drops;
 use super::matrix::{Matrix, primitive, row_of};
 use super::operation::{Operation, ToFirst, apply_with, apply_with_plus};
 
@@ -51,6 +52,8 @@ impl BatchMoments {
 pub struct ThenNorm {
     /// ReLU.
     pub relu: bool,
+    /// Dropout after that, of each value with this probability, as [`super::dropout()`] has it; below 1.
+    pub drop: f64,
     /// A sum with this, of the same shape and type, after that.
     pub plus: Option<Tensor<4>>,
 }
@@ -87,9 +90,13 @@ pub fn batch_norm_train(
         weight.dims(),
         bias.dims()
     );
+    let drops = (then.drop > 0.0).then(|| Drops::draw(then.drop, &x.device().inner()));
     let layer = Arc::new(BatchNorm {
         epsilon: epsilon as f32,
-        relu: then.relu,
+        then: Then {
+            relu: then.relu,
+            drops,
+        },
         lines: OnceLock::new(),
     });
     let output = match then.plus {
@@ -104,7 +111,7 @@ pub fn batch_norm_train(
 }
 
 /// Normalises `x`, \[batch, channels, height, width\], by a given mean and variance, as in evaluation;
-/// all others are \[channels\] in `f32`. Without autodiff; else as [`batch_norm_train`].
+/// all others are \[channels\] in `f32`. Without autodiff, and nothing is dropped; else as [`batch_norm_train`].
 ///
 /// # Panics
 /// When the shapes do not fit together, as Burn's own operations do.
@@ -131,14 +138,18 @@ pub fn batch_norm(
     let (x, plus) = (matrix(x), then.plus.map(matrix));
     let lines = lines.cast(FloatDType::F32).try_into_primitive::<Cube>();
     let lines = into_contiguous(lines.expect(primitive));
-    let out = channels::normalise(&x, &lines, then.relu, plus.as_ref());
+    let then = Then {
+        relu: then.relu,
+        drops: None,
+    };
+    let out = channels::normalise(&x, &lines, &then, plus.as_ref());
     Tensor::from_primitive::<Cube>(out.into_images())
 }
 
 #[derive(Debug)]
 struct BatchNorm {
     epsilon: f32,
-    relu: bool,
+    then: Then,
     /// Set by the first forward pass.
     lines: OnceLock<CubeTensor>,
 }
@@ -155,7 +166,7 @@ impl BatchNorm {
             let parameters = [weight, bias].map(into_contiguous);
             channels::moments(&x, parameters, self.epsilon)
         });
-        channels::normalise(&x, lines, self.relu, plus.as_ref()).into_images()
+        channels::normalise(&x, lines, &self.then, plus.as_ref()).into_images()
     }
 
     /// Of the input, the weight and the bias.
@@ -169,10 +180,10 @@ impl BatchNorm {
             return [const { None }; 3];
         };
         let (x, dy) = (Matrix::of_images(x), Matrix::of_images(dy));
-        let sums = channels::gradient_sums(&x, &dy, lines, self.epsilon, self.relu);
+        let sums = channels::gradient_sums(&x, &dy, lines, self.epsilon, &self.then);
         let input = to_first.then(|plus| {
             let plus = plus.map(Matrix::of_images);
-            let dx = channels::input_gradient(&x, &dy, lines, &sums, self.relu, plus.as_ref());
+            let dx = channels::input_gradient(&x, &dy, lines, &sums, &self.then, plus.as_ref());
             dx.into_images()
         });
         [input, Some(sums.weight), Some(sums.bias)]

@@ -11,6 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
+use super::dropout::{Drops, Mask};
 use super::matrix::{Matrix, arg};
 use super::sums::{
     Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, over_parts, write_part,
@@ -172,13 +173,31 @@ pub(super) fn running(
     [mean.into_tensor(), variance.into_tensor()]
 }
 
-/// `x` times a scale plus an offset, rows of `lines`, ReLU if asked for, and then `plus`.
+/// What follows a normalization before something may be added to it.
+#[derive(Clone, Debug)]
+pub(super) struct Then {
+    pub relu: bool,
+    pub drops: Option<Drops>,
+}
+
+impl Then {
+    /// What kernels get of what is dropped; something else where nothing is.
+    fn drops(&self, other: &CubeTensor) -> (BufferArg, u32, f32) {
+        match &self.drops {
+            Some(drops) => (arg(&drops.key), drops.below, drops.scale),
+            None => (arg(other), 0, 1.0),
+        }
+    }
+}
+
+/// `x` times a scale plus an offset, rows of `lines`, and what follows, and then `plus`.
 pub(super) fn normalise(
     x: &Matrix,
     lines: &CubeTensor,
-    relu: bool,
+    then: &Then,
     plus: Option<&Matrix>,
 ) -> Matrix {
+    let (key, below, scale) = then.drops(lines);
     let out = x.empty_like();
     let division = Lines::of(x);
     // SAFETY: every unit writes vectors of its own, as far as there are some: their indices do not go round. `lines` has
@@ -195,12 +214,16 @@ pub(super) fn normalise(
             arg(lines),
             // Something must be given where there is none.
             plus.unwrap_or(x).arg(),
+            key,
             out.arg(),
             division.columns,
             division.vectors,
             division.units,
+            below,
+            scale,
             division.of_unit,
-            relu,
+            then.relu,
+            then.drops.is_some(),
             plus.is_some(),
             x.elem(),
         );
@@ -214,8 +237,9 @@ pub(super) fn gradient_sums(
     dy: &Matrix,
     lines: &CubeTensor,
     epsilon: f32,
-    relu: bool,
+    then: &Then,
 ) -> GradientSums {
+    let (key, below, scale) = then.drops(lines);
     let (rows, channels, vector) = (x.rows(), x.columns(), x.vector());
     let division = Division::new(rows, x.row_vectors());
     let client = x.client();
@@ -233,13 +257,17 @@ pub(super) fn gradient_sums(
             x.arg(),
             dy.arg(),
             arg(lines),
+            key,
             arg(&sums),
             rows,
             division.rows_of_part,
             division.columns,
+            below,
+            scale,
             division.width,
             division.lanes,
-            relu,
+            then.relu,
+            then.drops.is_some(),
             x.elem(),
         );
     }
@@ -275,9 +303,10 @@ pub(super) fn input_gradient(
     dy: &Matrix,
     lines: &CubeTensor,
     sums: &GradientSums,
-    relu: bool,
+    then: &Then,
     plus: Option<&Matrix>,
 ) -> Matrix {
+    let (key, below, scale) = then.drops(lines);
     let out = x.empty_like();
     let division = Lines::of(x);
     // SAFETY: as in `normalise`; `dy` is as large as `x`, `sums` has all channels.
@@ -295,12 +324,16 @@ pub(super) fn input_gradient(
             arg(&sums.lines),
             // Something must be given where there is none.
             plus.unwrap_or(dy).arg(),
+            key,
             out.arg(),
             division.columns,
             division.vectors,
             division.units,
+            below,
+            scale,
             division.of_unit,
-            relu,
+            then.relu,
+            then.drops.is_some(),
             plus.is_some(),
             x.elem(),
         );
@@ -436,10 +469,10 @@ fn wide<N: Size, P: Size>(numbers: &[Vector<f32, P>], at: usize) -> Vector<f32, 
     vector
 }
 
-/// What is computed of a value, or of a value and a gradient, and of what is added to the result.
+/// What is computed of a value, or of a value and a gradient, and of what is added to the result, at a vector of memory.
 #[cube]
 trait Line<F: Float, N: Size> {
-    fn of(&self, read: &Two<F, N>, plus: Vector<F, N>) -> Vector<F, N>;
+    fn of(&self, read: &Two<F, N>, plus: Vector<F, N>, at: usize) -> Vector<F, N>;
 }
 
 /// Computes the vectors of a unit. Those of all rows are read before the first is written, for a unit waits for memory
@@ -467,12 +500,13 @@ fn compute<F: Float, N: Size, L: Line<F, N> + CubeType>(
         }
         #[unroll]
         for i in 0..of_unit {
-            out[unit + i * units] = line.of(read.index(i), *added.index(i));
+            let at = unit + i * units;
+            out[at] = line.of(read.index(i), *added.index(i), at);
         }
     } else {
         let mut at = unit;
         while at < vectors {
-            out[at] = line.of(&Two::new(first[at], second[at]), plus[at]);
+            out[at] = line.of(&Two::new(first[at], second[at]), plus[at], at);
             at += units;
         }
     }
@@ -483,6 +517,7 @@ fn compute<F: Float, N: Size, L: Line<F, N> + CubeType>(
 struct Normalised<N: Size> {
     scale: Vector<f32, N>,
     offset: Vector<f32, N>,
+    mask: Mask,
     #[cube(comptime)]
     relu: bool,
     #[cube(comptime)]
@@ -491,13 +526,14 @@ struct Normalised<N: Size> {
 
 #[cube]
 impl<F: Float, N: Size> Line<F, N> for Normalised<N> {
-    fn of(&self, read: &Two<F, N>, plus: Vector<F, N>) -> Vector<F, N> {
+    fn of(&self, read: &Two<F, N>, plus: Vector<F, N>, at: usize) -> Vector<F, N> {
         let mut value = Vector::<f32, N>::cast_from(read.first) * self.scale + self.offset;
         if comptime!(self.relu) {
             // What is no number stays so: a scaled loss must be seen to overflow.
             let zero = Vector::<f32, N>::new(0.0f32);
             value = select_many(value.less_than(&zero), zero, value);
         }
+        value = self.mask.of::<N>(value, at);
         if comptime!(self.has_plus) {
             value += Vector::<f32, N>::cast_from(plus);
         }
@@ -510,12 +546,16 @@ fn line<F: Float, N: Size, P: Size>(
     x: &[Vector<F, N>],
     lines: &[Vector<f32, P>],
     plus: &[Vector<F, N>],
+    key: &[Vector<f32, Const<1>>],
     out: &mut [Vector<F, N>],
     columns: usize,
     vectors: usize,
     units: usize,
+    below: u32,
+    scale: f32,
     #[comptime] of_unit: usize,
     #[comptime] relu: bool,
+    #[comptime] drops: bool,
     #[comptime] has_plus: bool,
     #[define(F)] _dtype: ElemType,
 ) {
@@ -525,6 +565,7 @@ fn line<F: Float, N: Size, P: Size>(
         let line = Normalised::<N> {
             scale: wide::<N, P>(lines, forward::SCALE * columns + column),
             offset: wide::<N, P>(lines, forward::OFFSET * columns + column),
+            mask: Mask::new(key, below, scale, drops),
             relu,
             has_plus,
         };
@@ -558,6 +599,7 @@ struct Gradients<'a, F: Float, N: Size> {
     mean: Vector<f32, N>,
     scale: Vector<f32, N>,
     offset: Vector<f32, N>,
+    mask: Mask,
     column: usize,
     columns: usize,
     #[cube(comptime)]
@@ -570,6 +612,7 @@ impl<'a, F: Float, N: Size> Gradients<'a, F, N> {
         x: &'a [Vector<F, N>],
         dy: &'a [Vector<F, N>],
         lines: &[Vector<f32, N>],
+        mask: Mask,
         column: usize,
         columns: usize,
         #[comptime] relu: bool,
@@ -580,6 +623,7 @@ impl<'a, F: Float, N: Size> Gradients<'a, F, N> {
             mean: lines[forward::MEAN * columns + column],
             scale: lines[forward::SCALE * columns + column],
             offset: lines[forward::OFFSET * columns + column],
+            mask,
             column,
             columns,
             relu,
@@ -594,9 +638,12 @@ impl<'a, F: Float, N: Size> Terms<F, N> for Gradients<'a, F, N> {
         Two::new(self.x[at], self.dy[at])
     }
 
-    fn of(&self, read: &Two<F, N>, _row: usize) -> Two<f32, N> {
+    fn of(&self, read: &Two<F, N>, row: usize) -> Two<f32, N> {
         let value = Vector::<f32, N>::cast_from(read.first);
         let gradient = Vector::<f32, N>::cast_from(read.second);
+        let gradient = self
+            .mask
+            .of::<N>(gradient, row * self.columns + self.column);
         let relu = comptime!(self.relu);
         let gradient = before_relu::<N>(value, gradient, self.scale, self.offset, relu);
         Two::new(gradient, gradient * (value - self.mean))
@@ -609,13 +656,17 @@ fn sum_gradients<F: Float, N: Size>(
     x: &[Vector<F, N>],
     dy: &[Vector<F, N>],
     lines: &[Vector<f32, N>],
+    key: &[Vector<f32, Const<1>>],
     sums: &mut [Vector<f32, N>],
     rows: usize,
     rows_of_part: usize,
     columns: usize,
+    below: u32,
+    scale: f32,
     #[comptime] width: usize,
     #[comptime] lanes: usize,
     #[comptime] relu: bool,
+    #[comptime] drops: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     let unit = UNIT_POS as usize;
@@ -623,7 +674,8 @@ fn sum_gradients<F: Float, N: Size>(
     let column = CUBE_POS_Y as usize * width + unit % width;
     let mut of_lane = Two::<f32, N>::zero();
     if lane < lanes && column < columns {
-        let terms = Gradients::<F, N>::new(x, dy, lines, column, columns, relu);
+        let mask = Mask::new(key, below, scale, drops);
+        let terms = Gradients::<F, N>::new(x, dy, lines, mask, column, columns, relu);
         add_part::<F, N, Gradients<F, N>>(&mut of_lane, &terms, rows, rows_of_part, lane, lanes);
     }
     write_part::<N>(sums, &of_lane, column, columns, width, lanes);
@@ -665,6 +717,7 @@ struct Returned<N: Size> {
     offset: Vector<f32, N>,
     slope: Vector<f32, N>,
     rest: Vector<f32, N>,
+    mask: Mask,
     #[cube(comptime)]
     relu: bool,
     #[cube(comptime)]
@@ -673,9 +726,10 @@ struct Returned<N: Size> {
 
 #[cube]
 impl<F: Float, N: Size> Line<F, N> for Returned<N> {
-    fn of(&self, read: &Two<F, N>, plus: Vector<F, N>) -> Vector<F, N> {
+    fn of(&self, read: &Two<F, N>, plus: Vector<F, N>, at: usize) -> Vector<F, N> {
         let value = Vector::<f32, N>::cast_from(read.first);
         let gradient = Vector::<f32, N>::cast_from(read.second);
+        let gradient = self.mask.of::<N>(gradient, at);
         let relu = comptime!(self.relu);
         let gradient = before_relu::<N>(value, gradient, self.scale, self.offset, relu);
         let mut result = self.scale * gradient + self.slope * (value - self.mean) + self.rest;
@@ -693,12 +747,16 @@ fn back<F: Float, N: Size, P: Size>(
     lines: &[Vector<f32, P>],
     sums: &[Vector<f32, P>],
     plus: &[Vector<F, N>],
+    key: &[Vector<f32, Const<1>>],
     out: &mut [Vector<F, N>],
     columns: usize,
     vectors: usize,
     units: usize,
+    below: u32,
+    scale: f32,
     #[comptime] of_unit: usize,
     #[comptime] relu: bool,
+    #[comptime] drops: bool,
     #[comptime] has_plus: bool,
     #[define(F)] _dtype: ElemType,
 ) {
@@ -711,6 +769,7 @@ fn back<F: Float, N: Size, P: Size>(
             offset: wide::<N, P>(lines, forward::OFFSET * columns + column),
             slope: wide::<N, P>(sums, backward::SLOPE * columns + column),
             rest: wide::<N, P>(sums, backward::OFFSET * columns + column),
+            mask: Mask::new(key, below, scale, drops),
             relu,
             has_plus,
         };

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{Distribution, Tensor};
+use burn::tensor::{Device, Distribution, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
@@ -19,13 +19,8 @@ use super::sums::cube;
 /// Sets each number to zero with the probability `rate`, in steps of 2⁻¹⁶, and divides the others by the probability
 /// that they stay, in the type of `x`; `rate` is below 1. For a device that [`super::computes_on`], and at least one value.
 pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
-    let key = Distribution::Uniform(0.0, 1.0);
-    let key = Tensor::<1>::random([KEY], key, &x.device().inner());
-    let operation = Dropout {
-        key: primitive(key),
-        rate,
-    };
-    apply(Arc::new(operation), x)
+    let drops = Drops::draw(rate, &x.device().inner());
+    apply(Arc::new(drops), x)
 }
 
 /// Numbers of a key.
@@ -39,20 +34,34 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: u32 = 10;
 
-#[derive(Debug)]
-struct Dropout {
-    key: CubeTensor,
-    rate: f64,
+/// What is dropped of a tensor.
+#[derive(Clone, Debug)]
+pub(super) struct Drops {
+    pub key: CubeTensor,
+    /// All below it are dropped, of 2¹⁶.
+    pub below: u32,
+    /// What the others are multiplied by.
+    pub scale: f32,
 }
 
-impl Dropout {
+impl Drops {
+    /// Draws a key on `device`, one without autodiff.
+    pub fn draw(rate: f64, device: &Device) -> Self {
+        let key = Tensor::<1>::random([KEY], Distribution::Uniform(0.0, 1.0), device);
+        let all = f64::from(1u32 << 16);
+        // Never all that there are.
+        let below = (rate * all).round().min(all - 1.0);
+        Self {
+            key: primitive(key),
+            below: below as u32,
+            scale: (all / (all - below)) as f32,
+        }
+    }
+
     fn of(&self, values: CubeTensor) -> CubeTensor {
         let values = Matrix::of_values(values);
         let (vector, out) = (values.wide_vector(), values.empty_like());
         let vectors = values.rows() * values.columns() / vector;
-        // All below it are dropped, and never all that there are.
-        let all = f64::from(1u32 << 16);
-        let below = (self.rate * all).round().min(all - 1.0);
         // SAFETY: every unit writes a vector of its own, if there is one; the key has both numbers.
         unsafe {
             drop_some::launch_unchecked(
@@ -65,9 +74,8 @@ impl Dropout {
                 arg(&self.key),
                 out.arg(),
                 vectors,
-                below as u32,
-                (all / (all - below)) as f32,
-                vector,
+                self.below,
+                self.scale,
                 values.elem(),
             );
         }
@@ -75,7 +83,7 @@ impl Dropout {
     }
 }
 
-impl Operation<1> for Dropout {
+impl Operation<1> for Drops {
     fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
         self.of(x)
     }
@@ -94,6 +102,64 @@ impl Operation<1> for Dropout {
     }
 }
 
+/// The same within a kernel.
+#[derive(CubeType)]
+pub(super) struct Mask {
+    key: Array<u32>,
+    below: u32,
+    scale: f32,
+    #[cube(comptime)]
+    drops: bool,
+}
+
+#[cube]
+impl Mask {
+    /// Of a key and the rest of [`Drops`]; of nothing, if nothing is dropped.
+    pub fn new(
+        key: &[Vector<f32, Const<1>>],
+        below: u32,
+        scale: f32,
+        #[comptime] drops: bool,
+    ) -> Self {
+        let mut bits = Array::<u32>::new(KEY);
+        if comptime!(drops) {
+            bits[0] = u32::reinterpret(key[0]);
+            bits[1] = u32::reinterpret(key[1]);
+        }
+        Mask {
+            key: bits,
+            below,
+            scale,
+            drops,
+        }
+    }
+
+    /// What is left of the vector of this number in memory.
+    pub fn of<N: Size>(&self, values: Vector<f32, N>, vector: usize) -> Vector<f32, N> {
+        if comptime!(self.drops) {
+            let width = N::value();
+            // Eight values share a counter, however many are in a vector.
+            let place = vector * width;
+            let four = philox((place / DRAWN) as u32, self.key[0], self.key[1]);
+            let mut left = Vector::<f32, N>::empty();
+            #[unroll]
+            for lane in 0..width {
+                let number = (place + lane) % DRAWN;
+                let word = number / 2;
+                let low = select(word == 0, four.first, four.second);
+                let high = select(word == 2, four.third, four.fourth);
+                let word = select(word < 2, low, high);
+                let drawn = select(number % 2 == 0, word & 0xffff, word >> 16);
+                let kept = values.extract(lane) * self.scale;
+                left.insert(lane, select(drawn < self.below, 0.0f32, kept));
+            }
+            left
+        } else {
+            values
+        }
+    }
+}
+
 /// Four numbers for a counter.
 #[derive(CubeType)]
 struct Four {
@@ -104,9 +170,9 @@ struct Four {
 }
 
 #[cube]
-fn philox(counter: u32, key: &[Vector<f32, Const<1>>]) -> Four {
-    let mut key_first = u32::reinterpret(key[0]);
-    let mut key_second = u32::reinterpret(key[1]);
+fn philox(counter: u32, key_first: u32, key_second: u32) -> Four {
+    let mut key_first = key_first;
+    let mut key_second = key_second;
     let mut first = counter;
     let mut second = 0u32.runtime();
     let mut third = 0u32.runtime();
@@ -139,27 +205,12 @@ fn drop_some<F: Float, N: Size>(
     vectors: usize,
     below: u32,
     scale: f32,
-    #[comptime] width: usize,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = ABSOLUTE_POS;
     if at < vectors {
-        // Eight values share a counter, however many are in a vector.
-        let place = at * width;
-        let four = philox((place / DRAWN) as u32, key);
+        let mask = Mask::new(key, below, scale, true);
         let value = Vector::<f32, N>::cast_from(x[at]);
-        let mut result = Vector::<f32, N>::empty();
-        #[unroll]
-        for lane in 0..width {
-            let number = (place + lane) % DRAWN;
-            let word = number / 2;
-            let low = select(word == 0, four.first, four.second);
-            let high = select(word == 2, four.third, four.fourth);
-            let word = select(word < 2, low, high);
-            let drawn = select(number % 2 == 0, word & 0xffff, word >> 16);
-            let kept = value.extract(lane) * scale;
-            result.insert(lane, select(drawn < below, 0.0f32, kept));
-        }
-        out[at] = Vector::<F, N>::cast_from(result);
+        out[at] = Vector::<F, N>::cast_from(mask.of::<N>(value, at));
     }
 }

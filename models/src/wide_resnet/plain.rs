@@ -149,7 +149,13 @@ impl ConvBnRelu {
         path.batch_norm(&self.bn, path.conv(&self.conv, x, then_nothing()), true)
     }
 
-    /// The same and a sum with `plus`.
+    /// The same and dropout.
+    fn forward_dropout(&self, path: Path, x: Tensor<4>, dropout: &Dropout) -> Tensor<4> {
+        let x = path.conv(&self.conv, x, then_nothing());
+        path.batch_norm_relu_dropout(&self.bn, dropout, x)
+    }
+
+    /// The same as without dropout, and a sum with `plus`.
     fn forward_plus(&self, path: Path, x: Tensor<4>, plus: Tensor<4>) -> Tensor<4> {
         let x = path.conv(&self.conv, x, then_nothing());
         path.batch_norm_relu_plus(&self.bn, x, plus)
@@ -181,7 +187,7 @@ impl Block {
             Some(conv) => path.conv(conv, x.clone(), then_nothing()),
             None => x.clone(),
         };
-        let x = path.dropout(&self.dropout, self.layer1.forward(path, x));
+        let x = self.layer1.forward_dropout(path, x, &self.dropout);
         self.layer2.forward_plus(path, x, residual)
     }
 }

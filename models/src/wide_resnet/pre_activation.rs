@@ -180,7 +180,7 @@ impl Block {
             None => x,
         };
         let x = path.conv(&self.conv1, activated, then_nothing());
-        let x = path.dropout(&self.dropout, path.batch_norm(&self.bn2, x, true));
+        let x = path.batch_norm_relu_dropout(&self.bn2, &self.dropout, x);
         path.conv(&self.conv2, x, then_plus(shortcut))
     }
 }

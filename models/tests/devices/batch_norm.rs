@@ -96,7 +96,7 @@ impl Case {
         let x_again = x.clone().mul_scalar(1.0);
         let then = ThenNorm {
             relu: self.relu,
-            plus: None,
+            ..ThenNorm::default()
         };
         let (output, moments) = batch_norm_train(x_again, parameters, EPSILON, then);
         assert_eq!(FloatDType::from(output.dtype()), self.dtype);
@@ -196,7 +196,10 @@ fn gpu_batch_norm_by_given_moments_is_that_of_the_batch() {
             [parameter(&inputs.weight), parameter(&inputs.bias)],
             [vector(&expected.mean), vector(&expected.variance)],
             EPSILON,
-            ThenNorm { relu, plus: None },
+            ThenNorm {
+                relu,
+                ..ThenNorm::default()
+            },
         );
         for (expected, computed) in expected.y.iter().zip(numbers(computed)) {
             assert!(
@@ -330,6 +333,7 @@ impl Case {
         let then = ThenNorm {
             relu: true,
             plus: Some(x_again.clone()),
+            ..ThenNorm::default()
         };
         let (output, _) = batch_norm_train(x_again.clone(), parameters(), EPSILON, then);
         let rectified = before.unwrap_or_else(|| relu(x_again));
@@ -361,6 +365,7 @@ impl Case {
         let then = ThenNorm {
             relu: true,
             plus: Some(x.clone()),
+            ..ThenNorm::default()
         };
         let parameters = [&inputs.weight, &inputs.bias]
             .map(|values| Tensor::<1>::from_floats(values.as_slice(), device));

@@ -1,8 +1,9 @@
 //! Dropout: which numbers are zero, by a plain Philox from the device's seed.
 
-use burn::tensor::Tensor;
-use kernels::gpu::dropout;
+use burn::tensor::{Device, FloatDType, Tensor};
+use kernels::gpu::{ThenNorm, batch_norm_train, dropout};
 
+use crate::EPSILON;
 use crate::check::{close, device, numbers};
 
 /// The four numbers of Philox4x32-10 for a counter below 2³² and a key of 64 bits, as Salmon et al. 2011 have
@@ -84,5 +85,61 @@ fn gpu_dropout_is_drawn_by_philox_in_the_order_of_memory() {
         let dx = x.grad(&dx).unwrap();
         close("dropout", &expected(2.0), &numbers(out), 1e-6);
         close("gradient of dropout", &expected(3.0), &numbers(dx), 1e-6);
+    }
+}
+
+/// Result and gradients of a normalization and dropout behind it, together or one after the other.
+fn normalised(
+    device: &Device,
+    dtype: FloatDType,
+    shape: [usize; 4],
+    together: bool,
+) -> Vec<Vec<f64>> {
+    let tracked = device.clone().autodiff();
+    let [_, channels, _, _] = shape;
+    let filled = |count: usize, modulus: usize| {
+        let values: Vec<f32> = (0..count)
+            .map(|at| (at * 7 % modulus) as f32 / 4.0 - 1.0)
+            .collect();
+        Tensor::<1>::from_floats(values.as_slice(), &tracked)
+    };
+    let count = shape.iter().product();
+    let x = filled(count, 23).reshape(shape).cast(dtype);
+    let dy = filled(count, 11).reshape(shape).cast(dtype);
+    let x = x.detach().require_grad();
+    let [weight, bias] = [13, 5].map(|modulus| filled(channels, modulus).require_grad());
+    let parameters = [weight.clone(), bias.clone()];
+    device.seed(7);
+    let then = ThenNorm {
+        relu: true,
+        drop: if together { RATE } else { 0.0 },
+        plus: None,
+    };
+    let (out, _) = batch_norm_train(x.clone(), parameters, EPSILON, then);
+    let out = match together {
+        true => out,
+        false => dropout(out, RATE),
+    };
+    let loss = (out.clone() * dy).cast(FloatDType::F32).sum();
+    let mut gradients = loss.backward();
+    let dx = numbers(x.grad_remove(&mut gradients).unwrap());
+    let parameters = [weight, bias].map(|p| numbers(p.grad_remove(&mut gradients).unwrap()));
+    [vec![numbers(out), dx], parameters.to_vec()].concat()
+}
+
+const RATE: f64 = 0.3;
+
+#[test]
+fn gpu_dropout_behind_a_normalization_drops_the_same() {
+    let Some(device) = device("dropout behind a normalization on a GPU") else {
+        return;
+    };
+    for (dtype, tolerance) in [(FloatDType::F32, 1e-5), (FloatDType::F16, 4e-3)] {
+        for shape in [[2, 16, 5, 7], [3, 6, 5, 1], [1, 3, 3, 3]] {
+            let [together, apart] = [true, false].map(|t| normalised(&device, dtype, shape, t));
+            for (found, expected) in together.iter().zip(&apart) {
+                close(&format!("{dtype:?} {shape:?}"), expected, found, tolerance);
+            }
+        }
     }
 }

@@ -10,8 +10,8 @@ use super::super::column_sums::ColumnSums;
 use super::super::matrix::{Matrix, address, arg, memory};
 use super::super::split::{HALF, split};
 use super::super::tensor_cores::{VECTOR, has_instructions};
-use super::super::warpgroup::has_warpgroups;
 use super::arrange::{Matrices, transposed};
+use super::check::instruction;
 use super::geometry::Geometry;
 use super::operation::{Addends, Product};
 use super::parts::{Parts, add_up, fits_beside};
@@ -52,23 +52,29 @@ impl Convolution {
     /// If the device has the instructions for numbers of the type of `x`, or their halves, and memory. The weight is in
     /// f32 or that type.
     pub fn new(x: &CubeTensor, weight: &CubeTensor, geometry: Geometry) -> Option<Self> {
-        let weight_dtype = weight.dtype;
-        let can_be_read = [DType::F32, x.dtype].contains(&weight_dtype);
-        let split = x.dtype == DType::F32;
-        let of_factors = if split { HALF } else { x.dtype };
-        if !can_be_read || !has_instructions(&x.client, of_factors) {
+        let can_be_read = [DType::F32, x.dtype].contains(&weight.dtype);
+        if !can_be_read || !has_instructions(&x.client, factors_of(x)) {
             return None;
         }
+        Self::with(x, weight, geometry, instruction(x))
+    }
+
+    /// The same with an instruction that the device has.
+    pub fn with(
+        x: &CubeTensor,
+        weight: &CubeTensor,
+        geometry: Geometry,
+        instruction: Instruction,
+    ) -> Option<Self> {
+        let weight_dtype = weight.dtype;
+        let split = x.dtype == DType::F32;
         let geometry = geometry.split(split);
         let wide = geometry.widened()?;
         let hardware = &x.client.properties().hardware;
         let gpu = Gpu {
             processors: hardware.num_streaming_multiprocessors.unwrap_or(PROCESSORS),
             memory: hardware.max_shared_memory_size,
-            instruction: match has_warpgroups(&x.client) {
-                true => Instruction::Wgmma,
-                false => Instruction::Mma,
-            },
+            instruction,
         };
         let result = gpu.tiles(wide.slide(), geometry.batch);
         let images = gpu.tiles(wide.slide_back(), geometry.batch);
@@ -82,9 +88,17 @@ impl Convolution {
             weight,
             parts,
             dtype: x.dtype,
-            of_factors,
+            of_factors: factors_of(x),
             weight_dtype,
         })
+    }
+
+    /// In the tiles that are expected to be the fastest, without trying others.
+    pub fn in_first_tiles(mut self) -> Self {
+        for tiles in [&mut self.result, &mut self.images, &mut self.weight] {
+            tiles.truncate(1);
+        }
+        self
     }
 
     /// The dimensions of the result.
@@ -238,6 +252,14 @@ impl Product for Convolution {
 
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor {
         ColumnSums::of(&Matrix::of_images(dy)).add_up()
+    }
+}
+
+/// The type in which numbers like those of `x` are multiplied.
+fn factors_of(x: &CubeTensor) -> DType {
+    match x.dtype {
+        DType::F32 => HALF,
+        dtype => dtype,
     }
 }
 

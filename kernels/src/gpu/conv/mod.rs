@@ -7,6 +7,7 @@
 //! weight's gradient.
 
 mod arrange;
+mod check;
 mod geometry;
 mod launch;
 mod linear;
