@@ -149,7 +149,8 @@ impl Mask {
                 let low = select(word == 0, four.first, four.second);
                 let high = select(word == 2, four.third, four.fourth);
                 let word = select(word < 2, low, high);
-                let drawn = select(number % 2 == 0, word & 0xffff, word >> 16);
+                let half = number % 2;
+                let drawn = select(half == 0, word & 0xffff, word >> 16);
                 let kept = values.extract(lane) * self.scale;
                 left.insert(lane, select(drawn < self.below, 0.0f32, kept));
             }

@@ -35,17 +35,20 @@ pub(super) fn instruction(x: &CubeTensor) -> Instruction {
     }
     let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
     let device = format!("{:?}", x.device);
-    *checked.entry(device).or_insert_with_key(|device| {
-        let [ours, other] = [Instruction::Wgmma, Instruction::Mma].map(|i| products(x, i));
-        if ours == other {
-            return Instruction::Wgmma;
-        }
-        tracing::warn!(
-            "{device} computes something else with wgmma than with mma: its convolutions and linear layers take mma, \
-             which is slower. Please report it"
-        );
-        Instruction::Mma
-    })
+    let taken = checked.entry(device);
+    *taken.or_insert_with_key(|device| taken_of(device, |instruction| products(x, instruction)))
+}
+
+/// `wgmma`, if both compute the same.
+fn taken_of<T: PartialEq>(device: &str, products: impl Fn(Instruction) -> T) -> Instruction {
+    if products(Instruction::Wgmma) == products(Instruction::Mma) {
+        return Instruction::Wgmma;
+    }
+    tracing::warn!(
+        "{device} computes something else with wgmma than with mma: its convolutions and linear layers take mma, which \
+         is slower. Please report it"
+    );
+    Instruction::Mma
 }
 
 /// A result and both gradients, on the device of `like`.
@@ -82,4 +85,20 @@ fn whole_numbers(like: &CubeTensor, shape: [usize; 4]) -> CubeTensor {
     let mut tensor = memory(like, shape.into(), DType::BF16);
     tensor.handle = like.client.create_from_slice(&bytes);
     tensor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wgmma_is_taken_where_it_is_right() {
+        let right = |_| Some([1.0, 2.0]);
+        assert_eq!(taken_of("a GPU", right), Instruction::Wgmma);
+        let wrong = |instruction| match instruction {
+            Instruction::Wgmma => Some([1.0, f32::NAN]),
+            Instruction::Mma => Some([1.0, 2.0]),
+        };
+        assert_eq!(taken_of("a GPU", wrong), Instruction::Mma);
+    }
 }
