@@ -28,6 +28,9 @@ pub(super) const IN_ROW: usize = 4;
 /// Numbers of such a row.
 pub(super) const NUMBERS: usize = 32;
 
+/// Numbers of the sum that a block of rows has, if a row is one of them.
+pub(super) const BLOCK: usize = 32;
+
 /// Vectors of eight rows, between which the layout repeats.
 const IN_EIGHT: u32 = 8 * IN_ROW as u32;
 
@@ -60,7 +63,7 @@ pub(super) fn group() -> u32 {
 pub(super) enum Major {
     /// A row is one of the factor, or a column of the second, and holds what is summed over.
     Depth,
-    /// A row is one number of the sum, for as many rows of the factor, or columns; [`NUMBERS`] rows are a block.
+    /// A row is one number of the sum, for [`NUMBERS`] rows of the factor, or columns; [`BLOCK`] rows are a block.
     Across,
 }
 
@@ -78,7 +81,7 @@ impl Major {
     const fn low(self) -> u32 {
         match self {
             Self::Depth => 1 << 16,
-            Self::Across => ((NUMBERS * IN_ROW) as u32) << 16,
+            Self::Across => ((BLOCK * IN_ROW) as u32) << 16,
         }
     }
 

@@ -16,11 +16,12 @@ use super::ConvOptions;
 use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product};
-use super::tile::Instruction;
+use super::tile::{Instruction, Order, Tile};
 
-/// What is compared: blocks and stages of every kind, and what they have too much.
-const X: [usize; 4] = [2, 64, 9, 8];
-const OUTPUTS: usize = 40;
+/// What is compared: more rows and columns than the first tile, which has two groups of two blocks and several blocks of
+/// columns, and more steps than its stages.
+const X: [usize; 4] = [1, 264, 17, 16];
+const OUTPUTS: usize = 168;
 const WINDOW: [usize; 2] = [3, 3];
 const OPTIONS: ConvOptions = ConvOptions {
     stride: [1, 1],
@@ -57,7 +58,11 @@ fn products(like: &CubeTensor, instruction: Instruction) -> Option<[Vec<f32>; 3]
     let [height, width] = geometry.slide().result.map(|size| size as usize);
     let numbers = [X, weight(), [X[0], OUTPUTS, height, width]];
     let [x, weight, dy] = numbers.map(|shape| whole_numbers(like, shape));
-    let convolution = Convolution::with(&x, &weight, geometry, instruction)?.in_first_tiles();
+    let memory = like.client.properties().hardware.max_shared_memory_size;
+    let first = |order| Tile::all(instruction, order, memory).next();
+    let (along, across) = (first(Order::Along)?, first(Order::Across)?);
+    let convolution = Convolution::with(&x, &weight, geometry, instruction)?;
+    let convolution = convolution.in_tiles(along, across);
     let dy = convolution.factor(dy);
     let results = [
         convolution.forward(x.clone(), weight.clone(), Addends::NONE),

@@ -19,7 +19,7 @@ use super::plan::Gpu;
 use super::shape::Slide;
 use super::slide::convolve;
 use super::tile::{Instruction, Tile};
-use super::tune::fastest;
+use super::tune::{fastest, tried};
 use super::weights::{cubes as cubes_of, multiply_parts, written_at_once};
 use super::widen::widen;
 
@@ -93,12 +93,14 @@ impl Convolution {
         })
     }
 
-    /// In the tiles that are expected to be the fastest, without trying others.
-    pub fn in_first_tiles(mut self) -> Self {
-        for tiles in [&mut self.result, &mut self.images, &mut self.weight] {
-            tiles.truncate(1);
+    /// In one tile of each order, whatever is expected to be the fastest.
+    pub fn in_tiles(self, along: Tile, across: Tile) -> Self {
+        Self {
+            result: vec![along],
+            images: vec![along],
+            weight: vec![across],
+            ..self
         }
-        self
     }
 
     /// The dimensions of the result.
@@ -181,7 +183,8 @@ impl Convolution {
     ) -> CubeTensor {
         let batch = self.geometry.batch;
         let (dtype, added) = (self.dtype, addends.are_there());
-        let name = || format!("{dtype:?} {batch} {slide:?} {added:?}");
+        let tried = tried(tiles);
+        let name = || format!("{dtype:?} {batch} {slide:?} {added:?} {tried:x}");
         let like = source.clone();
         let run = move |tile| slide_in([&source, &weight], &addends, batch, slide, tile, dtype);
         let out = fastest(name, &like, tiles, run);
@@ -205,7 +208,8 @@ impl Convolution {
         let of_bias = alone.or_else(|| beside.as_ref().map(|bias| bias.out.clone()));
         let (like, weight) = (x.clone(), (self.geometry, self.weight_dtype));
         let (dtype, with_bias) = (x.dtype, beside.is_some());
-        let name = || format!("{dtype:?} {wide:?} {with_bias}");
+        let tried = tried(&self.weight);
+        let name = || format!("{dtype:?} {wide:?} {with_bias} {tried:x}");
         let run = move |tile| weigh([&x, &dy], wide, tile, parts, weight, beside.as_ref());
         (fastest(name, &like, &self.weight, run), of_bias)
     }

@@ -13,8 +13,8 @@ use super::shape::Slide;
 /// Numbers of a vector of a part, as it is read here.
 const VECTOR: usize = 4;
 
-/// Channels of a feature that a cube has at once, at most.
-const CHANNELS: usize = 64;
+/// Channels of a feature that a cube has at once, at most: with a window of nine places a vector for almost every unit.
+const CHANNELS: usize = 112;
 
 /// Numbers that a cube has in shared memory, at most.
 const IN_CUBE: usize = 8192;
@@ -50,19 +50,25 @@ enum Order {
 }
 
 impl Order {
-    fn of(window: usize, inputs: usize) -> Self {
-        let channels = (IN_CUBE / window).min(CHANNELS) / VECTOR * VECTOR;
-        match window {
-            1 if inputs.is_multiple_of(VECTOR) => Self::Same,
-            _ if channels > 0 => Self::InCubes { channels },
-            _ => Self::Scattered,
+    /// For `depth` channels of a part, of which `inputs` are the weight's.
+    fn of(window: usize, depth: usize, inputs: usize) -> Self {
+        let most = (IN_CUBE / window).min(CHANNELS) / VECTOR;
+        // As many for each cube.
+        let channels = (1..=most).rev().map(|vectors| vectors * VECTOR);
+        let channels = channels
+            .into_iter()
+            .find(|channels| depth.is_multiple_of(*channels));
+        match channels {
+            _ if window == 1 && inputs.is_multiple_of(VECTOR) => Self::Same,
+            Some(channels) => Self::InCubes { channels },
+            None => Self::Scattered,
         }
     }
 
     /// Cubes for so many features, each of so many channels and places under the window.
     fn cubes(self, [features, depth, window]: [usize; 3]) -> usize {
         match self {
-            Self::InCubes { channels } => features * depth.div_ceil(channels),
+            Self::InCubes { channels } => features * (depth / channels),
             _ => (features * depth * window / VECTOR).div_ceil(UNITS),
         }
     }
@@ -89,7 +95,7 @@ pub(super) fn add_up(
 ) {
     let [height, width] = slide.window;
     let (window, depth) = ((height * width) as usize, slide.depth as usize);
-    let order = Order::of(window, inputs as usize);
+    let order = Order::of(window, depth, inputs as usize);
     let cubes = order.cubes([slide.features as usize, depth, window]);
     let cubes_of_bias = bias.map_or(0, |bias| bias.division.cubes_to_finish());
     // SAFETY: each vector of `sums` is read by a unit of its own, or by a cube's, and written are numbers that `out` has;
@@ -253,12 +259,12 @@ fn add_in_cubes<F: Float, Q: Size, R: Size>(
     #[comptime] channels: usize,
 ) {
     let window = comptime!(sizes.window);
-    // An odd number, so that places of the window, which are written beside one another, lie in different banks.
-    let pitch = comptime!(channels + 1);
+    // So that places of the window, which are written beside one another, lie in different banks.
+    let pitch = comptime!(channels + VECTOR);
     let mut exchanged = Shared::<[f32]>::new_slice(comptime!(window * pitch));
     let width = Q::value();
     let of_cube = comptime!(channels / VECTOR);
-    let beside = (sizes.depth + comptime!(of_cube - 1)) / of_cube;
+    let beside = sizes.depth / of_cube;
     let (output, first) = (CUBE_POS / beside, CUBE_POS % beside * of_cube);
     let unit = UNIT_POS as usize;
     let vectors = sizes.features * window * sizes.depth;
@@ -266,7 +272,7 @@ fn add_in_cubes<F: Float, Q: Size, R: Size>(
     for round in 0..comptime!((window * of_cube).div_ceil(UNITS)) {
         let at = unit + comptime!(round * UNITS);
         let (place, vector) = (at / of_cube, at % of_cube);
-        if place < window && first + vector < sizes.depth {
+        if place < window {
             let read = (output * window + place) * sizes.depth + first + vector;
             let sum = sum::<Q>(parts, count, vectors, read);
             #[unroll]
@@ -304,12 +310,15 @@ mod tests {
         }
 
         #[test]
-        fn cubes_have_memory_for_their_channels(window in 1usize..100_000, inputs in 1usize..100) {
-            let order = Order::of(window, inputs);
+        fn cubes_have_memory_for_their_channels(window in 1usize..100_000, vectors in 1usize..200, less in 0usize..8) {
+            let depth = 8 * vectors;
+            let inputs = depth - less;
+            let order = Order::of(window, depth, inputs);
             if let Order::InCubes { channels } = order {
-                prop_assert!(channels.is_multiple_of(VECTOR) && channels > 0);
+                prop_assert!(channels.is_multiple_of(VECTOR) && depth.is_multiple_of(channels));
                 prop_assert!(channels * window <= IN_CUBE);
             }
+            prop_assert_eq!(order == Order::Scattered, window > IN_CUBE / VECTOR);
             prop_assert_eq!(order == Order::Same, window == 1 && inputs.is_multiple_of(VECTOR));
         }
     }

@@ -54,6 +54,9 @@ struct Window {
     first_column: u32,
     rows: u32,
     columns: u32,
+    /// Places of it, and columns, or one where a grid sees nothing: what is divided by.
+    by_places: u32,
+    by_columns: u32,
 }
 
 #[cube]
@@ -64,18 +67,25 @@ impl Window {
             let [height, width] = comptime!(slide.window);
             let first_row = (CUBE_POS_Z / beside + comptime!(slide.padding[0])) % down;
             let first_column = (CUBE_POS_Z % beside + comptime!(slide.padding[1])) % beside;
+            let rows = (comptime!(height + down - 1) - first_row) / down;
+            let columns = (comptime!(width + beside - 1) - first_column) / beside;
             Window {
                 first_row,
                 first_column,
-                rows: (comptime!(height + down - 1) - first_row) / down,
-                columns: (comptime!(width + beside - 1) - first_column) / beside,
+                rows,
+                columns,
+                by_places: max(rows * columns, 1u32),
+                by_columns: max(columns, 1u32),
             }
         } else {
+            let [height, width] = comptime!(slide.window);
             Window {
                 first_row: 0u32.runtime(),
                 first_column: 0u32.runtime(),
-                rows: comptime!(slide.window[0]).runtime(),
-                columns: comptime!(slide.window[1]).runtime(),
+                rows: comptime!(height).runtime(),
+                columns: comptime!(width).runtime(),
+                by_places: comptime!(height * width).runtime(),
+                by_columns: comptime!(width).runtime(),
             }
         }
     }
@@ -199,8 +209,9 @@ impl Feed for UnderWindow {
         // Channels of all the window before more channels, where a step does not divide them: the pixels under
         // neighbouring parts of the window are the same.
         let (at, vector) = if comptime!(slide.is_divided()) {
-            let chunk = step / in_window * comptime!(CHUNKS as u32) + chunk_of_unit();
-            (step % in_window, chunk)
+            let places = self.window.by_places;
+            let chunk = step / places * comptime!(CHUNKS as u32) + chunk_of_unit();
+            (step % places, chunk)
         } else {
             let chunk = step * comptime!(CHUNKS as u32) + chunk_of_unit();
             (chunk / of_terms, chunk % of_terms)
@@ -212,8 +223,8 @@ impl Feed for UnderWindow {
             (vector, vector)
         };
         let is_inside = is_there && at < in_window;
-        let row = at / self.window.columns;
-        let column = at % self.window.columns;
+        let row = at / self.window.by_columns;
+        let column = at % self.window.by_columns;
 
         let [height, width] = comptime!(slide.source);
         let (down, beside) = if comptime!(slide.back) {

@@ -264,6 +264,29 @@ fn every_number_of_stages_on_tensor_cores() {
 }
 
 #[test]
+fn windows_of_one_place_in_all_steps_on_tensor_cores() {
+    let Some(device) = device("windows of one place") else {
+        return;
+    };
+    for (channels, instruction) in [32, 64, 160]
+        .into_iter()
+        .flat_map(|n| INSTRUCTIONS.map(|i| (n, i)))
+    {
+        let case = Case {
+            x: [2, channels, 3, 4],
+            outputs: 72,
+            window: [1, 1],
+            options: ConvOptions {
+                stride: [1, 1],
+                padding: [0, 0],
+            },
+            dtype: FloatDType::BF16,
+        };
+        check(&device, case, choose(instruction, None));
+    }
+}
+
+#[test]
 fn windows_and_strides_on_tensor_cores() {
     let Some(device) = device("windows") else {
         return;

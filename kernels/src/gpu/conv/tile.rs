@@ -14,6 +14,10 @@ const STAGES_OF_WARPGROUPS: [usize; 2] = [4, 5];
 /// Bytes of a processor's memory that warpgroups leave to its cache, which keeps what is copied again.
 const CACHE: usize = 64 << 10;
 
+/// What a plane of a warpgroup takes of a processor to issue a step's instructions, about 170 of them, in the unit of
+/// [`Tile::step_time`].
+const ISSUED: f64 = 170.0 / 4.0 * 64.0;
+
 /// How much of what lies under the window several times comes from the second-level cache, with rows of pixels that
 /// follow each other. An estimate, not measured.
 const OF_WINDOW: f64 = 0.35;
@@ -23,7 +27,7 @@ const PLANES: usize = 8;
 
 /// Registers of a processor, and those of a unit of warpgroups beside its sums, about.
 const REGISTERS: usize = 65_536;
-const BESIDE_SUMS: usize = 72;
+const BESIDE_SUMS: usize = 46;
 
 /// What multiplies matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,12 +164,12 @@ impl Tile {
     }
 
     /// What a step of all the cubes that a processor has at once takes: as long as its tensor cores compute, as the
-    /// factors take to come from the second-level cache, or as shared memory gives and takes them. The unit is the time
-    /// in which tensor cores take a step's sum for one number of the result.
+    /// factors take to come from the second-level cache, as shared memory gives and takes them, or as instructions are
+    /// issued. The unit is the time in which tensor cores take a step's sum for one number of the result.
     pub fn step_time(&self, slide: Slide) -> f64 {
         let [rows, columns] = [self.rows(), self.columns()].map(|n| n as f64);
         let at_once = f64::from(self.at_once());
-        let (copied, in_memory) = match self.instruction {
+        let (copied, other) = match self.instruction {
             Instruction::Mma => (rows + columns, 0.0),
             Instruction::Wgmma => {
                 let of_rows = match slide.keep() {
@@ -174,13 +178,17 @@ impl Tile {
                 };
                 let of_columns = if self.shares_columns() { at_once } else { 1.0 };
                 // Of 128 bytes a clock, in which tensor cores take a step's sum for 64 numbers: 64 rows and all columns
-                // are read for each instruction, and both are written once.
-                let in_memory = rows * columns / 2.0 + 64.0 * rows + 32.0 * columns;
-                (rows * of_rows + columns / of_columns, in_memory)
+                // are read for each instruction, and both are written once. What the processor's own cache has comes
+                // from the same memory.
+                let cached = 1.0 - of_rows;
+                let in_memory =
+                    rows * columns / 2.0 + (64.0 + 32.0 * cached) * rows + 32.0 * columns;
+                let issued = self.all_planes() as f64 * ISSUED;
+                (rows * of_rows + columns / of_columns, in_memory.max(issued))
             }
         };
         let from_cache = self.instruction.factor() * copied;
-        at_once * (rows * columns).max(from_cache).max(in_memory)
+        at_once * (rows * columns).max(from_cache).max(other)
     }
 
     /// Whether the cubes that a processor has at once copy the same columns at about the same time.
@@ -352,6 +360,7 @@ mod tests {
             assert_eq!(tile.rows() % warpgroup::ROWS, 0, "{tile:?}");
             // Sums, and what else a unit has in its registers.
             assert!(tile.sums() <= 160 && tile.at_once() >= 1, "{tile:?}");
+            assert_eq!(STAGE_DEPTH, warpgroup::BLOCK);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Which of the tiles that should be fast is the fastest on this device: tried out once for every shape with
 //! the feature `tune`, the first of them without it. Results are the same bits in all of them.
 
+use std::hash::{Hash, Hasher};
 #[cfg(feature = "tune")]
 use std::sync::Arc;
 
@@ -12,6 +13,13 @@ use super::tile::Tile;
 
 /// How many are tried.
 pub(super) const CANDIDATES: usize = 3;
+
+/// Stands for `tiles` in a name: what was the fastest of others says nothing of them.
+pub(super) fn tried(tiles: &[Tile]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    tiles.hash(&mut hasher);
+    hasher.finish()
+}
 
 /// What `run` makes in one of `tiles`, of which there is at least one. `name` says what is computed, with all
 /// sizes that its time depends on.

@@ -1,7 +1,8 @@
 //! The product by warpgroups: copies go on while tensor cores compute with two stages, one behind the other, so that
 //! they do not stand still while planes wait for each other.
 //!
-//! As CUTLASS's `MainloopSm90CpAsyncGmmaSs`.
+//! As CUTLASS's `MainloopSm90CpAsyncGmmaSs`, but for `fence.proxy.async`, which PTX demands between what `cp.async` has
+//! written and `wgmma`, and which CUTLASS leaves out.
 
 use cubecl::prelude::*;
 
@@ -13,7 +14,7 @@ use super::super::warpgroup::{
 use super::product::{Feed, FeedExpand, stage_of};
 use super::tile::{Order, STAGE_DEPTH, Tile};
 
-/// Where swizzled rows may begin, in bytes.
+/// Where swizzled rows may begin, in bytes: 512 would do for this swizzle.
 const ALIGN: usize = 1024;
 
 /// The product of what `feed` brings in `steps` steps.
