@@ -6,9 +6,9 @@
 
 A line per kernel and grid, the longest first: the microseconds below which one launch cannot be on an H200, and why;
 then, as ratios to what is best, 1.0: sectors moved for the bytes that were asked for, accesses to shared memory for
-those without conflicts of banks, lanes that did something; and instructions per `mma`, or what `wgmma` computes in the time of one. Bounds are
-counts divided by what data sheets say and by estimates, not times: a kernel that is far above its own is to be looked
-at, and one whose ratios are bad before it ever runs on a GPU.
+those without conflicts of banks, lanes that did something; and instructions per `mma`, or what `wgmma` computes in the
+time of one. Bounds are counts divided by what data sheets say and by estimates, not times: a kernel that is far above
+its own is to be looked at, and one whose ratios are bad before it ever runs on a GPU.
 """
 
 import argparse

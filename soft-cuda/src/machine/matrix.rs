@@ -92,12 +92,7 @@ pub(super) fn scatter<const MOST: usize>(
 }
 
 /// Adds the product of `a` and `b`, both row after row.
-pub(super) fn add_product<const MOST: usize>(
-    shape: Shape,
-    a: &[f32; MOST],
-    b: &[f32; MOST],
-    sum: &mut [f32; MOST],
-) {
+pub(super) fn add_product(shape: Shape, a: &[f32], b: &[f32], sum: &mut [f32]) {
     if !matches!(vectors(), Vectors::Plain) {
         // SAFETY: the processor has what the function is compiled for.
         unsafe { add_product_wide(shape, a, b, sum) }
@@ -107,22 +102,12 @@ pub(super) fn add_product<const MOST: usize>(
 }
 
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
-unsafe fn add_product_wide<const MOST: usize>(
-    shape: Shape,
-    a: &[f32; MOST],
-    b: &[f32; MOST],
-    sum: &mut [f32; MOST],
-) {
+unsafe fn add_product_wide(shape: Shape, a: &[f32], b: &[f32], sum: &mut [f32]) {
     add_product_plain(shape, a, b, sum);
 }
 
 #[inline(always)]
-fn add_product_plain<const MOST: usize>(
-    shape: Shape,
-    a: &[f32; MOST],
-    b: &[f32; MOST],
-    sum: &mut [f32; MOST],
-) {
+fn add_product_plain(shape: Shape, a: &[f32], b: &[f32], sum: &mut [f32]) {
     let Shape { m, n, k } = shape;
     for (row, sums) in sum[..m * n].chunks_exact_mut(n).enumerate() {
         for (at, b) in b[..k * n].chunks_exact(n).enumerate() {

@@ -141,8 +141,8 @@ impl Together for Product {
     fn run(&self, warp: &mut Lanes, _: &Memory<'_>, _: Mask) -> Result<(), Fault> {
         let kind = self.factor;
         let a = gather::<MOST>(warp, &self.a, kind, place_a(kind, self.shape.k));
-        let b = gather(warp, &self.b, kind, place_b(kind));
-        let mut sum = gather(warp, &self.c.0, self.c.1, place_sum(self.c.1));
+        let b = gather::<MOST>(warp, &self.b, kind, place_b(kind));
+        let mut sum = gather::<MOST>(warp, &self.c.0, self.c.1, place_sum(self.c.1));
         add_product(self.shape, &a, &b, &mut sum);
         scatter(warp, &self.d.0, self.d.1, &sum, place_sum(self.d.1));
         Ok(())

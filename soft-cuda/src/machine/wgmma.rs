@@ -4,14 +4,13 @@
 //! They are computed when they are waited for, from what shared memory holds then, so that a kernel which forgets to
 //! wait, or overwrites a factor too early, is seen to. Layouts are those of the manual's matrix descriptors, as CUTLASS
 //! writes them down (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`).
-#![allow(unsafe_code)] // The product is compiled for wide vectors too.
 
 use std::sync::Arc;
 
 use super::fault::{Fault, FaultKind};
 use super::formats::Scalar;
-use super::lanes::{Mask, Vectors, vectors};
-use super::matrix::Shape;
+use super::lanes::Mask;
+use super::matrix::{Shape, add_product};
 use super::memory::Memory;
 use super::operation::{Operation, Together};
 use super::warp::Lanes;
@@ -222,7 +221,12 @@ impl UnderWay {
                 matrix[place(lane, r, *n)] = f32::from_bits(*bits as u32);
             }
         }
-        multiply(&rows, &columns, &mut matrix);
+        let shape = Shape {
+            m: ROWS,
+            n: *n,
+            k: DEPTH,
+        };
+        add_product(shape, &rows, &columns, &mut matrix);
         for (r, &register) in sums.iter().enumerate() {
             for (lane, bits) in warp.registers[register].iter_mut().enumerate() {
                 *bits = matrix[place(lane, r, *n)].to_bits().into();
@@ -371,31 +375,5 @@ impl Matrix {
             }
         }
         Ok(())
-    }
-}
-
-/// Adds the product of sixteen rows and some columns, as `mma` does: one number of the sum after the other.
-fn multiply(rows: &[f32], columns: &[f32], sums: &mut [f32]) {
-    match vectors() {
-        Vectors::Plain => multiply_plain(rows, columns, sums),
-        // SAFETY: the processor has what the function is compiled for.
-        _ => unsafe { multiply_wide(rows, columns, sums) },
-    }
-}
-
-#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
-unsafe fn multiply_wide(rows: &[f32], columns: &[f32], sums: &mut [f32]) {
-    multiply_plain(rows, columns, sums);
-}
-
-#[inline(always)]
-fn multiply_plain(rows: &[f32], columns: &[f32], sums: &mut [f32]) {
-    let n = sums.len() / ROWS;
-    for (row, sums) in rows.chunks_exact(DEPTH).zip(sums.chunks_exact_mut(n)) {
-        for (factor, column) in row.iter().zip(columns.chunks_exact(n)) {
-            for (sum, other) in sums.iter_mut().zip(column) {
-                *sum += factor * other;
-            }
-        }
     }
 }

@@ -19,8 +19,7 @@ impl Layout {
     fn offsets(self, count: usize) -> [usize; 2] {
         match (self.swizzled, self.across) {
             // A column of cores of 8 by 8 after the other.
-            (1, false) => [count * 16, 128],
-            (1, true) => [count * 16, 128],
+            (1, _) => [count * 16, 128],
             // Eight rows, then the next eight.
             (n, false) => [16, 8 * 16 * n],
             // As wide as the swizzle, all sixteen deep, then the next.
