@@ -40,7 +40,7 @@ impl Parts {
 /// How numbers come from the order of parts, \[features, window, channels\], to that of the weight, \[outputs, inputs,
 /// window\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Order {
+enum Arrangement {
     /// It is the same, in whole vectors.
     Same,
     /// A cube has so many channels of a feature in shared memory, and writes what lies beside one another.
@@ -49,15 +49,13 @@ enum Order {
     Scattered,
 }
 
-impl Order {
+impl Arrangement {
     /// For `depth` channels of a part, of which `inputs` are the weight's.
     fn of(window: usize, depth: usize, inputs: usize) -> Self {
         let most = (IN_CUBE / window).min(CHANNELS) / VECTOR;
         // As many for each cube.
-        let channels = (1..=most).rev().map(|vectors| vectors * VECTOR);
-        let channels = channels
-            .into_iter()
-            .find(|channels| depth.is_multiple_of(*channels));
+        let mut channels = (1..=most).rev().map(|vectors| vectors * VECTOR);
+        let channels = channels.find(|channels| depth.is_multiple_of(*channels));
         match channels {
             _ if window == 1 && inputs.is_multiple_of(VECTOR) => Self::Same,
             Some(channels) => Self::InCubes { channels },
@@ -95,7 +93,7 @@ pub(super) fn add_up(
 ) {
     let [height, width] = slide.window;
     let (window, depth) = ((height * width) as usize, slide.depth as usize);
-    let order = Order::of(window, depth, inputs as usize);
+    let order = Arrangement::of(window, depth, inputs as usize);
     let cubes = order.cubes([slide.features as usize, depth, window]);
     let cubes_of_bias = bias.map_or(0, |bias| bias.division.cubes_to_finish());
     // SAFETY: each vector of `sums` is read by a unit of its own, or by a cube's, and written are numbers that `out` has;
@@ -153,7 +151,7 @@ fn add_parts<F: Float, Q: Size, R: Size>(
     inputs: usize,
     outputs: usize,
     #[comptime] window: usize,
-    #[comptime] order: Order,
+    #[comptime] order: Arrangement,
     #[define(F)] _dtype: ElemType,
 ) {
     let sizes = Sizes {
@@ -192,12 +190,14 @@ fn add_in_order<F: Float, Q: Size, R: Size>(
     out: &mut [Vector<F, R>],
     count: usize,
     sizes: &Sizes,
-    #[comptime] order: Order,
+    #[comptime] order: Arrangement,
 ) {
     match comptime!(order) {
-        Order::InCubes { channels } => add_in_cubes::<F, Q, R>(parts, out, count, sizes, channels),
-        Order::Same => add_in_units::<F, Q, R>(parts, out, count, sizes, true),
-        Order::Scattered => add_in_units::<F, Q, R>(parts, out, count, sizes, false),
+        Arrangement::InCubes { channels } => {
+            add_in_cubes::<F, Q, R>(parts, out, count, sizes, channels)
+        }
+        Arrangement::Same => add_in_units::<F, Q, R>(parts, out, count, sizes, true),
+        Arrangement::Scattered => add_in_units::<F, Q, R>(parts, out, count, sizes, false),
     }
 }
 
@@ -313,13 +313,13 @@ mod tests {
         fn cubes_have_memory_for_their_channels(window in 1usize..100_000, vectors in 1usize..200, less in 0usize..8) {
             let depth = 8 * vectors;
             let inputs = depth - less;
-            let order = Order::of(window, depth, inputs);
-            if let Order::InCubes { channels } = order {
+            let order = Arrangement::of(window, depth, inputs);
+            if let Arrangement::InCubes { channels } = order {
                 prop_assert!(channels.is_multiple_of(VECTOR) && depth.is_multiple_of(channels));
                 prop_assert!(channels * window <= IN_CUBE);
             }
-            prop_assert_eq!(order == Order::Scattered, window > IN_CUBE / VECTOR);
-            prop_assert_eq!(order == Order::Same, window == 1 && inputs.is_multiple_of(VECTOR));
+            prop_assert_eq!(order == Arrangement::Scattered, window > IN_CUBE / VECTOR);
+            prop_assert_eq!(order == Arrangement::Same, window == 1 && inputs.is_multiple_of(VECTOR));
         }
     }
 }

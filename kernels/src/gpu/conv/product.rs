@@ -44,6 +44,25 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     }
 }
 
+/// Begins all copies of a step to its stage, and closes their group.
+#[cube]
+pub(super) fn begin_step<F: Float, V: Size, From: Feed + CubeType>(
+    feed: &From,
+    first: &[Vector<F, V>],
+    second: &[Vector<F, V>],
+    stages: &mut [Vector<F, V>],
+    step: u32,
+    steps: u32,
+    #[comptime] tile: Tile,
+) {
+    let (is_there, to) = (step < steps, stage_of(step, tile));
+    #[unroll]
+    for copy in 0..comptime!(tile.all_copies()) {
+        feed.begin::<F, V>(first, second, stages, step, is_there, to, copy, tile);
+    }
+    commit();
+}
+
 /// The same by planes that each multiply for themselves.
 #[cube]
 fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
@@ -62,13 +81,15 @@ fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
     let copies = comptime!(tile.all_copies());
     #[unroll]
     for step in 0..ahead {
-        let to = comptime!(step * tile.stage_vectors()).runtime();
-        let (step, is_there) = (step.runtime(), step < steps);
-        #[unroll]
-        for copy in 0..copies {
-            feed.begin::<F, V>(first, second, &mut stages, step, is_there, to, copy, tile);
-        }
-        commit();
+        begin_step::<F, V, From>(
+            feed,
+            first,
+            second,
+            &mut stages,
+            step.runtime(),
+            steps,
+            tile,
+        );
     }
     let beside = comptime!(tile.tiles[1] / 2);
     let groups = comptime!(STAGE_DEPTH / DEPTH * beside);

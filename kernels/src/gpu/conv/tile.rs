@@ -297,25 +297,21 @@ impl Tile {
 
     /// Vectors of a stage before those of the second factor.
     pub const fn first_vectors(&self) -> u32 {
-        match self.order {
-            _ if matches!(self.instruction, Instruction::Wgmma) => {
-                (self.rows() * STAGE_DEPTH / VECTOR) as u32
-            }
-            Order::Along => self.rows() as u32 * self.first_pitch(),
-            Order::Across => STAGE_DEPTH as u32 * self.first_pitch(),
-        }
+        self.vectors_of(self.rows(), self.first_pitch())
     }
 
     /// Vectors of a stage.
     pub const fn stage_vectors(&self) -> u32 {
-        let second = match self.order {
-            _ if matches!(self.instruction, Instruction::Wgmma) => {
-                (self.columns() * STAGE_DEPTH / VECTOR) as u32
-            }
-            Order::Along => self.columns() as u32 * self.second_pitch(),
-            Order::Across => STAGE_DEPTH as u32 * self.second_pitch(),
-        };
-        self.first_vectors() + second
+        self.first_vectors() + self.vectors_of(self.columns(), self.second_pitch())
+    }
+
+    /// Vectors of a factor's stage, with so many rows, or columns, and from one row of the stage to the next.
+    const fn vectors_of(&self, numbers: usize, pitch: u32) -> u32 {
+        match (self.instruction, self.order) {
+            (Instruction::Wgmma, _) => (numbers * STAGE_DEPTH / VECTOR) as u32,
+            (Instruction::Mma, Order::Along) => numbers as u32 * pitch,
+            (Instruction::Mma, Order::Across) => STAGE_DEPTH as u32 * pitch,
+        }
     }
 
     /// An odd number, so that eight rows, which are read at once, lie in different banks of the memory.

@@ -6,12 +6,12 @@
 
 use cubecl::prelude::*;
 
-use super::super::tensor_cores::{DEPTH, Sums, commit, wait};
+use super::super::tensor_cores::{DEPTH, Sums, wait};
 use super::super::warpgroup::{
     IN_ROW, Major, ROWS, begin_products, commit_products, descriptor, group, multiply,
     show_to_products, sums, wait_for_products, zero_sums,
 };
-use super::product::{Feed, FeedExpand, stage_of};
+use super::product::{Feed, begin_step, stage_of};
 use super::tile::{Order, STAGE_DEPTH, Tile};
 
 /// Where swizzled rows may begin, in bytes: 512 would do for this swizzle.
@@ -39,16 +39,17 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     let described = descriptor::<F, V>(&stages, major);
     // Of the stages one is computed with and one may still be.
     let ahead = comptime!(tile.stages as u32 - 2);
-    let copies = comptime!(tile.all_copies());
     #[unroll]
     for step in 0..ahead {
-        let to = comptime!(step * tile.stage_vectors()).runtime();
-        let (step, is_there) = (step.runtime(), step < steps);
-        #[unroll]
-        for copy in 0..copies {
-            feed.begin::<F, V>(first, second, &mut stages, step, is_there, to, copy, tile);
-        }
-        commit();
+        begin_step::<F, V, From>(
+            feed,
+            first,
+            second,
+            &mut stages,
+            step.runtime(),
+            steps,
+            tile,
+        );
     }
     wait(comptime!(ahead as usize - 1));
     show_to_products();
@@ -61,13 +62,7 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
         // What the next step needs is shown before more is copied, for which that might wait.
         wait(comptime!(ahead as usize - 2));
         show_to_products();
-        let next = step + ahead;
-        let (is_there, to) = (next < steps, stage_of(next, tile));
-        #[unroll]
-        for copy in 0..copies {
-            feed.begin::<F, V>(first, second, &mut stages, next, is_there, to, copy, tile);
-        }
-        commit();
+        begin_step::<F, V, From>(feed, first, second, &mut stages, step + ahead, steps, tile);
         wait_for_products(1usize);
     }
     wait_for_products(0usize);

@@ -48,12 +48,8 @@ pub(super) fn multiply_parts<F: Float, V: Size, P: Size>(
 
 /// Cubes for what is under the window, and for the channels of the result.
 pub(super) fn cubes(slide: Slide, tile: Tile) -> [u32; 2] {
-    let under_window = match tile.instruction {
-        Instruction::Mma => slide.under_window(),
-        Instruction::Wgmma => in_blocks(slide) * NUMBERS as u32,
-    };
     [
-        under_window.div_ceil(tile.under_window() as u32),
+        slide.under_window().div_ceil(tile.under_window() as u32),
         slide.features.div_ceil(tile.channels() as u32),
     ]
 }
@@ -62,11 +58,6 @@ pub(super) fn cubes(slide: Slide, tile: Tile) -> [u32; 2] {
 /// result where those are not its rows, and so no neighbours in a part.
 pub(super) const fn written_at_once(tile: Tile) -> usize {
     if tile.has_rows_of_channels() { 2 } else { 1 }
-}
-
-/// Blocks of rows for what is under the window.
-fn in_blocks(slide: Slide) -> u32 {
-    slide.under_window().div_ceil(NUMBERS as u32)
 }
 
 /// Whether a block is channels of one place under the window. Blocks of neighbouring places follow each other then, so
@@ -156,76 +147,43 @@ impl Feed for Part {
 
         let [of_first, _] = comptime!(tile.copies());
         let is_first = comptime!(copy_number < of_first);
-        if comptime!(is_first) {
-            let spot = spot(
-                copy_number,
-                comptime!(tile.rows()),
-                comptime!(tile.first_pitch()),
-                tile,
-            );
-            if spot.is_there {
-                let to = to + spot.to;
-                if comptime!(tile.has_rows_of_channels()) {
-                    copy_gradient::<F, V>(
-                        first,
-                        stages,
-                        pixel + spot.pixel,
-                        end,
-                        term,
-                        spot.vector,
-                        to,
-                        slide,
-                        tile,
-                    );
-                } else {
-                    copy_images::<F, V>(
-                        first,
-                        stages,
-                        pixel + spot.pixel,
-                        end,
-                        term,
-                        spot.vector,
-                        to,
-                        slide,
-                        tile,
-                    );
-                }
-            }
-        } else {
-            let copy_number = comptime!(copy_number - of_first);
-            let spot = spot(
-                copy_number,
-                comptime!(tile.columns()),
-                comptime!(tile.second_pitch()),
-                tile,
-            );
-            if spot.is_there {
-                let to = to + spot.to + comptime!(tile.first_vectors());
-                if comptime!(tile.has_rows_of_channels()) {
-                    copy_images::<F, V>(
-                        second,
-                        stages,
-                        pixel + spot.pixel,
-                        end,
-                        term,
-                        spot.vector,
-                        to,
-                        slide,
-                        tile,
-                    );
-                } else {
-                    copy_gradient::<F, V>(
-                        second,
-                        stages,
-                        pixel + spot.pixel,
-                        end,
-                        term,
-                        spot.vector,
-                        to,
-                        slide,
-                        tile,
-                    );
-                }
+        let (copy_number, numbers, pitch, before) = comptime!(match is_first {
+            true => (copy_number, tile.rows(), tile.first_pitch(), 0),
+            false => (
+                copy_number - of_first,
+                tile.columns(),
+                tile.second_pitch(),
+                tile.first_vectors(),
+            ),
+        });
+        let factor = if comptime!(is_first) { first } else { second };
+        let spot = spot(copy_number, numbers, pitch, tile);
+        let (pixel, to) = (pixel + spot.pixel, to + before + spot.to);
+        if spot.is_there {
+            if comptime!(is_first == tile.has_rows_of_channels()) {
+                copy_gradient::<F, V>(
+                    factor,
+                    stages,
+                    pixel,
+                    end,
+                    term,
+                    spot.vector,
+                    to,
+                    slide,
+                    tile,
+                );
+            } else {
+                copy_images::<F, V>(
+                    factor,
+                    stages,
+                    pixel,
+                    end,
+                    term,
+                    spot.vector,
+                    to,
+                    slide,
+                    tile,
+                );
             }
         }
     }
