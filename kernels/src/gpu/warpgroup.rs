@@ -3,8 +3,8 @@
 //! Matrix Instructions"). Only so do these tensor cores reach what data sheets say: 62 % of it with `mma` (Luo et al.
 //! 2024, <https://arxiv.org/abs/2402.13499>).
 //!
-//! Factors lie in rows of 64 bytes, whose vectors are exchanged as the instruction's 64-byte swizzle has them; layouts
-//! and descriptors are those of CUTLASS (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`). Sums are registers that no
+//! Factors lie in rows of 64 bytes, whose vectors are exchanged as the instruction's 64-byte swizzle has them, or in
+//! planes without a swizzle; layouts and descriptors are those of CUTLASS (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`). Sums are registers that no
 //! variable stands for: cubecl's assembly has one result at most, and these are many, which none but the instruction
 //! may touch until it is waited for. They are declared outside of any block of PTX, so that all that follows knows
 //! them.
@@ -65,6 +65,9 @@ pub(super) enum Major {
     Depth,
     /// A row is one number of the sum, for [`NUMBERS`] rows of the factor, or columns; [`BLOCK`] rows are a block.
     Across,
+    /// A row is one of the factor, and holds a vector of what is summed over; so many vectors further begin its next
+    /// ones, in the next plane. Of eight rows these lie one behind the other, and so many further the next eight begin.
+    Planes { plane: u32, eights: u32 },
 }
 
 impl Major {
@@ -73,27 +76,32 @@ impl Major {
         match self {
             Self::Depth => (DEPTH / VECTOR) as u32,
             Self::Across => (DEPTH * IN_ROW) as u32,
+            Self::Planes { plane, .. } => (DEPTH / VECTOR) as u32 * plane,
         }
     }
 
     /// The lower half of a matrix's descriptor without its address: the leading dimension's offset, from block to
-    /// block. Not read of the other layout.
+    /// block, or from plane to plane. Not read of the first layout.
     const fn low(self) -> u32 {
         match self {
             Self::Depth => 1 << 16,
             Self::Across => ((BLOCK * IN_ROW) as u32) << 16,
+            Self::Planes { plane, .. } => plane << 16,
         }
     }
 
-    /// The upper half: the stride from eight rows to the next, and the swizzle of 64 bytes.
-    const fn high() -> u32 {
-        IN_EIGHT | 2 << 30
+    /// The upper half: the stride from eight rows to the next, and the swizzle of 64 bytes, or none.
+    const fn high(self) -> u32 {
+        match self {
+            Self::Depth | Self::Across => IN_EIGHT | 2 << 30,
+            Self::Planes { eights, .. } => eights,
+        }
     }
 
     /// The operand that says so.
     const fn operand(self) -> u32 {
         match self {
-            Self::Depth => 0,
+            Self::Depth | Self::Planes { .. } => 0,
             Self::Across => 1,
         }
     }
@@ -134,23 +142,25 @@ pub(super) fn begin_products() {
 }
 
 /// Begins to add the product of 64 rows and so many columns to the sums from number `first` on: for each eight columns
-/// four of a lane, two pairs as in [`Sums`]. `rows` and `columns` are lower halves of descriptors.
+/// four of a lane, two pairs as in [`Sums`]. `rows` and `columns` are lower halves of descriptors, of these layouts.
 #[cube]
 pub(super) fn multiply<F: Float>(
     rows: u32,
     columns: u32,
     #[comptime] first: usize,
     #[comptime] count: usize,
-    #[comptime] major: Major,
+    #[comptime] majors: [Major; 2],
 ) {
     let kind = ptx_mma_ty::<F>().comptime();
     gpu_asm!(
         "{{ .reg .pred always; .reg .b64 rows, columns;
         setp.eq.u32 always, 0, 0;
-        mov.b64 rows, {{{rows}, {high}}}; mov.b64 columns, {{{columns}, {high}}};
-        wgmma.mma_async.sync.aligned.m64n{count}k16.f32.{kind}.{kind} {{{sums}}}, rows, columns, always, 1, 1, {across}, {across}; }}",
-        rows = in(_) rows, columns = in(_) columns, high = const comptime!(Major::high()), count = const count,
-        kind = const kind, sums = const comptime!(names(first, count / 2)), across = const comptime!(major.operand()),
+        mov.b64 rows, {{{rows}, {of_rows}}}; mov.b64 columns, {{{columns}, {of_columns}}};
+        wgmma.mma_async.sync.aligned.m64n{count}k16.f32.{kind}.{kind} {{{sums}}}, rows, columns, always, 1, 1, {rows_across}, {columns_across}; }}",
+        rows = in(_) rows, columns = in(_) columns, of_rows = const comptime!(majors[0].high()),
+        of_columns = const comptime!(majors[1].high()), count = const count, kind = const kind,
+        sums = const comptime!(names(first, count / 2)), rows_across = const comptime!(majors[0].operand()),
+        columns_across = const comptime!(majors[1].operand()),
     );
 }
 

@@ -23,6 +23,9 @@ macro_rules! integers {
 pub(super) use integers;
 
 pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
+    if i.name == "dp2a" {
+        return two_products(i);
+    }
     let kind = i.kind()?;
     match i.name.as_str() {
         "mul" | "mul24" => product(i, kind),
@@ -95,6 +98,31 @@ fn high(i: &Instruction, kind: Type) -> Result<Map<3>, Invalid> {
         S64 => map!(i64, |a, b| ((i128::from(a) * i128::from(b)) >> 64) as i64),
         _ => return i.unknown(),
     })
+}
+
+/// `dp2a`: the sum of the products of both halves with two bytes, the lower ones or the upper ones.
+fn two_products(i: &Instruction) -> Result<Operation, Invalid> {
+    i.only(&["lo", "hi"])?;
+    if i.types.as_slice() != [U32, U32] {
+        return i.unknown();
+    }
+    let map = match i.find(&["lo", "hi"]) {
+        Some("lo") => map!(u32, |a, b, c| products_of_halves(
+            a as u32, b as u32, c as u32
+        )),
+        Some("hi") => map!(u32, |a, b, c| products_of_halves(
+            a as u32,
+            b as u32 >> 16,
+            c as u32
+        )),
+        _ => return i.unknown(),
+    };
+    Operation::three(map, i)
+}
+
+fn products_of_halves(a: u32, b: u32, sum: u32) -> u32 {
+    let [lower, upper] = [(a & 0xffff) * (b & 0xff), (a >> 16) * (b >> 8 & 0xff)];
+    sum.wrapping_add(lower).wrapping_add(upper)
 }
 
 fn product_and_sum(i: &Instruction, kind: Type) -> Result<Operation, Invalid> {

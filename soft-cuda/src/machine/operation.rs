@@ -86,8 +86,8 @@ impl Operation {
             }
             "fma" | "sqrt" | "rsqrt" | "rcp" | "ex2" | "lg2" | "sin" | "cos" | "tanh"
             | "copysign" => float::translate(i),
-            "add" | "sub" | "mul" | "mul24" | "mad" | "div" | "rem" | "min" | "max" | "neg"
-            | "abs" => integer::translate(i),
+            "add" | "sub" | "mul" | "mul24" | "mad" | "dp2a" | "div" | "rem" | "min" | "max"
+            | "neg" | "abs" => integer::translate(i),
             "and" | "or" | "xor" | "not" | "shl" | "shr" | "shf" | "bfi" | "bfe" | "lop3"
             | "prmt" | "popc" | "clz" | "brev" => bits::translate(i),
             "setp" | "selp" => compare::translate(i),

@@ -14,54 +14,102 @@ use super::super::matrix::memory;
 use super::super::warpgroup::has_warpgroups;
 use super::ConvOptions;
 use super::geometry::Geometry;
+use super::halo::Halo;
 use super::launch::Convolution;
 use super::operation::{Addends, Product};
 use super::tile::{Instruction, Order, Tile};
 
-/// What is compared: more rows and columns than the first tile, which has two groups of two blocks and several blocks of
-/// columns, and more steps than its stages.
-const X: [usize; 4] = [1, 264, 17, 16];
-const OUTPUTS: usize = 168;
+/// Images, and channels of the result.
+type Case = ([usize; 4], usize);
+
+/// More rows and columns than the first tile, which has two groups of two blocks and several blocks of columns, and more
+/// steps than its stages.
+const STAGES: Case = ([1, 264, 17, 16], 168);
+
+/// What has a source that stays, in three parts, for more than one cube.
+const STAYS: Case = ([8, 96, 8, 8], 96);
+
 const WINDOW: [usize; 2] = [3, 3];
 const OPTIONS: ConvOptions = ConvOptions {
     stride: [1, 1],
     padding: [1, 1],
 };
 
-/// The instruction for the device of `x`.
-pub(super) fn instruction(x: &CubeTensor) -> Instruction {
-    static CHECKED: Mutex<BTreeMap<String, Instruction>> = Mutex::new(BTreeMap::new());
+/// How a device multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub instruction: Instruction,
+    /// Whether sources may stay in shared memory.
+    pub halos: bool,
+}
+
+/// What is taken on the device of `x`.
+pub(super) fn taken(x: &CubeTensor) -> Taken {
+    static CHECKED: Mutex<BTreeMap<String, Taken>> = Mutex::new(BTreeMap::new());
     if !has_warpgroups(&x.client) {
-        return Instruction::Mma;
+        return Taken {
+            instruction: Instruction::Mma,
+            halos: false,
+        };
     }
     let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
     let device = format!("{:?}", x.device);
     let taken = checked.entry(device);
-    *taken.or_insert_with_key(|device| taken_of(device, |instruction| products(x, instruction)))
+    *taken.or_insert_with_key(|device| {
+        taken_of(device, |case, instruction| products(x, case, instruction))
+    })
 }
 
-/// `wgmma`, if both compute the same.
-fn taken_of<T: PartialEq>(device: &str, products: impl Fn(Instruction) -> T) -> Instruction {
-    if products(Instruction::Wgmma) == products(Instruction::Mma) {
-        return Instruction::Wgmma;
+/// `wgmma`, and sources that stay, as far as they compute the same as `mma`.
+fn taken_of<T: PartialEq>(device: &str, products: impl Fn(Case, Instruction) -> T) -> Taken {
+    let is_right = |case| products(case, Instruction::Wgmma) == products(case, Instruction::Mma);
+    let warn = |what| {
+        tracing::warn!(
+            "{device} computes something else with {what} than with mma: its convolutions and linear layers go without, \
+             which is slower. Please report it"
+        );
+    };
+    if !is_right(STAGES) {
+        warn("wgmma");
+        return Taken {
+            instruction: Instruction::Mma,
+            halos: false,
+        };
     }
-    tracing::warn!(
-        "{device} computes something else with wgmma than with mma: its convolutions and linear layers take mma, which \
-         is slower. Please report it"
-    );
-    Instruction::Mma
+    let halos = is_right(STAYS);
+    if !halos {
+        warn("wgmma on images that stay in shared memory");
+    }
+    Taken {
+        instruction: Instruction::Wgmma,
+        halos,
+    }
 }
 
-/// A result and both gradients, on the device of `like`.
-fn products(like: &CubeTensor, instruction: Instruction) -> Option<[Vec<f32>; 3]> {
-    let geometry = Geometry::new(X, weight(), OPTIONS)?;
-    let [height, width] = geometry.slide().result.map(|size| size as usize);
-    let numbers = [X, weight(), [X[0], OUTPUTS, height, width]];
+/// A result and both gradients of a case, on the device of `like`.
+fn products(
+    like: &CubeTensor,
+    (x, outputs): Case,
+    instruction: Instruction,
+) -> Option<[Vec<f32>; 3]> {
+    let of_weight = [outputs, x[1], WINDOW[0], WINDOW[1]];
+    let geometry = Geometry::new(x, of_weight, OPTIONS)?;
+    let slide = geometry.slide();
+    let [height, width] = slide.result.map(|size| size as usize);
+    let numbers = [x, of_weight, [x[0], outputs, height, width]];
     let [x, weight, dy] = numbers.map(|shape| whole_numbers(like, shape));
     let memory = like.client.properties().hardware.max_shared_memory_size;
     let first = |order| Tile::all(instruction, order, memory).next();
     let (along, across) = (first(Order::Along)?, first(Order::Across)?);
-    let convolution = Convolution::with(&x, &weight, geometry, instruction)?;
+    let along = match Halo::of(&along, slide, geometry.batch) {
+        Some(halo) => along.with_halo(halo),
+        None => along,
+    };
+    let taken = Taken {
+        instruction,
+        halos: false,
+    };
+    let convolution = Convolution::with(&x, &weight, geometry, taken)?;
     let convolution = convolution.in_tiles(along, across);
     let dy = convolution.factor(dy);
     let results = [
@@ -73,10 +121,6 @@ fn products(like: &CubeTensor, instruction: Instruction) -> Option<[Vec<f32>; 3]
         let data = Tensor::<4>::from_primitive::<Cube>(result).into_data();
         data.iter::<f32>().collect()
     }))
-}
-
-fn weight() -> [usize; 4] {
-    [OUTPUTS, X[1], WINDOW[0], WINDOW[1]]
 }
 
 /// Numbers from −4 to 4, in bf16.
@@ -98,12 +142,16 @@ mod tests {
 
     #[test]
     fn wgmma_is_taken_where_it_is_right() {
-        let right = |_| Some([1.0, 2.0]);
-        assert_eq!(taken_of("a GPU", right), Instruction::Wgmma);
-        let wrong = |instruction| match instruction {
-            Instruction::Wgmma => Some([1.0, f32::NAN]),
-            Instruction::Mma => Some([1.0, 2.0]),
+        let of = |wrong: &[Case]| {
+            let products = |case, instruction| match instruction {
+                Instruction::Wgmma if wrong.contains(&case) => [1.0, f32::NAN],
+                _ => [1.0, 2.0],
+            };
+            let Taken { instruction, halos } = taken_of("a GPU", products);
+            (instruction, halos)
         };
-        assert_eq!(taken_of("a GPU", wrong), Instruction::Mma);
+        assert_eq!(of(&[]), (Instruction::Wgmma, true));
+        assert_eq!(of(&[STAYS]), (Instruction::Wgmma, false));
+        assert_eq!(of(&[STAGES]), (Instruction::Mma, false));
     }
 }

@@ -11,14 +11,14 @@ use super::super::matrix::{Matrix, address, arg, memory};
 use super::super::split::{HALF, split};
 use super::super::tensor_cores::{VECTOR, has_instructions};
 use super::arrange::{Matrices, transposed};
-use super::check::instruction;
+use super::check::{Taken, taken};
 use super::geometry::Geometry;
 use super::operation::{Addends, Product};
 use super::parts::{Parts, add_up, fits_beside};
 use super::plan::Gpu;
 use super::shape::Slide;
 use super::slide::convolve;
-use super::tile::{Instruction, Tile};
+use super::tile::Tile;
 use super::tune::{fastest, tried};
 use super::weights::{cubes as cubes_of, multiply_parts, written_at_once};
 use super::widen::widen;
@@ -56,15 +56,15 @@ impl Convolution {
         if !can_be_read || !has_instructions(&x.client, factors_of(x)) {
             return None;
         }
-        Self::with(x, weight, geometry, instruction(x))
+        Self::with(x, weight, geometry, taken(x))
     }
 
-    /// The same with an instruction that the device has.
+    /// The same with what the device has.
     pub fn with(
         x: &CubeTensor,
         weight: &CubeTensor,
         geometry: Geometry,
-        instruction: Instruction,
+        taken: Taken,
     ) -> Option<Self> {
         let weight_dtype = weight.dtype;
         let split = x.dtype == DType::F32;
@@ -74,7 +74,8 @@ impl Convolution {
         let gpu = Gpu {
             processors: hardware.num_streaming_multiprocessors.unwrap_or(PROCESSORS),
             memory: hardware.max_shared_memory_size,
-            instruction,
+            instruction: taken.instruction,
+            halos: taken.halos,
         };
         let result = gpu.tiles(wide.slide(), geometry.batch);
         let images = gpu.tiles(wide.slide_back(), geometry.batch);
@@ -328,7 +329,7 @@ fn slide_in(
     let out = memory(source, shape(sizes), dtype);
     let [height, width] = slide.grid();
     let rows = batch * height * width;
-    let cubes = rows.div_ceil(tile.rows() as u32) * slide.beside(tile);
+    let cubes = slide.below(tile, batch) * slide.beside(tile);
     // SAFETY: a unit copies from places of `source` that it has found inside of an image, and from the rows
     // of `weight` and `bias` below `features`; it writes to pixels of `out` that it has found inside as well, where
     // `plus` has numbers too.

@@ -9,6 +9,7 @@
 mod arrange;
 mod check;
 mod geometry;
+mod halo;
 mod launch;
 mod linear;
 mod operation;

@@ -1,5 +1,6 @@
 //! Which tiles a product may be computed in, by what it would take on a GPU like an H100.
 
+use super::halo::Halo;
 use super::parts::Parts;
 use super::shape::Slide;
 use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
@@ -26,6 +27,8 @@ pub(super) struct Gpu {
     pub memory: usize,
     /// What its convolutions multiply with.
     pub instruction: Instruction,
+    /// Whether sources may stay in it.
+    pub halos: bool,
 }
 
 impl Gpu {
@@ -37,10 +40,14 @@ impl Gpu {
 
     /// For a convolution of so many images, or the gradient of these: the fastest first, by what is expected.
     pub fn tiles(self, slide: Slide, batch: u32) -> Vec<Tile> {
-        let [height, width] = slide.grid();
-        self.sorted(Order::Along, |tile| {
-            let below = (batch * height * width).div_ceil(tile.rows() as u32);
-            let cubes = below * slide.beside(*tile) * slide.grids();
+        let halo = |tile: Tile| {
+            let halo = Halo::of(&tile, slide, batch).filter(|_| self.halos)?;
+            Some(tile.with_halo(halo))
+        };
+        let tiles = Tile::all(self.instruction, Order::Along, self.memory);
+        let tiles = tiles.flat_map(|tile| [Some(tile), halo(tile)]).flatten();
+        self.sorted(tiles, |tile| {
+            let cubes = slide.below(*tile, batch) * slide.beside(*tile) * slide.grids();
             let summed = slide.under_window() * slide.terms();
             let steps = summed.div_ceil(STAGE_DEPTH as u32 * slide.grids());
             self.time(*tile, slide, cubes, steps)
@@ -72,15 +79,16 @@ impl Gpu {
             let timed = parts.map(|parts| (time(&tile, parts), parts));
             timed.min_by(|(a, _), (b, _)| a.total_cmp(b))
         };
-        let timed = self.fitting(Order::Across).filter_map(fastest);
+        let tiles = || Tile::all(self.instruction, Order::Across, self.memory);
+        let timed = self.fitting(tiles()).filter_map(fastest);
         let fastest = timed.min_by(|(a, _), (b, _)| a.total_cmp(b));
         let parts = fastest.map_or(Parts::new(steps, 1), |(_, parts)| parts);
-        (self.sorted(Order::Across, |tile| time(tile, parts)), parts)
+        (self.sorted(tiles(), |tile| time(tile, parts)), parts)
     }
 
     /// Those for which there is memory, the least `time` first, which is computed once for each.
-    fn sorted(self, order: Order, time: impl Fn(&Tile) -> f64) -> Vec<Tile> {
-        let timed = self.fitting(order).map(|tile| (time(&tile), tile));
+    fn sorted(self, tiles: impl Iterator<Item = Tile>, time: impl Fn(&Tile) -> f64) -> Vec<Tile> {
+        let timed = self.fitting(tiles).map(|tile| (time(&tile), tile));
         let mut timed: Vec<(f64, Tile)> = timed.collect();
         timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         let tiles = timed.into_iter().map(|(_, tile)| tile);
@@ -88,9 +96,8 @@ impl Gpu {
     }
 
     /// Those for which there is memory.
-    fn fitting(self, order: Order) -> impl Iterator<Item = Tile> {
-        let fits = move |tile: &Tile| tile.bytes() <= self.memory;
-        Tile::all(self.instruction, order, self.memory).filter(fits)
+    fn fitting(self, tiles: impl Iterator<Item = Tile>) -> impl Iterator<Item = Tile> {
+        tiles.filter(move |tile| tile.bytes() <= self.memory)
     }
 }
 
@@ -102,10 +109,12 @@ mod tests {
         processors: 132,
         memory: 232_448,
         instruction: Instruction::Wgmma,
+        halos: true,
     };
 
     const WITHOUT_WARPGROUPS: Gpu = Gpu {
         instruction: Instruction::Mma,
+        halos: false,
         ..H100
     };
 

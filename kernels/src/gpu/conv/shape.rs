@@ -49,6 +49,15 @@ impl Slide {
         }
     }
 
+    /// Cubes for the rows of the product of so many images, those of one grid.
+    pub fn below(&self, tile: Tile, batch: u32) -> u32 {
+        let [height, width] = self.grid();
+        match tile.halo {
+            Some(halo) => halo.cubes(*self, batch),
+            None => (batch * height * width).div_ceil(tile.rows() as u32),
+        }
+    }
+
     /// Cubes for the columns of the product.
     pub const fn beside(&self, tile: Tile) -> u32 {
         self.features.div_ceil(tile.columns() as u32)

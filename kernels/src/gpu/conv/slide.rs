@@ -9,6 +9,7 @@ use cubecl::prelude::*;
 use super::super::split::halves_of;
 use super::super::tensor_cores::{Keep, LANES, Sums, VECTOR, copy};
 use super::super::warpgroup::place;
+use super::halo::{self, Corner};
 use super::product::{Feed, FeedExpand, product, row_and_column, row_of_pair};
 use super::shape::Slide;
 use super::tile::{Instruction, STAGE_DEPTH, Tile};
@@ -34,6 +35,22 @@ pub(super) fn convolve<F: Float, V: Size, R: Float, Q: Size>(
     #[define(F)] _of_factors: ElemType,
     #[define(R)] _of_result: ElemType,
 ) {
+    let sums = match comptime!(tile.halo) {
+        Some(halo) => halo::product::<F, V>(source, weight, rows, halo, slide, tile),
+        None => in_stages::<F, V>(source, weight, rows, slide, tile),
+    };
+    write::<R, Q>(&sums, bias, plus, out, rows, added, slide, tile);
+}
+
+/// The product with a source that is copied anew for each place of the window.
+#[cube]
+fn in_stages<F: Float, V: Size>(
+    source: &[Vector<F, V>],
+    weight: &[Vector<F, V>],
+    rows: u32,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) -> Sums {
     let window = Window::seen(slide);
     let of_pixel = comptime!(slide.terms() * slide.depth / VECTOR as u32);
     let vectors = window.rows * window.columns * of_pixel;
@@ -43,8 +60,7 @@ pub(super) fn convolve<F: Float, V: Size, R: Float, Q: Size>(
         window,
         slide,
     };
-    let sums = product::<F, V, UnderWindow>(&under, source, weight, steps, tile);
-    write::<R, Q>(&sums, bias, plus, out, rows, added, slide, tile);
+    product::<F, V, UnderWindow>(&under, source, weight, steps, tile)
 }
 
 /// The part of the window that a grid sees: from the first row and column on in steps of a stride.
@@ -150,7 +166,7 @@ fn first_column(#[comptime] slide: Slide, #[comptime] tile: Tile) -> u32 {
 
 /// A row of a stage that this unit copies to.
 #[cube]
-fn row_of_unit(#[comptime] i: usize, #[comptime] tile: Tile) -> u32 {
+pub(super) fn row_of_unit(#[comptime] i: usize, #[comptime] tile: Tile) -> u32 {
     UNIT_POS / comptime!(LANES as u32) * comptime!(AT_ONCE as u32)
         + UNIT_POS % comptime!(AT_ONCE as u32)
         + comptime!((i * AT_ONCE * tile.all_planes()) as u32)
@@ -158,7 +174,7 @@ fn row_of_unit(#[comptime] i: usize, #[comptime] tile: Tile) -> u32 {
 
 /// The vector of a row that this unit copies to.
 #[cube]
-fn chunk_of_unit() -> u32 {
+pub(super) fn chunk_of_unit() -> u32 {
     UNIT_POS % comptime!(LANES as u32) / comptime!(AT_ONCE as u32)
 }
 
@@ -257,27 +273,46 @@ impl Feed for UnderWindow {
             let in_window = (self.window.first_row + row * down) * comptime!(slide.window[1])
                 + self.window.first_column
                 + column * beside;
-            let row = row_of_unit(i, tile);
-            let feature = first_column(slide, tile) + column_of(row);
-            let all = comptime!((i + 1) * AT_ONCE * tile.all_planes() <= tile.columns());
-            if all || row < comptime!(tile.columns() as u32) {
-                copy::<F, V>(
-                    weight,
-                    feature * comptime!(slide.halves() * slide.under_window() / VECTOR as u32)
-                        + in_window * of_pixel
-                        + in_weight,
-                    stages,
-                    to + comptime!(tile.first_vectors())
-                        + in_stage(row, chunk_of_unit(), comptime!(tile.second_pitch()), tile),
-                    is_inside && feature < comptime!(slide.features),
-                    comptime!(if tile.shares_columns() {
-                        Keep::Near
-                    } else {
-                        Keep::Far
-                    }),
-                );
-            }
+            copy_weight::<F, V>(
+                weight, stages, to, in_window, in_weight, is_inside, i, slide, tile,
+            );
         }
+    }
+}
+
+/// Begins one of a unit's copies of the weight to the stage at vector `to`: vector `vector` of its channels at place
+/// `in_window` of the window.
+#[cube]
+pub(super) fn copy_weight<F: Float, V: Size>(
+    weight: &[Vector<F, V>],
+    stages: &mut [Vector<F, V>],
+    to: u32,
+    in_window: u32,
+    vector: u32,
+    is_there: bool,
+    #[comptime] copy_number: usize,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) {
+    let row = row_of_unit(copy_number, tile);
+    let feature = first_column(slide, tile) + column_of(row);
+    let all = comptime!((copy_number + 1) * AT_ONCE * tile.all_planes() <= tile.columns());
+    if all || row < comptime!(tile.columns() as u32) {
+        copy::<F, V>(
+            weight,
+            feature * comptime!(slide.halves() * slide.under_window() / VECTOR as u32)
+                + in_window * comptime!(slide.halves() * slide.depth / VECTOR as u32)
+                + vector,
+            stages,
+            to + comptime!(tile.first_vectors())
+                + in_stage(row, chunk_of_unit(), comptime!(tile.second_pitch()), tile),
+            is_there && feature < comptime!(slide.features),
+            comptime!(if tile.shares_columns() {
+                Keep::Near
+            } else {
+                Keep::Far
+            }),
+        );
     }
 }
 
@@ -292,13 +327,13 @@ fn write<F: Float, Q: Size>(
     #[comptime] slide: Slide,
     #[comptime] tile: Tile,
 ) {
-    let (row, column) = row_and_column(tile);
-    let row = first_row(slide, tile) + row;
+    let (first, column) = row_and_column(tile);
     let column = first_column(slide, tile) + column + UNIT_POS % 4 * 4;
     let [height, width] = comptime!(slide.result);
     #[unroll]
     for down in 0..comptime!(2 * tile.tiles[0]) {
-        let mut pixel = row + comptime!(row_of_pair(down, tile));
+        let in_cube = first + comptime!(row_of_pair(down, tile));
+        let mut pixel = first_row(slide, tile) + in_cube;
         let mut is_inside = pixel < rows;
         if comptime!(slide.grids() > 1) {
             let [grid_height, grid_width] = comptime!(slide.grid());
@@ -308,6 +343,15 @@ fn write<F: Float, Q: Size>(
             let column = pixel % grid_width * beside + CUBE_POS_Z % beside;
             pixel = (image * height + row) * width + column;
             is_inside = is_inside && row < height && column < width;
+        }
+        match comptime!(tile.halo) {
+            Some(halo) => {
+                let corner = Corner::of_cube(halo, slide, tile);
+                let (at, is_there) = corner.pixel(in_cube, rows, halo, slide);
+                pixel = at;
+                is_inside = is_there;
+            }
+            None => {}
         }
         #[unroll]
         for two in 0..comptime!(tile.tiles[1] / 2) {

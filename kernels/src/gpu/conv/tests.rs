@@ -9,6 +9,7 @@ use super::super::column_sums::ColumnSums;
 use super::super::matrix::{Matrix, primitive};
 use super::super::test_device::device;
 use super::geometry::Geometry;
+use super::halo::Halo;
 use super::launch::Convolution;
 use super::operation::{Addends, Product};
 use super::parts::Parts;
@@ -212,6 +213,42 @@ fn every_tile_on_tensor_cores() {
             all.windows(2).all(|two| two[0] == two[1]),
             "tiles differ in bits"
         );
+    }
+}
+
+#[test]
+fn sources_that_stay_for_all_places_of_a_window_on_tensor_cores() {
+    let Some(device) = device("halos") else {
+        return;
+    };
+    let sizes = [
+        ([5, 64, 8, 8], 32),
+        ([1, 32, 16, 16], 160),
+        ([1, 32, 8, 32], 64),
+        ([8, 32, 7, 8], 32),
+        ([1, 96, 15, 31], 32),
+    ];
+    for (x, outputs) in sizes {
+        let case = Case { x, outputs, ..CASE };
+        let [there, back] = [case.geometry().slide(), case.geometry().slide_back()];
+        let without = check(&device, case, choose(Instruction::Wgmma, None));
+        let tiles = Tile::all(Instruction::Wgmma, Order::Along, MEMORY);
+        let with = |tile: Tile, slide| {
+            let halo = Halo::of(&tile, slide, x[0] as u32)?;
+            Some(vec![tile.with_halo(halo)])
+        };
+        let tiles = tiles.filter_map(|tile| Some((with(tile, there)?, with(tile, back)?)));
+        let mut tried = 0;
+        for (result, images) in tiles {
+            let found = check(&device, case, |convolution| {
+                choose(Instruction::Wgmma, None)(convolution);
+                convolution.result = result.clone();
+                convolution.images = images.clone();
+            });
+            assert_eq!(found, without, "differ in bits: {result:?}");
+            tried += 1;
+        }
+        assert!(tried > 0, "{case:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::super::tensor_cores::{COLUMNS, DEPTH, Keep, LANES, ROWS, VECTOR, VECTOR_BYTES};
 use super::super::warpgroup;
+use super::halo::Halo;
 use super::shape::Slide;
 
 /// How much of the sum is a stage: two instructions deep.
@@ -17,6 +18,14 @@ const CACHE: usize = 64 << 10;
 /// What a plane of a warpgroup takes of a processor to issue a step's instructions, about 170 of them, in the unit of
 /// [`Tile::step_time`].
 const ISSUED: f64 = 170.0 / 4.0 * 64.0;
+
+/// What shared memory and the cache in it take for a row or a column of a step's factors, in the unit of
+/// [`Tile::step_time`]: to give it to an instruction, and to take it from the second-level cache, or from its own, where
+/// it is read first. Of 128 bytes a clock, in which tensor cores take a step's sum for 64 numbers, copies of 64 bytes
+/// use half; counted by Nsight Compute on an H200.
+const GIVEN: f64 = 32.0;
+const TAKEN: f64 = 64.0;
+const TAKEN_FROM_NEAR: f64 = 120.0;
 
 /// How much of what lies under the window several times comes from the second-level cache, with rows of pixels that
 /// follow each other. An estimate, not measured.
@@ -71,6 +80,8 @@ pub(super) struct Tile {
     pub order: Order,
     pub stages: usize,
     pub instruction: Instruction,
+    /// If the first factor is not in stages.
+    pub halo: Option<Halo>,
 }
 
 /// Planes and their tiles, below and beside one another.
@@ -138,6 +149,7 @@ impl Tile {
                 order,
                 stages: least,
                 instruction,
+                halo: None,
             };
             let stage = tile.bytes() / tile.stages;
             Self {
@@ -172,19 +184,17 @@ impl Tile {
         let (copied, other) = match self.instruction {
             Instruction::Mma => (rows + columns, 0.0),
             Instruction::Wgmma => {
-                let of_rows = match slide.keep() {
-                    Keep::Near => OF_WINDOW,
-                    Keep::Far => 1.0,
-                };
                 let of_columns = if self.shares_columns() { at_once } else { 1.0 };
-                // Of 128 bytes a clock, in which tensor cores take a step's sum for 64 numbers: 64 rows and all columns
-                // are read for each instruction, and both are written once. What the processor's own cache has comes
-                // from the same memory.
-                let cached = 1.0 - of_rows;
-                let in_memory =
-                    rows * columns / 2.0 + (64.0 + 32.0 * cached) * rows + 32.0 * columns;
+                let (copied, taken) = match (self.halo, slide.keep()) {
+                    (Some(halo), _) => (halo.pixels_of_place(), TAKEN * halo.pixels_of_place()),
+                    (None, Keep::Near) => (rows * OF_WINDOW, TAKEN_FROM_NEAR * rows),
+                    (None, Keep::Far) => (rows, TAKEN * rows),
+                };
+                // 64 rows and all columns are read for each instruction.
+                let given = rows * (columns / 2.0 + GIVEN);
+                let in_memory = given + taken + TAKEN * columns;
                 let issued = self.all_planes() as f64 * ISSUED;
-                (rows * of_rows + columns / of_columns, in_memory.max(issued))
+                (copied + columns / of_columns, in_memory.max(issued))
             }
         };
         let from_cache = self.instruction.factor() * copied;
@@ -208,7 +218,11 @@ impl Tile {
 
     /// The shared memory of a cube.
     pub const fn bytes(&self) -> usize {
-        self.stages * self.stage_vectors() as usize * VECTOR_BYTES
+        let of_halo = match self.halo {
+            Some(halo) => halo.all_vectors() as usize,
+            None => 0,
+        };
+        (self.stages * self.stage_vectors() as usize + of_halo) * VECTOR_BYTES
     }
 
     /// Rows of the result.
@@ -297,7 +311,10 @@ impl Tile {
 
     /// Vectors of a stage before those of the second factor.
     pub const fn first_vectors(&self) -> u32 {
-        self.vectors_of(self.rows(), self.first_pitch())
+        match self.halo {
+            Some(_) => 0,
+            None => self.vectors_of(self.rows(), self.first_pitch()),
+        }
     }
 
     /// Vectors of a stage.

@@ -15,7 +15,7 @@ use super::product::{Feed, begin_step, stage_of};
 use super::tile::{Order, STAGE_DEPTH, Tile};
 
 /// Where swizzled rows may begin, in bytes: 512 would do for this swizzle.
-const ALIGN: usize = 1024;
+pub(super) const ALIGN: usize = 1024;
 
 /// The product of what `feed` brings in `steps` steps.
 #[cube]
@@ -86,7 +86,7 @@ fn multiply_stage<F: Float>(stage: u32, #[comptime] major: Major, #[comptime] ti
                 columns + deeper,
                 comptime!(4 * block * tile.tiles[1]),
                 comptime!(tile.columns()),
-                major,
+                comptime!([major, major]),
             );
         }
     }

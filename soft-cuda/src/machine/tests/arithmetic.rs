@@ -68,6 +68,17 @@ fn products_low_high_and_wide() {
     assert_eq!(of_two("mul.hi.s32 %r3, %r1, %r2;", minus, 3), u32::MAX);
     assert_eq!(of_two("mul.hi.u32 %r3, %r1, %r2;", minus, 3), 2);
     assert_eq!(of_two("mad.lo.s32 %r3, %r1, %r2, 5;", minus, 3), 2);
+    let (halves, bytes) = (0x0002_ffff, 0x0706_0504);
+    let low = 0xffff * 4 + 2 * 5 + 1;
+    assert_eq!(
+        of_two("dp2a.lo.u32.u32 %r3, %r1, %r2, 1;", halves, bytes),
+        low
+    );
+    let high = 0xffff * 6 + 2 * 7 + 1;
+    assert_eq!(
+        of_two("dp2a.hi.u32.u32 %r3, %r1, %r2, 1;", halves, bytes),
+        high
+    );
     let wide = "cvt.u32.u64 %r1, %d11; mul.wide.s32 %d13, %r1, %r2;";
     assert_eq!(of_two_wide(wide, 0xffff_ffff, 3), (-3i64) as u64);
     let wide = "cvt.u32.u64 %r1, %d11; mad.wide.u32 %d13, %r1, %r2, %d11;";

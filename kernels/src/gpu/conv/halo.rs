@@ -1,0 +1,421 @@
+//! The convolution whose source stays in shared memory for all places of its window. What a cube computes is squares of
+//! 8 × 8 pixels, and of their channels by 32 it copies the pixels under all places once, those around the squares
+//! included. A place of the window is then the same rows of the product, moved by a few pixels.
+//!
+//! Without this a processor reads and writes what it copies nine times, which takes its shared memory longer than tensor
+//! cores compute (measured: docs/gpu.md). Eight pixels beside one another are the rows of a matrix that `wgmma` reads at
+//! once, and may begin at any pixel, as long as nothing is swizzled ("Shared Memory Matrix Layout" of the PTX ISA).
+
+use cubecl::prelude::*;
+
+use super::super::tensor_cores::{DEPTH, Keep, Sums, VECTOR, commit, copy, wait};
+use super::super::warpgroup::{
+    Major, begin_products, commit_products, descriptor, group, multiply, show_to_products, sums,
+    wait_for_products, zero_sums,
+};
+use super::product::stage_of;
+use super::shape::Slide;
+use super::slide::{chunk_of_unit, copy_weight, row_of_unit};
+use super::tile::{Instruction, STAGE_DEPTH, Tile};
+use super::warpgroups::ALIGN;
+
+/// Pixels of a side of a square: rows that lie beside one another in a matrix.
+const SIDE: u32 = 8;
+
+/// Rows of the product that a square is: those of an instruction.
+const SQUARE: u32 = SIDE * SIDE;
+
+/// Vectors of a pixel that are copied at once.
+const CHUNKS: u32 = (STAGE_DEPTH / VECTOR) as u32;
+
+/// Sources that have a place in shared memory: one is computed with while the next arrives.
+const BUFFERS: u32 = 2;
+
+/// Stages for the weight: one is computed with, one may still be, two arrive.
+const STAGES: usize = 4;
+
+/// Steps for which copies have begun.
+const AHEAD: usize = STAGES - 2;
+
+/// The only window there is, and what lies around a square because of it on each side.
+const WINDOW: [u32; 2] = [3, 3];
+const AROUND: u32 = 1;
+const PLACES: u32 = WINDOW[0] * WINDOW[1];
+
+/// What more, as a part of all, may be computed for pixels that no image has.
+const IN_VAIN: f64 = 0.25;
+
+/// The squares of a cube.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Halo {
+    /// Below and beside one another.
+    pub squares: [u32; 2],
+    /// The same of so many images.
+    pub images: u32,
+}
+
+impl Halo {
+    /// For the rows of `tile`, if a convolution can be computed so: the one that computes the least in vain, and copies
+    /// the least.
+    pub fn of(tile: &Tile, slide: Slide, batch: u32) -> Option<Self> {
+        let fits = matches!(tile.instruction, Instruction::Wgmma)
+            && slide.is_divided()
+            && !slide.split
+            && slide.window == WINDOW
+            && slide.stride == [1; 2]
+            && slide.padding == [AROUND; 2];
+        if !fits {
+            return None;
+        }
+        let squares = tile.rows() as u32 / SQUARE;
+        let powers = || (0..=squares.ilog2()).map(|power| 1 << power);
+        let all = powers().flat_map(|down| powers().map(move |beside| [down, beside]));
+        let halos = all
+            .filter(|[down, beside]| squares.is_multiple_of(down * beside))
+            .map(|[down, beside]| Self {
+                squares: [down, beside],
+                images: squares / (down * beside),
+            });
+        let halo = halos.min_by_key(|halo| (halo.cubes(slide, batch), halo.pixels()))?;
+        let computed = f64::from(halo.cubes(slide, batch)) * f64::from(squares * SQUARE);
+        let [height, width] = slide.result.map(f64::from);
+        let pixels = f64::from(batch) * height * width;
+        // A cube may have squares of images that are not there.
+        (computed <= (1.0 + IN_VAIN) * pixels).then_some(halo)
+    }
+
+    /// Cubes for all pixels.
+    pub fn cubes(&self, slide: Slide, batch: u32) -> u32 {
+        batch.div_ceil(self.images) * self.below(slide) * self.beside(slide)
+    }
+
+    /// Cubes below one another in an image.
+    const fn below(&self, slide: Slide) -> u32 {
+        slide.result[0].div_ceil(self.squares[0] * SIDE)
+    }
+
+    /// Cubes beside one another in an image.
+    const fn beside(&self, slide: Slide) -> u32 {
+        slide.result[1].div_ceil(self.squares[1] * SIDE)
+    }
+
+    /// Pixels below one another that are copied.
+    const fn height(&self) -> u32 {
+        self.squares[0] * SIDE + 2 * AROUND
+    }
+
+    /// Pixels beside one another that are copied.
+    const fn width(&self) -> u32 {
+        self.squares[1] * SIDE + 2 * AROUND
+    }
+
+    /// Pixels that are copied.
+    pub const fn pixels(&self) -> u32 {
+        self.images * self.height() * self.width()
+    }
+
+    /// Vectors from those of one part of the channels to the next: so many that the vectors of two neighbouring pixels
+    /// lie in different banks.
+    const fn plane(&self) -> u32 {
+        (self.pixels() + 5) / 8 * 8 + 2
+    }
+
+    /// Vectors of a source.
+    const fn vectors(&self) -> u32 {
+        CHUNKS * self.plane()
+    }
+
+    /// Vectors of all sources.
+    pub const fn all_vectors(&self) -> u32 {
+        BUFFERS * self.vectors()
+    }
+
+    /// Pixels that are copied for a place of the window.
+    pub fn pixels_of_place(&self) -> f64 {
+        f64::from(self.pixels()) / f64::from(PLACES)
+    }
+
+    /// How pixels lie.
+    const fn major(&self) -> Major {
+        Major::Planes {
+            plane: self.plane(),
+            eights: self.width(),
+        }
+    }
+}
+
+impl Tile {
+    /// The same with a source that stays.
+    pub fn with_halo(self, halo: Halo) -> Self {
+        Self {
+            halo: Some(halo),
+            stages: STAGES,
+            ..self
+        }
+    }
+}
+
+/// The first pixel of a cube.
+#[derive(CubeType)]
+pub(super) struct Corner {
+    image: u32,
+    row: u32,
+    column: u32,
+}
+
+#[cube]
+impl Corner {
+    pub fn of_cube(
+        #[comptime] halo: Halo,
+        #[comptime] slide: Slide,
+        #[comptime] tile: Tile,
+    ) -> Self {
+        let cube = CUBE_POS_X / comptime!(slide.beside(tile));
+        let below = comptime!(halo.below(slide));
+        let beside = comptime!(halo.beside(slide));
+        Corner {
+            image: cube / comptime!(below * beside) * comptime!(halo.images),
+            row: cube / beside % below * comptime!(halo.squares[0] * SIDE),
+            column: cube % beside * comptime!(halo.squares[1] * SIDE),
+        }
+    }
+
+    /// The pixel of a row of the product, and whether it is one of `pixels`.
+    pub fn pixel(
+        &self,
+        row: u32,
+        pixels: u32,
+        #[comptime] halo: Halo,
+        #[comptime] slide: Slide,
+    ) -> (u32, bool) {
+        let [height, width] = comptime!(slide.result);
+        let (image, down, beside) = square(row / SQUARE, halo);
+        let row_of_image = self.row + down * SIDE + row / SIDE % SIDE;
+        let column = self.column + beside * SIDE + row % SIDE;
+        let pixel = ((self.image + image) * height + row_of_image) * width + column;
+        let is_inside = row_of_image < height && column < width && pixel < pixels;
+        (pixel, is_inside)
+    }
+}
+
+/// Where a square is: of which image, and how many there are above it and left of it.
+#[cube]
+fn square(number: u32, #[comptime] halo: Halo) -> (u32, u32, u32) {
+    let [down, beside] = comptime!(halo.squares);
+    (
+        number / comptime!(down * beside),
+        number / beside % down,
+        number % beside,
+    )
+}
+
+/// The product of all pixels of a cube with the weight, where there are `pixels` of all images.
+#[cube]
+pub(super) fn product<F: Float, V: Size>(
+    source: &[Vector<F, V>],
+    weight: &[Vector<F, V>],
+    pixels: u32,
+    #[comptime] halo: Halo,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) -> Sums {
+    let of_stages = comptime!(tile.stages as u32 * tile.stage_vectors());
+    let mut memory = Shared::<[Vector<F, V>]>::new_aligned_slice(
+        comptime!((of_stages + halo.all_vectors()) as usize),
+        ALIGN,
+    );
+    let corner = Corner::of_cube(halo, slide, tile);
+    let parts = comptime!(slide.depth / STAGE_DEPTH as u32);
+    let steps = comptime!(parts * PLACES);
+    let eights = comptime!(tile.tiles[0] * tile.tiles[1]);
+    zero_sums(comptime!(4 * eights));
+    let columns = descriptor::<F, V>(&memory, Major::Depth);
+    let rows = descriptor::<F, V>(&memory, comptime!(halo.major())) + of_stages;
+    let mut squares = Array::<u32>::new(comptime!(tile.tiles[0]));
+    #[unroll]
+    for block in 0..comptime!(tile.tiles[0]) {
+        let number = group() * comptime!(tile.tiles[0] as u32) + comptime!(block as u32);
+        squares[block] = rows + first_of_square(number, halo);
+    }
+
+    #[unroll]
+    for slot in 0..comptime!(slots(tile, halo)) {
+        copy_source::<F, V>(
+            source,
+            &mut memory,
+            0u32,
+            slot.runtime(),
+            pixels,
+            &corner,
+            halo,
+            slide,
+            tile,
+        );
+    }
+    #[unroll]
+    for step in 0..comptime!(AHEAD as u32) {
+        copy_weights::<F, V>(weight, &mut memory, step.runtime(), steps, slide, tile);
+        commit();
+    }
+    wait(comptime!(AHEAD - 1));
+    show_to_products();
+    for step in 0..steps {
+        let (part, place) = (step / PLACES, step % PLACES);
+        // What this step needs is there, and all have waited for the product whose stage is filled below.
+        sync_cube();
+        begin_products();
+        let moved = part % BUFFERS * comptime!(halo.vectors()) + moved(place, halo, slide);
+        multiply_stage::<F>(&squares, moved, columns + stage_of(step, tile), halo, tile);
+        commit_products();
+        // What the next step needs is shown before more is copied, for which that might wait.
+        wait(comptime!(AHEAD - 2));
+        show_to_products();
+        copy_weights::<F, V>(
+            weight,
+            &mut memory,
+            step + comptime!(AHEAD as u32),
+            steps,
+            slide,
+            tile,
+        );
+        // Where it goes, the product before the first place may still be computed with. For the first place there is no
+        // such slot, as there is none behind the last.
+        let slot = place - 1;
+        if part + 1 < parts {
+            copy_source::<F, V>(
+                source,
+                &mut memory,
+                part + 1,
+                slot,
+                pixels,
+                &corner,
+                halo,
+                slide,
+                tile,
+            );
+        }
+        commit();
+        wait_for_products(1usize);
+    }
+    wait_for_products(0usize);
+    sums(eights)
+}
+
+/// Steps in which a source is copied, a vector by each unit.
+fn slots(tile: Tile, halo: Halo) -> u32 {
+    let slots = halo.pixels().div_ceil(tile.units() as u32 / CHUNKS);
+    // All have arrived when the first place of the next source is shown.
+    assert!(slots + AHEAD as u32 <= PLACES, "{tile:?}");
+    slots
+}
+
+/// The vector of a source that a square begins with, for the window's first place.
+#[cube]
+fn first_of_square(number: u32, #[comptime] halo: Halo) -> u32 {
+    let (image, down, beside) = square(number, halo);
+    (image * comptime!(halo.height()) + down * SIDE) * comptime!(halo.width()) + beside * SIDE
+}
+
+/// So many vectors further are the pixels under a place of the window.
+#[cube]
+fn moved(place: u32, #[comptime] halo: Halo, #[comptime] slide: Slide) -> u32 {
+    // A gradient slides the other way.
+    let place = if comptime!(slide.back) {
+        comptime!(PLACES - 1) - place
+    } else {
+        place
+    };
+    let columns = comptime!(WINDOW[1]);
+    place / columns * comptime!(halo.width()) + place % columns
+}
+
+/// Begins one of a unit's copies of the channels of part `part` to the place in shared memory that is its own. There are
+/// no copies for a slot that is not there.
+#[cube]
+fn copy_source<F: Float, V: Size>(
+    source: &[Vector<F, V>],
+    memory: &mut [Vector<F, V>],
+    part: u32,
+    slot: u32,
+    pixels: u32,
+    corner: &Corner,
+    #[comptime] halo: Halo,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) {
+    let at = slot * comptime!(tile.units() as u32 / CHUNKS) + row_of_unit(0usize, tile);
+    if at < comptime!(halo.pixels()) {
+        let [height, width] = comptime!(slide.source);
+        let (rows, columns) = comptime!((halo.height(), halo.width()));
+        // Above and left of an image these are very large.
+        let row = corner.row + at / columns % rows - AROUND;
+        let column = corner.column + at % columns - AROUND;
+        let image = corner.image + at / comptime!(rows * columns);
+        let pixel = (image * height + row) * width + column;
+        let of_stages = comptime!(tile.stages as u32 * tile.stage_vectors());
+        copy::<F, V>(
+            source,
+            pixel * comptime!(slide.depth / VECTOR as u32) + part * CHUNKS + chunk_of_unit(),
+            memory,
+            of_stages
+                + part % BUFFERS * comptime!(halo.vectors())
+                + chunk_of_unit() * comptime!(halo.plane())
+                + at,
+            row < height && column < width && image * comptime!(height * width) < pixels,
+            Keep::Far,
+        );
+    }
+}
+
+/// Begins a unit's copies of the weight for a step, of zeros for one that is not there.
+#[cube]
+fn copy_weights<F: Float, V: Size>(
+    weight: &[Vector<F, V>],
+    memory: &mut [Vector<F, V>],
+    step: u32,
+    steps: u32,
+    #[comptime] slide: Slide,
+    #[comptime] tile: Tile,
+) {
+    let [_, copies] = comptime!(tile.copies());
+    let vector = step / PLACES * CHUNKS + chunk_of_unit();
+    #[unroll]
+    for i in 0..copies {
+        copy_weight::<F, V>(
+            weight,
+            memory,
+            stage_of(step, tile),
+            step % PLACES,
+            vector,
+            step < steps,
+            i,
+            slide,
+            tile,
+        );
+    }
+}
+
+/// Begins to add the products of all squares of this group with a stage of the weight, whose descriptor's lower half
+/// this is.
+#[cube]
+fn multiply_stage<F: Float>(
+    squares: &Array<u32>,
+    moved: u32,
+    columns: u32,
+    #[comptime] halo: Halo,
+    #[comptime] tile: Tile,
+) {
+    #[unroll]
+    for deep in 0..comptime!(STAGE_DEPTH / DEPTH) {
+        #[unroll]
+        for block in 0..comptime!(tile.tiles[0]) {
+            multiply::<F>(
+                squares[block] + moved + comptime!(deep as u32 * halo.major().deeper()),
+                columns + comptime!(deep as u32 * Major::Depth.deeper()),
+                comptime!(4 * block * tile.tiles[1]),
+                comptime!(tile.columns()),
+                comptime!([halo.major(), Major::Depth]),
+            );
+        }
+    }
+}
