@@ -4,8 +4,9 @@
 # For tests; it is slow, and says nothing of speed.
 #
 #   scripts/cuda-software.sh --prepare     builds soft-cuda and installs NVRTC, if they are not there
-#   scripts/cuda-software.sh --assemble [FOLDER]   has NVIDIA's assembler, ptxas, translate the kernels that were kept,
-#                                          and says which it refuses and which spill registers: soft-cuda counts none
+#   scripts/cuda-software.sh --assemble [FOLDER [INTO]]   has NVIDIA's assembler, ptxas, translate the kernels that were
+#                                          kept, and says which it refuses and which spill registers: soft-cuda counts
+#                                          none. INTO is where the same is kept assembled, for scripts/gpu-pack.sh
 #   scripts/cuda-software.sh --toolkit     prints the folder whose NVRTC and headers are taken
 #   scripts/cuda-software.sh PROGRAM ...   runs a program that is built with cuda-nvrtc, or with cuda
 #
@@ -54,42 +55,23 @@ prepare() {
 }
 
 # What a driver does with a kernel when it is loaded, for the compute capability that the kernel is for.
-assemble() { # FOLDER
-  local tools=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/ptxas-venv ptxas file target said all=0 refused=0 spilling=0
-  ptxas=$(compgen -G "$tools/lib/python3*/site-packages/nvidia/cu13/bin/ptxas") || {
-    say "installing the Python package nvidia-cuda-nvcc into $tools"
-    { python3 -m venv --clear "$tools" &&
-      timeout 600 "$tools/bin/pip" install --quiet --no-deps 'nvidia-cuda-nvcc==13.0.*'; } </dev/null >&2 || true
-    ptxas=$(compgen -G "$tools/lib/python3*/site-packages/nvidia/cu13/bin/ptxas") ||
-      { say "MISSING: ptxas: pip could not install nvidia-cuda-nvcc"; return 1; }
+assemble() { # FOLDER [INTO]
+  local tools=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/ptxas-venv packages=('nvidia-cuda-nvcc==13.0.*' blake3) ptxas
+  found() { ptxas=$(compgen -G "$tools/lib/python3*/site-packages/nvidia/cu13/bin/ptxas") && [[ -e $tools/complete ]]; }
+  found || {
+    say "installing the Python packages ${packages[*]} into $tools"
+    { python3 -m venv --clear "$tools" && timeout 600 "$tools/bin/pip" install --quiet --no-deps "${packages[@]}" &&
+      touch "$tools/complete"; } </dev/null >&2 || true
+    found || { say "MISSING: ptxas: pip could not install ${packages[*]}"; return 1; }
   }
-  local scratch
-  scratch=$(mktemp -d)
-  for file in "$1"/*.ptx; do
-    [[ -s $file ]] || continue
-    # Before the text stands its digest, and behind it a zero.
-    tail -c +33 "$file" | tr -d '\0' >"$scratch/kernel.ptx"
-    target=$(sed -n 's/^\.target *\([a-z0-9_]*\).*/\1/p' "$scratch/kernel.ptx" | sed -n 1p)
-    all=$((all + 1))
-    if ! said=$("$ptxas" -v "-arch=$target" -o "$scratch/kernel.cubin" "$scratch/kernel.ptx" 2>&1); then
-      refused=$((refused + 1))
-      say "REFUSED: $file: $said"
-    elif grep -q '[1-9][0-9]* bytes spill' <<<"$said"; then
-      spilling=$((spilling + 1))
-      say "spills: $(sed -n "s/.*Compiling entry function '\([^']*\)'.*/\1/p" <<<"$said"):" \
-        "$(sed -n 's/.*frame, \(.*\)/\1/p' <<<"$said" | sed -n 1p)"
-    fi
-  done
-  rm -rf "$scratch"
-  say "$all kernels assembled, $refused refused, $spilling spill registers"
-  ((all > 0 && refused == 0))
+  "$tools/bin/python" "$root/scripts/assemble-kernels.py" "$ptxas" "$@"
 }
 
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
 case ${1:-} in
   -h | --help) usage; exit ;;
   --prepare) prepare; exit ;;
-  --assemble) assemble "${2:-$kept}"; exit ;;
+  --assemble) assemble "${2:-$kept}" "${@:3}"; exit ;;
   --toolkit)
     [[ -n ${SOFT_CUDA_TOOLKIT:-} ]] && echo "$SOFT_CUDA_TOOLKIT" || toolkit
     exit

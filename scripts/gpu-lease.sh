@@ -115,7 +115,7 @@ for name in "${parts[@]}"; do
     olivia) part olivia 130 --parts speed,torch --recipes olivia --precisions bf16 --limit 90 --json olivia.json ;;
     bf16) part bf16 150 --parts parity --precisions bf16 --limit 140 --json bf16.json ;;
     exact) part exact 300 --parts parity --precisions f32,f16 --limit 145 --json exact.json ;;
-    mma) BURN_DIST_NO_WGMMA=1 part mma 60 --parts speed --recipes olivia --precisions bf16 --limit 50 --json mma.json ;;
+    mma) BURN_DIST_WGMMA=off part mma 60 --parts speed --recipes olivia --precisions bf16 --limit 50 --json mma.json ;;
     profile) part profile 45 --profile olivia ;;
     profile-*) part "$name" 45 --profile "${name#profile-}" ;;
     wide) part wide 100 --parts speed,torch --recipes wrn-28-10 --precisions bf16 --limit 60 --json wide.json ;;

@@ -16,7 +16,8 @@
 #   NVRTC      a version whose libnvrtc is packed with its headers, 31 MiB, for a machine that has none, or
 #              one that is newer than its driver. Default none
 #   KEPT       folder of kernels that were compiled before, as scripts/cuda-software.sh keeps them, with the same
-#              SOFT_CUDA_TOOLKIT; they are not compiled again where the same NVRTC is found. Default none
+#              SOFT_CUDA_TOOLKIT; they are packed assembled, and neither compiled nor assembled again where the same
+#              NVRTC is found. Default none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -90,8 +91,7 @@ build "$features" bench-gpu
 [[ -z ${ALSO:-} ]] || build "$ALSO" bench-gpu-2
 
 if [[ -n ${KEPT:-} ]]; then
-  mkdir -p "$folder/kept"
-  cp "$KEPT"/*.ptx "$folder/kept/"
+  scripts/cuda-software.sh --assemble "$KEPT" "$folder/kept" || { say "FAILED: kernels of $KEPT were refused"; exit 1; }
   # By which scripts/gpu-libraries.sh knows the library that has compiled them.
   toolkit=$(scripts/cuda-software.sh --toolkit) || { say "FAILED: no NVRTC is here that can have compiled $KEPT"; exit 1; }
   for library in "$toolkit"/{lib64,lib}/libnvrtc.so.[0-9]*; do

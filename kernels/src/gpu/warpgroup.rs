@@ -34,8 +34,18 @@ pub(super) const BLOCK: usize = 32;
 /// Vectors of eight rows, between which the layout repeats.
 const IN_EIGHT: u32 = 8 * IN_ROW as u32;
 
-/// Left unset unless somebody wants to know what the device does without the instruction.
-const WITHOUT: &str = "BURN_DIST_NO_WGMMA";
+/// Left unset unless somebody wants otherwise: `off`, to know what the device does without the instruction, or
+/// `unchecked`, where kernels are compiled and not run, so that there is nothing to compare.
+const ASKED: &str = "BURN_DIST_WGMMA";
+
+fn is_asked_for(what: &str) -> bool {
+    std::env::var_os(ASKED).is_some_and(|asked| asked == what)
+}
+
+/// Whether it is taken without having been compared.
+pub(super) fn is_unchecked() -> bool {
+    is_asked_for("unchecked")
+}
 
 /// Whether the device has the instruction, and nobody wants to go without.
 pub(super) fn has_warpgroups(client: &Client) -> bool {
@@ -43,7 +53,7 @@ pub(super) fn has_warpgroups(client: &Client) -> bool {
     // that they have the second too.
     let tma = &client.properties().features.tma;
     let is_hopper = tma.contains(Tma::Base) && !tma.contains(Tma::Im2colWide);
-    is_hopper && std::env::var_os(WITHOUT).is_none()
+    is_hopper && !is_asked_for("off")
 }
 
 /// Where vector `vector` of row `row` lies, in vectors.

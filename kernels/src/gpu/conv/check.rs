@@ -11,7 +11,7 @@ use burn::tensor::{DType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
 use super::super::matrix::memory;
-use super::super::warpgroup::has_warpgroups;
+use super::super::warpgroup::{has_warpgroups, is_unchecked};
 use super::ConvOptions;
 use super::geometry::Geometry;
 use super::halo::Halo;
@@ -50,6 +50,12 @@ pub(super) fn taken(x: &CubeTensor) -> Taken {
         return Taken {
             instruction: Instruction::Mma,
             halos: false,
+        };
+    }
+    if is_unchecked() {
+        return Taken {
+            instruction: Instruction::Wgmma,
+            halos: true,
         };
     }
     let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +108,7 @@ fn products(
     let first = |order| Tile::all(instruction, order, memory).next();
     let (along, across) = (first(Order::Along)?, first(Order::Across)?);
     let along = match Halo::of(&along, slide, geometry.batch) {
-        Some(halo) => along.with_halo(halo),
+        Some(halo) => along.with_halo(halo, memory),
         None => along,
     };
     let taken = Taken {

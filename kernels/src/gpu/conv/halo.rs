@@ -8,7 +8,7 @@
 
 use cubecl::prelude::*;
 
-use super::super::tensor_cores::{DEPTH, Keep, Sums, VECTOR, commit, copy, wait};
+use super::super::tensor_cores::{DEPTH, Keep, Sums, VECTOR, VECTOR_BYTES, commit, copy, wait};
 use super::super::warpgroup::{
     Major, begin_products, commit_products, descriptor, group, multiply, show_to_products, sums,
     wait_for_products, zero_sums,
@@ -31,19 +31,17 @@ const CHUNKS: u32 = (STAGE_DEPTH / VECTOR) as u32;
 /// Sources that have a place in shared memory: one is computed with while the next arrives.
 const BUFFERS: u32 = 2;
 
-/// Stages for the weight: one is computed with, one may still be, two arrive.
-const STAGES: usize = 4;
+/// Stages for the weight, at least and at most: one is computed with, one may still be, the others arrive, which from
+/// the second-level cache takes longer than a step.
+const STAGES: [usize; 2] = [4, 7];
 
-/// Steps for which copies have begun.
-const AHEAD: usize = STAGES - 2;
+/// A unit's copies of the source in a step.
+const COPIES: u32 = 2;
 
 /// The only window there is, and what lies around a square because of it on each side.
 const WINDOW: [u32; 2] = [3, 3];
 const AROUND: u32 = 1;
 const PLACES: u32 = WINDOW[0] * WINDOW[1];
-
-/// What more, as a part of all, may be computed for pixels that no image has.
-const IN_VAIN: f64 = 0.25;
 
 /// The squares of a cube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,8 +53,8 @@ pub(super) struct Halo {
 }
 
 impl Halo {
-    /// For the rows of `tile`, if a convolution can be computed so: the one that computes the least in vain, and copies
-    /// the least.
+    /// For the rows of `tile`, if a convolution can be computed so: the one that computes the least for pixels that no
+    /// image has, and copies the least.
     pub fn of(tile: &Tile, slide: Slide, batch: u32) -> Option<Self> {
         let fits = matches!(tile.instruction, Instruction::Wgmma)
             && slide.is_divided()
@@ -76,12 +74,7 @@ impl Halo {
                 squares: [down, beside],
                 images: squares / (down * beside),
             });
-        let halo = halos.min_by_key(|halo| (halo.cubes(slide, batch), halo.pixels()))?;
-        let computed = f64::from(halo.cubes(slide, batch)) * f64::from(squares * SQUARE);
-        let [height, width] = slide.result.map(f64::from);
-        let pixels = f64::from(batch) * height * width;
-        // A cube may have squares of images that are not there.
-        (computed <= (1.0 + IN_VAIN) * pixels).then_some(halo)
+        halos.min_by_key(|halo| (halo.cubes(slide, batch), halo.pixels()))
     }
 
     /// Cubes for all pixels.
@@ -145,13 +138,26 @@ impl Halo {
 }
 
 impl Tile {
-    /// The same with a source that stays.
-    pub fn with_halo(self, halo: Halo) -> Self {
-        Self {
+    /// The same with a source that stays, in as many stages as leave `memory` bytes of shared memory to the cubes that a
+    /// processor has at once.
+    pub fn with_halo(self, halo: Halo, memory: usize) -> Self {
+        let [least, most] = STAGES;
+        let tile = Self {
             halo: Some(halo),
-            stages: STAGES,
+            stages: 1,
             ..self
+        };
+        let stage = tile.stage_vectors() as usize * VECTOR_BYTES;
+        let for_stages = (memory / tile.at_once() as usize).saturating_sub(tile.bytes() - stage);
+        Self {
+            stages: (for_stages / stage).clamp(least, most),
+            ..tile
         }
+    }
+
+    /// Steps for which copies have begun.
+    const fn ahead(&self) -> usize {
+        self.stages - 2
     }
 }
 
@@ -253,11 +259,11 @@ pub(super) fn product<F: Float, V: Size>(
         );
     }
     #[unroll]
-    for step in 0..comptime!(AHEAD as u32) {
+    for step in 0..comptime!(tile.ahead() as u32) {
         copy_weights::<F, V>(weight, &mut memory, step.runtime(), steps, slide, tile);
         commit();
     }
-    wait(comptime!(AHEAD - 1));
+    wait(comptime!(tile.ahead() - 1));
     show_to_products();
     for step in 0..steps {
         let (part, place) = (step / PLACES, step % PLACES);
@@ -268,12 +274,12 @@ pub(super) fn product<F: Float, V: Size>(
         multiply_stage::<F>(&squares, moved, columns + stage_of(step, tile), halo, tile);
         commit_products();
         // What the next step needs is shown before more is copied, for which that might wait.
-        wait(comptime!(AHEAD - 2));
+        wait(comptime!(tile.ahead() - 2));
         show_to_products();
         copy_weights::<F, V>(
             weight,
             &mut memory,
-            step + comptime!(AHEAD as u32),
+            step + comptime!(tile.ahead() as u32),
             steps,
             slide,
             tile,
@@ -301,12 +307,17 @@ pub(super) fn product<F: Float, V: Size>(
     sums(eights)
 }
 
-/// Steps in which a source is copied, a vector by each unit.
+/// Steps in which a source is copied.
 fn slots(tile: Tile, halo: Halo) -> u32 {
-    let slots = halo.pixels().div_ceil(tile.units() as u32 / CHUNKS);
+    let slots = halo.pixels().div_ceil(COPIES * pixels_at_once(tile));
     // All have arrived when the first place of the next source is shown.
-    assert!(slots + AHEAD as u32 <= PLACES, "{tile:?}");
+    assert!(slots + tile.ahead() as u32 <= PLACES, "{tile:?}");
     slots
+}
+
+/// Pixels of which all units copy a vector each.
+const fn pixels_at_once(tile: Tile) -> u32 {
+    tile.units() as u32 / CHUNKS
 }
 
 /// The vector of a source that a square begins with, for the window's first place.
@@ -329,8 +340,8 @@ fn moved(place: u32, #[comptime] halo: Halo, #[comptime] slide: Slide) -> u32 {
     place / columns * comptime!(halo.width()) + place % columns
 }
 
-/// Begins one of a unit's copies of the channels of part `part` to the place in shared memory that is its own. There are
-/// no copies for a slot that is not there.
+/// Begins a slot of a unit's copies of the channels of part `part` to the place in shared memory that is its own. There
+/// are none for a slot that is not there.
 #[cube]
 fn copy_source<F: Float, V: Size>(
     source: &[Vector<F, V>],
@@ -343,27 +354,31 @@ fn copy_source<F: Float, V: Size>(
     #[comptime] slide: Slide,
     #[comptime] tile: Tile,
 ) {
-    let at = slot * comptime!(tile.units() as u32 / CHUNKS) + row_of_unit(0usize, tile);
-    if at < comptime!(halo.pixels()) {
-        let [height, width] = comptime!(slide.source);
-        let (rows, columns) = comptime!((halo.height(), halo.width()));
-        // Above and left of an image these are very large.
-        let row = corner.row + at / columns % rows - AROUND;
-        let column = corner.column + at % columns - AROUND;
-        let image = corner.image + at / comptime!(rows * columns);
-        let pixel = (image * height + row) * width + column;
-        let of_stages = comptime!(tile.stages as u32 * tile.stage_vectors());
-        copy::<F, V>(
-            source,
-            pixel * comptime!(slide.depth / VECTOR as u32) + part * CHUNKS + chunk_of_unit(),
-            memory,
-            of_stages
-                + part % BUFFERS * comptime!(halo.vectors())
-                + chunk_of_unit() * comptime!(halo.plane())
-                + at,
-            row < height && column < width && image * comptime!(height * width) < pixels,
-            Keep::Far,
-        );
+    let first = slot * comptime!(COPIES * pixels_at_once(tile)) + row_of_unit(0usize, tile);
+    #[unroll]
+    for i in 0..COPIES {
+        let at = first + comptime!(i * pixels_at_once(tile));
+        if at < comptime!(halo.pixels()) {
+            let [height, width] = comptime!(slide.source);
+            let (rows, columns) = comptime!((halo.height(), halo.width()));
+            // Above and left of an image these are very large.
+            let row = corner.row + at / columns % rows - AROUND;
+            let column = corner.column + at % columns - AROUND;
+            let image = corner.image + at / comptime!(rows * columns);
+            let pixel = (image * height + row) * width + column;
+            let of_stages = comptime!(tile.stages as u32 * tile.stage_vectors());
+            copy::<F, V>(
+                source,
+                pixel * comptime!(slide.depth / VECTOR as u32) + part * CHUNKS + chunk_of_unit(),
+                memory,
+                of_stages
+                    + part % BUFFERS * comptime!(halo.vectors())
+                    + chunk_of_unit() * comptime!(halo.plane())
+                    + at,
+                row < height && column < width && image * comptime!(height * width) < pixels,
+                Keep::Far,
+            );
+        }
     }
 }
 

@@ -42,7 +42,7 @@ impl Gpu {
     pub fn tiles(self, slide: Slide, batch: u32) -> Vec<Tile> {
         let halo = |tile: Tile| {
             let halo = Halo::of(&tile, slide, batch).filter(|_| self.halos)?;
-            Some(tile.with_halo(halo))
+            Some(tile.with_halo(halo, self.memory))
         };
         let tiles = Tile::all(self.instruction, Order::Along, self.memory);
         let tiles = tiles.flat_map(|tile| [Some(tile), halo(tile)]).flatten();
@@ -143,6 +143,29 @@ mod tests {
                 assert_eq!(tiles[0].columns(), columns, "{features}: {tiles:?}");
             }
         }
+    }
+
+    #[test]
+    fn sources_stay_where_windows_overlap() {
+        let stays = |slide| H100.tiles(slide, 256)[0].halo.is_some();
+        for (size, channels) in [
+            (32, 160),
+            (16, 320),
+            (8, 640),
+            (32, 64),
+            (56, 64),
+            (14, 256),
+        ] {
+            assert!(stays(slide(size, channels, channels)), "{channels}");
+        }
+        let one = Slide {
+            window: [1; 2],
+            padding: [0; 2],
+            ..slide(32, 160, 160)
+        };
+        assert!(!stays(one));
+        // Seven rows of eight would be computed.
+        assert!(!stays(slide(1, 64, 64)));
     }
 
     #[test]

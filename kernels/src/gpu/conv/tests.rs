@@ -235,7 +235,7 @@ fn sources_that_stay_for_all_places_of_a_window_on_tensor_cores() {
         let tiles = Tile::all(Instruction::Wgmma, Order::Along, MEMORY);
         let with = |tile: Tile, slide| {
             let halo = Halo::of(&tile, slide, x[0] as u32)?;
-            Some(vec![tile.with_halo(halo)])
+            Some(vec![tile.with_halo(halo, MEMORY)])
         };
         let tiles = tiles.filter_map(|tile| Some((with(tile, there)?, with(tile, back)?)));
         let mut tried = 0;

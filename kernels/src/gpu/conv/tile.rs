@@ -34,9 +34,10 @@ const OF_WINDOW: f64 = 0.35;
 /// Planes whose sums fit into the registers of a processor.
 const PLANES: usize = 8;
 
-/// Registers of a processor, and those of a unit of warpgroups beside its sums, about.
+/// Registers of a processor, and those of a unit of warpgroups beside its sums, about: with a source in stages, and with
+/// one that stays.
 const REGISTERS: usize = 65_536;
-const BESIDE_SUMS: usize = 46;
+const BESIDE_SUMS: [usize; 2] = [46, 32];
 
 /// What multiplies matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -164,7 +165,7 @@ impl Tile {
         match self.instruction {
             Instruction::Mma => (PLANES / self.all_planes()) as u32,
             Instruction::Wgmma => {
-                let of_unit = self.sums() + BESIDE_SUMS;
+                let of_unit = self.sums() + BESIDE_SUMS[self.halo.is_some() as usize];
                 (REGISTERS / (self.units() * of_unit)) as u32
             }
         }
@@ -190,9 +191,13 @@ impl Tile {
                     (None, Keep::Near) => (rows * OF_WINDOW, TAKEN_FROM_NEAR * rows),
                     (None, Keep::Far) => (rows, TAKEN * rows),
                 };
+                let column = match self.shares_columns() {
+                    true => TAKEN_FROM_NEAR,
+                    false => TAKEN,
+                };
                 // 64 rows and all columns are read for each instruction.
                 let given = rows * (columns / 2.0 + GIVEN);
-                let in_memory = given + taken + TAKEN * columns;
+                let in_memory = given + taken + column * columns;
                 let issued = self.all_planes() as f64 * ISSUED;
                 (copied + columns / of_columns, in_memory.max(issued))
             }
@@ -206,6 +211,8 @@ impl Tile {
         matches!(self.instruction, Instruction::Wgmma)
             && matches!(self.order, Order::Along)
             && self.at_once() > 1
+            // The processor's own cache is read at half the speed, and shared memory has no time for that.
+            && self.halo.is_none()
     }
 
     /// What a cube takes beside its steps, to begin and to end, counted in steps. Others compute meanwhile, if there are.
@@ -362,6 +369,30 @@ mod tests {
                     let all = tile.bytes() * tile.at_once() as usize;
                     assert!(all <= memory, "{tile:?}: {all}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_processor_has_memory_for_sources_that_stay() {
+        let slide = |size, channels| Slide {
+            source: [size; 2],
+            depth: channels,
+            result: [size; 2],
+            features: channels,
+            window: [3; 2],
+            stride: [1; 2],
+            padding: [1; 2],
+            back: false,
+            split: false,
+        };
+        let sizes = [8, 16, 32, 64].map(|size| slide(size, 64));
+        for tile in Tile::all(Instruction::Wgmma, Order::Along, MEMORY[0]) {
+            for slide in sizes {
+                let halo = Halo::of(&tile, slide, 256).unwrap();
+                let tile = tile.with_halo(halo, MEMORY[0]);
+                let all = tile.bytes() * tile.at_once() as usize;
+                assert!(all <= MEMORY[0] && tile.stages > 4, "{tile:?}: {all}");
             }
         }
     }
