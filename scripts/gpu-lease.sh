@@ -13,6 +13,8 @@
 #               bf16      every model against the golden files in bf16; exact: in f32 and f16
 #               mma       the Olivia WideResNet again, without wgmma
 #               profile   where the time of the Olivia WideResNet goes; profile-RECIPE: that of another
+#               counters  what a processor does in its convolutions, by Nsight Compute: counters-convolve.details.csv,
+#                         and .source.csv.gz, instruction by instruction; the same for multiply_parts
 #               wide      images/s of WRN-28-10 as of olivia; vits: of ViT-Tiny and ViT-B/16
 #               train     WRN-28-10 on the CIFAR-100 in DATA, as many epochs as fit, after wide
 #               ranks     two ranks on one GPU against one
@@ -94,6 +96,27 @@ train() {
     --set "train.max_minutes=$((limit / 60)).$((limit % 60 * 10 / 60))"
 }
 
+# What hardware counters say of the third launch of each kernel of this name.
+counters() {
+  local out=$found/counters-$1 bench=${BENCH:-$here/../bench-gpu}
+  command -v ncu >/dev/null || { say "counters: there is no ncu"; return; }
+  {
+    echo '#!/usr/bin/env bash'
+    printf '[[ $1 == training-trained ]] || exec %q "$@"\n' "$bench"
+    printf 'exec timeout -s INT 60 ncu --target-processes all --clock-control none --kernel-id %q' "::regex:$1:3"
+    printf ' --launch-count 24'
+    printf ' --section %s' LaunchStats Occupancy SpeedOfLight SchedulerStats WarpStateStats MemoryWorkloadAnalysis SourceCounters
+    printf ' -f -o %q %q "$@"\n' "$out" "$bench"
+  } >"$out.sh"
+  chmod +x "$out.sh"
+  BENCH=$out.sh part "counters-$1" 80 --profile olivia
+  [[ -e $out.ncu-rep ]] || return 0
+  ncu -i "$out.ncu-rep" --page details --csv >"$out.details.csv"
+  ncu -i "$out.ncu-rep" --page source --csv | gzip >"$out.source.csv.gz"
+  rm "$out.ncu-rep"
+  pack
+}
+
 machine() {
   date -u +%Y-%m-%dT%H:%M:%SZ
   uname -a
@@ -103,6 +126,8 @@ machine() {
   if [[ -x $here/../bench-gpu ]]; then ldd "$here/../bench-gpu" || true; fi
 }
 
+# Of the tiles that were tried for a product, cubecl's tuner writes here what each took; scripts/tiles-tried.py reads it.
+printf '[autotune.decisions]\nfile = "%s"\n' "$found/decisions.log" >cubecl.toml
 # PyTorch is read from a cold disk while ours begins.
 timeout --kill-after=5 60 "${PYTHON:-python3}" -c '
 import torch
@@ -117,6 +142,7 @@ for name in "${parts[@]}"; do
     exact) part exact 300 --parts parity --precisions f32,f16 --limit 145 --json exact.json ;;
     mma) BURN_DIST_WGMMA=off part mma 60 --parts speed --recipes olivia --precisions bf16 --limit 50 --json mma.json ;;
     profile) part profile 45 --profile olivia ;;
+    counters) for kernel in convolve multiply_parts; do counters "$kernel"; done ;;
     profile-*) part "$name" 45 --profile "${name#profile-}" ;;
     wide) part wide 100 --parts speed,torch --recipes wrn-28-10 --precisions bf16 --limit 60 --json wide.json ;;
     vits) part vits 160 --parts speed,torch --recipes vit-tiny,vit-b-16 --precisions bf16 --limit 75 --json vits.json ;;

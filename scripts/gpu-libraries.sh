@@ -151,8 +151,7 @@ cuda_environment() {
   if [[ -n $nvrtc && -e $1/keeps/libnvrtc.so && -z ${SOFT_CUDA_NVRTC:-} ]]; then
     compiler=$1/keeps/libnvrtc.so
     mkdir -p "$KERNELS/nvrtc"
-    # Some versions of cp fail where there is something to skip.
-    [[ ! -d $1/kept ]] || cp -n "$1/kept"/*.ptx "$KERNELS/nvrtc/" || true
+    [[ ! -d $1/kept ]] || tar -C "$1/kept" -cf - --exclude=compiler.sha256 . | tar -C "$KERNELS/nvrtc" -xf - --skip-old-files
   fi
 
   # Programs look for names with the versions that they know; a link has a name that all know. What a library loads

@@ -27,7 +27,7 @@ type Case = ([usize; 4], usize);
 const STAGES: Case = ([1, 264, 17, 16], 168);
 
 /// What has a source that stays, in three parts, for more than one cube.
-const STAYS: Case = ([8, 96, 8, 8], 96);
+const STAYS: Case = ([8, 96, 8, 8], 32);
 
 const WINDOW: [usize; 2] = [3, 3];
 const OPTIONS: ConvOptions = ConvOptions {

@@ -316,6 +316,32 @@ pub(super) fn copy_weight<F: Float, V: Size>(
     }
 }
 
+/// The pixel of a row of a cube, and whether it is one of the result.
+#[cube]
+fn pixel_of(row: u32, rows: u32, #[comptime] slide: Slide, #[comptime] tile: Tile) -> (u32, bool) {
+    match comptime!(tile.halo) {
+        Some(halo) => Corner::of_cube(halo, slide, tile).pixel(row, rows, halo, slide),
+        None => pixel_of_grid(first_row(slide, tile) + row, rows, slide),
+    }
+}
+
+/// The same of a row of the product.
+#[cube]
+fn pixel_of_grid(row: u32, rows: u32, #[comptime] slide: Slide) -> (u32, bool) {
+    let [height, width] = comptime!(slide.result);
+    if comptime!(slide.grids() > 1) {
+        let [grid_height, grid_width] = comptime!(slide.grid());
+        let [down, beside] = comptime!(slide.stride);
+        let image = row / comptime!(grid_height * grid_width);
+        let down = row / grid_width % grid_height * down + CUBE_POS_Z / beside;
+        let column = row % grid_width * beside + CUBE_POS_Z % beside;
+        let pixel = (image * height + down) * width + column;
+        (pixel, row < rows && down < height && column < width)
+    } else {
+        (row, row < rows)
+    }
+}
+
 #[cube]
 fn write<F: Float, Q: Size>(
     sums: &Sums,
@@ -329,30 +355,14 @@ fn write<F: Float, Q: Size>(
 ) {
     let (first, column) = row_and_column(tile);
     let column = first_column(slide, tile) + column + UNIT_POS % 4 * 4;
-    let [height, width] = comptime!(slide.result);
     #[unroll]
     for down in 0..comptime!(2 * tile.tiles[0]) {
-        let in_cube = first + comptime!(row_of_pair(down, tile));
-        let mut pixel = first_row(slide, tile) + in_cube;
-        let mut is_inside = pixel < rows;
-        if comptime!(slide.grids() > 1) {
-            let [grid_height, grid_width] = comptime!(slide.grid());
-            let [down, beside] = comptime!(slide.stride);
-            let image = pixel / comptime!(grid_height * grid_width);
-            let row = pixel / grid_width % grid_height * down + CUBE_POS_Z / beside;
-            let column = pixel % grid_width * beside + CUBE_POS_Z % beside;
-            pixel = (image * height + row) * width + column;
-            is_inside = is_inside && row < height && column < width;
-        }
-        match comptime!(tile.halo) {
-            Some(halo) => {
-                let corner = Corner::of_cube(halo, slide, tile);
-                let (at, is_there) = corner.pixel(in_cube, rows, halo, slide);
-                pixel = at;
-                is_inside = is_there;
-            }
-            None => {}
-        }
+        let (pixel, is_inside) = pixel_of(
+            first + comptime!(row_of_pair(down, tile)),
+            rows,
+            slide,
+            tile,
+        );
         #[unroll]
         for two in 0..comptime!(tile.tiles[1] / 2) {
             let feature = column + comptime!((two * 16) as u32);
