@@ -353,8 +353,8 @@ test_cuda() {
   local golden=$PWD/models/tests/golden script=$PWD/scripts/cuda-software.sh folder
   bench=$(realpath "$bench")
   folder=$(mktemp -d)
-  (cd "$folder" && timeout --verbose -k 10 "$limit" "$script" "$bench" gpu --device cuda --parts nccl,parity \
-    --precisions f32,bf16,f16 --golden "$golden") || code=$?
+  (cd "$folder" && timeout --verbose -k 10 "$((2 * limit))" "$script" "$bench" gpu --device cuda --parts nccl,parity \
+    --precisions f32,bf16,f16 --limit "$limit" --golden "$golden") || code=$?
   # Kernels need not run for this: what the Olivia WideResNet takes of a GPU's memory at its full size, at most 1.2 times
   # what PyTorch's tensors take (docs/gpu.md).
   (cd "$folder" && SOFT_CUDA_IDLE=1 BURN_DIST_WGMMA=unchecked timeout --verbose -k 10 "$limit" "$script" "$bench" training-trained --model olivia \
