@@ -4,10 +4,10 @@
 //! 2024, <https://arxiv.org/abs/2402.13499>).
 //!
 //! Factors lie in rows of 64 bytes, whose vectors are exchanged as the instruction's 64-byte swizzle has them, or in
-//! planes without a swizzle; layouts and descriptors are those of CUTLASS (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`). Sums are registers that no
-//! variable stands for: cubecl's assembly has one result at most, and these are many, which none but the instruction
-//! may touch until it is waited for. They are declared outside of any block of PTX, so that all that follows knows
-//! them.
+//! planes without a swizzle; layouts and descriptors are those of CUTLASS (`make_gmma_desc` in
+//! `mma_traits_sm90_gmma.hpp`). Sums are registers that no variable stands for: cubecl's assembly has one result at
+//! most, and these are many, which none but the instruction may touch until it is waited for. They are declared outside
+//! of any block of PTX, so that all that follows knows them.
 
 use cubecl::client::Client;
 use cubecl::features::Tma;

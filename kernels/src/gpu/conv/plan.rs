@@ -164,7 +164,7 @@ mod tests {
             ..slide(32, 160, 160)
         };
         assert!(!stays(one));
-        // Seven rows of eight would be computed.
+        // Of a square one pixel would be an image's.
         assert!(!stays(slide(1, 64, 64)));
     }
 
