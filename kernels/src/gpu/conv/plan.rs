@@ -148,14 +148,7 @@ mod tests {
     #[test]
     fn sources_stay_where_windows_overlap() {
         let stays = |slide| H100.tiles(slide, 256)[0].halo.is_some();
-        for (size, channels) in [
-            (32, 160),
-            (16, 320),
-            (8, 640),
-            (32, 64),
-            (56, 64),
-            (14, 256),
-        ] {
+        for (size, channels) in [(32, 160), (16, 320), (8, 640), (32, 64), (56, 64)] {
             assert!(stays(slide(size, channels, channels)), "{channels}");
         }
         let one = Slide {
