@@ -123,6 +123,12 @@ impl Halo {
         BUFFERS * self.vectors()
     }
 
+    /// Bytes of shared memory that a cube needs.
+    pub const fn least_bytes(&self, tile: &Tile) -> usize {
+        let of_stages = STAGES[0] * tile.stage_vectors() as usize;
+        (self.all_vectors() as usize + of_stages) * VECTOR_BYTES
+    }
+
     /// Pixels that are copied for a place of the window.
     pub fn pixels_of_place(&self) -> f64 {
         f64::from(self.pixels()) / f64::from(PLACES)

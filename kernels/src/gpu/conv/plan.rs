@@ -147,18 +147,19 @@ mod tests {
 
     #[test]
     fn sources_stay_where_windows_overlap() {
-        let stays = |slide| H100.tiles(slide, 256)[0].halo.is_some();
-        for (size, channels) in [(32, 160), (16, 320), (8, 640), (32, 64), (56, 64)] {
-            assert!(stays(slide(size, channels, channels)), "{channels}");
+        let stays = |slide, batch| H100.tiles(slide, batch)[0].halo.is_some();
+        let sizes = [(32, 160), (16, 320), (8, 640), (56, 64), (14, 256)];
+        for (size, channels) in sizes {
+            assert!(stays(slide(size, channels, channels), 256), "{channels}");
         }
         let one = Slide {
             window: [1; 2],
             padding: [0; 2],
             ..slide(32, 160, 160)
         };
-        assert!(!stays(one));
-        // Of a square one pixel would be an image's.
-        assert!(!stays(slide(1, 64, 64)));
+        assert!(!stays(one, 256));
+        // Of the pixels of a square nine would be an image's.
+        assert!(!stays(slide(3, 64, 64), 1 << 16));
     }
 
     #[test]
