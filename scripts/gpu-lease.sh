@@ -111,8 +111,9 @@ counters() {
   chmod +x "$out.sh"
   BENCH=$out.sh part "counters-$1" 80 --profile olivia
   [[ -e $out.ncu-rep ]] || return 0
-  ncu -i "$out.ncu-rep" --page details --csv >"$out.details.csv"
-  ncu -i "$out.ncu-rep" --page source --csv | gzip >"$out.source.csv.gz"
+  # What cannot be read does not end the parts behind it.
+  { ncu -i "$out.ncu-rep" --page details --csv >"$out.details.csv" &&
+    ncu -i "$out.ncu-rep" --page source --csv | gzip >"$out.source.csv.gz"; } || say "counters: ncu cannot read $out.ncu-rep"
   rm "$out.ncu-rep"
   pack
 }

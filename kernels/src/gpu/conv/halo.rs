@@ -8,16 +8,16 @@
 
 use cubecl::prelude::*;
 
-use super::super::tensor_cores::{DEPTH, Keep, Sums, VECTOR, VECTOR_BYTES, commit, copy, wait};
+use super::super::tensor_cores::{Keep, Sums, VECTOR, VECTOR_BYTES, commit, copy, wait};
 use super::super::warpgroup::{
-    Major, begin_products, commit_products, descriptor, group, multiply, show_to_products, sums,
+    Major, begin_products, commit_products, descriptor, group, show_to_products, sums,
     wait_for_products, zero_sums,
 };
 use super::product::stage_of;
 use super::shape::Slide;
 use super::slide::{chunk_of_unit, copy_weight, row_of_unit};
 use super::tile::{Instruction, STAGE_DEPTH, Tile};
-use super::warpgroups::ALIGN;
+use super::warpgroups::{ALIGN, multiply_blocks};
 
 /// Pixels of a side of a square: rows that lie beside one another in a matrix.
 const SIDE: u32 = 8;
@@ -276,8 +276,18 @@ pub(super) fn product<F: Float, V: Size>(
         // What this step needs is there, and all have waited for the product whose stage is filled below.
         sync_cube();
         begin_products();
-        let moved = part % BUFFERS * comptime!(halo.vectors()) + moved(place, halo, slide);
-        multiply_stage::<F>(&squares, moved, columns + stage_of(step, tile), halo, tile);
+        let further = part % BUFFERS * comptime!(halo.vectors()) + moved(place, halo, slide);
+        let mut rows = Array::<u32>::new(comptime!(tile.tiles[0]));
+        #[unroll]
+        for block in 0..comptime!(tile.tiles[0]) {
+            rows[block] = squares[block] + further;
+        }
+        multiply_blocks::<F>(
+            &rows,
+            columns + stage_of(step, tile),
+            comptime!([halo.major(), Major::Depth]),
+            tile,
+        );
         commit_products();
         // What the next step needs is shown before more is copied, for which that might wait.
         wait(comptime!(tile.ahead() - 2));
@@ -413,30 +423,5 @@ fn copy_weights<F: Float, V: Size>(
             slide,
             tile,
         );
-    }
-}
-
-/// Begins to add the products of all squares of this group with a stage of the weight, whose descriptor's lower half
-/// this is.
-#[cube]
-fn multiply_stage<F: Float>(
-    squares: &Array<u32>,
-    moved: u32,
-    columns: u32,
-    #[comptime] halo: Halo,
-    #[comptime] tile: Tile,
-) {
-    #[unroll]
-    for deep in 0..comptime!(STAGE_DEPTH / DEPTH) {
-        #[unroll]
-        for block in 0..comptime!(tile.tiles[0]) {
-            multiply::<F>(
-                squares[block] + moved + comptime!(deep as u32 * halo.major().deeper()),
-                columns + comptime!(deep as u32 * Major::Depth.deeper()),
-                comptime!(4 * block * tile.tiles[1]),
-                comptime!(tile.columns()),
-                comptime!([halo.major(), Major::Depth]),
-            );
-        }
     }
 }

@@ -69,25 +69,42 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     sums(eights)
 }
 
-/// Begins to add the product of a stage, whose descriptor's lower half this is.
+/// Begins to add the products of blocks of rows and a stage's columns, of whose descriptors these are the lower halves.
+#[cube]
+pub(super) fn multiply_blocks<F: Float>(
+    rows: &Array<u32>,
+    columns: u32,
+    #[comptime] majors: [Major; 2],
+    #[comptime] tile: Tile,
+) {
+    #[unroll]
+    for deep in 0..comptime!(STAGE_DEPTH / DEPTH) {
+        let [rows_deeper, columns_deeper] =
+            comptime!(majors.map(|major| deep as u32 * major.deeper()));
+        #[unroll]
+        for block in 0..comptime!(tile.tiles[0]) {
+            multiply::<F>(
+                rows[block] + rows_deeper,
+                columns + columns_deeper,
+                comptime!(4 * block * tile.tiles[1]),
+                comptime!(tile.columns()),
+                majors,
+            );
+        }
+    }
+}
+
+/// The same of a stage that holds both, whose descriptor's lower half this is.
 #[cube]
 fn multiply_stage<F: Float>(stage: u32, #[comptime] major: Major, #[comptime] tile: Tile) {
     let of_block = comptime!((ROWS * IN_ROW) as u32);
     let blocks = comptime!(tile.tiles[0]);
-    let rows = stage + group() * comptime!(blocks as u32 * of_block);
-    let columns = stage + comptime!(tile.first_vectors());
+    let first = stage + group() * comptime!(blocks as u32 * of_block);
+    let mut rows = Array::<u32>::new(blocks);
     #[unroll]
-    for deep in 0..comptime!(STAGE_DEPTH / DEPTH) {
-        let deeper = comptime!(deep as u32 * major.deeper());
-        #[unroll]
-        for block in 0..blocks {
-            multiply::<F>(
-                rows + comptime!(block as u32 * of_block + deeper),
-                columns + deeper,
-                comptime!(4 * block * tile.tiles[1]),
-                comptime!(tile.columns()),
-                comptime!([major, major]),
-            );
-        }
+    for block in 0..blocks {
+        rows[block] = first + comptime!(block as u32 * of_block);
     }
+    let columns = stage + comptime!(tile.first_vectors());
+    multiply_blocks::<F>(&rows, columns, comptime!([major, major]), tile);
 }
