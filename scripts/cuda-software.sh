@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Runs a program with CUDA where there is no GPU: with the crate soft-cuda in place of the driver and of
-# NCCL, and with NVIDIA's own compiler of kernels, NVRTC, whose results soft-cuda keeps for the next process.
-# For tests; it is slow, and says nothing of speed.
+# NCCL, and with NVIDIA's own compiler of kernels, NVRTC. For tests; it is slow, and says nothing of speed.
 #
 #   scripts/cuda-software.sh --prepare     builds soft-cuda and installs NVRTC, if they are not there
 #   scripts/cuda-software.sh --assemble [FOLDER [INTO]]   has NVIDIA's assembler, ptxas, translate the kernels that were
@@ -12,6 +11,7 @@
 #
 #   SOFT_CUDA_TOOLKIT                      folder with include/ and lib/libnvrtc.so.* to be taken instead of the
 #                                          NVRTC that is installed, such as one that scripts/gpu-pack.sh packs
+#   BURN_DIST_KERNELS                      where compiled kernels are kept; default soft-cuda/kept in the target folder
 #   SOFT_CUDA_DEVICES and others           see soft-cuda/src/lib.rs
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -49,7 +49,7 @@ prepare() {
   mv "$libraries/libcuda.so.1.new" "$libraries/libcuda.so.1"
   ln -sfn libcuda.so.1 "$libraries/libcuda.so"
   ln -sfn libcuda.so.1 "$libraries/libnccl.so.2"
-  ln -sfn libcuda.so.1 "$libraries/libnvrtc.so"
+  rm -f "$libraries/libnvrtc.so" # Of older sources.
   # Kernels that nobody has asked for in two weeks are those of older sources.
   [[ ! -d $kept ]] || find "$kept" -name '*.ptx' -atime +14 -delete
 }
@@ -81,7 +81,6 @@ esac
 [[ -e $libraries/libcuda.so.1 ]] || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
 CUDA_PATH=${SOFT_CUDA_TOOLKIT:-$(toolkit)} || { say "not prepared: scripts/cuda-software.sh --prepare"; exit 2; }
 export CUDA_PATH
-SOFT_CUDA_NVRTC=$(compgen -G "$CUDA_PATH/lib/libnvrtc.so.*" | head -1)
-export SOFT_CUDA_NVRTC SOFT_CUDA_PTX=${SOFT_CUDA_PTX-$kept}
+export BURN_DIST_KERNELS=${BURN_DIST_KERNELS:-$kept}
 export LD_LIBRARY_PATH=$libraries:$CUDA_PATH/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 exec "$@"

@@ -6,7 +6,7 @@
 #   cuda_environment HERE LINKS   HERE: folder of the packed file; LINKS: an empty folder. Sets cuda_variables, for
 #                                 programs of this workspace alone, and says what it took
 #
-#   KERNELS           folder in which compiled kernels are kept for the next process
+#   KERNELS           folder in which compiled kernels are kept for the next process, unless BURN_DIST_KERNELS names one
 #   CUDA_PATH         the headers there are taken, whatever others there are
 #   LD_LIBRARY_PATH   libraries there are taken before others that fit as well
 #   PYTHON            the Python whose packages are looked at; python3 unless set
@@ -146,31 +146,27 @@ cuda_environment() {
   local unknown=''
   [[ -n $driver ]] || unknown=$(printf '%s\n' "${own[@]}" /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu \
     /usr/lib64 /usr/lib/wsl/lib /run/opengl-driver/lib | files_of libcuda.so | sed -n 1p)
-  local compiler=$nvrtc
-  # Every process would compile all kernels anew. Where soft-cuda is the driver it does this itself.
-  if [[ -n $nvrtc && -e $1/keeps/libnvrtc.so && -z ${SOFT_CUDA_NVRTC:-} ]]; then
-    compiler=$1/keeps/libnvrtc.so
-    mkdir -p "$KERNELS/nvrtc"
-    [[ ! -d $1/kept ]] || tar -C "$1/kept" -cf - --exclude=compiler.sha256 . | tar -C "$KERNELS/nvrtc" -xf - --skip-old-files
-  fi
+  # Those that are packed are a GPU's, and not for who compiles kernels to pack them.
+  local kept=${BURN_DIST_KERNELS:-$KERNELS/nvrtc}
+  mkdir -p "$kept"
+  [[ -n ${BURN_DIST_KERNELS:-} || ! -d $1/kept ]] ||
+    tar -C "$1/kept" -cf - --exclude=compiler.sha256 . | tar -C "$kept" -xf - --skip-old-files
 
   # Programs look for names with the versions that they know; a link has a name that all know. What a library loads
   # itself lies beside the file, not beside the link.
-  [[ -z $compiler ]] || ln -s "$(realpath "$compiler")" "$links/libnvrtc.so"
+  [[ -z $nvrtc ]] || ln -s "$(realpath "$nvrtc")" "$links/libnvrtc.so"
   [[ -z $nccl ]] || ln -s "$(realpath "$nccl")" "$links/libnccl.so.2"
   local search=$links${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   for file in "$nvrtc" "$unknown"; do
     [[ -z $file || :$search: == *":${file%/*}:"* ]] || search+=:${file%/*}
   done
-  cuda_variables=("LD_LIBRARY_PATH=$search")
+  cuda_variables=("LD_LIBRARY_PATH=$search" "BURN_DIST_KERNELS=$kept")
   [[ -z $path ]] || cuda_variables+=("CUDA_PATH=$path")
-  [[ $compiler == "$nvrtc" ]] || cuda_variables+=("SOFT_CUDA_NVRTC=$nvrtc" "SOFT_CUDA_PTX=$KERNELS/nvrtc")
 
   say "driver: ${driver:-${unknown:-none found}}, knows CUDA $(shown "$of_driver")"
   say "NVRTC: ${nvrtc:-none found}, $(shown "$of_nvrtc"); headers: ${path:-none found}, $(shown "$of_path")"
   say "NCCL: ${nccl:-none found}"
-  [[ $compiler == "$nvrtc" ]] ||
-    say "kernels are kept in $KERNELS/nvrtc, which holds $(find "$KERNELS/nvrtc" -name '*.ptx' | wc -l)"
+  say "kernels are kept in $kept, which holds $(find "$kept" -name '*.ptx' | wc -l)"
   ((stranger == 0)) ||
     say "WARNING: the kernels that are packed were compiled by another NVRTC than this, and will be compiled again"
   ((least <= 1)) ||

@@ -57,10 +57,6 @@ build() {
   say "building bench with $1"
   cargo build --release --workspace --bins --lib --features "$(IFS=,; echo "${selected[*]}")" >&2
   strip -o "$folder/$2" "$target/release/bench"
-  [[ ,$1, == *,cuda-nvrtc,* ]] || return 0
-  # Of soft-cuda only the NVRTC that remembers what it has compiled.
-  mkdir -p "$folder/keeps"
-  strip -o "$folder/keeps/libnvrtc.so" "$target/release/libsoft_cuda.so"
 }
 
 # Lays down what NVIDIA's packages have of a version, in the folders of a toolkit.

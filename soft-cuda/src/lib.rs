@@ -2,8 +2,7 @@
 //! llvmpipe is to Vulkan. Copied as `libcuda.so.1` to a folder on `LD_LIBRARY_PATH`, it is what a program
 //! finds that loads the driver dynamically.
 //!
-//! The same library is an NCCL between processes of one host, [`nccl`], for who loads it as `libnccl.so.2`,
-//! and an NVRTC that remembers what it has compiled, [`nvrtc`], for who loads it as `libnvrtc.so`.
+//! The same library is an NCCL between processes of one host, [`nccl`], for who loads it as `libnccl.so.2`.
 //!
 //! Device memory is host memory, and PTX is interpreted: [`ptx`] reads its text, [`machine`] runs it, 32
 //! lanes in lockstep, and [`driver`] is the C interface. Mistakes give the codes that a GPU gives, with a
@@ -39,15 +38,12 @@
 //! | `SOFT_CUDA_RACES` | if set, a kernel fails whose threads race, within a block or between blocks; as with compute-sanitizer's `racecheck`, but for global memory too | |
 //! | `SOFT_CUDA_DUMP` | folder to which the text of each loaded module is written | |
 //! | `SOFT_CUDA_NCCL_SECONDS` | how long NCCL waits for all ranks to come | 120 |
-//! | `SOFT_CUDA_NVRTC` | NVIDIA's library, which compiles | |
-//! | `SOFT_CUDA_PTX` | folder in which compiled kernels are kept | nothing is kept |
 
 #![deny(unsafe_code)]
 
 pub mod driver;
 pub mod machine;
 pub mod nccl;
-pub mod nvrtc;
 pub mod ptx;
 mod report;
 mod settings;

@@ -25,10 +25,6 @@ pub(crate) struct Settings {
     pub races: bool,
     /// How long NCCL waits for ranks to come.
     pub nccl_seconds: u64,
-    /// NVIDIA's NVRTC.
-    pub nvrtc: Option<PathBuf>,
-    /// Where compiled kernels are kept.
-    pub ptx: Option<PathBuf>,
 }
 
 impl Settings {
@@ -48,10 +44,6 @@ impl Settings {
             races: variable("SOFT_CUDA_RACES").is_some(),
             dump: variable("SOFT_CUDA_DUMP").map(PathBuf::from),
             nccl_seconds: parsed(variable("SOFT_CUDA_NCCL_SECONDS"), 120),
-            nvrtc: variable("SOFT_CUDA_NVRTC").map(PathBuf::from),
-            ptx: variable("SOFT_CUDA_PTX")
-                .filter(|p| !p.is_empty())
-                .map(PathBuf::from),
         }
     }
 }

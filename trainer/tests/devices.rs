@@ -386,6 +386,27 @@ mod soft_cuda {
     }
 
     #[test]
+    fn kernels_are_compiled_for_the_next_process_too() {
+        if !is_here("kept kernels") {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("kernels");
+        let compiled = || {
+            let kept = ("BURN_DIST_KERNELS", folder.to_str().unwrap());
+            let finished = run(kept, "1", &["model.hidden=32"]);
+            let line = format!("compiled kernels are kept in {}", folder.display());
+            finished.assert_code(0).assert_stderr(&[&line]);
+            std::fs::read_dir(&folder).unwrap().count()
+        };
+        let first = compiled();
+        assert!(first > 10, "{first}");
+        // Of a few the text is another one each time.
+        let second = compiled() - first;
+        assert!(second < first / 3, "{second} after {first}");
+    }
+
+    #[test]
     fn a_driver_without_devices_is_an_error_or_means_the_processor() {
         if !is_here("no devices") {
             return;

@@ -42,6 +42,8 @@ fn cuda_here() -> Found {
 #[cfg(feature = "cuda-nvrtc")]
 #[allow(unsafe_code)]
 fn compiler() -> Result<(), String> {
+    // First, for it also finds a library that is newer than the names that are known below.
+    keep_kernels();
     // SAFETY: only tries to open the library by its usual names.
     if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
         return Err(
@@ -71,6 +73,21 @@ fn compiler() -> Result<(), String> {
         places.join(", "),
         headers.join(" and ")
     ))
+}
+
+/// Has kernels compiled once, and not by every process.
+#[cfg(feature = "cuda-nvrtc")]
+fn keep_kernels() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| match kernel_cache::folder() {
+        None => tracing::info!(
+            "kernels are compiled at every start: BURN_DIST_KERNELS is off, or there is no home"
+        ),
+        Some(folder) => match kernel_cache::keep(&folder) {
+            Ok(()) => tracing::info!("compiled kernels are kept in {}", folder.display()),
+            Err(error) => tracing::info!("kernels are compiled at every start: {error}"),
+        },
+    });
 }
 
 /// The LLVM inside the program lacks what NVIDIA's functions consist of, from exponentials on.

@@ -1,4 +1,5 @@
-//! Which headers a program is compiled with: folders have other names on other machines.
+//! Which headers a program is compiled with: folders have other names on other machines, and what is in a folder may
+//! change.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -6,26 +7,35 @@ use std::path::Path;
 
 use blake3::Hasher;
 
-use super::compiler::digest;
+use crate::nvrtc::digest;
 
 const FOLDER: &[u8] = b"--include-path=";
+
+/// How options begin that have files read.
+const READING: [&[u8]; 7] = [
+    b"-I",
+    b"-include",
+    b"--include-path",
+    b"-pre-include",
+    b"--pre-include",
+    b"-use-pch",
+    b"--use-pch",
+];
 
 /// What names the version of all headers in a folder, or in that which it is part of, as `cccl` is.
 const OF_ALL: [&str; 2] = ["cuda.h", "../cuda.h"];
 
-/// Adds an option: of a folder with CUDA's headers not its name, but what says of which version they are.
-pub(super) fn hash(option: &CStr, hasher: &mut Hasher) {
+/// Adds an option: of a folder with CUDA's headers not its name, but what says of which version they are. False if
+/// nothing says what the option has read.
+pub(crate) fn hash(option: &CStr, hasher: &mut Hasher) -> bool {
     let bytes = option.to_bytes();
-    let version = bytes.strip_prefix(FOLDER).and_then(version);
-    match version {
-        Some((name, digest)) => {
-            hasher.update(FOLDER).update(name.as_bytes()).update(b"\0");
-            hasher.update(digest.as_bytes());
-        }
-        None => {
-            hasher.update(option.to_bytes_with_nul());
-        }
+    if let Some((name, digest)) = bytes.strip_prefix(FOLDER).and_then(version) {
+        hasher.update(FOLDER).update(name.as_bytes()).update(b"\0");
+        hasher.update(digest.as_bytes());
+        return true;
     }
+    hasher.update(option.to_bytes_with_nul());
+    !READING.iter().any(|reading| bytes.starts_with(reading))
 }
 
 fn version(folder: &[u8]) -> Option<(&'static str, blake3::Hash)> {
@@ -41,13 +51,12 @@ mod tests {
 
     use super::*;
 
-    fn hashed(option: &str) -> blake3::Hash {
+    fn hashed(option: &str) -> Option<blake3::Hash> {
         let mut hasher = Hasher::new();
-        hash(&CString::new(option).unwrap(), &mut hasher);
-        hasher.finalize()
+        hash(&CString::new(option).unwrap(), &mut hasher).then(|| hasher.finalize())
     }
 
-    fn of(folder: &Path) -> blake3::Hash {
+    fn of(folder: &Path) -> Option<blake3::Hash> {
         hashed(&format!("--include-path={}", folder.display()))
     }
 
@@ -59,18 +68,31 @@ mod tests {
             fs::create_dir_all(folder.join("cccl")).unwrap();
             fs::write(folder.join("cuda.h"), text).unwrap();
         }
+        assert!(of(&one).is_some());
         assert_eq!(of(&one), of(&same));
         assert_ne!(of(&one), of(&other));
         assert_eq!(of(&one.join("cccl")), of(&same.join("cccl")));
         assert_ne!(of(&one.join("cccl")), of(&one));
-        // Of what is in other folders nothing is known.
-        let [a, b] = ["a/x", "b/x"].map(|name| folder.path().join(name));
-        assert_ne!(of(&a), of(&b));
+    }
+
+    #[test]
+    fn of_what_is_in_other_folders_nothing_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(of(folder.path()), None);
+        for option in [
+            "-I/usr/include",
+            "-I",
+            "--include-path",
+            "--pre-include=a.h",
+            "-include=a.h",
+        ] {
+            assert_eq!(hashed(option), None, "{option}");
+        }
     }
 
     #[test]
     fn all_other_options_count_as_they_are() {
-        assert_eq!(hashed("-lineinfo"), hashed("-lineinfo"));
+        assert!(hashed("-lineinfo").is_some());
         let of_90 = hashed("--gpu-architecture=sm_90a");
         assert_ne!(of_90, hashed("--gpu-architecture=sm_100a"));
     }

@@ -1,48 +1,81 @@
-//! What was compiled before, one file for each program, for all processes of this host.
+//! What was compiled before, one file for each program, for all processes that see the folder.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
+use std::sync::Once;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
-use crate::report::{count, say};
+use crate::{COMPILED, KEPT};
 
 /// Bytes of the digest that a file starts with.
 const DIGEST: usize = blake3::OUT_LEN;
 
+/// How long who comes second waits for who compiles: longer than any kernel takes, but not for ever, as that process
+/// may have been stopped.
+const WAIT: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// What is kept in `folder` under `key`, or else what `compile` makes, which is kept then. Who comes while
 /// another process compiles it waits for that. What fails is not kept, and a folder that cannot be used
-/// costs a line on stderr.
-pub(super) fn or_compiled<E>(
+/// costs one warning.
+pub(crate) fn or_compiled<E>(
     folder: &Path,
     key: &blake3::Hash,
     compile: impl FnOnce() -> Result<Vec<u8>, E>,
 ) -> Result<Vec<u8>, E> {
-    let unusable = |error: io::Error| say(format_args!("{}: {error}", folder.display()));
-    let Ok(mut file) = locked(folder, key).map_err(unusable) else {
-        return compile();
-    };
-    match read(&mut file).map_err(unusable) {
-        Ok(Some(kept)) => {
-            count("kernels that were kept");
-            return Ok(kept);
-        }
-        Ok(None) => {}
-        Err(()) => return compile(),
+    let unusable = |error: io::Error| warn(folder, &error);
+    let mut file = open(folder, key).map_err(unusable).ok();
+    if let Some(file) = &mut file
+        && let Ok(Some(kept)) = read(file).map_err(unusable)
+    {
+        KEPT.fetch_add(1, Ordering::Relaxed);
+        return Ok(kept);
     }
     let compiled = compile()?;
-    let _ = write(&mut file, &compiled).map_err(unusable);
+    COMPILED.fetch_add(1, Ordering::Relaxed);
+    if let Some(file) = &mut file {
+        let _ = write(file, &compiled).map_err(unusable);
+    }
     Ok(compiled)
 }
 
-/// The file, which nobody else has until it is closed, or its process ends.
-fn locked(folder: &Path, key: &blake3::Hash) -> io::Result<File> {
-    std::fs::create_dir_all(folder)?;
+fn warn(folder: &Path, error: &io::Error) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(
+            "compiled kernels cannot be kept in {}: {error}; BURN_DIST_KERNELS names another folder, or off",
+            folder.display()
+        );
+    });
+}
+
+/// The file, which nobody else has until it is closed, or its process ends. Where files cannot be locked it is anybody's;
+/// what two of them have mixed up in it is noticed by who reads it. Where they can only be read, who finds nothing will
+/// be told when it writes.
+fn open(folder: &Path, key: &blake3::Hash) -> io::Result<File> {
+    let path = folder.join(format!("{}.ptx", key.to_hex()));
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(folder.join(format!("{}.ptx", key.to_hex())))?;
-    flock(&file, FlockOperation::LockExclusive)?;
+    let opened = match options.open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            std::fs::create_dir_all(folder)?;
+            options.open(&path)
+        }
+        opened => opened,
+    };
+    let file = opened.or_else(|error| File::open(&path).map_err(|_| error))?;
+    let since = Instant::now();
+    while flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        if since.elapsed() > WAIT {
+            break;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
     Ok(file)
 }
 
@@ -66,7 +99,6 @@ fn write(file: &mut File, content: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
 
     use super::*;
 
@@ -148,5 +180,22 @@ mod tests {
             let got = or_compiled(file.path(), &key, || compiled("ptx"));
             assert_eq!(got, compiled("ptx"));
         }
+    }
+
+    #[test]
+    fn a_folder_that_can_only_be_read_gives_what_it_has() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (key, other) = (blake3::hash(b"one"), blake3::hash(b"other"));
+        or_compiled(folder.path(), &key, || compiled("ptx")).unwrap();
+        let allow = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        allow(&only_file(folder.path()), 0o444);
+        allow(folder.path(), 0o555);
+        assert_eq!(or_compiled(folder.path(), &key, not_again), compiled("ptx"));
+        let got = or_compiled(folder.path(), &other, || compiled("2"));
+        assert_eq!(got, compiled("2"));
+        allow(folder.path(), 0o755);
     }
 }

@@ -1,0 +1,305 @@
+//! The functions of NVRTC that look whether a program is known. A program that is has been made by NVIDIA's library too,
+//! and not compiled: whatever else is asked of it than PTX has it compiled then.
+#![allow(unsafe_code)] // Are called from C, and call it.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::nvrtc::{Code, Compile, Create, Destroy, Get, Named, Nvrtc, Program};
+use crate::{headers, kept};
+
+const INVALID_INPUT: Code = 3;
+const NOT_THERE: Code = 11;
+
+/// What this process compiles with, and where that is kept.
+pub(crate) struct Cache {
+    pub nvrtc: Nvrtc,
+    pub folder: PathBuf,
+    programs: Mutex<HashMap<usize, Source>>,
+}
+
+/// A program that may be kept.
+#[derive(Clone)]
+struct Source {
+    text: CString,
+    name: CString,
+    options: Vec<CString>,
+    /// With the zero at its end.
+    ptx: Option<Vec<u8>>,
+    /// By NVIDIA's library, in this process.
+    compiled: bool,
+}
+
+static CACHE: OnceLock<Cache> = OnceLock::new();
+
+impl Cache {
+    /// The cache of this process, from the first call on.
+    pub fn set(nvrtc: Nvrtc, folder: PathBuf) -> &'static Self {
+        CACHE.get_or_init(|| Self {
+            nvrtc,
+            folder,
+            programs: Mutex::default(),
+        })
+    }
+
+    fn programs(&self) -> MutexGuard<'_, HashMap<usize, Source>> {
+        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a function of the table does: one of those below, or NVIDIA's.
+    pub fn function(&self, name: &str) -> *const () {
+        match name {
+            "nvrtcCreateProgram" => create as Create as *const (),
+            "nvrtcCompileProgram" => compile as Compile as *const (),
+            "nvrtcAddNameExpression" => add_name as Named as *const (),
+            "nvrtcDestroyProgram" => destroy as Destroy as *const (),
+            "nvrtcGetPTXSize" => ptx_size as Get as *const (),
+            "nvrtcGetPTX" => ptx as Get as *const (),
+            "nvrtcGetProgramLogSize" => log_size as Get as *const (),
+            "nvrtcGetProgramLog" => log as Get as *const (),
+            "nvrtcGetCUBIN" => get_cubin as Get as *const (),
+            "nvrtcGetCUBINSize" => get_cubin_size as Get as *const (),
+            "nvrtcGetLTOIR" => get_ltoir as Get as *const (),
+            "nvrtcGetLTOIRSize" => get_ltoir_size as Get as *const (),
+            "nvrtcGetNVVM" => get_nvvm as Get as *const (),
+            "nvrtcGetNVVMSize" => get_nvvm_size as Get as *const (),
+            "nvrtcGetOptiXIR" => get_optix_ir as Get as *const (),
+            "nvrtcGetOptiXIRSize" => get_optix_ir_size as Get as *const (),
+            "nvrtcGetTileIR" => get_tile_ir as Get as *const (),
+            "nvrtcGetTileIRSize" => get_tile_ir_size as Get as *const (),
+            _ => match self.nvrtc.function(name) {
+                Some(theirs) => theirs,
+                None => not_there as extern "C" fn() -> Code as *const (),
+            },
+        }
+    }
+
+    /// Compiles a program as often as it takes to have NVIDIA's library know what it is asked for.
+    fn compile_really(&self, program: Program) -> Result<(), Code> {
+        let source = self.programs().get(&(program as usize)).cloned();
+        let Some(source) = source.filter(|source| source.ptx.is_some() && !source.compiled) else {
+            return Ok(());
+        };
+        self.nvrtc.compile(program, &source.options)?;
+        if let Some(source) = self.programs().get_mut(&(program as usize)) {
+            source.compiled = true;
+        }
+        Ok(())
+    }
+
+    /// The PTX of a program that was compiled, now or before.
+    fn known(&self, program: Program) -> Option<Source> {
+        let source = self.programs().get(&(program as usize)).cloned();
+        source.filter(|source| source.ptx.is_some())
+    }
+
+    /// What no other program has, nor this one with other options, headers or another compiler. None if nothing says
+    /// what it is made of.
+    fn key(&self, source: &Source) -> Option<blake3::Hash> {
+        let (major, minor) = self.nvrtc.version;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{major}.{minor}\0").as_bytes());
+        hasher.update(self.nvrtc.digest.as_bytes());
+        hasher.update(source.name.to_bytes_with_nul());
+        hasher.update(&(source.options.len() as u64).to_le_bytes());
+        for option in &source.options {
+            if !headers::hash(option, &mut hasher) {
+                return None;
+            }
+        }
+        hasher.update(source.text.as_bytes_with_nul());
+        Some(hasher.finalize())
+    }
+}
+
+/// Nobody calls these before the cache is set: it is what puts them into the table.
+fn with(work: impl FnOnce(&'static Cache) -> Result<(), Code>) -> Code {
+    let done = CACHE.get().ok_or(NOT_THERE).and_then(work);
+    done.map_or_else(|code| code, |()| 0)
+}
+
+fn checked(code: Code) -> Result<(), Code> {
+    crate::nvrtc::checked(code)
+}
+
+/// A copy of a caller's text.
+///
+/// # Safety
+/// `text` is null or ends with a zero.
+unsafe fn copied(text: *const c_char) -> Option<CString> {
+    // SAFETY: as above.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_owned())
+}
+
+extern "C" fn not_there() -> Code {
+    NOT_THERE
+}
+
+unsafe extern "C" fn create(
+    out: *mut Program,
+    text: *const c_char,
+    name: *const c_char,
+    headers: c_int,
+    texts: *const *const c_char,
+    names: *const *const c_char,
+) -> Code {
+    with(|cache| {
+        // SAFETY: what this function was called with.
+        checked(unsafe { (cache.nvrtc.create)(out, text, name, headers, texts, names) })?;
+        // SAFETY: the library has accepted the texts, and written a program.
+        let (text, name, program) = unsafe { (copied(text), copied(name), *out) };
+        if let (Some(text), 0) = (text, headers) {
+            let source = Source {
+                text,
+                name: name.unwrap_or_default(),
+                options: Vec::new(),
+                ptx: None,
+                compiled: false,
+            };
+            cache.programs().insert(program as usize, source);
+        }
+        Ok(())
+    })
+}
+
+/// Names that are to be looked up afterwards are in the library only.
+unsafe extern "C" fn add_name(program: Program, name: *const c_char) -> Code {
+    with(|cache| {
+        cache.programs().remove(&(program as usize));
+        // SAFETY: what this function was called with.
+        checked(unsafe { (cache.nvrtc.name)(program, name) })
+    })
+}
+
+unsafe extern "C" fn compile(
+    program: Program,
+    count: c_int,
+    options: *const *const c_char,
+) -> Code {
+    with(|cache| {
+        let source = cache.programs().get(&(program as usize)).cloned();
+        let Some(mut source) = source else {
+            // SAFETY: what this function was called with.
+            return checked(unsafe { (cache.nvrtc.compile)(program, count, options) });
+        };
+        let count = usize::try_from(count).map_err(|_| INVALID_INPUT)?;
+        if count > 0 && options.is_null() {
+            return Err(INVALID_INPUT);
+        }
+        // SAFETY: there are `count` options, whose texts are null or end with zeros.
+        let options = (0..count).map(|i| unsafe { copied(*options.add(i)) });
+        let options: Option<Vec<CString>> = options.collect();
+        source.options = options.ok_or(INVALID_INPUT)?;
+        let compiled = Cell::new(false);
+        let compile = || {
+            compiled.set(true);
+            cache.nvrtc.compile(program, &source.options)?;
+            cache.nvrtc.ptx(program)
+        };
+        let ptx = match cache.key(&source) {
+            Some(key) => kept::or_compiled(&cache.folder, &key, compile),
+            None => compile(),
+        };
+        source.compiled = compiled.get();
+        // What the library says of a failure is asked of it.
+        let code = ptx.map(|ptx| source.ptx = Some(ptx));
+        cache.programs().insert(program as usize, source);
+        code
+    })
+}
+
+unsafe extern "C" fn destroy(program: *mut Program) -> Code {
+    with(|cache| {
+        if !program.is_null() {
+            // SAFETY: a place with a program.
+            cache.programs().remove(&(unsafe { *program } as usize));
+        }
+        // SAFETY: what this function was called with.
+        checked(unsafe { (cache.nvrtc.destroy)(program) })
+    })
+}
+
+/// Copies to where a caller has room for what it was told.
+///
+/// # Safety
+/// `out` has room for `bytes`, or is null.
+unsafe fn put(bytes: &[u8], out: *mut c_void) -> Result<(), Code> {
+    if out.is_null() {
+        return Err(INVALID_INPUT);
+    }
+    // SAFETY: as above; they do not overlap, as ours is ours.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len()) };
+    Ok(())
+}
+
+unsafe extern "C" fn ptx_size(program: Program, out: *mut c_void) -> Code {
+    with(
+        |cache| match cache.known(program).and_then(|source| source.ptx) {
+            // SAFETY: the caller has room for a size.
+            Some(ptx) => unsafe { put(&ptx.len().to_ne_bytes(), out) },
+            // SAFETY: what this function was called with.
+            None => checked(unsafe { (cache.nvrtc.ptx_size)(program, out) }),
+        },
+    )
+}
+
+unsafe extern "C" fn ptx(program: Program, out: *mut c_void) -> Code {
+    with(
+        |cache| match cache.known(program).and_then(|source| source.ptx) {
+            // SAFETY: the caller has room for as many bytes as it was told.
+            Some(ptx) => unsafe { put(&ptx, out) },
+            // SAFETY: what this function was called with.
+            None => checked(unsafe { (cache.nvrtc.ptx)(program, out) }),
+        },
+    )
+}
+
+/// Of a program that was compiled before there is nothing to say.
+unsafe extern "C" fn log_size(program: Program, out: *mut c_void) -> Code {
+    with(|cache| match cache.known(program) {
+        // SAFETY: the caller has room for a size.
+        Some(source) if !source.compiled => unsafe { put(&1usize.to_ne_bytes(), out) },
+        // SAFETY: what this function was called with.
+        _ => checked(unsafe { (cache.nvrtc.log_size)(program, out) }),
+    })
+}
+
+unsafe extern "C" fn log(program: Program, out: *mut c_void) -> Code {
+    with(|cache| match cache.known(program) {
+        // SAFETY: the caller has room for as many bytes as it was told.
+        Some(source) if !source.compiled => unsafe { put(&[0], out) },
+        // SAFETY: what this function was called with.
+        _ => checked(unsafe { (cache.nvrtc.log)(program, out) }),
+    })
+}
+
+macro_rules! of_compiled {
+    ($($function:ident: $name:literal,)*) => {
+        $(unsafe extern "C" fn $function(program: Program, out: *mut c_void) -> Code {
+            with(|cache| {
+                let function = cache.nvrtc.function($name).ok_or(NOT_THERE)?;
+                cache.compile_really(program)?;
+                // SAFETY: the type is that of the function of this name in nvrtc.h.
+                let function: Get = unsafe { std::mem::transmute(function) };
+                // SAFETY: what this function was called with.
+                checked(unsafe { function(program, out) })
+            })
+        })*
+    };
+}
+
+of_compiled! {
+    get_cubin: "nvrtcGetCUBIN",
+    get_cubin_size: "nvrtcGetCUBINSize",
+    get_ltoir: "nvrtcGetLTOIR",
+    get_ltoir_size: "nvrtcGetLTOIRSize",
+    get_nvvm: "nvrtcGetNVVM",
+    get_nvvm_size: "nvrtcGetNVVMSize",
+    get_optix_ir: "nvrtcGetOptiXIR",
+    get_optix_ir_size: "nvrtcGetOptiXIRSize",
+    get_tile_ir: "nvrtcGetTileIR",
+    get_tile_ir_size: "nvrtcGetTileIRSize",
+}

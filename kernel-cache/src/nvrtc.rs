@@ -1,0 +1,168 @@
+//! NVIDIA's library, which compiles.
+#![allow(unsafe_code)] // Calls C functions.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::null;
+
+use libloading::Library;
+
+use crate::Error;
+
+/// `nvrtcResult`
+pub(crate) type Code = c_int;
+
+/// `nvrtcProgram`, which only the library looks into.
+pub(crate) type Program = *mut c_void;
+
+pub(crate) type Create = unsafe extern "C" fn(
+    *mut Program,
+    *const c_char,
+    *const c_char,
+    c_int,
+    *const *const c_char,
+    *const *const c_char,
+) -> Code;
+pub(crate) type Compile = unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Code;
+pub(crate) type Named = unsafe extern "C" fn(Program, *const c_char) -> Code;
+pub(crate) type Destroy = unsafe extern "C" fn(*mut Program) -> Code;
+/// All that write something which a program has: a size, or a text.
+pub(crate) type Get = unsafe extern "C" fn(Program, *mut c_void) -> Code;
+type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Code;
+
+/// Under which names it is looked for, in the order in which cudarc does.
+const NAMES: [&str; 4] = [
+    "libnvrtc.so",
+    "libnvrtc.so.13",
+    "libnvrtc.so.12",
+    "libnvrtc.so.11",
+];
+
+pub(crate) struct Nvrtc {
+    library: &'static Library,
+    pub create: Create,
+    pub compile: Compile,
+    pub name: Named,
+    pub destroy: Destroy,
+    pub ptx_size: Get,
+    pub ptx: Get,
+    pub log_size: Get,
+    pub log: Get,
+    /// Of the compiler, and of the library's file, as there are several of one version.
+    pub version: (c_int, c_int),
+    pub digest: blake3::Hash,
+}
+
+/// Of all that a file holds.
+pub(crate) fn digest(path: &Path) -> std::io::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(std::fs::File::open(path)?)?;
+    Ok(hasher.finalize())
+}
+
+pub(crate) fn checked(code: Code) -> Result<(), Code> {
+    match code {
+        0 => Ok(()),
+        code => Err(code),
+    }
+}
+
+/// The library's file. It is not loaded any more when this returns, unless it was before.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn find() -> Result<PathBuf, Error> {
+    // SAFETY: the library runs nothing when it is loaded or unloaded that has conditions.
+    let open = |name: &&str| unsafe { Library::new(*name) }.ok();
+    let library = NAMES.iter().find_map(open).ok_or(Error::NoCompiler)?;
+    // SAFETY: a function's address is taken, and nothing called.
+    let function = unsafe { library.get::<Version>(b"nvrtcVersion") };
+    let function = function.map_err(|error| of("libnvrtc.so", &error))?;
+    // SAFETY: all its bytes may be zero.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: `found` has room for what is written.
+    let known = unsafe { libc::dladdr((*function as Version as *const ()).cast(), &mut found) };
+    if known == 0 || found.dli_fname.is_null() {
+        return Err(of("libnvrtc.so", &"the system does not say where it is"));
+    }
+    // SAFETY: a text that ends with a zero, and stays while the library is loaded.
+    let path = unsafe { CStr::from_ptr(found.dli_fname) };
+    let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
+    // What it loads itself lies beside the file, not beside a link.
+    path.canonicalize().map_err(|error| of(path, &error))
+}
+
+/// What was said of a library.
+pub(crate) fn of(what: &(impl AsRef<Path> + ?Sized), reason: &dyn std::fmt::Display) -> Error {
+    Error::Library {
+        what: what.as_ref().display().to_string(),
+        reason: reason.to_string(),
+    }
+}
+
+impl Nvrtc {
+    /// Loads it for as long as the process lives.
+    ///
+    /// # Errors
+    /// If it cannot be loaded, or lacks a function.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let digest = digest(path).map_err(|error| of(path, &error))?;
+        // SAFETY: see `find`.
+        let library = unsafe { Library::new(path) }.map_err(|error| of(path, &error))?;
+        // Never unloaded: the process may be in one of its functions when it ends.
+        let library: &'static Library = Box::leak(Box::new(library));
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the types are those of the functions of these names in nvrtc.h.
+                *unsafe { library.get(concat!($name, "\0")) }
+                    .map_err(|_| of(path, &concat!("it has no function ", $name)))?
+            };
+        }
+        let version: Version = function!("nvrtcVersion");
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both are places for an int.
+        checked(unsafe { version(&mut major, &mut minor) })
+            .map_err(|code| of(path, &format_args!("nvrtcVersion: {code}")))?;
+        Ok(Self {
+            library,
+            create: function!("nvrtcCreateProgram"),
+            compile: function!("nvrtcCompileProgram"),
+            name: function!("nvrtcAddNameExpression"),
+            destroy: function!("nvrtcDestroyProgram"),
+            ptx_size: function!("nvrtcGetPTXSize"),
+            ptx: function!("nvrtcGetPTX"),
+            log_size: function!("nvrtcGetProgramLogSize"),
+            log: function!("nvrtcGetProgramLog"),
+            version: (major, minor),
+            digest,
+        })
+    }
+
+    /// Any function, if this version has it.
+    pub fn function(&self, name: &str) -> Option<*const ()> {
+        // SAFETY: its address is taken, and nothing called.
+        let function = unsafe { self.library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
+        function.ok().map(|function| *function as *const ())
+    }
+
+    /// Compiles a program that it has made.
+    pub fn compile(&self, program: Program, options: &[CString]) -> Result<(), Code> {
+        let mut pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
+        let count = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX);
+        pointers.push(null());
+        // SAFETY: there are as many options as said, which outlive the call.
+        checked(unsafe { (self.compile)(program, count, pointers.as_ptr()) })
+    }
+
+    /// The PTX of a program that it has compiled, with the zero at its end.
+    pub fn ptx(&self, program: Program) -> Result<Vec<u8>, Code> {
+        let mut bytes = 0usize;
+        // SAFETY: it is a place for a size.
+        checked(unsafe { (self.ptx_size)(program, (&raw mut bytes).cast()) })?;
+        let mut text = vec![0u8; bytes];
+        // SAFETY: there are as many bytes as it said.
+        checked(unsafe { (self.ptx)(program, text.as_mut_ptr().cast()) })?;
+        Ok(text)
+    }
+}
