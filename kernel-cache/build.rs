@@ -16,6 +16,7 @@ fn main() {
     // glibc takes a library that is loaded already for one that is asked for, if it calls itself so.
     let known = of_target("OS") == "linux"
         && of_target("ENV") == "gnu"
+        && !of_target("FEATURE").contains("crt-static")
         && of_target("POINTER_WIDTH") == "64";
     if !known {
         return;

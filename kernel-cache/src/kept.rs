@@ -15,6 +15,9 @@ use crate::{COMPILED, KEPT};
 /// Bytes of the digest that a file starts with.
 const DIGEST: usize = blake3::OUT_LEN;
 
+/// Bytes that no kernel has. Whatever takes more is none.
+const LARGEST: u64 = 64 << 20;
+
 /// How long who comes second waits for who compiles: longer than any kernel takes, but not for ever, as that process
 /// may have been stopped.
 const WAIT: Duration = Duration::from_secs(60);
@@ -82,7 +85,7 @@ fn open(folder: &Path, key: &blake3::Hash) -> io::Result<File> {
 /// What a file holds, if it was written to its end.
 fn read(file: &mut File) -> io::Result<Option<Vec<u8>>> {
     let mut all = Vec::new();
-    file.read_to_end(&mut all)?;
+    file.take(LARGEST).read_to_end(&mut all)?;
     let Some((digest, content)) = all.split_at_checked(DIGEST) else {
         return Ok(None);
     };
