@@ -12,6 +12,8 @@
 #   SKIP_GPU=1              leaves wgpu on software Vulkan, and CUDA in software, out
 #   GPU_BUILD_SECONDS       most that building the dependencies of GPUs may take, 900 unless set
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set; twice that on CUDA in software
+#   TEST_SECONDS            time for everything: what may not end in it, most of it for builds that have never been made,
+#                           is not begun, and named. No limit unless set
 #   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,6 +28,13 @@ gpu_build=${GPU_BUILD_SECONDS:-900}
 missing=()
 
 say() { printf '%s\n' "test.sh: $*" >&2; }
+
+left() { echo $((${TEST_SECONDS:-1000000} - SECONDS)); }
+
+# Why there is not enough time for what takes so long on two slow processors; nothing if there is.
+too_late() { # WHAT SECONDS
+  (($(left) >= $2)) || echo "$1: may take $2 s, and $(left) are left of TEST_SECONDS=$TEST_SECONDS"
+}
 
 # --- what the tests need beyond the Rust toolchain ------------------------------------------------
 
@@ -247,7 +256,9 @@ test_static() {
   return "$code"
 }
 
-if [[ $# -eq 0 ]]; then
+if [[ $# -eq 0 ]] && reason=$(too_late "the static program" 900) && [[ -n $reason ]]; then
+  missing+=("$reason")
+elif [[ $# -eq 0 ]]; then
   code=0
   BURN_DIST_TEST_MARK="$mark" test_static </dev/null 2>&1 | tee -a "$log" || code=${PIPESTATUS[0]}
   case $code in
@@ -275,7 +286,9 @@ test_cluster() {
   return "$code"
 }
 
-if [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && install_cluster; then
+if [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && reason=$(too_late "Slurm and MPI" 1000) && [[ -n $reason ]]; then
+  missing+=("$reason")
+elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && install_cluster; then
   BURN_DIST_TEST_MARK="$mark" test_cluster </dev/null 2>&1 | tee -a "$log" || status=1
 elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} == 1 ]]; then
   missing+=("Slurm and MPI: SKIP_CLUSTER=1")
@@ -327,15 +340,19 @@ test_gpu() {
   export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp}
   local runner="target.'cfg(all())'.runner = ['bash', '-c', '$by_package', 'run', 'timeout', '--verbose', '-k', '10', '$limit']" code=0
   local tests=(cargo test --release "${of_gpus[@]}" --features "$features" --config "$runner")
-  timeout "$gpu_build" "${tests[@]}" --no-run || code=$?
+  # What is left after that is for the tests.
+  local most=$(($(left) - 400)) reason
+  ((most > gpu_build)) && most=$gpu_build
+  timeout "$most" "${tests[@]}" --no-run || code=$?
   if [[ $code -eq 124 ]]; then
-    say "GPUs: not built in $gpu_build s (GPU_BUILD_SECONDS); what is built is kept for the next time"
+    say "GPUs: not built in $most s; what is built is kept for the next time"
     return 124
   fi
   [[ $code -eq 0 ]] || return "$code"
   "${tests[@]}" -- --show-output device nccl resident gpu --skip soft_cuda --skip tensor_cores || code=$?
   if [[ $features == *cuda* && -z $without_soft_cuda ]]; then
-    test_cuda "$features" || code=$?
+    reason=$(too_late "layers and training on CUDA in software" 800)
+    if [[ -n $reason ]]; then echo "SKIPPED: $reason"; else test_cuda "$features" || code=$?; fi
   fi
   say "GPUs took $((SECONDS - begin)) s"
   return "$code"
@@ -343,7 +360,7 @@ test_gpu() {
 
 # The same on a CUDA driver in software, with kernels compiled by NVRTC: every rank has a device of its own.
 test_cuda() {
-  local begin=$SECONDS features=$1 code=0 bench=${CARGO_TARGET_DIR:-target}/release/bench
+  local begin=$SECONDS features=$1 code=0 bench=${CARGO_TARGET_DIR:-target}/release/bench parts=nccl,parity precision reason
   # Tensor cores are interpreted number by number.
   local runner="target.'cfg(all())'.runner = ['bash', '-c', '$by_package', 'run', '$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$((2 * limit))']"
   BURN_DIST_TEST_DEVICE=cuda SOFT_CUDA_DEVICES=4 cargo test --release "${of_gpus[@]}" --features "$features" \
@@ -353,8 +370,14 @@ test_cuda() {
   local golden=$PWD/models/tests/golden script=$PWD/scripts/cuda-software.sh folder
   bench=$(realpath "$bench")
   folder=$(mktemp -d)
-  (cd "$folder" && timeout --verbose -k 10 "$((2 * limit))" "$script" "$bench" gpu --device cuda --parts nccl,parity \
-    --precisions f32,bf16,f16 --limit "$limit" --golden "$golden") || code=$?
+  # Each has kernels of its own, to be compiled where that was never done.
+  for precision in bf16 f32 f16; do
+    reason=$(too_late "golden files on CUDA in software in $precision" 500)
+    [[ -z $reason ]] || { echo "SKIPPED: $reason"; continue; }
+    (cd "$folder" && timeout --verbose -k 10 "$limit" "$script" "$bench" gpu --device cuda --parts "$parts" \
+      --precisions "$precision" --limit "$limit" --golden "$golden") || code=$?
+    parts=parity
+  done
   # Kernels need not run for this: what the Olivia WideResNet takes of a GPU's memory at its full size, at most 1.2 times
   # what PyTorch's tensors take (docs/gpu.md).
   (cd "$folder" && SOFT_CUDA_IDLE=1 BURN_DIST_WGMMA=unchecked timeout --verbose -k 10 "$limit" "$script" "$bench" training-trained --model olivia \
@@ -370,7 +393,9 @@ EOF
   return "$code"
 }
 
-if [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]]; then
+if [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]] && reason=$(too_late GPUs 600) && [[ -n $reason ]]; then
+  missing+=("$reason")
+elif [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]]; then
   scripts/cuda-llvm.sh >/dev/null || missing+=("CUDA: the LLVM that its build links could not be prepared (scripts/cuda-llvm.sh)")
   folder=${CARGO_TARGET_DIR:-target}
   free=$(df --output=avail -BG "$(dirname "$folder")" | tail -1 | tr -dc 0-9)
@@ -386,7 +411,7 @@ if [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]]; then
     BURN_DIST_TEST_MARK="$mark" test_gpu </dev/null 2>&1 | tee -a "$log" || code=${PIPESTATUS[0]}
     case $code in
       0) ;;
-      124) missing+=("GPUs: dependencies were not built within GPU_BUILD_SECONDS=$gpu_build") ;;
+      124) missing+=("GPUs: dependencies were not built in time (GPU_BUILD_SECONDS=$gpu_build${TEST_SECONDS:+, TEST_SECONDS=$TEST_SECONDS})") ;;
       *) status=1 ;;
     esac
   fi
