@@ -14,6 +14,37 @@ use super::super::sums::cube;
 use super::super::tensor_cores::VECTOR;
 use super::launch::shape;
 
+/// Features that lie in the order of [`column_of`] together.
+const IN_ORDER: u32 = 16;
+
+/// The column of a product that is number `row` of the second factor's rows: so that the pairs which a lane sums up in
+/// two neighbouring instructions are four neighbours in the result.
+#[cube]
+pub(super) fn column_of(row: u32) -> u32 {
+    row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2
+}
+
+/// The row that is this column.
+#[cube]
+fn row_of(column: u32) -> u32 {
+    column / 16 * 16 + column / 2 % 2 * 8 + column % 16 / 4 * 2 + column % 2
+}
+
+/// Rows that a weight has in [`Layout::Planes`].
+pub(super) const fn rows_in_planes(features: u32) -> u32 {
+    features.next_multiple_of(IN_ORDER)
+}
+
+/// How the vectors of a weight lie, each of which is eight channels of a feature at one place of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Layout {
+    /// Those of a place behind one another, place by place, feature by feature.
+    Features,
+    /// Those of all features behind one another, in the order in which a stage has them, by eight channels, place by
+    /// place of so many: what a stage needs lies together.
+    Planes { places: u32 },
+}
+
 /// Columns that a unit reads at once, at most.
 const COLUMNS: u32 = 4;
 
@@ -26,23 +57,37 @@ pub(super) struct Matrices {
 }
 
 /// `weight`, which is the matrices `given`, transposed and in `dtype`, or split: the first halves of a column's
-/// numbers, then the second. What `wide` has more of is zero: no less of anything, and rows that are whole vectors.
+/// numbers, then the second. What `wide` has more of is zero: no less of anything, and rows that are whole vectors. A
+/// column is a place of a feature, for all places of one feature after another.
 pub(super) fn transposed(
     weight: CubeTensor,
     given: Matrices,
     wide: Matrices,
     (dtype, is_split): (DType, bool),
+    layout: Layout,
 ) -> CubeTensor {
     let weight = into_contiguous(weight);
     let halves = if is_split { HALVES } else { 1 };
-    let sizes = [wide.count, wide.columns, halves, wide.rows];
+    let sizes = match layout {
+        Layout::Features => [wide.count, wide.columns, halves, wide.rows],
+        Layout::Planes { places } => {
+            let features = rows_in_planes(wide.count * wide.columns / places);
+            [
+                places,
+                halves * wide.rows / VECTOR as u32,
+                features,
+                VECTOR as u32,
+            ]
+        }
+    };
     let out = memory(&weight, shape(sizes), dtype);
     // Whether a vector of columns is within both, or none, is one question then.
     let fits =
         |size: &u32| given.columns.is_multiple_of(*size) && wide.columns.is_multiple_of(*size);
     let columns = [COLUMNS, 2].into_iter().find(fits).unwrap_or(1);
     let units = wide.count * (wide.columns / columns) * (wide.rows / VECTOR as u32);
-    // SAFETY: a unit reads places that it has found in `given`, and writes rows and columns of its own of `wide`.
+    // SAFETY: a unit reads places that it has found in `given`, and writes rows and columns of its own of `wide`, in
+    // either layout.
     unsafe {
         transpose::launch_unchecked(
             &weight.client,
@@ -59,8 +104,10 @@ pub(super) fn transposed(
             (given.columns / columns) as usize,
             (wide.rows as usize) / VECTOR,
             (wide.columns / columns) as usize,
+            out.meta.shape()[2],
             columns as usize,
             is_split,
+            layout,
             dtype_to_storage_type(weight.dtype),
             dtype_to_storage_type(dtype),
         );
@@ -80,8 +127,10 @@ fn transpose<S: Float, P: Size, F: Float, Q: Size>(
     columns: usize,
     wide_rows: usize,
     wide_columns: usize,
+    rows_of_plane: usize,
     #[comptime] at_once: usize,
     #[comptime] is_split: bool,
+    #[comptime] layout: Layout,
     #[define(S)] _from: ElemType,
     #[define(F)] _to: ElemType,
 ) {
@@ -116,8 +165,30 @@ fn transpose<S: Float, P: Size, F: Float, Q: Size>(
                 out[first] = upper;
                 out[first + wide_rows] = lower;
             } else {
-                out[column * wide_rows + below] = upper;
+                match comptime!(layout) {
+                    Layout::Features => out[column * wide_rows + below] = upper,
+                    Layout::Planes { places } => {
+                        let places = comptime!(places as usize);
+                        let row = row_of((column / places) as u32) as usize;
+                        let plane = column % places * wide_rows + below;
+                        out[plane * rows_of_plane + row] = upper;
+                    }
+                }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_is_the_row_that_becomes_it() {
+        for row in 0..64 {
+            assert_eq!(row_of(column_of(row)), row);
+            assert!(column_of(row) < rows_in_planes(row + 1));
+        }
+        assert_eq!(rows_in_planes(24), 32);
     }
 }

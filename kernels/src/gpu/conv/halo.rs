@@ -13,9 +13,10 @@ use super::super::warpgroup::{
     Major, begin_products, commit_products, descriptor, group, show_to_products, sums,
     wait_for_products, zero_sums,
 };
+use super::arrange::{column_of, rows_in_planes};
 use super::product::stage_of;
 use super::shape::Slide;
-use super::slide::{chunk_of_unit, copy_weight, row_of_unit};
+use super::slide::{chunk_of_unit, first_column, row_of_unit};
 use super::tile::{Instruction, STAGE_DEPTH, Tile};
 use super::warpgroups::{ALIGN, multiply_blocks};
 
@@ -241,7 +242,7 @@ pub(super) fn product<F: Float, V: Size>(
     let steps = comptime!(parts * PLACES);
     let eights = comptime!(tile.tiles[0] * tile.tiles[1]);
     zero_sums(comptime!(4 * eights));
-    let columns = descriptor::<F, V>(&memory, Major::Depth);
+    let columns = descriptor::<F, V>(&memory, comptime!(of_weight(tile)));
     let rows = descriptor::<F, V>(&memory, comptime!(halo.major())) + of_stages;
     let mut squares = Array::<u32>::new(comptime!(tile.tiles[0]));
     #[unroll]
@@ -285,7 +286,7 @@ pub(super) fn product<F: Float, V: Size>(
         multiply_blocks::<F>(
             &rows,
             columns + stage_of(step, tile),
-            comptime!([halo.major(), Major::Depth]),
+            comptime!([halo.major(), of_weight(tile)]),
             tile,
         );
         commit_products();
@@ -398,6 +399,14 @@ fn copy_source<F: Float, V: Size>(
     }
 }
 
+/// How a stage of the weight lies: as it does outside.
+const fn of_weight(tile: Tile) -> Major {
+    Major::Planes {
+        plane: tile.columns() as u32,
+        eights: SIDE,
+    }
+}
+
 /// Begins a unit's copies of the weight for a step, of zeros for one that is not there.
 #[cube]
 fn copy_weights<F: Float, V: Size>(
@@ -409,19 +418,22 @@ fn copy_weights<F: Float, V: Size>(
     #[comptime] tile: Tile,
 ) {
     let [_, copies] = comptime!(tile.copies());
-    let vector = step / PLACES * CHUNKS + chunk_of_unit();
+    let plane = step % PLACES * comptime!(slide.depth / VECTOR as u32) + step / PLACES * CHUNKS;
     #[unroll]
     for i in 0..copies {
-        copy_weight::<F, V>(
-            weight,
-            memory,
-            stage_of(step, tile),
-            step % PLACES,
-            vector,
-            step < steps,
-            i,
-            slide,
-            tile,
-        );
+        let at = UNIT_POS + comptime!((i * tile.units()) as u32);
+        let all = comptime!((i + 1) * tile.units() <= tile.stage_vectors() as usize);
+        if all || at < comptime!(tile.stage_vectors()) {
+            let columns = comptime!(tile.columns() as u32);
+            let (chunk, row) = (at / columns, first_column(slide, tile) + at % columns);
+            copy::<F, V>(
+                weight,
+                (plane + chunk) * comptime!(rows_in_planes(slide.features)) + row,
+                memory,
+                stage_of(step, tile) + at,
+                step < steps && column_of(row) < comptime!(slide.features),
+                Keep::Far,
+            );
+        }
     }
 }

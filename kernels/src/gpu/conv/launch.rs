@@ -10,7 +10,7 @@ use super::super::column_sums::ColumnSums;
 use super::super::matrix::{Matrix, address, arg, memory};
 use super::super::split::{HALF, split};
 use super::super::tensor_cores::{VECTOR, has_instructions};
-use super::arrange::{Matrices, transposed};
+use super::arrange::{Layout, Matrices, transposed};
 use super::check::{Taken, taken};
 use super::geometry::Geometry;
 use super::operation::{Addends, Product};
@@ -111,7 +111,7 @@ impl Convolution {
         [batch, outputs, height, width].map(|size| size as usize)
     }
 
-    /// The result for a weight [`Self::arranged`] as \[out, window, in\].
+    /// The result for a weight [`Self::arranged`] as \[out, window, in\] for the tiles of results.
     pub fn convolve(&self, x: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
         let outputs = self.geometry.outputs;
         let slide = self.wide.slide();
@@ -129,7 +129,7 @@ impl Convolution {
     }
 
     /// The gradient of the images for a [`Self::factor_of_result`] and a weight [`Self::arranged`] as
-    /// \[in, window, out\], and `plus`, which is like the images.
+    /// \[in, window, out\] for their tiles, and `plus`, which is like the images.
     pub fn convolve_back(
         &self,
         dy: CubeTensor,
@@ -144,14 +144,25 @@ impl Convolution {
         self.slide([dy, weight], addends, slide, inputs, &self.images)
     }
 
-    /// A weight for the product: these matrices of `sizes`, transposed.
-    pub fn arranged(&self, weight: CubeTensor, sizes: impl Fn(Geometry) -> Matrices) -> CubeTensor {
-        let (given, wide) = (sizes(self.geometry), sizes(self.wide));
+    /// A weight for the product in any of `tiles`: these matrices of `sizes`, transposed.
+    pub fn arranged(
+        &self,
+        weight: CubeTensor,
+        tiles: &[Tile],
+        sizes: impl Fn(Geometry) -> Matrices,
+    ) -> CubeTensor {
+        let layout = match tiles.first().and_then(|tile| tile.halo) {
+            None => Layout::Features,
+            Some(_) => Layout::Planes {
+                places: self.geometry.in_window(),
+            },
+        };
         transposed(
             weight,
-            given,
-            wide,
+            sizes(self.geometry),
+            sizes(self.wide),
             (self.of_factors, self.geometry.is_split()),
+            layout,
         )
     }
 
@@ -219,7 +230,7 @@ impl Convolution {
 impl Product for Convolution {
     /// The result, \[batch, out, out height, out width\], with its channels last in memory.
     fn forward(&self, x: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
-        let weight = self.arranged(weight, |sizes| Matrices {
+        let weight = self.arranged(weight, &self.result, |sizes| Matrices {
             count: sizes.outputs,
             rows: sizes.inputs,
             columns: sizes.in_window(),
@@ -238,7 +249,7 @@ impl Product for Convolution {
         weight: CubeTensor,
         plus: Option<CubeTensor>,
     ) -> CubeTensor {
-        let weight = self.arranged(weight, |sizes| Matrices {
+        let weight = self.arranged(weight, &self.images, |sizes| Matrices {
             count: 1,
             rows: sizes.outputs,
             columns: sizes.inputs * sizes.in_window(),

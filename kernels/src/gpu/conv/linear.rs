@@ -94,11 +94,13 @@ impl Linear {
 
 impl Product for Linear {
     fn forward(&self, input: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
-        let weight = self.forward.arranged(weight, |sizes| Matrices {
-            count: 1,
-            rows: sizes.inputs,
-            columns: sizes.outputs,
-        });
+        let weight = self
+            .forward
+            .arranged(weight, &self.forward.result, |sizes| Matrices {
+                count: 1,
+                rows: sizes.inputs,
+                columns: sizes.outputs,
+            });
         let addends = Addends {
             plus: addends.plus.map(pixels),
             ..addends
@@ -118,11 +120,13 @@ impl Product for Linear {
         plus: Option<CubeTensor>,
     ) -> CubeTensor {
         // It is in the right order already: its numbers are matrices of a column each.
-        let weight = self.forward.arranged(weight, |sizes| Matrices {
-            count: sizes.inputs,
-            rows: sizes.outputs,
-            columns: 1,
-        });
+        let weight = self
+            .forward
+            .arranged(weight, &self.forward.images, |sizes| Matrices {
+                count: sizes.inputs,
+                rows: sizes.outputs,
+                columns: 1,
+            });
         let plus = plus.map(pixels);
         let out = self.forward.convolve_back(dy, weight, plus);
         self.unpixel(out, self.sizes[0])

@@ -91,7 +91,11 @@ impl Gpu {
         let timed = self.fitting(tiles).map(|tile| (time(&tile), tile));
         let mut timed: Vec<(f64, Tile)> = timed.collect();
         timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        // A weight lies in one way for all of them.
+        let has_halo = |tile: &Tile| tile.halo.is_some();
+        let best = timed.first().map(|(_, tile)| has_halo(tile));
         let tiles = timed.into_iter().map(|(_, tile)| tile);
+        let tiles = tiles.filter(|tile| Some(has_halo(tile)) == best);
         tiles.take(CANDIDATES).collect()
     }
 

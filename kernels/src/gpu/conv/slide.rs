@@ -9,6 +9,7 @@ use cubecl::prelude::*;
 use super::super::split::halves_of;
 use super::super::tensor_cores::{Keep, LANES, Sums, VECTOR, copy};
 use super::super::warpgroup::place;
+use super::arrange::column_of;
 use super::halo::{self, Corner};
 use super::product::{Feed, FeedExpand, product, row_and_column, row_of_pair};
 use super::shape::Slide;
@@ -160,7 +161,7 @@ fn first_row(#[comptime] slide: Slide, #[comptime] tile: Tile) -> u32 {
 
 /// The first column of this cube.
 #[cube]
-fn first_column(#[comptime] slide: Slide, #[comptime] tile: Tile) -> u32 {
+pub(super) fn first_column(#[comptime] slide: Slide, #[comptime] tile: Tile) -> u32 {
     CUBE_POS_X % comptime!(slide.beside(tile)) * comptime!(tile.columns() as u32)
 }
 
@@ -185,13 +186,6 @@ fn in_stage(row: u32, chunk: u32, #[comptime] pitch: u32, #[comptime] tile: Tile
         Instruction::Mma => row * pitch + chunk,
         Instruction::Wgmma => place(row, chunk),
     }
-}
-
-/// The column of the product that is a row of the second factor's stage: so that the pairs which a lane sums up
-/// in two neighbouring instructions are four neighbours in the result.
-#[cube]
-fn column_of(row: u32) -> u32 {
-    row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2
 }
 
 /// What a step multiplies: a row per pixel of what lies under its window, and the weight.
@@ -283,7 +277,7 @@ impl Feed for UnderWindow {
 /// Begins one of a unit's copies of the weight to the stage at vector `to`: vector `vector` of its channels at place
 /// `in_window` of the window.
 #[cube]
-pub(super) fn copy_weight<F: Float, V: Size>(
+fn copy_weight<F: Float, V: Size>(
     weight: &[Vector<F, V>],
     stages: &mut [Vector<F, V>],
     to: u32,

@@ -22,9 +22,11 @@ const ISSUED: f64 = 170.0 / 4.0 * 64.0;
 /// What shared memory and the cache in it take for a row or a column of a step's factors, in the unit of
 /// [`Tile::step_time`]: to give it to an instruction, and to take it from the second-level cache, or from its own, where
 /// it is read first. Of 128 bytes a clock, in which tensor cores take a step's sum for 64 numbers, copies of 64 bytes
-/// use half; counted by Nsight Compute on an H200.
+/// use half, and such as lie together, whole; counted by Nsight Compute on an H200, but for the last, which is by what
+/// it takes for the others.
 const GIVEN: f64 = 32.0;
 const TAKEN: f64 = 64.0;
+const TAKEN_TOGETHER: f64 = 32.0;
 const TAKEN_FROM_NEAR: f64 = 120.0;
 
 /// How much of what lies under the window several times comes from the second-level cache, with rows of pixels that
@@ -203,9 +205,10 @@ impl Tile {
                     (None, Keep::Near) => (rows * OF_WINDOW, TAKEN_FROM_NEAR * rows),
                     (None, Keep::Far) => (rows, TAKEN * rows),
                 };
-                let column = match self.shares_columns() {
-                    true => TAKEN_FROM_NEAR,
-                    false => TAKEN,
+                let column = match (self.halo, self.shares_columns()) {
+                    (Some(_), _) => TAKEN_TOGETHER,
+                    (None, true) => TAKEN_FROM_NEAR,
+                    (None, false) => TAKEN,
                 };
                 // 64 rows and all columns are read for each instruction.
                 let given = rows * (columns / 2.0 + GIVEN);
