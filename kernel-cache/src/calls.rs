@@ -1,12 +1,12 @@
-//! The functions of NVRTC that look whether a program is known. A program that is has been made by NVIDIA's library too,
-//! and not compiled: whatever else is asked of it than PTX has it compiled then.
+//! The functions of NVRTC that look whether a program is known. NVIDIA's library has every program too, so that all else
+//! can be asked of it; one that was found is compiled there only when something other than its PTX is wanted.
 #![allow(unsafe_code)] // Are called from C, and call it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::nvrtc::{Code, Compile, Create, Destroy, Get, Named, Nvrtc, Program};
 use crate::{headers, kept};
@@ -18,19 +18,19 @@ const NOT_THERE: Code = 11;
 pub(crate) struct Cache {
     pub nvrtc: Nvrtc,
     pub folder: PathBuf,
-    programs: Mutex<HashMap<usize, Source>>,
+    programs: Mutex<HashMap<usize, State>>,
 }
 
-/// A program that may be kept.
+/// A program of which the library does not know all.
 #[derive(Clone)]
-struct Source {
-    text: CString,
-    name: CString,
-    options: Vec<CString>,
-    /// With the zero at its end.
-    ptx: Option<Vec<u8>>,
-    /// By NVIDIA's library, in this process.
-    compiled: bool,
+enum State {
+    /// It was not compiled, and may be kept.
+    Written { text: CString, name: CString },
+    /// It was compiled by another process, or before, with these options.
+    Kept {
+        options: Vec<CString>,
+        ptx: Arc<[u8]>,
+    },
 }
 
 static CACHE: OnceLock<Cache> = OnceLock::new();
@@ -45,7 +45,7 @@ impl Cache {
         })
     }
 
-    fn programs(&self) -> MutexGuard<'_, HashMap<usize, Source>> {
+    fn programs(&self) -> MutexGuard<'_, HashMap<usize, State>> {
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,40 +77,42 @@ impl Cache {
         }
     }
 
-    /// Compiles a program as often as it takes to have NVIDIA's library know what it is asked for.
-    fn compile_really(&self, program: Program) -> Result<(), Code> {
-        let source = self.programs().get(&(program as usize)).cloned();
-        let Some(source) = source.filter(|source| source.ptx.is_some() && !source.compiled) else {
-            return Ok(());
-        };
-        self.nvrtc.compile(program, &source.options)?;
-        if let Some(source) = self.programs().get_mut(&(program as usize)) {
-            source.compiled = true;
+    /// What is kept of a program, if that was found.
+    fn kept(&self, program: Program) -> Option<(Vec<CString>, Arc<[u8]>)> {
+        match self.programs().get(&(program as usize)) {
+            Some(State::Kept { options, ptx }) => Some((options.clone(), ptx.clone())),
+            _ => None,
+        }
+    }
+
+    fn ptx(&self, program: Program) -> Option<Arc<[u8]>> {
+        self.kept(program).map(|(_, ptx)| ptx)
+    }
+
+    /// Has the library know what it is asked for.
+    fn compile_kept(&self, program: Program) -> Result<(), Code> {
+        if let Some((options, _)) = self.kept(program) {
+            self.nvrtc.compile(program, &options)?;
+            self.programs().remove(&(program as usize));
         }
         Ok(())
     }
 
-    /// The PTX of a program that was compiled, now or before.
-    fn known(&self, program: Program) -> Option<Source> {
-        let source = self.programs().get(&(program as usize)).cloned();
-        source.filter(|source| source.ptx.is_some())
-    }
-
     /// What no other program has, nor this one with other options, headers or another compiler. None if nothing says
     /// what it is made of.
-    fn key(&self, source: &Source) -> Option<blake3::Hash> {
+    fn key(&self, text: &CStr, name: &CStr, options: &[CString]) -> Option<blake3::Hash> {
         let (major, minor) = self.nvrtc.version;
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{major}.{minor}\0").as_bytes());
         hasher.update(self.nvrtc.digest.as_bytes());
-        hasher.update(source.name.to_bytes_with_nul());
-        hasher.update(&(source.options.len() as u64).to_le_bytes());
-        for option in &source.options {
+        hasher.update(name.to_bytes_with_nul());
+        hasher.update(&(options.len() as u64).to_le_bytes());
+        for option in options {
             if !headers::hash(option, &mut hasher) {
                 return None;
             }
         }
-        hasher.update(source.text.as_bytes_with_nul());
+        hasher.update(text.to_bytes_with_nul());
         Some(hasher.finalize())
     }
 }
@@ -152,14 +154,9 @@ unsafe extern "C" fn create(
         // SAFETY: the library has accepted the texts, and written a program.
         let (text, name, program) = unsafe { (copied(text), copied(name), *out) };
         if let (Some(text), 0) = (text, headers) {
-            let source = Source {
-                text,
-                name: name.unwrap_or_default(),
-                options: Vec::new(),
-                ptx: None,
-                compiled: false,
-            };
-            cache.programs().insert(program as usize, source);
+            let name = name.unwrap_or_default();
+            let written = State::Written { text, name };
+            cache.programs().insert(program as usize, written);
         }
         Ok(())
     })
@@ -180,8 +177,9 @@ unsafe extern "C" fn compile(
     options: *const *const c_char,
 ) -> Code {
     with(|cache| {
-        let source = cache.programs().get(&(program as usize)).cloned();
-        let Some(mut source) = source else {
+        // All that the library knows itself is asked of it.
+        let state = cache.programs().remove(&(program as usize));
+        let Some(State::Written { text, name }) = state else {
             // SAFETY: what this function was called with.
             return checked(unsafe { (cache.nvrtc.compile)(program, count, options) });
         };
@@ -192,22 +190,22 @@ unsafe extern "C" fn compile(
         // SAFETY: there are `count` options, whose texts are null or end with zeros.
         let options = (0..count).map(|i| unsafe { copied(*options.add(i)) });
         let options: Option<Vec<CString>> = options.collect();
-        source.options = options.ok_or(INVALID_INPUT)?;
-        let compiled = Cell::new(false);
-        let compile = || {
-            compiled.set(true);
-            cache.nvrtc.compile(program, &source.options)?;
+        let options = options.ok_or(INVALID_INPUT)?;
+        let Some(key) = cache.key(&text, &name, &options) else {
+            return cache.nvrtc.compile(program, &options);
+        };
+        let is_compiled = Cell::new(false);
+        let ptx = kept::or_compiled(&cache.folder, &key, || {
+            is_compiled.set(true);
+            cache.nvrtc.compile(program, &options)?;
             cache.nvrtc.ptx(program)
-        };
-        let ptx = match cache.key(&source) {
-            Some(key) => kept::or_compiled(&cache.folder, &key, compile),
-            None => compile(),
-        };
-        source.compiled = compiled.get();
-        // What the library says of a failure is asked of it.
-        let code = ptx.map(|ptx| source.ptx = Some(ptx));
-        cache.programs().insert(program as usize, source);
-        code
+        })?;
+        if !is_compiled.get() {
+            let ptx = ptx.into();
+            let kept = State::Kept { options, ptx };
+            cache.programs().insert(program as usize, kept);
+        }
+        Ok(())
     })
 }
 
@@ -236,43 +234,39 @@ unsafe fn put(bytes: &[u8], out: *mut c_void) -> Result<(), Code> {
 }
 
 unsafe extern "C" fn ptx_size(program: Program, out: *mut c_void) -> Code {
-    with(
-        |cache| match cache.known(program).and_then(|source| source.ptx) {
-            // SAFETY: the caller has room for a size.
-            Some(ptx) => unsafe { put(&ptx.len().to_ne_bytes(), out) },
-            // SAFETY: what this function was called with.
-            None => checked(unsafe { (cache.nvrtc.ptx_size)(program, out) }),
-        },
-    )
+    with(|cache| match cache.ptx(program) {
+        // SAFETY: the caller has room for a size.
+        Some(ptx) => unsafe { put(&ptx.len().to_ne_bytes(), out) },
+        // SAFETY: what this function was called with.
+        None => checked(unsafe { (cache.nvrtc.ptx_size)(program, out) }),
+    })
 }
 
 unsafe extern "C" fn ptx(program: Program, out: *mut c_void) -> Code {
-    with(
-        |cache| match cache.known(program).and_then(|source| source.ptx) {
-            // SAFETY: the caller has room for as many bytes as it was told.
-            Some(ptx) => unsafe { put(&ptx, out) },
-            // SAFETY: what this function was called with.
-            None => checked(unsafe { (cache.nvrtc.ptx)(program, out) }),
-        },
-    )
+    with(|cache| match cache.ptx(program) {
+        // SAFETY: the caller has room for as many bytes as it was told.
+        Some(ptx) => unsafe { put(&ptx, out) },
+        // SAFETY: what this function was called with.
+        None => checked(unsafe { (cache.nvrtc.ptx)(program, out) }),
+    })
 }
 
-/// Of a program that was compiled before there is nothing to say.
+/// Of a program that is kept there is nothing to say.
 unsafe extern "C" fn log_size(program: Program, out: *mut c_void) -> Code {
-    with(|cache| match cache.known(program) {
+    with(|cache| match cache.ptx(program) {
         // SAFETY: the caller has room for a size.
-        Some(source) if !source.compiled => unsafe { put(&1usize.to_ne_bytes(), out) },
+        Some(_) => unsafe { put(&1usize.to_ne_bytes(), out) },
         // SAFETY: what this function was called with.
-        _ => checked(unsafe { (cache.nvrtc.log_size)(program, out) }),
+        None => checked(unsafe { (cache.nvrtc.log_size)(program, out) }),
     })
 }
 
 unsafe extern "C" fn log(program: Program, out: *mut c_void) -> Code {
-    with(|cache| match cache.known(program) {
+    with(|cache| match cache.ptx(program) {
         // SAFETY: the caller has room for as many bytes as it was told.
-        Some(source) if !source.compiled => unsafe { put(&[0], out) },
+        Some(_) => unsafe { put(&[0], out) },
         // SAFETY: what this function was called with.
-        _ => checked(unsafe { (cache.nvrtc.log)(program, out) }),
+        None => checked(unsafe { (cache.nvrtc.log)(program, out) }),
     })
 }
 
@@ -281,7 +275,7 @@ macro_rules! of_compiled {
         $(unsafe extern "C" fn $function(program: Program, out: *mut c_void) -> Code {
             with(|cache| {
                 let function = cache.nvrtc.function($name).ok_or(NOT_THERE)?;
-                cache.compile_really(program)?;
+                cache.compile_kept(program)?;
                 // SAFETY: the type is that of the function of this name in nvrtc.h.
                 let function: Get = unsafe { std::mem::transmute(function) };
                 // SAFETY: what this function was called with.

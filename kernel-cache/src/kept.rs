@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::sync::Once;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -19,7 +19,7 @@ const DIGEST: usize = blake3::OUT_LEN;
 const LARGEST: u64 = 64 << 20;
 
 /// How long who comes second waits for who compiles: longer than any kernel takes, but not for ever, as that process
-/// may have been stopped.
+/// may have been stopped. Who has waited in vain never waits again.
 const WAIT: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -72,11 +72,12 @@ fn open(folder: &Path, key: &blake3::Hash) -> io::Result<File> {
         opened => opened,
     };
     let file = opened.or_else(|error| File::open(&path).map_err(|_| error))?;
+    static IN_VAIN: AtomicBool = AtomicBool::new(false);
     let since = Instant::now();
-    while flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        if since.elapsed() > WAIT {
-            break;
-        }
+    while !IN_VAIN.load(Ordering::Relaxed)
+        && flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+    {
+        IN_VAIN.fetch_or(since.elapsed() > WAIT, Ordering::Relaxed);
         std::thread::sleep(LOOK_EVERY);
     }
     Ok(file)
@@ -101,7 +102,7 @@ fn write(file: &mut File, content: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
