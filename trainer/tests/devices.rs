@@ -393,8 +393,18 @@ mod soft_cuda {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("kernels");
         let compiled = || {
-            let kept = ("BURN_DIST_KERNELS", folder.to_str().unwrap());
-            let finished = run(kept, "1", &["model.hidden=32"]);
+            let settings = [
+                "train.device=cuda",
+                "data.train_samples=24",
+                "train.epochs=1",
+            ];
+            let finished = Trial::tiny(&["--nproc", "1"], &settings)
+                .env("BURN_DIST_KERNELS", folder.to_str().unwrap())
+                .env("RUST_LOG", "info")
+                // Loaded, and not run: there is nothing to compare them by either.
+                .env("SOFT_CUDA_IDLE", "1")
+                .env("BURN_DIST_WGMMA", "unchecked")
+                .run();
             let line = format!("compiled kernels are kept in {}", folder.display());
             finished.assert_code(0).assert_stderr(&[&line]);
             std::fs::read_dir(&folder).unwrap().count()
