@@ -2,13 +2,14 @@
 //! can be asked of it; one that was found is compiled there only when something other than its PTX is wanted.
 #![allow(unsafe_code)] // Are called from C, and call it.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::nvrtc::{Code, Compile, Create, Destroy, Get, Named, Nvrtc, Program};
+use crate::nvrtc::{Code, Compile, Create, Destroy, Get, Named, Nvrtc, Program, checked};
 use crate::{headers, kept};
 
 const INVALID_INPUT: Code = 3;
@@ -16,13 +17,12 @@ const NOT_THERE: Code = 11;
 
 /// What this process compiles with, and where that is kept.
 pub(crate) struct Cache {
-    pub nvrtc: Nvrtc,
-    pub folder: PathBuf,
+    nvrtc: Nvrtc,
+    folder: PathBuf,
     programs: Mutex<HashMap<usize, State>>,
 }
 
 /// A program of which the library does not know all.
-#[derive(Clone)]
 enum State {
     /// It was not compiled, and may be kept.
     Written { text: CString, name: CString },
@@ -60,19 +60,10 @@ impl Cache {
             "nvrtcGetPTX" => ptx as Get as *const (),
             "nvrtcGetProgramLogSize" => log_size as Get as *const (),
             "nvrtcGetProgramLog" => log as Get as *const (),
-            "nvrtcGetCUBIN" => get_cubin as Get as *const (),
-            "nvrtcGetCUBINSize" => get_cubin_size as Get as *const (),
-            "nvrtcGetLTOIR" => get_ltoir as Get as *const (),
-            "nvrtcGetLTOIRSize" => get_ltoir_size as Get as *const (),
-            "nvrtcGetNVVM" => get_nvvm as Get as *const (),
-            "nvrtcGetNVVMSize" => get_nvvm_size as Get as *const (),
-            "nvrtcGetOptiXIR" => get_optix_ir as Get as *const (),
-            "nvrtcGetOptiXIRSize" => get_optix_ir_size as Get as *const (),
-            "nvrtcGetTileIR" => get_tile_ir as Get as *const (),
-            "nvrtcGetTileIRSize" => get_tile_ir_size as Get as *const (),
-            _ => match self.nvrtc.function(name) {
-                Some(theirs) => theirs,
-                None => not_there as extern "C" fn() -> Code as *const (),
+            _ => match (self.nvrtc.function(name), of_compiled(name)) {
+                (None, _) => not_there as extern "C" fn() -> Code as *const (),
+                (Some(_), Some(ours)) => ours as *const (),
+                (Some(theirs), None) => theirs,
             },
         }
     }
@@ -121,10 +112,6 @@ impl Cache {
 fn with(work: impl FnOnce(&'static Cache) -> Result<(), Code>) -> Code {
     let done = CACHE.get().ok_or(NOT_THERE).and_then(work);
     done.map_or_else(|code| code, |()| 0)
-}
-
-fn checked(code: Code) -> Result<(), Code> {
-    crate::nvrtc::checked(code)
 }
 
 /// A copy of a caller's text.
@@ -233,41 +220,39 @@ unsafe fn put(bytes: &[u8], out: *mut c_void) -> Result<(), Code> {
     Ok(())
 }
 
-unsafe extern "C" fn ptx_size(program: Program, out: *mut c_void) -> Code {
+/// Writes what `of` makes of the PTX that is kept of a program, or has the library write what it has.
+///
+/// # Safety
+/// The program is one of the library's, and `out` has room for that.
+unsafe fn put_or(
+    program: Program,
+    out: *mut c_void,
+    of: fn(&[u8]) -> Cow<'_, [u8]>,
+    theirs: fn(&Nvrtc) -> Get,
+) -> Code {
     with(|cache| match cache.ptx(program) {
-        // SAFETY: the caller has room for a size.
-        Some(ptx) => unsafe { put(&ptx.len().to_ne_bytes(), out) },
-        // SAFETY: what this function was called with.
-        None => checked(unsafe { (cache.nvrtc.ptx_size)(program, out) }),
+        // SAFETY: as above.
+        Some(ptx) => unsafe { put(&of(&ptx), out) },
+        // SAFETY: as above.
+        None => checked(unsafe { theirs(&cache.nvrtc)(program, out) }),
     })
 }
 
-unsafe extern "C" fn ptx(program: Program, out: *mut c_void) -> Code {
-    with(|cache| match cache.ptx(program) {
-        // SAFETY: the caller has room for as many bytes as it was told.
-        Some(ptx) => unsafe { put(&ptx, out) },
-        // SAFETY: what this function was called with.
-        None => checked(unsafe { (cache.nvrtc.ptx)(program, out) }),
-    })
+macro_rules! of_kept {
+    ($($function:ident: $of:expr,)*) => {
+        $(unsafe extern "C" fn $function(program: Program, out: *mut c_void) -> Code {
+            // SAFETY: what this function was called with.
+            unsafe { put_or(program, out, $of, |nvrtc| nvrtc.$function) }
+        })*
+    };
 }
 
-/// Of a program that is kept there is nothing to say.
-unsafe extern "C" fn log_size(program: Program, out: *mut c_void) -> Code {
-    with(|cache| match cache.ptx(program) {
-        // SAFETY: the caller has room for a size.
-        Some(_) => unsafe { put(&1usize.to_ne_bytes(), out) },
-        // SAFETY: what this function was called with.
-        None => checked(unsafe { (cache.nvrtc.log_size)(program, out) }),
-    })
-}
-
-unsafe extern "C" fn log(program: Program, out: *mut c_void) -> Code {
-    with(|cache| match cache.ptx(program) {
-        // SAFETY: the caller has room for as many bytes as it was told.
-        Some(_) => unsafe { put(&[0], out) },
-        // SAFETY: what this function was called with.
-        None => checked(unsafe { (cache.nvrtc.log)(program, out) }),
-    })
+// Of a program that is kept there is nothing to say.
+of_kept! {
+    ptx_size: |ptx| ptx.len().to_ne_bytes().to_vec().into(),
+    ptx: |ptx| ptx.into(),
+    log_size: |_| 1usize.to_ne_bytes().to_vec().into(),
+    log: |_| vec![0].into(),
 }
 
 macro_rules! of_compiled {
@@ -282,6 +267,14 @@ macro_rules! of_compiled {
                 checked(unsafe { function(program, out) })
             })
         })*
+
+        /// A function that wants something which is not kept.
+        fn of_compiled(name: &str) -> Option<Get> {
+            match name {
+                $($name => Some($function),)*
+                _ => None,
+            }
+        }
     };
 }
 

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::{COMPILED, KEPT};
-
 /// Bytes of the digest that a file starts with.
 const DIGEST: usize = blake3::OUT_LEN;
 
@@ -36,11 +34,9 @@ pub(crate) fn or_compiled<E>(
     if let Some(file) = &mut file
         && let Ok(Some(kept)) = read(file).map_err(unusable)
     {
-        KEPT.fetch_add(1, Ordering::Relaxed);
         return Ok(kept);
     }
     let compiled = compile()?;
-    COMPILED.fetch_add(1, Ordering::Relaxed);
     if let Some(file) = &mut file {
         let _ = write(file, &compiled).map_err(unusable);
     }

@@ -79,14 +79,9 @@ fn compiler() -> Result<(), String> {
 #[cfg(feature = "cuda-nvrtc")]
 fn keep_kernels() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| match kernel_cache::folder() {
-        None => tracing::info!(
-            "kernels are compiled at every start: BURN_DIST_KERNELS is off, or there is no home"
-        ),
-        Some(folder) => match kernel_cache::keep(&folder) {
-            Ok(()) => tracing::info!("compiled kernels are kept in {}", folder.display()),
-            Err(error) => tracing::info!("kernels are compiled at every start: {error}"),
-        },
+    ONCE.call_once(|| match kernel_cache::keep() {
+        Ok(folder) => tracing::info!("compiled kernels are kept in {}", folder.display()),
+        Err(error) => tracing::info!("kernels are compiled at every start: {error}"),
     });
 }
 

@@ -8,7 +8,7 @@ pub(crate) struct Offer {
     /// The device, by a name that no other device has; `None` if it is not a CUDA device.
     pub device: Option<String>,
     /// NCCL's version, or why there is none.
-    pub library: Result<i32, String>,
+    pub version: Result<i32, String>,
 }
 
 /// Whether NCCL is used, in the same words on every rank.
@@ -39,7 +39,7 @@ pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Verdict {
             return Verdict::Stage(format!("ranks {other} and {rank} share a device"));
         }
         devices.push((rank, device));
-        match &offer.library {
+        match &offer.version {
             Ok(version) => versions.push(*version),
             Err(reason) => return Verdict::Stage(format!("rank {rank}: {reason}")),
         }
@@ -65,10 +65,10 @@ pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Verdict {
 mod tests {
     use super::*;
 
-    fn message(device: Option<&str>, library: Result<i32, &str>) -> Vec<u8> {
+    fn message(device: Option<&str>, version: Result<i32, &str>) -> Vec<u8> {
         let offer = Offer {
             device: device.map(str::to_owned),
-            library: library.map_err(str::to_owned),
+            version: version.map_err(str::to_owned),
         };
         serde_json::to_vec(&offer).unwrap()
     }

@@ -198,7 +198,7 @@ pub(super) struct DeviceMemory<K> {
 
 /// NCCL on one CUDA device.
 pub(super) struct Cuda<K> {
-    library: &'static Library,
+    nccl: &'static Library,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     keeps: std::marker::PhantomData<fn() -> K>,
@@ -221,7 +221,7 @@ impl<K> Cuda<K> {
             .new_stream()
             .map_err(|error| driver("cuStreamCreate", error))?;
         Ok(Self {
-            library,
+            nccl: library,
             context,
             stream,
             keeps: std::marker::PhantomData,
@@ -244,7 +244,7 @@ impl<K> Cuda<K> {
         (what, cuts): (&Descriptor, &Cuts),
         address: u64,
     ) -> Result<(), NcclError> {
-        let library = self.library;
+        let library = self.nccl;
         let len = usize::try_from(what.len).unwrap_or(usize::MAX);
         let (kind, op) = (data_type(what.dtype), reduction(what.op));
         // SAFETY: no arguments.
@@ -309,8 +309,8 @@ impl<K: Send + 'static> Nccl for Cuda<K> {
     fn unique_id(&self) -> Result<UniqueId, NcclError> {
         let mut id = Id { bytes: [0; 128] };
         // SAFETY: NCCL fills the 128 bytes.
-        let code = unsafe { (self.library.get_unique_id)(&mut id) };
-        self.library.check("ncclGetUniqueId", code)?;
+        let code = unsafe { (self.nccl.get_unique_id)(&mut id) };
+        self.nccl.check("ncclGetUniqueId", code)?;
         Ok(id.bytes)
     }
 
@@ -320,8 +320,8 @@ impl<K: Send + 'static> Nccl for Cuda<K> {
         let id = Id { bytes: *id };
         // SAFETY: the device's context is current on this thread, and NCCL writes one pointer.
         let code =
-            unsafe { (self.library.comm_init_rank)(&mut comm, size as c_int, id, rank as c_int) };
-        self.library.check("ncclCommInitRank", code)?;
+            unsafe { (self.nccl.comm_init_rank)(&mut comm, size as c_int, id, rank as c_int) };
+        self.nccl.check("ncclCommInitRank", code)?;
         Ok(Connected { comm, size, rank })
     }
 
@@ -343,7 +343,7 @@ impl<K: Send + 'static> Nccl for Cuda<K> {
         cuts: &Cuts,
         memory: &mut DeviceMemory<K>,
     ) -> Result<(), NcclError> {
-        let (library, comm, stream) = (self.library, connected.comm, self.stream());
+        let (library, comm, stream) = (self.nccl, connected.comm, self.stream());
         let len = usize::try_from(what.len).unwrap_or(usize::MAX);
         let (kind, op) = (data_type(what.dtype), reduction(what.op));
         let all = memory.address as *mut c_void;
@@ -392,30 +392,30 @@ impl<K: Send + 'static> Nccl for Cuda<K> {
     fn asynchronous_error(&self, connected: &mut Connected) -> Result<(), NcclError> {
         let mut found = 0;
         // SAFETY: the communicator lives, and NCCL writes one integer.
-        let code = unsafe { (self.library.comm_get_async_error)(connected.comm, &mut found) };
-        self.library.check("ncclCommGetAsyncError", code)?;
+        let code = unsafe { (self.nccl.comm_get_async_error)(connected.comm, &mut found) };
+        self.nccl.check("ncclCommGetAsyncError", code)?;
         // 7 is `ncclInProgress`.
         match found {
             0 | 7 => Ok(()),
             code => Err(NcclError::Asynchronous {
                 code,
-                reason: self.library.words(code),
+                reason: self.nccl.words(code),
             }),
         }
     }
 
     fn abort(&self, connected: Connected) {
         // SAFETY: the communicator lives, and is not used after this.
-        let code = unsafe { (self.library.comm_abort)(connected.comm) };
-        if let Err(error) = self.library.check("ncclCommAbort", code) {
+        let code = unsafe { (self.nccl.comm_abort)(connected.comm) };
+        if let Err(error) = self.nccl.check("ncclCommAbort", code) {
             tracing::warn!("{error}");
         }
     }
 
     fn close(&self, connected: Connected) {
         // SAFETY: the communicator lives, nothing runs, and it is not used after this.
-        let code = unsafe { (self.library.comm_destroy)(connected.comm) };
-        if let Err(error) = self.library.check("ncclCommDestroy", code) {
+        let code = unsafe { (self.nccl.comm_destroy)(connected.comm) };
+        if let Err(error) = self.nccl.check("ncclCommDestroy", code) {
             tracing::warn!("{error}");
         }
     }

@@ -58,7 +58,7 @@ pub(crate) fn connect(
     let index = cuda_index(device);
     let offer = Offer {
         device: index.and_then(crate::device::unique_name),
-        library: Library::load()
+        version: Library::load()
             .and_then(Library::version)
             .map_err(|error| error.to_string()),
     };

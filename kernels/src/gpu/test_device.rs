@@ -10,20 +10,13 @@ use burn::tensor::Device;
 pub(super) fn device(test: &str) -> Option<Device> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     if std::env::var("BURN_DIST_TEST_DEVICE").is_ok_and(|name| name == "cuda") {
-        keep();
+        if let Err(error) = kernel_cache::keep() {
+            eprintln!("kernels are compiled anew: {error}");
+        }
         let devices = std::env::var("SOFT_CUDA_DEVICES").ok();
         let devices = devices.and_then(|count| count.parse().ok()).unwrap_or(1);
         return Some(Device::cuda(NEXT.fetch_add(1, Ordering::Relaxed) % devices));
     }
     eprintln!("SKIPPED: {test}: BURN_DIST_TEST_DEVICE is not cuda");
     None
-}
-
-/// What other processes have compiled is not compiled again.
-fn keep() {
-    if let Some(folder) = kernel_cache::folder()
-        && let Err(error) = kernel_cache::keep(&folder)
-    {
-        eprintln!("kernels are compiled anew: {error}");
-    }
 }
