@@ -205,7 +205,7 @@ mod tests {
     fn linear_layers_are_drawn_as_pytorch_does() {
         let device = Device::flex();
         device.seed(5);
-        let linear = linear(100, 300, &device);
+        let linear = linear(100, 3000, &device);
         for values in [
             linear.weight.val().flatten(0, 1),
             linear.bias.unwrap().val(),
