@@ -1,7 +1,7 @@
 //! A loaded batch becomes tensors.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use datasets::{Batch, BatchIter, DatasetError, Plans};
+use datasets::{Batch, BatchIter, DatasetError, Epoch, ImageShape, Loader, Plans};
 
 use crate::device_data::DeviceData;
 
@@ -27,6 +27,54 @@ impl Batches<'_> {
     }
 }
 
+/// The batches of an evaluation: made by the loader, or on the device.
+pub(crate) enum EvalBatches<'a> {
+    Loaded(BatchIter),
+    There(&'a DeviceData, Plans),
+}
+
+impl<'a> EvalBatches<'a> {
+    /// Those of `epoch`, on the device if the images are `resident` there.
+    pub(crate) fn new(loader: &Loader, resident: Option<&'a DeviceData>, epoch: Epoch) -> Self {
+        let plans = |data| Some((data, loader.plans(epoch.clone())?));
+        match resident.and_then(plans) {
+            Some((data, plans)) => Self::There(data, plans),
+            None => Self::Loaded(loader.iter(epoch)),
+        }
+    }
+
+    /// The next one, its images on `device`.
+    pub(crate) fn next(&mut self, device: &Device) -> Option<Result<EvalBatch, DatasetError>> {
+        match self {
+            Self::Loaded(batches) => {
+                let batch = batches.next()?;
+                Some(batch.map(|batch| EvalBatch {
+                    images: images(batch.images, batch.labels.len(), batch.shape, device),
+                    labels: batch.labels,
+                    indices: batch.indices,
+                }))
+            }
+            Self::There(data, plans) => plans.next().map(|plan| {
+                Ok(EvalBatch {
+                    images: data.batch(&plan).0,
+                    labels: data.classes_of(&plan.indices),
+                    indices: plan.indices,
+                })
+            }),
+        }
+    }
+}
+
+/// Images to be evaluated, and what is known of them on the host.
+pub(crate) struct EvalBatch {
+    /// \[samples, channels, height, width\].
+    pub images: Tensor<4>,
+    /// The class of each image.
+    pub labels: Vec<i32>,
+    /// Which image of the data set each one is.
+    pub indices: Vec<usize>,
+}
+
 /// What the images of a batch show.
 pub struct Targets {
     /// The class of each image, \[samples\].
@@ -46,11 +94,7 @@ pub struct Mix {
 /// Images \[samples, channels, height, width\] and what they show, on `device`.
 pub fn to_tensors(batch: Batch, device: &Device) -> (Tensor<4>, Targets) {
     let samples = batch.labels.len();
-    let shape = batch.shape;
-    let images = TensorData::new(
-        batch.images,
-        [samples, shape.channels, shape.height, shape.width],
-    );
+    let images = images(batch.images, samples, batch.shape, device);
     let labels = |labels: Vec<i32>| Tensor::from_data(TensorData::new(labels, [samples]), device);
     let mix = batch.mixed.map(|mixed| Mix {
         labels: labels(mixed.labels),
@@ -60,5 +104,10 @@ pub fn to_tensors(batch: Batch, device: &Device) -> (Tensor<4>, Targets) {
         labels: labels(batch.labels),
         mix,
     };
-    (Tensor::from_data(images, device), targets)
+    (images, targets)
+}
+
+fn images(values: Vec<f32>, samples: usize, shape: ImageShape, device: &Device) -> Tensor<4> {
+    let size = [samples, shape.channels, shape.height, shape.width];
+    Tensor::from_data(TensorData::new(values, size), device)
 }

@@ -1,4 +1,4 @@
-//! The training images on the device: their bytes are brought there once, and batches are gathered,
+//! Images on the device: their bytes are brought there once, and batches are gathered,
 //! moved, mirrored and normalised there. What happens to which image is what the loader would do, so
 //! the numbers are the same: on GPUs to the last bit, with Burn's operations up to that of the
 //! normalisation.
@@ -14,6 +14,8 @@ const USUAL_LIMIT: u64 = 1 << 30;
 /// A data set in device memory.
 pub(crate) struct DeviceData {
     images: Images,
+    /// The class of every image.
+    classes: Vec<i32>,
 }
 
 /// By whom batches are made.
@@ -67,9 +69,24 @@ impl DeviceData {
         loader: &Loader,
         device: &Device,
     ) -> Result<Self, DatasetError> {
-        let in_bytes = device.supports_dtype(DType::U8);
-        let images = Images::upload(dataset, loader, device, in_bytes)?;
-        Ok(Self { images })
+        Self::upload_as(dataset, loader, device, device.supports_dtype(DType::U8))
+    }
+
+    fn upload_as(
+        dataset: &dyn Dataset,
+        loader: &Loader,
+        device: &Device,
+        in_bytes: bool,
+    ) -> Result<Self, DatasetError> {
+        let (bytes, classes) = read(dataset)?;
+        let images = Images::upload(bytes, &classes, (dataset.shape(), loader), device, in_bytes);
+        Ok(Self { images, classes })
+    }
+
+    /// What the images show that are there under `indices`, on the host.
+    pub fn classes_of(&self, indices: &[usize]) -> Vec<i32> {
+        let class = |index: &usize| self.classes.get(*index).copied();
+        indices.iter().filter_map(class).collect()
     }
 
     /// Images \[samples, channels, height, width\] and what they show.
@@ -83,30 +100,36 @@ impl DeviceData {
     }
 }
 
+/// The bytes of all images, and the class of each.
+fn read(dataset: &dyn Dataset) -> Result<(Vec<u8>, Vec<i32>), DatasetError> {
+    let (images, len) = (dataset.len(), dataset.shape().len());
+    let mut bytes = vec![0u8; images.saturating_mul(len)];
+    let mut classes = Vec::with_capacity(images);
+    for (index, image) in bytes.chunks_exact_mut(len.max(1)).enumerate() {
+        classes.push(dataset.read(index, image)?.cast_signed());
+    }
+    Ok((bytes, classes))
+}
+
 impl Images {
     fn upload(
-        dataset: &dyn Dataset,
-        loader: &Loader,
+        bytes: Vec<u8>,
+        classes: &[i32],
+        (shape, loader): (ImageShape, &Loader),
         device: &Device,
         in_bytes: bool,
-    ) -> Result<Self, DatasetError> {
-        let shape = dataset.shape();
-        let (images, len) = (dataset.len(), shape.len());
-        let mut bytes = vec![0u8; images.saturating_mul(len)];
-        let mut labels = Vec::with_capacity(images);
-        for (index, image) in bytes.chunks_exact_mut(len.max(1)).enumerate() {
-            labels.push(dataset.read(index, image)?.cast_signed());
-        }
+    ) -> Self {
+        let images = classes.len();
         let dims = [images, shape.channels, shape.height * shape.width];
         let pixels = Pixels::new(bytes, dims, device, in_bytes);
-        let labels = Tensor::from_data(TensorData::new(labels, [images]), device);
+        let labels = Tensor::from_data(TensorData::new(classes.to_vec(), [images]), device);
         #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-        if images * len > 0 && own::computes_on(device) {
+        if images * shape.len() > 0 && own::computes_on(device) {
             let images = own::stored(pixels, labels, loader, shape);
-            return Ok(Self::Own(Box::new(images)));
+            return Self::Own(Box::new(images));
         }
         let burn = BurnImages::new(pixels, labels, loader, (shape, device));
-        Ok(Self::Burn(Box::new(burn)))
+        Self::Burn(Box::new(burn))
     }
 }
 
@@ -293,8 +316,7 @@ mod tests {
         device: &Device,
         in_bytes: bool,
     ) -> DeviceData {
-        let images = Images::upload(dataset, loader, device, in_bytes).unwrap();
-        DeviceData { images }
+        DeviceData::upload_as(dataset, loader, device, in_bytes).unwrap()
     }
 
     fn numbers(images: Tensor<4>) -> Vec<f32> {

@@ -1,21 +1,26 @@
 //! Evaluation by all ranks together, exact at any world size: every sample counts once.
 
-use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
+use burn::tensor::{Device, ExecutionError, FloatDType, Tensor, TensorData};
+use burn_dist::parallel::Precision;
 use burn_dist::{ProcessGroup, ReduceOp};
 use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::to_tensors;
+use crate::batch::{EvalBatch, EvalBatches};
+use crate::config;
+use crate::device_data::DeviceData;
 use crate::error::TrainError;
 use crate::evaluation_details::{Details, Tally};
-use crate::loss::cross_entropy;
+use crate::reading::Reading;
+use crate::scores::{TOP, cross_entropy, is_among_top, likeliest};
 
 /// Batches of an evaluation from one look at whether it should go on to the next.
 const LOOK_EVERY: i64 = 4;
 
-/// Among so many classes the right one must be for `top5`.
-const TOP: usize = 5;
+/// What is said where [`Evaluation::overflowed`].
+pub(crate) const OVERFLOWED: &str = "warning: an evaluation overflowed in f16, so it is done again in f32; \
+                                     train.eval_precision = \"f32\" does that at once";
 
 /// How good a model is on the test images.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,57 +37,50 @@ pub struct Evaluation {
     pub samples: u64,
 }
 
+impl Evaluation {
+    /// Whether the numbers of `precision` may have been too small for it, where those of a training are scaled.
+    pub(crate) fn overflowed(&self, precision: config::Precision) -> bool {
+        precision == config::Precision::F16 && !self.loss.is_finite()
+    }
+}
+
 /// What a model is evaluated on, and by whom.
 #[derive(Clone, Copy)]
-pub struct Evaluator<'a> {
+pub(crate) struct Evaluator<'a> {
     /// The data set of the loader.
     pub dataset: &'a dyn Dataset,
     /// Reads the samples.
     pub loader: &'a Loader,
+    /// The samples, where they lie on the device.
+    pub resident: Option<&'a DeviceData>,
     /// This rank's part of them.
     pub sampler: &'a EvalSampler,
     /// What computes.
     pub device: &'a Device,
+    /// In which number format: that of the images that the model is given.
+    pub precision: Precision,
     /// The ranks.
     pub group: &'a ProcessGroup,
     /// A forward pass is a collective call, so all ranks have to make as many.
     pub together: bool,
 }
 
-/// Evaluates `model`, which must not record gradients, and counts which classes are taken for
-/// which; `dataset` is that of the loader. Every rank takes its own part of the samples; all get
-/// the result for the whole, and rank 0 sample predictions too. `together`: a forward pass is a
-/// collective call, so all ranks have to make as many.
-///
-/// # Errors
-/// If a sample cannot be read or a rank fails.
-pub fn evaluate<M: ImageClassifier>(
-    model: &M,
-    dataset: &dyn Dataset,
-    loader: &Loader,
-    sampler: &EvalSampler,
-    device: &Device,
-    group: &ProcessGroup,
-    together: bool,
-) -> Result<(Evaluation, Details), TrainError> {
-    let evaluator = Evaluator {
-        dataset,
-        loader,
-        sampler,
-        device,
-        group,
-        together,
-    };
-    let evaluated = evaluator.sum_up(model, None)?;
-    // Nobody could end it.
-    evaluated.ok_or_else(|| TrainError::NotComputed {
-        what: "an evaluation".to_owned(),
-        reason: "it was ended".to_owned(),
-    })
-}
-
 impl Evaluator<'_> {
-    /// As [`evaluate`], but gives nothing if `unless` becomes true on any rank meanwhile. All ranks
+    /// Evaluates `model`, which must not record gradients, and counts which classes are taken for which. Every rank
+    /// takes its own part of the samples; all get the result for the whole, and rank 0 sample predictions too.
+    ///
+    /// # Errors
+    /// If a sample cannot be read or a rank fails.
+    pub fn evaluate<M: ImageClassifier>(
+        &self,
+        model: &M,
+    ) -> Result<(Evaluation, Details), TrainError> {
+        let evaluated = self.sum_up(model, None)?;
+        // Nobody could end it.
+        evaluated.ok_or_else(|| not_computed("it was ended".to_owned()))
+    }
+
+    /// As [`Self::evaluate`], but gives nothing if `unless` becomes true on any rank meanwhile. All ranks
     /// look after the same batches, and end together.
     ///
     /// # Errors
@@ -107,21 +105,13 @@ impl Evaluator<'_> {
         model: &M,
         unless: Option<&dyn Fn() -> bool>,
     ) -> Result<Option<(Evaluation, Details)>, TrainError> {
-        let &Self {
-            dataset,
-            device,
-            group,
-            ..
-        } = self;
-        let classes = dataset.class_names().len();
-        let mut tally = Tally::new(classes);
-        // Sums in double precision and counts in integers: nothing depends on who summed what.
-        let mut loss = [0f64];
-        let mut counts = [0i64; 3];
         let epoch = self.sampler.epoch();
         let mut passes = [epoch.batches() as i64];
-        group.all_reduce(&mut passes, ReduceOp::Max)?;
-        let mut batches = self.loader.iter(epoch);
+        self.group.all_reduce(&mut passes, ReduceOp::Max)?;
+        let mut batches = EvalBatches::new(self.loader, self.resident, epoch);
+        let mut sums = Sums::new(self.dataset.class_names().len());
+        // A GPU gets a batch before the scores of the one before are waited for.
+        let mut before: Option<Scored> = None;
         for pass in 0..passes[0] {
             if let Some(unless) = unless
                 && pass % LOOK_EVERY == 0
@@ -129,36 +119,104 @@ impl Evaluator<'_> {
             {
                 return Ok(None);
             }
-            let Some(batch) = batches.next() else {
-                if self.together {
-                    let shape = dataset.shape();
-                    let size = [1, shape.channels, shape.height, shape.width];
-                    drop(model.forward(Tensor::zeros(size, device)));
+            let scored = match batches.next(self.device) {
+                Some(batch) => Some(self.score(model, batch?)?),
+                None => {
+                    self.keep_company(model);
+                    None
                 }
+            };
+            if let Some(before) = std::mem::replace(&mut before, scored) {
+                sums.add(before)?;
+            }
+        }
+        if let Some(last) = before {
+            sums.add(last)?;
+        }
+        sums.over_ranks(self.dataset, self.group).map(Some)
+    }
+
+    fn score<M: ImageClassifier>(&self, model: &M, batch: EvalBatch) -> Result<Scored, TrainError> {
+        let images = batch.images.cast(self.precision.compute_dtype());
+        let logits = model.forward(images).cast(FloatDType::F32);
+        let [_, classes] = logits.dims();
+        Ok(Scored {
+            labels: batch.labels,
+            indices: batch.indices,
+            classes,
+            scores: Reading::start(vec![logits.flatten(0, 1)]).map_err(not_computed)?,
+        })
+    }
+
+    /// A forward pass of nothing, where it is a collective call and other ranks have a batch more.
+    fn keep_company<M: ImageClassifier>(&self, model: &M) {
+        if self.together {
+            let shape = self.dataset.shape();
+            let size = [1, shape.channels, shape.height, shape.width];
+            let images = Tensor::<4>::zeros(size, self.device);
+            drop(model.forward(images.cast(self.precision.compute_dtype())));
+        }
+    }
+}
+
+/// A batch whose scores may still be on their way.
+struct Scored {
+    labels: Vec<i32>,
+    indices: Vec<usize>,
+    classes: usize,
+    /// \[samples × classes\].
+    scores: Reading,
+}
+
+/// Sums in double precision and counts in integers: nothing depends on who summed what.
+struct Sums {
+    loss: f64,
+    correct: i64,
+    /// Right ones among the most likely.
+    top: i64,
+    samples: i64,
+    tally: Tally,
+    classes: usize,
+}
+
+impl Sums {
+    fn new(classes: usize) -> Self {
+        Self {
+            loss: 0.0,
+            correct: 0,
+            top: 0,
+            samples: 0,
+            tally: Tally::new(classes),
+            classes,
+        }
+    }
+
+    /// Waits for the scores of a batch.
+    fn add(&mut self, batch: Scored) -> Result<(), TrainError> {
+        let scores = batch.scores.wait().map_err(not_computed)?;
+        let rows = scores.chunks_exact(batch.classes.max(1));
+        for ((scores, &label), &index) in rows.zip(&batch.labels).zip(&batch.indices) {
+            self.samples += 1;
+            let Ok(label) = usize::try_from(label) else {
                 continue;
             };
-            let batch = batch?;
-            let expected = batch.labels.clone();
-            let indices = batch.indices.clone();
-            let (images, targets) = to_tensors(batch, device);
-            let logits = model.forward(images);
-            let predicted = read(logits.clone().argmax(1).try_into_data())?;
-            let predicted: Vec<i64> = predicted.iter().collect();
-            let scores = rows(&logits)?;
-            let losses = read(cross_entropy(logits, targets.labels).try_into_data())?;
-            loss[0] += losses.iter::<f64>().sum::<f64>();
-            for (i, (&predicted, &expected)) in predicted.iter().zip(&expected).enumerate() {
-                let Ok(label) = usize::try_from(expected) else {
-                    continue;
-                };
-                counts[0] += i64::from(predicted == i64::from(expected));
-                counts[1] += i64::from(is_among_top(scores.row(i), label));
-                if let Some(index) = indices.get(i) {
-                    tally.see(*index, label, predicted, scores.row(i));
-                }
-            }
-            counts[2] += expected.len() as i64;
+            let predicted = likeliest(scores);
+            self.loss += cross_entropy(scores, label);
+            self.correct += i64::from(predicted == label);
+            self.top += i64::from(is_among_top(scores, label));
+            self.tally.see(index, label, predicted, scores);
         }
+        Ok(())
+    }
+
+    /// What all ranks have found, for all of them. A collective call.
+    fn over_ranks(
+        self,
+        dataset: &dyn Dataset,
+        group: &ProcessGroup,
+    ) -> Result<(Evaluation, Details), TrainError> {
+        let mut loss = [self.loss];
+        let mut counts = [self.correct, self.top, self.samples];
         group.all_reduce(&mut loss, ReduceOp::Sum)?;
         group.all_reduce(&mut counts, ReduceOp::Sum)?;
         let [correct, top, samples] = counts;
@@ -166,75 +224,22 @@ impl Evaluator<'_> {
         let evaluation = Evaluation {
             loss: share(loss[0]),
             accuracy: share(correct as f64),
-            top5: (classes > TOP).then(|| share(top as f64)),
+            top5: (self.classes > TOP).then(|| share(top as f64)),
             samples: samples.unsigned_abs(),
         };
-        let details = tally.gather(dataset, &evaluation, group)?;
-        Ok(Some((evaluation, details)))
+        let details = self.tally.gather(dataset, &evaluation, group)?;
+        Ok((evaluation, details))
     }
-}
-
-/// Logits on the host.
-struct Rows {
-    values: Vec<f32>,
-    width: usize,
-}
-
-impl Rows {
-    fn row(&self, index: usize) -> &[f32] {
-        let start = index.saturating_mul(self.width);
-        let end = start.saturating_add(self.width);
-        self.values.get(start..end).unwrap_or_default()
-    }
-}
-
-fn rows(logits: &Tensor<2>) -> Result<Rows, TrainError> {
-    let [_, width] = logits.dims();
-    let data = read(logits.clone().try_into_data())?;
-    Ok(Rows {
-        values: data.iter().collect(),
-        width,
-    })
 }
 
 /// What the device has computed for an evaluation.
 pub(crate) fn read(data: Result<TensorData, ExecutionError>) -> Result<TensorData, TrainError> {
-    data.map_err(|error| TrainError::NotComputed {
+    data.map_err(|error| not_computed(error.to_string()))
+}
+
+fn not_computed(reason: String) -> TrainError {
+    TrainError::NotComputed {
         what: "an evaluation".to_owned(),
-        reason: error.to_string(),
-    })
-}
-
-/// Whether fewer than five classes have a higher score; of equal ones the first counts as higher.
-fn is_among_top(scores: &[f32], label: usize) -> bool {
-    let Some(own) = scores.get(label) else {
-        return false;
-    };
-    let higher = |(class, score): (usize, &f32)| score > own || (score == own && class < label);
-    // What is not a number is above nothing: it must not count as a success.
-    !own.is_nan()
-        && scores
-            .iter()
-            .enumerate()
-            .filter(|pair| higher(*pair))
-            .count()
-            < TOP
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_five_most_likely_classes_count() {
-        let scores = [0.1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.1];
-        let among: Vec<usize> = (0..scores.len())
-            .filter(|label| is_among_top(&scores, *label))
-            .collect();
-        assert_eq!(among, [1, 2, 3, 4, 5]);
-        assert!(is_among_top(&[0.0; 7], 4));
-        assert!(!is_among_top(&[0.0; 7], 5));
-        assert!(!is_among_top(&[f32::NAN; 7], 0));
-        assert!(!is_among_top(&[], 0));
+        reason,
     }
 }

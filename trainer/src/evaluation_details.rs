@@ -127,8 +127,7 @@ impl Tally {
     }
 
     /// Takes a sample of class `label` and the model's scores for it.
-    pub(crate) fn see(&mut self, index: usize, label: usize, predicted: i64, scores: &[f32]) {
-        let predicted = usize::try_from(predicted).unwrap_or(usize::MAX);
+    pub(crate) fn see(&mut self, index: usize, label: usize, predicted: usize, scores: &[f32]) {
         if label >= self.classes || predicted >= self.classes {
             return;
         }
@@ -337,7 +336,7 @@ mod tests {
             };
             let mut scores = [0f32; 10];
             scores[predicted] = index as f32 / 10.0;
-            tally.see(index, label, predicted as i64, &scores);
+            tally.see(index, label, predicted, &scores);
         }
         let evaluation = Evaluation {
             loss: 0.5,

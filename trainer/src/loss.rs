@@ -7,13 +7,7 @@ use models::ImageClassifier;
 
 use crate::batch::{Mix, Targets};
 use crate::error::TrainError;
-
-/// Cross-entropy of every sample: `-log softmax(logits)[label]`.
-///
-/// `logits` is \[samples, classes\], `labels` \[samples\]; the result \[samples\].
-pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
-    surprise(&log_softmax(logits, 1), labels)
-}
+use crate::reading::Reading;
 
 /// Mean cross-entropy over a micro-batch, against labels of which a share of `smoothing` (0 to 1)
 /// is spread evenly over all classes (Szegedy et al. 2016, <https://arxiv.org/abs/1512.00567>), as
@@ -87,11 +81,9 @@ fn not_computed(number: u64, reason: String) -> TrainError {
 
 /// The mean loss of a step's micro-batches, which a GPU may still have to compute.
 #[derive(Debug)]
-pub enum StepLoss {
-    Known(f64),
-    /// The losses of that step's micro-batches.
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-    OnItsWay(u64, kernels::gpu::Reading),
+pub struct StepLoss {
+    number: u64,
+    losses: Reading,
 }
 
 impl StepLoss {
@@ -101,18 +93,13 @@ impl StepLoss {
     /// # Errors
     /// As [`read`].
     pub fn start_reading(losses: Vec<Tensor<1>>, number: u64) -> Result<Self, TrainError> {
-        #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-        if losses
-            .iter()
-            .all(|loss| kernels::gpu::computes_on(&loss.device()))
-        {
-            let reading = kernels::gpu::start_reading(losses);
-            return Ok(Self::OnItsWay(number, reading));
-        }
-        let losses = losses.into_iter().map(|loss| read(loss, number));
-        losses
-            .collect::<Result<Vec<_>, _>>()
-            .map(|losses| Self::Known(mean_of(&losses)))
+        let losses = Reading::start(losses).map_err(|reason| not_computed(number, reason))?;
+        Ok(Self { number, losses })
+    }
+
+    /// Whether there is nothing to wait for.
+    pub fn is_known(&self) -> bool {
+        matches!(self.losses, Reading::Known(_))
     }
 
     /// Waits for it.
@@ -120,22 +107,22 @@ impl StepLoss {
     /// # Errors
     /// As [`read`].
     pub fn wait(self) -> Result<f64, TrainError> {
-        match self {
-            Self::Known(loss) => Ok(loss),
-            #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
-            Self::OnItsWay(number, reading) => {
-                let losses = reading
-                    .wait()
-                    .map_err(|reason| not_computed(number, reason))?;
-                let losses: Vec<f64> = losses.into_iter().map(f64::from).collect();
-                Ok(mean_of(&losses))
-            }
-        }
+        let losses = self.losses.wait();
+        let losses = losses.map_err(|reason| not_computed(self.number, reason))?;
+        let sum: f64 = losses.iter().copied().map(f64::from).sum();
+        Ok(sum / losses.len() as f64)
     }
 }
 
-fn mean_of(losses: &[f64]) -> f64 {
-    losses.iter().sum::<f64>() / losses.len() as f64
+#[cfg(test)]
+impl StepLoss {
+    /// One that is known.
+    pub fn known(loss: f32) -> Self {
+        Self {
+            number: 0,
+            losses: Reading::Known(vec![loss]),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -179,21 +166,6 @@ mod tests {
         let loss = f64::from(objective(logits(), targets, smoothing).into_scalar::<f32>());
         let wanted = expected(wanted);
         assert!((loss - wanted).abs() < 1e-6, "{loss} {wanted}");
-    }
-
-    #[test]
-    fn is_minus_the_log_of_the_probability() {
-        let device = Device::flex();
-        let logits = Tensor::<2>::from_floats([[0.0, 0.0], [1.0, 3.0], [500.0, -500.0]], &device);
-        let labels = Tensor::<1, Int>::from_ints([1, 0, 1], &device);
-        let losses: Vec<f32> = cross_entropy(logits, labels)
-            .into_data()
-            .try_to_vec()
-            .unwrap();
-        let wanted = [2f32.ln(), (1.0 + 2f32.exp()).ln(), 1000.0];
-        for (loss, wanted) in losses.iter().zip(wanted) {
-            assert!((loss - wanted).abs() <= 1e-5 * wanted, "{loss} {wanted}");
-        }
     }
 
     #[test]

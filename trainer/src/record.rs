@@ -184,7 +184,7 @@ impl Recorder {
     /// travels with that.
     pub fn record(&mut self, step: Step, loss: StepLoss, wishes: Wishes) {
         self.epoch_times.add(&step.times);
-        let ended = matches!(loss, StepLoss::Known(_)).then(Instant::now);
+        let ended = loss.is_known().then(Instant::now);
         self.computing = Some(Computing {
             step,
             loss,
@@ -419,15 +419,15 @@ mod tests {
             skipped: true,
             ..step(2)
         };
-        recorder.record(step(1), StepLoss::Known(3.0), none);
+        recorder.record(step(1), StepLoss::known(3.0), none);
         recorder.read().unwrap();
-        recorder.record(skipped, StepLoss::Known(f64::NAN), none);
+        recorder.record(skipped, StepLoss::known(f32::NAN), none);
         assert_eq!(recorder.read().unwrap().unwrap().step, 1);
-        recorder.record(step(3), StepLoss::Known(1.0), none);
+        recorder.record(step(3), StepLoss::known(1.0), none);
         assert_eq!(recorder.settle().unwrap().unwrap().step, 3);
         assert_eq!(recorder.settle().unwrap(), None);
         assert_eq!(recorder.mean_loss(), Some(2.0));
-        recorder.record(step(4), StepLoss::Known(f64::NAN), none);
+        recorder.record(step(4), StepLoss::known(f32::NAN), none);
         let error = recorder.settle().unwrap_err();
         assert!(error.to_string().contains("step 4"), "{error}");
     }
@@ -447,8 +447,8 @@ mod tests {
                     skipped_steps: Some(skipped),
                     ..step(3 * epoch)
                 };
-                let loss = if is_skipped { f64::INFINITY } else { 2.0 };
-                recorder.record(step, StepLoss::Known(loss), Wishes::default());
+                let loss = if is_skipped { f32::INFINITY } else { 2.0 };
+                recorder.record(step, StepLoss::known(loss), Wishes::default());
                 recorder.read().unwrap();
             }
             while recorder.settle().unwrap().is_some() {}
@@ -474,7 +474,7 @@ mod tests {
         for (number, millis) in [(1, 20), (2, 60)] {
             std::thread::sleep(Duration::from_millis(millis));
             lines.extend(recorder.read().unwrap());
-            recorder.record(step(number), StepLoss::Known(1.0), Wishes::default());
+            recorder.record(step(number), StepLoss::known(1.0), Wishes::default());
         }
         while let Some(line) = recorder.settle().unwrap() {
             lines.push(line);
@@ -494,7 +494,7 @@ mod tests {
         let none = Wishes::default();
         let record = |recorder: &mut Recorder, number| {
             let before = recorder.read().unwrap();
-            recorder.record(step(number), StepLoss::Known(number as f64), none);
+            recorder.record(step(number), StepLoss::known(number as f32), none);
             before
         };
         assert_eq!(record(&mut recorder, 1), None);

@@ -15,7 +15,7 @@ use models::{ImageClassifier, ModelError};
 use crate::callback::Callback;
 use crate::config::{Batching, Config, DataName, Loaded, StrategyName};
 use crate::data::{self, Splits};
-use crate::device_data::{self, DeviceData};
+use crate::device_data::{self, DeviceData, fits};
 use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
@@ -42,8 +42,15 @@ pub(crate) struct Session<'a> {
     /// How the ranks share their devices.
     pub sharing: Sharing,
     pub data: Input,
-    /// The training images, where they lie on the device.
-    pub resident: Option<DeviceData>,
+    /// The images that lie on the device.
+    pub resident: Resident,
+}
+
+/// Which images lie on the device.
+#[derive(Default)]
+pub(crate) struct Resident {
+    pub train: Option<DeviceData>,
+    pub test: Option<DeviceData>,
 }
 
 /// Data, and who sees which part of it when.
@@ -185,7 +192,7 @@ impl<'a> Trainer<'a> {
                     data::prepare(&config.data)?;
                     open(&config, self.data.as_ref(), batching, world)
                 })?,
-                resident: None,
+                resident: Resident::default(),
             };
             let splits = &session.data.splits;
             same_data::check(&[splits.train.as_ref(), splits.test.as_ref()], group)?;
@@ -203,32 +210,35 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// Brings the training images to the device, if they are to be there.
-fn bring_data(session: &Session<'_>, device: &Device) -> Result<Option<DeviceData>, TrainError> {
-    let (loader, dataset) = (
-        &session.data.train_loader,
-        session.data.splits.train.as_ref(),
-    );
-    let bytes = device_data::size(dataset, &session.device.device);
+/// Brings the images to the device that are to be there: those of the training to `device`, which has autodiff.
+fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resident, TrainError> {
+    let (plain, data) = (&session.device.device, &session.data);
+    let (train, test) = (data.splits.train.as_ref(), data.splits.test.as_ref());
     let total = session
         .device
         .cuda
         .and_then(burn_dist::device::device_memory)
         .map(|total| total / session.sharing.ranks.max(1) as u64);
-    let possible = loader.only_moves();
-    let wanted = match session.config.data.on_device {
-        Some(true) if !possible => return Err(TrainError::DataOnDevice),
-        Some(wanted) => wanted,
-        None => {
-            let is_gpu = !burn_dist::device::is_host(&session.device.device);
-            // Of a folder all images would have to be decoded before the first step.
-            let name = session.config.data.name;
-            let is_stored = !matches!(name, DataName::ImageFolder | DataName::Own);
-            is_gpu && possible && is_stored && device_data::fits(bytes, total)
-        }
-    };
-    let upload = || DeviceData::upload(dataset, loader, device);
-    Ok(wanted.then(upload).transpose()?)
+    let possible = data.train_loader.only_moves();
+    let on_device = session.config.data.on_device;
+    if on_device == Some(true) && !possible {
+        return Err(TrainError::DataOnDevice);
+    }
+    let is_gpu = !burn_dist::device::is_host(plain);
+    // Of a folder all images would have to be decoded before the first step.
+    let name = session.config.data.name;
+    let is_stored = !matches!(name, DataName::ImageFolder | DataName::Own);
+    let wanted = on_device.unwrap_or(is_gpu && is_stored);
+    let bytes = device_data::size(train, plain);
+    let brings_train = wanted && possible && (on_device.is_some() || fits(bytes, total));
+    let bytes = device_data::size(test, plain) + if brings_train { bytes } else { 0 };
+    let brings_test = wanted && fits(bytes, total);
+    let train = || DeviceData::upload(train, &data.train_loader, device);
+    let test = || DeviceData::upload(test, &data.eval_loader, plain);
+    Ok(Resident {
+        train: brings_train.then(train).transpose()?,
+        test: brings_test.then(test).transpose()?,
+    })
 }
 
 /// The device with autodiff as the configuration wants it.

@@ -83,6 +83,23 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
     assert!(few.stdout.contains("13 images"), "{}", few.stdout);
 }
 
+#[test]
+fn a_checkpoint_is_evaluated_in_the_precision_of_its_training() {
+    let run = trained(&["train.precision=bf16"]);
+    let by_the_run = run.metrics("eval").pop().unwrap();
+    let loss = |args: &[&str]| {
+        let args = [&["eval", "RUN", "--last", "--json", "last.json"], args].concat();
+        let found = then(&run, &args);
+        found.assert_code(0);
+        json(&found.path("last.json"))["evaluation"]["loss"].clone()
+    };
+    assert_eq!(loss(&[]), by_the_run["loss"]);
+    assert_ne!(
+        loss(&["--set", "train.eval_precision=f32"]),
+        by_the_run["loss"]
+    );
+}
+
 /// What is to be known by heart is what the training was evaluated on.
 #[test]
 fn a_run_that_learned_a_few_images_by_heart_is_evaluated_on_them() {

@@ -128,6 +128,28 @@ fn evaluations_go_by_the_average() {
 }
 
 #[test]
+fn evaluations_are_in_the_precision_of_the_training_unless_f32_is_wanted() {
+    let loss = |finished: &Finished| finished.metrics("eval")[0]["loss"].as_f64().unwrap();
+    for precision in ["bf16", "f16"] {
+        let precision = format!("train.precision={precision}");
+        for strategy in ["parallel.strategy=ddp", "parallel.strategy=zero-3"] {
+            let settings = ["train.max_steps=5", &precision, strategy];
+            let low = run("2", &settings);
+            let full = run(
+                "2",
+                &[&settings[..], &["train.eval_precision=f32"]].concat(),
+            );
+            assert_eq!(checksum(&low), checksum(&full));
+            let (low, full) = (loss(&low), loss(&full));
+            assert!(
+                low != full && (low / full - 1.0).abs() < 0.01,
+                "{low} {full}"
+            );
+        }
+    }
+}
+
+#[test]
 fn mnist_is_learned_in_low_precision() {
     let Ok(data) = std::env::var("BURN_DIST_DATA") else {
         eprintln!("SKIPPED: BURN_DIST_DATA does not say where MNIST is");
@@ -195,6 +217,8 @@ fn the_mean_loss_of_an_epoch_is_the_same_when_it_is_continued() {
     };
     let whole = in_folder(folder.path(), &["train.epochs=1"]);
     whole.assert_code(0);
+    // In f16 no loss is a number, in f32 it is a large one.
+    whole.assert_stderr(&["an evaluation overflowed in f16", "eval_precision"]);
     let skipped = whole.metrics_in(&folder.path().join("run"), "train");
     assert!(skipped.len() < 20, "no loss was left out");
     let checkpoint = folder.path().join("run/checkpoints/step-0000000010");

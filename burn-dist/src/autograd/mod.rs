@@ -28,6 +28,7 @@ mod sink;
 
 pub use boundary::boundary;
 pub use full_precision::full_precision;
+pub(crate) use full_precision::is_full_precision;
 pub use rank_sum::{sum_over_ranks, sums_over_ranks};
 
 pub(crate) use depth::forget as forget_depth;

@@ -20,6 +20,7 @@
 //! # }
 //! ```
 
+mod autocast;
 mod describe;
 mod ema;
 mod error;
@@ -47,6 +48,7 @@ use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 
 pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
+pub use autocast::autocast;
 pub use ema::EmaOptions;
 pub use error::ParallelError;
 pub use estimate::{MemoryEstimate, ParameterState};

@@ -12,10 +12,10 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
 use super::replicas::AutodiffPlace;
-use super::{Parallel, ParallelError, statistics, tell_others};
+use super::{Parallel, ParallelError, autocast, statistics, tell_others};
 use crate::autograd::{WholeParameter, full_precision, sum_no_more_over};
 use crate::values::Values;
-use crate::zero::gather_values;
+use crate::zero::{Store, gather_values};
 
 impl<M: Module> Parallel<M> {
     /// A plain copy for evaluation or export: without autodiff and without hooks, dropout off, the
@@ -74,20 +74,44 @@ impl<M: Module> Parallel<M> {
     ///
     /// As of [`valid`](Self::valid).
     pub fn evaluate_with<R>(&self, then: impl FnOnce(&M) -> R) -> Result<R, ParallelError> {
-        let Some(store) = &self.store else {
-            return Ok(then(&self.for_evaluation()?));
-        };
+        match &self.store {
+            None => Ok(then(&self.for_evaluation()?)),
+            Some(store) => self.lend(store, |model| {
+                let model = match self.options.precision.cast_to() {
+                    Some(_) => statistics::cast(model, FloatDType::F32),
+                    None => model,
+                };
+                full_precision(|| then(&model))
+            }),
+        }
+    }
+
+    /// As [`evaluate_with`](Self::evaluate_with), in the precision that the model trains in: its parameters are cast
+    /// where they are read, as [`autocast`] has them, so it takes inputs of [`compute_dtype`](Self::compute_dtype). On
+    /// GPUs that is several times as fast as `f32`, and the kernels are those of the training.
+    ///
+    /// # Errors
+    ///
+    /// As of [`valid`](Self::valid).
+    pub fn evaluate_autocast<R>(&self, then: impl FnOnce(&M) -> R) -> Result<R, ParallelError> {
+        match &self.store {
+            None => Ok(then(&autocast(
+                self.for_evaluation()?,
+                self.options.precision,
+            )?)),
+            Some(store) => self.lend(store, |model| then(&model)),
+        }
+    }
+
+    /// Evaluates without autodiff a model whose parameters are gathered where they are read.
+    fn lend<R>(&self, store: &Store, then: impl FnOnce(M) -> R) -> Result<R, ParallelError> {
         self.no_more_sums();
         let model = self.get().valid();
-        let model = match self.options.precision.cast_to() {
-            Some(_) => statistics::cast(model, FloatDType::F32),
-            None => model,
-        };
         let pieces = match &self.ema {
             Some(ema) => ema.all().to_vec(),
             None => store.pieces(),
         };
-        let result = store.lend(pieces, || full_precision(|| then(&model)));
+        let result = store.lend(pieces, || then(model));
         store.failure()?;
         Ok(result)
     }

@@ -3,13 +3,14 @@
 use burn::module::{Lora, Module};
 use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::autograd::{boundary, full_precision};
 use burn_dist::parallel::{
-    Checksum, LossScaleOptions, Parallel, ParallelError, ParallelOptions, Precision, StepReport,
+    Checksum, EmaOptions, LossScaleOptions, Parallel, ParallelError, ParallelOptions, Precision,
+    StepReport, Strategy, autocast,
 };
 use burn_dist::{ProcessGroup, ReduceOp, TransportKind};
 
@@ -40,7 +41,13 @@ impl Predict for Net {
 /// With Burn's own batch normalization.
 impl Predict for Normed {
     fn new() -> Self {
-        Normed::new(1)
+        let filled = Normed::new(1);
+        let channels = filled.norm.gamma.dims()[0];
+        Self {
+            // Statistics that a variance can have.
+            norm: BatchNormConfig::new(channels).init(&Device::flex().autodiff()),
+            ..filled
+        }
     }
     fn predict(&self, inputs: Tensor<2>) -> Tensor<2> {
         self.last
@@ -220,6 +227,99 @@ fn frozen_parameters_are_cast_too() {
     let after = values(&parallel.valid().unwrap());
     assert_eq!(before[0], after[0]);
     assert_ne!(before, after);
+}
+
+/// What a model makes of a few rows, in the type that they have.
+fn predicted<M: Predict>(model: &M, dtype: FloatDType) -> Vec<f32> {
+    let out = model.predict(batch(9, 0..ROWS).0.inner().cast(dtype));
+    assert_eq!(FloatDType::from(out.dtype()), dtype);
+    out.into_data().convert::<f32>().try_to_vec().unwrap()
+}
+
+/// Evaluates a model in training in the precision of that and in `f32`; the same again with averages.
+fn evaluated<M: Predict>(strategy: Strategy, precision: Precision) -> Vec<Vec<f32>> {
+    let ranks = on_ranks(2, TransportKind::Auto, move |group| {
+        let mut results = Vec::new();
+        for ema in [
+            None,
+            Some(EmaOptions {
+                decay: 0.5,
+                warmup: false,
+            }),
+        ] {
+            let options = ParallelOptions {
+                strategy,
+                ema,
+                ..options(precision)
+            };
+            let mut parallel = new::<M>(options, &group);
+            for step in 0..3 {
+                let loss = loss(&parallel, step, 1.0);
+                parallel.backward(loss).unwrap();
+                parallel.step(RATE).unwrap();
+            }
+            parallel.sync_buffers().unwrap();
+            let dtype = parallel.compute_dtype();
+            let cast = parallel.evaluate_autocast(|model| predicted(model, dtype));
+            let full = parallel.evaluate_with(|model| predicted(model, FloatDType::F32));
+            let plain = parallel.for_evaluation().unwrap();
+            let (cast, full) = (cast.unwrap(), full.unwrap());
+            assert_eq!(full, predicted(&plain, FloatDType::F32));
+            let again = autocast(plain, precision).unwrap();
+            assert_eq!(cast, predicted(&again, dtype));
+            // It goes on as if nothing had been evaluated.
+            let loss = loss(&parallel, 3, 1.0);
+            parallel.backward(loss).unwrap();
+            assert!(parallel.step(RATE).unwrap().applied);
+            parallel.verify_replicas().unwrap();
+            results.extend([cast, full]);
+        }
+        results
+    });
+    assert_eq!(ranks[0], ranks[1]);
+    ranks[0].clone()
+}
+
+fn assert_evaluates<M: Predict>() {
+    for precision in Precision::ALL {
+        let expected = evaluated::<M>(Strategy::Ddp, precision);
+        for pair in expected.chunks(2) {
+            let [cast, full] = pair else { unreachable!() };
+            assert_eq!(precision == Precision::F32, cast == full, "{precision}");
+            let largest = full.iter().fold(0f32, |most, value| most.max(value.abs()));
+            for (cast, full) in cast.iter().zip(full) {
+                assert!((cast - full).abs() < 0.05 * largest, "{cast} {full}");
+            }
+        }
+        assert_ne!(expected[0], expected[2], "the averages were not evaluated");
+        for (sharded, whole) in evaluated::<M>(Strategy::Zero3, precision)
+            .iter()
+            .zip(&expected)
+        {
+            for (sharded, whole) in sharded.iter().zip(whole) {
+                assert!((sharded - whole).abs() <= 1e-5 * whole.abs().max(1.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn models_are_evaluated_in_the_precision_of_their_training() {
+    assert_evaluates::<Net>();
+    assert_evaluates::<Mixed>();
+}
+
+#[test]
+fn running_statistics_are_evaluated_in_the_precision_of_the_training() {
+    assert_evaluates::<Normed>();
+}
+
+#[test]
+fn adapters_are_not_lost_where_parameters_are_cast() {
+    let adapted = Net::new(1).apply_lora(Lora::new(2, 4.0));
+    let error = autocast(adapted, Precision::F16).map(|_| ()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("has a reparameterization (lora)"), "{text}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! field says what it is, its unit, and its default; that text is the reference for authors of
 //! configuration files.
 
-use burn_dist::parallel::ShardWithin;
+use burn_dist::parallel::{self, ShardWithin};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,16 @@ names! {
         Bf16 = "bf16",
         /// IEEE half precision with f32 master weights and loss scaling.
         F16 = "f16",
+    }
+}
+
+impl From<Precision> for parallel::Precision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::Bf16 => Self::Bf16,
+            Precision::F16 => Self::F16,
+        }
     }
 }
 
@@ -75,8 +85,11 @@ pub struct TrainConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accumulate: Option<usize>,
     /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their updates,
-    /// normalizations, the loss and evaluations are in `f32` always. Default `f32`.
+    /// normalizations and the loss are in `f32` always. Default `f32`.
     pub precision: Precision,
+    /// Number format of evaluations: `f32`, or the one of `precision`, which is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_precision: Option<Precision>,
     /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
@@ -116,6 +129,13 @@ pub struct TrainConfig {
     pub fast_dev_run: bool,
 }
 
+impl TrainConfig {
+    /// Number format of evaluations.
+    pub fn eval_precision(&self) -> Precision {
+        self.eval_precision.unwrap_or(self.precision)
+    }
+}
+
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
@@ -125,6 +145,7 @@ impl Default for TrainConfig {
             micro_batch_size: None,
             accumulate: None,
             precision: Precision::F32,
+            eval_precision: None,
             clip_norm: None,
             label_smoothing: 0.0,
             seed: 1,

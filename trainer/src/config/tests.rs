@@ -380,6 +380,23 @@ fn groups_are_read_and_checked() {
 }
 
 #[test]
+fn evaluations_are_in_f32_or_in_the_precision_of_the_training() {
+    let precision = |sets: &[&str]| load(GOOD, sets).unwrap().config.train.eval_precision();
+    assert_eq!(precision(&[]), Precision::F32);
+    assert_eq!(precision(&["train.precision=bf16"]), Precision::Bf16);
+    let both = ["train.precision=bf16", "train.eval_precision=f32"];
+    assert_eq!(precision(&both), Precision::F32);
+    assert_error(
+        GOOD,
+        &["train.precision=f16", "train.eval_precision=bf16"],
+        &[
+            "`train.eval_precision` = \"bf16\"",
+            "remove it to evaluate in \"f16\"",
+        ],
+    );
+}
+
+#[test]
 fn set_overrides_the_file() {
     let config = load(
         GOOD,

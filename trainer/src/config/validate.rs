@@ -9,7 +9,8 @@ use super::optimizer::OptimizerConfig;
 use super::schedule;
 use super::shard_within;
 use super::{
-    DataConfig, EarlyStoppingConfig, ModelConfig, VitConfig, WidePreset, WideResNetConfig,
+    DataConfig, EarlyStoppingConfig, ModelConfig, Precision, VitConfig, WidePreset,
+    WideResNetConfig,
 };
 
 /// Checks everything that does not depend on the world size.
@@ -26,6 +27,18 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     in_range("train.epochs", train.epochs, 1, 1_000_000)?;
     if let Some(steps) = train.max_steps {
         in_range("train.max_steps", steps, 1, i64::MAX as u64)?;
+    }
+    if let Some(wanted) = train.eval_precision
+        && ![Precision::F32, train.precision].contains(&wanted)
+    {
+        let (wanted, trained) = (wanted.name(), train.precision.name());
+        let text = format!(
+            "`train.eval_precision` = \"{wanted}\" is neither \"f32\" nor `train.precision`"
+        );
+        let fault = Fault::in_key("train.eval_precision", text);
+        return Err(fault.help(format!(
+            "remove it to evaluate in \"{trained}\" as the training computes"
+        )));
     }
     if let Some(norm) = train.clip_norm {
         positive("train.clip_norm", norm)?;

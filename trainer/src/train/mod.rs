@@ -19,10 +19,12 @@ pub use summary::{End, Summary};
 use crate::batch::Batches;
 use crate::callback::{Action, Callback, CallbackError, EpochEnd};
 use crate::checkpointing::Checkpoints;
+use crate::config::Precision;
 use crate::console::{Console, complain, duration};
 use crate::early_stopping::{is_better, monitored};
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, Evaluator};
+use crate::evaluate::{Evaluation, Evaluator, OVERFLOWED};
+use crate::evaluation_details::Details;
 use crate::memory;
 use crate::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::progress::{Meta, Progress};
@@ -205,18 +207,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     fn evaluate_epoch(&mut self) -> Result<Option<Evaluation>, TrainError> {
         self.parallel.sync_buffers()?;
         let begin = Instant::now();
-        let (data, session, started) = (&self.session.data, self.session, self.begin);
-        let evaluator = Evaluator {
-            dataset: data.splits.test.as_ref(),
-            loader: &data.eval_loader,
-            sampler: &data.eval_sampler,
-            device: &session.device.device,
-            group: session.group,
-            together: self.parallel.gathers(),
-        };
-        let pause = || step::reason_to_pause(session.config, started).is_some();
-        let evaluate = |model: &M| evaluator.evaluate_unless(model, &pause);
-        let Some((evaluation, mut details)) = self.parallel.evaluate_with(evaluate)?? else {
+        let Some((evaluation, mut details)) = self.evaluated()? else {
             return Ok(None);
         };
         let progress = &self.progress;
@@ -244,6 +235,45 @@ impl<M: ImageClassifier> Training<'_, M> {
             skipped_steps: self.recorder.skipped_steps(),
         }));
         Ok(Some(evaluation))
+    }
+
+    /// What an evaluation finds, in the precision that is wanted.
+    fn evaluated(&self) -> Result<Option<(Evaluation, Details)>, TrainError> {
+        let wanted = self.session.config.train.eval_precision();
+        let evaluated = self.evaluated_in(wanted)?;
+        match &evaluated {
+            Some((evaluation, _)) if evaluation.overflowed(wanted) => {
+                if self.session.group.rank() == 0 {
+                    complain(OVERFLOWED);
+                }
+                self.evaluated_in(Precision::F32)
+            }
+            _ => Ok(evaluated),
+        }
+    }
+
+    /// The same in `f32` or in the precision of the training.
+    fn evaluated_in(
+        &self,
+        precision: Precision,
+    ) -> Result<Option<(Evaluation, Details)>, TrainError> {
+        let (data, session, started) = (&self.session.data, self.session, self.begin);
+        let evaluator = Evaluator {
+            dataset: data.splits.test.as_ref(),
+            loader: &data.eval_loader,
+            resident: session.resident.test.as_ref(),
+            sampler: &data.eval_sampler,
+            device: &session.device.device,
+            precision: precision.into(),
+            group: session.group,
+            together: self.parallel.gathers(),
+        };
+        let pause = || step::reason_to_pause(session.config, started).is_some();
+        let evaluate = |model: &M| evaluator.evaluate_unless(model, &pause);
+        match precision {
+            Precision::F32 => self.parallel.evaluate_with(evaluate)?,
+            _ => self.parallel.evaluate_autocast(evaluate)?,
+        }
     }
 
     fn tell_epoch(&mut self, evaluation: &Evaluation, time: Duration, images: f64) {
@@ -310,7 +340,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let order = order.from_step(done_before as usize);
         let loader = &session.data.train_loader;
         let plans = |data| Some(Batches::There(data, loader.plans(order.clone())?));
-        let resident = session.resident.as_ref().and_then(plans);
+        let resident = session.resident.train.as_ref().and_then(plans);
         let mut batches = resident.unwrap_or_else(|| Batches::Loaded(loader.iter(order.clone())));
         let mut wishes = Wishes::default();
         while self.progress.steps_of_epoch < self.steps_per_epoch && !self.at_last_step() {

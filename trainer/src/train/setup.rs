@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use burn_dist::checkpoint::{self, Source};
-use burn_dist::parallel::{self, BucketSizes, Parallel, ParallelOptions, Strategy};
+use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
 use models::{ImageClassifier, flops};
 
 use super::{End, Summary, Training, failed};
 use crate::callback::{Begin, Callback};
 use crate::checkpointing::Checkpoints;
-use crate::config::{Compression, Config, Precision, StrategyName};
+use crate::config::{Compression, Config, StrategyName};
 use crate::console::Console;
 use crate::environment::Environment;
 use crate::error::TrainError;
@@ -294,11 +294,7 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
         offload_optimizer: config.parallel.offload_optimizer,
         sync_batch_norm: config.parallel.sync_batch_norm,
         prefetch: config.parallel.prefetch,
-        precision: match config.train.precision {
-            Precision::F32 => parallel::Precision::F32,
-            Precision::Bf16 => parallel::Precision::Bf16,
-            Precision::F16 => parallel::Precision::F16,
-        },
+        precision: config.train.precision.into(),
         loss_scale: config.loss_scale.options(),
         ema: config.ema.options(),
     }

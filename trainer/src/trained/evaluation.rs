@@ -1,15 +1,17 @@
 //! Evaluates a trained model, on any number of ranks.
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use burn_dist::ProcessGroup;
+use burn_dist::parallel::autocast;
 use burn_dist::world::World;
 use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
 
 use super::{Trained, WithTrained};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Precision};
+use crate::console::complain;
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::{Evaluation, Evaluator, OVERFLOWED};
 use crate::evaluation_details::Details;
 use crate::run::{self, EVAL_BATCH};
 use crate::{data, group, same_data};
@@ -77,9 +79,26 @@ impl Trained {
             loader: Loader::new(test.clone())?.workers(config.data.workers),
             sampler: EvalSampler::new(test.len(), EVAL_BATCH, world.rank(), world.size())?,
             device: &device,
+            precision: self.precision_on(&device, world),
             group,
         };
         self.with_model(test.as_ref(), &device, evaluate)
+    }
+
+    /// That of the configuration, which may have been meant for another device.
+    fn precision_on(&self, device: &Device, world: &World) -> Precision {
+        let wanted = self.config().train.eval_precision();
+        let dtype = burn_dist::parallel::Precision::from(wanted).compute_dtype();
+        if device.supports_dtype(DType::from(dtype)) {
+            return wanted;
+        }
+        if world.rank() == 0 {
+            complain(&format!(
+                "warning: {} is not supported here, evaluating in f32",
+                wanted.name()
+            ));
+        }
+        Precision::F32
     }
 
     /// Images per step of the training, however many ranks evaluate.
@@ -94,6 +113,7 @@ struct Evaluate<'a> {
     loader: Loader,
     sampler: EvalSampler,
     device: &'a Device,
+    precision: Precision,
     group: &'a ProcessGroup,
 }
 
@@ -101,14 +121,35 @@ impl WithTrained for Evaluate<'_> {
     type Output = (Evaluation, Details);
 
     fn call<M: ImageClassifier>(self, model: M) -> Result<Self::Output, TrainError> {
-        evaluate(
-            &model,
-            self.dataset,
-            &self.loader,
-            &self.sampler,
-            self.device,
-            self.group,
-            false,
-        )
+        let evaluated = self.evaluated(&model, self.precision)?;
+        if !evaluated.0.overflowed(self.precision) {
+            return Ok(evaluated);
+        }
+        if self.group.rank() == 0 {
+            complain(OVERFLOWED);
+        }
+        self.evaluated(&model, Precision::F32)
+    }
+}
+
+impl Evaluate<'_> {
+    fn evaluated<M: ImageClassifier>(
+        &self,
+        model: &M,
+        precision: Precision,
+    ) -> Result<(Evaluation, Details), TrainError> {
+        let precision = precision.into();
+        let evaluator = Evaluator {
+            dataset: self.dataset,
+            loader: &self.loader,
+            resident: None,
+            sampler: &self.sampler,
+            device: self.device,
+            precision,
+            group: self.group,
+            together: false,
+        };
+        // A clone would share its running statistics.
+        evaluator.evaluate(&autocast(model.valid(), precision)?)
     }
 }
