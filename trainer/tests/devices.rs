@@ -54,9 +54,13 @@ fn images_on_the_device_are_those_of_the_loader() {
         let settings = [on_device, "data.augment=shift:2", "train.epochs=2"];
         let finished = Trial::tiny(&[], &settings).run();
         finished.assert_code(0);
-        finished.losses()
+        let evaluations = finished.metrics("eval");
+        let evaluated = evaluations
+            .iter()
+            .map(|line| line["loss"].as_f64().unwrap());
+        finished.losses().into_iter().chain(evaluated).collect()
     };
-    let (there, here) = (
+    let (there, here): (Vec<f64>, Vec<f64>) = (
         losses("data.on_device=true"),
         losses("data.on_device=false"),
     );

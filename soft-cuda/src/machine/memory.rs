@@ -186,7 +186,8 @@ impl<'m> Memory<'m> {
             _ => address,
         };
         let fault = |kind| Err(Fault { kind, lane });
-        if !at.is_multiple_of(bytes as u64) {
+        // A power of two; a division would take half of this function's time.
+        if at & (bytes as u64).wrapping_sub(1) != 0 {
             return fault(FaultKind::Misaligned { address, bytes });
         }
         if self.allows(private, lane, space, at, bytes) {

@@ -113,7 +113,7 @@ fn eights(row: &Row) -> [[u16; 8]; LANES / 4] {
 }
 
 #[inline(always)]
-fn numbers<const IS_F16: bool>(bits: &[u16; 8]) -> [f32; 8] {
+pub(super) fn numbers<const IS_F16: bool>(bits: &[u16; 8]) -> [f32; 8] {
     bits.map(|bits| match IS_F16 {
         true => of_f16(bits.into()),
         false => f32::from_bits(u32::from(bits) << 16),

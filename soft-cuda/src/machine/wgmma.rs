@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use super::fault::{Fault, FaultKind};
-use super::formats::Scalar;
 use super::lanes::Mask;
 use super::matrix::{Shape, add_product};
-use super::memory::Memory;
+use super::memory::{Memory, Place};
 use super::operation::{Operation, Together};
+use super::tile::numbers;
 use super::warp::Lanes;
 use super::watch::How;
 use crate::ptx::Type::{self, *};
@@ -162,9 +162,10 @@ impl Together for Begin {
             era,
         };
         // What a GPU may do from now on. The four warps read the second factor together.
-        under_way.read_rows(warp, memory, How::Read)?;
+        let read = |_, _, _: Place<'_>| ();
+        under_way.visit_rows(warp, memory, How::Read, read)?;
         if warp.number.is_multiple_of(WARPS) {
-            under_way.read_columns(warp, memory, How::Read)?;
+            under_way.visit_columns(warp, memory, How::Read, read)?;
         }
         warp.products.under_way.push(under_way);
         Ok(())
@@ -200,90 +201,128 @@ impl Together for Wait {
         let until = warp.products.closed.saturating_sub(but);
         let waited_for = |product: &mut UnderWay| product.group < until;
         let done: Vec<_> = warp.products.under_way.extract_if(.., waited_for).collect();
-        for product in done {
-            product.finish(warp, memory)?;
+        for products in done.chunk_by(|one, next| one.product.sums == next.product.sums) {
+            finish(products, warp, memory)?;
         }
         Ok(())
     }
+}
+
+/// Adds products to the sums that all of them have in common.
+fn finish(products: &[UnderWay], warp: &mut Lanes, memory: &Memory<'_>) -> Result<(), Fault> {
+    let Some(Product {
+        sums, columns: n, ..
+    }) = products.first().map(|first| &*first.product)
+    else {
+        return Ok(());
+    };
+    let mut matrix = vec![0.0; ROWS * n];
+    for (r, two) in sums.as_chunks::<2>().0.iter().enumerate() {
+        let [even, odd] = two.map(|register| warp.registers[register].as_chunks::<4>().0);
+        for (group, (even, odd)) in even.iter().zip(odd).enumerate() {
+            let eight = &mut matrix[place(group, r, *n)..][..EIGHT];
+            for (pair, two) in eight.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                *two = [even[pair], odd[pair]].map(|bits| f32::from_bits(bits as u32));
+            }
+        }
+    }
+    for product in products {
+        product.add(&mut matrix, warp, memory)?;
+    }
+    for (r, two) in sums.as_chunks::<2>().0.iter().enumerate() {
+        for (odd, &register) in two.iter().enumerate() {
+            let groups = warp.registers[register].as_chunks_mut::<4>().0;
+            for (group, four) in groups.iter_mut().enumerate() {
+                let eight = &matrix[place(group, r, *n)..][..EIGHT];
+                for (bits, two) in four.iter_mut().zip(eight.as_chunks::<2>().0) {
+                    *bits = two[odd].to_bits().into();
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where the eight numbers are, in sixteen rows of `n` columns, that four lanes have in a pair of registers: group
+/// `group` of lanes, pair `pair`.
+fn place(group: usize, pair: usize, n: usize) -> usize {
+    (group + 8 * (pair % 2)) * n + pair / 2 * EIGHT
 }
 
 impl UnderWay {
-    fn finish(&self, warp: &mut Lanes, memory: &Memory<'_>) -> Result<(), Fault> {
+    fn add(&self, matrix: &mut [f32], warp: &mut Lanes, memory: &Memory<'_>) -> Result<(), Fault> {
         let how = How::ReadSince(self.era);
-        let rows = self.read_rows(warp, memory, how)?;
-        let columns = self.read_columns(warp, memory, how)?;
-        let Product {
-            sums, columns: n, ..
-        } = &*self.product;
-        let mut matrix = vec![0.0; ROWS * n];
-        for (r, &register) in sums.iter().enumerate() {
-            for (lane, bits) in warp.registers[register].iter().enumerate() {
-                matrix[place(lane, r, *n)] = f32::from_bits(*bits as u32);
+        let n = self.product.columns;
+        // The rows of this warp, one after another; all columns, their first numbers, then their second ones.
+        let (mut rows, mut columns) = (vec![0.0; ROWS * DEPTH], vec![0.0; DEPTH * n]);
+        let (kind, across) = (self.product.kind, self.a.across);
+        self.visit_rows(warp, memory, how, |row, k, place| {
+            let numbers = eight(place, kind);
+            match across {
+                true => put(&mut rows, row * DEPTH + k, DEPTH, numbers),
+                false => rows[row * DEPTH + k..][..EIGHT].copy_from_slice(&numbers),
             }
-        }
+        })?;
+        let across = self.b.across;
+        self.visit_columns(warp, memory, how, |column, k, place| {
+            let numbers = eight(place, kind);
+            match across {
+                true => columns[k * n + column..][..EIGHT].copy_from_slice(&numbers),
+                false => put(&mut columns, k * n + column, n, numbers),
+            }
+        })?;
         let shape = Shape {
             m: ROWS,
-            n: *n,
+            n,
             k: DEPTH,
         };
-        add_product(shape, &rows, &columns, &mut matrix);
-        for (r, &register) in sums.iter().enumerate() {
-            for (lane, bits) in warp.registers[register].iter_mut().enumerate() {
-                *bits = matrix[place(lane, r, *n)].to_bits().into();
-            }
-        }
+        add_product(shape, &rows, &columns, matrix);
         Ok(())
     }
 
-    /// The rows of this warp, one after another.
-    fn read_rows(
+    /// The rows of this warp.
+    fn visit_rows(
         &self,
         warp: &mut Lanes,
         memory: &Memory<'_>,
         how: How,
-    ) -> Result<Vec<f32>, Fault> {
+        take: impl FnMut(usize, usize, Place<'_>),
+    ) -> Result<(), Fault> {
         let first = warp.number % WARPS * ROWS;
-        let mut rows = vec![0.0; ROWS * DEPTH];
-        self.a.read(
-            warp,
-            memory,
-            how,
-            (first, ROWS),
-            self.product.kind,
-            |row, k, number| {
-                rows[row * DEPTH + k] = number;
-            },
-        )?;
-        Ok(rows)
+        self.a.visit(warp, memory, how, (first, ROWS), take)
     }
 
-    /// All columns, their first numbers, then their second ones.
-    fn read_columns(
+    /// All columns.
+    fn visit_columns(
         &self,
         warp: &mut Lanes,
         memory: &Memory<'_>,
         how: How,
-    ) -> Result<Vec<f32>, Fault> {
-        let n = self.product.columns;
-        let mut columns = vec![0.0; DEPTH * n];
-        self.b.read(
-            warp,
-            memory,
-            how,
-            (0, n),
-            self.product.kind,
-            |column, k, number| {
-                columns[k * n + column] = number;
-            },
-        )?;
-        Ok(columns)
+        take: impl FnMut(usize, usize, Place<'_>),
+    ) -> Result<(), Fault> {
+        let columns = (0, self.product.columns);
+        self.b.visit(warp, memory, how, columns, take)
     }
 }
 
-/// Where register `r` of a lane is in sixteen rows of `n` columns.
-fn place(lane: usize, r: usize, n: usize) -> usize {
-    let row = lane / 4 + 8 * (r % 4 / 2);
-    row * n + r / 4 * EIGHT + lane % 4 * 2 + r % 2
+/// The eight numbers in sixteen bytes.
+fn eight(place: Place<'_>, kind: Type) -> [f32; EIGHT] {
+    let mut bits = [0; EIGHT];
+    for (half, four) in bits.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let all = place.load(half, 8);
+        *four = [0, 16, 32, 48].map(|by| (all >> by) as u16);
+    }
+    match kind {
+        F16 => numbers::<true>(&bits),
+        _ => numbers::<false>(&bits),
+    }
+}
+
+/// Numbers at distances of `step`.
+fn put(to: &mut [f32], first: usize, step: usize, numbers: [f32; EIGHT]) {
+    for (n, number) in numbers.into_iter().enumerate() {
+        to[first + n * step] = number;
+    }
 }
 
 /// A factor in shared memory ("Matrix Descriptor Format").
@@ -340,15 +379,15 @@ impl Matrix {
         at ^ (at >> 7 & (swizzled - 1)) << 4
     }
 
-    /// Gives each number of `count` rows or columns from `first` on to `take`, with where it is from there on.
-    fn read(
+    /// Gives where each eight numbers are of `count` rows or columns from `first` on to `take`, with the row or column
+    /// from there on and the place in it of the first.
+    fn visit(
         &self,
         warp: &mut Lanes,
         memory: &Memory<'_>,
         how: How,
         (first, count): (usize, usize),
-        kind: Type,
-        mut take: impl FnMut(usize, usize, f32),
+        mut take: impl FnMut(usize, usize, Place<'_>),
     ) -> Result<(), Fault> {
         let (beside, below) = match self.across {
             true => (count, DEPTH),
@@ -361,17 +400,7 @@ impl Matrix {
                 let at = self.address(first + mn, k);
                 let bytes = BYTES as usize;
                 let place = memory.place(&mut warp.private, 0, Space::Shared, at, bytes, how)?;
-                for n in 0..EIGHT {
-                    let bits = place.load(n, 2);
-                    let number = match kind {
-                        F16 => half::f16::read(bits),
-                        _ => half::bf16::read(bits),
-                    };
-                    match self.across {
-                        true => take(mn + n, k, number),
-                        false => take(mn, k + n, number),
-                    }
-                }
+                take(mn, k, place);
             }
         }
         Ok(())

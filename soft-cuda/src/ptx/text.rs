@@ -18,7 +18,7 @@ pub(super) enum Statement {
 pub(super) fn without_comments(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find("//").into_iter().chain(rest.find("/*")).min() {
+    while let Some(at) = comment(rest) {
         out.push_str(&rest[..at]);
         out.push(' ');
         let end = if rest[at..].starts_with("//") {
@@ -30,6 +30,12 @@ pub(super) fn without_comments(text: &str) -> String {
     }
     out.push_str(rest);
     out
+}
+
+/// Where the next comment begins.
+fn comment(text: &str) -> Option<usize> {
+    let mut slashes = text.match_indices('/').map(|(at, _)| at);
+    slashes.find(|at| matches!(text.as_bytes().get(at + 1), Some(b'/' | b'*')))
 }
 
 /// What commas outside of brackets divide.
