@@ -100,7 +100,8 @@ use sharded::{pieces_of, take_pieces};
 /// then keeps its running statistics in that type while it trains. It is known by the name of its type: call a layer of
 /// your own otherwise. Burn's `Lstm` and `Gru` mix types and panic: call them within `full_precision`, on inputs in
 /// `f32`.) In half precision the loss is
-/// scaled, and a step whose gradients overflow on any rank is skipped on all of them.
+/// scaled, and a step whose gradients overflow on any rank is skipped on all of them. Copies such as
+/// [`valid`](Self::valid) compute in `f32`; [`evaluate_autocast`](Self::evaluate_autocast) evaluates in that type too.
 pub struct Parallel<M: Module> {
     /// `None` only while a method replaces the model.
     model: Option<M>,

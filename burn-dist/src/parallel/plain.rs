@@ -87,8 +87,8 @@ impl<M: Module> Parallel<M> {
     }
 
     /// As [`evaluate_with`](Self::evaluate_with), in the precision that the model trains in: its parameters are cast
-    /// where they are read, as [`autocast`] has them, so it takes inputs of [`compute_dtype`](Self::compute_dtype). On
-    /// GPUs that is several times as fast as `f32`, and the kernels are those of the training.
+    /// where they are read, as [`autocast`] has them, so it takes inputs of [`compute_dtype`](Self::compute_dtype). PyTorch's
+    /// users evaluate so, under the autocast of their training.
     ///
     /// # Errors
     ///
