@@ -100,6 +100,14 @@ fn rank(part: &str, world: &World) {
             println!("child has id {}", child.unwrap().id());
         }
         ("leaves a child", _) => {}
+        // As if Ctrl-C had reached the launcher last.
+        ("interrupted first", 0) => {
+            sleep(Duration::from_millis(100));
+            let launcher = rustix::process::getppid().unwrap();
+            rustix::process::kill_process(launcher, Signal::INT).unwrap();
+            exit(130);
+        }
+        ("interrupted first", _) | ("code 130", 2) => exit(130),
         ("killed", 2) => kill(std::process::id(), Signal::KILL),
         ("endless line", 1) => print!("{}", "x".repeat(100_000)),
         ("endless line", _) => {}
@@ -331,6 +339,19 @@ fn ctrl_c_ends_even_deaf_ranks_within_3_seconds() {
             output.contains("rank 0 ignores signal 2"),
             "it was not passed on: {output}"
         );
+    });
+}
+
+#[test]
+fn no_rank_is_blamed_that_ctrl_c_ended_before_the_launcher_knew_of_it() {
+    limited(|| {
+        let (code, output) = Run::start("interrupted first").end();
+        assert_eq!(code, Some(130), "{output}");
+        assert!(output.contains("outcome: stopped by SIGINT"), "{output}");
+        let (code, output) = Run::start("code 130").end();
+        assert_eq!(code, Some(130), "{output}");
+        let blamed = output.contains("outcome: rank 2 exited with code 130");
+        assert!(blamed, "{output}");
     });
 }
 

@@ -54,8 +54,27 @@ pub(crate) fn size(dataset: &dyn Dataset, device: &Device) -> u64 {
     }
 }
 
-/// Whether a data set of `bytes` belongs on a device with `total` bytes of memory, if that is known.
-pub(crate) fn fits(bytes: u64, total: Option<u64>) -> bool {
+/// Whether the images of the training, and whether those of the evaluations, belong on the device: as is `wanted`, or as
+/// is `usual` for such a device and such data. Those of the training have to be `possible` there. Takes the `bytes` of
+/// both, and of the device's memory, if that is known.
+pub(crate) fn place(
+    wanted: Option<bool>,
+    usual: bool,
+    possible: bool,
+    [train, test]: [u64; 2],
+    total: Option<u64>,
+) -> [bool; 2] {
+    let some = wanted.unwrap_or(usual);
+    let brings_train = some && possible && (wanted.is_some() || fits(train, total));
+    let before = if brings_train { train } else { 0 };
+    [
+        brings_train,
+        some && fits(before.saturating_add(test), total),
+    ]
+}
+
+/// Whether `bytes` of images belong on a device with `total` bytes of memory, if that is known.
+fn fits(bytes: u64, total: Option<u64>) -> bool {
     bytes <= total.map_or(USUAL_LIMIT, |total| total / 4)
 }
 
@@ -503,6 +522,24 @@ mod tests {
         for augment in ["mixup", "cutout", "resized-crop", "auto-augment", "crop:28"] {
             assert!(!only_moves(augment), "{augment}");
         }
+    }
+
+    #[test]
+    fn images_lie_where_there_is_room() {
+        let total = Some(400);
+        // Of what is usual on a GPU: both, the training's alone, the evaluations' alone, none.
+        let usual = |possible, bytes| place(None, true, possible, bytes, total);
+        assert_eq!(usual(true, [60, 40]), [true, true]);
+        assert_eq!(usual(true, [60, 41]), [true, false]);
+        assert_eq!(usual(true, [101, 41]), [false, true]);
+        assert_eq!(usual(false, [60, 100]), [false, true]);
+        assert_eq!(usual(false, [60, 101]), [false, false]);
+        assert_eq!(place(None, false, true, [1, 1], total), [false, false]);
+        // Those of the training wherever it is wanted, the others if there is room.
+        let wanted = |wanted, bytes| place(Some(wanted), false, true, bytes, total);
+        assert_eq!(wanted(true, [60, 40]), [true, true]);
+        assert_eq!(wanted(true, [300, 40]), [true, false]);
+        assert_eq!(wanted(false, [1, 1]), [false, false]);
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Whether the numbers of `precision` may have been too small for it, where those of a training are scaled.
+    /// Whether a model's numbers may have been too large for `precision`, as they may be in a training, whose steps are
+    /// then left out.
     pub(crate) fn overflowed(&self, precision: config::Precision) -> bool {
         precision == config::Precision::F16 && !self.loss.is_finite()
     }
@@ -168,7 +169,8 @@ struct Scored {
     scores: Reading,
 }
 
-/// Sums in double precision and counts in integers: nothing depends on who summed what.
+/// Counts in integers, and sums in double precision of losses in single precision, which are exact but for the last
+/// digits: nothing that is compared depends on who summed what.
 struct Sums {
     loss: f64,
     correct: i64,
@@ -194,6 +196,11 @@ impl Sums {
     /// Waits for the scores of a batch.
     fn add(&mut self, batch: Scored) -> Result<(), TrainError> {
         let scores = batch.scores.wait().map_err(not_computed)?;
+        let expected = batch.labels.len() * batch.classes;
+        if scores.len() != expected {
+            let reason = format!("{} scores were read, not {expected}", scores.len());
+            return Err(not_computed(reason));
+        }
         let rows = scores.chunks_exact(batch.classes.max(1));
         for ((scores, &label), &index) in rows.zip(&batch.labels).zip(&batch.indices) {
             self.samples += 1;
@@ -201,7 +208,7 @@ impl Sums {
                 continue;
             };
             let predicted = likeliest(scores);
-            self.loss += cross_entropy(scores, label);
+            self.loss += f64::from(cross_entropy(scores, label) as f32);
             self.correct += i64::from(predicted == label);
             self.top += i64::from(is_among_top(scores, label));
             self.tally.see(index, label, predicted, scores);
@@ -241,5 +248,119 @@ fn not_computed(reason: String) -> TrainError {
     TrainError::NotComputed {
         what: "an evaluation".to_owned(),
         reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use burn::module::Module;
+    use burn::tensor::activation::log_softmax;
+    use burn_dist::GroupOptions;
+    use burn_dist::parallel::autocast;
+    use datasets::{Digits, Split};
+    use models::{Cnn, CnnConfig};
+
+    use super::*;
+    use crate::batch::to_tensors;
+
+    const IMAGES: usize = 37;
+    /// Not of any rank's share a divisor.
+    const BATCH: usize = 6;
+
+    fn data() -> Arc<dyn Dataset> {
+        Arc::new(Digits::new(Split::Test, IMAGES, 1))
+    }
+
+    fn model() -> Cnn {
+        let config = CnnConfig::new().with_filters([4, 8]).with_hidden(16);
+        config.init(&Device::flex()).unwrap()
+    }
+
+    /// By the definitions, of all images at once.
+    fn expected(model: &Cnn) -> Evaluation {
+        let sampler = EvalSampler::new(IMAGES, IMAGES, 0, 1).unwrap();
+        let mut batches = Loader::new(data()).unwrap().iter(sampler.epoch());
+        let batch = batches.next().unwrap().unwrap();
+        let labels = batch.labels.clone();
+        let (images, _) = to_tensors(batch, &Device::flex());
+        let scores = log_softmax(model.forward(images), 1).into_data();
+        let scores: Vec<f32> = scores.try_to_vec().unwrap();
+        let [mut loss, mut correct, mut top] = [0.0; 3];
+        for (scores, label) in scores.chunks(10).zip(labels) {
+            let own = scores[label as usize];
+            let above = scores.iter().filter(|score| **score > own).count();
+            loss -= f64::from(own) / IMAGES as f64;
+            correct += f64::from(u8::from(above == 0)) / IMAGES as f64;
+            top += f64::from(u8::from(above < 5)) / IMAGES as f64;
+        }
+        Evaluation {
+            loss,
+            accuracy: correct,
+            top5: Some(top),
+            samples: IMAGES as u64,
+        }
+    }
+
+    fn evaluated(
+        model: &Cnn,
+        group: &ProcessGroup,
+        precision: Precision,
+        on_device: bool,
+    ) -> (Evaluation, Details) {
+        let (dataset, device) = (data(), Device::flex());
+        let loader = Loader::new(dataset.clone()).unwrap();
+        let upload = || DeviceData::upload(dataset.as_ref(), &loader, &device).unwrap();
+        let resident = on_device.then(upload);
+        let evaluator = Evaluator {
+            dataset: dataset.as_ref(),
+            loader: &loader,
+            resident: resident.as_ref(),
+            sampler: &EvalSampler::new(IMAGES, BATCH, group.rank(), group.size()).unwrap(),
+            device: &device,
+            precision,
+            group,
+            together: false,
+        };
+        let model = autocast(model.valid(), precision).unwrap();
+        evaluator.evaluate(&model).unwrap()
+    }
+
+    #[test]
+    fn every_sample_counts_once_on_any_number_of_ranks() {
+        let model = model();
+        let expected = expected(&model);
+        let cases = [
+            (Precision::F32, false, 1e-5),
+            (Precision::F32, true, 1e-5),
+            (Precision::Bf16, false, 0.02),
+        ];
+        for (size, (precision, on_device, tolerance)) in [1, 3]
+            .into_iter()
+            .flat_map(|size| cases.map(|case| (size, case)))
+        {
+            let groups = ProcessGroup::in_process(size, &GroupOptions::default()).unwrap();
+            let ranks: Vec<_> = thread::scope(|scope| {
+                let model = &model;
+                let evaluate = |group| move || evaluated(model, &group, precision, on_device);
+                let ranks: Vec<_> = groups
+                    .into_iter()
+                    .map(|group| scope.spawn(evaluate(group)))
+                    .collect();
+                ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+            });
+            let (found, details) = &ranks[0];
+            assert!((found.loss - expected.loss).abs() < tolerance, "{found:?}");
+            assert_eq!(found.samples, expected.samples);
+            if precision == Precision::F32 {
+                assert!((found.accuracy - expected.accuracy).abs() < 1e-9);
+                assert!((found.top5.unwrap() - expected.top5.unwrap()).abs() < 1e-9);
+            }
+            let counted: i64 = details.per_class.iter().map(|class| class.samples).sum();
+            assert_eq!(counted, IMAGES as i64);
+            assert!(ranks.iter().all(|(evaluation, _)| evaluation == found));
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! [`config`] turns a TOML file into a checked configuration; a [`Trainer`] trains what it says, as
 //! one rank of a [`World`](burn_dist::world::World), and calls [`callback`]s meanwhile. The rest is
 //! what a run consists of, in the order of use: [`data`], [`model`] and [`optimizer`] build what
-//! the configuration names, the training loop goes through epochs and steps, [`mod@evaluate`]
-//! measures, [`metrics`] and [`console`] tell programs and people.
+//! the configuration names, the training loop goes through epochs and steps, an
+//! [`Evaluation`](evaluate::Evaluation) says how good the model is, [`metrics`] and [`console`] tell programs and people.
 
 mod activations;
 pub mod allocator;

@@ -15,7 +15,7 @@ use models::{ImageClassifier, ModelError};
 use crate::callback::Callback;
 use crate::config::{Batching, Config, DataName, Loaded, StrategyName};
 use crate::data::{self, Splits};
-use crate::device_data::{self, DeviceData, fits};
+use crate::device_data::{self, DeviceData, place};
 use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
@@ -228,11 +228,9 @@ fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resident, TrainE
     // Of a folder all images would have to be decoded before the first step.
     let name = session.config.data.name;
     let is_stored = !matches!(name, DataName::ImageFolder | DataName::Own);
-    let wanted = on_device.unwrap_or(is_gpu && is_stored);
-    let bytes = device_data::size(train, plain);
-    let brings_train = wanted && possible && (on_device.is_some() || fits(bytes, total));
-    let bytes = device_data::size(test, plain) + if brings_train { bytes } else { 0 };
-    let brings_test = wanted && fits(bytes, total);
+    let bytes = [train, test].map(|images| device_data::size(images, plain));
+    let usual = is_gpu && is_stored;
+    let [brings_train, brings_test] = place(on_device, usual, possible, bytes, total);
     let train = || DeviceData::upload(train, &data.train_loader, device);
     let test = || DeviceData::upload(test, &data.eval_loader, plain);
     Ok(Resident {

@@ -38,6 +38,10 @@ const AFTER_SECOND_TERM: Duration = Duration::from_secs(2);
 /// How often to look at the ranks even when no signal says so.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
+/// How much later a signal that has ended a rank may come here: Ctrl-C goes to all of them, and on a busy machine a rank may
+/// have ended before this process knows of it.
+const SAME_SIGNAL: Duration = Duration::from_millis(300);
+
 /// How often to look at the output when the ranks have ended.
 const OUTPUT_LOOK: Duration = Duration::from_millis(5);
 
@@ -284,20 +288,23 @@ struct Ending {
 
 impl Watch<'_> {
     fn run(mut self, inbox: &Inbox) -> LaunchOutcome {
-        while self.reap() {
-            let received = inbox.receive(self.next_look());
-            self.told |= received.asks_to_stop();
-            match received {
-                Received::Nothing => {}
-                Received::Interrupt { by_terminal } => self.interrupt(by_terminal),
-                Received::Terminate => self.terminate(),
-                Received::Other(signal) => self.ranks.signal(signal),
-            }
+        while self.reap(inbox) {
+            self.heed(&inbox.receive(self.next_look()));
             self.press();
         }
         self.finish_output(inbox);
         self.told |= inbox.has_more();
         self.outcome()
+    }
+
+    fn heed(&mut self, received: &Received) {
+        self.told |= received.asks_to_stop();
+        match *received {
+            Received::Nothing => {}
+            Received::Interrupt { by_terminal } => self.interrupt(by_terminal),
+            Received::Terminate => self.terminate(),
+            Received::Other(signal) => self.ranks.signal(signal),
+        }
     }
 
     /// Waits for what ranks wrote before they ended, for as long as nobody says that it should end.
@@ -316,9 +323,12 @@ impl Watch<'_> {
     }
 
     /// Collects ranks that have ended. Gives whether any is left.
-    fn reap(&mut self) -> bool {
+    fn reap(&mut self, inbox: &Inbox) -> bool {
         for (rank, exit) in self.ranks.reap() {
             if exit.is_failure() {
+                if exit.is_at_request() {
+                    self.hear(inbox);
+                }
                 self.server.report_failure(rank, &format!("it {exit}"));
                 match (self.first_failed, self.signal) {
                     (None, None) => {
@@ -335,6 +345,19 @@ impl Watch<'_> {
             }
         }
         self.ranks.any_left()
+    }
+
+    /// Gives the signal that seems to have ended a rank the time to come here too, if nothing explains it yet: nobody is
+    /// to be blamed for that.
+    fn hear(&mut self, inbox: &Inbox) {
+        let limit = deadline::after(SAME_SIGNAL);
+        while self.signal.is_none() && self.first_failed.is_none() && self.ending.is_none() {
+            let left = limit.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            self.heed(&inbox.receive(left));
+        }
     }
 
     fn end_after_failure(&mut self) {
@@ -440,6 +463,15 @@ impl RankExit {
     /// did: the others are about to do the same.
     pub fn is_failure(&self) -> bool {
         !matches!(self, Self::Code(0 | STOPPED_EARLY))
+    }
+
+    /// Whether SIGINT or SIGTERM ended it, by themselves or as programs do that catch them.
+    fn is_at_request(self) -> bool {
+        let requests = [Signal::INT, Signal::TERM].map(Signal::as_raw);
+        match self {
+            Self::Code(code) => requests.contains(&(code - 128)),
+            Self::Signal(signal) => requests.contains(&signal),
+        }
     }
 }
 

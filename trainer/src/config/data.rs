@@ -83,7 +83,8 @@ pub struct DataConfig {
     /// needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a GPU, where
     /// the augmentation allows it and the images take no more than a quarter of its memory (1 GiB
     /// where that is not known); not of `image-folder` and `own`, whose images would all be decoded
-    /// before the first step. Those of the evaluations lie there too if all together take no more than that.
+    /// before the first step. The images of evaluations lie there too, whatever the augmentation, if all
+    /// that is there takes no more than that quarter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_device: Option<bool>,
     /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,

@@ -87,7 +87,9 @@ pub struct TrainConfig {
     /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their updates,
     /// normalizations and the loss are in `f32` always. Default `f32`.
     pub precision: Precision,
-    /// Number format of evaluations: `f32`, or the one of `precision`, which is the default.
+    /// Number format of evaluations: `f32`, or the one of `precision`, which is the default. One whose loss is
+    /// no number in `f16` is done again in `f32`, and `trainer eval` takes `f32` where the ranks' devices do not
+    /// have the other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_precision: Option<Precision>,
     /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default: off.

@@ -1,9 +1,9 @@
 //! Evaluates a trained model, on any number of ranks.
 
 use burn::tensor::{DType, Device};
-use burn_dist::ProcessGroup;
 use burn_dist::parallel::autocast;
 use burn_dist::world::World;
+use burn_dist::{ProcessGroup, ReduceOp};
 use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
 
@@ -79,26 +79,29 @@ impl Trained {
             loader: Loader::new(test.clone())?.workers(config.data.workers),
             sampler: EvalSampler::new(test.len(), EVAL_BATCH, world.rank(), world.size())?,
             device: &device,
-            precision: self.precision_on(&device, world),
+            precision: self.precision_on(&device, group)?,
             group,
         };
         self.with_model(test.as_ref(), &device, evaluate)
     }
 
-    /// That of the configuration, which may have been meant for another device.
-    fn precision_on(&self, device: &Device, world: &World) -> Precision {
+    /// That of the configuration, if the devices of all ranks have it: it may have been meant for others. A collective
+    /// call.
+    fn precision_on(&self, device: &Device, group: &ProcessGroup) -> Result<Precision, TrainError> {
         let wanted = self.config().train.eval_precision();
         let dtype = burn_dist::parallel::Precision::from(wanted).compute_dtype();
-        if device.supports_dtype(DType::from(dtype)) {
-            return wanted;
+        let mut supported = [i64::from(device.supports_dtype(DType::from(dtype)))];
+        group.all_reduce(&mut supported, ReduceOp::Min)?;
+        if supported == [1] {
+            return Ok(wanted);
         }
-        if world.rank() == 0 {
+        if group.rank() == 0 {
             complain(&format!(
                 "warning: {} is not supported here, evaluating in f32",
                 wanted.name()
             ));
         }
-        Precision::F32
+        Ok(Precision::F32)
     }
 
     /// Images per step of the training, however many ranks evaluate.
