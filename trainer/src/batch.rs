@@ -5,36 +5,14 @@ use datasets::{Batch, BatchIter, DatasetError, Epoch, ImageShape, Loader, Plans}
 
 use crate::device_data::DeviceData;
 
-/// The micro-batches of an epoch: made by the loader, or on the device.
+/// The batches of an epoch or of an evaluation: made by the loader, or on the device.
 pub(crate) enum Batches<'a> {
     Loaded(BatchIter),
     There(&'a DeviceData, Plans),
 }
 
-impl Batches<'_> {
-    /// The next one, on `device`.
-    pub(crate) fn next(
-        &mut self,
-        device: &Device,
-    ) -> Option<Result<(Tensor<4>, Targets), DatasetError>> {
-        match self {
-            Self::Loaded(batches) => {
-                let batch = batches.next()?;
-                Some(batch.map(|batch| to_tensors(batch, device)))
-            }
-            Self::There(data, plans) => plans.next().map(|plan| Ok(data.batch(&plan))),
-        }
-    }
-}
-
-/// The batches of an evaluation: made by the loader, or on the device.
-pub(crate) enum EvalBatches<'a> {
-    Loaded(BatchIter),
-    There(&'a DeviceData, Plans),
-}
-
-impl<'a> EvalBatches<'a> {
-    /// Those of `epoch`, on the device if the images are `resident` there.
+impl<'a> Batches<'a> {
+    /// Those of `epoch`, on the device if the images are `resident` there and need nothing that is not done there.
     pub(crate) fn new(loader: &Loader, resident: Option<&'a DeviceData>, epoch: Epoch) -> Self {
         let plans = |data| Some((data, loader.plans(epoch.clone())?));
         match resident.and_then(plans) {
@@ -43,8 +21,11 @@ impl<'a> EvalBatches<'a> {
         }
     }
 
-    /// The next one, its images on `device`.
-    pub(crate) fn next(&mut self, device: &Device) -> Option<Result<EvalBatch, DatasetError>> {
+    /// The next one, to be evaluated on `device`.
+    pub(crate) fn next_to_evaluate(
+        &mut self,
+        device: &Device,
+    ) -> Option<Result<EvalBatch, DatasetError>> {
         match self {
             Self::Loaded(batches) => {
                 let batch = batches.next()?;
@@ -61,6 +42,20 @@ impl<'a> EvalBatches<'a> {
                     indices: plan.indices,
                 })
             }),
+        }
+    }
+
+    /// The next one, to be learned from on `device`.
+    pub(crate) fn next(
+        &mut self,
+        device: &Device,
+    ) -> Option<Result<(Tensor<4>, Targets), DatasetError>> {
+        match self {
+            Self::Loaded(batches) => {
+                let batch = batches.next()?;
+                Some(batch.map(|batch| to_tensors(batch, device)))
+            }
+            Self::There(data, plans) => plans.next().map(|plan| Ok(data.batch(&plan))),
         }
     }
 }

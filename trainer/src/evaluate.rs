@@ -7,7 +7,7 @@ use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{EvalBatch, EvalBatches};
+use crate::batch::{Batches, EvalBatch};
 use crate::config;
 use crate::device_data::DeviceData;
 use crate::error::TrainError;
@@ -109,7 +109,7 @@ impl Evaluator<'_> {
         let epoch = self.sampler.epoch();
         let mut passes = [epoch.batches() as i64];
         self.group.all_reduce(&mut passes, ReduceOp::Max)?;
-        let mut batches = EvalBatches::new(self.loader, self.resident, epoch);
+        let mut batches = Batches::new(self.loader, self.resident, epoch);
         let mut sums = Sums::new(self.dataset.class_names().len());
         // A GPU gets a batch before the scores of the one before are waited for.
         let mut before: Option<Scored> = None;
@@ -120,7 +120,7 @@ impl Evaluator<'_> {
             {
                 return Ok(None);
             }
-            let scored = match batches.next(self.device) {
+            let scored = match batches.next_to_evaluate(self.device) {
                 Some(batch) => Some(self.score(model, batch?)?),
                 None => {
                     self.keep_company(model);

@@ -24,6 +24,6 @@ pub fn full_precision<R>(read: impl FnOnce() -> R) -> R {
 }
 
 /// Whether [`full_precision`] is in force on this thread.
-pub(crate) fn is_full_precision() -> bool {
+pub(super) fn is_in_force() -> bool {
     FULL.get()
 }

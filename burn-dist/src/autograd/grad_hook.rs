@@ -21,7 +21,7 @@ use burn::tensor::{DType, FloatDType, Shape, Tensor};
 
 use super::gather;
 use super::sink::{GradientSink, ParameterSource, Use};
-use super::{depth, is_full_precision, rung};
+use super::{depth, full_precision, rung};
 
 #[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
 pub(super) trait GradHookOp: Backend {
@@ -133,6 +133,17 @@ pub(crate) struct GradHook {
     source: Option<Arc<dyn ParameterSource>>,
 }
 
+impl GradHook {
+    /// Only casts.
+    pub(crate) fn cast(dtype: FloatDType) -> Self {
+        Self {
+            hook: None,
+            cast: Some(dtype),
+            source: None,
+        }
+    }
+}
+
 impl Reparameterization for GradHook {
     const NAME: &'static str = "grad_hook";
 
@@ -143,7 +154,7 @@ impl Reparameterization for GradHook {
             (None, _) => base,
         };
         match self.cast {
-            Some(dtype) if !is_full_precision() => hooked.cast(dtype),
+            Some(dtype) if !full_precision::is_in_force() => hooked.cast(dtype),
             _ => hooked,
         }
     }

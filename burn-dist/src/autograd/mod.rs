@@ -28,11 +28,10 @@ mod sink;
 
 pub use boundary::boundary;
 pub use full_precision::full_precision;
-pub(crate) use full_precision::is_full_precision;
 pub use rank_sum::{sum_over_ranks, sums_over_ranks};
 
 pub(crate) use depth::forget as forget_depth;
-pub(crate) use grad_hook::GradHooks;
+pub(crate) use grad_hook::{GradHook, GradHooks};
 pub(crate) use rank_sum::{RankSums, set as sum_over, unset as sum_no_more_over};
 pub(crate) use sink::{GradientSink, ParameterSource, WholeParameter};
 

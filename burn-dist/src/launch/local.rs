@@ -351,7 +351,7 @@ impl Watch<'_> {
     /// to be blamed for that.
     fn hear(&mut self, inbox: &Inbox) {
         let limit = deadline::after(SAME_SIGNAL);
-        while self.signal.is_none() && self.first_failed.is_none() && self.ending.is_none() {
+        while self.ending.is_none() {
             let left = limit.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;

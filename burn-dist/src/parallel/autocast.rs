@@ -1,10 +1,10 @@
 //! A plain model that computes as one in mixed precision does: for evaluation in the precision of the training.
 
-use burn::module::{Module, ModuleVisitor, Param, Reparameterization, Reparameterizer};
+use burn::module::{Module, ModuleVisitor, Param, Reparameterizer};
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::{ParallelError, Precision, statistics};
-use crate::autograd::is_full_precision;
+use crate::autograd::GradHook;
 
 /// Prepares `model`, a plain one such as [`Parallel::valid`](super::Parallel::valid) gives, for forward passes in
 /// `precision`: its `f32` parameters are cast where they are read, unless that is within
@@ -55,36 +55,18 @@ impl ModuleVisitor for Adapters {
     }
 }
 
-/// Casts a parameter where it is read.
-#[derive(Module, Debug)]
-struct Cast {
-    #[module(skip)]
-    dtype: FloatDType,
-}
-
-impl Reparameterization for Cast {
-    const NAME: &'static str = "autocast";
-
-    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        match is_full_precision() {
-            true => base,
-            false => base.cast(self.dtype),
-        }
-    }
-}
-
 /// Has all `f32` parameters cast.
 struct Casts(FloatDType);
 
 impl Reparameterizer for Casts {
-    type Reparam = Cast;
+    type Reparam = GradHook;
 
     fn reparameterize<const D: usize>(
         &mut self,
         _path: &str,
         param: Param<Tensor<D>>,
-    ) -> (Param<Tensor<D>>, Option<Cast>) {
-        let cast = (param.dtype() == DType::F32).then_some(Cast { dtype: self.0 });
+    ) -> (Param<Tensor<D>>, Option<GradHook>) {
+        let cast = (param.dtype() == DType::F32).then(|| GradHook::cast(self.0));
         (param, cast)
     }
 }

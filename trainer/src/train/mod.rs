@@ -339,9 +339,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let order = session.data.train_sampler.epoch(epoch as usize - 1);
         let order = order.from_step(done_before as usize);
         let loader = &session.data.train_loader;
-        let plans = |data| Some(Batches::There(data, loader.plans(order.clone())?));
-        let resident = session.resident.train.as_ref().and_then(plans);
-        let mut batches = resident.unwrap_or_else(|| Batches::Loaded(loader.iter(order.clone())));
+        let mut batches = Batches::new(loader, session.resident.train.as_ref(), order);
         let mut wishes = Wishes::default();
         while self.progress.steps_of_epoch < self.steps_per_epoch && !self.at_last_step() {
             self.step(&mut batches, || seconds + begin.elapsed().as_secs_f64())?;
