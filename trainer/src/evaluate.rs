@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batches, EvalBatch};
 use crate::config;
+use crate::console::complain;
 use crate::device_data::DeviceData;
 use crate::error::TrainError;
 use crate::evaluation_details::{Details, Tally};
@@ -18,9 +19,8 @@ use crate::scores::{TOP, cross_entropy, is_among_top, likeliest};
 /// Batches of an evaluation from one look at whether it should go on to the next.
 const LOOK_EVERY: i64 = 4;
 
-/// What is said where [`Evaluation::overflowed`].
-pub(crate) const OVERFLOWED: &str = "warning: an evaluation overflowed in f16, so it is done again in f32; \
-                                     train.eval_precision = \"f32\" does that at once";
+/// What an evaluation finds.
+pub(crate) type Evaluated = (Evaluation, Details);
 
 /// How good a model is on the test images.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,12 +37,25 @@ pub struct Evaluation {
     pub samples: u64,
 }
 
-impl Evaluation {
-    /// Whether a model's numbers may have been too large for `precision`, as they may be in a training, whose steps are
-    /// then left out.
-    pub(crate) fn overflowed(&self, precision: config::Precision) -> bool {
-        precision == config::Precision::F16 && !self.loss.is_finite()
+/// What `evaluate` finds in `precision`; in `f32` where that is f16 and a model's numbers may have been too large for it,
+/// as they may be in a training, whose steps are then left out. On all ranks alike.
+pub(crate) fn within_range(
+    precision: config::Precision,
+    group: &ProcessGroup,
+    evaluate: impl Fn(config::Precision) -> Result<Option<Evaluated>, TrainError>,
+) -> Result<Option<Evaluated>, TrainError> {
+    let evaluated = evaluate(precision)?;
+    let is_finite = |(evaluation, _): &Evaluated| evaluation.loss.is_finite();
+    if precision != config::Precision::F16 || evaluated.as_ref().is_none_or(is_finite) {
+        return Ok(evaluated);
     }
+    if group.rank() == 0 {
+        complain(
+            "warning: an evaluation overflowed in f16, so it is done again in f32; train.eval_precision = \"f32\" \
+             does that at once",
+        );
+    }
+    evaluate(config::Precision::F32)
 }
 
 /// What a model is evaluated on, and by whom.
@@ -67,33 +80,6 @@ pub(crate) struct Evaluator<'a> {
 }
 
 impl Evaluator<'_> {
-    /// Evaluates `model`, which must not record gradients, and counts which classes are taken for which. Every rank
-    /// takes its own part of the samples; all get the result for the whole, and rank 0 sample predictions too.
-    ///
-    /// # Errors
-    /// If a sample cannot be read or a rank fails.
-    pub fn evaluate<M: ImageClassifier>(
-        &self,
-        model: &M,
-    ) -> Result<(Evaluation, Details), TrainError> {
-        let evaluated = self.sum_up(model, None)?;
-        // Nobody could end it.
-        evaluated.ok_or_else(|| not_computed("it was ended".to_owned()))
-    }
-
-    /// As [`Self::evaluate`], but gives nothing if `unless` becomes true on any rank meanwhile. All ranks
-    /// look after the same batches, and end together.
-    ///
-    /// # Errors
-    /// If a sample cannot be read or a rank fails.
-    pub fn evaluate_unless<M: ImageClassifier>(
-        &self,
-        model: &M,
-        unless: &dyn Fn() -> bool,
-    ) -> Result<Option<(Evaluation, Details)>, TrainError> {
-        self.sum_up(model, Some(unless))
-    }
-
     /// Whether any rank wants to end, now. A collective call.
     fn any(&self, wants: bool) -> Result<bool, TrainError> {
         let mut any = [i64::from(wants)];
@@ -101,11 +87,17 @@ impl Evaluator<'_> {
         Ok(any[0] > 0)
     }
 
-    fn sum_up<M: ImageClassifier>(
+    /// Evaluates `model`, which must not record gradients, and counts which classes are taken for which. Every rank
+    /// takes its own part of the samples; all get the result for the whole, and rank 0 sample predictions too. Gives
+    /// nothing if `unless` becomes true on any rank meanwhile: all look after the same batches, and end together.
+    ///
+    /// # Errors
+    /// If a sample cannot be read or a rank fails.
+    pub fn evaluate<M: ImageClassifier>(
         &self,
         model: &M,
         unless: Option<&dyn Fn() -> bool>,
-    ) -> Result<Option<(Evaluation, Details)>, TrainError> {
+    ) -> Result<Option<Evaluated>, TrainError> {
         let epoch = self.sampler.epoch();
         let mut passes = [epoch.batches() as i64];
         self.group.all_reduce(&mut passes, ReduceOp::Max)?;
@@ -221,7 +213,7 @@ impl Sums {
         self,
         dataset: &dyn Dataset,
         group: &ProcessGroup,
-    ) -> Result<(Evaluation, Details), TrainError> {
+    ) -> Result<Evaluated, TrainError> {
         let mut loss = [self.loss];
         let mut counts = [self.correct, self.top, self.samples];
         group.all_reduce(&mut loss, ReduceOp::Sum)?;
@@ -244,7 +236,7 @@ pub(crate) fn read(data: Result<TensorData, ExecutionError>) -> Result<TensorDat
     data.map_err(|error| not_computed(error.to_string()))
 }
 
-fn not_computed(reason: String) -> TrainError {
+pub(crate) fn not_computed(reason: String) -> TrainError {
     TrainError::NotComputed {
         what: "an evaluation".to_owned(),
         reason,
@@ -309,7 +301,7 @@ mod tests {
         group: &ProcessGroup,
         precision: Precision,
         on_device: bool,
-    ) -> (Evaluation, Details) {
+    ) -> Evaluated {
         let (dataset, device) = (data(), Device::flex());
         let loader = Loader::new(dataset.clone()).unwrap();
         let upload = || DeviceData::upload(dataset.as_ref(), &loader, &device).unwrap();
@@ -325,7 +317,7 @@ mod tests {
             together: false,
         };
         let model = autocast(model.valid(), precision).unwrap();
-        evaluator.evaluate(&model).unwrap()
+        evaluator.evaluate(&model, None).unwrap().unwrap()
     }
 
     #[test]

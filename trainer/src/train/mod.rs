@@ -23,8 +23,7 @@ use crate::config::Precision;
 use crate::console::{Console, complain, duration};
 use crate::early_stopping::{is_better, monitored};
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, Evaluator, OVERFLOWED};
-use crate::evaluation_details::Details;
+use crate::evaluate::{Evaluated, Evaluation, Evaluator, within_range};
 use crate::memory;
 use crate::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::progress::{Meta, Progress};
@@ -238,25 +237,15 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     /// What an evaluation finds, in the precision that is wanted.
-    fn evaluated(&self) -> Result<Option<(Evaluation, Details)>, TrainError> {
+    fn evaluated(&self) -> Result<Option<Evaluated>, TrainError> {
         let wanted = self.session.config.train.eval_precision();
-        let evaluated = self.evaluated_in(wanted)?;
-        match &evaluated {
-            Some((evaluation, _)) if evaluation.overflowed(wanted) => {
-                if self.session.group.rank() == 0 {
-                    complain(OVERFLOWED);
-                }
-                self.evaluated_in(Precision::F32)
-            }
-            _ => Ok(evaluated),
-        }
+        within_range(wanted, self.session.group, |precision| {
+            self.evaluated_in(precision)
+        })
     }
 
     /// The same in `f32` or in the precision of the training.
-    fn evaluated_in(
-        &self,
-        precision: Precision,
-    ) -> Result<Option<(Evaluation, Details)>, TrainError> {
+    fn evaluated_in(&self, precision: Precision) -> Result<Option<Evaluated>, TrainError> {
         let (data, session, started) = (&self.session.data, self.session, self.begin);
         let evaluator = Evaluator {
             dataset: data.splits.test.as_ref(),
@@ -269,7 +258,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             together: self.parallel.gathers(),
         };
         let pause = || step::reason_to_pause(session.config, started).is_some();
-        let evaluate = |model: &M| evaluator.evaluate_unless(model, &pause);
+        let evaluate = |model: &M| evaluator.evaluate(model, Some(&pause));
         match precision {
             Precision::F32 => self.parallel.evaluate_with(evaluate)?,
             _ => self.parallel.evaluate_autocast(evaluate)?,

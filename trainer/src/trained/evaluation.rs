@@ -11,7 +11,7 @@ use super::{Trained, WithTrained};
 use crate::config::{ConfigError, Precision};
 use crate::console::complain;
 use crate::error::TrainError;
-use crate::evaluate::{Evaluation, Evaluator, OVERFLOWED};
+use crate::evaluate::{Evaluated, Evaluation, Evaluator, not_computed, within_range};
 use crate::evaluation_details::Details;
 use crate::run::{self, EVAL_BATCH};
 use crate::{data, group, same_data};
@@ -124,14 +124,10 @@ impl WithTrained for Evaluate<'_> {
     type Output = (Evaluation, Details);
 
     fn call<M: ImageClassifier>(self, model: M) -> Result<Self::Output, TrainError> {
-        let evaluated = self.evaluated(&model, self.precision)?;
-        if !evaluated.0.overflowed(self.precision) {
-            return Ok(evaluated);
-        }
-        if self.group.rank() == 0 {
-            complain(OVERFLOWED);
-        }
-        self.evaluated(&model, Precision::F32)
+        let evaluated = within_range(self.precision, self.group, |precision| {
+            self.evaluated(&model, precision)
+        })?;
+        evaluated.ok_or_else(|| not_computed("nobody could end it".to_owned()))
     }
 }
 
@@ -140,7 +136,7 @@ impl Evaluate<'_> {
         &self,
         model: &M,
         precision: Precision,
-    ) -> Result<(Evaluation, Details), TrainError> {
+    ) -> Result<Option<Evaluated>, TrainError> {
         let precision = precision.into();
         let evaluator = Evaluator {
             dataset: self.dataset,
@@ -153,6 +149,6 @@ impl Evaluate<'_> {
             together: false,
         };
         // A clone would share its running statistics.
-        evaluator.evaluate(&autocast(model.valid(), precision)?)
+        evaluator.evaluate(&autocast(model.valid(), precision)?, None)
     }
 }
