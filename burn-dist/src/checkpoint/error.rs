@@ -84,6 +84,14 @@ pub enum CheckpointError {
         /// How long this rank has waited.
         seconds: u64,
     },
+    /// The folder must not be written into any more.
+    #[error("no checkpoint is written into {}: {reason}", folder.display())]
+    Refused {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// The thread that writes is gone.
     #[error("the thread that writes checkpoints ended without a word")]
     Gone,

@@ -1,12 +1,13 @@
 //! The folder that holds the checkpoints of a run: which there are, which is good, which go.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{CheckpointError, Manifest};
+use crate::files::{CheckedFile, sync_folder};
 
 const PREFIX: &str = "step-";
 /// Begin of the names of folders that are being written.
@@ -39,6 +40,24 @@ pub fn list(folder: &Path) -> Result<Vec<Found>, CheckpointError> {
     }
     found.sort();
     Ok(found)
+}
+
+/// What lies in `folder` beside its checkpoints: those that were set aside (see [`set_aside`]), the oldest first, and those
+/// that no attempt has finished, of which nobody can go on.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn leftovers(folder: &Path) -> Result<[Vec<PathBuf>; 2], CheckpointError> {
+    let mut names = names(folder)?;
+    names.sort();
+    let unfinished = |name: &&String| {
+        let rest = name.strip_prefix(HIDDEN);
+        rest.is_some_and(|rest| !rest.starts_with(REMOVED))
+    };
+    let aside = names.iter().filter(|name| name.starts_with(ABANDONED));
+    let aside = aside.map(|name| folder.join(name)).collect();
+    let unfinished = names.iter().filter(unfinished);
+    Ok([aside, unfinished.map(|name| folder.join(name)).collect()])
 }
 
 /// The newest checkpoint in `folder` whose files are all as they were written, and what is wrong
@@ -213,21 +232,20 @@ fn remove(folder: &Path, Found { step, path }: &Found) -> Result<(), CheckpointE
     fs::remove_dir_all(&hidden).map_err(CheckpointError::io("remove", &hidden))
 }
 
-/// Writes a file and waits until it is on disk.
+/// Writes a file and waits until it is on disk, which is compared with `content`.
 pub(super) fn write_whole(path: &Path, content: &[u8]) -> Result<(), CheckpointError> {
-    File::create(path)
+    CheckedFile::create(path)
         .and_then(|mut file| {
             file.write_all(content)?;
-            file.sync_all()
+            file.finish()
         })
+        .map(drop)
         .map_err(CheckpointError::io("write", path))
 }
 
 /// Waits until the names in a folder are on disk.
 pub(super) fn sync(folder: &Path) -> Result<(), CheckpointError> {
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(CheckpointError::io("write", folder))
+    sync_folder(folder).map_err(CheckpointError::io("write", folder))
 }
 
 fn names(folder: &Path) -> Result<Vec<String>, CheckpointError> {
@@ -270,6 +288,15 @@ mod tests {
         // Nothing to put there: what was there is not lost.
         assert!(replace(&folder.join("missing"), &path, aside.clone()).is_err());
         assert!(aside.is_dir());
+        for name in [
+            ".writing-a-0000000009-0",
+            ".writing-removed-0000000001",
+            "other",
+        ] {
+            fs::create_dir(folder.join(name)).unwrap();
+        }
+        let unfinished = folder.join(".writing-a-0000000009-0");
+        assert_eq!(leftovers(folder).unwrap(), [vec![aside], vec![unfinished]]);
     }
 
     /// A file instead of a folder stands for what cannot be removed.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -117,29 +118,48 @@ impl FileEntry {
     pub fn verify(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(&self.name);
         let file = File::open(&path).map_err(CheckpointError::io("open", &path))?;
+        self.verify_open(&file, &path)
+    }
+
+    /// The same of the open file at `path`, which is read from its beginning; its cursor is not looked at, and stays.
+    pub(super) fn verify_open(&self, file: &File, path: &Path) -> Result<(), CheckpointError> {
         let length = file
             .metadata()
-            .map_err(CheckpointError::io("read", &path))?
+            .map_err(CheckpointError::io("read", path))?
             .len();
         if length != self.bytes {
             let reason = format!("it has {length} bytes instead of {}", self.bytes);
-            return Err(CheckpointError::damaged(&path, reason));
+            return Err(CheckpointError::damaged(path, reason));
         }
-        if checksum(&file, &path)? == self.blake3 {
+        if checksum(file, path)? == self.blake3 {
             Ok(())
         } else {
-            Err(CheckpointError::damaged(&path, "its checksum is wrong"))
+            Err(CheckpointError::damaged(path, "its checksum is wrong"))
         }
     }
 }
 
 /// BLAKE3 checksum of a file, in hexadecimal digits.
-pub(super) fn checksum(file: &File, path: &Path) -> Result<String, CheckpointError> {
+fn checksum(file: &File, path: &Path) -> Result<String, CheckpointError> {
     let mut hasher = blake3::Hasher::new();
     hasher
-        .update_reader(file)
+        .update_reader(FromStart { file, at: 0 })
         .map_err(CheckpointError::io("read", path))?;
     Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Reads a file without its cursor.
+struct FromStart<'f> {
+    file: &'f File,
+    at: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.file.read_at(bytes, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
 }
 
 fn read_capped(path: &Path) -> Result<Vec<u8>, CheckpointError> {

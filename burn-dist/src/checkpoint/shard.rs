@@ -1,18 +1,20 @@
 //! One rank's file: its tensors in the safetensors format, readable by everybody.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::fs::{self, File};
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{BoolStore, Bytes, DType, TensorData};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, View};
 
 use super::CheckpointError;
-use super::manifest::{FileEntry, checksum};
+use super::manifest::FileEntry;
+use crate::files::{CheckedFile, Disk, write_tensors};
 use crate::parallel::{StateValues, reshaped};
 
 /// Longest header that is read; safetensors' own limit.
@@ -45,15 +47,25 @@ pub(super) fn file_name(rank: usize, size: usize) -> String {
     format!("rank-{rank:05}-of-{size:05}.safetensors")
 }
 
-/// Writes a rank's file and waits until it is on disk.
+/// Writes a rank's file, waits until it is on disk, and compares what is there with `values`.
 pub(super) fn write(
     folder: &Path,
     name: String,
     values: StateValues,
 ) -> Result<FileEntry, CheckpointError> {
     let path = folder.join(&name);
+    let file = CheckedFile::create(&path).map_err(CheckpointError::io("write", &path))?;
+    write_to(file, &path, name, values)
+}
+
+fn write_to<D: Disk>(
+    mut file: CheckedFile<D>,
+    path: &Path,
+    name: String,
+    values: StateValues,
+) -> Result<FileEntry, CheckpointError> {
     let encode = |reason: String| CheckpointError::Encode {
-        path: path.clone(),
+        path: path.to_owned(),
         reason,
     };
     let parts = values.parts.iter();
@@ -82,26 +94,14 @@ pub(super) fn write(
         };
         tensors.push((name.as_str(), tensor));
     }
-    let info = HashMap::from([("format".to_owned(), "burn-dist".to_owned())]);
-    // As any other file is, less the process's mask; what safetensors puts in its place, only its owner may read.
-    let created = File::create(&path).and_then(|file| file.metadata());
-    let permissions = created
-        .map_err(CheckpointError::io("write", &path))?
-        .permissions();
-    safetensors::serialize_to_file(tensors, Some(info), &path)
-        .map_err(|error| encode(error.to_string()))?;
-    fs::set_permissions(&path, permissions).map_err(CheckpointError::io("write", &path))?;
-    let file = File::open(&path).map_err(CheckpointError::io("open", &path))?;
-    file.sync_all()
-        .map_err(CheckpointError::io("write", &path))?;
-    let bytes = file
-        .metadata()
-        .map_err(CheckpointError::io("read", &path))?
-        .len();
+    let info = BTreeMap::from([("format".to_owned(), "burn-dist".to_owned())]);
+    let content = write_tensors(&mut file, tensors, &info)
+        .and_then(|()| file.finish())
+        .map_err(CheckpointError::io("write", path))?;
     Ok(FileEntry {
-        blake3: checksum(&file, &path)?,
         name,
-        bytes,
+        bytes: content.bytes,
+        blake3: content.blake3,
         scalars: values.scalars,
         parts: values
             .parts
@@ -163,10 +163,15 @@ pub(super) struct Shard {
     metadata: Metadata,
     /// Where the values begin.
     start: u64,
+    /// What the manifest says of it, until this process has compared that with the file.
+    unverified: Mutex<Option<FileEntry>>,
 }
 
 impl Shard {
-    pub(super) fn open(path: PathBuf) -> Result<Self, CheckpointError> {
+    /// Opens the file in `folder` of which `entry` tells. Its values are compared with that when the first
+    /// of them is read.
+    pub(super) fn open(folder: &Path, entry: &FileEntry) -> Result<Self, CheckpointError> {
+        let path = folder.join(&entry.name);
         let file = File::open(&path).map_err(CheckpointError::io("open", &path))?;
         let damaged = |reason: String| CheckpointError::damaged(&path, reason);
         let mut prefix = [0; PREFIX as usize];
@@ -194,12 +199,33 @@ impl Shard {
             file: Some(file),
             metadata,
             start,
+            unverified: Mutex::new(Some(FileEntry {
+                name: entry.name.clone(),
+                bytes: entry.bytes,
+                blake3: entry.blake3.clone(),
+                scalars: BTreeMap::new(),
+                parts: BTreeMap::new(),
+            })),
         })
     }
 
     /// Opens the file anew for every part that is read: a process may have fewer open files than a run has ranks.
     pub(super) fn closed(self) -> Self {
         Self { file: None, ..self }
+    }
+
+    /// Compares the file with what the manifest says, unless this process has done so: another rank, on another
+    /// node, may have seen other bytes.
+    fn verify(&self, file: &File) -> Result<(), CheckpointError> {
+        let mut unverified = self
+            .unverified
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = &*unverified {
+            entry.verify_open(file, &self.path)?;
+            *unverified = None;
+        }
+        Ok(())
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -252,6 +278,7 @@ impl Shard {
                 &opened
             }
         };
+        self.verify(file)?;
         file.read_exact_at(&mut bytes, self.start + (begin + from) as u64)
             .map_err(CheckpointError::io("read", &self.path))?;
         if *dtype == BOOL && bytes.iter().any(|byte| *byte > 1) {
@@ -266,6 +293,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{Fault, Faulty};
 
     #[test]
     fn booleans_and_small_integers_come_back_however_they_are_stored() {
@@ -287,8 +315,8 @@ mod tests {
             ..StateValues::default()
         };
         let entry = write(folder.path(), file_name(0, 1), values).unwrap();
-        let path = folder.path().join(entry.name);
-        let shard = Shard::open(path.clone()).unwrap();
+        let path = folder.path().join(&entry.name);
+        let shard = Shard::open(folder.path(), &entry).unwrap();
         for name in names.iter().take(3) {
             assert_eq!(shard.read(name).unwrap(), native, "{name}");
             let part = shard.read_part(name, 1..4).unwrap();
@@ -300,9 +328,32 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         let last = bytes.len() - 1;
         *bytes.get_mut(last).unwrap() = 2;
-        std::fs::write(&path, bytes).unwrap();
-        let shard = Shard::open(path).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+        let shard = Shard::open(folder.path(), &entry).unwrap();
+        let damaged = names.iter().filter(|name| shard.read(name).is_err());
+        assert_eq!(damaged.count(), names.len(), "the checksum is another one");
+        let entry = FileEntry {
+            blake3: blake3::hash(&bytes).to_hex().to_string(),
+            ..entry
+        };
+        let shard = Shard::open(folder.path(), &entry).unwrap();
         let damaged = names.iter().filter(|name| shard.read(name).is_err());
         assert_eq!(damaged.count(), 1);
+    }
+
+    /// A disk that says that it has written what it has not: a file system did, and resume went on from zeros.
+    #[test]
+    fn values_that_do_not_reach_the_disk_are_not_certified() {
+        for fault in [Fault::Missing(0), Fault::Changed(0), Fault::Close] {
+            let values = StateValues {
+                tensors: vec![("a".to_owned(), TensorData::new(vec![1.0f32; 9], [9]))],
+                ..StateValues::default()
+            };
+            let file = CheckedFile::new(Faulty::new(fault));
+            let path = Path::new("folder/file");
+            let error = write_to(file, path, "file".to_owned(), values).unwrap_err();
+            let error = error.to_string();
+            assert!(error.starts_with("cannot write folder/file: "), "{error}");
+        }
     }
 }

@@ -48,8 +48,8 @@ struct Part {
 }
 
 impl Source {
-    /// Opens the checkpoint in `folder`. Checksums of its files are not verified: see
-    /// [`FileEntry::verify`](super::FileEntry::verify).
+    /// Opens the checkpoint in `folder`. The checksum of a file is verified when the first of its values is read, so
+    /// that every rank verifies what it reads.
     ///
     /// # Errors
     /// What is missing or damaged.
@@ -60,7 +60,7 @@ impl Source {
         let mut scalars = BTreeMap::new();
         for (file, entry) in manifest.files.iter().enumerate() {
             let path = folder.join(&entry.name);
-            let shard = Shard::open(path.clone())?;
+            let shard = Shard::open(folder, entry)?;
             for name in shard.names() {
                 place(&mut places, file, name, &shard, &entry.parts)
                     .map_err(|reason| CheckpointError::damaged(&path, reason))?;

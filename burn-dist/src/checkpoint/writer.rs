@@ -16,6 +16,7 @@ use super::manifest::{FileEntry, Manifest};
 use super::{CheckpointError, folder, shard};
 use crate::ProcessGroup;
 use crate::deadline::Allowance;
+use crate::files::create_folders;
 use crate::parallel::StateShare;
 
 /// Why a rank has no share, as it tells rank 0.
@@ -36,6 +37,9 @@ const POLL: Duration = Duration::from_millis(10);
 const GRACE: Duration = Duration::from_secs(2);
 /// Time for what is done with a checkpoint when all shares are there: names, and removing older ones.
 const MARGIN: Duration = Duration::from_secs(60);
+
+/// Whether the folder may still be written into; why not, if not.
+pub type Guard = Box<dyn Fn() -> Result<(), String> + Send>;
 
 /// A checkpoint that is to be written.
 pub struct Job {
@@ -101,9 +105,23 @@ impl Writer {
         group: &ProcessGroup,
         timeout: Duration,
     ) -> Result<Self, crate::parallel::ParallelError> {
+        Self::start_guarded(folder, group, timeout, Box::new(|| Ok(())))
+    }
+
+    /// The same with a `guard` that rank 0 asks before it begins a checkpoint and before it gives one its name. Where it
+    /// refuses, the checkpoint fails with [`CheckpointError::Refused`]. A collective call.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_guarded(
+        folder: &Path,
+        group: &ProcessGroup,
+        timeout: Duration,
+        guard: Guard,
+    ) -> Result<Self, crate::parallel::ParallelError> {
         let mut told = BTreeSet::new();
         let prepared = match group.rank() {
-            0 => fs::create_dir_all(folder)
+            0 => create_folders(folder)
                 .map_err(CheckpointError::io("create", folder))
                 .and_then(|()| folder::remove_unfinished(folder))
                 .map(|left| warn(&mut told, left)),
@@ -129,6 +147,7 @@ impl Writer {
             dropped: dropped.clone(),
             last: None,
             told,
+            guard,
         };
         let (jobs, inbox) = sync_channel::<Job>(1);
         let (outbox, results) = sync_channel(16);
@@ -283,6 +302,7 @@ struct Desk {
     last: Option<Writing>,
     /// What was warned of.
     told: BTreeSet<String>,
+    guard: Guard,
 }
 
 impl Desk {
@@ -297,6 +317,7 @@ impl Desk {
         } = job;
         let writing = self.begin(step);
         if self.rank == 0 {
+            self.ask()?;
             let left = folder::remove_failed(&self.folder, &self.attempt, writing)?;
             warn(&mut self.told, left);
         }
@@ -335,6 +356,13 @@ impl Desk {
             path,
             time: begin.elapsed(),
             not_removed: removed.err().map(|error| error.to_string()),
+        })
+    }
+
+    fn ask(&self) -> Result<(), CheckpointError> {
+        (self.guard)().map_err(|reason| CheckpointError::Refused {
+            folder: self.folder.clone(),
+            reason,
         })
     }
 
@@ -419,6 +447,7 @@ impl Desk {
         }
         Manifest::new(step, files, meta).write(hidden)?;
         folder::sync(hidden)?;
+        self.ask()?;
         folder::publish(&self.folder, hidden, step)
     }
 

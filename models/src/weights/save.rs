@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData};
+use burn_dist::files::{Replacement, write_tensors};
 use safetensors::{Dtype, View};
 
 use super::layout::{Place, Slot, slots};
@@ -78,10 +77,6 @@ pub fn save_from<M: Module>(
     let format = ("format".to_owned(), "pt".to_owned());
     let native = (LAYOUT.to_owned(), NATIVE.to_owned());
     about.extend([if keys.is_native() { native } else { format }]);
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
     let reading = RefCell::new(Reading {
         read,
         failure: None,
@@ -93,59 +88,27 @@ pub fn save_from<M: Module>(
         views.extend(counter.map(|counter| (counter.as_str(), Stored::Counter)));
     }
     let checked = || reading.take_failure().and_then(|()| complete());
-    write(folder, path, views, about, checked).map_err(|reason| WeightsError::Write {
-        path: path.to_owned(),
-        reason,
+    write(path, views, &about.into_iter().collect(), checked).map_err(|reason| {
+        WeightsError::Write {
+            path: path.to_owned(),
+            reason,
+        }
     })
 }
 
-/// Writes beside `path`, tensor by tensor, and renames, so that `path` is always a whole file.
+/// Writes tensor by tensor a file that takes the place of `path` when it is whole and on disk. The same model makes the
+/// same bytes: what a file says `about` itself stands in the order of its keys.
 fn write(
-    folder: &Path,
     path: &Path,
     views: Vec<(&str, impl View)>,
-    about: HashMap<String, String>,
+    about: &BTreeMap<String, String>,
     checked: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let failed = |error: io::Error| error.to_string();
-    let temporary = tempfile::Builder::new()
-        .prefix(".weights-")
-        // Readable as any other file, less the process's mask.
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(failed)?
-        .into_temp_path();
-    let permissions = fs::metadata(&temporary).map_err(failed)?.permissions();
-    // Puts a file of its own, which only its owner may read, in the place of this one.
-    safetensors::serialize_to_file(views, Some(about.clone()), &temporary)
-        .map_err(|error| error.to_string())?;
+    let mut file = Replacement::create(path, None).map_err(failed)?;
+    write_tensors(&mut file, views, about).map_err(failed)?;
     checked()?;
-    put_in_order(&temporary, &about).map_err(failed)?;
-    fs::set_permissions(&temporary, permissions).map_err(failed)?;
-    let written = File::open(&temporary).and_then(|file| file.sync_all());
-    written.map_err(failed)?;
-    temporary.persist(path).map_err(|error| failed(error.error))
-}
-
-/// Puts what a file says `about` itself in the order of its keys, which safetensors writes in any: the same model makes
-/// the same bytes.
-fn put_in_order(path: &Path, about: &HashMap<String, String>) -> io::Result<()> {
-    const BEFORE: &[u8] = br#"{"__metadata__":"#;
-    // Of the length of the header.
-    const HEADER_AT: u64 = size_of::<u64>() as u64;
-    let ordered: BTreeMap<_, _> = about.iter().collect();
-    let ordered = serde_json::to_vec(&ordered)?;
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
-    let mut found = vec![0; BEFORE.len() + ordered.len()];
-    file.read_exact_at(&mut found, HEADER_AT)?;
-    let said = found.strip_prefix(BEFORE);
-    let said = said.and_then(|said| serde_json::from_slice(said).ok());
-    match said.as_ref() == Some(about) {
-        true => file.write_all_at(&ordered, HEADER_AT + BEFORE.len() as u64),
-        false => Err(io::Error::other(
-            "safetensors has written a header of another form",
-        )),
-    }
+    file.publish().map(drop).map_err(failed)
 }
 
 /// The weights of `model` as a PyTorch state dict: f32 in PyTorch's layout by name, with running

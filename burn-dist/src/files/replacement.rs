@@ -1,0 +1,276 @@
+//! A file that takes the place of another when it is complete.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, flock, linkat};
+use rustix::io::Errno;
+
+use super::{CheckedFile, Content, sync_folder};
+
+/// Names tried before there is none.
+const ATTEMPTS: u32 = 100;
+/// Permissions of a new file, less the process's mask.
+const MODE: u32 = 0o666;
+
+/// A file that takes the place of what lies at a path when it is complete. Of a process that is killed
+/// before, nothing is left: the file has no name until then. Where the file system has no such files, the next
+/// replacement of the same path removes what is left.
+#[derive(Debug)]
+pub struct Replacement {
+    path: PathBuf,
+    file: CheckedFile,
+    /// Its name until it is complete, if it has one.
+    part: Option<Part>,
+}
+
+impl Replacement {
+    /// Begins a file that is to lie at `path`, with the permissions of any other file, less the process's
+    /// mask, or with those of `mode`.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn create(path: &Path, mode: Option<u32>) -> io::Result<Self> {
+        remove_parts(path);
+        match unnamed(folder_of(path)) {
+            Some(file) => Self::with(path, file, None, mode),
+            None => {
+                let (file, part) = named(path)?;
+                Self::with(path, file, Some(part), mode)
+            }
+        }
+    }
+
+    fn with(path: &Path, file: File, part: Option<Part>, mode: Option<u32>) -> io::Result<Self> {
+        if let Some(mode) = mode {
+            file.set_permissions(Permissions::from_mode(mode))?;
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file: CheckedFile::new(file),
+            part,
+        })
+    }
+
+    /// Puts the file in its place, when it is on disk and was read back from there.
+    ///
+    /// # Errors
+    /// If the system refuses, or the disk has something else; what lay there is as it was.
+    pub fn publish(self) -> io::Result<Content> {
+        let Self { path, file, part } = self;
+        let (file, content) = file.settle()?;
+        put(&path, file, part)?;
+        sync_folder(folder_of(&path))?;
+        Ok(content)
+    }
+
+    /// Puts the file in its place without waiting for the disk: a crash of the machine may leave the old
+    /// content, or none.
+    ///
+    /// # Errors
+    /// If the system refuses; what lay there is as it was.
+    pub fn publish_cached(self) -> io::Result<()> {
+        let Self { path, file, part } = self;
+        put(&path, file.unchecked()?, part)
+    }
+}
+
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// A name that is removed, unless the file gets its own.
+#[derive(Debug)]
+struct Part(PathBuf);
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Names the file, closes it, and puts it in its place.
+fn put(path: &Path, file: File, part: Option<Part>) -> io::Result<()> {
+    // Until the file has its name, nobody takes it for one that was left behind.
+    let held = file.try_clone()?;
+    let part = match part {
+        Some(part) => part,
+        None => name(&file, path)?,
+    };
+    super::Disk::close(file)?;
+    let renamed = fs::rename(&part.0, path);
+    // After that there is nothing of the part's name to be removed.
+    drop((part, held));
+    renamed
+}
+
+/// The folder that a file at `path` lies in.
+fn folder_of(path: &Path) -> &Path {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// A file without a name, if the file system has them.
+fn unnamed(folder: &Path) -> Option<File> {
+    // Through it the file gets its name.
+    if !Path::new("/proc/self/fd").is_dir() {
+        return None;
+    }
+    let mut options = File::options();
+    let flags = OFlags::TMPFILE.bits().cast_signed();
+    let options = options.read(true).write(true).mode(MODE);
+    let file = options.custom_flags(flags).open(folder).ok()?;
+    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    Some(file)
+}
+
+/// Gives a file without a name one beside `path`.
+fn name(file: &File, path: &Path) -> io::Result<Part> {
+    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+    for _ in 0..ATTEMPTS {
+        let part = part_name(path);
+        match linkat(CWD, &from, CWD, &part, AtFlags::SYMLINK_FOLLOW) {
+            Err(Errno::EXIST) => {}
+            linked => return linked.map(|()| Part(part)).map_err(io::Error::from),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// A file with a name beside `path`, locked for as long as it is open.
+fn named(path: &Path) -> io::Result<(File, Part)> {
+    let mut options = File::options();
+    let options = options.read(true).write(true).create_new(true).mode(MODE);
+    for _ in 0..ATTEMPTS {
+        let part = part_name(path);
+        let file = match options.open(&part) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            other => other?,
+        };
+        let part = Part(part);
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        // Somebody may have taken it for one that was left behind before it was locked.
+        if locked == Err(Errno::WOULDBLOCK) || file.metadata()?.nlink() == 0 {
+            continue;
+        }
+        return Ok((file, part));
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// How the names of parts of a file at `path` begin.
+fn part_prefix(path: &Path) -> Vec<u8> {
+    let name = path.file_name().unwrap_or_default();
+    [b".", name.as_encoded_bytes(), b".part-"].concat()
+}
+
+fn part_name(path: &Path) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+    let name = [part_prefix(path), format!("{random:016x}").into_bytes()].concat();
+    folder_of(path).join(std::ffi::OsString::from_vec(name))
+}
+
+/// Removes what killed processes left of files that were to lie at `path`. Who still writes one holds its
+/// lock. What cannot be removed is in nobody's way.
+fn remove_parts(path: &Path) {
+    let prefix = part_prefix(path);
+    let Ok(entries) = fs::read_dir(folder_of(path)) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let rest = name.as_encoded_bytes().strip_prefix(prefix.as_slice());
+        let is_part =
+            rest.is_some_and(|rest| rest.len() == 16 && rest.iter().all(u8::is_ascii_hexdigit));
+        if !is_part {
+            continue;
+        }
+        let part = entry.path();
+        // A pipe of that name would be waited for.
+        let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
+        let opened = File::options().read(true).custom_flags(flags).open(&part);
+        let is_free = |file: &File| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if opened.is_ok_and(|file| is_free(&file)) {
+            let _ = fs::remove_file(part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_appears_whole_and_in_the_place_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for text in ["first", "second"] {
+            let mut file = Replacement::create(&path, Some(0o640)).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            assert_ne!(fs::read(&path).ok().as_deref(), Some(text.as_bytes()));
+            file.publish().unwrap();
+            assert_eq!(crate::files::tests::SYNCED.take(), [folder.path()]);
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o640);
+        }
+        drop(Replacement::create(&path, None).unwrap());
+        assert_eq!(names(folder.path()), ["file"]);
+    }
+
+    /// As where the file system knows no files without names.
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_what_another_writes_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let (file, part) = named(&path).unwrap();
+        let other = folder.path().join(".file.part-notes");
+        fs::write(&other, "").unwrap();
+        Replacement::create(&path, None).unwrap();
+        assert!(part.0.exists(), "it is being written");
+        // The lock of a process that was killed is gone, its file is not.
+        drop(file);
+        let mut new = Replacement::create(&path, None).unwrap();
+        assert!(!part.0.exists());
+        new.write_all(b"content").unwrap();
+        new.publish_cached().unwrap();
+        assert_eq!(names(folder.path()), [".file.part-notes", "file"]);
+    }
+
+    #[test]
+    fn a_file_with_a_name_appears_as_well() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let (file, part) = named(&path).unwrap();
+        let mut file = Replacement::with(&path, file, Some(part), None).unwrap();
+        file.write_all(b"content").unwrap();
+        file.publish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+        assert_eq!(names(folder.path()), ["file"]);
+    }
+}
