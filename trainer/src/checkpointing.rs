@@ -1,6 +1,7 @@
 //! When the state of a run is saved, and what comes of it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn_dist::checkpoint::{CheckpointError, Job, Writer, Written, newest_good};
@@ -11,6 +12,7 @@ use crate::config::CheckpointConfig;
 use crate::console::{complain, duration};
 use crate::error::TrainError;
 use crate::progress::{Meta, Progress};
+use crate::run_lock::RunLock;
 
 /// How far a run was when it was saved: its steps, and whether the evaluation after them was over.
 type State = (u64, bool);
@@ -29,34 +31,44 @@ pub struct Checkpoints {
     since: Instant,
     /// What rank 0 has to tell.
     news: Vec<String>,
-    /// Why nobody could go on from a state that was to be saved, if that was so.
-    diverged: Option<TrainError>,
+    /// Keeps others out of the run folder; on the main rank.
+    lock: Option<Arc<RunLock>>,
+    /// What ends the run: a state from which nobody could go on, or a folder that is another run's.
+    fatal: Option<TrainError>,
     /// Whether the last state that was to be saved was left out.
     left_out: bool,
 }
 
 impl Checkpoints {
-    /// Starts saving into `folder`, which holds the state `saved` if that is given. A collective call.
+    /// Starts saving into `folder`, which holds the state `saved` if that is given, as long as `lock` is held. A
+    /// collective call.
     ///
     /// # Errors
     /// If the folder cannot be made, or a rank failed.
     pub fn start(
         config: &CheckpointConfig,
         folder: &Path,
+        lock: Option<Arc<RunLock>>,
         saved: Option<State>,
         timeout: Duration,
         group: &ProcessGroup,
     ) -> Result<Self, ParallelError> {
+        let held = lock.clone();
+        let guard = move || match &held {
+            Some(lock) => lock.check_held().map_err(|error| error.to_string()),
+            None => Ok(()),
+        };
         Ok(Self {
             config: config.clone(),
-            writer: Writer::start(folder, group, timeout)?,
+            writer: Writer::start_guarded(folder, group, timeout, Box::new(guard))?,
+            lock,
             rank: group.rank(),
             folder: folder.to_owned(),
             last: saved,
             written: saved.map(|(steps, _)| steps),
             since: Instant::now(),
             news: Vec::new(),
-            diverged: None,
+            fatal: None,
             left_out: false,
         })
     }
@@ -88,7 +100,7 @@ impl Checkpoints {
     /// Saves a state. Training goes on meanwhile.
     ///
     /// # Errors
-    /// If a state before it was not finite.
+    /// If a state before it was not finite, or the run folder is another run's.
     pub fn save(&mut self, state: StateShare, meta: &Meta) -> Result<(), TrainError> {
         let progress = &meta.progress;
         let before = self.last.replace((progress.steps, progress.evaluated));
@@ -113,7 +125,7 @@ impl Checkpoints {
     /// What there is to tell of checkpoints since the last call.
     ///
     /// # Errors
-    /// If a state that was to be saved was not finite.
+    /// If a state that was to be saved was not finite, or the run folder is another run's.
     pub fn news(&mut self) -> Result<Vec<String>, TrainError> {
         let result = self.writer.poll();
         self.note(result);
@@ -121,10 +133,10 @@ impl Checkpoints {
         Ok(std::mem::take(&mut self.news))
     }
 
-    /// Ends the run of which a state was not finite. Only the rank that had the number, and rank 0, know; the others
-    /// learn it as they do of everything that ends a rank.
+    /// Ends the run of which a state was not finite, or whose folder is another's. Only the rank that had the number,
+    /// and rank 0, know; the others learn it as they do of everything that ends a rank.
     fn check(&mut self) -> Result<(), TrainError> {
-        self.diverged.take().map_or(Ok(()), Err)
+        self.fatal.take().map_or(Ok(()), Err)
     }
 
     /// Waits until what was to be saved so far is written, or given up.
@@ -138,7 +150,7 @@ impl Checkpoints {
     /// is among what was written, which all ranks agree about. A collective call.
     ///
     /// # Errors
-    /// If a rank failed, or a state that was to be saved was not finite.
+    /// If a rank failed, a state that was to be saved was not finite, or the run folder is another run's.
     pub fn finish(mut self, group: &ProcessGroup) -> Result<(Vec<String>, bool), TrainError> {
         self.catch_up();
         self.check()?;
@@ -187,11 +199,14 @@ impl Checkpoints {
                 step, name, value, ..
             })) => {
                 let what = format!("{name} in the state after step {step}, which is not saved,");
-                self.diverged = Some(TrainError::Diverged {
+                self.fatal = Some(TrainError::Diverged {
                     what,
                     value,
                     state: step,
                 });
+            }
+            Some(Err(CheckpointError::Refused { .. })) if self.lost().is_some() => {
+                self.fatal = self.lost();
             }
             Some(Err(error)) => complain(&format!(
                 "warning: rank {}: a checkpoint was not written, the run goes on: {error}",
@@ -199,6 +214,11 @@ impl Checkpoints {
             )),
             _ => {}
         }
+    }
+
+    /// That the folder is not this run's any more, if so.
+    fn lost(&self) -> Option<TrainError> {
+        self.lock.as_ref()?.check_held().err()
     }
 }
 
@@ -248,7 +268,7 @@ mod tests {
                     let training =
                         Parallel::new(model, SgdConfig::new(), Strategy::Ddp, &group).unwrap();
                     let (config, limit) = (CheckpointConfig::default(), Duration::from_secs(10));
-                    let started = Checkpoints::start(&config, folder, None, limit, &group);
+                    let started = Checkpoints::start(&config, folder, None, None, limit, &group);
                     let mut checkpoints = started.unwrap();
                     let save = |checkpoints: &mut Checkpoints, steps| {
                         checkpoints
@@ -291,7 +311,7 @@ mod tests {
                 let folder = folder.path();
                 scope.spawn(move || {
                     let (config, limit) = (CheckpointConfig::default(), Duration::from_secs(5));
-                    let started = Checkpoints::start(&config, folder, None, limit, &group);
+                    let started = Checkpoints::start(&config, folder, None, None, limit, &group);
                     if group.rank() == 1 {
                         std::thread::sleep(Duration::from_secs(7));
                     }

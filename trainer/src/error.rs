@@ -168,6 +168,18 @@ pub enum TrainError {
         .0.display()
     )]
     RunDirTaken(PathBuf),
+    /// Another run has begun and ended in the folder since this one began.
+    #[error(
+        "{by} has trained in {} since this run began, and has ended. To continue what it has done, start this run again \
+         with --resume auto; otherwise choose another folder with --run-dir",
+        folder.display()
+    )]
+    RunDirJustTaken {
+        /// The folder.
+        folder: PathBuf,
+        /// The process.
+        by: String,
+    },
     /// Another process writes into the run folder.
     #[error(
         "{} is in use by {by}; wait for it to end, or choose another folder with --run-dir{}",
@@ -182,12 +194,34 @@ pub enum TrainError {
         /// The file that is locked, where the process is on another host.
         lost_lock: Option<PathBuf>,
     },
+    /// The run folder, or the token in it, is not this run's any more.
+    #[error(
+        "{}. This run ends, so that two never write there. To continue it, start it again with --resume auto",
+        lost(folder, by.as_deref())
+    )]
+    RunDirLost {
+        /// The folder.
+        folder: PathBuf,
+        /// Who has taken it over, if anybody has.
+        by: Option<String>,
+    },
     /// The main rank does not start the run in this folder, which other ranks tell in its words.
     #[error("{0}")]
     Refused(String),
     /// Something else lies where the run folder should be.
     #[error("{} is not a folder; choose another with --run-dir", .0.display())]
     RunDirNotAFolder(PathBuf),
+}
+
+/// What has become of a run folder.
+fn lost(folder: &Path, by: Option<&str>) -> String {
+    let folder = folder.display();
+    match by {
+        Some(by) => format!("the run folder {folder} was taken over by {by}"),
+        None => format!(
+            "the file .lock in the run folder {folder} is gone: it or the folder was removed, moved or replaced"
+        ),
+    }
 }
 
 /// What to do about a lock whose holder may be gone.
@@ -208,6 +242,7 @@ impl TrainError {
                 | Self::Refused(_)
                 | Self::RunDirInUse { .. }
                 | Self::RunDirTaken(_)
+                | Self::RunDirJustTaken { .. }
                 | Self::RunDirNotAFolder(_)
         )
     }

@@ -2,6 +2,7 @@
 //! checked, and written down by the main rank.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn_dist::{Buffer, Handle, ProcessGroup, ReduceOp};
@@ -11,6 +12,7 @@ use crate::error::TrainError;
 use crate::loss::StepLoss;
 use crate::memory;
 use crate::metrics::{Metric, MetricsFile, StepTimes, TrainLine};
+use crate::run_lock::RunLock;
 use crate::tensorboard::EventWriter;
 
 /// What a rank wants to happen. It travels with the loss, so that all ranks do it after the same
@@ -123,6 +125,8 @@ pub struct Recorder {
     group: ProcessGroup,
     metrics: Option<MetricsFile>,
     events: Option<EventWriter>,
+    /// Keeps others out of the folder that those lie in.
+    lock: Option<Arc<RunLock>>,
     /// Steps from one line to the next.
     every: u64,
     global_batch: usize,
@@ -156,6 +160,7 @@ impl Recorder {
             group: group.clone(),
             metrics,
             events,
+            lock: None,
             every: every.max(1),
             global_batch,
             work,
@@ -169,6 +174,11 @@ impl Recorder {
             epoch_times: StepTimes::default(),
             wishes: Wishes::default(),
         }
+    }
+
+    /// Writes only as long as `lock` is held.
+    pub(crate) fn guarded_by(self, lock: Option<Arc<RunLock>>) -> Self {
+        Self { lock, ..self }
     }
 
     /// Starts the clock and the mean of an epoch, of which so many losses with this sum are known from before.
@@ -198,7 +208,7 @@ impl Recorder {
     /// held up then, and neither do ranks wait for each other.
     ///
     /// # Errors
-    /// If the device or a rank failed, or the loss of the step before is not finite.
+    /// If the device or a rank failed, the loss of the step before is not finite, or the run folder is another run's.
     pub fn read(&mut self) -> Result<Option<TrainLine>, TrainError> {
         let Some(computing) = self.computing.take() else {
             return Ok(None);
@@ -271,7 +281,7 @@ impl Recorder {
         let line = self.line(&step, loss, ended);
         if step.number.is_multiple_of(self.every) {
             self.window = Window::starting(ended);
-            self.write(&Metric::Train(line.clone()));
+            self.write(&Metric::Train(line.clone()))?;
         }
         Ok(Some(line))
     }
@@ -352,7 +362,13 @@ impl Recorder {
     }
 
     /// Writes a line, if the disk takes it.
-    pub fn write(&mut self, metric: &Metric) {
+    ///
+    /// # Errors
+    /// If the run folder is not this run's any more.
+    pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
+        if let Some(lock) = &self.lock {
+            lock.check_held()?;
+        }
         if let Some(file) = &mut self.metrics {
             file.write(metric);
         }
@@ -362,6 +378,7 @@ impl Recorder {
             complain(&format!("warning: no more events for TensorBoard: {error}"));
             self.events = None;
         }
+        Ok(())
     }
 }
 

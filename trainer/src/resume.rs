@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use burn_dist::ProcessGroup;
-use burn_dist::checkpoint::{Found, Manifest, list, newest_good};
+use burn_dist::checkpoint::{Found, Manifest, leftovers, list, newest_good};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -182,16 +182,52 @@ fn newest_in(run_dir: &Path) -> Result<Start, TrainError> {
         .iter()
         .map(|error| format!("warning: passed over a checkpoint: {error}"))
         .collect();
-    notes.push(match &found {
-        Some(Found { path, .. }) => format!("continues from {}", path.display()),
-        None => "there is no checkpoint, training starts anew".to_owned(),
-    });
+    match &found {
+        Some(Found { path, .. }) => notes.push(format!("continues from {}", path.display())),
+        None => {
+            notes.extend(of_leftovers(&folder)?);
+            notes.push("there is no checkpoint, training starts anew".to_owned());
+        }
+    }
     Ok(Start {
         run_dir: Some(run_dir.to_owned()),
         checkpoint: found.map(|found| found.path),
         notes,
         ..Start::default()
     })
+}
+
+/// What a run that starts anew is to be told of checkpoints that lie there and do not count.
+fn of_leftovers(folder: &Path) -> Result<Vec<String>, TrainError> {
+    let [aside, unfinished] = leftovers(folder)?;
+    let mut notes = Vec::new();
+    if let Some(last) = aside.last() {
+        let names: Vec<_> = aside.iter().filter_map(|path| path.file_name()).collect();
+        let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+        notes.push(format!(
+            "warning: {} holds only checkpoints that were set aside ({}). To continue from one of them: --resume {}",
+            folder.display(),
+            names.join(", "),
+            last.display()
+        ));
+    }
+    if !unfinished.is_empty() {
+        notes.push(format!(
+            "warning: {} holds {} that an earlier run did not finish writing. No run can continue from that",
+            folder.display(),
+            match unfinished.len() {
+                1 => "a checkpoint".to_owned(),
+                many => format!("{many} checkpoints"),
+            },
+        ));
+    }
+    Ok(notes)
+}
+
+/// Whether anything of a checkpoint lies in a run folder: good or not, set aside, or unfinished.
+pub(crate) fn has_traces(run_dir: &Path) -> Result<bool, TrainError> {
+    let [aside, unfinished] = leftovers(&run_dir.join(FOLDER))?;
+    Ok(has_checkpoint(run_dir)? || !aside.is_empty() || !unfinished.is_empty())
 }
 
 /// Whether a run has saved anything, good or not.
@@ -203,14 +239,13 @@ pub(crate) fn has_checkpoint(run_dir: &Path) -> Result<bool, TrainError> {
 /// The newest of the runs of a name, the oldest first. One that saved nothing is not continued, and neither are those before it: whoever
 /// started a run after them had done with them, or says which one is meant.
 fn newest_run(mut runs: Vec<PathBuf>, lock: Lock<'_>) -> Result<Start, TrainError> {
-    let anew = |note: String| Start {
-        notes: vec![note],
+    let anew = |notes: Vec<String>| Start {
+        notes,
         ..Start::default()
     };
     let Some(newest) = runs.pop() else {
-        return Ok(anew(
-            "there is no run to continue, training starts anew".to_owned(),
-        ));
+        let note = "there is no run to continue, training starts anew";
+        return Ok(anew(vec![note.to_owned()]));
     };
     if has_checkpoint(&newest)? {
         let own = lock(&newest)?;
@@ -219,6 +254,7 @@ fn newest_run(mut runs: Vec<PathBuf>, lock: Lock<'_>) -> Result<Start, TrainErro
             ..newest_in(&newest)?
         });
     }
+    let mut notes = of_leftovers(&newest.join(FOLDER))?;
     let mut note = format!(
         "the newest run, {}, has no checkpoint: training starts anew",
         newest.display()
@@ -229,7 +265,8 @@ fn newest_run(mut runs: Vec<PathBuf>, lock: Lock<'_>) -> Result<Start, TrainErro
             break;
         }
     }
-    Ok(anew(note))
+    notes.push(note);
+    Ok(anew(notes))
 }
 
 /// Refuses a path of nothing.
@@ -343,6 +380,29 @@ mod tests {
         // Its checkpoint is an empty folder.
         let error = find(&[&new, &old]).unwrap_err();
         assert!(error.to_string().contains("no good checkpoint"), "{error}");
+    }
+
+    #[test]
+    fn a_run_that_starts_anew_beside_what_does_not_count_says_so() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join(FOLDER);
+        let notes = || newest_in(home.path()).unwrap().notes;
+        assert_eq!(notes().len(), 1);
+        std::fs::create_dir_all(folder.join(".writing-0123456789abcdef-0000000020-0")).unwrap();
+        std::fs::create_dir(folder.join("abandoned-0000000009")).unwrap();
+        std::fs::create_dir(folder.join("abandoned-0000000010")).unwrap();
+        run_dir::check_unused(home.path()).unwrap_err();
+        let newest = newest_run(vec![home.path().to_owned()], &|_| Ok(None));
+        for notes in [notes(), newest.unwrap().notes] {
+            let last = format!("--resume {}/abandoned-0000000010", folder.display());
+            assert!(notes[0].ends_with(&last), "{notes:?}");
+            assert!(
+                notes[0].contains("(abandoned-0000000009, abandoned-0000000010)"),
+                "{notes:?}"
+            );
+            assert!(notes[1].contains("did not finish"), "{notes:?}");
+            assert!(notes[2].contains("starts anew"), "{notes:?}");
+        }
     }
 
     #[test]

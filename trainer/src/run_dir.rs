@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use burn_dist::files::{create_folders, sync_folder};
+
 use crate::config::Config;
 use crate::error::TrainError;
 use crate::metrics;
 use crate::resume::{self, Start};
-use crate::run_lock::RunLock;
+use crate::run_lock::{self, RunLock};
+use crate::whole_file;
 
 /// The resolved configuration, in the run folder.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -38,7 +41,7 @@ pub fn check_folder(folder: &Path) -> Result<(), TrainError> {
 /// If the folder holds a run, or is not a folder.
 pub fn check_unused(folder: &Path) -> Result<(), TrainError> {
     check_folder(folder)?;
-    match folder.join(metrics::FILE).exists() || resume::has_checkpoint(folder)? {
+    match folder.join(metrics::FILE).exists() || resume::has_traces(folder)? {
         true => Err(TrainError::RunDirTaken(folder.to_owned())),
         false => Ok(()),
     }
@@ -78,7 +81,7 @@ pub(crate) fn create(
 ) -> Result<(PathBuf, Arc<RunLock>), TrainError> {
     let folder = match &start.run_dir {
         Some(folder) => {
-            std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+            create_folders(folder).map_err(|error| failed(folder, error))?;
             folder.clone()
         }
         None => create_new(Path::new(PARENT), name, SystemTime::now())?,
@@ -87,8 +90,14 @@ pub(crate) fn create(
         Some(lock) => lock.clone(),
         // It was not there when its lock would have been taken; another run may have made it since.
         None => {
-            let lock = RunLock::take(&folder)?;
-            check_unused(&folder)?;
+            let before = run_lock::last_holder(&folder);
+            let lock = RunLock::take_new(&folder)?;
+            check_unused(&folder).map_err(|error| match (error, before) {
+                (TrainError::RunDirTaken(folder), Some(by)) => {
+                    TrainError::RunDirJustTaken { folder, by }
+                }
+                (error, _) => error,
+            })?;
             Arc::new(lock)
         }
     };
@@ -101,10 +110,8 @@ pub(crate) fn create(
 /// # Errors
 /// If the system refuses.
 pub(crate) fn replace(folder: &Path, name: &str, text: &str) -> Result<(), TrainError> {
-    let (file, part) = (folder.join(name), folder.join(format!(".{name}.part")));
-    std::fs::write(&part, text)
-        .and_then(|()| std::fs::rename(&part, &file))
-        .map_err(|error| failed(&file, error))
+    let file = folder.join(name);
+    whole_file::replace_on_disk(&file, text.as_bytes()).map_err(|error| failed(&file, error))
 }
 
 /// The folders that were made for runs of this name, the oldest first.
@@ -153,12 +160,15 @@ fn when_made(text: &str) -> Option<(u64, u64, u32)> {
 
 /// Creates `<parent>/<name>-<time>`, with a number behind it if that is taken.
 fn create_new(parent: &Path, name: &str, now: SystemTime) -> Result<PathBuf, TrainError> {
-    std::fs::create_dir_all(parent).map_err(|error| failed(parent, error))?;
+    create_folders(parent).map_err(|error| failed(parent, error))?;
     let stem = format!("{name}-{}", timestamp(now));
     let mut folder = parent.join(&stem);
     for attempt in 2..ATTEMPTS {
         match std::fs::create_dir(&folder) {
-            Ok(()) => return Ok(folder),
+            Ok(()) => {
+                sync_folder(parent).map_err(|error| failed(parent, error))?;
+                return Ok(folder);
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 folder = parent.join(format!("{stem}-{attempt}"));
             }

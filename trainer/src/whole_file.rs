@@ -1,9 +1,9 @@
 //! Files that are whole or not there: readers, and a run that goes on, never find half of one.
 
-use std::fs::Permissions;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use burn_dist::files::Replacement;
 
 /// The folder that a file at `path` lies in.
 pub(crate) fn folder_of(path: &Path) -> &Path {
@@ -14,20 +14,24 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 }
 
 /// Puts a file with this content in the place of what lies at `path`, with the permissions of any other file, less the
-/// process's mask, or with those of `mode`.
+/// process's mask, or with those of `mode`. A process that is killed leaves nothing else behind.
 ///
 /// # Errors
 /// If the system refuses; what lies there is as it was.
 pub(crate) fn replace(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()> {
-    let mut part = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder_of(path))?;
-    // Not through `part`, whose errors name a file that nobody knows.
-    part.as_file_mut().write_all(content)?;
-    if let Some(mode) = mode {
-        part.as_file()
-            .set_permissions(Permissions::from_mode(mode))?;
-    }
-    part.persist(path)?;
-    Ok(())
+    begun(path, content, mode)?.publish_cached()
+}
+
+/// The same, and waits until the file and its name are on disk.
+///
+/// # Errors
+/// As [`replace`], and if the disk has something else then.
+pub(crate) fn replace_on_disk(path: &Path, content: &[u8]) -> io::Result<()> {
+    begun(path, content, None)?.publish().map(drop)
+}
+
+fn begun(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<Replacement> {
+    let mut file = Replacement::create(path, mode)?;
+    file.write_all(content)?;
+    Ok(file)
 }

@@ -3,12 +3,14 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, TensorData};
 use common::{Finished, LIMIT, TINY, Trial, free_port};
 use image::{GrayImage, Luma};
 use models::weights::{self, PyTorchKeys, state_dict};
 use models::{Cnn, CnnConfig};
+use rustix::process::{Signal, kill_process};
 
 /// A tiny run that keeps a checkpoint of every epoch.
 fn trained(settings: &[&str]) -> Finished {
@@ -404,6 +406,49 @@ fn values(path: &Path) -> Vec<(String, TensorData)> {
     let keys = model.key_map();
     let model = weights::load(model, path, &keys).unwrap();
     state_dict(&model, &keys).unwrap().into_iter().collect()
+}
+
+#[test]
+fn an_export_that_is_killed_leaves_no_file_behind() {
+    // Weights of 38 MB, which take a while to write.
+    let run = trained(&[
+        "model.hidden=8192",
+        "data.train_samples=24",
+        "train.epochs=1",
+    ]);
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("weights.safetensors");
+    let run_dir = run.path("run");
+    let args = [
+        "export",
+        run_dir.to_str().unwrap(),
+        "--out",
+        out.to_str().unwrap(),
+    ];
+    let mut running = Trial::new(&args).start();
+    let files = format!("/proc/{}/fd", running.pid().as_raw_nonzero());
+    let inside = format!("{}/", folder.path().display());
+    let writes = || {
+        let files = std::fs::read_dir(&files).into_iter().flatten().flatten();
+        let mut paths = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        paths.any(|path| path.to_str().is_some_and(|path| path.starts_with(&inside)))
+    };
+    let deadline = Instant::now() + LIMIT;
+    while !writes() {
+        assert!(
+            running.goes_on() && Instant::now() < deadline,
+            "it writes no file"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(running.pid(), Signal::KILL).unwrap();
+    assert_eq!(running.wait(LIMIT).code, None);
+    assert!(!out.exists());
+    // Where a file system has no files without names, the next one cleans up.
+    Trial::new(&args).run().assert_code(0);
+    let entries = std::fs::read_dir(folder.path()).unwrap();
+    let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["weights.safetensors"]);
 }
 
 #[test]

@@ -507,6 +507,63 @@ fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
     // Seconds of evaluation, and nearly no training.
     let settings = [
         "data.test_samples=60000",
+/// Two that find no folder, and make it: neither is told to move away what the other has just begun.
+#[test]
+fn of_two_runs_that_begin_at_once_in_a_new_folder_the_second_is_told_of_the_first() {
+    let run = Run::new(&["train.epochs=1000000"]);
+    let mut both = [(); 2].map(|()| run.trial(1, &["--resume", "auto"]).start());
+    let deadline = std::time::Instant::now() + LIMIT;
+    let second = loop {
+        assert!(std::time::Instant::now() < deadline, "both go on");
+        if let Some(ended) = both.iter_mut().position(|running| !running.goes_on()) {
+            break ended;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let [one, two] = both;
+    let (second, first) = if second == 0 { (one, two) } else { (two, one) };
+    let by = format!("is in use by process {} on ", first.pid().as_raw_nonzero());
+    second.wait(LIMIT).assert_code(2).assert_stderr(&[&by]);
+    kill_process(first.pid(), Signal::KILL).unwrap();
+    first.wait(LIMIT).assert_nobody_left();
+}
+
+/// As those who clean up scratch file systems do it.
+#[test]
+fn a_run_whose_lock_or_folder_is_taken_away_ends_and_no_two_ever_write() {
+    let remove_lock = |run: &Run| fs::remove_file(run.dir().join(".lock")).unwrap();
+    let replace_folder = |run: &Run| {
+        fs::rename(run.dir(), run.folder.path().join("moved")).unwrap();
+        fs::create_dir(run.dir()).unwrap();
+    };
+    let take_over = |run: &Run| {
+        let word = "process 7 on elsewhere\ntoken 0\n";
+        fs::write(run.dir().join(".lock"), word).unwrap();
+    };
+    let cases: [(&dyn Fn(&Run), &str, usize); 3] = [
+        (&remove_lock, "is gone: it or the folder was removed", 1),
+        (&replace_folder, "is gone: it or the folder was removed", 2),
+        (&take_over, "was taken over by process 7 on elsewhere", 1),
+    ];
+    for (take_away, told, nproc) in cases {
+        let run = Run::new(&["train.epochs=1000000"]);
+        let running = run.trial(nproc, &["--resume", "auto"]).start();
+        wait_for(&run, 5);
+        take_away(&run);
+        let ended = running.wait(LIMIT);
+        ended.assert_code(1).assert_nobody_left();
+        ended.assert_stderr(&[told, "--resume auto"]);
+        // Nothing was written into the folder that came in its place, and whoever comes next has it for itself.
+        run.finish(1, &["--resume", "auto", "--set", "train.epochs=1"]);
+        let steps: Vec<u64> = run
+            .metrics()
+            .iter()
+            .filter_map(|line| line["step"].as_u64())
+            .collect();
+        assert!(steps.is_sorted(), "{steps:?}");
+    }
+}
+
         "train.epochs=2",
         "train.max_steps=25",
         "checkpoint.every_steps=0",

@@ -8,6 +8,7 @@ use super::Training;
 use crate::console::complain;
 use crate::error::TrainError;
 use crate::resume;
+use crate::run_lock::RunLock;
 
 impl<M: ImageClassifier> Training<'_, M> {
     /// Takes the checkpoint out of the way with whose state the run diverged, if that is why it ended: a loss that
@@ -21,9 +22,13 @@ impl<M: ImageClassifier> Training<'_, M> {
         };
         // It may still be on its way to the disk.
         drop(self.checkpoints.take());
+        let is_ours = |lock: &RunLock| lock.check_held().is_ok();
         let Some(run_dir) = &self.run_dir else {
             return;
         };
+        if !self.lock.as_deref().is_some_and(is_ours) {
+            return;
+        }
         let folder = run_dir.join(resume::FOLDER);
         let told = match checkpoint::set_aside(&folder, state.saturating_sub(1)) {
             Ok(aside) if aside.is_empty() => return,

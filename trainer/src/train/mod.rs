@@ -6,6 +6,7 @@ mod step;
 mod summary;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn_dist::ReduceOp;
@@ -29,6 +30,7 @@ use crate::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::progress::{Meta, Progress};
 use crate::record::{Recorder, Wishes};
 use crate::run::Session;
+use crate::run_lock::RunLock;
 use crate::schedule::Schedule;
 
 /// A run in progress.
@@ -53,6 +55,8 @@ struct Training<'s, M: ImageClassifier> {
     run_dir: Option<PathBuf>,
     /// The same by its absolute path, on all ranks.
     home: Option<PathBuf>,
+    /// Keeps others out of it; on the main rank.
+    lock: Option<Arc<RunLock>>,
 }
 
 impl<M: ImageClassifier> Training<'_, M> {
@@ -218,10 +222,6 @@ impl<M: ImageClassifier> Training<'_, M> {
             });
         }
         (details.epoch, details.step) = (progress.epoch, progress.steps);
-        if let Some(Err(error)) = self.run_dir.as_deref().map(|folder| details.write(folder)) {
-            // Only for people to look at: the run is worth more.
-            complain(&format!("warning: {error}"));
-        }
         self.recorder.write(&Metric::Eval(EvalLine {
             epoch: progress.epoch,
             step: progress.steps,
@@ -232,7 +232,11 @@ impl<M: ImageClassifier> Training<'_, M> {
             elapsed: progress.train_seconds,
             seconds: begin.elapsed().as_secs_f64(),
             skipped_steps: self.recorder.skipped_steps(),
-        }));
+        }))?;
+        if let Some(Err(error)) = self.run_dir.as_deref().map(|folder| details.write(folder)) {
+            // Only for people to look at: the run is worth more.
+            complain(&format!("warning: {error}"));
+        }
         Ok(Some(evaluation))
     }
 
@@ -389,8 +393,8 @@ impl<M: ImageClassifier> Training<'_, M> {
     fn save_end(&mut self, end: &End) -> Result<bool, TrainError> {
         // Who is to be continued needs a checkpoint, even if nobody wanted any.
         if matches!(end, End::Paused(_)) && self.checkpoints.is_none() {
-            let (session, folder) = (self.session, self.home.as_deref());
-            self.checkpoints = setup::start_checkpoints(session, folder, &self.before)?;
+            let (session, folder, lock) = (self.session, self.home.as_deref(), self.lock.clone());
+            self.checkpoints = setup::start_checkpoints(session, folder, lock, &self.before)?;
         }
         let last = self.checkpoints.as_mut();
         if let Some(checkpoints) = last.filter(|last| last.lacks(&self.progress)) {
@@ -446,8 +450,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             wait: all.iter().map(|work| work.wait).collect(),
             memory_mib: all.iter().map(|work| work.memory_mib).collect(),
             device_mib: all.iter().filter_map(|work| work.device_mib).collect(),
-        }));
-        Ok(())
+        }))
     }
 
     /// Training images, over all ranks, in `steps` steps.

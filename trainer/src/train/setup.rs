@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn_dist::checkpoint::{self, Source};
@@ -22,6 +23,7 @@ use crate::record::{Recorder, Wishes, Work};
 use crate::resume::Start;
 use crate::run::{Session, steps_per_epoch};
 use crate::schedule::Schedule;
+use crate::run_lock::RunLock;
 use crate::signals::Heed;
 use crate::tensorboard::{self, EventWriter};
 use crate::{evaluation_details, optimizer, peak, resume, run_dir, run_log};
@@ -60,7 +62,7 @@ pub(crate) fn train<M: ImageClassifier>(
     let created = (main && !config.train.fast_dev_run)
         .then(|| run_dir::create(start, session.name, config))
         .transpose()?;
-    let (run_dir, _lock) = created.unzip();
+    let (run_dir, lock) = created.unzip();
     let home = share_folder(session, run_dir.as_deref())?;
     if let Some(home) = &home {
         run_log::start(home, session.world, session.group);
@@ -86,7 +88,7 @@ pub(crate) fn train<M: ImageClassifier>(
         .map(|folder| EventWriter::open(&folder.join(tensorboard::FOLDER), progress.steps))
         .transpose()?;
     let checkpoints = match config.checkpoint.wanted() {
-        true => start_checkpoints(session, home.as_deref(), &progress)?,
+        true => start_checkpoints(session, home.as_deref(), lock.clone(), &progress)?,
         false => None,
     };
     let mut training = Training {
@@ -97,7 +99,8 @@ pub(crate) fn train<M: ImageClassifier>(
             config.log.every_steps,
             session.batching.global,
             work,
-        ),
+        )
+        .guarded_by(lock.clone()),
         console: Console::new(main),
         schedule,
         callbacks,
@@ -122,6 +125,7 @@ pub(crate) fn train<M: ImageClassifier>(
     let summary = summary.inspect_err(|error| training.abandon(error))?;
     training.conclude(&summary);
     training.report();
+        lock,
     let paused = matches!(summary.end, End::Paused(_));
     if paused && summary.saved {
         heed.pause();
@@ -269,7 +273,8 @@ pub(super) fn start_checkpoints(
     let start = &session.start;
     let is_there = start.checkpoint.is_some() && !start.of_another_run;
     let saved = is_there.then_some((progress.steps, progress.evaluated));
-    let checkpoints = Checkpoints::start(config, &folder, saved, timeout, group)?;
+    let checkpoints = Checkpoints::start(config, &folder, lock, saved, timeout, group)?;
+    lock: Option<Arc<RunLock>>,
     Ok(Some(checkpoints))
 }
 

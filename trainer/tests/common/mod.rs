@@ -256,6 +256,11 @@ impl Running {
         None
     }
 
+    /// Whether the process that was started has not ended.
+    pub fn goes_on(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     /// The process that was started; the launcher where there are ranks.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
