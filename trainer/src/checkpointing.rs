@@ -249,8 +249,13 @@ mod tests {
             normalization: None,
             global_batch: 1,
             seed: 0,
+            portions: None,
         };
-        Meta { progress, task }
+        Meta {
+            progress,
+            task,
+            config: None,
+        }
     }
 
     /// One that would be late is left out, but at the end there is time.

@@ -10,6 +10,7 @@ mod activations;
 pub mod allocator;
 mod batch;
 pub mod callback;
+mod changes;
 mod checkpointing;
 mod class_names;
 pub mod cli;

@@ -27,6 +27,8 @@ pub enum Metric {
     Eval(EvalLine),
     /// How the ranks shared an epoch's work.
     Ranks(RanksLine),
+    /// What was changed when the run was continued.
+    Resume(ResumeLine),
 }
 
 /// The numbers of one optimizer step. Rates and times are means since the line before.
@@ -156,6 +158,34 @@ pub struct RanksLine {
     /// processor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_mib: Vec<f64>,
+}
+
+/// What was changed when the run was continued.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ResumeLine {
+    /// The first step with the changes.
+    pub step: u64,
+    /// What has changed.
+    pub changes: Vec<Changed>,
+    /// Learning rate of the step before, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lr_before: Option<f64>,
+    /// Learning rate that this step would have had without the changes, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lr_unchanged: Option<f64>,
+    /// Learning rate of this step.
+    pub lr: f64,
+}
+
+/// A key of the configuration with another value, or the number of ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// The key, such as `optimizer.lr`; `ranks` for their number.
+    pub key: String,
+    /// Its value before, as TOML; `not set` if it had none.
+    pub before: String,
+    /// Its value now.
+    pub after: String,
 }
 
 /// Writes [`Metric`]s, a line each. Systems write page by page, so who reads meanwhile, or reads what a killed

@@ -33,7 +33,13 @@ pub struct Task {
     pub global_batch: usize,
     /// Seed of the run.
     pub seed: u64,
+    /// Images that a rank computes at a time, and ranks; of the run that goes on.
+    #[serde(skip)]
+    pub portions: Option<[usize; 2]>,
 }
+
+/// What something is called in a message, and the key or section of the configuration that decides it.
+type Said = (&'static str, &'static str);
 
 impl Task {
     /// What a run of this configuration learns from.
@@ -49,33 +55,56 @@ impl Task {
             normalization: Some([mean, std]),
             global_batch: batching.global,
             seed: config.train.seed,
+            portions: Some([batching.micro, batching.ranks()]),
         }
     }
 
-    /// The first thing in which two tasks differ, as far as both know it: its name and both values.
-    fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+    /// How to have the global batch of a checkpoint again, which so many ranks wrote.
+    fn cure_of_batch(&self, (batch, ranks): (usize, usize)) -> String {
+        let usual = format!("set train.batch_size = {batch}");
+        let Some([micro, ranks_now]) = self.portions else {
+            return usual;
+        };
+        let once = micro.saturating_mul(ranks_now);
+        if ranks == ranks_now || once == 0 || !batch.is_multiple_of(once) {
+            return usual;
+        }
+        format!(
+            "the ranks are {ranks_now} instead of {ranks}: set train.accumulate = {}",
+            batch / once
+        )
+    }
+
+    /// The first thing in which two tasks differ, as far as both know it: its name, its key and both values.
+    fn difference(&self, other: &Self) -> Option<(Said, String, String)> {
         let mut pairs = self.said().into_iter().zip(other.said());
-        pairs.find_map(|((name, own), (_, other))| {
+        pairs.find_map(|((said, own), (_, other))| {
             let both = own.zip(other).filter(|(own, other)| own != other);
-            both.map(|(own, other)| (name, own, other))
+            both.map(|(own, other)| (said, own, other))
         })
     }
 
-    fn said(&self) -> [(&'static str, Option<String>); 8] {
+    fn said(&self) -> [(Said, Option<String>); 8] {
         let normalization = |index: usize| {
             let numbers = &self.normalization.as_ref()?[index];
             Some(format!("{numbers:?}"))
         };
         let number = |number: usize| Some(number.to_string());
         [
-            ("data.name", Some(self.data.clone())),
-            ("number of training images", number(self.train_samples)),
-            ("number of test images", number(self.test_samples)),
-            ("number of classes", number(self.classes)),
-            ("train.batch_size", number(self.global_batch)),
-            ("train.seed", Some(self.seed.to_string())),
-            ("data.mean", normalization(0)),
-            ("data.std", normalization(1)),
+            (("data.name", "data.name"), Some(self.data.clone())),
+            (
+                ("number of training images", "data"),
+                number(self.train_samples),
+            ),
+            (("number of test images", "data"), number(self.test_samples)),
+            (("number of classes", "data"), number(self.classes)),
+            (
+                ("train.batch_size", "train.batch_size"),
+                number(self.global_batch),
+            ),
+            (("train.seed", "train.seed"), Some(self.seed.to_string())),
+            (("data.mean", "data.mean"), normalization(0)),
+            (("data.std", "data.std"), normalization(1)),
         ]
     }
 }
@@ -178,9 +207,17 @@ pub struct Meta {
     pub progress: Progress,
     /// What it learned from.
     pub task: Task,
+    /// The resolved configuration, as TOML; not known of earlier versions' checkpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
 }
 
 impl Meta {
+    /// The configuration that a checkpoint was written with, where it says so.
+    pub fn config_of(manifest: &Manifest) -> Option<String> {
+        Some(manifest.meta.get("config")?.as_str()?.to_owned())
+    }
+
     /// What a checkpoint says, if it is of the same task.
     ///
     /// # Errors
@@ -189,10 +226,14 @@ impl Meta {
         let meta: Self = serde_json::from_value(manifest.meta.clone()).map_err(|error| {
             TrainError::Resume(format!("the checkpoint is not of this program: {error}"))
         })?;
-        if let Some((what, own, other)) = task.difference(&meta.task) {
+        if let Some(((what, key), own, other)) = task.difference(&meta.task) {
+            let then = (meta.task.global_batch, manifest.world_size);
+            let cure = match key {
+                "train.batch_size" => task.cure_of_batch(then),
+                _ => format!("set {key} back"),
+            };
             return Err(TrainError::Resume(format!(
-                "the checkpoint was written with {what} = {other}, the configuration has {own}; \
-                 set it back, or start a new run"
+                "the checkpoint was written with {what} = {other}, this run has {own}; {cure}, or start a new run"
             )));
         }
         if let (Some(trained), Some(data)) = (&meta.task.class_names, &task.class_names) {
@@ -238,6 +279,7 @@ mod tests {
             normalization: Some([vec![0.5, 0.1], vec![0.25, 0.2]]),
             global_batch: 4,
             seed: 1,
+            portions: None,
         }
     }
 
@@ -250,7 +292,8 @@ mod tests {
         let (task, mut batch, mut std) = (task(), task(), task());
         assert_eq!(task.difference(&task), None);
         batch.global_batch = 8;
-        let expected = ("train.batch_size", "4".to_owned(), "8".to_owned());
+        let key = ("train.batch_size", "train.batch_size");
+        let expected = (key, "4".to_owned(), "8".to_owned());
         assert_eq!(task.difference(&batch), Some(expected));
         std.normalization = Some([vec![0.5, 0.1], vec![0.25, 0.3]]);
         let (what, own, found) = task.difference(&std).unwrap();
@@ -273,6 +316,7 @@ mod tests {
         let meta = Meta {
             progress: Progress::start(),
             task: task(),
+            config: None,
         };
         let mut meta = serde_json::to_value(&meta).unwrap();
         let task = task();

@@ -341,7 +341,7 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
 
 /// The folder of the run that a checkpoint belongs to, going by where it lies:
 /// `RUN/checkpoints/step-N`.
-fn run_of(checkpoint: &Path) -> Option<PathBuf> {
+pub(crate) fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     let folder = checkpoint.parent()?;
     let run_dir = folder.parent()?;
     (folder.file_name()? == FOLDER).then(|| run_dir.to_owned())

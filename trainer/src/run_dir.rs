@@ -101,11 +101,30 @@ pub(crate) fn create(
             Arc::new(lock)
         }
     };
-    replace(&folder, CONFIG_FILE, &config.to_toml()?)?;
+    let text = config.to_toml()?;
+    keep_config(&folder, &text)?;
+    replace(&folder, CONFIG_FILE, &text)?;
     Ok((folder, lock))
 }
 
-/// Writes a file of the folder whole: who is killed here, when a run is continued, leaves the one that is there.
+/// Keeps the configuration that lies in a folder and differs from the new one under the first free name of
+/// `config-1.toml`, `config-2.toml` and so on.
+fn keep_config(folder: &Path, new: &str) -> Result<(), TrainError> {
+    let file = folder.join(CONFIG_FILE);
+    let old = match std::fs::read(&file) {
+        Ok(old) if old != new.as_bytes() => old,
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(&file, error)),
+    };
+    let name = |number| folder.join(format!("config-{number}.toml"));
+    let free = (1u64..).map(name).find(|path| !path.exists());
+    let kept = free.unwrap_or_else(|| name(0));
+    whole_file::replace_on_disk(&kept, &old).map_err(|error| failed(&kept, error))
+}
+
+/// Writes a file of the folder whole, and waits until it is on disk: who is killed here, when a run is continued, leaves
+/// the one that is there.
 ///
 /// # Errors
 /// If the system refuses.
@@ -139,6 +158,16 @@ fn made_in(parent: &Path, name: &str) -> Result<Vec<PathBuf>, TrainError> {
     }
     folders.sort();
     Ok(folders.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The name of the run whose folder is called so: what [`create_new`] puts behind it is left out.
+pub(crate) fn name_of(folder: &str) -> &str {
+    let stamped = |(at, _): (usize, &str)| {
+        let (name, stamp) = folder.split_at(at);
+        when_made(stamp.get(1..)?).map(|_| name)
+    };
+    let name = folder.match_indices('-').find_map(stamped);
+    name.filter(|name| !name.is_empty()).unwrap_or(folder)
 }
 
 /// Day, time of the day, and number among the runs of that second, out of what [`create_new`] puts
@@ -286,6 +315,13 @@ mod tests {
         for name in own.iter().chain(&others) {
             std::fs::create_dir(parent.path().join(name)).unwrap();
         }
+        for (folder, name) in [
+            ("wrn-28-20261122-000000-3", "wrn-28"),
+            ("wrn-20261122", "wrn-20261122"),
+            ("-20261122-000000", "-20261122-000000"),
+        ] {
+            assert_eq!(name_of(folder), name);
+        }
         let found = made_in(parent.path(), "wrn").unwrap();
         assert_eq!(found, own.map(|name| parent.path().join(name)));
         assert_eq!(made_in(parent.path(), "wrn-28").unwrap().len(), 1);
@@ -308,6 +344,19 @@ mod tests {
             assert_eq!(std::fs::read_to_string(aside).unwrap(), text);
             assert!(!file.exists());
         }
+    }
+
+    #[test]
+    fn configurations_that_are_changed_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).ok();
+        for text in ["a", "a", "b", "c"] {
+            keep_config(folder.path(), text).unwrap();
+            replace(folder.path(), CONFIG_FILE, text).unwrap();
+        }
+        let kept = ["config-1.toml", "config-2.toml", "config-3.toml"].map(read);
+        assert_eq!(kept, [Some("a".to_owned()), Some("b".to_owned()), None]);
+        assert_eq!(read(CONFIG_FILE).as_deref(), Some("c"));
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub(crate) fn check(config: &Config, group: &ProcessGroup) -> Result<(), TrainEr
         text.parse::<Table>().unwrap_or_default()
     };
     let (first, other) = (read(&texts[0]), read(&texts[rank]));
-    let (key, ours, theirs) = difference("", &first, &other).unwrap_or_default();
+    let difference = differences(&first, &other).into_iter().next();
+    let (key, ours, theirs) = difference.unwrap_or_default();
     Err(TrainError::ConfigDiffers {
         rank,
         key,
@@ -39,25 +40,38 @@ pub(crate) fn check(config: &Config, group: &ProcessGroup) -> Result<(), TrainEr
     })
 }
 
-/// The first key whose value differs, and both values.
-fn difference(path: &str, one: &Table, other: &Table) -> Option<(String, String, String)> {
+/// The keys whose values differ, in order, and both values.
+pub(crate) fn differences(one: &Table, other: &Table) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    differences_in("", one, other, &mut found);
+    found
+}
+
+fn differences_in(
+    path: &str,
+    one: &Table,
+    other: &Table,
+    found: &mut Vec<(String, String, String)>,
+) {
     let mut keys: Vec<&String> = one.keys().chain(other.keys()).collect();
     keys.sort();
     keys.dedup();
-    keys.into_iter().find_map(|key| {
+    for key in keys {
         let path = match path {
             "" => key.clone(),
             _ => format!("{path}.{key}"),
         };
         match (one.get(key), other.get(key)) {
-            (Some(Value::Table(one)), Some(Value::Table(other))) => difference(&path, one, other),
-            (one, other) if one == other => None,
+            (Some(Value::Table(one)), Some(Value::Table(other))) => {
+                differences_in(&path, one, other, found);
+            }
+            (one, other) if one == other => {}
             (one, other) => {
                 let text = |value: Option<&Value>| value.map_or("not set".into(), Value::to_string);
-                Some((path, text(one), text(other)))
+                found.push((path, text(one), text(other)));
             }
         }
-    })
+    }
 }
 
 #[cfg(test)]
@@ -70,7 +84,7 @@ mod tests {
         let other: Table = "[train]\nepochs = 3\nseed = 1\n[ema]\ndecay = 0.5\n"
             .parse()
             .unwrap();
-        let found = |one, other| difference("", one, other).unwrap();
+        let found = |one, other| differences(one, other).swap_remove(0);
         let (key, ours, theirs) = found(&one, &other);
         assert_eq!(
             (key.as_str(), ours.as_str(), theirs.as_str()),
@@ -82,6 +96,9 @@ mod tests {
             (key.as_str(), ours.as_str(), theirs.as_str()),
             ("train.epochs", "2", "3")
         );
-        assert_eq!(difference("", &one, &one.clone()), None);
+        assert_eq!(differences(&one, &one.clone()), []);
+        let other: Table = "[train]\nepochs = 3\n[ema]\n".parse().unwrap();
+        let keys: Vec<String> = differences(&one, &other).into_iter().map(|d| d.0).collect();
+        assert_eq!(keys, ["train.epochs", "train.seed"]);
     }
 }

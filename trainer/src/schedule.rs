@@ -5,7 +5,7 @@
 
 use std::f64::consts::PI;
 
-use crate::config::{Config, LrScaling, ScheduleConfig, ScheduleEvery, ScheduleName};
+use crate::config::{Batching, Config, LrScaling, ScheduleConfig, ScheduleEvery, ScheduleName};
 
 /// Turns the number of a step into its learning rate.
 #[derive(Clone, Debug)]
@@ -22,22 +22,28 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of the run that `config` describes.
-    pub fn of_run(config: &Config, steps_per_epoch: u64, world_size: usize) -> Self {
+    /// The schedule of the run that `config` describes, with the batch sizes that it has on `world_size` ranks.
+    pub fn of_run(
+        config: &Config,
+        steps_per_epoch: u64,
+        batching: Batching,
+        world_size: usize,
+    ) -> Self {
         let all = steps_per_epoch.saturating_mul(config.train.epochs);
         let total = config.train.max_steps.map_or(all, |limit| limit.min(all));
         let lr = config.optimizer.lr();
-        Self::new(&config.schedule, lr, steps_per_epoch, total, world_size)
+        let micro_batches = batching.accumulate.saturating_mul(world_size);
+        Self::new(&config.schedule, lr, steps_per_epoch, total, micro_batches)
     }
 
-    /// The schedule of a run of `total` steps with `steps_per_epoch` steps in an epoch, for
-    /// `world_size` ranks; `lr` is the configured rate.
+    /// The schedule of a run of `total` steps with `steps_per_epoch` steps in an epoch, whose global
+    /// batch is `micro_batches` micro-batches; `lr` is the configured rate.
     pub fn new(
         config: &ScheduleConfig,
         lr: f64,
         steps_per_epoch: u64,
         total: u64,
-        world_size: usize,
+        micro_batches: usize,
     ) -> Self {
         let steps = |epochs: f64| (epochs * steps_per_epoch as f64).round() as u64;
         let warmup = match (config.warmup_steps, config.warmup_epochs) {
@@ -50,7 +56,7 @@ impl Schedule {
         milestones.sort_unstable();
         let factor = match config.lr_scaling {
             LrScaling::None => 1.0,
-            LrScaling::Linear => world_size as f64,
+            LrScaling::Linear => micro_batches as f64,
         };
         Self {
             config: config.clone(),
@@ -164,6 +170,7 @@ fn cosine(share: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{DEFAULT, Loaded};
     use proptest::prelude::*;
 
     const STEPS_PER_EPOCH: u64 = 10;
@@ -234,12 +241,30 @@ mod tests {
     }
 
     #[test]
-    fn rates_grow_with_the_ranks_if_asked() {
+    fn rates_grow_with_the_global_batch_if_asked() {
         let config = ScheduleConfig {
             lr_scaling: LrScaling::Linear,
             ..ScheduleConfig::default()
         };
         assert_rates(&schedule(config), &[(1, 2.0)]);
+        // The same global batch on fewer ranks has the same rate.
+        let sets = [
+            "train.micro_batch_size=8",
+            "schedule.lr_scaling=linear",
+            "optimizer.lr=0.1",
+        ];
+        for (ranks, accumulate) in [(4, 1), (2, 2), (1, 4)] {
+            let accumulate = format!("train.accumulate={accumulate}");
+            let sets = sets.map(str::to_owned).into_iter().chain([accumulate]);
+            let loaded = Loaded::load(DEFAULT, &sets.collect::<Vec<_>>()).unwrap();
+            let batching = loaded.batching(ranks).unwrap();
+            let schedule = Schedule::of_run(&loaded.config, STEPS_PER_EPOCH, batching, ranks);
+            assert!(
+                (schedule.lr - 0.4).abs() < 1e-12,
+                "{ranks} ranks: {}",
+                schedule.lr
+            );
+        }
     }
 
     #[test]

@@ -77,7 +77,8 @@ impl Run {
         finished
     }
 
-    /// Whole lines of metrics, without what depends on the clock or the memory. The last one may be half written.
+    /// Whole lines of metrics of steps and evaluations, without what depends on the clock or the memory. The last one may be
+    /// half written.
     fn metrics(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir().join("metrics.jsonl")).unwrap_or_default();
         let text = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
@@ -98,7 +99,9 @@ impl Run {
             value
         };
         let lines = text.lines().map(line);
-        lines.filter(|line| line["kind"] != "ranks").collect()
+        lines
+            .filter(|line| line["kind"] == "train" || line["kind"] == "eval")
+            .collect()
     }
 
     fn checkpoints(&self) -> Vec<PathBuf> {
@@ -455,6 +458,8 @@ fn a_finished_run_has_nothing_left_to_do() {
     let again = run.finish(1, &["--resume", "auto"]);
     assert_eq!(checksum(&again), expected);
     assert_eq!(run.metrics(), metrics);
+    let told = "nothing is left to do: the run has ended after step 60, in epoch 3 of 3";
+    assert!(again.stdout.contains(told), "{}", again.stdout);
     // Without being told to continue, nobody's numbers are touched.
     let refused = run.trial(1, &[]).run();
     refused
@@ -502,11 +507,6 @@ fn two_runs_at_once_in_one_folder_are_refused() {
     run.finish(2, &["--resume", "auto", "--set", "train.epochs=1"]);
 }
 
-#[test]
-fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
-    // Seconds of evaluation, and nearly no training.
-    let settings = [
-        "data.test_samples=60000",
 /// Two that find no folder, and make it: neither is told to move away what the other has just begun.
 #[test]
 fn of_two_runs_that_begin_at_once_in_a_new_folder_the_second_is_told_of_the_first() {
@@ -564,6 +564,11 @@ fn a_run_whose_lock_or_folder_is_taken_away_ends_and_no_two_ever_write() {
     }
 }
 
+#[test]
+fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
+    // Seconds of evaluation, and nearly no training.
+    let settings = [
+        "data.test_samples=60000",
         "train.epochs=2",
         "train.max_steps=25",
         "checkpoint.every_steps=0",
@@ -978,4 +983,124 @@ fn a_new_run_from_the_checkpoint_of_another_has_a_best_of_its_own() {
     let second = Trial::tiny(&["--resume", from.to_str().unwrap()], &settings).run();
     second.assert_code(0);
     assert_eq!(second.metrics("eval").len(), 2, "{}", second.stdout);
+}
+
+#[test]
+fn what_has_changed_is_told_kept_and_recorded() {
+    let run = Run::new(&["schedule.warmup_epochs=0", "train.epochs=2"]);
+    run.finish(2, &[]);
+    let old = fs::read_to_string(run.dir().join("config.toml")).unwrap();
+    let same = run.finish(2, &["--resume", "auto"]);
+    assert!(!same.stdout.contains("changed since"), "{}", same.stdout);
+    let sets = ["--set", "train.epochs=3", "--set", "optimizer.lr=0.002"];
+    let changed = run.finish(1, &[&["--resume", "auto"], &sets[..]].concat());
+    let told = [
+        "changed since step 40:",
+        "  optimizer.lr: 0.001 → 0.002",
+        "  train.epochs: 2 → 3",
+        "  ranks: 2 → 1",
+        "  learning rate: 1.541e-6 at step 40 → 5e-4 at step 41 (0 without the change)",
+    ];
+    assert!(
+        changed.stdout.contains(&told.join("\n")),
+        "{}",
+        changed.stdout
+    );
+    let read = |name: &str| fs::read_to_string(run.dir().join(name)).unwrap();
+    assert_eq!(read("config-1.toml"), old);
+    assert!(!run.dir().join("config-2.toml").exists());
+    let line = read("metrics.jsonl");
+    let lines: Vec<Value> = line
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let resumed: Vec<&Value> = lines
+        .iter()
+        .filter(|line| line["kind"] == "resume")
+        .collect();
+    assert_eq!(resumed.len(), 1);
+    assert_eq!(resumed[0]["step"], 41);
+    assert_eq!(resumed[0]["changes"][0]["key"], "optimizer.lr");
+    assert_eq!(resumed[0]["changes"][0]["before"], "0.001");
+    let first = lines
+        .iter()
+        .find(|line| line["kind"] == "train" && line["step"] == 41);
+    assert_eq!(first.unwrap()["lr"], resumed[0]["lr"]);
+    assert!(read("report.html").contains("<td>optimizer.lr</td><td>0.001</td><td>0.002</td>"));
+    let events = fs::read_dir(run.dir().join("tensorboard")).unwrap();
+    let texts = events.filter(|file| {
+        let bytes = fs::read(file.as_ref().unwrap().path()).unwrap();
+        let text = b"| optimizer.lr | `0.001` | `0.002` |";
+        bytes.windows(text.len()).any(|part| part == text)
+    });
+    assert_eq!(texts.count(), 1);
+}
+
+#[test]
+fn a_run_that_is_named_alone_has_its_own_configuration() {
+    let run = Run::new(&[]);
+    let expected = checksum(&run.finish(1, &[]));
+    let config = run.dir().join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    // As if it had been killed at its first checkpoint of those that are left.
+    let first = run.checkpoints()[0].clone();
+    for named in [run.dir(), first] {
+        let finished = Trial::new(&["--resume", named.to_str().unwrap()]).run();
+        finished.assert_code(0).assert_no_files(&[]);
+        assert!(
+            !finished.stdout.contains("changed since"),
+            "{}",
+            finished.stdout
+        );
+        assert_eq!(checksum(&finished), expected);
+        assert_eq!(fs::read_to_string(&config).unwrap(), text);
+    }
+}
+
+#[test]
+fn who_goes_on_with_fewer_ranks_is_told_the_key_that_keeps_the_batch() {
+    let settings = |more: &[&'static str]| -> Vec<&'static str> {
+        let usual = common::TINY
+            .iter()
+            .filter(|key| !key.starts_with("train.batch_size"));
+        let own = [
+            "train.micro_batch_size=6",
+            "checkpoint.every_epochs=1",
+            "schedule.lr_scaling=linear",
+        ];
+        usual
+            .copied()
+            .chain(own)
+            .chain(more.iter().copied())
+            .flat_map(|key| ["--set", key])
+            .collect()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let train = |nproc: &str, more: &[&'static str]| {
+        let args = [
+            "--run-dir",
+            dir.to_str().unwrap(),
+            "--resume",
+            "auto",
+            "--nproc",
+            nproc,
+        ];
+        Trial::new(&[&args[..], &settings(more)].concat()).run()
+    };
+    train("2", &[]).assert_code(0);
+    let refused = train("1", &["train.epochs=2"]);
+    refused.assert_code(1).assert_stderr(&[
+        "written with train.batch_size = 12, this run has 6",
+        "the ranks are 1 instead of 2: set train.accumulate = 2",
+    ]);
+    let finished = train("1", &["train.epochs=2", "train.accumulate=2"]);
+    finished.assert_code(0);
+    // The same batch has the same rate.
+    let rates: Vec<f64> = finished
+        .metrics_in(&dir, "train")
+        .iter()
+        .map(|line| line["lr"].as_f64().unwrap())
+        .collect();
+    assert_eq!((rates.len(), rates[0]), (40, rates[39]));
 }

@@ -84,7 +84,7 @@ pub fn say_resolved(
         "# {} training and {} test images, {} steps per epoch",
         plan.train_samples, plan.test_samples, plan.steps_per_epoch
     ));
-    let schedule = Schedule::of_run(config, plan.steps_per_epoch, size);
+    let schedule = Schedule::of_run(config, plan.steps_per_epoch, batching, size);
     if let Some(warning) = schedule.warning().filter(|_| !config.train.fast_dev_run) {
         say(&format!("# {warning}"));
     }

@@ -15,7 +15,7 @@ use crate::console::say;
 use crate::error::TrainError;
 use crate::resume::{self, Resume, Start};
 use crate::run::Trainer;
-use crate::run_dir;
+use crate::run_dir::{self, CONFIG_FILE};
 use crate::run_lock::RunLock;
 
 /// Ranks of the built-in run, which shows training on several.
@@ -34,7 +34,8 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
-    /// run of the same configuration), off, or the path of a checkpoint or run folder.
+    /// run of the same configuration), off, or the path of a checkpoint or run folder, whose configuration is taken where
+    /// --config names none.
     // The last one counts: ranks that are started again get one more.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off", overrides_with = "resume")]
     resume: Resume,
@@ -50,6 +51,20 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
+    /// The run folder whose configuration is taken, since `--resume` names the run or a checkpoint of it, and nobody
+    /// names another configuration.
+    fn config_of_run(&self) -> Option<PathBuf> {
+        let Resume::Path(path) = &self.resume else {
+            return None;
+        };
+        let path = resume::absolute(path);
+        let mut folders = [Some(path.clone()), resume::run_of(&path)]
+            .into_iter()
+            .flatten();
+        let run = folders.find(|folder| folder.join(CONFIG_FILE).is_file());
+        run.filter(|_| self.config.config.is_none())
+    }
+
     /// Whether nothing is to be trained.
     pub fn dry_run(&self) -> bool {
         self.dry_run
@@ -68,9 +83,10 @@ fn resume_from(text: &str) -> Result<Resume, String> {
 
 /// Trains, or says why not.
 pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
-    let default = match args.config.config {
-        None => DEFAULT_RANKS,
-        Some(_) => 1,
+    let of_run = args.config_of_run();
+    let default = match (&args.config.config, &of_run) {
+        (None, None) => DEFAULT_RANKS,
+        _ => 1,
     };
     let size = world_size(args.nproc, default, world)?;
     let ranks = Ranks {
@@ -79,7 +95,10 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     };
     check_readable(args.config.config.as_deref(), ranks, world)?;
     check_restarts(&args, world)?;
-    let loaded = args.config.load()?;
+    let loaded = match of_run {
+        Some(run) => Loaded::load_run(&run, &args.config.set)?,
+        None => args.config.load()?,
+    };
     check_program(&loaded.config)?;
     loaded.batching(size)?;
     loaded.check_sharding(size)?;

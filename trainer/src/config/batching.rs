@@ -21,6 +21,11 @@ pub struct Batching {
 }
 
 impl Batching {
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.global / (self.micro * self.accumulate).max(1)
+    }
+
     /// The batch sizes for `world` ranks.
     pub fn resolve(train: &TrainConfig, world: usize) -> Result<Self, Fault> {
         for (key, value) in [

@@ -255,6 +255,20 @@ impl Loaded {
         }
     }
 
+    /// The configuration in a run folder, named as the run is.
+    pub(crate) fn load_run(folder: &Path, sets: &[String]) -> Result<Self, ConfigError> {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        Ok(Self {
+            name: crate::run_dir::name_of(&name).to_owned(),
+            ..Self::load_file(&folder.join(crate::run_dir::CONFIG_FILE), sets)?
+        })
+    }
+
+    /// Reads the resolved configuration of a run, such as a checkpoint has it.
+    pub(crate) fn of_run(text: &str) -> Result<Self, ConfigError> {
+        Self::parse_as(("config.toml", "config"), text, &[], true)
+    }
+
     /// The batch sizes for `world` ranks.
     pub fn batching(&self, world: usize) -> Result<Batching, ConfigError> {
         Batching::resolve(&self.config.train, world)

@@ -39,12 +39,12 @@ names! {
 }
 
 names! {
-    /// `[schedule] lr_scaling`: how the rate follows the number of ranks.
+    /// `[schedule] lr_scaling`: how the rate follows the global batch.
     LrScaling {
         /// Not at all.
         #[default]
         None = "none",
-        /// In proportion to the world size.
+        /// In proportion to the global batch: times `accumulate` × world size.
         Linear = "linear",
     }
 }
@@ -60,8 +60,9 @@ pub struct ScheduleConfig {
     pub name: ScheduleName,
     /// When the rate changes: at every `step` or `epoch`. Default `step`.
     pub every: ScheduleEvery,
-    /// `linear` multiplies the rate by the world size, for a global batch that grows with it (that of
-    /// `train.micro_batch_size` without `train.batch_size`); `none` leaves it. Default `none`.
+    /// `linear` multiplies the rate by the micro-batches of a global batch (`train.accumulate` × world size), for a global
+    /// batch that grows with the ranks (that of `train.micro_batch_size` without `train.batch_size`); `none` leaves it.
+    /// Default `none`.
     pub lr_scaling: LrScaling,
     /// Epochs in which the rate first rises in a straight line; of n steps (or epochs) the first has 1/n of the rise and
     /// the last all of it. Default 0; `one-cycle` has its own.

@@ -7,11 +7,14 @@ use std::io::{self, BufRead, Read};
 use serde::Deserialize;
 
 use super::series::{Series, is_drawable};
+use crate::metrics::Changed;
 
 /// Longest line that is read; one with the numbers of ten thousand ranks is shorter.
 const LINE: u64 = 1 << 20;
 /// Most ranks whose work is shown.
 const RANKS: usize = 1 << 16;
+/// Most changed keys that are shown.
+const CHANGES: usize = 1000;
 /// Accuracies are told apart to this part of the whole.
 const STEPS_OF_ACCURACY: f64 = 10_000.0;
 
@@ -22,6 +25,7 @@ enum Line {
     Train(TrainLine),
     Eval(EvalLine),
     Ranks(RanksLine),
+    Resume(ResumeLine),
     #[serde(other)]
     Unknown,
 }
@@ -68,6 +72,13 @@ struct EvalLine {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+struct ResumeLine {
+    step: f64,
+    changes: Vec<Changed>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct RanksLine {
     compute: Vec<f64>,
     wait: Vec<f64>,
@@ -110,6 +121,8 @@ pub struct Metrics {
     pub compute: Vec<f64>,
     /// Seconds of waiting for the others.
     pub wait: Vec<f64>,
+    /// Keys that were changed when the run was continued, and the first step with the change.
+    pub changes: Vec<(f64, Changed)>,
     /// Last step.
     pub step: f64,
     /// Last epoch.
@@ -185,6 +198,12 @@ impl Metrics {
             Line::Ranks(line) => {
                 add_ranks(&mut self.compute, &line.compute);
                 add_ranks(&mut self.wait, &line.wait);
+            }
+            Line::Resume(line) => {
+                let room = CHANGES.saturating_sub(self.changes.len());
+                let changes = line.changes.into_iter().take(room);
+                self.changes
+                    .extend(changes.map(|change| (line.step, change)));
             }
             Line::Unknown => {}
         }

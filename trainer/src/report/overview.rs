@@ -10,6 +10,7 @@ use super::lines::Metrics;
 use super::plot::{self, Curve, Frame, Pen};
 use super::series::Series;
 use crate::environment::Environment;
+use crate::metrics::Changed;
 
 /// Characters of the configuration and of other long texts that are shown.
 const TEXT: usize = 100_000;
@@ -43,6 +44,7 @@ pub fn page(run: &Run) -> String {
     if let Some(environment) = &run.environment {
         body += &html::section("Environment", &environment_table(environment));
     }
+    body += &html::section("Changes when continued", &changes(&run.metrics));
     if let Some(config) = &run.config {
         let text = html::shortened(config.trim_end(), TEXT);
         body += &html::section("Configuration", &format!("<pre>{text}</pre>\n"));
@@ -177,6 +179,26 @@ fn training(metrics: &Metrics) -> String {
     figures + &plot::curves(&scale, &[curve])
 }
 
+/// What was changed when the run was continued; nothing if nothing was.
+fn changes(metrics: &Metrics) -> String {
+    let rows: Vec<Vec<String>> = metrics
+        .changes
+        .iter()
+        .map(|(step, Changed { key, before, after })| {
+            let texts = [key, before, after].map(|text| html::shortened(text, VALUE));
+            [vec![number(*step)], texts.to_vec()].concat()
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = ["from step", "key", "before", "after"].map(str::to_owned);
+    format!(
+        "<div class=\"box\">{}</div>\n",
+        html::table("keys2", &head, &rows)
+    )
+}
+
 fn speed(metrics: &Metrics) -> String {
     let frame = |id, title, y| Frame {
         id,
@@ -297,6 +319,20 @@ mod tests {
         for markup in ["<img", "<svg onload", "note\"><b>"] {
             assert!(!page.contains(markup), "{markup}");
         }
+    }
+
+    #[test]
+    fn what_was_changed_when_the_run_was_continued_is_shown() {
+        let train = "{\"kind\":\"train\",\"step\":1,\"loss\":2.5}\n";
+        assert!(!page(&run(train)).contains("Changes when continued"));
+        let changed = "{\"kind\":\"resume\",\"step\":41,\"lr\":0.1,\"changes\":[{\"key\":\"optimizer.lr\",\
+                       \"before\":\"0.1\",\"after\":\"<b>\"}]}\n";
+        let page = page(&run(&format!("{train}{changed}")));
+        let row = "<tr><td>41</td><td>optimizer.lr</td><td>0.1</td><td>&lt;b&gt;</td></tr>";
+        assert!(
+            page.contains("Changes when continued") && page.contains(row),
+            "{page}"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// First event of every file; from version 2 on, TensorBoard heeds [`Event::Start`].
 const VERSION: &str = "brain.Event:2";
 
-// Numbers of fields, from event.proto and summary.proto of TensorBoard.
+// Numbers of fields, from event.proto, summary.proto and tensor.proto of TensorBoard.
 const EVENT_WALL_TIME: u64 = 1;
 const EVENT_STEP: u64 = 2;
 const EVENT_FILE_VERSION: u64 = 3;
@@ -14,6 +14,15 @@ const EVENT_SESSION_LOG: u64 = 7;
 const SUMMARY_VALUE: u64 = 1;
 const VALUE_TAG: u64 = 1;
 const VALUE_SIMPLE: u64 = 2;
+const VALUE_TENSOR: u64 = 8;
+const VALUE_METADATA: u64 = 9;
+const METADATA_PLUGIN: u64 = 1;
+const PLUGIN_NAME: u64 = 1;
+const TENSOR_DTYPE: u64 = 1;
+const TENSOR_SHAPE: u64 = 2;
+const TENSOR_STRINGS: u64 = 8;
+/// `DT_STRING`.
+const TENSOR_STRING: u64 = 7;
 const SESSION_STATUS: u64 = 1;
 const SESSION_START: u64 = 1;
 
@@ -33,6 +42,15 @@ pub enum Event {
         step: u64,
         /// The numbers.
         values: Vec<(Cow<'static, str>, f64)>,
+    },
+    /// A text in Markdown with a name.
+    Text {
+        /// To which step it belongs.
+        step: u64,
+        /// Its name.
+        tag: &'static str,
+        /// The text.
+        text: String,
     },
 }
 
@@ -57,6 +75,25 @@ impl Event {
                     scalar.float(VALUE_SIMPLE, *value as f32);
                     summary.bytes(SUMMARY_VALUE, &scalar.0);
                 }
+                message.integer(EVENT_STEP, *step);
+                message.bytes(EVENT_SUMMARY, &summary.0);
+            }
+            Self::Text { step, tag, text } => {
+                let mut plugin = Message::default();
+                plugin.bytes(PLUGIN_NAME, b"text");
+                let mut metadata = Message::default();
+                metadata.bytes(METADATA_PLUGIN, &plugin.0);
+                // A tensor of one string, without dimensions.
+                let mut tensor = Message::default();
+                tensor.integer(TENSOR_DTYPE, TENSOR_STRING);
+                tensor.bytes(TENSOR_SHAPE, &[]);
+                tensor.bytes(TENSOR_STRINGS, text.as_bytes());
+                let mut value = Message::default();
+                value.bytes(VALUE_TAG, tag.as_bytes());
+                value.bytes(VALUE_TENSOR, &tensor.0);
+                value.bytes(VALUE_METADATA, &metadata.0);
+                let mut summary = Message::default();
+                summary.bytes(SUMMARY_VALUE, &value.0);
                 message.integer(EVENT_STEP, *step);
                 message.bytes(EVENT_SUMMARY, &summary.0);
             }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::TrainError;
-use crate::metrics::Metric;
+use crate::metrics::{Changed, Metric, ResumeLine};
 use event::Event;
 
 /// Folder in the run folder.
@@ -56,6 +56,9 @@ impl EventWriter {
     /// # Errors
     /// If they cannot be written.
     pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
+        if let Metric::Resume(line) = metric {
+            return self.append(&changes(line));
+        }
         let (step, values) = scalars(metric);
         self.append(&Event::Scalars { step, values })
     }
@@ -91,6 +94,21 @@ fn create_file(folder: &Path) -> io::Result<(PathBuf, File)> {
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// What was changed when the run was continued, as a table.
+fn changes(line: &ResumeLine) -> Event {
+    // Values are TOML, in which a bar may stand.
+    let cell = |text: &str| format!("`{}`", text.replace('|', "\\|"));
+    let mut text = "| key | before | after |\n|---|---|---|\n".to_owned();
+    for Changed { key, before, after } in &line.changes {
+        text += &format!("| {key} | {} | {} |\n", cell(before), cell(after));
+    }
+    Event::Text {
+        step: line.step,
+        tag: "run/changes",
+        text,
+    }
 }
 
 /// The step and the named numbers of a line.
@@ -138,6 +156,8 @@ fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
             }
             (line.step, values, None)
         }
+        // A text, see `changes`.
+        Metric::Resume(line) => (line.step, Vec::new(), None),
     };
     let values = values.into_iter().map(|(tag, value)| (tag.into(), value));
     let norms = norms.into_iter().flatten();

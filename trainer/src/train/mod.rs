@@ -62,6 +62,9 @@ struct Training<'s, M: ImageClassifier> {
 impl<M: ImageClassifier> Training<'_, M> {
     fn run(&mut self) -> Result<Summary, TrainError> {
         let mut end = self.ended_before();
+        if let Some(end) = &end {
+            self.tell_nothing_left(end);
+        }
         let end = loop {
             if let Some(end) = end {
                 break end;
@@ -94,6 +97,21 @@ impl<M: ImageClassifier> Training<'_, M> {
             .evaluated
             .then(|| self.progress.watch.over(stopping));
         over.flatten().map(End::Early)
+    }
+
+    fn tell_nothing_left(&mut self, end: &End) {
+        let Progress { steps, epoch, .. } = self.progress;
+        let limit = self.session.config.train.max_steps;
+        let longer = match (end, limit.filter(|limit| steps >= *limit)) {
+            (End::Complete, Some(_)) => "raise train.max_steps",
+            (End::Complete, None) => "raise train.epochs",
+            _ => "change early_stopping",
+        };
+        self.console.line(&format!(
+            "nothing is left to do: the run has ended after step {steps}, in epoch {epoch} of {}. To train longer, \
+             {longer}",
+            self.epochs()
+        ));
     }
 
     /// Goes on with the epoch that an earlier run has left at its last step, or begins another.
@@ -424,6 +442,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let meta = Meta {
             progress: self.progress.clone(),
             task: setup::task(self.session),
+            config: self.session.config.to_toml().ok(),
         };
         checkpoints.save(self.parallel.state()?, &meta)
     }

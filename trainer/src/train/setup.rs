@@ -12,18 +12,19 @@ use models::{ImageClassifier, flops};
 
 use super::{End, Summary, Training, failed};
 use crate::callback::{Begin, Callback};
+use crate::changes::{self, Now};
 use crate::checkpointing::Checkpoints;
 use crate::config::{Compression, Config, StrategyName};
 use crate::console::Console;
 use crate::environment::Environment;
 use crate::error::TrainError;
-use crate::metrics::MetricsFile;
+use crate::metrics::{Metric, MetricsFile};
 use crate::progress::{Meta, Progress, Task};
 use crate::record::{Recorder, Wishes, Work};
 use crate::resume::Start;
 use crate::run::{Session, steps_per_epoch};
-use crate::schedule::Schedule;
 use crate::run_lock::RunLock;
+use crate::schedule::Schedule;
 use crate::signals::Heed;
 use crate::tensorboard::{self, EventWriter};
 use crate::{evaluation_details, optimizer, peak, resume, run_dir, run_log};
@@ -71,7 +72,17 @@ pub(crate) fn train<M: ImageClassifier>(
     if let Some(folder) = &run_dir {
         notes.extend(set_aside(folder, start, progress.steps)?);
     }
-    let schedule = Schedule::of_run(config, steps_per_epoch, session.group.size());
+    let (batching, ranks) = (session.batching, session.group.size());
+    let schedule = Schedule::of_run(config, steps_per_epoch, batching, ranks);
+    let now = Now {
+        config,
+        ranks,
+        splits: &session.data.splits,
+        schedule: &schedule,
+    };
+    let changed = start.checkpoint.as_deref().filter(|_| main);
+    let changed = changed.and_then(|path| now.since(path, progress.steps));
+    notes.extend(changed.iter().flat_map(changes::say));
     // A trial ends soon in any case.
     let warning = schedule.warning().filter(|_| !config.train.fast_dev_run);
     notes.extend(warning);
@@ -114,18 +125,21 @@ pub(crate) fn train<M: ImageClassifier>(
         progress,
         run_dir,
         home,
+        lock,
     };
     if session.dashboard {
         training.console.open_dashboard();
     }
     training.introduce(&notes);
+    if let Some(changed) = changed {
+        training.recorder.write(&Metric::Resume(changed))?;
+    }
     let heed = Heed::start();
     training.tell_callbacks()?;
     let summary = training.run();
     let summary = summary.inspect_err(|error| training.abandon(error))?;
     training.conclude(&summary);
     training.report();
-        lock,
     let paused = matches!(summary.end, End::Paused(_));
     if paused && summary.saved {
         heed.pause();
@@ -260,6 +274,7 @@ fn share_folder(
 pub(super) fn start_checkpoints(
     session: &Session<'_>,
     home: Option<&Path>,
+    lock: Option<Arc<RunLock>>,
     progress: &Progress,
 ) -> Result<Option<Checkpoints>, TrainError> {
     let Some(home) = home else {
@@ -274,7 +289,6 @@ pub(super) fn start_checkpoints(
     let is_there = start.checkpoint.is_some() && !start.of_another_run;
     let saved = is_there.then_some((progress.steps, progress.evaluated));
     let checkpoints = Checkpoints::start(config, &folder, lock, saved, timeout, group)?;
-    lock: Option<Arc<RunLock>>,
     Ok(Some(checkpoints))
 }
 

@@ -1,0 +1,159 @@
+//! What a run that is continued does otherwise than before: key by key, and its learning rate.
+
+use std::path::Path;
+
+use burn_dist::checkpoint::Manifest;
+use toml::Table;
+
+use crate::config::{Config, Loaded};
+use crate::data::Splits;
+use crate::metrics::{Changed, ResumeLine};
+use crate::progress::Meta;
+use crate::resume::run_of;
+use crate::run::{steps_per_epoch, train_sampler};
+use crate::run_dir::CONFIG_FILE;
+use crate::same_config::differences;
+use crate::schedule::Schedule;
+
+/// The run as it is to go on.
+pub(crate) struct Now<'a> {
+    pub config: &'a Config,
+    pub ranks: usize,
+    pub splits: &'a Splits,
+    pub schedule: &'a Schedule,
+}
+
+impl Now<'_> {
+    /// Compares with what wrote `checkpoint` after `steps` steps. Nothing if nothing has changed, or if what there was
+    /// is not known.
+    pub fn since(&self, checkpoint: &Path, steps: u64) -> Option<ResumeLine> {
+        let manifest = Manifest::read(checkpoint).ok()?;
+        let stored = stored(&manifest, checkpoint);
+        let before = stored.as_deref().and_then(|text| Loaded::of_run(text).ok());
+        // A text of another version, which this one cannot read, is compared as it is.
+        let table = match &before {
+            Some(loaded) => Table::try_from(&loaded.config).ok(),
+            None => stored.as_deref().and_then(|text| text.parse().ok()),
+        };
+        let now = Table::try_from(self.config).ok()?;
+        let mut changes: Vec<Changed> = table
+            .map(|before| differences(&before, &now))
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(key, before, after)| Changed { key, before, after })
+            .collect();
+        if manifest.world_size != self.ranks {
+            changes.push(Changed {
+                key: "ranks".to_owned(),
+                before: manifest.world_size.to_string(),
+                after: self.ranks.to_string(),
+            });
+        }
+        if changes.is_empty() {
+            return None;
+        }
+        let first = steps + 1;
+        let before = before.and_then(|loaded| self.schedule_of(&loaded, manifest.world_size));
+        let rates = before.map(|before| [before.lr(steps.max(1)), before.lr(first)]);
+        Some(ResumeLine {
+            step: first,
+            changes,
+            lr_before: rates.map(|[last, _]| last),
+            lr_unchanged: rates.map(|[_, next]| next),
+            lr: self.schedule.lr(first),
+        })
+    }
+
+    /// The schedule of a run of that configuration on the same data.
+    fn schedule_of(&self, before: &Loaded, ranks: usize) -> Option<Schedule> {
+        let batching = before.batching(ranks).ok()?;
+        let sampler = train_sampler(&before.config, batching, self.splits, (0, ranks)).ok()?;
+        let steps = steps_per_epoch(&before.config, &sampler);
+        Some(Schedule::of_run(&before.config, steps, batching, ranks))
+    }
+}
+
+/// The configuration that a checkpoint was written with. Those of earlier versions do not say it, but their run folder.
+fn stored(manifest: &Manifest, checkpoint: &Path) -> Option<String> {
+    if let Some(text) = Meta::config_of(manifest) {
+        return Some(text);
+    }
+    let run = run_of(checkpoint)?;
+    std::fs::read_to_string(run.join(CONFIG_FILE)).ok()
+}
+
+/// In words, a line for each thing that has changed.
+pub(crate) fn say(line: &ResumeLine) -> Vec<String> {
+    let before = line.step.saturating_sub(1);
+    let mut said = vec![format!("changed since step {before}:")];
+    let changed = |change: &Changed| {
+        let Changed { key, before, after } = change;
+        format!("  {key}: {before} → {after}")
+    };
+    said.extend(line.changes.iter().map(changed));
+    if let (Some(last), Some(unchanged)) = (line.lr_before, line.lr_unchanged)
+        && unchanged != line.lr
+    {
+        said.push(format!(
+            "  learning rate: {} at step {before} → {} at step {} ({} without the change)",
+            rate(last),
+            rate(line.lr),
+            line.step,
+            rate(unchanged)
+        ));
+    }
+    said
+}
+
+/// A learning rate with as many digits as people read.
+fn rate(lr: f64) -> String {
+    let rounded: f64 = format!("{lr:.3e}").parse().unwrap_or(lr);
+    match rounded == 0.0 || rounded.abs() >= 1e-3 {
+        true => rounded.to_string(),
+        false => format!("{rounded:e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_short() {
+        for (lr, text) in [
+            (0.1, "0.1"),
+            (0.1 + 0.2, "0.3"),
+            (7.5e-4, "7.5e-4"),
+            (1.541_333_1e-6, "1.541e-6"),
+            (0.0, "0"),
+            (0.001, "0.001"),
+        ] {
+            assert_eq!(rate(lr), text);
+        }
+    }
+
+    #[test]
+    fn a_rate_that_is_as_it_would_have_been_is_not_told() {
+        let line = |lr| ResumeLine {
+            step: 41,
+            changes: vec![Changed {
+                key: "optimizer.lr".to_owned(),
+                before: "0.1".to_owned(),
+                after: "0.01".to_owned(),
+            }],
+            lr_before: Some(0.1),
+            lr_unchanged: Some(0.05),
+            lr,
+        };
+        let said = say(&line(0.01));
+        assert_eq!(
+            said[..2],
+            ["changed since step 40:", "  optimizer.lr: 0.1 → 0.01"]
+        );
+        assert_eq!(
+            said[2],
+            "  learning rate: 0.1 at step 40 → 0.01 at step 41 (0.05 without the change)"
+        );
+        assert_eq!(say(&line(0.05)).len(), 2);
+    }
+}
