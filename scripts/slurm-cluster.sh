@@ -82,8 +82,8 @@ SlurmdTimeout=15
 SlurmctldTimeout=15
 InactiveLimit=0
 SchedulerParameters=bf_interval=2,batch_sched_delay=1,sched_interval=2
-RequeueExit=75
 JobRequeue=1
+LaunchParameters=use_interactive_step
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=DEFAULT CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=20000 Gres=gpu:2

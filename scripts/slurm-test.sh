@@ -458,6 +458,68 @@ warned_before_the_time_limit() {
   no_orphans limit
 }
 
+# The elements run one after the other; the second is stopped when the first has ended.
+element_of_an_array() {
+  local array limit=$((SECONDS + 90))
+  array=$(TRAINER=$folder/trainer-plain in_cluster sbatch --parsable --chdir="$work" --array=0-1%1 --nodes=1 \
+    --ntasks-per-node=2 --gpus-per-node=0 --cpus-per-task=1 --job-name=array --output="$work/array-%a.log" \
+    "$PWD/configs/slurm/one-node.sbatch" "${long[@]}" --set train.epochs=1)
+  # The last element has the number of the array.
+  wait_for_steps "runs/array-$array" 20
+  in_cluster scancel --signal=USR1 "${array}_1"
+  until [[ -z $(in_cluster squeue -h -j "$array" -o %A 2>/dev/null) ]]; do
+    ((SECONDS < limit)) || { echo 'the array does not end'; return 1; }
+    sleep 0.5
+  done
+  says array-1 'restart [0-9]'
+  says array-1 'checksum'
+  is "$(grep -c checksum "$work/array-0.log")" 1
+  if says array-0 'restart [0-9]'; then echo 'an element that had ended was put back'; return 1; fi
+}
+
+# As `--signal=B:USR1@…` does it.
+script_that_is_told() {
+  local job
+  job=$(submit told several-nodes -- "${long[@]}")
+  wait_for_steps told 20
+  in_cluster scancel --signal=USR1 --batch "$job"
+  wait_for_job "$job" COMPLETED 90
+  says told 'stopped after step .* because of SIGUSR1'
+  says told 'restart 1'
+  continued_like_uninterrupted told
+}
+
+# Two wrappers as docs/slurm.md has them, and the one that loses the checkpoint.
+wrappers() {
+  local name step
+  for name in becomes waits loses; do
+    case $name in
+      # shellcheck disable=SC2016
+      becomes) task_script 'exec "$@"' ;;
+      # shellcheck disable=SC2016
+      waits) task_script 'trap : USR1 TERM
+        "$@" &
+        while wait $!; kill -0 $! 2>/dev/null; do :; done
+        wait $!' ;;
+      # shellcheck disable=SC2016
+      loses) task_script '"$@"; exit $?' ;;
+    esac
+    start_run "$name" -N1 -n2 --job-name="$name" "$work/task.sh" "$folder/trainer-plain"
+    step=$(in_cluster squeue -h --steps --name="$name" -o %i | head -n 1)
+    [[ -n $step ]] || step=$(in_cluster squeue -h --name="$name" -o %A).0
+    in_cluster scancel --signal=USR1 "$step"
+    wait
+    case $name in
+      loses) [[ $(code loses) != 75 ]] ;;
+      *)
+        is "$(code "$name")" 75
+        says "$name" 'step .* saved in'
+        ;;
+    esac
+    no_orphans "$name"
+  done
+}
+
 # --- ranks, nodes and links that fail ------------------------------------------------------------------------
 
 # Starts a long run in the background and waits until it trains. Open MPI itself fails to connect its ranks once in a
@@ -590,6 +652,9 @@ check requeued_by_hand
 check cancelled_and_submitted_again
 check preempted_by_a_higher_partition
 check warned_before_the_time_limit
+check script_that_is_told
+check element_of_an_array
+check wrappers
 check killed_rank
 check_with openmpi killed_rank_of_openmpi
 check_with mpich killed_rank_of_mpich

@@ -3,7 +3,13 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
 use common::Trial;
+use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn the_configurations_inside_are_listed_and_printed() {
@@ -326,4 +332,89 @@ fn missing_data_is_a_wrong_configuration_and_broken_data_a_failure() {
         .assert_code(1)
         .assert_stderr(&["train-images-idx3-ubyte", "it starts with"])
         .assert_no_files(&["mnist"]);
+}
+
+/// What the scripts do with what ranks end with, in the place of Slurm.
+#[test]
+fn job_scripts_pass_signals_on_and_requeue_what_is_theirs() {
+    let array = [("SLURM_ARRAY_JOB_ID", "7"), ("SLURM_ARRAY_TASK_ID", "2")];
+    let cases = [
+        (
+            &array[..],
+            Some(Signal::TERM),
+            "RUNNING",
+            75,
+            "requeue 7_2\n",
+        ),
+        (&[], Some(Signal::USR1), "RUNNING", 75, "requeue 7\n"),
+        (&[], Some(Signal::USR1), "COMPLETING", 75, ""),
+        (&[], None, "RUNNING", 138, ""),
+    ];
+    // They end alike.
+    for (script, cases) in [
+        ("one-node", &cases[..]),
+        ("several-nodes", &cases[..1]),
+        ("preemptible", &cases[..1]),
+    ] {
+        for &(variables, signal, state, code, requeued) in cases {
+            let (ended, asked, said) = job_script(script, variables, signal, state);
+            assert_eq!(ended, Some(code), "{script} {state}: {said}");
+            assert_eq!(asked, requeued, "{script} {state}: {said}");
+            assert_eq!(said.contains("it needs `exec`"), code == 138, "{said}");
+        }
+    }
+}
+
+/// Runs a job script among programs that act for Slurm's, whose tasks end with 138 unless somebody tells them to save.
+/// Gives what it ends with, what it asks of the controller, and what it says.
+fn job_script(
+    script: &str,
+    variables: &[(&str, &str)],
+    signal: Option<Signal>,
+    state: &str,
+) -> (Option<i32>, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let wait = match signal {
+        Some(_) => "100",
+        None => "1",
+    };
+    for (name, text) in [
+        (
+            "srun",
+            format!(
+                "trap 'exit 75' USR1; touch begun; for i in $(seq {wait}); do sleep 0.1; done; exit 138"
+            ),
+        ),
+        ("squeue", format!("echo {state}")),
+        ("scontrol", "echo \"$@\" >>asked".to_owned()),
+    ] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = std::env::var("PATH").unwrap();
+    let file = format!("../configs/slurm/{script}.sbatch");
+    let child = Command::new("bash")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(file))
+        .current_dir(folder.path())
+        .env("PATH", format!("{}:{path}", folder.path().display()))
+        .env("TRAINER", env!("CARGO_BIN_EXE_trainer"))
+        .env("SLURM_JOB_ID", "7")
+        .env("SLURM_JOB_NAME", "test")
+        .envs(variables.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !folder.path().join("begun").exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    if let Some(signal) = signal {
+        kill_process(Pid::from_child(&child), signal).unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap_or_default();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), asked, said)
 }
