@@ -378,6 +378,44 @@ batch_script_without_srun() {
   says forgotten 'warning: Slurm job [0-9]+ has 4 tasks, .* put srun before'
 }
 
+# The shell that `salloc` opens is a step of its own on the first node.
+shell_of_an_allocation() {
+  {
+    printf '%q ' "$folder/trainer-plain" "${short[@]}" --run-dir "$work/shell"
+    printf '\nexit $?\n'
+  } >"$work/typed"
+  timeout -k 5 60 "$cluster" exec script -qec 'salloc -Q -N2 -n4' /dev/null <"$work/typed" >"$work/shell.log" 2>&1
+  says shell 'warning: Slurm job [0-9]+ has 4 tasks, .* put srun before'
+}
+
+one_component() {
+  run component salloc -Q -N1 -n2 : -N1 -n1 srun --kill-on-bad-exit=1 --het-group=0 \
+    "$folder/trainer-plain" "${short[@]}"
+  is "$(code component)" 0
+  says component '2 ranks on 1 node, started by slurm'
+  run second salloc -Q -N1 -n1 : -N2 -n4 srun --kill-on-bad-exit=1 --het-group=1 "$folder/trainer-plain" "${short[@]}"
+  says second '4 ranks on 2 nodes, started by slurm'
+  same_as_plain second
+}
+
+# Slurm 22.05 numbers the tasks component after component, and sorts the nodes by name.
+several_components() {
+  run joint salloc -Q -N1 -n3 : -N1 -n1 srun --kill-on-bad-exit=1 --het-group=0,1 "$folder/trainer-plain" "${short[@]}"
+  says joint '4 ranks on 2 nodes, started by slurm'
+  same_as_plain joint
+  run reversed salloc -Q -w node3 -N1 -n3 : -w node1 -N1 -n1 srun --kill-on-bad-exit=1 --het-group=0,1 \
+    "$folder/trainer-plain" "${short[@]}"
+  says reversed '4 ranks on 2 nodes, started by slurm'
+  same_as_plain reversed
+  run some salloc -Q -w node2 -n1 : -w node4 -n3 : -w node3 -n1 srun --kill-on-bad-exit=1 --het-group=1,2 \
+    "$folder/trainer-plain" "${short[@]}"
+  says some '4 ranks on 2 nodes, started by slurm'
+  same_as_plain some
+  run colon srun --kill-on-bad-exit=1 -N1 -n3 "$folder/trainer-plain" "${short[@]}" --run-dir "$work/colon" : \
+    -N1 -n1 "$folder/trainer-plain" "${short[@]}"
+  same_as_plain colon
+}
+
 devices_of_a_task() {
   # All devices for every task, then one for each.
   run all srun -N2 --ntasks-per-node=2 --gpus-per-node=2 env RUST_LOG=burn_dist=debug \
@@ -646,6 +684,9 @@ check wrong_nodelist
 check other_program_on_a_node
 check other_configuration_on_a_rank
 check batch_script_without_srun
+check shell_of_an_allocation
+check one_component
+check several_components
 check devices_of_a_task
 check uninterrupted
 check requeued_by_hand

@@ -50,10 +50,13 @@ fn found(vars: Vars) -> Result<World, WorldError> {
     if let Some(dialect) = mpi::started_without_size(vars) {
         return of_unknown_size(dialect.launcher, format!("{} is set", dialect.rank));
     }
-    match slurm::tasks_of_batch_script(vars) {
-        Some((job, tasks)) => {
-            let reason = format!("the batch script of Slurm job {job} has started it");
-            let mut world = alone(reason);
+    match slurm::outside_of_tasks(vars) {
+        Some(slurm::Outside {
+            job,
+            tasks,
+            starter,
+        }) => {
+            let mut world = alone(format!("{starter} of Slurm job {job} has started it"));
             world.link.advice = Some(format!(
                 "Slurm job {job} has {tasks} tasks, but this process is not one of them and trains \
                  alone; put srun before the command to use them"

@@ -5,6 +5,7 @@
 //! the numbers of job and step, so that nothing has to be exchanged. MASTER_ADDR, MASTER_PORT and
 //! BURN_DIST_SECRET overrule what is derived.
 
+mod components;
 mod hostlist;
 mod tasks;
 
@@ -14,12 +15,14 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 
+use components::Components;
+
 use super::variables::{MASTER_ADDR, optional, port, required};
 use super::{ports, user_key};
 use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
 
 const JOB_ID: &str = "SLURM_JOB_ID";
-const STEP_ID: &str = "SLURM_STEP_ID";
+pub(super) const STEP_ID: &str = "SLURM_STEP_ID";
 const PROCID: &str = "SLURM_PROCID";
 const NTASKS: &str = "SLURM_NTASKS";
 const NODEID: &str = "SLURM_NODEID";
@@ -29,7 +32,10 @@ const STEP_TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
 const DISTRIBUTION: &str = "SLURM_DISTRIBUTION";
 const HOSTFILE: &str = "SLURM_HOSTFILE";
 const RESTART_COUNT: &str = "SLURM_RESTART_COUNT";
-const HET_SIZE: &str = "SLURM_HET_SIZE";
+/// Steps that `srun` did not start: the shell that `salloc` opens (`use_interactive_step`), the batch script, and
+/// the step of processes from outside. They are Slurm's `SLURM_INTERACTIVE_STEP`, `SLURM_BATCH_SCRIPT` and
+/// `SLURM_EXTERN_CONT`.
+const STEPS_WITHOUT_SRUN: [&str; 3] = ["4294967290", "4294967291", "4294967292"];
 pub(super) const STEP_NUM_TASKS: &str = "SLURM_STEP_NUM_TASKS";
 pub(super) const LOCALID: &str = "SLURM_LOCALID";
 
@@ -55,6 +61,13 @@ impl fmt::Display for Step {
 
 /// The world of a task of `srun`, which must have started this process.
 pub(super) fn world(vars: Vars) -> Result<World, WorldError> {
+    if let (Some(step), None) = (vars(STEP_ID), step_of_srun(vars)) {
+        return Err(WorldError::Contradiction {
+            one: format!("{} asks for a task of srun", crate::world::LAUNCH),
+            other: format!("{STEP_ID}={step} is none"),
+            advice: "put srun before the command".into(),
+        });
+    }
     Step::read(vars)?
         .ok_or(WorldError::Missing {
             name: STEP_ID,
@@ -64,19 +77,40 @@ pub(super) fn world(vars: Vars) -> Result<World, WorldError> {
         .world(vars)
 }
 
-/// Job and number of tasks, where this process is a batch script or was started by one without
-/// `srun`, in a job of several tasks.
-pub(super) fn tasks_of_batch_script(vars: Vars) -> Option<(String, usize)> {
+/// A process inside a job of several tasks that is none of them.
+pub(super) struct Outside {
+    pub job: String,
+    pub tasks: usize,
+    /// What of the job has started it.
+    pub starter: &'static str,
+}
+
+/// Job and number of tasks, where this process is a batch script or the shell of `salloc`, or was started by one
+/// without `srun`.
+pub(super) fn outside_of_tasks(vars: Vars) -> Option<Outside> {
     let job = vars(JOB_ID)?;
     let tasks = vars(NTASKS)?.trim().parse().ok()?;
-    (tasks > 1 && vars(STEP_ID).is_none()).then_some((job, tasks))
+    let starter = match vars(STEP_ID).as_deref() {
+        Some("4294967290") => "the shell",
+        _ => "the batch script",
+    };
+    (tasks > 1 && step_of_srun(vars).is_none()).then_some(Outside {
+        job,
+        tasks,
+        starter,
+    })
+}
+
+/// The number of the step, if `srun` started it.
+pub(super) fn step_of_srun(vars: Vars) -> Option<String> {
+    vars(STEP_ID).filter(|step| !STEPS_WITHOUT_SRUN.contains(&step.trim()))
 }
 
 impl Step {
     /// Reads the variables; nothing if `srun` has not set them. A batch script itself has a
-    /// SLURM_PROCID, but no step.
+    /// SLURM_PROCID, but no step, and the shell of `salloc` has a step of its own.
     pub fn read(vars: Vars) -> Result<Option<Self>, WorldError> {
-        let Some(step) = vars(STEP_ID) else {
+        let Some(step) = step_of_srun(vars) else {
             return Ok(None);
         };
         let rank = required(
@@ -103,15 +137,6 @@ impl Step {
         let Self { rank, size, .. } = *self;
         if size == 0 {
             return Err(WorldError::EmptyWorld);
-        }
-        if optional(vars, HET_SIZE)?.is_some_and(|components| components > 1) {
-            return Err(WorldError::Contradiction {
-                one: format!("{self} belongs to a heterogeneous job"),
-                other: "its components number their tasks each for themselves".into(),
-                advice: "start the ranks with MPI (feature `mpi`, srun --mpi=pmix), or set the \
-                         variables of torchrun"
-                    .into(),
-            });
         }
         let world = World {
             rank,
@@ -164,8 +189,15 @@ impl Step {
                 advice: "don't set Slurm's variables by hand".into(),
             });
         }
+        if node >= nodes {
+            return Err(WorldError::NodeOutOfRange { node, nodes });
+        }
+        let place = match Components::of_step(vars)? {
+            Some(components) => components.place(self, node)?,
+            None => node,
+        };
         let local_size = *tasks
-            .get(node)
+            .get(place)
             .ok_or(WorldError::NodeOutOfRange { node, nodes })?;
         Ok(Topology {
             local_rank,
@@ -207,6 +239,9 @@ fn first_host(vars: Vars) -> Result<String, WorldError> {
         name: STEP_NODELIST,
         source,
     })?;
+    if let Some(components) = Components::of_step(vars)? {
+        return Ok(components.first_host());
+    }
     // The expander gives at least one host or an error.
     Ok(hosts.into_iter().next().unwrap_or_default())
 }

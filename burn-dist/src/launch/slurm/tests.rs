@@ -138,6 +138,128 @@ fn a_batch_script_is_told_of_srun() {
     );
 }
 
+/// What Slurm 22.05 sets for a task in the shell that `salloc -N2 -n4` opens with `use_interactive_step`.
+#[test]
+fn the_shell_of_an_allocation_is_told_of_srun() {
+    let shell = [
+        ("SLURM_STEP_ID", "4294967290"),
+        ("SLURM_PROCID", "0"),
+        ("SLURM_NODEID", "0"),
+        ("SLURM_STEP_NUM_TASKS", "1"),
+        ("SLURM_STEP_NUM_NODES", "1"),
+        ("SLURM_STEP_NODELIST", "node1"),
+        ("SLURM_STEP_TASKS_PER_NODE", "1"),
+    ];
+    let world = parse(&shell).unwrap();
+    assert_eq!((world.launch(), world.size()), (Launch::Single, 1));
+    let advice = world.advice().unwrap();
+    assert!(
+        advice.contains("has 4 tasks") && advice.contains("srun"),
+        "{advice}"
+    );
+    let text = world.describe();
+    assert!(text.contains("the shell of Slurm job 2"), "{text}");
+    // Nor is it a task for what `pam_slurm_adopt` or a batch script of other versions has.
+    for step in ["4294967291", "4294967292"] {
+        let world = parse(&[&shell[..], &[("SLURM_STEP_ID", step)]].concat()).unwrap();
+        assert!(world.advice().is_some(), "{step}");
+    }
+    let forced = parse(&[&shell[..], &[("BURN_DIST_LAUNCH", "slurm")]].concat());
+    let text = forced.unwrap_err().to_string();
+    assert!(text.contains("SLURM_STEP_ID=4294967290 is none"), "{text}");
+    let of_one = parse(&[&shell[..], &[("SLURM_NTASKS", "1")]].concat()).unwrap();
+    assert_eq!(of_one.advice(), None);
+}
+
+/// What Slurm 22.05 sets for a task of `salloc -w node3 -n2 : -w node1 -n1 srun --het-group=…`.
+const COMPONENTS: [(&str, &str); 3] = [
+    ("SLURM_HET_SIZE", "2"),
+    ("SLURM_JOB_NODELIST_HET_GROUP_0", "node3"),
+    ("SLURM_JOB_NODELIST_HET_GROUP_1", "node1"),
+];
+
+#[test]
+fn one_component_of_a_heterogeneous_job_is_a_world() {
+    let of_component = |rank, node: &'static str, size: &'static str| {
+        let step = [
+            ("SLURM_PROCID", rank),
+            ("SLURM_LOCALID", rank),
+            ("SLURM_NODEID", "0"),
+            ("SLURM_NTASKS", size),
+            ("SLURM_STEP_NUM_TASKS", size),
+            ("SLURM_STEP_NUM_NODES", "1"),
+            ("SLURM_STEP_NODELIST", node),
+            ("SLURM_STEP_TASKS_PER_NODE", size),
+            ("SLURMD_NODENAME", node),
+        ];
+        parse(&[&COMPONENTS[..], &step].concat()).unwrap()
+    };
+    for rank in ["0", "1"] {
+        let world = of_component(rank, "node3", "2");
+        assert_eq!((world.launch(), world.size()), (Launch::Slurm, 2));
+        assert_eq!((world.local_size(), world.nodes()), (2, 1));
+        assert_eq!(world.master().unwrap().host, "node3");
+    }
+    assert_eq!(of_component("0", "node1", "1").launch(), Launch::Single);
+}
+
+#[test]
+fn components_that_are_numbered_jointly_are_one_world() {
+    let task = |rank, local, node, name, changes: &[(&'static str, &'static str)]| {
+        let step = [
+            ("SLURM_PROCID", rank),
+            ("SLURM_LOCALID", local),
+            ("SLURM_NODEID", node),
+            ("SLURMD_NODENAME", name),
+            ("SLURM_NTASKS", "3"),
+            ("SLURM_STEP_NUM_TASKS", "3"),
+            ("SLURM_STEP_NUM_NODES", "2"),
+            // By name, unlike the nodes' numbers.
+            ("SLURM_STEP_NODELIST", "node[1,3]"),
+            ("SLURM_STEP_TASKS_PER_NODE", "1,2"),
+        ];
+        parse(&[&COMPONENTS[..], &step, changes].concat())
+    };
+    for (rank, local, node, name, local_size) in [
+        ("0", "0", "0", "node3", 2),
+        ("1", "1", "0", "node3", 2),
+        ("2", "0", "1", "node1", 1),
+    ] {
+        let world = task(rank, local, node, name, &[]).unwrap();
+        assert_eq!((world.size(), world.nodes()), (3, 2));
+        assert_eq!(world.rank().to_string(), rank);
+        assert_eq!(world.node().to_string(), node);
+        assert_eq!(world.local_size(), local_size);
+        assert_eq!(world.master().unwrap().host, "node3");
+        // `srun -n2 … : -n1 …` outside of an allocation calls them packs.
+        let packs = [
+            ("SLURM_JOB_NODELIST_HET_GROUP_0", ""),
+            ("SLURM_JOB_NODELIST_HET_GROUP_1", ""),
+            ("SLURM_JOB_NODELIST_PACK_GROUP_0", "node3"),
+            ("SLURM_JOB_NODELIST_PACK_GROUP_1", "node1"),
+        ];
+        let same = task(rank, local, node, name, &packs).unwrap();
+        assert_eq!(same.master(), world.master());
+    }
+    // Each component for itself, in whatever way.
+    for (rank, node, name, changes) in [
+        ("0", "0", "node1", &[][..]),
+        ("2", "1", "node2", &[]),
+        ("2", "1", "node1", &[("SLURM_NTASKS", "1")]),
+        (
+            "2",
+            "1",
+            "node1",
+            &[("SLURM_JOB_NODELIST_HET_GROUP_0", "node[1,3]")],
+        ),
+    ] {
+        let error = task(rank, "0", node, name, changes).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("not numbered jointly"), "{text}");
+        assert!(text.contains("--het-group=0"), "{text}");
+    }
+}
+
 #[test]
 fn each_mistake_has_its_error() {
     type Check = fn(&WorldError) -> bool;
@@ -172,7 +294,8 @@ fn each_mistake_has_its_error() {
                 }
             )
         }),
-        (&[("SLURM_HET_SIZE", "2")], |e| {
+        // Tasks that are counted for each component.
+        (&[("SLURM_HET_SIZE", "2"), ("SLURM_NTASKS", "6")], |e| {
             matches!(e, WorldError::Contradiction { .. })
         }),
     ];
