@@ -388,6 +388,17 @@ shell_of_an_allocation() {
   says shell 'warning: Slurm job [0-9]+ has 4 tasks, .* put srun before'
 }
 
+nproc_in_a_task() {
+  run nproc srun -n2 "$folder/trainer-plain" "${short[@]}" --nproc 2
+  is "$(code nproc)" 2
+  says nproc 'leave --nproc out, or unset SLURM_STEP_ID$'
+  # Somewhere else, with what a task has left behind.
+  run leftovers env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=4 PMI_RANK=0 PMI_SIZE=4 \
+    "$folder/trainer-plain" "${short[@]}" --nproc 2
+  is "$(code leftovers)" 0
+  says leftovers '2 ranks on 1 node, started by local'
+}
+
 one_component() {
   run component salloc -Q -N1 -n2 : -N1 -n1 srun --kill-on-bad-exit=1 --het-group=0 \
     "$folder/trainer-plain" "${short[@]}"
@@ -685,6 +696,7 @@ check other_program_on_a_node
 check other_configuration_on_a_rank
 check batch_script_without_srun
 check shell_of_an_allocation
+check nproc_in_a_task
 check one_component
 check several_components
 check devices_of_a_task

@@ -193,6 +193,21 @@ impl World {
         Ok(world)
     }
 
+    /// The world of a process that was told to start ranks itself, as by `--nproc`: [`World::single`], unless a launcher
+    /// has started it as one of several ranks. What MPI or Slurm has left in the environment of a shell does not count.
+    ///
+    /// # Errors
+    /// As for [`World::from_env`].
+    pub fn from_env_to_launch() -> Result<Self, WorldError> {
+        let world = launch::decide_to_launch(&|name| {
+            std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+        })?;
+        match world.launch {
+            Launch::Single => Ok(world),
+            _ => Self::from_env(),
+        }
+    }
+
     /// Reads the world from the variables that `vars` gives, as [`World::from_env`] does, but
     /// leaves MPI alone: of ranks that MPI started this is only what their launcher says.
     ///
@@ -432,7 +447,11 @@ mod tests {
         let error = parse(&[("BURN_DIST_LAUNCH", "magic")]).unwrap_err();
         assert!(matches!(error, WorldError::UnknownLaunch { value } if value == "magic"));
         let error = parse(&[("BURN_DIST_LAUNCH", "torchrun")]).unwrap_err();
-        assert!(matches!(error, WorldError::Missing { .. }));
+        let text = error.to_string();
+        assert!(
+            text.starts_with("BURN_DIST_LAUNCH is set but WORLD_SIZE is not"),
+            "{text}"
+        );
     }
 
     #[test]

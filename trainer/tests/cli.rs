@@ -118,7 +118,10 @@ fn contradictions_with_a_launcher_are_refused() {
     };
     launched("0", "2", &["--nproc", "2"])
         .assert_code(2)
-        .assert_stderr(&["--nproc starts ranks, but"]);
+        .assert_stderr(&[
+            "--nproc starts ranks, but",
+            "or unset RANK, LOCAL_RANK and WORLD_SIZE",
+        ]);
     launched("2", "2", &[])
         .assert_code(2)
         .assert_stderr(&["rank 2 does not exist"]);
@@ -131,6 +134,52 @@ fn contradictions_with_a_launcher_are_refused() {
         .assert_code(2)
         .assert_stderr(&["error on rank 1: unknown key `epoch`"]);
     assert!(!other.stderr.contains('│'), "{}", other.stderr);
+}
+
+/// Of a shell that was opened by one, say.
+#[test]
+fn ranks_are_started_in_spite_of_what_a_launcher_left_behind() {
+    for left in [
+        &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")][..],
+        &[("PMI_RANK", "1"), ("PMI_SIZE", "4")],
+        &[("PMIX_RANK", "0")],
+        &[
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_NTASKS", "2"),
+        ],
+        &[("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")],
+    ] {
+        let mut trial = Trial::tiny(&["--nproc", "2"], &["train.max_steps=1"]);
+        for (name, value) in left {
+            trial = trial.env(name, value);
+        }
+        let finished = trial.run();
+        finished.assert_code(0);
+        let told = "2 ranks on 1 node, started by local";
+        assert!(finished.stdout.contains(told), "{}", finished.stdout);
+    }
+}
+
+/// Whose ranks would start as many again, each for itself.
+#[test]
+fn a_launcher_that_is_there_is_heard_and_its_variables_are_named() {
+    let of_mpi = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")];
+    let meeting = [
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+        ("BURN_DIST_SECRET", "a secret of this test only"),
+    ];
+    let mut trial = Trial::new(&["--nproc", "2"]);
+    for (name, value) in of_mpi.into_iter().chain(meeting) {
+        trial = trial.env(name, value);
+    }
+    let refused = trial.named_parent("mpirun").run();
+    refused.assert_code(2).assert_stderr(&[
+        "--nproc starts ranks, but this process was started by mpi",
+        "or unset OMPI_COMM_WORLD_RANK\n",
+    ]);
 }
 
 /// As `--config <(command)` of a shell makes one. Nobody else would end up reading nothing.

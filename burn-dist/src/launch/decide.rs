@@ -4,7 +4,8 @@
 //! contradict each other in a way that no nesting explains, nobody is believed: the alternative is
 //! that every process trains alone, as rank 0 of 1.
 
-use super::{mpi, slurm, torchrun};
+use super::ancestors::Ancestor;
+use super::{ancestors, mpi, slurm, torchrun};
 use crate::world::{LAUNCH, Launch, Vars, World, WorldError};
 
 /// The world that the variables describe.
@@ -23,6 +24,44 @@ pub(crate) fn decide(vars: Vars) -> Result<World, WorldError> {
             value: other.into(),
         }),
     }
+}
+
+/// The world of a process that was told to start ranks itself: what other launchers have left in the environment, of
+/// which none is there any more, does not count.
+///
+/// RANK and WORLD_SIZE do: scripts that set them, for one process on each node, need not live on there.
+pub(crate) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
+    let is_told = vars(LAUNCH).is_some_and(|launch| !launch.is_empty());
+    let setter = |name: &str| ancestors::up_to_who_set(name).pop();
+    let ancestors: Vec<Ancestor> = ancestors::all().collect();
+    if is_told || is_started(vars, &ancestors, &setter) {
+        return decide(vars);
+    }
+    Ok(alone("it was told to start ranks".to_owned()))
+}
+
+/// Whether the variables are those of a launcher that has started this process as one of several ranks. `ancestors` are
+/// those that this process descends from, and `setter` tells which of them has set a variable.
+fn is_started(
+    vars: Vars,
+    ancestors: &[Ancestor],
+    setter: &dyn Fn(&str) -> Option<Ancestor>,
+) -> bool {
+    let is_only = vars(torchrun::WORLD_SIZE).is_some_and(|size| size.trim() == "1");
+    if torchrun::detected(vars) && !is_only {
+        return true;
+    }
+    let in_step = slurm::step_of_srun(vars).is_some();
+    let of_step = in_step.then_some(slurm::STEP_ID);
+    // A batch script descends from Slurm's daemon, too.
+    let counts = |one: &Ancestor| one.starts_ranks() && (in_step || !one.is_of_slurm());
+    of_step
+        .into_iter()
+        .chain(mpi::rank_variables(vars))
+        .any(|name| {
+            let by_hand = setter(name).is_some_and(|one| one.is_shell());
+            !by_hand && ancestors.iter().any(counts)
+        })
 }
 
 fn found(vars: Vars) -> Result<World, WorldError> {
@@ -137,5 +176,58 @@ fn alone(reason: String) -> World {
     World {
         reason,
         ..World::single()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::Pid;
+
+    use super::*;
+
+    /// Whether a process with these variables is a rank that descends from `ancestors`, of which the one at `setter` has
+    /// set what a launcher sets.
+    fn of_launcher(set: &[(&str, &str)], ancestors: &[&str], setter: usize) -> bool {
+        let vars = |name: &str| {
+            let found = set.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| value.to_string())
+        };
+        let named = |name: &&str| Ancestor {
+            pid: Pid::from_raw(7).unwrap(),
+            name: (*name).to_owned(),
+        };
+        let ancestors: Vec<Ancestor> = ancestors.iter().map(named).collect();
+        let setter = |_: &str| ancestors.get(setter).cloned();
+        is_started(&vars, &ancestors, &setter)
+    }
+
+    #[test]
+    fn what_a_launcher_left_behind_starts_nothing() {
+        let mpi = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")];
+        let slurm = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0")];
+        for (set, launcher) in [(&mpi, "orted"), (&slurm, "slurmstepd")] {
+            assert!(!of_launcher(set, &["bash", "sshd", "systemd"], 0));
+            assert!(!of_launcher(set, &["python3"], 0));
+            assert!(!of_launcher(set, &[], 0));
+            assert!(of_launcher(set, &["bash", launcher, "slurmd"], 1));
+            // Set by hand, in what a launcher started for another purpose.
+            assert!(!of_launcher(set, &["bash", launcher], 0));
+        }
+        // What `sbatch` has taken over from the shell that it was called in.
+        assert!(!of_launcher(&mpi, &["bash", "slurmstepd", "slurmd"], 1));
+        let in_shell = [&mpi[..], &[("SLURM_STEP_ID", "4294967290")]].concat();
+        assert!(!of_launcher(&in_shell, &["bash", "slurmstepd"], 1));
+        let in_task = [("PMI_RANK", "0"), ("SLURM_STEP_ID", "0")];
+        assert!(of_launcher(&in_task, &["slurmstepd"], 0));
+        assert!(!of_launcher(&[], &["mpirun"], 0));
+    }
+
+    #[test]
+    fn torchruns_variables_count_whoever_is_there() {
+        let set = [("RANK", "0"), ("WORLD_SIZE", "2")];
+        assert!(of_launcher(&set, &["bash"], 0));
+        // One of one may start others.
+        let only = [("RANK", "0"), ("WORLD_SIZE", "1")];
+        assert!(!of_launcher(&only, &["bash"], 0));
     }
 }

@@ -1,6 +1,7 @@
 //! How ranks come to life: one file per kind of launch, each of which turns an environment into a
 //! [`World`](crate::world::World) or starts the ranks itself.
 
+mod ancestors;
 mod decide;
 mod devices;
 pub mod local;
@@ -11,13 +12,25 @@ mod torchrun;
 mod user_key;
 mod variables;
 
-pub(crate) use decide::decide;
+pub(crate) use decide::{decide, decide_to_launch};
 pub(crate) use devices::visible;
 pub use local::{LaunchError, LaunchOutcome, LocalLauncher, RankExit, RankFailure};
 pub use slurm::HostlistError;
 pub use user_key::KeyError;
 
-use crate::world::Launch;
+use crate::world::{Launch, Vars};
+
+/// Names of the variables that are set and make this process a rank of such a launch: those to unset for one that is to
+/// be none.
+pub fn variables(launch: Launch) -> Vec<&'static str> {
+    let vars: Vars = &|name| std::env::var_os(name).map(|value| value.to_string_lossy().into());
+    match launch {
+        Launch::Single | Launch::Local => Vec::new(),
+        Launch::Mpi => mpi::rank_variables(vars).collect(),
+        Launch::Slurm => vec![slurm::STEP_ID],
+        Launch::Torchrun => torchrun::variables(vars).collect(),
+    }
+}
 
 /// Whether the ranks of such a launch are copies of one program by construction.
 pub(crate) fn program_is_shared(launch: Launch) -> bool {

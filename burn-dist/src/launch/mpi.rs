@@ -100,6 +100,12 @@ pub(super) fn started_without_size(vars: Vars) -> Option<&'static Dialect> {
     })
 }
 
+/// The variables with a rank that are set, that of the nearest launcher first.
+pub(super) fn rank_variables(vars: Vars) -> impl Iterator<Item = &'static str> {
+    let is_set = move |name: &&str| vars(name).is_some_and(|value| !value.is_empty());
+    DIALECTS.iter().map(|dialect| dialect.rank).filter(is_set)
+}
+
 /// The same inside a task of Slurm's, which is the farther launcher then.
 pub(super) fn started_within_step(vars: Vars) -> Option<&'static Dialect> {
     started_without_size(vars).filter(|dialect| dialect.size == slurm::STEP_NUM_TASKS)

@@ -8,7 +8,7 @@
 
 use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port, required};
 use super::{ports, user_key};
-use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
+use crate::world::{LAUNCH, Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
 
 pub(super) const RANK: &str = "RANK";
 const LOCAL_RANK: &str = "LOCAL_RANK";
@@ -22,9 +22,13 @@ const USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 /// Whether the variables speak of ranks at all. One of the three is enough, so that a forgotten
 /// one is an error and not a world of its own for every rank.
 pub(crate) fn detected(vars: Vars) -> bool {
-    [RANK, WORLD_SIZE, LOCAL_RANK]
-        .iter()
-        .any(|name| vars(name).is_some())
+    variables(vars).next().is_some()
+}
+
+/// The variables of ranks that are set.
+pub(super) fn variables(vars: Vars) -> impl Iterator<Item = &'static str> {
+    let is_set = move |name: &&str| vars(name).is_some();
+    [RANK, LOCAL_RANK, WORLD_SIZE].into_iter().filter(is_set)
 }
 
 /// Whether torchrun itself set them, which does so for the processes it has started, and not a script
@@ -45,8 +49,10 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
         RANK
     } else if vars(WORLD_SIZE).is_some() {
         WORLD_SIZE
-    } else {
+    } else if vars(LOCAL_RANK).is_some() {
         LOCAL_RANK
+    } else {
+        LAUNCH
     };
     let size = required(vars, WORLD_SIZE, because, "the number of ranks")?;
     let rank = required(vars, RANK, because, "this rank's number, from 0")?;

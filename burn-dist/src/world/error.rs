@@ -130,7 +130,7 @@ pub enum WorldError {
     #[error(
         "{launcher} started this process as one of {size} ranks, but this program was built without \
          MPI. Build it with `--features mpi`, or start it with srun or torchrun, or set MASTER_ADDR, \
-         MASTER_PORT and {SECRET} for all ranks"
+         MASTER_PORT and {SECRET} for all ranks. If it is to train alone, set {LAUNCH}=single"
     )]
     NoMpi {
         /// Who started it.

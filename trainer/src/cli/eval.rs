@@ -25,6 +25,13 @@ pub struct EvalArgs {
     json: Option<PathBuf>,
 }
 
+impl EvalArgs {
+    /// How many ranks are to be started.
+    pub fn nproc(&self) -> Option<u16> {
+        self.nproc
+    }
+}
+
 /// Evaluates and says how good it is.
 pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;

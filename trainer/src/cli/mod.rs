@@ -137,22 +137,29 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
         }
         Command::Activations(args) => alone(activations::run(&args)),
         Command::Preview(args) => alone(preview::run(&args)),
-        Command::Eval(args) => in_world(|world| eval::run(&args, world)),
+        Command::Eval(args) => in_world(args.nproc(), |world| eval::run(&args, world)),
         Command::Predict(args) => alone(predict::run(&args)),
         Command::Report(args) => alone(report::run(&args)),
         Command::Export(args) => alone(export::run(&args)),
         Command::LrFind(args) => alone(lr_find::run(&args)),
         Command::Completions { shell } => alone(completions::run(shell, Cli::command())),
         Command::Check(args) => alone(check::run(&args, &World::single())),
-        Command::Train(args) => in_world(|world| train::run_command(args, world)),
+        Command::Train(args) => in_world(args.nproc(), |world| train::run_command(args, world)),
     }
 }
 
-/// Does what is done by several ranks, as the one that the environment says.
-fn in_world(command: impl FnOnce(&World) -> Result<i32, Failure>) -> (World, Result<i32, Failure>) {
+/// Does what is done by several ranks, as the one that the environment says, or as who starts `nproc`.
+fn in_world(
+    nproc: Option<u16>,
+    command: impl FnOnce(&World) -> Result<i32, Failure>,
+) -> (World, Result<i32, Failure>) {
     // Before MPI is started, which this would end: the program starts itself once more.
     allocator::keep_freed_memory();
-    match World::from_env() {
+    let world = match nproc {
+        Some(_) => World::from_env_to_launch(),
+        None => World::from_env(),
+    };
+    match world {
         Ok(world) => {
             let outcome = command(&world);
             (world, outcome)

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use burn_dist::launch::{LaunchOutcome, LocalLauncher, RankExit};
+use burn_dist::launch::{self, LaunchOutcome, LocalLauncher, RankExit};
 use burn_dist::world::{Launch, World};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::SubscriberExt;
@@ -42,9 +42,19 @@ pub fn world_size(nproc: Option<u16>, default: usize, world: &World) -> Result<u
         (Launch::Local, _) | (_, None) => Ok(world.size()),
         (launch, Some(_)) => Err(Failure::Usage(format!(
             "--nproc starts ranks, but this process was started by {launch} as {}; leave --nproc \
-             out, or unset RANK, LOCAL_RANK and WORLD_SIZE",
-            world.describe()
+             out, or unset {}",
+            world.describe(),
+            listed(&launch::variables(launch))
         ))),
+    }
+}
+
+/// Names as in `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => (*name).to_owned(),
+        [names @ .., last] => format!("{} and {last}", names.join(", ")),
     }
 }
 

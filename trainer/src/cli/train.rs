@@ -65,6 +65,11 @@ impl TrainArgs {
         run.filter(|_| self.config.config.is_none())
     }
 
+    /// How many ranks are to be started.
+    pub fn nproc(&self) -> Option<u16> {
+        self.nproc
+    }
+
     /// Whether nothing is to be trained.
     pub fn dry_run(&self) -> bool {
         self.dry_run

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
@@ -144,12 +145,61 @@ impl Trial {
         self.through(pretend(name))
     }
 
+    /// Runs it where the machine seems to have 64 CPUs, of which it may use those that there are; see
+    /// [`can_pretend_hosts`].
+    pub fn on_large_machine(self) -> Self {
+        let file = self.folder.path().join("online");
+        std::fs::write(&file, "0-63\n").unwrap();
+        let script =
+            "mount --bind \"$0\" /sys/devices/system/cpu/online && RAYON_NUM_THREADS= exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "--", "sh", "-c", script])
+            .arg(file);
+        self.through(command)
+    }
+
     /// Lets no file that it writes become larger than so many blocks of 512 bytes.
     pub fn with_file_limit(self, blocks: u32) -> Self {
         let mut command = Command::new("sh");
         let script = "ulimit -f \"$0\" && exec \"$@\"";
         command.args(["-c", script, &blocks.to_string()]);
         self.through(command)
+    }
+
+    /// Makes it the ranks of a process that starts them as torchrun's agent does, and waits for them; what each ends with
+    /// is in the files `code.0`, `code.1` and so on. Without `TORCHELASTIC_RUN_ID` it is a script.
+    pub fn by_agent(self, ranks: usize) -> Self {
+        let script = r#"
+            ranks=$0
+            for rank in $(seq 0 $((ranks - 1))); do
+              RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$ranks LOCAL_WORLD_SIZE=$ranks \
+                sh -c '"$@"; echo $? >"code.$RANK"' sh "$@" &
+            done
+            wait"#;
+        let mut command = Command::new("sh");
+        command.args(["-c", script, &ranks.to_string()]);
+        self.env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &free_port())
+            .env("BURN_DIST_SECRET", "a secret of this test only")
+            .through(command)
+    }
+
+    /// Gives it a parent whose program has this name.
+    pub fn named_parent(self, name: &str) -> Self {
+        let parent = self.folder.path().join(name);
+        std::os::unix::fs::symlink("/bin/sh", &parent).unwrap();
+        let mut command = Command::new(parent);
+        command.args(["-c", "\"$@\"; exit $?", name]);
+        self.through(command)
+    }
+
+    /// Lets it have so many threads and processes, as a user who has no others; see [`can_limit_threads`].
+    pub fn with_thread_limit(self, threads: usize) -> Self {
+        let folder = self.folder.path();
+        let everybody = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(folder, everybody).unwrap();
+        self.through(limited(threads))
     }
 
     /// Has `command` run it, whose last arguments it becomes.
@@ -212,6 +262,27 @@ fn pretend(host: &str) -> Command {
 pub fn can_pretend_hosts() -> bool {
     let tried = pretend("node-a").args(["uname", "-n"]).output();
     tried.is_ok_and(|output| output.stdout == b"node-a\n")
+}
+
+/// A command, to be completed, as another user with so many threads and processes. What that one may read does not
+/// matter here.
+fn limited(threads: usize) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=61234", "--regid=61234", "--clear-groups"])
+        .args([
+            "--inh-caps=-all,+dac_override",
+            "--ambient-caps=-all,+dac_override",
+        ])
+        .args(["--bounding-set=-all,+dac_override", "--", "prlimit"])
+        .arg(format!("--nproc={threads}"));
+    command
+}
+
+/// Whether threads can be limited, which takes a system administrator's rights: this user has others.
+pub fn can_limit_threads() -> bool {
+    let tried = limited(4).arg("true").output();
+    tried.is_ok_and(|output| output.status.success())
 }
 
 fn read_all(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
