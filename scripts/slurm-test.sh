@@ -569,6 +569,23 @@ wrappers() {
   done
 }
 
+# The ranks are nobody's then.
+killed_daemon_of_the_tasks() {
+  local rank limit
+  start_run daemon -N1 -n2 "$folder/trainer-plain"
+  rank=$(pid_of_rank daemon 0)
+  kill -KILL "$(awk '{ print $4 }' "/proc/$rank/stat")"
+  limit=$((SECONDS + 20))
+  while pid_of_rank daemon 0 || pid_of_rank daemon 1; do
+    ((SECONDS < limit)) || { echo 'ranks live on after 20 s'; return 1; }
+    sleep 0.1
+  done
+  grep -q 'which has started this rank, is gone' "$work"/daemon/logs/rank-[01].log
+  grep -q 'stopped after step .* because of its launcher being gone' "$work/daemon/logs/rank-0.log"
+  in_cluster scancel --name=trainer-plain || true
+  wait
+}
+
 # --- ranks, nodes and links that fail ------------------------------------------------------------------------
 
 # Starts a long run in the background and waits until it trains. Open MPI itself fails to connect its ranks once in a
@@ -715,6 +732,8 @@ check link_cut_for_eight_seconds
 check link_cut_for_good
 check killed_node
 check_with openmpi killed_node_of_openmpi
+# Slurm may take the node out of service.
+check killed_daemon_of_the_tasks
 
 echo "slurm-test.sh: $passed passed, $failed failed, $skipped skipped"
 [[ $failed -eq 0 ]]

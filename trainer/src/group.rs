@@ -10,6 +10,7 @@ use burn_dist::world::World;
 use crate::config::{AlgorithmName, Config, TransportName};
 use crate::console::complain;
 use crate::error::TrainError;
+use crate::signals::Waiting;
 use crate::{panics, same_config};
 
 /// Does `work` as one rank of `world`; the others are told if it fails or panics.
@@ -63,7 +64,9 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
                 }
             });
         }
+        let waiting = Waiting::start();
         let connected = ProcessGroup::connect_with(world, options.clone());
+        drop(waiting);
         drop(done);
         connected
     });
@@ -83,6 +86,7 @@ pub(crate) fn in_turn<T>(
     group: &ProcessGroup,
     open: impl FnOnce() -> Result<T, TrainError>,
 ) -> Result<T, TrainError> {
+    let _waiting = Waiting::start();
     let opened = if world.local_rank() == 0 {
         let opened = open()?;
         group.barrier_within(OPENING)?;

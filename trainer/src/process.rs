@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Once;
 
+use burn_dist::launch;
 use burn_dist::world::{Launch, World};
 
 use crate::{panics, signals, threads};
@@ -25,7 +26,9 @@ pub fn prepare_process(world: &World) -> io::Result<()> {
         });
         panics::end_on_panic(world.rank());
         // Our launcher reports by itself what ended the run.
-        outcome = signals::listen(world.is_main() && world.launch() != Launch::Local);
+        let speaks = world.is_main() && world.launch() != Launch::Local;
+        let gone = move |who| signals::launcher_is_gone(who, speaks);
+        outcome = signals::listen(speaks).and_then(|()| launch::when_launcher_is_gone(world, gone));
     });
     outcome
 }

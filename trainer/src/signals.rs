@@ -1,10 +1,10 @@
 //! What signals do to a rank: Ctrl-C ends it at once, and polite requests (SIGTERM as `scancel` and
 //! preemption send it, SIGUSR1 as `--signal` asks Slurm for, SIGXCPU at a limit of processor time) end a
-//! training that leaves a checkpoint.
+//! training that leaves a checkpoint. So does the end of the launcher.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXCPU, SIGXFSZ};
@@ -19,10 +19,19 @@ const SAME: Duration = Duration::from_secs(1);
 static HEEDED: AtomicBool = AtomicBool::new(false);
 /// Whether a training is about to begin, of which nothing is lost if it does so later.
 static BEGINNING: AtomicBool = AtomicBool::new(false);
+/// Whether this rank waits for the others of a training that is about to begin, or opens its data: none of them has
+/// anything to lose.
+static WAITING: AtomicBool = AtomicBool::new(false);
 /// Whether this process only has to end, and to say that its run wants to be continued.
 static PAUSED: AtomicBool = AtomicBool::new(false);
 /// The signal that asked the training to end; 0 if none did.
 static REQUESTED: AtomicI32 = AtomicI32::new(0);
+/// Whether this process says on the terminal what ends it.
+static SPEAKS: AtomicBool = AtomicBool::new(false);
+/// Stands for a signal where the launcher is gone.
+const GONE: i32 = -1;
+/// The launcher that is gone.
+static LAUNCHER: OnceLock<String> = OnceLock::new();
 
 /// From now on a write beyond the largest size that a file may have (`ulimit -f`) fails like one on a full disk; it
 /// would end this process without a word.
@@ -36,13 +45,14 @@ pub fn survive_large_files() -> io::Result<()> {
 /// From now on SIGINT ends this process with 128 + the signal's number, and so does SIGTERM while
 /// nothing is trained, or the second time, but for one within a second; SIGXCPU, which comes every second, while
 /// nothing is trained. It says so if it `speaks`. While a training [begins](Beginning), those end the process with the
-/// exit code of a pause. After a pause ([`Heed::pause`]) SIGTERM asks for what is being done,
-/// and only a second one ends the process, with the exit code of a pause.
+/// exit code of a pause, and so does SIGUSR1 while its rank [waits](Waiting). After a pause ([`Heed::pause`]) SIGTERM asks
+/// for what is being done, and only a second one ends the process, with the exit code of a pause.
 ///
 /// # Errors
 /// If the system refuses the handlers or their thread.
 pub fn listen(speaks: bool) -> io::Result<()> {
     survive_large_files()?;
+    SPEAKS.store(speaks, Ordering::SeqCst);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGXCPU])?;
     std::thread::Builder::new()
         .name("signals".into())
@@ -62,7 +72,13 @@ pub fn listen(speaks: bool) -> io::Result<()> {
                     SIGUSR1 | SIGXCPU if before == SIGTERM => {}
                     // It comes again every second, also when the training has just ended.
                     SIGXCPU if before == SIGXCPU => {}
-                    SIGUSR1 => REQUESTED.store(signal, Ordering::SeqCst),
+                    SIGUSR1 => {
+                        REQUESTED.store(signal, Ordering::SeqCst);
+                        // In this order: see `Waiting::start`.
+                        if WAITING.load(Ordering::SeqCst) {
+                            end(signal, speaks);
+                        }
+                    }
                     SIGXCPU if trains => REQUESTED.store(signal, Ordering::SeqCst),
                     SIGTERM if heeded => {
                         heeded_at = Some(Instant::now());
@@ -82,21 +98,49 @@ fn end(signal: i32, speaks: bool) -> ! {
         std::process::exit(crate::STOPPED_EARLY);
     }
     let is_early = signal != SIGINT && BEGINNING.load(Ordering::SeqCst);
-    let told = match is_early {
-        true => format!(
-            "stopped by {} before the first step: start the run again",
-            name(signal)
-        ),
-        false => format!("stopped by {}", name(signal)),
+    let why = match LAUNCHER.get() {
+        Some(launcher) if signal == GONE => gone(launcher),
+        _ => format!("stopped by {}", name(signal)),
     };
-    match speaks {
-        true => crate::console::complain(&told),
-        false => crate::run_log::write(&told),
-    }
-    std::process::exit(match is_early {
-        true => crate::STOPPED_EARLY,
-        false => 128 + signal,
+    tell(
+        &match is_early {
+            true => format!("{why} before the first step: start the run again"),
+            false => why,
+        },
+        speaks,
+    );
+    std::process::exit(match (is_early, signal) {
+        (true, _) => crate::STOPPED_EARLY,
+        (false, GONE) => crate::FAILED,
+        (false, signal) => 128 + signal,
     });
+}
+
+fn gone(launcher: &str) -> String {
+    format!("{launcher}, which has started this rank, is gone")
+}
+
+fn tell(text: &str, speaks: bool) {
+    match speaks {
+        true => crate::console::complain(text),
+        false => crate::run_log::write(text),
+    }
+}
+
+/// To be called when the launcher of this rank is gone, which is named: a training saves and ends, and anything else ends
+/// at once. It says so if it `speaks`.
+pub fn launcher_is_gone(launcher: String, speaks: bool) {
+    if PAUSED.load(Ordering::SeqCst) {
+        return;
+    }
+    let told = gone(&launcher);
+    let _ = LAUNCHER.set(launcher);
+    if !HEEDED.load(Ordering::SeqCst) {
+        end(GONE, speaks);
+    }
+    // Who has asked before is the reason.
+    let _ = REQUESTED.compare_exchange(0, GONE, Ordering::SeqCst, Ordering::SeqCst);
+    tell(&told, speaks);
 }
 
 /// While this is there, a training is about to begin: data is loaded, ranks are waited for.
@@ -117,7 +161,31 @@ impl Drop for Beginning {
     }
 }
 
-/// Name of a signal that asked the training to end, if one did.
+/// While this is there, the rank waits for the others or for data.
+#[derive(Debug)]
+pub struct Waiting(());
+
+impl Waiting {
+    /// It waits from now on. Of a training that is about to begin it ends at SIGUSR1, also at one that has come before.
+    pub fn start() -> Self {
+        if BEGINNING.load(Ordering::SeqCst) {
+            WAITING.store(true, Ordering::SeqCst);
+            // After that, so that one that comes meanwhile is seen here or by who receives it.
+            if REQUESTED.load(Ordering::SeqCst) == SIGUSR1 {
+                end(SIGUSR1, SPEAKS.load(Ordering::SeqCst));
+            }
+        }
+        Self(())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.store(false, Ordering::SeqCst);
+    }
+}
+
+/// What asked the training to end, if anything did.
 pub fn request() -> Option<&'static str> {
     match REQUESTED.load(Ordering::SeqCst) {
         0 => None,
@@ -130,6 +198,7 @@ fn name(signal: i32) -> &'static str {
         SIGINT => "SIGINT",
         SIGUSR1 => "SIGUSR1",
         SIGXCPU => "SIGXCPU",
+        GONE => "its launcher being gone",
         _ => "SIGTERM",
     }
 }

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::net::TcpStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{Running, Trial, free_port};
@@ -124,6 +126,88 @@ fn ranks_do_not_outlive_a_killed_launcher() {
     }
     assert!(!left, "ranks outlived their launcher");
     drop(finished);
+}
+
+/// Which would train on as nobody's.
+#[test]
+fn ranks_whose_launcher_is_killed_save_and_end() {
+    for signal in [Signal::USR1, Signal::KILL] {
+        // Unless they notice, they end much later, for another reason.
+        let settings = ["train.epochs=1000000", "train.max_minutes=0.4"];
+        let trial = Trial::tiny(&[], &settings).env("TORCHELASTIC_RUN_ID", "none");
+        let mut running = trial.by_agent(2).start();
+        running.wait_for_metrics(5);
+        kill_process(running.pid(), signal).unwrap();
+        let finished = running.wait(Duration::from_secs(10));
+        let told = "because of its launcher being gone; start the run again with --resume auto";
+        assert!(finished.stdout.contains(told), "{}", finished.stdout);
+        finished.assert_stderr(&["sh (process ", "which has started this rank, is gone"]);
+        for rank in ["code.0", "code.1"] {
+            wait_for_file(&finished.path(rank), "75\n");
+        }
+        finished.assert_nobody_left();
+        let checkpoints = std::fs::read_dir(finished.path("run/checkpoints")).unwrap();
+        assert!(checkpoints.count() > 0);
+    }
+}
+
+/// A script may start ranks and end on purpose.
+#[test]
+fn ranks_that_a_script_started_outlive_it() {
+    let settings = ["train.epochs=1000000", "train.max_minutes=0.4"];
+    let mut running = Trial::tiny(&[], &settings).by_agent(2).start();
+    running.wait_for_metrics(5);
+    let program = Path::new(env!("CARGO_BIN_EXE_trainer"));
+    let is_rank = |pid: &Pid| {
+        let file = std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero()));
+        file.is_ok_and(|file| file.file_name() == program.file_name())
+    };
+    let ranks: Vec<Pid> = running.processes().into_iter().filter(is_rank).collect();
+    assert_eq!(ranks.len(), 2);
+    kill_process(running.pid(), Signal::KILL).unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    for rank in ranks {
+        kill_process(rank, Signal::TERM).unwrap();
+    }
+    let finished = running.wait(Duration::from_secs(10));
+    let told = "because of SIGTERM";
+    assert!(finished.stdout.contains(told), "{}", finished.stdout);
+    for rank in ["code.0", "code.1"] {
+        wait_for_file(&finished.path(rank), "75\n");
+    }
+}
+
+/// Waits for a file with this text, which a process writes that is no child of this one.
+#[track_caller]
+fn wait_for_file(path: &Path, text: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let read = || std::fs::read_to_string(path).unwrap_or_default();
+    while read() != text && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(read(), text, "{}", path.display());
+}
+
+/// Nobody can save what has not begun, and who is told to save need not wait for that.
+#[test]
+fn a_rank_that_waits_for_others_ends_at_a_request_to_save() {
+    for signal in [Signal::USR1, Signal::XCPU] {
+        let port = free_port();
+        let running = Trial::tiny(&[], &[]).rank(0, 2, &port).start();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
+            assert!(Instant::now() < deadline, "it does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        kill_process(running.pid(), signal).unwrap();
+        let finished = running.wait(Duration::from_secs(5));
+        finished
+            .assert_code(75)
+            .assert_stderr(&["before the first step: start the run again"])
+            .assert_no_files(&[]);
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(!said.contains("checkpoint"), "{said}");
+    }
 }
 
 #[test]

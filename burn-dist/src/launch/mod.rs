@@ -6,6 +6,7 @@ mod decide;
 mod devices;
 pub mod local;
 mod mpi;
+mod orphan;
 mod ports;
 pub mod slurm;
 mod torchrun;
@@ -15,6 +16,7 @@ mod variables;
 pub(crate) use decide::{decide, decide_to_launch};
 pub(crate) use devices::visible;
 pub use local::{LaunchError, LaunchOutcome, LocalLauncher, RankExit, RankFailure};
+pub use orphan::{cpus_of_launcher, when_launcher_is_gone};
 pub use slurm::HostlistError;
 pub use user_key::KeyError;
 

@@ -141,7 +141,8 @@ impl std::fmt::Display for LaunchOutcome {
         match (&self.failure, self.signal, self.exit_code()) {
             (Some(failure), ..) => write!(f, "{failure}"),
             (None, _, 0) => f.write_str("all ranks are done"),
-            (None, _, 75) => f.write_str("the ranks stopped early with a checkpoint"),
+            // Whether there is a checkpoint they have told themselves.
+            (None, _, 75) => f.write_str("the ranks stopped early: start the run again"),
             (None, Some(signal), _) => {
                 let name = signal_name(signal).unwrap_or("a signal");
                 write!(f, "stopped by {name}")

@@ -1,0 +1,140 @@
+//! Notices that a rank's launcher is gone, so that the rank does not go on for hours as nobody's.
+//!
+//! A launcher that a signal kills (`torchrun` by SIGUSR1 or SIGKILL) tells its ranks nothing, and the ranks have each
+//! other still.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, getsid, pidfd_open, test_kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::ancestors::{self, Ancestor};
+use super::{mpi, slurm, torchrun};
+use crate::world::{Launch, Vars, World};
+
+/// How often to look where the system does not tell.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Calls `then` with a few words that name it, in a thread of its own, when the process is gone that started this rank,
+/// or one between them. Does nothing where no launcher started it: a script may start ranks and end, on purpose.
+///
+/// Whoever sets the variables of `torchrun` without being it counts as a launcher unless it is a shell, or the rank is in
+/// a session of its own (`setsid`). Ranks of [`LocalLauncher`](crate::launch::LocalLauncher) learn it from the store.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub fn when_launcher_is_gone(
+    world: &World,
+    then: impl FnOnce(String) + Send + 'static,
+) -> io::Result<()> {
+    let vars: Vars = &|name| std::env::var(name).ok();
+    let watched: Vec<Watched> = launchers(world.launch(), vars)
+        .into_iter()
+        .map(Watched::new)
+        .collect();
+    if watched.is_empty() {
+        return Ok(());
+    }
+    let thread = thread::Builder::new().name("launcher-watch".into());
+    let watch = move || {
+        let gone = wait_for_first(&watched);
+        then(format!("{} (process {})", gone.name, gone.pid));
+    };
+    thread.spawn(watch).map(drop)
+}
+
+/// How many CPUs the process may use that started this rank, if this rank may use some of them: they are for all ranks
+/// that it started here.
+pub fn cpus_of_launcher(world: &World) -> Option<usize> {
+    let vars: Vars = &|name| std::env::var(name).ok();
+    let launcher = ancestors::up_to_who_set(variable(world.launch(), vars)?).pop()?;
+    let own = sched_getaffinity(None).ok()?;
+    let all = sched_getaffinity(Some(launcher.pid)).ok()?;
+    // Slurm may bind its own daemon to CPUs that no task gets.
+    let is_part = (0..CpuSet::MAX_CPU).all(|cpu| !own.is_set(cpu) || all.is_set(cpu));
+    is_part.then_some(all.count() as usize)
+}
+
+/// A variable that the launcher has set.
+fn variable(launch: Launch, vars: Vars) -> Option<&'static str> {
+    match launch {
+        Launch::Local => None,
+        // The only task or rank is alone, and has a launcher all the same.
+        Launch::Single => match slurm::step_of_srun(vars) {
+            Some(_) => Some(slurm::STEP_NUM_TASKS),
+            None => mpi::rank_variables(vars).next(),
+        },
+        Launch::Slurm => Some(slurm::STEP_NUM_TASKS),
+        Launch::Mpi => mpi::rank_variables(vars).next(),
+        Launch::Torchrun => torchrun::variables(vars).next(),
+    }
+}
+
+/// The launcher, and what is between it and this process.
+fn launchers(launch: Launch, vars: Vars) -> Vec<Ancestor> {
+    let Some(variable) = variable(launch, vars) else {
+        return Vec::new();
+    };
+    let found = ancestors::up_to_who_set(variable);
+    let Some(last) = found.last() else {
+        return Vec::new();
+    };
+    let is_launcher = match launch {
+        Launch::Single => last.starts_ranks(),
+        Launch::Torchrun if !torchrun::is_parent(vars) => {
+            let session = |pid: Option<Pid>| getsid(pid).ok();
+            !last.is_shell() && session(None) == session(Some(last.pid))
+        }
+        _ => true,
+    };
+    // The first process of a machine does not end before all others.
+    let found = found.into_iter().filter(|found| found.pid != Pid::INIT);
+    found.filter(|_| is_launcher).collect()
+}
+
+/// A process that is waited for.
+struct Watched {
+    process: Ancestor,
+    /// Says when it has ended; not on old systems.
+    handle: Option<OwnedFd>,
+}
+
+impl Watched {
+    fn new(process: Ancestor) -> Self {
+        let handle = pidfd_open(process.pid, PidfdFlags::empty()).ok();
+        Self { process, handle }
+    }
+
+    fn is_gone(&self) -> bool {
+        // Also where it belongs to somebody else.
+        test_kill_process(self.process.pid) == Err(rustix::io::Errno::SRCH)
+    }
+}
+
+/// Waits until one of them has ended.
+fn wait_for_first(watched: &[Watched]) -> &Ancestor {
+    let all_tell = watched.iter().all(|one| one.handle.is_some());
+    let limit = LOOK.try_into().ok();
+    loop {
+        let told = watched.iter().filter_map(|one| one.handle.as_ref());
+        let mut told: Vec<PollFd<'_>> = told
+            .map(|handle| PollFd::new(handle, PollFlags::IN))
+            .collect();
+        // Interrupted by a signal, say.
+        if poll(&mut told, limit.as_ref().filter(|_| !all_tell)).is_err() {
+            thread::sleep(LOOK);
+        }
+        let mut events = told.iter().map(|event| !event.revents().is_empty());
+        let ended = watched.iter().find(|one| match one.handle {
+            Some(_) => events.next().unwrap_or(false),
+            None => one.is_gone(),
+        });
+        if let Some(ended) = ended {
+            return &ended.process;
+        }
+    }
+}
