@@ -5,6 +5,7 @@ use crate::collective::{Descriptor, MOST_GATHERED};
 use crate::element::DType;
 use crate::launch::LaunchError;
 use crate::rendezvous::RendezvousError;
+use crate::thread_limit::NoThreads;
 use crate::transport::TransportError;
 use crate::world::{SecretError, WorldError};
 
@@ -152,6 +153,9 @@ pub enum CollectiveError {
         /// What all ranks together brought.
         bytes: u64,
     },
+    /// The thread that carries collectives out could not be started.
+    #[error(transparent)]
+    Threads(#[from] NoThreads),
     /// The thread that carries collectives out is gone.
     #[error("the group's progress thread ended")]
     NoProgress,

@@ -27,6 +27,7 @@ pub mod precision;
 mod reduce;
 pub mod rendezvous;
 mod shard;
+pub mod thread_limit;
 pub mod transport;
 mod values;
 pub mod world;

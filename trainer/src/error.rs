@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use burn_dist::CollectiveError;
 use burn_dist::parallel::ParallelError;
+use burn_dist::thread_limit::NoThreads;
 
 use crate::config::ConfigError;
 
@@ -28,7 +29,10 @@ pub enum TrainError {
     Model(#[from] models::ModelError),
     /// The data cannot be read.
     #[error(transparent)]
-    Data(#[from] datasets::DatasetError),
+    Data(datasets::DatasetError),
+    /// There is no room for the threads that it takes.
+    #[error(transparent)]
+    Threads(#[from] NoThreads),
     /// The data cannot be divided as the configuration asks.
     #[error(transparent)]
     Sampler(#[from] datasets::SamplerError),
@@ -221,6 +225,16 @@ fn lost(folder: &Path, by: Option<&str>) -> String {
         None => format!(
             "the file .lock in the run folder {folder} is gone: it or the folder was removed, moved or replaced"
         ),
+    }
+}
+
+impl From<datasets::DatasetError> for TrainError {
+    fn from(error: datasets::DatasetError) -> Self {
+        let limit = match &error {
+            datasets::DatasetError::Spawn { source } => NoThreads::of(source),
+            _ => None,
+        };
+        limit.map_or(Self::Data(error), Self::Threads)
     }
 }
 

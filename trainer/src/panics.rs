@@ -1,11 +1,13 @@
 //! A panic on one rank must not leave the others waiting: it is reported with the rank, told to
 //! the group, and ends the process.
 
+use std::panic::PanicHookInfo;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use burn_dist::ProcessGroup;
 use burn_dist::launch::abort_all;
+use burn_dist::thread_limit::NoThreads;
 
 /// How long the group may take to tell the other ranks.
 const ABORT_TIME: Duration = Duration::from_secs(2);
@@ -40,14 +42,28 @@ pub fn end_on_panic(rank: usize) {
         }
         crate::dashboard::restore();
         default(info);
-        let reason = format!("rank {rank} panicked: {info}");
-        let told = format!("error: {reason}; this is a bug");
+        let limit = payload(info).and_then(NoThreads::of_panic);
+        let (reason, told) = match limit {
+            Some(limit) => (limit.to_string(), format!("error on rank {rank}: {limit}")),
+            None => {
+                let reason = format!("rank {rank} panicked: {info}");
+                let told = format!("error: {reason}; this is a bug");
+                (reason, told)
+            }
+        };
         // First: what is said may have to wait for what the panicking thread holds.
         abort(reason);
         crate::console::complain(&told);
         abort_all(crate::FAILED);
         std::process::exit(crate::FAILED);
     }));
+}
+
+/// What was said.
+fn payload<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
+    let payload = info.payload();
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied())
 }
 
 /// Tells the other ranks, on a thread of its own: whoever panicked may hold the group's locks.

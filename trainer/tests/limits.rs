@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::Trial;
+use common::{Trial, can_limit_threads, can_pretend_hosts};
 
 #[test]
 fn a_trial_run_tries_everything_and_writes_nothing() {
@@ -90,6 +90,81 @@ fn a_run_whose_time_is_over_is_continued_to_the_same_end() {
     let finished = continued("train.max_minutes=60.0");
     finished.assert_code(0);
     assert_eq!(checksum(&finished.stdout), checksum(&whole.stdout));
+}
+
+/// It used to start them all, silently, before it listened to signals.
+#[test]
+fn more_threads_than_cpus_are_not_started() {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let threads = match cpus {
+        1 => "1 thread".to_owned(),
+        cpus => format!("{cpus} threads"),
+    };
+    let run = |args: &[&str], settings: &[&str]| {
+        Trial::tiny(args, settings)
+            .env("RAYON_NUM_THREADS", "8000")
+            .run()
+    };
+    let finished = run(&["--nproc", "2"], &["train.max_steps=1"]);
+    finished.assert_code(0);
+    let told = format!("{threads} per rank");
+    assert!(finished.stdout.contains(&told), "{}", finished.stdout);
+    // One rank says it for all of the node.
+    let warned = "warning: RAYON_NUM_THREADS=8000, but this process may use";
+    assert_eq!(finished.stderr.matches(warned).count(), 1);
+    let told = Trial::new(&["preview", "--set", "data.train_samples=960"])
+        .env("RAYON_NUM_THREADS", "8000")
+        .run();
+    told.assert_code(0).assert_stderr(&[warned]);
+}
+
+/// As in a container that may use some of the machine's CPUs: a launcher does not bind each rank to them all.
+#[test]
+fn ranks_of_another_launcher_share_a_set_of_cpus() {
+    if !can_pretend_hosts() {
+        println!("SKIPPED: a set of CPUs: takes root and unshare");
+        return;
+    }
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let ranks = 4;
+    let finished = Trial::tiny(&[], &["train.max_steps=1"])
+        .by_agent(ranks)
+        .on_large_machine()
+        .run();
+    let told = match cpus / ranks {
+        0 | 1 => "1 thread per rank".to_owned(),
+        threads => format!("{threads} threads per rank"),
+    };
+    let said = format!("{}{}", finished.stdout, finished.stderr);
+    assert!(said.contains(&told), "{said}");
+}
+
+#[test]
+fn a_limit_of_threads_is_named_whatever_it_hits() {
+    if !can_limit_threads() {
+        println!("SKIPPED: limits of threads: takes root, setpriv and prlimit");
+        return;
+    }
+    let settings = ["train.max_steps=1", "data.workers=4"];
+    let mut refused = 0;
+    // From the first thread to the last that such a run starts.
+    for limit in [2, 8, 13, 16, 20, 24, 28, 32, 40, 80] {
+        let finished = Trial::tiny(&["--nproc", "2"], &settings)
+            .with_thread_limit(limit)
+            .run();
+        if finished.code == Some(0) {
+            continue;
+        }
+        refused += 1;
+        let named = format!(
+            "can't start another thread or process: this user may have {limit} (`ulimit -u`)"
+        );
+        finished
+            .assert_code(1)
+            .assert_stderr(&[&named, "Raise the limit"])
+            .assert_nobody_left();
+    }
+    assert!((3..10).contains(&refused), "{refused}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::ProcessGroup;
 use crate::deadline::Allowance;
 use crate::files::create_folders;
 use crate::parallel::StateShare;
+use crate::thread_limit;
 
 /// Why a rank has no share, as it tells rank 0.
 #[derive(Serialize, Deserialize)]
@@ -161,7 +162,10 @@ impl Writer {
                 }
             })
             .map_err(|error| crate::parallel::ParallelError::Checkpoints {
-                reason: format!("cannot start the thread that writes checkpoints: {error}"),
+                reason: format!(
+                    "cannot start the thread that writes checkpoints: {}",
+                    thread_limit::named(error)
+                ),
             })?;
         Ok(Self {
             jobs: Some(jobs),

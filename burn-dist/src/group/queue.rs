@@ -12,6 +12,7 @@ use super::members::Members;
 use super::patience::Patience;
 use crate::buffer::Buffer;
 use crate::error::{CollectiveError, Error};
+use crate::thread_limit::NoThreads;
 
 /// Collectives that wait for their turn, and the engine that runs them.
 pub(super) struct Queue {
@@ -111,8 +112,12 @@ impl Queue {
                 .name(name)
                 .spawn(move || shared.progress())
             {
-                tracing::error!("the progress thread can't be started: {error}");
-                return handle; // Dropping the promise reports it.
+                match NoThreads::of(&error) {
+                    Some(limit) => promise.fulfil(Err(CollectiveError::Threads(limit).into())),
+                    // Dropping the promise reports it.
+                    None => tracing::error!("the progress thread can't be started: {error}"),
+                }
+                return handle;
             }
             state.has_thread = true;
         }

@@ -13,6 +13,7 @@ pub use outcome::{LaunchOutcome, RankExit, RankFailure};
 use crate::deadline;
 use crate::open_files::{self, TooFewOpenFiles};
 use crate::rendezvous::{self, RendezvousError, StoreServer};
+use crate::thread_limit::{self, NoThreads};
 use crate::world::{LAUNCH, SECRET, SECRET_FILE, Secret, SecretError};
 use outcome::STOPPED_EARLY;
 use ranks::Ranks;
@@ -47,6 +48,11 @@ const OUTPUT_LOOK: Duration = Duration::from_millis(5);
 
 /// Files that a rank takes: the pipes of its two outputs, and what the store needs.
 const FILES_PER_RANK: usize = 2 + rendezvous::FILES_PER_RANK;
+
+/// Threads of this process: of the store, of signals, and the main one.
+const OWN_THREADS: usize = 4;
+/// Threads and processes that a rank takes: itself, who reads its two outputs, and who hears it at the store.
+const THREADS_PER_RANK: usize = 5;
 
 const THREADS: &str = "RAYON_NUM_THREADS";
 
@@ -85,6 +91,9 @@ pub enum LaunchError {
     /// This process could not listen to all ranks.
     #[error(transparent)]
     OpenFiles(#[from] TooFewOpenFiles),
+    /// There is no room for the threads and processes that it takes.
+    #[error(transparent)]
+    Threads(#[from] NoThreads),
     /// No secret for the run.
     #[error("can't make a secret for the run: {0}")]
     Secret(#[from] SecretError),
@@ -206,6 +215,7 @@ impl LocalLauncher {
             None => std::env::current_exe().map_err(LaunchError::Program)?,
         };
         open_files::make_room(self.nproc, FILES_PER_RANK)?;
+        thread_limit::make_room(OWN_THREADS + THREADS_PER_RANK * self.nproc)?;
         let (text, secret) = Secret::generate()?;
         let server = StoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), self.nproc, secret)?;
         let server = server.for_runs_in_turn();
@@ -214,11 +224,16 @@ impl LocalLauncher {
         for rank in 0..self.nproc {
             let mut command = Command::new(&program);
             self.describe_world(&mut command, rank, server.address().port(), &text);
-            ranks.spawn(command).map_err(|source| LaunchError::Spawn {
-                rank,
-                program: program.clone(),
-                source,
-            })?;
+            ranks
+                .spawn(command)
+                .map_err(|source| match NoThreads::of(&source) {
+                    Some(limit) => LaunchError::Threads(limit),
+                    None => LaunchError::Spawn {
+                        rank,
+                        program: program.clone(),
+                        source,
+                    },
+                })?;
         }
         let watch = Watch {
             launcher: &self,

@@ -20,6 +20,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::groups::{self, Choice, ParameterGroup};
 use super::state::{Rebuild, rebuild};
 use super::{ParallelError, ParameterSpec};
+use crate::thread_limit::NoThreads;
 use crate::zero::{Fused, FusedState, OnDevice, step_on_device, steps_on};
 
 /// Numbers that Burn's CPU backend adds up on several threads from there on, where everything is added up. Which
@@ -167,7 +168,7 @@ fn single_thread() -> Result<ThreadPool, ParallelError> {
     let builder = ThreadPoolBuilder::new().num_threads(1);
     let builder = builder.thread_name(|_| "optimizer".to_owned());
     builder.build().map_err(|error| ParallelError::Thread {
-        reason: error.to_string(),
+        reason: NoThreads::behind(&error).map_or(error.to_string(), |limit| limit.to_string()),
     })
 }
 

@@ -7,6 +7,7 @@ use super::net::configure_control;
 use super::protocol::{self, GatherFailure, MAX_PAYLOAD, MAX_TAG, Message};
 use super::server::StoreServer;
 use crate::deadline;
+use crate::thread_limit;
 use crate::world::{Launch, Secret, World};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -126,7 +127,8 @@ impl Store {
             },
         };
         let thread = std::thread::Builder::new().name("store-monitor".into());
-        let monitor = thread.spawn(move || monitor.run()).map_err(&system)?;
+        let monitor = thread.spawn(move || monitor.run());
+        let monitor = monitor.map_err(thread_limit::named).map_err(&system)?;
         Ok(Self {
             rank,
             size,

@@ -11,6 +11,7 @@ use super::protocol::{self, FrameError, Message, Refusal};
 use super::roster::Roster;
 use super::strangers::Strangers;
 use crate::open_files;
+use crate::thread_limit;
 use crate::world::{MAX_WORLD_SIZE, Secret};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{ErrorKind, Write};
@@ -101,7 +102,8 @@ impl StoreServer {
             ("store-time", Box::new(move || keep_time(&keeper))),
         ] {
             let thread = std::thread::Builder::new().name(name.into());
-            server.threads.push(thread.spawn(body).map_err(&system)?);
+            let thread = thread.spawn(body).map_err(thread_limit::named);
+            server.threads.push(thread.map_err(&system)?);
         }
         Ok(server)
     }

@@ -1,6 +1,6 @@
 //! Why the program ends without having done what it was asked, and how it says so.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 
 use burn_dist::world::{Launch, World};
 
@@ -24,6 +24,9 @@ pub enum Failure {
     /// What was started failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// The system does not give a rank what it takes.
+    #[error("{0}")]
+    NotStarted(io::Error),
     /// There is no preview.
     #[error(transparent)]
     Preview(PreviewError),
@@ -70,7 +73,11 @@ impl Failure {
                 ReportError::NoRun(_) | ReportError::NoMetrics(_) | ReportError::TooMany(_),
             ) => USAGE,
             Self::Train(error) if error.is_usage() => USAGE,
-            Self::Train(_) | Self::Preview(_) | Self::Unsaid(_) | Self::Report(_) => FAILED,
+            Self::Train(_)
+            | Self::NotStarted(_)
+            | Self::Preview(_)
+            | Self::Unsaid(_)
+            | Self::Report(_) => FAILED,
         }
     }
 }

@@ -26,7 +26,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::reference;
 use crate::console::{self, say};
-use crate::{FAILED, STOPPED_EARLY, allocator, signals};
+use crate::{FAILED, STOPPED_EARLY, allocator, signals, threads};
 use failure::Failure;
 
 /// Trains image models on one device or many.
@@ -129,6 +129,11 @@ fn run(Cli { command, train }: Cli) -> ExitCode {
 /// Does what a command says; also gives the world in which it did.
 fn execute(command: Command) -> (World, Result<i32, Failure>) {
     let alone = |outcome| (World::single(), outcome);
+    // Ranks start the pool themselves, and who starts them needs none.
+    let has_ranks = matches!(command, Command::Train(_) | Command::Eval(_));
+    if !has_ranks && let Err(error) = threads::bound_pool() {
+        return alone(Err(Failure::NotStarted(error)));
+    }
     match command {
         Command::Configs { name } => alone(configs::run(name.as_deref())),
         Command::Docs => {

@@ -91,8 +91,7 @@ pub fn on_ranks(
     if let Some(advice) = world.advice() {
         complain(&format!("warning: {advice}"));
     }
-    prepare_process(world)
-        .map_err(|error| Failure::Usage(format!("cannot listen for signals: {error}")))?;
+    prepare_process(world).map_err(Failure::NotStarted)?;
     work()
 }
 

@@ -1,0 +1,155 @@
+//! Room for threads and processes: users, containers and jobs have a limit to both together, and who is refused one is
+//! told "Resource temporarily unavailable" and no more.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use rustix::process::{Resource, getrlimit};
+
+/// Memory of a thread that only shows that there is room for it.
+const STACK: usize = 64 << 10;
+
+/// The system does not let this process start another thread or process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "can't start another thread or process: {reason}. Raise the limit (`ulimit -u`, `nproc` in limits.conf, TasksMax of a \
+     service, --pids-limit of a container), or start fewer ranks or threads (--nproc, RAYON_NUM_THREADS, data.workers)"
+)]
+pub struct NoThreads {
+    reason: String,
+}
+
+impl NoThreads {
+    /// What it means that the start of a thread or process failed with `error`; nothing if that is about something else.
+    pub fn of(error: &io::Error) -> Option<Self> {
+        (error.kind() == ErrorKind::WouldBlock).then(Self::by_limits)
+    }
+
+    /// The same of an error of a library that has that of the system as its source.
+    pub fn behind(error: &dyn std::error::Error) -> Option<Self> {
+        Self::of(error.source()?.downcast_ref()?)
+    }
+
+    /// What it means that a library panicked with these words, as those do that need a thread and get none.
+    pub fn of_panic(words: &str) -> Option<Self> {
+        // As the standard library and rayon write an `io::Error`.
+        let is_limit = words.contains("kind: WouldBlock") && words.contains("thread");
+        is_limit.then(Self::by_limits)
+    }
+
+    /// The limits that there are.
+    fn by_limits() -> Self {
+        let user = getrlimit(Resource::Nproc).current;
+        let user = user.map(|limit| format!("this user may have {limit} (`ulimit -u`)"));
+        let group =
+            pids_max().map(|limit| format!("this container or job may have {limit} (pids.max)"));
+        let reason = match (user, group) {
+            (Some(user), Some(group)) => format!("{user}, and {group}"),
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => "the system has no room for more (kernel.threads-max)".to_owned(),
+        };
+        Self { reason }
+    }
+}
+
+impl From<NoThreads> for io::Error {
+    fn from(error: NoThreads) -> Self {
+        Self::new(ErrorKind::WouldBlock, error)
+    }
+}
+
+/// `error`, with the limit named if it is about that.
+pub(crate) fn named(error: io::Error) -> io::Error {
+    NoThreads::of(&error).map_or(error, io::Error::from)
+}
+
+/// Finds out whether `threads` more can be started now, by starting them.
+///
+/// # Errors
+/// If they cannot. Other processes of the same user may take what was found free, so that the start of one may fail later.
+pub fn make_room(threads: usize) -> Result<(), NoThreads> {
+    let gate = Mutex::new(());
+    let wait = || drop(gate.lock());
+    thread::scope(|scope| {
+        let held = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = (0..threads).try_for_each(|_| {
+            let thread = thread::Builder::new().stack_size(STACK);
+            thread.spawn_scoped(scope, wait).map(drop)
+        });
+        drop(held);
+        started.map_err(|error| {
+            NoThreads::of(&error).unwrap_or_else(|| NoThreads {
+                reason: error.to_string(),
+            })
+        })
+    })
+}
+
+/// The lowest limit of the control groups that this process is in.
+fn pids_max() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    groups.lines().filter_map(limit_of_group).min()
+}
+
+/// That of the group in a line such as `0::/user.slice` or `5:pids:/docker/7f`, and of those above it.
+fn limit_of_group(line: &str) -> Option<u64> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let root = match parts.next()? {
+        "" => "/sys/fs/cgroup",
+        "pids" => "/sys/fs/cgroup/pids",
+        _ => return None,
+    };
+    let path = Path::new(root).join(parts.next()?.trim_start_matches('/'));
+    let groups = path.ancestors().take_while(|group| group.starts_with(root));
+    let limit = |group: &Path| std::fs::read_to_string(group.join("pids.max")).ok();
+    groups
+        .filter_map(|group| limit(group)?.trim().parse().ok())
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_limit_is_one() {
+        let refused = NoThreads::of(&ErrorKind::WouldBlock.into()).unwrap();
+        let text = refused.to_string();
+        assert!(text.contains("ulimit -u"), "{text}");
+        assert_eq!(io::Error::from(refused).to_string(), text);
+        assert_eq!(NoThreads::of(&ErrorKind::NotFound.into()), None);
+        assert_eq!(named(ErrorKind::WouldBlock.into()).to_string(), text);
+        let other = named(ErrorKind::NotFound.into());
+        assert_eq!(other.kind(), ErrorKind::NotFound);
+        assert_eq!(NoThreads::behind(&other), None);
+        // As `thread::spawn` does it.
+        let error = io::Error::from_raw_os_error(11);
+        let words = format!("failed to spawn thread: {error:?}");
+        assert!(NoThreads::of_panic(&words).is_some(), "{words}");
+        assert_eq!(NoThreads::of_panic("index out of bounds"), None);
+    }
+
+    #[test]
+    fn there_is_room_for_some() {
+        make_room(0).unwrap();
+        make_room(8).unwrap();
+    }
+
+    #[test]
+    fn lines_of_groups_may_be_anything() {
+        for line in [
+            "",
+            ":",
+            "0:",
+            "0::",
+            "0::/nowhere/at/all",
+            "1:cpu:/",
+            "::../../etc",
+        ] {
+            let _ = limit_of_group(line);
+        }
+        assert_eq!(limit_of_group("1:cpu:/"), None);
+    }
+}
