@@ -219,7 +219,10 @@ impl LocalLauncher {
         let (text, secret) = Secret::generate()?;
         let server = StoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), self.nproc, secret)?;
         let server = server.for_runs_in_turn();
-        let inbox = Inbox::open().map_err(LaunchError::Signals)?;
+        let inbox = Inbox::open().map_err(|error| match NoThreads::of(&error) {
+            Some(limit) => LaunchError::Threads(limit),
+            None => LaunchError::Signals(error),
+        })?;
         let mut ranks = Ranks::new(self.prefix);
         for rank in 0..self.nproc {
             let mut command = Command::new(&program);

@@ -270,11 +270,10 @@ fn serve(stream: TcpStream, from: SocketAddr, context: &[u8], shared: &Arc<Share
     };
     let writing = Arc::clone(&stream);
     let writer = std::thread::Builder::new().name("store-mail".into());
-    if writer.spawn(move || deliver(&writing, &mail)).is_err() {
-        shared
-            .lock()
-            .roster
-            .lose(rank, "the store has no thread left for it");
+    if let Err(error) = writer.spawn(move || deliver(&writing, &mail)) {
+        let error = thread_limit::named(error);
+        let reason = format!("the store has no thread left for it: {error}");
+        shared.lock().roster.lose(rank, &reason);
         return;
     }
     listen(&stream, rank, shared);
