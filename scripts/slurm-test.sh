@@ -571,19 +571,22 @@ wrappers() {
 
 # The ranks are nobody's then.
 killed_daemon_of_the_tasks() {
-  local rank limit
-  start_run daemon -N1 -n2 "$folder/trainer-plain"
-  rank=$(pid_of_rank daemon 0)
-  kill -KILL "$(awk '{ print $4 }' "/proc/$rank/stat")"
-  limit=$((SECONDS + 20))
-  while pid_of_rank daemon 0 || pid_of_rank daemon 1; do
-    ((SECONDS < limit)) || { echo 'ranks live on after 20 s'; return 1; }
-    sleep 0.1
+  local tasks name rank limit
+  for tasks in 1 2; do
+    name=daemon$tasks
+    start_run "$name" -N1 -n "$tasks" "$folder/trainer-plain"
+    rank=$(pid_of_rank "$name" 0)
+    kill -KILL "$(awk '{ print $4 }' "/proc/$rank/stat")"
+    limit=$((SECONDS + 20))
+    while pid_of_rank "$name" 0 || pid_of_rank "$name" 1; do
+      ((SECONDS < limit)) || { echo 'ranks live on after 20 s'; return 1; }
+      sleep 0.1
+    done
+    grep -q 'which has started this rank, is gone' "$work/$name/logs/rank-$((tasks - 1)).log"
+    grep -q 'stopped after step .* because of its launcher being gone' "$work/$name/logs/rank-0.log"
+    in_cluster scancel --name=trainer-plain || true
+    wait
   done
-  grep -q 'which has started this rank, is gone' "$work"/daemon/logs/rank-[01].log
-  grep -q 'stopped after step .* because of its launcher being gone' "$work/daemon/logs/rank-0.log"
-  in_cluster scancel --name=trainer-plain || true
-  wait
 }
 
 # --- ranks, nodes and links that fail ------------------------------------------------------------------------
