@@ -38,6 +38,20 @@ pub enum KeyError {
         /// Whose it is.
         owner: u32,
     },
+    /// Somebody else could put another key in its place.
+    #[error(
+        "others can write to the folder {} (mode {mode:03o}, user {owner}), which holds your key: \
+         make it yours, and run `chmod 700` on it",
+        path.display()
+    )]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
     /// It can't be made.
     #[error("the key {} could not be made: {source}", path.display())]
     Make {
@@ -69,11 +83,19 @@ pub(super) fn load(vars: Vars) -> Result<Secret, KeyError> {
             other => break other?,
         }
     };
-    let owner = fs::metadata(&path).map(|meta| meta.uid());
-    match owner {
-        Ok(owner) if owner != rustix::process::geteuid().as_raw() => {
-            Err(KeyError::Owner { path, owner })
+    let me = rustix::process::geteuid().as_raw();
+    if let Ok(meta) = fs::metadata(&folder) {
+        let (owner, mode) = (meta.uid(), meta.mode() & 0o777);
+        if mode & 0o022 != 0 || (owner != me && owner != 0) {
+            return Err(KeyError::Folder {
+                path: folder,
+                owner,
+                mode,
+            });
         }
+    }
+    match fs::metadata(&path).map(|meta| meta.uid()) {
+        Ok(owner) if owner != me => Err(KeyError::Owner { path, owner }),
         _ => Ok(secret),
     }
 }
@@ -164,6 +186,18 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let error = load_in(home.path()).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        load_in(home.path()).unwrap();
+        let folder = home.path().join(".config/burn-dist");
+        for mode in [0o770, 0o707] {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+            let error = load_in(home.path()).unwrap_err().to_string();
+            assert!(error.contains("chmod 700"), "{error}");
+        }
     }
 
     #[test]

@@ -13,6 +13,17 @@ pub const MAX_SECRET_BYTES: usize = 4096;
 /// Separates our keys from all other uses of the same text. Never changes.
 const KEY_CONTEXT: &str = "burn-dist 2026-11 secret of a run v1";
 
+/// Hex digits that carry 128 bits.
+const STRONG_DIGITS: usize = 32;
+/// Different ones among them: with 32 random digits there are fewer less than once in a hundred thousand times.
+const STRONG_DISTINCT: usize = 8;
+
+/// What a text costs that may be guessed: memory in KiB and passes over it (OWASP's recommendation for Argon2id).
+const STRETCH_MEMORY: u32 = 19 * 1024;
+const STRETCH_PASSES: u32 = 2;
+/// The ranks share nothing but the secret, so they can't agree on another.
+const STRETCH_SALT: &[u8] = b"burn-dist 2026-11 secret of a run";
+
 /// Why a text or file is no secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -54,6 +65,9 @@ pub enum SecretError {
     /// The system gave no random numbers.
     #[error("the system gave no random numbers: {0}")]
     Random(getrandom::Error),
+    /// The text could not be made costly to guess.
+    #[error("Argon2 can't hash it: {0}")]
+    Stretch(argon2::Error),
 }
 
 /// A 256-bit key, derived from text. Its `Debug` output does not show it.
@@ -63,7 +77,8 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Hashes `text` into a key.
+    /// Hashes `text` into a key. Who meets a rank in place of the store can try secrets out on its proof, so a text that is
+    /// not 128 random bits in hex digits is hashed with Argon2id, which takes some 30 ms for each try.
     ///
     /// # Errors
     /// If the text has fewer than [`MIN_SECRET_BYTES`] or more than [`MAX_SECRET_BYTES`] bytes.
@@ -140,10 +155,33 @@ impl Secret {
         if text.len() > MAX_SECRET_BYTES {
             return Err(SecretError::TooLong);
         }
-        Ok(Self {
-            key: blake3::derive_key(KEY_CONTEXT, text),
-        })
+        let key = match is_strong(text) {
+            true => blake3::derive_key(KEY_CONTEXT, text),
+            false => blake3::derive_key(KEY_CONTEXT, &stretch(text)?),
+        };
+        Ok(Self { key })
     }
+}
+
+/// Whether a text looks like `openssl rand -hex 16` or longer.
+fn is_strong(text: &[u8]) -> bool {
+    let mut distinct = [0; 16];
+    for byte in text {
+        match char::from(*byte).to_digit(16) {
+            Some(digit) => distinct[digit as usize] = 1,
+            None => return false,
+        }
+    }
+    text.len() >= STRONG_DIGITS && distinct.iter().sum::<usize>() >= STRONG_DISTINCT
+}
+
+fn stretch(text: &[u8]) -> Result<[u8; 32], SecretError> {
+    let mut key = [0; 32];
+    argon2::Params::new(STRETCH_MEMORY, STRETCH_PASSES, 1, Some(key.len()))
+        .map(|cost| argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, cost))
+        .and_then(|argon| argon.hash_password_into(text, STRETCH_SALT, &mut key))
+        .map_err(SecretError::Stretch)?;
+    Ok(key)
 }
 
 impl std::fmt::Debug for Secret {
@@ -193,6 +231,29 @@ mod tests {
             Secret::from_file(&path),
             Err(SecretError::TooLong)
         ));
+    }
+
+    /// A passphrase must cost whoever guesses it; 128 random bits need not.
+    #[test]
+    fn what_can_be_guessed_is_hashed_slowly() {
+        let random = "7f3a09c4d1e85b26a0f97c3e4d5b1862";
+        for (text, strong) in [
+            (random, true),
+            (&*random.to_uppercase(), true),
+            (&*random.repeat(2), true),
+            (&random[1..], false),
+            (TEXT, false),
+            (&*"0".repeat(64), false),
+            ("correct horse battery staple and 7f3a09c4d1e85b26", false),
+        ] {
+            assert_eq!(is_strong(text.as_bytes()), strong, "{text}");
+        }
+        let key = *Secret::from_text(TEXT).unwrap().key();
+        assert_ne!(key, blake3::derive_key(KEY_CONTEXT, TEXT.as_bytes()));
+        let begin = std::time::Instant::now();
+        stretch(TEXT.as_bytes()).unwrap();
+        let took = begin.elapsed();
+        assert!(took > std::time::Duration::from_millis(2), "{took:?}");
     }
 
     #[test]
