@@ -11,7 +11,7 @@ pub use error::WorldError;
 pub use secret::{MAX_SECRET_BYTES, MIN_SECRET_BYTES, Secret, SecretError};
 
 use crate::launch;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 #[cfg(feature = "mpi")]
 use std::sync::Arc;
@@ -70,13 +70,33 @@ pub struct Master {
 }
 
 impl Master {
-    /// One host and port.
+    /// One host and port. An IPv6 address may stand in brackets.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
+        let mut host = host.into();
+        let inner = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        if let Some(address) = inner.filter(|host| host.parse::<Ipv6Addr>().is_ok()) {
+            host = address.to_owned();
+        }
         Self {
-            host: host.into(),
+            host,
             port,
             fallback: Vec::new(),
         }
+    }
+
+    /// The address, where no name has to be looked up that other hosts may know by another one.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        match self.host.eq_ignore_ascii_case("localhost") {
+            true => Some(Ipv4Addr::LOCALHOST.into()),
+            false => self.host.parse().ok(),
+        }
+    }
+
+    /// The address, if on every host it is that host itself.
+    pub(crate) fn loopback(&self) -> Option<IpAddr> {
+        self.ip().filter(|ip| ip.to_canonical().is_loopback())
     }
 
     /// All ports at which the store may be, the likeliest first.
@@ -467,6 +487,28 @@ mod tests {
         ));
         let world = World::local(0, 0, store, secret);
         assert!(matches!(world, Err(WorldError::EmptyWorld)));
+    }
+
+    #[test]
+    fn addresses_may_stand_in_brackets() {
+        let host = |text: &str| Master::new(text, 5).host;
+        assert_eq!(host("[::1]"), "::1");
+        assert_eq!(Master::new("[fe80::1]", 5).to_string(), "[fe80::1]:5");
+        for other in ["node[1]", "[node]", "[::1", "10.0.0.1"] {
+            assert_eq!(host(other), other);
+        }
+    }
+
+    #[test]
+    fn loopback_addresses_are_told_from_names() {
+        let loopback = |text: &str| Master::new(text, 5).loopback().is_some();
+        for here in ["127.0.0.1", "127.0.1.1", "[::1]", "localhost"] {
+            assert!(loopback(here), "{here}");
+        }
+        for elsewhere in ["10.0.0.1", "node0", "::2"] {
+            assert!(!loopback(elsewhere), "{elsewhere}");
+        }
+        assert!(Master::new("node0", 5).ip().is_none());
     }
 
     #[test]

@@ -6,7 +6,8 @@ use burn_dist::launch::LocalLauncher;
 use burn_dist::rendezvous::Store;
 use burn_dist::world::{Launch, World};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit, test_kill_process};
-use std::process::{Stdio, exit};
+use std::ffi::OsStr;
+use std::process::{Command, Stdio, exit};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use world_support::*;
@@ -151,7 +152,10 @@ struct Run {
 
 impl Run {
     fn start(part: &str) -> Self {
-        let mut command = play(part);
+        Self::of(play(part), part)
+    }
+
+    fn of(mut command: Command, part: &str) -> Self {
         // What torchrun leaves to those that its ranks start must not be taken for the launcher's.
         command.env("TORCHELASTIC_RUN_ID", "none");
         command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
@@ -182,6 +186,44 @@ impl Run {
         }
         (status.code(), output)
     }
+}
+
+/// The command on a host whose loopback interface has ::1 alone; none where the system does not let us make one.
+fn without_ipv4_loopback(command: &Command) -> Result<Command, String> {
+    let host = |program: &OsStr| {
+        let mut host = Command::new("unshare");
+        let script = "ip link set lo up && ip addr del 127.0.0.1/8 dev lo && \
+                      ip -6 addr show lo | grep -q ::1 && exec \"$0\" \"$@\"";
+        host.args(["--net", "--map-root-user", "sh", "-c", script]);
+        host.arg(program);
+        host
+    };
+    let probe = host(OsStr::new("true")).output();
+    let probe = probe.map_err(|error| error.to_string())?;
+    if !probe.status.success() {
+        return Err(String::from_utf8_lossy(&probe.stderr).into_owned());
+    }
+    let mut host = host(command.get_program());
+    host.args(command.get_args()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => host.env(name, value),
+            None => host.env_remove(name),
+        };
+    }
+    Ok(host)
+}
+
+#[test]
+fn a_host_without_ipv4_loopback_runs_ranks() {
+    limited(|| match without_ipv4_loopback(&play("all is well")) {
+        Err(reason) => println!("SKIPPED: no host without IPv4 loopback: {reason}"),
+        Ok(command) => {
+            let (code, output) = Run::of(command, "all is well").end();
+            assert_eq!(code, Some(0), "{output}");
+            assert!(output.contains("store at [::1]:"), "{output}");
+        }
+    });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod world_support;
 
-use burn_dist::rendezvous::auth::{self, Purpose};
+use burn_dist::rendezvous::auth::{self, Purpose, Session};
 use burn_dist::rendezvous::{
     Fault, MAX_PAYLOAD, MAX_TAG, RendezvousError, Secret, Store, StoreServer,
 };
@@ -10,7 +10,8 @@ use burn_dist::world::World;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use world_support::*;
@@ -28,6 +29,11 @@ fn together<T: Send>(stores: &[Store], call: impl Fn(&Store) -> T + Sync) -> Vec
             .map(|thread| thread.join().unwrap())
             .collect()
     })
+}
+
+/// Rank 0, which may host the store, last.
+fn leave<const N: usize>(stores: [Store; N]) {
+    stores.into_iter().rev().for_each(drop);
 }
 
 fn gather_rank(store: &Store) -> Result<Vec<Vec<u8>>, RendezvousError> {
@@ -126,27 +132,52 @@ fn wrong_secret_is_refused_without_harm() {
 #[test]
 fn other_world_sizes_and_ranks_are_refused_without_harm() {
     limited(|| {
-        let (server, stores) = ranks(2);
-        let error = connect(1, 3, server.address()).unwrap_err();
+        let server = server(3);
+        let mut stores: Vec<_> = [0, 1]
+            .map(|rank| connect(rank, 3, server.address()).unwrap())
+            .into();
+        let error = connect(1, 4, server.address()).unwrap_err();
         assert!(
             matches!(
                 error,
                 RendezvousError::WorldSizeDiffers {
-                    ours: 3,
-                    theirs: 2,
+                    ours: 4,
+                    theirs: 3,
                     ..
                 }
             ),
             "{error}"
         );
-        let error = connect(1, 2, server.address()).unwrap_err();
+        let error = connect(1, 3, server.address()).unwrap_err();
         assert!(
             matches!(error, RendezvousError::RankTaken { rank: 1, .. }),
             "{error}"
         );
         assert!(error.to_string().contains("rank 1 is already connected"));
+        stores.push(connect(2, 3, server.address()).unwrap());
         assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
         assert!(stores.iter().all(|store| store.faults().get().is_none()));
+    });
+}
+
+/// Nobody else has any business there.
+#[test]
+fn the_store_does_not_listen_while_all_ranks_are_connected() {
+    limited(|| {
+        let server = server(2);
+        let knock = || TcpStream::connect(server.address());
+        let zero = connect(0, 2, server.address()).unwrap();
+        knock().unwrap();
+        let one = connect(1, 2, server.address()).unwrap();
+        let refused = eventually(LIMIT, "connections are refused", || knock().err());
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+        let stores = [zero, one];
+        assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+        assert!(knock().is_err());
+        let [zero, one] = stores;
+        drop(one);
+        eventually(LIMIT, "it listens again", || knock().ok());
+        drop(zero);
     });
 }
 
@@ -477,23 +508,85 @@ fn rank_0_must_run_where_master_addr_says() {
     });
 }
 
+/// The others would wait for it in vain.
+#[test]
+fn the_ranks_beside_a_rank_0_that_can_not_host_are_told_at_once() {
+    limited(|| {
+        for (master, why) in [
+            ("192.0.2.1", "192.0.2.1 is no address of this machine"),
+            ("no-such-host.invalid", "can't find the address"),
+        ] {
+            let port = free_port();
+            let start = Instant::now();
+            let rank = |rank| {
+                let world = torchrun(rank, 2, master, port);
+                thread::spawn(move || gather_rank(&Store::connect(&world, LIMIT)?))
+            };
+            let errors = [rank(1), rank(0)].map(|rank| rank.join().unwrap().unwrap_err());
+            for error in errors {
+                assert!(error.to_string().contains(why), "{error}");
+            }
+            let took = start.elapsed();
+            assert!(took < Duration::from_secs(10), "{took:?}");
+        }
+    });
+}
+
+/// A rank that is alone on its node.
+fn on_a_node_of_its_own(rank: usize, size: usize, master: &str, port: u16) -> World {
+    let own = [
+        ("LOCAL_RANK", "0".to_string()),
+        ("LOCAL_WORLD_SIZE", "1".to_string()),
+        ("GROUP_RANK", rank.to_string()),
+    ];
+    torchrun_with(rank, size, master, port, own)
+}
+
 #[test]
 fn a_loopback_address_can_not_serve_two_nodes() {
     limited(|| {
-        let world = World::from_vars(&|name| {
-            let value = match name {
-                "RANK" | "LOCAL_RANK" | "GROUP_RANK" => "0",
-                "WORLD_SIZE" => "2",
-                "LOCAL_WORLD_SIZE" => "1",
-                "MASTER_ADDR" => "127.0.0.1",
-                "MASTER_PORT" => "29500",
-                "BURN_DIST_SECRET" => SECRET,
-                _ => return None,
-            };
-            Some(value.into())
-        });
-        let error = Store::connect(&world.unwrap(), LIMIT).unwrap_err();
-        assert!(matches!(error, RendezvousError::Loopback { .. }), "{error}");
+        for master in ["127.0.0.1", "localhost", "[::1]"] {
+            for rank in [0, 1] {
+                let world = on_a_node_of_its_own(rank, 2, master, 29500);
+                let error = Store::connect(&world, LIMIT).unwrap_err();
+                assert!(matches!(error, RendezvousError::Loopback { .. }), "{error}");
+            }
+        }
+    });
+}
+
+/// Debian's `/etc/hosts` names the host 127.0.1.1, for which this is one more name to the resolver. Other nodes know
+/// another address.
+#[test]
+fn a_host_that_calls_itself_127_0_1_1_is_reached_by_its_other_addresses() {
+    limited(|| {
+        let port = free_port();
+        let enter = |rank, master| {
+            let world = on_a_node_of_its_own(rank, 2, master, port);
+            thread::spawn(move || Store::connect(&world, LIMIT).unwrap())
+        };
+        // 127.0.0.2 as the name that leads elsewhere on other hosts: "127.2" is not a literal address to us.
+        let ranks = [enter(0, "127.257"), enter(1, "127.2")];
+        let stores = ranks.map(|rank| rank.join().unwrap());
+        assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+        leave(stores);
+    });
+}
+
+#[test]
+fn an_ipv6_address_may_stand_in_brackets() {
+    limited(|| {
+        if let Err(error) = TcpListener::bind("[::1]:0") {
+            return println!("SKIPPED: this host has no ::1: {error}");
+        }
+        let port = free_port();
+        let enter = |rank| {
+            let world = torchrun(rank, 2, "[::1]", port);
+            thread::spawn(move || Store::connect(&world, LIMIT).unwrap())
+        };
+        let stores = [enter(0), enter(1)].map(|rank| rank.join().unwrap());
+        assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+        leave(stores);
     });
 }
 
@@ -567,7 +660,7 @@ fn garbage_and_slow_connections_disturb_nobody() {
         for garbage in [
             &b"GET / HTTP/1.1\r\n\r\n"[..],
             &[0xff; 4096],
-            b"BURNDIS>\x01\0\x01\0",
+            b"BURNDIS>\x02\0\x01\0",
         ] {
             let mut stream = TcpStream::connect(address).unwrap();
             let _ = stream.write_all(garbage);
@@ -608,23 +701,31 @@ fn another_version_is_named() {
 }
 
 /// A connection that has proved that it knows the secret, and now sends what it likes.
-fn authenticated(address: SocketAddr, context: &[u8]) -> TcpStream {
+fn authenticated(address: SocketAddr, context: &[u8]) -> (TcpStream, Session) {
     let stream = TcpStream::connect(address).unwrap();
     let deadline = Instant::now() + LIMIT;
-    auth::connect_side(&stream, &secret(), Purpose::Store, context, deadline).unwrap();
-    stream
+    let session =
+        auth::connect_side(&stream, &secret(), Purpose::Store, context, deadline).unwrap();
+    (stream, session)
 }
+
+/// A message without content.
+fn message(kind: u8) -> [u8; 8] {
+    [kind, 0, 0, 0, 0, 0, 0, 0]
+}
+const WELCOME: u8 = 65;
+const SURVEY: u8 = 3;
 
 #[test]
 fn nonsense_from_a_rank_fails_that_rank_alone() {
     limited(|| {
         let context = [[1, 0, 0, 0], [3, 0, 0, 0]].concat();
         let long = [&[1, 0, 0, 0], &u32::MAX.to_le_bytes()[..]].concat();
-        for nonsense in [&[0xff; 64][..], &long, &[65, 0, 0, 0, 0, 0, 0, 0]] {
+        for nonsense in [&[0xff; 64][..], &long, &message(WELCOME)] {
             let server = server(3);
             let zero = connect(0, 3, server.address()).unwrap();
-            let mut stream = authenticated(server.address(), &context);
-            stream.write_all(nonsense).unwrap();
+            let (mut stream, mut session) = authenticated(server.address(), &context);
+            stream.write_all(&session.seal(nonsense)).unwrap();
             let fault = fault(&zero);
             assert_eq!(fault.rank, Some(1));
             assert!(fault.reason.contains("it sent"), "{fault}");
@@ -635,20 +736,145 @@ fn nonsense_from_a_rank_fails_that_rank_alone() {
 #[test]
 fn nonsense_about_oneself_is_refused_without_harm() {
     limited(|| {
-        let (server, stores) = ranks(2);
-        let unknown_rank = [[9, 0, 0, 0], [2, 0, 0, 0]].concat();
+        let server = server(3);
+        let enter = |rank| connect(rank, 3, server.address()).unwrap();
+        let (zero, one) = (enter(0), enter(1));
+        let unknown_rank = [[9, 0, 0, 0], [3, 0, 0, 0]].concat();
         for context in [
             &[][..],
             &[1, 2, 3],
             &[0xff; auth::MAX_CONTEXT],
             &unknown_rank,
         ] {
-            let mut stream = authenticated(server.address(), context);
+            let (mut stream, _) = authenticated(server.address(), context);
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer).unwrap();
             assert_eq!(answer[0], 66, "it is refused and the connection ends");
         }
+        let stores = [zero, one, enter(2)];
         assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+    });
+}
+
+/// Whoever is on the way can end a connection, and nothing else.
+#[test]
+fn frames_that_were_changed_on_the_way_fail_the_rank_that_sent_them() {
+    limited(|| {
+        let context = [[1, 0, 0, 0], [3, 0, 0, 0]].concat();
+        let survey = |number: u8| {
+            let mut frame = message(SURVEY).to_vec();
+            frame[4] = 16;
+            frame.extend([number, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+            frame
+        };
+        type Edit = fn(&mut Vec<Vec<u8>>);
+        let edits: [(&str, Edit); 4] = [
+            ("changed", |frames| frames[0][8] ^= 1),
+            ("dropped", |frames| drop(frames.remove(0))),
+            ("repeated", |frames| frames.insert(1, frames[0].clone())),
+            ("reordered", |frames| frames.swap(0, 1)),
+        ];
+        for (how, edit) in edits {
+            let server = server(3);
+            let zero = connect(0, 3, server.address()).unwrap();
+            let (mut stream, mut session) = authenticated(server.address(), &context);
+            let mut frames = [1, 2].map(|number| session.seal(&survey(number))).to_vec();
+            edit(&mut frames);
+            stream.write_all(&frames.concat()).unwrap();
+            let fault = fault(&zero);
+            assert_eq!(fault.rank, Some(1), "{how}");
+            assert!(fault.reason.contains("authentication"), "{how}: {fault}");
+        }
+    });
+}
+
+#[test]
+fn frames_of_the_store_that_were_changed_on_the_way_are_a_fault_of_no_rank() {
+    limited(|| {
+        let listener = TcpListener::bind(any_port()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let serving = thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let deadline = Instant::now() + LIMIT;
+            let accepted = auth::accept_side(&stream, &secret(), Purpose::Store, deadline);
+            let mut session = accepted.unwrap().session;
+            stream.write_all(&session.seal(&message(WELCOME))).unwrap();
+            told.recv().unwrap();
+            let mut left = message(70).to_vec();
+            left[4] = 4;
+            left.extend([0; 4]);
+            let mut sealed = session.seal(&left);
+            sealed[8] ^= 2;
+            stream.write_all(&sealed).unwrap();
+            let _ = stream.read(&mut [0; 512]);
+        });
+        let store = connect(1, 3, address).unwrap();
+        tell.send(()).unwrap();
+        let fault = fault(&store);
+        assert_eq!(fault.rank, None);
+        assert!(fault.reason.contains("authentication"), "{fault}");
+        assert!(!store.faults().left(2), "the frame had no effect");
+        drop(store);
+        serving.join().unwrap();
+    });
+}
+
+/// What is logged in this process.
+fn log() -> String {
+    static LOG: OnceLock<Log> = OnceLock::new();
+    let log = LOG.get_or_init(|| {
+        let log = Log::default();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false);
+        let writer = log.clone();
+        subscriber.with_writer(move || writer.clone()).init();
+        log
+    });
+    String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned()
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_flood_of_connections_is_a_few_lines_in_the_log() {
+    limited(|| {
+        log();
+        let server = server(2);
+        let zero = connect(0, 2, server.address()).unwrap();
+        for _ in 0..300 {
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\n\r\n");
+            // Until it is refused.
+            let _ = stream.read(&mut [0; 64]);
+        }
+        let one = connect(1, 2, server.address()).unwrap();
+        assert!(
+            together(&[zero, one], gather_rank)
+                .iter()
+                .all(Result::is_ok)
+        );
+        drop(server);
+        let log = eventually(LIMIT, "the rest is counted", || {
+            let log = log();
+            log.contains("297 more connections were refused")
+                .then_some(log)
+        });
+        // Other tests write to it, too.
+        let refused = log
+            .lines()
+            .filter(|line| line.contains("refused a connection"));
+        assert!(refused.count() < 30, "{log}");
     });
 }
 
@@ -801,6 +1027,112 @@ fn meet_beside(run: &str, late: Duration, answer: &[u8]) {
     });
 }
 
+/// Another user of rank 0's node has bound the first derived port and passes everything on to the one that rank 0 takes
+/// then, changed or not: the ranks find each other past it, and it is named.
+#[test]
+fn a_relay_at_the_first_port_is_named_and_passed_over() {
+    limited(|| {
+        log();
+        for (run, flip) in [("relay", 0), ("relay that tampers", 1)] {
+            let world = |rank: usize| {
+                let own = [
+                    ("TORCHELASTIC_RUN_ID", run.to_string()),
+                    ("TORCHELASTIC_USE_AGENT_STORE", "True".to_string()),
+                ];
+                torchrun_with(rank, 2, "127.0.0.1", 29500, own)
+            };
+            let ports: Vec<u16> = world(1).master().unwrap().ports().collect();
+            let relay = TcpListener::bind(("127.0.0.1", ports[0])).unwrap();
+            relay.set_nonblocking(true).unwrap();
+            let (done, passed) = (AtomicBool::new(false), AtomicUsize::new(0));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Acquire) {
+                        let Ok((caller, _)) = relay.accept() else {
+                            thread::sleep(Duration::from_millis(2));
+                            continue;
+                        };
+                        caller.set_nonblocking(false).unwrap();
+                        let store = ("127.0.0.1", ports[1]);
+                        let called = eventually(LIMIT, "rank 0 takes the next port", || {
+                            TcpStream::connect(store).ok()
+                        });
+                        passed.fetch_add(1, Ordering::AcqRel);
+                        let ends = [&caller, &called].map(|end| end.try_clone().unwrap());
+                        scope.spawn(move || pass_on(caller, called, flip));
+                        let [caller, called] = ends;
+                        scope.spawn(move || pass_on(called, caller, 0));
+                    }
+                });
+                let connect = |rank| scope.spawn(move || Store::connect(&world(rank), LIMIT));
+                let [one, zero] = [connect(1), connect(0)].map(|rank| rank.join().unwrap());
+                done.store(true, Ordering::Release);
+                let stores =
+                    [zero, one].map(|store| store.unwrap_or_else(|error| panic!("{error}")));
+                let gathered = together(&stores, gather_rank);
+                assert!(gathered.iter().all(Result::is_ok), "{gathered:?}");
+                assert!(stores.iter().all(|store| store.faults().get().is_none()));
+                leave(stores);
+            });
+            assert!(
+                passed.load(Ordering::Acquire) > 0,
+                "the relay was not tried"
+            );
+            let log = log();
+            let squatted = format!("listens at 127.0.0.1:{}", ports[0]);
+            assert!(log.contains(&squatted), "rank 0 names the port: {log}");
+            let relayed = format!("the store at 127.0.0.1:{} goes through a relay", ports[0]);
+            assert!(log.contains(&relayed), "rank 1 names the relay: {log}");
+        }
+    });
+}
+
+/// Passes on what `from` sends; `flip` is what happens to the last byte of whatever holds a tag.
+fn pass_on(mut from: TcpStream, mut to: TcpStream, flip: u8) {
+    let mut bytes = [0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        let part = &mut bytes[..count];
+        if part.windows(5).any(|tag| tag == b"ranks") {
+            part[count - 1] ^= flip;
+        }
+        if to.write_all(part).is_err() {
+            break;
+        }
+    }
+    for end in [from, to] {
+        let _ = end.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// Where the ranks were given one port, they can't get past whoever stands there.
+#[test]
+fn a_relay_at_the_only_port_is_an_error_that_names_it() {
+    limited(|| {
+        let server = server(2);
+        let (target, relay) = (server.address(), TcpListener::bind(any_port()).unwrap());
+        let between = relay.local_addr().unwrap();
+        let relaying = thread::spawn(move || {
+            let caller = relay.accept().unwrap().0;
+            let called = TcpStream::connect(target).unwrap();
+            let ends = [&caller, &called].map(|end| end.try_clone().unwrap());
+            let back = thread::spawn(move || pass_on(caller, called, 0));
+            let [caller, called] = ends;
+            pass_on(called, caller, 0);
+            back.join().unwrap();
+        });
+        let start = Instant::now();
+        let error = Store::connect(&world(1, 2, between), LIMIT).unwrap_err();
+        assert!(matches!(error, RendezvousError::Relayed { .. }), "{error}");
+        let text = error.to_string();
+        // Both views are named.
+        for end in [between, target] {
+            assert!(text.contains(&format!("→ {end}")), "{text}");
+        }
+        assert!(start.elapsed() < Duration::from_secs(2));
+        relaying.join().unwrap();
+    });
+}
+
 /// A busy port is no reason not to wait for a rank 0 that is late.
 #[test]
 fn a_stranger_at_one_of_the_ports_ends_no_patience() {
@@ -814,7 +1146,7 @@ fn a_stranger_at_one_of_the_ports_ends_no_patience() {
 #[test]
 fn who_never_answers_a_proof_is_passed_over() {
     limited(|| {
-        let answer = [&b"BURNDIS<\x01\0\x01\0"[..], &[7; 32]].concat();
+        let answer = [&b"BURNDIS<\x02\0\x01\0"[..], &[7; 32 + 36]].concat();
         meet_beside("beside a squatter", Duration::ZERO, &answer);
     });
 }

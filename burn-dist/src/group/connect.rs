@@ -1,7 +1,7 @@
 //! Connects the ranks of a world: over the store they tell each other where they are and choose a
 //! transport together.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::engine::{Engine, Link, Place};
@@ -168,7 +168,7 @@ impl Joining<'_> {
         if let Some((layout, order)) = self.by_nodes(hosts) {
             match self.share(layout.mates(), exchange)? {
                 Ok(shared) => {
-                    let ring = self.streams(&layout.counterparts(), exchange)?;
+                    let ring = self.streams(&layout.counterparts(), nodes, exchange)?;
                     return Ok(Wiring::Nodes(Box::new(Nodes::new(
                         layout, order, shared, ring,
                     ))));
@@ -235,7 +235,7 @@ impl Joining<'_> {
             }
             TransportKind::Shm => Ok(Box::new(self.share(&all, exchange)??)),
             TransportKind::Mpi => self.messages(&all),
-            TransportKind::Tcp | TransportKind::Auto => self.tcp(&all, exchange),
+            TransportKind::Tcp | TransportKind::Auto => self.tcp(&all, nodes, exchange),
         }
     }
 
@@ -243,12 +243,13 @@ impl Joining<'_> {
     fn streams(
         &self,
         ranks: &[usize],
+        nodes: usize,
         exchange: &mut dyn Exchange,
     ) -> Result<Box<dyn Transport>, Error> {
         if self.has_mpi() {
             return self.messages(ranks);
         }
-        self.tcp(ranks, exchange)
+        self.tcp(ranks, nodes, exchange)
     }
 
     /// MPI has the better network between nodes, where it runs, and its own collectives ask for it.
@@ -392,19 +393,22 @@ impl Joining<'_> {
     }
 
     /// Connections among some ranks of the group, this one among them, in that order; the others connect at the same
-    /// time.
+    /// time. The group is on so many `nodes`.
     fn tcp(
         &self,
         ranks: &[usize],
+        nodes: usize,
         exchange: &mut dyn Exchange,
     ) -> Result<Box<dyn Transport>, Error> {
-        let listener = Listener::bind(self.store.local_ip())?;
-        let address = listener.address().to_string();
+        let ip = listens_at(self.store.local_ip(), nodes);
+        let listener = Listener::bind(ip)?;
+        let address = SocketAddr::new(ip, listener.address().port()).to_string();
         let words = exchange.all_gather("tcp address", address.as_bytes())?;
         let addresses = words.iter().enumerate().map(|(rank, word)| {
             let address = std::str::from_utf8(word)
                 .ok()
-                .and_then(|word| word.parse().ok());
+                .and_then(|word| word.parse().ok())
+                .map(|address| reached_at(address, self.store.store_ip()));
             let reason = || "sent a malformed address".to_owned();
             address.ok_or_else(|| TransportError::Peer {
                 transport: "tcp",
@@ -422,6 +426,23 @@ impl Joining<'_> {
     }
 }
 
+/// Where a rank listens that reaches the store from `local`. If that is by loopback, the store is on its host: then other
+/// nodes reach the two by the same address, which they know and this rank does not.
+fn listens_at(local: IpAddr, nodes: usize) -> IpAddr {
+    match nodes > 1 && local.is_loopback() {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => local,
+    }
+}
+
+/// How a rank reaches another that listens at `address`, if it reaches the store at `store`.
+fn reached_at(mut address: SocketAddr, store: IpAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(store);
+    }
+    address
+}
+
 fn no_mpi(reason: &str) -> TransportError {
     TransportError::Setup {
         transport: "mpi",
@@ -435,5 +456,25 @@ fn odd(rank: usize, reason: &str) -> TransportError {
         transport: "group's",
         rank,
         reason: reason.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_beside_the_store_is_reached_as_the_store_is() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let listens = listens_at(ip("127.0.0.1"), 2);
+        let of_other_node = reached_at((listens, 7000).into(), ip("10.0.0.1"));
+        assert_eq!(of_other_node, "10.0.0.1:7000".parse().unwrap());
+        let of_same_node = reached_at((listens, 7000).into(), ip("::1"));
+        assert_eq!(of_same_node, "[::1]:7000".parse().unwrap());
+        // Nobody else is let in where nobody else is needed.
+        assert_eq!(listens_at(ip("127.0.0.1"), 1), ip("127.0.0.1"));
+        assert_eq!(listens_at(ip("10.0.0.2"), 2), ip("10.0.0.2"));
+        let given = "10.0.0.2:7000".parse().unwrap();
+        assert_eq!(reached_at(given, ip("10.0.0.1")), given);
     }
 }

@@ -1,13 +1,14 @@
 //! Groups whose ranks are threads of one process: for tests and for trying things out. They use
 //! the real transports.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 
 use super::{GroupOptions, ProcessGroup, Queue, connect};
 use crate::error::Error;
 use crate::open_files::make_room;
+use crate::rendezvous::net::working_loopback;
 use crate::rendezvous::{FILES_PER_RANK, RendezvousError, StoreServer};
 use crate::transport::distances;
 use crate::world::{Secret, World};
@@ -20,7 +21,9 @@ pub(super) fn connect_all(size: usize, options: &GroupOptions) -> Result<Vec<Pro
     let files = 2 * distances(size).count() + 2 + FILES_PER_RANK;
     make_room(size, files).map_err(RendezvousError::from)?;
     let (_, secret) = Secret::generate()?;
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let unreachable =
+        RendezvousError::system("can't connect to this machine's own loopback address");
+    let address = SocketAddr::from((working_loopback().map_err(unreachable)?, 0));
     let server = Arc::new(StoreServer::bind(address, size, secret.clone())?);
     let worlds = (0..size).map(|rank| World::local(rank, size, server.address(), secret.clone()));
     let worlds = worlds.collect::<Result<Vec<_>, _>>()?;

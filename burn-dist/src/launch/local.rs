@@ -12,6 +12,7 @@ pub use outcome::{LaunchOutcome, RankExit, RankFailure};
 
 use crate::deadline;
 use crate::open_files::{self, TooFewOpenFiles};
+use crate::rendezvous::net::working_loopback;
 use crate::rendezvous::{self, RendezvousError, StoreServer};
 use crate::thread_limit::{self, NoThreads};
 use crate::world::{LAUNCH, SECRET, SECRET_FILE, Secret, SecretError};
@@ -20,7 +21,7 @@ use ranks::Ranks;
 use rustix::process::Signal;
 use signals::{Inbox, Received};
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -100,6 +101,12 @@ pub enum LaunchError {
     /// The store did not start.
     #[error("can't host the store of the run: {0}")]
     Store(#[from] RendezvousError),
+    /// Processes of this machine can't reach each other.
+    #[error(
+        "can't connect to this machine's own loopback address ({0}): bring its interface up, as with \
+         `ip link set lo up`"
+    )]
+    Loopback(std::io::Error),
     /// Signals could not be received.
     #[error("can't listen for signals: {0}")]
     Signals(std::io::Error),
@@ -217,7 +224,8 @@ impl LocalLauncher {
         open_files::make_room(self.nproc, FILES_PER_RANK)?;
         thread_limit::make_room(OWN_THREADS + THREADS_PER_RANK * self.nproc)?;
         let (text, secret) = Secret::generate()?;
-        let server = StoreServer::bind((Ipv4Addr::LOCALHOST, 0).into(), self.nproc, secret)?;
+        let loopback = working_loopback().map_err(LaunchError::Loopback)?;
+        let server = StoreServer::bind((loopback, 0).into(), self.nproc, secret)?;
         let server = server.for_runs_in_turn();
         let inbox = Inbox::open().map_err(|error| match NoThreads::of(&error) {
             Some(limit) => LaunchError::Threads(limit),
@@ -226,7 +234,7 @@ impl LocalLauncher {
         let mut ranks = Ranks::new(self.prefix);
         for rank in 0..self.nproc {
             let mut command = Command::new(&program);
-            self.describe_world(&mut command, rank, server.address().port(), &text);
+            self.describe_world(&mut command, rank, server.address(), &text);
             ranks
                 .spawn(command)
                 .map_err(|source| match NoThreads::of(&source) {
@@ -251,7 +259,7 @@ impl LocalLauncher {
         Ok(watch.run(&inbox))
     }
 
-    fn describe_world(&self, command: &mut Command, rank: usize, port: u16, secret: &str) {
+    fn describe_world(&self, command: &mut Command, rank: usize, store: SocketAddr, secret: &str) {
         let (rank, size) = (rank.to_string(), self.nproc.to_string());
         command.args(&self.args);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
@@ -266,8 +274,8 @@ impl LocalLauncher {
             .env("LOCAL_RANK", &rank)
             .env("WORLD_SIZE", &size)
             .env("LOCAL_WORLD_SIZE", &size)
-            .env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
-            .env("MASTER_PORT", port.to_string())
+            .env("MASTER_ADDR", store.ip().to_string())
+            .env("MASTER_PORT", store.port().to_string())
             .env(SECRET, secret)
             .env(LAUNCH, "local");
         let by_user = self.envs.iter().any(|(name, _)| name == THREADS);
@@ -524,7 +532,8 @@ mod tests {
             .args(["--x"])
             .env("RAYON_NUM_THREADS", "7");
         let mut command = Command::new("true");
-        launcher.describe_world(&mut command, 1, 5000, "text");
+        let store = ([127, 0, 0, 1], 5000).into();
+        launcher.describe_world(&mut command, 1, store, "text");
         let get = |name: &str| {
             let mut envs = command.get_envs();
             let found = envs.find(|(key, _)| *key == name);

@@ -8,7 +8,9 @@
 
 use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port, required};
 use super::{ports, user_key};
-use crate::world::{LAUNCH, Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
+use crate::world::{
+    LAUNCH, Launch, Link, Master, Secret, Topology, Vars, World, WorldError, secret_from,
+};
 
 pub(super) const RANK: &str = "RANK";
 const LOCAL_RANK: &str = "LOCAL_RANK";
@@ -80,14 +82,18 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
     }
     // Our own launcher may itself run under torchrun.
     let by_torchrun = launch == Launch::Torchrun && is_parent(vars);
-    let master = Some(master(vars, by_torchrun)?);
     let secret = match world.secret {
         None if by_torchrun => {
-            let key = user_key::load(vars).map_err(|source| WorldError::Key { source })?;
-            Some(key.derive(run(vars).as_bytes()))
+            Some(user_key::load(vars).map_err(|source| WorldError::Key { source })?)
         }
         given => given,
     };
+    // Those of our own launcher have one that no other run has.
+    let secret = match launch {
+        Launch::Local => secret,
+        _ => secret.map(|secret| secret.derive(run(vars).as_bytes())),
+    };
+    let master = Some(master(vars, secret.as_ref().filter(|_| by_torchrun))?);
     let world = World {
         master,
         secret,
@@ -96,7 +102,8 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
     world.checked()
 }
 
-fn master(vars: Vars, by_torchrun: bool) -> Result<Master, WorldError> {
+/// Where the ranks meet; `secret` is that of a run of torchrun's own, which may keep MASTER_PORT for itself.
+fn master(vars: Vars, secret: Option<&Secret>) -> Result<Master, WorldError> {
     let missing = |name, meaning| WorldError::Missing {
         name,
         because: WORLD_SIZE,
@@ -106,10 +113,10 @@ fn master(vars: Vars, by_torchrun: bool) -> Result<Master, WorldError> {
         .filter(|host| !host.is_empty())
         .ok_or(missing(MASTER_ADDR, "name or address of rank 0's host"))?;
     let port = port(vars)?.ok_or(missing(MASTER_PORT, "a free port on that host, say 29500"))?;
-    let taken = by_torchrun && vars(USE_AGENT_STORE).is_some_and(|value| value == "True");
-    Ok(match taken {
-        true => ports::master(host, &run(vars)),
-        false => Master::new(host, port),
+    let is_taken = vars(USE_AGENT_STORE).is_some_and(|value| value == "True");
+    Ok(match secret.filter(|_| is_taken) {
+        Some(secret) => ports::master(host, secret),
+        None => Master::new(host, port),
     })
 }
 
@@ -413,11 +420,31 @@ mod tests {
         };
         assert_eq!(key(&[]), key(&[("RANK", "2")]));
         assert_ne!(key(&[]), key(&[("TORCHELASTIC_RUN_ID", "7a25")]));
-        let given = under_agent(&[]);
-        let same = parse(&[]).unwrap();
-        let [given, same] = [given, same].map(|world| *world.secret().unwrap().key());
-        assert_eq!(given, same);
         std::fs::remove_dir_all(home).unwrap();
+    }
+
+    #[test]
+    fn a_secret_that_runs_share_gives_each_keys_and_ports_of_its_own() {
+        let world = |changes: &[_]| {
+            let world = under_agent(changes);
+            let ports: Vec<u16> = world.master().unwrap().ports().collect();
+            (*world.secret().unwrap().key(), ports)
+        };
+        let mine = world(&[]);
+        assert_eq!(mine, world(&[("RANK", "2"), ("GROUP_RANK", "0")]));
+        for other in [
+            ("TORCHELASTIC_RUN_ID", "7a25"),
+            ("MASTER_PORT", "29501"),
+            // Who does not know the secret can't tell the ports.
+            ("BURN_DIST_SECRET", "0123456789abcdeg"),
+        ] {
+            let other = world(&[other]);
+            assert!(other.0 != mine.0 && other.1 != mine.1);
+        }
+        // Our own launcher's ranks get the secret of that run alone.
+        let local = parse(&[("BURN_DIST_LAUNCH", "local")]).unwrap();
+        let given = Secret::from_text("0123456789abcdef").unwrap();
+        assert_eq!(local.secret().unwrap().key(), given.key());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use mpi::traits::*;
 use super::call::MpiError;
 use super::session::{Guard, Session, library};
 use crate::rendezvous::Meeting;
+use crate::rendezvous::net::{listen_at, working_loopback};
 use crate::world::{LAUNCH, Launch, Link, Master, Secret, Topology, World, WorldError};
 
 /// Characters of a host name that are compared and looked up; longer ones there are none.
@@ -153,10 +154,11 @@ struct Prepared {
 impl Prepared {
     fn new(other_node: Option<&str>) -> Result<Self, String> {
         let ip = match other_node {
-            None => Ipv4Addr::LOCALHOST.into(),
+            None => working_loopback()
+                .map_err(|error| format!("rank 0's host has no loopback address: {error}"))?,
             Some(name) => own_address_towards(name)?,
         };
-        let listener = TcpListener::bind((ip, 0))
+        let listener = listen_at((ip, 0).into())
             .map_err(|error| format!("rank 0 can't listen at {ip}: {error}"))?;
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let (text, _) = Secret::generate().map_err(|error| error.to_string())?;
@@ -174,7 +176,9 @@ fn own_address_towards(other: &str) -> Result<IpAddr, String> {
         .ok()
         .filter(|host| !host.is_empty())
     {
-        let found = (host.as_str(), 0).to_socket_addrs().ok();
+        let found = (Master::new(host.as_str(), 0).host.as_str(), 0)
+            .to_socket_addrs()
+            .ok();
         let address = found.and_then(|mut addresses| addresses.next());
         return address.map(|address| address.ip()).ok_or(format!(
             "MASTER_ADDR={host} has no address on rank 0's host"

@@ -1,34 +1,43 @@
-//! Proof, in both directions, that the other end of a connection knows the run's secret.
+//! Proof, in both directions, that the other end of a connection knows the run's secret, and that
+//! nobody stands in between.
 //!
 //! Used by the store and by every transport that listens. Four messages of fixed size, so that
 //! nothing an unknown peer sends can make us allocate:
 //!
 //! ```text
-//! connecting → accepting   magic, version, purpose, nonce, context
-//! accepting  → connecting  magic, version, purpose, nonce
+//! connecting → accepting   magic, version, purpose, nonce, ends, context
+//! accepting  → connecting  magic, version, purpose, nonce, ends
 //! connecting → accepting   keyed hash ("connect", both messages)
-//! accepting  → connecting  verdict, keyed hash ("accept", both messages)
+//! accepting  → connecting  verdict, keyed hash ("accept", verdict, both messages)
 //! ```
 //!
 //! The connecting side proves itself first, so a stranger who connects learns nothing that would
-//! help to guess the secret. The nonces make every proof new, the labels keep one side's proof
-//! from serving as the other's, the purpose keeps a store from being taken for a data connection,
-//! and the context (who connects) is covered by the proof.
+//! help to guess the secret. A proof binds:
 //!
-//! What follows on the connection is neither encrypted nor authenticated: the network between the
-//! ranks is trusted not to be rewritten on the way, as in every training system of the field.
+//! - the **moment**: both nonces are part of it;
+//! - the **role**: magic and label differ in the two directions;
+//! - the **purpose**: a store is no data connection;
+//! - the **run**: its name is part of the key (see [`Secret`]), its size part of the context;
+//! - the **ends**: each side states both addresses and ports as its own socket has them. Through a
+//!   relay, or a NAT, the two statements differ, and both sides refuse the connection;
+//! - the **context**: who connects, and for what.
+//!
+//! Both sides derive a [`Session`] from the handshake. The control connection seals every frame with
+//! it. Data connections do not: their payload is neither encrypted nor authenticated.
 
 use super::net::{read_exact_by, write_all_by};
 use crate::world::Secret;
+use std::fmt;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 pub use super::net::StreamError;
+pub use super::seal::Session;
 
 /// Version of everything that burn-dist speaks over connections. Both ends must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Most bytes of context that the connecting side can state about itself.
 pub const MAX_CONTEXT: usize = 48;
@@ -43,11 +52,15 @@ const ACCEPT_MAGIC: [u8; 8] = *b"BURNDIS<";
 const PREFIX: usize = 12;
 const NONCE: usize = 32;
 const MAC: usize = 32;
-const OPENING: usize = PREFIX + NONCE + 1 + MAX_CONTEXT;
-const ANSWER: usize = PREFIX + NONCE;
+const ENDS: usize = 2 * END;
+const END: usize = 18;
+const OPENING: usize = PREFIX + NONCE + ENDS + 1 + MAX_CONTEXT;
+const ANSWER: usize = PREFIX + NONCE + ENDS;
 
 const ACCEPTED: u8 = 1;
 const DENIED: u8 = 2;
+/// The proof is right, but the two sides do not see the same ends.
+const RELAYED: u8 = 3;
 
 /// A stream whose reads and writes can be limited in time.
 pub trait Timed: Read + Write {
@@ -56,19 +69,88 @@ pub trait Timed: Read + Write {
     /// # Errors
     /// If the system refuses.
     fn set_timeout(&mut self, timeout: Option<Duration>) -> std::io::Result<()>;
+
+    /// This end of the stream and the other one; `None` where ends have no addresses.
+    ///
+    /// # Errors
+    /// If the stream is not connected any more.
+    fn addresses(&self) -> std::io::Result<Option<(SocketAddr, SocketAddr)>>;
 }
 
 macro_rules! timed {
-    ($($stream:ty),*) => {$(
+    ($addresses:path; $($stream:ty),*) => {$(
         impl Timed for $stream {
             fn set_timeout(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
                 self.set_read_timeout(timeout)?;
                 self.set_write_timeout(timeout)
             }
+
+            fn addresses(&self) -> std::io::Result<Option<(SocketAddr, SocketAddr)>> {
+                $addresses(self)
+            }
         }
     )*};
 }
-timed!(TcpStream, UnixStream, &TcpStream, &UnixStream);
+timed!(of_tcp; TcpStream, &TcpStream);
+timed!(of_unix; UnixStream, &UnixStream);
+
+fn of_tcp(stream: &TcpStream) -> std::io::Result<Option<(SocketAddr, SocketAddr)>> {
+    Ok(Some((stream.local_addr()?, stream.peer_addr()?)))
+}
+
+fn of_unix(_: &UnixStream) -> std::io::Result<Option<(SocketAddr, SocketAddr)>> {
+    Ok(None)
+}
+
+/// The two ends of a connection, as one side sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The end that connected.
+    pub from: SocketAddr,
+    /// The end that accepted.
+    pub to: SocketAddr,
+}
+
+impl Ends {
+    /// IPv4 in one form only, and without the number of an interface, which is each host's own.
+    fn new(from: SocketAddr, to: SocketAddr) -> Self {
+        let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+        Self {
+            from: plain(from),
+            to: plain(to),
+        }
+    }
+
+    fn encode(ends: Option<Self>) -> [u8; ENDS] {
+        let mut bytes = [0; ENDS];
+        let ends = ends.map(|ends| [ends.from, ends.to]);
+        for (end, bytes) in ends.iter().flatten().zip(bytes.chunks_exact_mut(END)) {
+            let ip = match end.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            bytes[..16].copy_from_slice(&ip.octets());
+            bytes[16..].copy_from_slice(&end.port().to_be_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (from, to) = bytes.split_first_chunk::<END>()?;
+        let end = |bytes: &[u8; END]| {
+            let (ip, port) = bytes.split_first_chunk::<16>()?;
+            let port = u16::from_be_bytes(port.try_into().ok()?);
+            Some(SocketAddr::new(Ipv6Addr::from(*ip).into(), port))
+        };
+        Some(Self::new(end(from)?, end(to.first_chunk()?)?))
+    }
+}
+
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} → {}", self.from, self.to)
+    }
+}
 
 /// What a connection is for. Both ends must mean the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +185,20 @@ pub enum AuthError {
     /// The peer does not have our secret.
     #[error("it has another secret")]
     WrongSecret,
+    /// The peer has our secret, but something between us passes the bytes on.
+    #[error(
+        "a relay or a NAT is in between: this side sees the connection as {ours}, the other side \
+         as {theirs}"
+    )]
+    Relayed {
+        /// The ends as this side sees them.
+        ours: Box<Ends>,
+        /// The ends as the other side sees them.
+        theirs: Box<Ends>,
+    },
+    /// The listener has ended it.
+    #[error("it had not proved itself when its place was needed or the listener was closed")]
+    Dropped,
     /// More than [`MAX_CONTEXT`] bytes of context.
     #[error("{bytes} bytes of context, at most {MAX_CONTEXT} fit")]
     ContextTooLong {
@@ -147,9 +243,11 @@ pub fn connect_side<S: Timed>(
     purpose: Purpose,
     context: &[u8],
     limits: impl Into<Limits>,
-) -> Result<(), AuthError> {
+) -> Result<Session, AuthError> {
     let limits = limits.into();
-    let opening = opening(purpose, context)?;
+    let addresses = stream.addresses().map_err(StreamError::from)?;
+    let ours = addresses.map(|(local, peer)| Ends::new(local, peer));
+    let opening = opening(purpose, ours, context)?;
     write_all_by(&mut stream, &opening, limits.proof)?;
 
     let mut answer = [0; ANSWER];
@@ -157,34 +255,64 @@ pub fn connect_side<S: Timed>(
     check_prefix(&answer, purpose)?;
     read_exact_by(&mut stream, &mut answer[PREFIX..], limits.proof)?;
 
-    let proof = proof(secret, Side::Connect, &opening, &answer);
-    write_all_by(&mut stream, proof.as_bytes(), limits.proof)?;
+    let handshake = Handshake {
+        secret,
+        opening: &opening,
+        answer: &answer,
+    };
+    write_all_by(&mut stream, handshake.proof().as_bytes(), limits.proof)?;
 
     let mut verdict = [0; 1 + MAC];
     read_exact_by(&mut stream, &mut verdict, limits.verdict)?;
     let (code, theirs) = (verdict[0], mac(&verdict[1..]));
     // Comparing `blake3::Hash` takes the same time wherever the two differ.
-    if code != ACCEPTED || theirs != self::proof(secret, Side::Accept, &opening, &answer) {
+    if theirs != handshake.verdict(code) || !matches!(code, ACCEPTED | RELAYED) {
+        return Err(AuthError::WrongSecret);
+    }
+    handshake.check_ends(ours, &answer[PREFIX + NONCE..])?;
+    if code != ACCEPTED {
         return Err(AuthError::WrongSecret);
     }
     stream.set_timeout(None).map_err(StreamError::Io)?;
-    Ok(())
+    Ok(handshake.session(Side::Connect))
 }
 
-/// Handshake of the side that accepted. Gives the context that the other side stated. Leaves the
-/// stream without time limits.
+/// A connection that was accepted, and has proved itself.
+#[derive(Debug)]
+pub struct Accepted {
+    /// What the other side said of itself.
+    pub context: Vec<u8>,
+    /// The keys of the connection.
+    pub session: Session,
+}
+
+/// Handshake of the side that accepted. Leaves the stream without time limits.
 ///
 /// # Errors
 /// See [`AuthError`]; the stream is then of no further use.
 pub fn accept_side<S: Timed>(
+    stream: S,
+    secret: &Secret,
+    purpose: Purpose,
+    deadline: Instant,
+) -> Result<Accepted, AuthError> {
+    accept_side_if(stream, secret, purpose, deadline, || true)
+}
+
+/// [`accept_side`], which asks `take` when the other side has proved itself and before it is told: whoever is told that
+/// it is in, is in.
+pub(crate) fn accept_side_if<S: Timed>(
     mut stream: S,
     secret: &Secret,
     purpose: Purpose,
     deadline: Instant,
-) -> Result<Vec<u8>, AuthError> {
+    take: impl FnOnce() -> bool,
+) -> Result<Accepted, AuthError> {
     let mut opening = [0; OPENING];
     read_prefix(&mut stream, &mut opening, CONNECT_MAGIC, deadline)?;
-    let answer = answer(purpose)?;
+    let addresses = stream.addresses().map_err(StreamError::from)?;
+    let ours = addresses.map(|(local, peer)| Ends::new(peer, local));
+    let answer = answer(purpose, ours)?;
     if let Err(mismatch) = check_prefix(&opening, purpose) {
         // The peer learns from the answer what we are. Reading what it has sent first keeps the
         // system from throwing that answer away when the connection ends; another version may
@@ -197,23 +325,39 @@ pub fn accept_side<S: Timed>(
     read_exact_by(&mut stream, &mut opening[PREFIX..], deadline)?;
     write_all_by(&mut stream, &answer, deadline)?;
 
+    let handshake = Handshake {
+        secret,
+        opening: &opening,
+        answer: &answer,
+    };
     let mut theirs = [0; MAC];
     read_exact_by(&mut stream, &mut theirs, deadline)?;
-    if mac(&theirs) != proof(secret, Side::Connect, &opening, &answer) {
-        let mut denial = [0; 1 + MAC];
-        denial[0] = DENIED;
-        write_all_by(&mut stream, &denial, deadline)?;
+    let mut verdict = [0; 1 + MAC];
+    if mac(&theirs) != handshake.proof() {
+        verdict[0] = DENIED;
+        write_all_by(&mut stream, &verdict, deadline)?;
         return Err(AuthError::WrongSecret);
     }
-    let mut verdict = [0; 1 + MAC];
-    verdict[0] = ACCEPTED;
-    verdict[1..].copy_from_slice(proof(secret, Side::Accept, &opening, &answer).as_bytes());
+    let direct = handshake.check_ends(ours, &opening[PREFIX + NONCE..]);
+    verdict[0] = match direct {
+        Ok(()) => ACCEPTED,
+        Err(_) => RELAYED,
+    };
+    if direct.is_ok() && !take() {
+        return Err(StreamError::Closed.into());
+    }
+    let proof = handshake.verdict(verdict[0]);
+    verdict[1..].copy_from_slice(proof.as_bytes());
     write_all_by(&mut stream, &verdict, deadline)?;
+    direct?;
     stream.set_timeout(None).map_err(StreamError::Io)?;
 
-    let context = &opening[PREFIX + NONCE..];
+    let context = &opening[PREFIX + NONCE + ENDS..];
     let length = usize::from(context[0]).min(MAX_CONTEXT);
-    Ok(context[1..=length].to_vec())
+    Ok(Accepted {
+        context: context[1..=length].to_vec(),
+        session: handshake.session(Side::Accept),
+    })
 }
 
 #[derive(Clone, Copy)]
@@ -222,20 +366,51 @@ enum Side {
     Accept,
 }
 
-fn proof(
-    secret: &Secret,
-    side: Side,
-    opening: &[u8; OPENING],
-    answer: &[u8; ANSWER],
-) -> blake3::Hash {
-    let label: &[u8; 16] = match side {
-        Side::Connect => b"burn-dist connec",
-        Side::Accept => b"burn-dist accept",
-    };
-    // All parts have fixed sizes, so no two sets of parts give the same input.
-    let mut hasher = blake3::Hasher::new_keyed(secret.key());
-    hasher.update(label).update(opening).update(answer);
-    hasher.finalize()
+/// What both sides of a handshake have sent, and what only they can make of it.
+struct Handshake<'a> {
+    secret: &'a Secret,
+    opening: &'a [u8; OPENING],
+    answer: &'a [u8; ANSWER],
+}
+
+impl Handshake<'_> {
+    /// All parts have fixed sizes, so no two sets of parts give the same input.
+    fn hash(&self, label: &[u8; 16], code: u8) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(self.secret.key());
+        hasher.update(label).update(&[code]);
+        hasher.update(self.opening).update(self.answer);
+        hasher.finalize()
+    }
+
+    fn proof(&self) -> blake3::Hash {
+        self.hash(b"burn-dist connec", 0)
+    }
+
+    fn verdict(&self, code: u8) -> blake3::Hash {
+        self.hash(b"burn-dist accept", code)
+    }
+
+    fn session(&self, side: Side) -> Session {
+        let up = *self.hash(b"burn-dist key up", 0).as_bytes();
+        let down = *self.hash(b"burn-dist key dn", 0).as_bytes();
+        match side {
+            Side::Connect => Session::new(up, down),
+            Side::Accept => Session::new(down, up),
+        }
+    }
+
+    /// Whether the other side's statement, which a proof has vouched for, is ours.
+    fn check_ends(&self, ours: Option<Ends>, theirs: &[u8]) -> Result<(), AuthError> {
+        let Some(ours) = ours else { return Ok(()) };
+        match Ends::decode(theirs) {
+            Some(theirs) if theirs == ours => Ok(()),
+            Some(theirs) => Err(AuthError::Relayed {
+                ours: ours.into(),
+                theirs: theirs.into(),
+            }),
+            None => Err(AuthError::NotBurnDist),
+        }
+    }
 }
 
 fn mac(bytes: &[u8]) -> blake3::Hash {
@@ -244,31 +419,41 @@ fn mac(bytes: &[u8]) -> blake3::Hash {
     blake3::Hash::from_bytes(mac)
 }
 
-fn opening(purpose: Purpose, context: &[u8]) -> Result<[u8; OPENING], AuthError> {
+fn opening(
+    purpose: Purpose,
+    ends: Option<Ends>,
+    context: &[u8],
+) -> Result<[u8; OPENING], AuthError> {
     if context.len() > MAX_CONTEXT {
         return Err(AuthError::ContextTooLong {
             bytes: context.len(),
         });
     }
     let mut message = [0; OPENING];
-    write_prefix(&mut message, CONNECT_MAGIC, purpose)?;
-    let tail = &mut message[PREFIX + NONCE..];
+    write_prefix(&mut message, CONNECT_MAGIC, purpose, ends)?;
+    let tail = &mut message[PREFIX + NONCE + ENDS..];
     tail[0] = context.len() as u8;
     tail[1..=context.len()].copy_from_slice(context);
     Ok(message)
 }
 
-fn answer(purpose: Purpose) -> Result<[u8; ANSWER], AuthError> {
+fn answer(purpose: Purpose, ends: Option<Ends>) -> Result<[u8; ANSWER], AuthError> {
     let mut message = [0; ANSWER];
-    write_prefix(&mut message, ACCEPT_MAGIC, purpose)?;
+    write_prefix(&mut message, ACCEPT_MAGIC, purpose, ends)?;
     Ok(message)
 }
 
-/// Magic, version, purpose and a new nonce. The first twelve bytes never change their meaning.
-fn write_prefix(message: &mut [u8], magic: [u8; 8], purpose: Purpose) -> Result<(), AuthError> {
+/// Magic, version, purpose, a new nonce and the ends. The first twelve bytes never change their meaning.
+fn write_prefix(
+    message: &mut [u8],
+    magic: [u8; 8],
+    purpose: Purpose,
+    ends: Option<Ends>,
+) -> Result<(), AuthError> {
     message[..8].copy_from_slice(&magic);
     message[8..10].copy_from_slice(&VERSION.to_le_bytes());
     message[10] = purpose as u8;
+    message[PREFIX + NONCE..PREFIX + NONCE + ENDS].copy_from_slice(&Ends::encode(ends));
     getrandom::fill(&mut message[PREFIX..PREFIX + NONCE]).map_err(AuthError::Random)
 }
 
@@ -307,6 +492,7 @@ fn check_prefix(message: &[u8], purpose: Purpose) -> Result<(), AuthError> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::net::TcpListener;
     use std::thread;
 
     fn secret(text: &str) -> Secret {
@@ -321,7 +507,7 @@ mod tests {
         connecting: (&Secret, Purpose),
         accepting: (&Secret, Purpose),
         context: &[u8],
-    ) -> (Result<(), AuthError>, Result<Vec<u8>, AuthError>) {
+    ) -> (Result<Session, AuthError>, Result<Accepted, AuthError>) {
         let (a, b) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
             // Owned, so that a failing side closes its end as it would in the field.
@@ -331,6 +517,101 @@ mod tests {
         })
     }
 
+    /// A listener, and a relay that passes all bytes on to it in both directions.
+    fn relayed(listener: &TcpListener) -> (SocketAddr, thread::JoinHandle<()>) {
+        let relay = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, target) = (relay.local_addr().unwrap(), listener.local_addr().unwrap());
+        let pass = |mut from: TcpStream, mut to: TcpStream| {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(std::net::Shutdown::Write);
+        };
+        let relaying = thread::spawn(move || {
+            let caller = relay.accept().unwrap().0;
+            let called = TcpStream::connect(target).unwrap();
+            let back = (called.try_clone().unwrap(), caller.try_clone().unwrap());
+            let up = thread::spawn(move || pass(caller, called));
+            pass(back.0, back.1);
+            up.join().unwrap();
+        });
+        (address, relaying)
+    }
+
+    #[test]
+    fn both_sides_refuse_a_relay_and_name_what_each_sees() {
+        let secret = &secret("0123456789abcdef");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (relay, relaying) = relayed(&listener);
+        let (connect, accept) = thread::scope(|scope| {
+            let accept = scope.spawn(|| {
+                let stream = listener.accept().unwrap().0;
+                accept_side(stream, secret, Purpose::Data, soon())
+            });
+            let stream = TcpStream::connect(relay).unwrap();
+            let connect = connect_side(stream, secret, Purpose::Data, b"", soon());
+            (connect, accept.join().unwrap())
+        });
+        relaying.join().unwrap();
+        let Err(AuthError::Relayed { ours, theirs }) = connect else {
+            panic!("{connect:?}");
+        };
+        assert_eq!(
+            (ours.to, theirs.to),
+            (relay, listener.local_addr().unwrap())
+        );
+        assert_ne!(ours.from, theirs.from);
+        let Err(AuthError::Relayed {
+            ours: of_other,
+            theirs: of_this,
+        }) = accept
+        else {
+            panic!("{accept:?}");
+        };
+        assert_eq!((ours, theirs), (of_this, of_other));
+    }
+
+    /// A listener for IPv6 shows callers by IPv4 under other addresses than they have themselves.
+    #[test]
+    fn ends_are_compared_in_one_form() {
+        let listener = match TcpListener::bind("[::]:0") {
+            Ok(listener) => listener,
+            Err(error) => return println!("SKIPPED: no IPv6 here: {error}"),
+        };
+        let port = listener.local_addr().unwrap().port();
+        let secret = &secret("0123456789abcdef");
+        for ip in ["127.0.0.1", "::1"] {
+            let Ok(stream) = TcpStream::connect((ip, port)) else {
+                println!("SKIPPED: {ip} can't be reached here");
+                continue;
+            };
+            thread::scope(|scope| {
+                let accept = scope.spawn(|| {
+                    let stream = listener.accept().unwrap().0;
+                    accept_side(stream, secret, Purpose::Data, soon())
+                });
+                connect_side(&stream, secret, Purpose::Data, b"", soon()).unwrap();
+                accept.join().unwrap().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn the_two_sides_share_keys_that_no_other_handshake_has() {
+        let secret = secret("0123456789abcdef");
+        let pair = (&secret, Purpose::Store);
+        let (connect, accept) = shake(pair, pair, b"");
+        let (mut connect, mut accept) = (connect.unwrap(), accept.unwrap().session);
+        let sealed = connect.send.seal(b"frame");
+        let (frame, tag) = sealed.split_at(5);
+        assert!(accept.receive.check(&[frame], tag));
+        let sealed = accept.send.seal(b"frame");
+        let (frame, tag) = sealed.split_at(5);
+        let mut other = shake(pair, pair, b"").0.unwrap();
+        assert!(!other.receive.check(&[frame], tag));
+        // Nor does a frame pass in the other direction.
+        assert!(!accept.receive.check(&[frame], tag));
+        assert!(connect.receive.check(&[frame], tag));
+    }
+
     #[test]
     fn same_secret_passes_and_context_arrives() {
         let secret = secret("0123456789abcdef");
@@ -338,7 +619,7 @@ mod tests {
         for context in [&b""[..], b"rank 3 of 4", &[7; MAX_CONTEXT]] {
             let (connect, accept) = shake(pair, pair, context);
             connect.unwrap();
-            assert_eq!(accept.unwrap(), context);
+            assert_eq!(accept.unwrap().context, context);
         }
     }
 
@@ -364,7 +645,7 @@ mod tests {
     #[test]
     fn other_version_is_named() {
         let (mut a, b) = UnixStream::pair().unwrap();
-        let mut opening = opening(Purpose::Store, b"").unwrap();
+        let mut opening = opening(Purpose::Store, None, b"").unwrap();
         opening[8..10].copy_from_slice(&7u16.to_le_bytes());
         a.write_all(&opening).unwrap();
         let accept = accept_side(b, &secret("0123456789abcdef"), Purpose::Store, soon());
@@ -469,7 +750,7 @@ mod tests {
 
     fn write_start() -> [u8; PREFIX] {
         let mut start = [0; PREFIX];
-        start.copy_from_slice(&opening(Purpose::Store, b"").unwrap()[..PREFIX]);
+        start.copy_from_slice(&opening(Purpose::Store, None, b"").unwrap()[..PREFIX]);
         start
     }
 }

@@ -1,10 +1,12 @@
 //! A rank's end of the control connection.
 
-use super::connect::{Attempt, Meeting, host};
-use super::error::RendezvousError;
+use super::auth::Session;
+use super::connect::{Attempt, Entered, Meeting, check, host};
+use super::error::{RendezvousError, still_missing};
 use super::fault::{Fault, FaultBoard};
 use super::net::configure_control;
 use super::protocol::{self, GatherFailure, MAX_PAYLOAD, MAX_TAG, Message};
+use super::seal::{Opener, Sealer};
 use super::server::StoreServer;
 use crate::deadline;
 use crate::thread_limit;
@@ -33,6 +35,7 @@ pub struct Store {
     secret: Secret,
     timeout: Duration,
     local_ip: IpAddr,
+    store_ip: IpAddr,
     faults: FaultBoard,
     progress: Arc<AtomicU64>,
     /// `None` for a single rank.
@@ -55,11 +58,24 @@ struct Link {
 /// What the monitor thread shares with the callers.
 #[derive(Debug)]
 struct Wire {
-    writer: Mutex<TcpStream>,
+    writer: Mutex<Writer>,
     inbox: Mutex<Inbox>,
     changed: Condvar,
     /// This side ends the connection, so its end is no fault.
     closing: AtomicBool,
+}
+
+/// Sends frames, each with the next tag.
+#[derive(Debug)]
+struct Writer {
+    stream: TcpStream,
+    sealer: Sealer,
+}
+
+impl Writer {
+    fn send(&mut self, message: &Message) -> std::io::Result<()> {
+        self.stream.write_all(&self.sealer.seal(&message.encode()))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -88,33 +104,46 @@ impl Store {
             return Self::alone(timeout);
         }
         let mut meeting = Meeting::of(world, timeout)?;
+        check(world, &meeting.master)?;
         let server = match world.hosts_store() {
             true => Some(host(world, &mut meeting)?),
             false => None,
         };
         let Meeting { master, secret, .. } = &meeting;
-        let (stream, address) = match &server {
+        let entered = match &server {
             Some(server) => Attempt::new(world, secret, deadline).once(server.address())?,
             None => Attempt::new(world, secret, deadline).retry(master, timeout)?,
         };
+        let Entered {
+            stream,
+            session,
+            address,
+        } = entered;
+        let Session { send, receive } = session;
         let system = RendezvousError::system("can't set up the connection to the store");
         configure_control(&stream).map_err(&system)?;
         // A store that takes nothing for so long is as good as gone.
         stream
             .set_write_timeout(Some(timeout.max(PATIENCE)))
             .map_err(&system)?;
-        let local_ip = stream.local_addr().map_err(&system)?.ip();
+        let local_ip = stream.local_addr().map_err(&system)?.ip().to_canonical();
+        let store_ip = address.ip().to_canonical();
 
         let faults = FaultBoard::new(size);
         let progress = Arc::new(AtomicU64::new(0));
         let wire = Arc::new(Wire {
-            writer: Mutex::new(stream.try_clone().map_err(&system)?),
+            writer: Mutex::new(Writer {
+                stream: stream.try_clone().map_err(&system)?,
+                sealer: send,
+            }),
             inbox: Mutex::default(),
             changed: Condvar::new(),
             closing: AtomicBool::new(false),
         });
         let monitor = Monitor {
             stream,
+            opener: receive,
+            address,
             size,
             wire: Arc::clone(&wire),
             faults: faults.clone(),
@@ -135,6 +164,7 @@ impl Store {
             secret: secret.clone(),
             timeout,
             local_ip,
+            store_ip,
             faults,
             progress,
             link: Some(Link {
@@ -155,6 +185,7 @@ impl Store {
             secret: Secret::generate()?.1,
             timeout,
             local_ip: Ipv4Addr::LOCALHOST.into(),
+            store_ip: Ipv4Addr::LOCALHOST.into(),
             faults: FaultBoard::new(1),
             progress: Arc::default(),
             link: None,
@@ -295,13 +326,18 @@ impl Store {
         self.local_ip
     }
 
+    /// The address by which this rank reaches the store.
+    pub(crate) fn store_ip(&self) -> IpAddr {
+        self.store_ip
+    }
+
     /// The run's secret, for connections between ranks.
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
 
     fn send(&self, link: &Link, message: &Message) -> Result<(), RendezvousError> {
-        let sent = lock(&link.wire.writer).write_all(&message.encode());
+        let sent = lock(&link.wire.writer).send(message);
         sent.map_err(|_| self.ended(link))
     }
 
@@ -352,13 +388,13 @@ impl Link {
     fn close(&mut self) {
         self.wire.closing.store(true, Ordering::Release);
         let mut writer = lock(&self.wire.writer);
-        let _ = writer.set_write_timeout(Some(FAREWELL));
-        let _ = writer.write_all(&Message::Bye.encode());
-        let _ = writer.shutdown(Shutdown::Write);
+        let _ = writer.stream.set_write_timeout(Some(FAREWELL));
+        let _ = writer.send(&Message::Bye);
+        let _ = writer.stream.shutdown(Shutdown::Write);
         drop(writer);
         // The store answers a good-bye by ending the connection.
         drop(self.wire.wait(FAREWELL, |inbox| !inbox.ended));
-        let _ = lock(&self.wire.writer).shutdown(Shutdown::Both);
+        let _ = lock(&self.wire.writer).stream.shutdown(Shutdown::Both);
         if let Some(monitor) = self.monitor.take() {
             let _ = monitor.join();
         }
@@ -382,6 +418,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The thread that listens to the store.
 struct Monitor {
     stream: TcpStream,
+    opener: Opener,
+    address: SocketAddr,
     size: usize,
     wire: Arc<Wire>,
     faults: FaultBoard,
@@ -393,14 +431,14 @@ struct Monitor {
 impl Monitor {
     fn run(mut self) {
         let reason = loop {
-            match protocol::read(&mut self.stream) {
+            match protocol::read(&mut self.stream, &mut self.opener) {
                 Ok(message) => {
                     if let Err(reason) = self.receive(message) {
                         break reason;
                     }
                 }
                 Err(protocol::FrameError::Stream(_)) => break self.gone.clone(),
-                Err(error) => break format!("the store sent {error}"),
+                Err(error) => break format!("the store at {} sent {error}", self.address),
             }
         };
         if !self.wire.closing.load(Ordering::Acquire) {
@@ -439,9 +477,12 @@ impl Monitor {
             Message::Query { query } => {
                 drop(inbox);
                 let progress = self.progress.load(Ordering::Acquire);
-                let report = Message::Report { query, progress }.encode();
                 // A lost connection shows at the next read.
-                let _ = lock(&self.wire.writer).write_all(&report);
+                let _ = lock(&self.wire.writer).send(&Message::Report { query, progress });
+                return Ok(());
+            }
+            Message::Waiting { waited, absent } => {
+                tracing::warn!("{}", still_missing(self.address, waited, &absent));
                 return Ok(());
             }
             _ => return Err("the store sent a message that makes no sense here".into()),

@@ -1,15 +1,24 @@
 //! The way into a run: find the store or start it, connect, prove oneself, be welcomed.
 
-use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, StreamError};
+use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, Session, StreamError};
 use super::error::RendezvousError;
+use super::net::{LOOPBACK, listen_everywhere, listening_user};
 use super::protocol::{self, Message, Refusal};
+use super::roster::SAYS_WHO_IS_MISSING;
 use super::server::{StoreServer, encode_context};
 use crate::world::{Launch, Master, Secret, World};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// How long the first attempt waits for an address that does not react; the following ones wait longer.
+const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where the store may be at one of several ports: the part of all the time that ranks have for finding each other
 /// after which nothing more is expected of a port, and, once the store of another run has refused this rank, of any.
@@ -18,6 +27,11 @@ const ONE_PORT: u32 = 4;
 /// How long the store of a local launch may refuse connections. It listens before ranks are started, so its launcher
 /// is gone then, and nobody else waits for this rank or would end it.
 const ORPHANED: Duration = Duration::from_secs(2);
+
+/// How long a rank 0 that can't host the store tells that to other ranks of its machine.
+const TELLS: Duration = Duration::from_secs(4);
+/// How long they then get to read it.
+const READS: Duration = Duration::from_secs(1);
 
 /// Where the ranks of a run meet.
 #[derive(Debug)]
@@ -50,21 +64,64 @@ impl Meeting {
     }
 }
 
-/// Starts the store on rank 0, at the address that the others were told.
+/// Refuses what can't work, on every rank alike: the others would wait for rank 0 in vain.
+pub(super) fn check(world: &World, master: &Master) -> Result<(), RendezvousError> {
+    match master.loopback() {
+        Some(ip) if world.nodes() > 1 => Err(RendezvousError::Loopback {
+            master: master.clone(),
+            address: (ip, master.port).into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Starts the store on rank 0, at the address that the others were told. Where that can't be, tells those that can be
+/// reached.
 pub(super) fn host(world: &World, meeting: &mut Meeting) -> Result<StoreServer, RendezvousError> {
     let listener = meeting.listener.take();
     let Meeting { master, secret, .. } = &*meeting;
     if let Some(listener) = listener {
         return StoreServer::on(listener, world.size(), secret.clone());
     }
-    let mut in_use = None;
+    let hosted = host_at_a_port(world, master, secret);
+    if let Err(error) = &hosted {
+        tell_others(world, master, secret, error);
+    }
+    hosted
+}
+
+fn host_at_a_port(
+    world: &World,
+    master: &Master,
+    secret: &Secret,
+) -> Result<StoreServer, RendezvousError> {
+    let mut taken = Vec::new();
     for port in master.ports() {
         match host_at(world, master, port, secret) {
-            Err(error @ RendezvousError::PortInUse { .. }) => in_use = in_use.or(Some(error)),
+            Err(RendezvousError::PortInUse { address }) => taken.push(address),
+            Ok(server) => {
+                taken.iter().for_each(|taken| warn_of(*taken, port));
+                return Ok(server);
+            }
             other => return other,
         }
     }
-    Err(in_use.unwrap_or(RendezvousError::NoStore { size: world.size() }))
+    Err(match taken.first() {
+        Some(address) => RendezvousError::PortInUse { address: *address },
+        None => RendezvousError::NoStore { size: world.size() },
+    })
+}
+
+/// The port is one that nobody else has a reason to choose.
+fn warn_of(taken: SocketAddr, port: u16) {
+    let holder = match listening_user(taken.port()) {
+        Some(user) => format!("a process of user {user}"),
+        None => "another process".to_owned(),
+    };
+    tracing::warn!(
+        "{holder} listens at {taken}, a port that was derived for this run; the ranks meet at port \
+         {port} instead. If that is no run of yours, somebody may be trying to intercept this one"
+    );
 }
 
 fn host_at(
@@ -75,15 +132,15 @@ fn host_at(
 ) -> Result<StoreServer, RendezvousError> {
     let mut failure = None;
     for address in resolve(master, port)? {
-        if address.ip().is_loopback() && world.nodes() > 1 {
+        if address.ip().is_loopback() && may_span_nodes(world, master) {
             let master = master.clone();
-            failure = Some(RendezvousError::Loopback { master, address });
+            failure.get_or_insert(RendezvousError::Loopback { master, address });
             continue;
         }
         match StoreServer::bind(address, world.size(), secret.clone()) {
             Ok(server) => return Ok(server),
             Err(RendezvousError::Listen { source, .. })
-                if source.kind() == std::io::ErrorKind::AddrNotAvailable =>
+                if source.kind() == ErrorKind::AddrNotAvailable =>
             {
                 let master = master.clone();
                 failure.get_or_insert(RendezvousError::NotLocal { master, address });
@@ -91,7 +148,52 @@ fn host_at(
             Err(error) => return Err(error),
         }
     }
-    Err(failure.unwrap_or(RendezvousError::NoStore { size: world.size() }))
+    let failure = failure.unwrap_or(RendezvousError::NoStore { size: world.size() });
+    if master.ip().is_some() {
+        return Err(failure);
+    }
+    // The other hosts may know this one's name by a better address (Debian's own is 127.0.1.1).
+    let listener = listen_everywhere(port).map_err(|source| {
+        let address = (LOOPBACK[0], port).into();
+        match source.kind() {
+            ErrorKind::AddrInUse => RendezvousError::PortInUse { address },
+            _ => RendezvousError::Listen { address, source },
+        }
+    })?;
+    match &failure {
+        RendezvousError::NotLocal { master, address } => tracing::warn!(
+            "MASTER_ADDR={} is {} here, which is no address of this machine: the store listens at \
+             all of its addresses, port {port}",
+            master.host,
+            address.ip()
+        ),
+        _ => tracing::debug!("the store listens at all addresses, port {port}: {failure}"),
+    }
+    StoreServer::on(listener, world.size(), secret.clone())
+}
+
+/// Whether ranks may be on other machines, as far as is known.
+fn may_span_nodes(world: &World, master: &Master) -> bool {
+    world.nodes() > 1 || (world.assumes_local_size() && master.loopback().is_none())
+}
+
+/// Ranks of the same machine look for the store at its loopback address, too. There they are told why there is none.
+fn tell_others(world: &World, master: &Master, secret: &Secret, error: &RendezvousError) {
+    let alone = world.local_size() == 1;
+    if alone || matches!(error, RendezvousError::PortInUse { .. }) {
+        return;
+    }
+    let mut places = LOOPBACK.into_iter().flat_map(|ip| {
+        let ports = master.ports();
+        ports.map(move |port| SocketAddr::new(ip, port))
+    });
+    let hosted =
+        places.find_map(|place| StoreServer::bind(place, world.size(), secret.clone()).ok());
+    if let Some(server) = hosted {
+        server.report_failure(world.rank(), &error.to_string());
+        server.wait_until_seen(world.rank(), TELLS);
+        server.wait_until_left(READS);
+    }
 }
 
 fn resolve(master: &Master, port: u16) -> Result<Vec<SocketAddr>, RendezvousError> {
@@ -117,6 +219,14 @@ pub(super) struct Attempt<'a> {
     deadline: Instant,
 }
 
+/// A rank's way into the run.
+pub(super) struct Entered {
+    pub stream: TcpStream,
+    pub session: Session,
+    /// Where the store is.
+    pub address: SocketAddr,
+}
+
 /// How one attempt failed.
 enum Failure {
     /// It may work later.
@@ -126,8 +236,18 @@ enum Failure {
     Ending(RendezvousError),
     /// Something answered that never will be our store.
     Final(RendezvousError),
-    /// The same, and it is none of any run, or of another version.
+    /// The same, and it is none of any run, of another version, or passes on to a store.
     Stranger(RendezvousError),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Later(address, StreamError::Io(error)) => write!(f, "{address}: {error}"),
+            Self::Later(address, error) => write!(f, "what listens at {address}: {error}"),
+            Self::Ending(error) | Self::Final(error) | Self::Stranger(error) => error.fmt(f),
+        }
+    }
 }
 
 impl<'a> Attempt<'a> {
@@ -145,10 +265,13 @@ impl<'a> Attempt<'a> {
         &self,
         master: &Master,
         timeout: Duration,
-    ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
+    ) -> Result<Entered, RendezvousError> {
+        let reminder = self.reminder(master);
         let mut pause = Duration::from_millis(10);
+        let mut connecting = FIRST_PATIENCE;
         let mut refused: Option<(Instant, RendezvousError)> = None;
         let mut stranger = None;
+        let mut relays = BTreeSet::new();
         let patience = (timeout / ONE_PORT).max(HANDSHAKE_LIMIT);
         loop {
             let mut last = None;
@@ -160,25 +283,43 @@ impl<'a> Attempt<'a> {
                         true => self.deadline,
                         false => self.deadline.min(Instant::now() + patience),
                     };
-                    match self.attempt(address, verdict) {
-                        Ok(stream) => return Ok((stream, address)),
-                        Err(Failure::Final(error) | Failure::Stranger(error))
+                    let failure = match self.attempt(address, connecting, verdict) {
+                        Ok(entered) => return Ok(entered),
+                        Err(failure) => failure,
+                    };
+                    reminder.note(failure.to_string());
+                    match failure {
+                        Failure::Final(error) | Failure::Stranger(error)
                             if master.fallback.is_empty() =>
                         {
                             return Err(error);
                         }
                         // This port may be another run's, or anybody's.
-                        Err(Failure::Final(error)) => {
+                        Failure::Final(error) => {
                             refused.get_or_insert((Instant::now(), error));
                         }
-                        Err(Failure::Stranger(error)) => stranger = stranger.or(Some(error)),
-                        Err(later) => last = Some(later),
+                        Failure::Stranger(error) => {
+                            if let RendezvousError::Relayed { .. } = error
+                                && relays.insert(address)
+                            {
+                                let rank = self.world.rank();
+                                tracing::warn!("rank {rank} goes on to the next port: {error}");
+                            }
+                            stranger = stranger.or(Some(error));
+                        }
+                        later => last = Some(later),
                     }
                 }
+            }
+            if let Some(entered) = self.beside(master, addresses.as_deref().unwrap_or_default()) {
+                return Ok(entered);
             }
             match refused.take() {
                 Some((since, error)) if since.elapsed() > patience => return Err(error),
                 other => refused = other,
+            }
+            if let Err(error) = &addresses {
+                reminder.note(error.to_string());
             }
             if Instant::now() + pause >= self.deadline {
                 addresses?;
@@ -190,29 +331,59 @@ impl<'a> Attempt<'a> {
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
+            connecting = (connecting * 2).min(HANDSHAKE_LIMIT);
         }
     }
 
-    /// Tries once, where the store is known to listen.
-    pub(super) fn once(
-        &self,
-        address: SocketAddr,
-    ) -> Result<(TcpStream, SocketAddr), RendezvousError> {
-        match self.attempt(address, self.deadline) {
-            Ok(stream) => Ok((stream, address)),
-            Err(Failure::Final(error) | Failure::Ending(error) | Failure::Stranger(error)) => {
-                Err(error)
+    /// A rank 0 that its name does not lead to may be on this machine. Who else listens there does not matter.
+    fn beside(&self, master: &Master, tried: &[SocketAddr]) -> Option<Entered> {
+        let is_local = self.world.launch() == Launch::Local || self.world.node() > 0;
+        if is_local || tried.iter().any(|address| address.ip().is_loopback()) {
+            return None;
+        }
+        let mut places = LOOPBACK.into_iter().flat_map(|ip| {
+            let ports = master.ports();
+            ports.map(move |port| SocketAddr::new(ip, port))
+        });
+        let soon = Instant::now() + HANDSHAKE_LIMIT;
+        places.find_map(|place| self.attempt(place, FIRST_PATIENCE, soon).ok())
+    }
+
+    /// Tries once, where this process has its own store.
+    pub(super) fn once(&self, address: SocketAddr) -> Result<Entered, RendezvousError> {
+        let mut ips = vec![address.ip()];
+        if address.ip().is_unspecified() {
+            ips = LOOPBACK.into();
+            ips.retain(|ip| ip.is_ipv4() || address.is_ipv6());
+        }
+        let mut failed = None;
+        for ip in ips {
+            let address = SocketAddr::new(ip, address.port());
+            match self.attempt(address, HANDSHAKE_LIMIT, self.deadline) {
+                Ok(entered) => return Ok(entered),
+                Err(failure) => drop(failed.get_or_insert(failure)),
             }
-            Err(Failure::Later(address, error)) => Err(RendezvousError::NotAStore {
+        }
+        Err(match failed {
+            Some(Failure::Final(error) | Failure::Ending(error) | Failure::Stranger(error)) => {
+                error
+            }
+            Some(Failure::Later(address, StreamError::Io(source))) => {
+                RendezvousError::Unreachable { address, source }
+            }
+            Some(Failure::Later(address, error)) => RendezvousError::NotAStore {
                 address,
                 reason: error.to_string(),
-            }),
-        }
+            },
+            None => RendezvousError::NoStore {
+                size: self.world.size(),
+            },
+        })
     }
 
     /// What it means that nothing takes connections at `address`.
     fn unreachable(&self, address: SocketAddr, source: std::io::Error) -> Failure {
-        let refused = source.kind() == std::io::ErrorKind::ConnectionRefused;
+        let refused = source.kind() == ErrorKind::ConnectionRefused;
         match refused && self.world.launch() == Launch::Local && self.begin.elapsed() > ORPHANED {
             true => Failure::Final(RendezvousError::LauncherGone { address, source }),
             false => Failure::Later(address, StreamError::Io(source)),
@@ -236,20 +407,27 @@ impl<'a> Attempt<'a> {
             None => RendezvousError::NothingListens {
                 master: master.clone(),
                 waited,
-                source: std::io::ErrorKind::TimedOut.into(),
+                source: ErrorKind::TimedOut.into(),
             },
         }
     }
 
-    /// `verdict` is until when whoever answers may think about this rank's proof.
-    fn attempt(&self, address: SocketAddr, verdict: Instant) -> Result<TcpStream, Failure> {
+    /// `connecting` is how long the other host may take to answer at all, `verdict` until when whoever answers may think
+    /// about this rank's proof.
+    fn attempt(
+        &self,
+        address: SocketAddr,
+        connecting: Duration,
+        verdict: Instant,
+    ) -> Result<Entered, Failure> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let limit = left.clamp(Duration::from_millis(1), HANDSHAKE_LIMIT);
         let refused = |error| self.unreachable(address, error);
-        let mut stream = TcpStream::connect_timeout(&address, limit).map_err(refused)?;
+        let mut stream =
+            TcpStream::connect_timeout(&address, limit.min(connecting)).map_err(refused)?;
         // With nobody listening, a connection within one host can end up at its own start.
         if stream.local_addr().ok() == Some(address) {
-            return Err(refused(std::io::ErrorKind::ConnectionRefused.into()));
+            return Err(refused(ErrorKind::ConnectionRefused.into()));
         }
         let deadline = Instant::now() + limit;
         let (rank, size) = (self.world.rank(), self.world.size());
@@ -259,23 +437,29 @@ impl<'a> Attempt<'a> {
             proof: deadline,
             verdict: verdict.max(deadline),
         };
-        auth::connect_side(&stream, self.secret, Purpose::Store, &context, limits).map_err(
-            |error| match error {
-                AuthError::Stream(error) => Failure::Later(address, error),
-                error @ (AuthError::NotBurnDist
-                | AuthError::Purpose
-                | AuthError::Version { .. }) => {
-                    Failure::Stranger(RendezvousError::handshake(address, error))
-                }
-                other => Failure::Final(RendezvousError::handshake(address, other)),
-            },
-        )?;
+        let mut session =
+            auth::connect_side(&stream, self.secret, Purpose::Store, &context, limits).map_err(
+                |error| match error {
+                    AuthError::Stream(error) => Failure::Later(address, error),
+                    error @ (AuthError::NotBurnDist
+                    | AuthError::Purpose
+                    | AuthError::Relayed { .. }
+                    | AuthError::Version { .. }) => {
+                        Failure::Stranger(RendezvousError::handshake(address, error))
+                    }
+                    other => Failure::Final(RendezvousError::handshake(address, other)),
+                },
+            )?;
         let left = self.deadline.saturating_duration_since(Instant::now());
         let _ = stream.set_read_timeout(Some(left.max(HANDSHAKE_LIMIT)));
-        match protocol::read(&mut stream) {
+        match protocol::read(&mut stream, &mut session.receive) {
             Ok(Message::Welcome) => {
                 let _ = stream.set_read_timeout(None);
-                Ok(stream)
+                Ok(Entered {
+                    stream,
+                    session,
+                    address,
+                })
             }
             Ok(Message::Refused(refusal)) => {
                 let error = RendezvousError::refused(address, rank, size, refusal);
@@ -291,8 +475,74 @@ impl<'a> Attempt<'a> {
             Err(protocol::FrameError::Stream(error)) => Err(Failure::Later(address, error)),
             Err(error) => Err(Failure::Final(RendezvousError::NotAStore {
                 address,
-                reason: error.to_string(),
+                reason: format!("it sent {error}"),
             })),
         }
+    }
+
+    /// Says after a while that this rank is still trying.
+    fn reminder(&self, master: &Master) -> Reminder {
+        let (rank, master) = (self.world.rank(), master.clone());
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = left.saturating_sub(SAYS_WHO_IS_MISSING).as_secs();
+        Reminder::new(SAYS_WHO_IS_MISSING, move |last| {
+            tracing::warn!(
+                "rank {rank} has not reached rank 0 at {master} in {} s and goes on trying for {left} \
+                 s ({last}). Does rank 0 run there, and does MASTER_ADDR lead to it from here?",
+                SAYS_WHO_IS_MISSING.as_secs()
+            );
+        })
+    }
+}
+
+/// Says something once, after a while, unless it is dropped before.
+struct Reminder {
+    last: Arc<Mutex<String>>,
+    _alive: Sender<()>,
+}
+
+impl Reminder {
+    /// `say` gets what was noted last.
+    fn new(after: Duration, say: impl FnOnce(&str) + Send + 'static) -> Self {
+        let last = Arc::new(Mutex::new("no answer yet".to_owned()));
+        let (alive, dropped) = channel();
+        let noted = last.clone();
+        // Without a thread the error at the end says it.
+        let _ = std::thread::Builder::new()
+            .name("store-patience".into())
+            .spawn(move || {
+                if dropped.recv_timeout(after) == Err(RecvTimeoutError::Timeout) {
+                    say(&noted.lock().unwrap_or_else(PoisonError::into_inner));
+                }
+            });
+        Self {
+            last,
+            _alive: alive,
+        }
+    }
+
+    fn note(&self, last: String) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reminder_says_what_was_noted_last_and_only_in_need() {
+        let (told, heard) = channel();
+        let after = Duration::from_millis(50);
+        let say = |told: Sender<String>| move |last: &str| told.send(last.into()).unwrap();
+        let reminder = Reminder::new(after, say(told.clone()));
+        reminder.note("connection refused".into());
+        let heard_in_need = heard.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(heard_in_need, "connection refused");
+        drop(Reminder::new(after, say(told)));
+        // The other end of the channel is gone with the thread.
+        let rest = heard.recv_timeout(Duration::from_secs(20));
+        assert_eq!(rest, Err(RecvTimeoutError::Disconnected));
+        drop(reminder);
     }
 }

@@ -1,6 +1,6 @@
 //! What can go wrong between a rank and the store, in words that say what to do.
 
-use super::auth::{AuthError, MAX_CONTEXT, VERSION};
+use super::auth::{AuthError, Ends, MAX_CONTEXT, VERSION};
 use super::fault::Fault;
 use super::protocol::{GatherFailure, MAX_PAYLOAD, MAX_TAG, Refusal};
 use crate::open_files::TooFewOpenFiles;
@@ -80,7 +80,7 @@ pub enum RendezvousError {
     /// Nobody answered until the time was over.
     #[error(
         "no store at {master} after {waited:?}: {source}. Does rank 0 run there, and can this \
-         machine reach that port?"
+         machine reach that port? A run whose ranks are all connected takes no others"
     )]
     NothingListens {
         /// Where the store should be.
@@ -92,14 +92,37 @@ pub enum RendezvousError {
     },
     /// Nobody answers any more.
     #[error(
-        "the launcher is gone: nothing listens at {address}, where its store was when it started \
-         this rank ({source})"
+        "nothing listens at {address}, where the launcher's store was when it started this rank \
+         ({source}): the launcher is gone, or all ranks of its run are connected already. A process \
+         connects one group, which can be split"
     )]
     LauncherGone {
         /// Where the store was.
         address: SocketAddr,
         /// What the last attempt met.
         source: std::io::Error,
+    },
+    /// Whoever listens there can't be reached from this machine itself.
+    #[error("can't connect to {address}: {source}. Is that network interface up?")]
+    Unreachable {
+        /// Where the store is.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Something passes on what the rank and the store say to each other.
+    #[error(
+        "the connection to the store at {address} goes through a relay or a NAT and is refused: this \
+         rank sees it as {ours}, the store as {theirs}. If another user listens at {address}, choose \
+         another MASTER_PORT; with a NAT, set MASTER_ADDR to an address that rank 0's host has itself"
+    )]
+    Relayed {
+        /// Where this rank looked for the store.
+        address: SocketAddr,
+        /// The connection as this rank sees it.
+        ours: Box<Ends>,
+        /// The connection as the store sees it.
+        theirs: Box<Ends>,
     },
     /// Something else listens there.
     #[error(
@@ -124,8 +147,8 @@ pub enum RendezvousError {
     },
     /// The store belongs to another run, or this rank was given another secret.
     #[error(
-        "the store at {address} has another secret: all ranks of a run need the same \
-         BURN_DIST_SECRET, and two runs on one host need different MASTER_PORTs. Under Slurm and \
+        "the store at {address} has another secret or is another run's: all ranks of a run need the \
+         same BURN_DIST_SECRET, and two runs on one host need different MASTER_PORTs. Under Slurm and \
          torchrun, where the secret is derived from a key in the home folder, all nodes must share \
          that folder"
     )]
@@ -277,6 +300,11 @@ impl RendezvousError {
         match error {
             AuthError::Version { theirs, .. } => Self::VersionDiffers { address, theirs },
             AuthError::WrongSecret => Self::WrongSecret { address },
+            AuthError::Relayed { ours, theirs } => Self::Relayed {
+                address,
+                ours,
+                theirs,
+            },
             other => Self::NotAStore {
                 address,
                 reason: other.to_string(),
@@ -365,6 +393,17 @@ fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, b
     )
 }
 
+/// What to say of ranks that have not connected after a while.
+pub(super) fn still_missing(address: SocketAddr, waited: Duration, absent: &[usize]) -> String {
+    let have = if absent.len() == 1 { "has" } else { "have" };
+    format!(
+        "{} {have} not connected to the store at {address} in {} s: were they started, with the same \
+         MASTER_ADDR and MASTER_PORT?",
+        list(absent.iter().copied()),
+        waited.as_secs()
+    )
+}
+
 /// "rank 2" or "ranks 2, 3"; long lists are cut.
 fn list(ranks: impl ExactSizeIterator<Item = usize>) -> String {
     const SHOWN: usize = 16;
@@ -408,6 +447,14 @@ mod tests {
         assert!(never.ends_with("MASTER_PORT?)"), "{never}");
         let many: Vec<_> = (0..100).map(|rank| (rank, false)).collect();
         assert!(missing_text(&many).contains("14, 15 and 84 more have not"));
+    }
+
+    #[test]
+    fn who_is_still_missing_is_one_line() {
+        let address = "10.0.0.1:29500".parse().unwrap();
+        let text = still_missing(address, Duration::from_secs(10), &[1, 3]);
+        assert!(text.starts_with("ranks 1, 3 have not connected to the store at 10.0.0.1:29500"));
+        assert!(!text.contains('\n') && text.contains("10 s"), "{text}");
     }
 
     #[test]

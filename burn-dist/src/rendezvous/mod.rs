@@ -13,6 +13,7 @@ mod fault;
 pub(crate) mod net;
 mod protocol;
 mod roster;
+mod seal;
 mod server;
 pub(crate) mod strangers;
 

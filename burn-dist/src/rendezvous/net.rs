@@ -2,7 +2,7 @@
 
 use super::auth::Timed;
 use std::io::ErrorKind;
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// How a stream failed.
@@ -89,6 +89,91 @@ fn remaining(deadline: Instant) -> Result<Duration, StreamError> {
     }
 }
 
+/// Listens at `address`. A port that the system chooses stays this listener's while it pauses, as one that was asked for
+/// does.
+pub(crate) fn listen_at(address: SocketAddr) -> std::io::Result<TcpListener> {
+    #[cfg(target_os = "linux")]
+    if address.port() == 0 {
+        use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        // Holds the port, without listening, while another socket asks for it by number.
+        let holder = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseaddr(&holder, true)?;
+        net::bind(&holder, &address)?;
+        let held: SocketAddr = net::getsockname(&holder)?
+            .try_into()
+            .map_err(std::io::Error::from)?;
+        return TcpListener::bind(SocketAddr::new(address.ip(), held.port()));
+    }
+    TcpListener::bind(address)
+}
+
+/// Listens at all addresses of this machine, of both families where it has both.
+pub(crate) fn listen_everywhere(port: u16) -> std::io::Result<TcpListener> {
+    match listen_at((Ipv6Addr::UNSPECIFIED, port).into()) {
+        Err(error) if error.kind() != ErrorKind::AddrInUse => {
+            listen_at((Ipv4Addr::UNSPECIFIED, port).into())
+        }
+        other => other,
+    }
+}
+
+/// Refuses new connections from now on, and keeps the port. Gives whether the system can do so.
+pub(crate) fn pause_listening(listener: &TcpListener) -> bool {
+    cfg!(target_os = "linux")
+        && rustix::net::shutdown(listener, rustix::net::Shutdown::Both).is_ok()
+}
+
+/// Takes new connections again. Gives whether it does: not where the port has gone to somebody else.
+pub(crate) fn resume_listening(listener: &TcpListener) -> std::io::Result<bool> {
+    let before = listener.local_addr()?;
+    if before.port() == 0 {
+        return Ok(false);
+    }
+    rustix::net::listen(listener, 128)?;
+    Ok(true)
+}
+
+/// Addresses of this machine itself.
+pub(crate) const LOOPBACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+
+/// The number of the user whose process listens at `port`, where the system tells.
+pub(crate) fn listening_user(port: u16) -> Option<u32> {
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|path| {
+        let table = std::fs::read_to_string(path).ok()?;
+        table.lines().find_map(|line| user_in(line, port))
+    })
+}
+
+/// The user in a line of `/proc/net/tcp`, if it is of a socket that listens at `port`.
+fn user_in(line: &str, port: u16) -> Option<u32> {
+    const LISTENS: &str = "0A";
+    let mut fields = line.split_whitespace();
+    let (_, local) = fields.nth(1)?.rsplit_once(':')?;
+    let is_it = u16::from_str_radix(local, 16) == Ok(port) && fields.nth(1)? == LISTENS;
+    // After the state: queues, timer, retransmissions, user.
+    is_it.then(|| fields.nth(3)?.parse().ok())?
+}
+
+/// An address of this machine that leads back to it.
+///
+/// # Errors
+/// What the system says if there is none, as where the interface `lo` is down.
+pub(crate) fn working_loopback() -> std::io::Result<IpAddr> {
+    let works = |ip: IpAddr| {
+        let listener = TcpListener::bind((ip, 0))?;
+        TcpStream::connect(listener.local_addr()?).map(|_| ip)
+    };
+    let [first, second] = LOOPBACK;
+    works(first).or_else(|error| works(second).map_err(|_| error))
+}
+
 /// How long what was sent may stay unacknowledged on a connection that [`configure_control`] has set up.
 #[cfg(target_os = "linux")]
 const SILENCE_MS: u32 = 30_000;
@@ -117,4 +202,51 @@ pub(crate) fn configure_control(stream: &TcpStream) -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::net::sockopt::set_tcp_user_timeout(stream, SILENCE_MS)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_who_listens_is_found() {
+        let line = "   0: 0100007F:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000 \
+                    65534        0 12345 1 0000000000000000 100 0 0 10 0";
+        assert_eq!(user_in(line, 0x733c), Some(65534));
+        assert_eq!(user_in(line, 0x733d), None);
+        assert_eq!(user_in(&line.replace(" 0A ", " 01 "), 0x733c), None);
+        assert_eq!(user_in("", 1), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_paused_listener_refuses_and_keeps_its_port() {
+        let listener = listen_at(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(
+            listening_user(address.port()),
+            Some(rustix::process::geteuid().as_raw())
+        );
+        let mut early = TcpStream::connect(address).unwrap();
+        let mut served = listener.accept().unwrap().0;
+        assert!(pause_listening(&listener));
+        let refused = TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        assert!(resume_listening(&listener).unwrap());
+        TcpStream::connect(address).unwrap();
+        use std::io::{Read, Write};
+        early.write_all(b"!").unwrap();
+        served.read_exact(&mut [0; 1]).unwrap();
+    }
+
+    #[test]
+    fn everywhere_is_here_too() {
+        let listener = listen_everywhere(0).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert_eq!(
+            listen_everywhere(port).unwrap_err().kind(),
+            ErrorKind::AddrInUse
+        );
+        TcpStream::connect((working_loopback().unwrap(), port)).unwrap();
+    }
 }

@@ -1,10 +1,12 @@
 //! The messages between a rank and the store, and their form on the wire.
 //!
-//! A frame is `type: u8, zero: [u8; 3], length: u32` and then `length` bytes, all little-endian.
-//! The length is checked against the type's cap before memory is taken, and every count inside
-//! against the bytes that are there.
+//! A frame is `type: u8, zero: [u8; 3], length: u32` and then `length` bytes, all little-endian, and
+//! on the wire the tag of the connection's [`seal`](super::seal). The length is checked against the
+//! type's cap before memory is taken, the tag before anything else is looked at, and every count
+//! inside against the bytes that are there.
 
 use super::net::StreamError;
+use super::seal::{Opener, TAG};
 use crate::world::MAX_WORLD_SIZE;
 use std::io::Read;
 use std::time::Duration;
@@ -58,6 +60,11 @@ pub(crate) enum Message {
     PeerLeft { rank: usize },
     /// How far are you?
     Query { query: u64 },
+    /// These ranks have not connected for so long; the run waits for them.
+    Waiting {
+        waited: Duration,
+        absent: Vec<usize>,
+    },
     /// What the ranks answered to a survey; `None` for those that did not.
     Surveyed {
         survey: u64,
@@ -116,6 +123,11 @@ pub(crate) enum FrameError {
     },
     #[error("a malformed message of type {0}")]
     Malformed(u8),
+    #[error(
+        "a message that fails its authentication: messages were changed, dropped, repeated or \
+         reordered on the way"
+    )]
+    Forged,
 }
 
 mod kind {
@@ -132,6 +144,7 @@ mod kind {
     pub const PEER_LEFT: u8 = 70;
     pub const QUERY: u8 = 71;
     pub const SURVEYED: u8 = 72;
+    pub const WAITING: u8 = 73;
 }
 
 /// Most bytes after the header, by type.
@@ -140,6 +153,7 @@ fn limit(kind: u8) -> Option<usize> {
         kind::GATHER | kind::GATHERED => MAX_PAYLOAD + MAX_TAG + 64,
         kind::SURVEYED => 64 + 9 * MAX_WORLD_SIZE,
         kind::GATHER_FAILED => 64 + 2 * MAX_TAG + 5 * MAX_WORLD_SIZE,
+        kind::WAITING => 64 + 4 * MAX_WORLD_SIZE,
         kind::ABORT | kind::PEER_FAILED => MAX_REASON + 64,
         kind::REPORT | kind::SURVEY | kind::BYE => 64,
         kind::WELCOME | kind::REFUSED | kind::PEER_LEFT | kind::QUERY => 64,
@@ -147,8 +161,26 @@ fn limit(kind: u8) -> Option<usize> {
     })
 }
 
-/// Reads one message. Blocks until it is there.
-pub(crate) fn read(stream: &mut impl Read) -> Result<Message, FrameError> {
+/// Reads one message that the other side has sealed. Blocks until it is there.
+pub(crate) fn read(stream: &mut impl Read, opener: &mut Opener) -> Result<Message, FrameError> {
+    let (header, body) = read_frame(stream)?;
+    let mut tag = [0; TAG];
+    stream.read_exact(&mut tag).map_err(StreamError::from)?;
+    if !opener.check(&[&header, &body], &tag) {
+        return Err(FrameError::Forged);
+    }
+    decode(header[0], &body).ok_or(FrameError::Malformed(header[0]))
+}
+
+/// Reads a frame that has no tag.
+#[cfg(test)]
+pub(crate) fn plain(stream: &mut impl Read) -> Result<Message, FrameError> {
+    let (header, body) = read_frame(stream)?;
+    decode(header[0], &body).ok_or(FrameError::Malformed(header[0]))
+}
+
+/// A frame of a length that is allowed, before its tag.
+fn read_frame(stream: &mut impl Read) -> Result<([u8; HEADER], Vec<u8>), FrameError> {
     let mut header = [0; HEADER];
     stream.read_exact(&mut header).map_err(StreamError::from)?;
     let [kind, zero @ .., _, _, _, _] = header;
@@ -166,7 +198,7 @@ pub(crate) fn read(stream: &mut impl Read) -> Result<Message, FrameError> {
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).map_err(StreamError::from)?;
-    decode(kind, &body).ok_or(FrameError::Malformed(kind))
+    Ok((header, body))
 }
 
 fn decode(kind: u8, body: &[u8]) -> Option<Message> {
@@ -205,6 +237,10 @@ fn decode(kind: u8, body: &[u8]) -> Option<Message> {
         },
         kind::PEER_LEFT => Message::PeerLeft { rank: body.rank()? },
         kind::QUERY => Message::Query { query: body.u64()? },
+        kind::WAITING => Message::Waiting {
+            waited: body.duration()?,
+            absent: body.list(4, Body::rank)?,
+        },
         kind::SURVEYED => Message::Surveyed {
             survey: body.u64()?,
             progress: body.list(9, |body| {
@@ -383,6 +419,13 @@ impl Message {
                 frame.u64(*query);
                 kind::QUERY
             }
+            Self::Waiting { waited, absent } => {
+                frame.duration(*waited).rank(absent.len());
+                for rank in absent {
+                    frame.rank(*rank);
+                }
+                kind::WAITING
+            }
             Self::Surveyed { survey, progress } => {
                 frame.u64(*survey).rank(progress.len());
                 for answer in progress {
@@ -493,6 +536,12 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    use super::super::seal::Session;
+
+    fn session() -> Session {
+        Session::new([3; 32], [3; 32])
+    }
+
     fn ms() -> impl Strategy<Value = Duration> {
         any::<u64>().prop_map(Duration::from_millis)
     }
@@ -556,6 +605,8 @@ mod tests {
             (rank(), ".{0,60}").prop_map(|(rank, reason)| Message::PeerFailed { rank, reason }),
             rank().prop_map(|rank| Message::PeerLeft { rank }),
             number().prop_map(|query| Message::Query { query }),
+            (ms(), vec(rank(), 0..9))
+                .prop_map(|(waited, absent)| Message::Waiting { waited, absent }),
             (number(), vec(proptest::option::of(number()), 0..9))
                 .prop_map(|(survey, progress)| Message::Surveyed { survey, progress }),
         ]
@@ -564,17 +615,27 @@ mod tests {
     proptest! {
         #[test]
         fn every_message_reads_back(messages in vec(message(), 1..4)) {
-            let bytes: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
+            let (mut here, mut there) = (session(), session());
+            let sealed = messages.iter().flat_map(|message| here.seal(&message.encode()));
+            let bytes: Vec<u8> = sealed.collect();
             let mut stream = &bytes[..];
             for message in messages {
-                prop_assert_eq!(read(&mut stream).unwrap(), message);
+                prop_assert_eq!(read(&mut stream, &mut there.receive).unwrap(), message);
             }
             prop_assert!(stream.is_empty());
         }
 
         #[test]
+        fn one_changed_bit_is_seen(message in message(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+            let mut bytes = session().seal(&message.encode());
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(read(&mut &bytes[..], &mut session().receive).is_err());
+        }
+
+        #[test]
         fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
-            let _ = read(&mut &bytes[..]);
+            let _ = plain(&mut &bytes[..]);
         }
 
         #[test]
@@ -588,9 +649,9 @@ mod tests {
         ) {
             let mut bytes = message.encode();
             let at = at.index(bytes.len());
-            prop_assert!(read(&mut &bytes[..at]).is_err());
+            prop_assert!(plain(&mut &bytes[..at]).is_err());
             bytes[at] = byte;
-            let _ = read(&mut &bytes[..]);
+            let _ = plain(&mut &bytes[..]);
         }
 
         #[test]
@@ -604,11 +665,11 @@ mod tests {
     fn lengths_are_refused_before_memory_is_taken() {
         let mut frame = vec![kind::GATHER, 0, 0, 0];
         frame.extend_from_slice(&u32::MAX.to_le_bytes());
-        let error = read(&mut &frame[..]).unwrap_err();
+        let error = plain(&mut &frame[..]).unwrap_err();
         assert!(matches!(error, FrameError::TooLong { length, .. } if length == u32::MAX as usize));
         let unknown = [99, 0, 0, 0, 0, 0, 0, 0];
         assert!(matches!(
-            read(&mut &unknown[..]),
+            plain(&mut &unknown[..]),
             Err(FrameError::UnknownType(99))
         ));
     }
@@ -627,6 +688,10 @@ mod tests {
                 survey: 1,
                 progress: vec![Some(1); MAX_WORLD_SIZE],
             },
+            Message::Waiting {
+                waited: Duration::MAX,
+                absent: vec![MAX_WORLD_SIZE - 1; MAX_WORLD_SIZE],
+            },
             Message::GatherFailed(GatherFailure::Missing {
                 tag,
                 waited: Duration::ZERO,
@@ -634,7 +699,7 @@ mod tests {
             }),
         ];
         for message in messages {
-            read(&mut &message.encode()[..]).unwrap();
+            plain(&mut &message.encode()[..]).unwrap();
         }
     }
 
@@ -643,7 +708,7 @@ mod tests {
         let reason = "ä".repeat(MAX_REASON);
         let culprit = Some(3);
         let frame = Message::Abort { culprit, reason }.encode();
-        match read(&mut &frame[..]).unwrap() {
+        match plain(&mut &frame[..]).unwrap() {
             Message::Abort { culprit, reason } => {
                 assert_eq!((culprit, reason.len()), (Some(3), MAX_REASON));
             }

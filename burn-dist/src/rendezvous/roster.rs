@@ -16,6 +16,9 @@ pub(crate) type Outbox = Sender<Arc<[u8]>>;
 /// Ranks whose time is over at the same moment ask at the same moment; all that ask within this time share one survey.
 const BURST: Duration = Duration::from_millis(200);
 
+/// How long ranks wait for one that has never connected before somebody says so.
+pub(crate) const SAYS_WHO_IS_MISSING: Duration = Duration::from_secs(10);
+
 /// Longest wait that a rank can ask for. Keeps times far from overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -57,6 +60,8 @@ struct Gather {
     since: Instant,
     deadline: Instant,
     payloads: Vec<Option<Vec<u8>>>,
+    /// Whether a rank was told who is missing.
+    told: bool,
 }
 
 struct Survey {
@@ -111,6 +116,20 @@ impl Roster {
     /// Whether `rank` has never been connected.
     pub(crate) fn is_absent(&self, rank: usize) -> bool {
         matches!(self.members.get(rank), Some(Member::Absent))
+    }
+
+    /// Ranks that have never been connected.
+    pub(crate) fn absent(&self) -> impl Iterator<Item = usize> {
+        let members = self.members.iter().enumerate();
+        members
+            .filter(|(_, member)| matches!(member, Member::Absent))
+            .map(|(rank, _)| rank)
+    }
+
+    /// Whether all ranks are connected.
+    pub(crate) fn is_complete(&self) -> bool {
+        let present = |member: &Member| matches!(member, Member::Present(_));
+        self.members.iter().all(present)
     }
 
     pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
@@ -228,6 +247,7 @@ impl Roster {
             since: now,
             deadline: now + timeout.min(LONGEST_WAIT),
             payloads: vec![None; size],
+            told: false,
         });
         if gather.tag != tag {
             let failure = GatherFailure::TagsDiffer {
@@ -449,10 +469,30 @@ impl Roster {
             };
             self.fail_gather(failure);
         }
-        let gather = self.gather.iter().map(|gather| gather.deadline);
+        self.say_who_is_missing(now);
+        let gather = self.gather.iter().map(|gather| match gather.told {
+            true => gather.deadline,
+            false => gather.deadline.min(gather.since + SAYS_WHO_IS_MISSING),
+        });
         let askers = self.surveys.iter().flat_map(|survey| &survey.askers);
         let surveys = askers.map(|asker| asker.deadline);
         gather.chain(surveys).min()
+    }
+
+    /// Tells the first rank that is here, once, which ones others have been waiting for.
+    fn say_who_is_missing(&mut self, now: Instant) {
+        let absent: Vec<usize> = self.absent().collect();
+        let Some(gather) = &mut self.gather else {
+            return;
+        };
+        let waited = now.saturating_duration_since(gather.since);
+        if gather.told || waited < SAYS_WHO_IS_MISSING {
+            return;
+        }
+        gather.told = true;
+        if let Some(first) = self.peers().next().filter(|_| !absent.is_empty()) {
+            post(&first.outbox, &Message::Waiting { waited, absent });
+        }
     }
 
     fn broadcast(&self, message: &Message) {
@@ -496,7 +536,7 @@ mod tests {
     fn read(mail: &Mail) -> Vec<Message> {
         let frames = mail.try_iter();
         frames
-            .map(|frame| super::super::protocol::read(&mut &frame[..]).unwrap())
+            .map(|frame| super::super::protocol::plain(&mut &frame[..]).unwrap())
             .collect()
     }
 
@@ -535,6 +575,38 @@ mod tests {
         let twice = roster.receive(0, gather(0, Duration::MAX), now);
         assert_eq!(twice, Err(Violation("the same exchange twice")));
         assert!(roster.receive(0, Message::Welcome, now).is_err());
+    }
+
+    #[test]
+    fn who_is_missing_is_said_once() {
+        let (mut roster, mail) = roster(4, 2);
+        let now = Instant::now();
+        let said = now + SAYS_WHO_IS_MISSING;
+        roster
+            .receive(1, gather(0, Duration::from_secs(60)), now)
+            .unwrap();
+        assert_eq!(roster.tick(now), Some(said));
+        let end = Some(now + Duration::from_secs(60));
+        assert_eq!(roster.tick(said), end);
+        assert_eq!(roster.tick(said + SAYS_WHO_IS_MISSING), end);
+        let waiting = Message::Waiting {
+            waited: SAYS_WHO_IS_MISSING,
+            absent: vec![2, 3],
+        };
+        assert_eq!(read(&mail[0]), [Message::Welcome, waiting]);
+        assert_eq!(read(&mail[1]), [Message::Welcome]);
+    }
+
+    /// A rank that is connected and comes late has its reasons.
+    #[test]
+    fn nobody_is_missing_who_is_connected() {
+        let (mut roster, mail) = roster(2, 2);
+        let now = Instant::now();
+        roster
+            .receive(0, gather(0, Duration::from_secs(60)), now)
+            .unwrap();
+        roster.tick(now + SAYS_WHO_IS_MISSING);
+        assert_eq!(read(&mail[0]), [Message::Welcome]);
     }
 
     #[test]

@@ -2,19 +2,22 @@
 //!
 //! One thread reads and one writes for every rank, one more keeps the time. There are few, mostly
 //! asleep, and none can hold up another.
+//!
+//! While all ranks are connected the store does not listen: nobody else has any business there.
 
-use super::auth::{AuthError, HANDSHAKE_LIMIT, Purpose};
+use super::auth::{Accepted, AuthError, HANDSHAKE_LIMIT, Purpose, Session};
 use super::error::RendezvousError;
 use super::fault::Fault;
-use super::net::configure_control;
+use super::net::{configure_control, listen_at, pause_listening, resume_listening};
 use super::protocol::{self, FrameError, Message, Refusal};
 use super::roster::Roster;
+use super::seal::{Opener, Sealer};
 use super::strangers::Strangers;
 use crate::open_files;
 use crate::thread_limit;
 use crate::world::{MAX_WORLD_SIZE, Secret};
 use rustix::event::{PollFd, PollFlags, poll};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
@@ -31,8 +34,6 @@ pub(crate) const FILES_PER_RANK: usize = 2;
 pub struct StoreServer {
     address: SocketAddr,
     shared: Arc<Shared>,
-    /// Closing it wakes the accepting thread.
-    wake: Option<UnixStream>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -41,6 +42,8 @@ struct Shared {
     /// Something changed that the time keeper or a waiter should look at.
     changed: Condvar,
     strangers: Strangers,
+    /// A byte makes the accepting thread look at the state.
+    wake: UnixStream,
 }
 
 struct State {
@@ -61,7 +64,7 @@ impl StoreServer {
     /// If the port is in use, the address is not one of this machine, or the system gives no
     /// thread or allows too few open files.
     pub fn bind(address: SocketAddr, size: usize, secret: Secret) -> Result<Self, RendezvousError> {
-        let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
+        let listener = listen_at(address).map_err(|source| match source.kind() {
             ErrorKind::AddrInUse => RendezvousError::PortInUse { address },
             _ => RendezvousError::Listen { address, source },
         })?;
@@ -77,6 +80,9 @@ impl StoreServer {
         let address = listener.local_addr().map_err(&system)?;
         listener.set_nonblocking(true).map_err(&system)?;
         let (wake, woken) = UnixStream::pair().map_err(&system)?;
+        for end in [&wake, &woken] {
+            end.set_nonblocking(true).map_err(&system)?;
+        }
         let size = size.min(MAX_WORLD_SIZE);
         open_files::make_room(size, FILES_PER_RANK)?;
         let shared = Arc::new(Shared {
@@ -86,11 +92,11 @@ impl StoreServer {
             }),
             changed: Condvar::new(),
             strangers: Strangers::new(&secret, Purpose::Store, 64 + size.min(1024)),
+            wake,
         });
         let mut server = Self {
             address,
             shared: Arc::clone(&shared),
-            wake: Some(wake),
             threads: Vec::new(),
         };
         let keeper = Arc::clone(&shared);
@@ -141,6 +147,13 @@ impl StoreServer {
         }
     }
 
+    /// Waits until every rank but `this` has been connected, `limit` at most.
+    pub(crate) fn wait_until_seen(&self, this: usize, limit: Duration) {
+        let state = self.shared.lock();
+        let unseen = |state: &mut State| state.roster.absent().any(|rank| rank != this);
+        drop(self.shared.changed.wait_timeout_while(state, limit, unseen));
+    }
+
     /// What `rank` said when it aborted.
     pub fn abort_reason(&self, rank: usize) -> Option<String> {
         self.shared.lock().roster.abort_reason(rank)
@@ -167,8 +180,7 @@ impl Drop for StoreServer {
         }
         drop(state);
         self.shared.strangers.dismiss();
-        self.wake = None;
-        self.shared.changed.notify_all();
+        self.shared.look();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -178,6 +190,13 @@ impl Drop for StoreServer {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes all threads look at the state.
+    fn look(&self) {
+        self.changed.notify_all();
+        // If there is no room for another byte, it is about to look.
+        let _ = (&self.wake).write(&[1]);
     }
 }
 
@@ -200,23 +219,39 @@ fn keep_time(shared: &Shared) {
     }
 }
 
-fn accept(listener: &TcpListener, woken: &UnixStream, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, mut woken: &UnixStream, shared: &Arc<Shared>) {
+    let mut listens = true;
     loop {
-        let mut waits = [
-            PollFd::new(listener, PollFlags::IN),
-            PollFd::new(woken, PollFlags::IN),
-        ];
-        let polled = poll(&mut waits, None);
-        let [_, woken_now] = &waits;
-        if !woken_now.revents().is_empty() {
+        let state = shared.lock();
+        let (closed, wanted) = (state.closed, !state.roster.is_complete());
+        drop(state);
+        if closed {
             return;
+        }
+        if listens && !wanted && pause_listening(listener) {
+            listens = false;
+        } else if !listens && wanted {
+            listens = resume_listening(listener).unwrap_or_else(|error| {
+                tracing::warn!("store: can't listen again: {error}");
+                false
+            });
+        }
+        let mut waits = vec![PollFd::new(woken, PollFlags::IN)];
+        if listens {
+            waits.push(PollFd::new(listener, PollFlags::IN));
+        }
+        let polled = poll(&mut waits, None);
+        let _ = woken.read(&mut [0; 64]);
+        if !listens {
+            continue;
         }
         match listener.accept() {
             Ok((stream, from)) => greet(stream, from, shared),
             Err(error) if error.kind() == ErrorKind::WouldBlock && polled.is_ok() => {}
             // Out of file descriptors, most likely: others may give some back.
             Err(error) => {
-                tracing::warn!("store: can't take a connection: {error}");
+                let refusals = shared.strangers.refusals();
+                refusals.warn(format_args!("store: can't take a connection: {error}"));
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
@@ -226,27 +261,37 @@ fn accept(listener: &TcpListener, woken: &UnixStream, shared: &Arc<Shared>) {
 /// Gives a new connection a thread, which serves it once it has proved itself.
 fn greet(stream: TcpStream, from: SocketAddr, shared: &Arc<Shared>) {
     let shared_ = Arc::clone(shared);
-    let then = move |stream, proved: Result<Vec<u8>, AuthError>| match proved {
-        Ok(context) => serve(stream, from, &context, &shared_),
-        Err(error) => tracing::warn!("store: refused a connection from {from}: {error}"),
+    let refusals = shared.strangers.refusals();
+    let then = move |stream, proved: Result<Accepted, AuthError>| match proved {
+        Ok(accepted) => serve(stream, from, accepted, &shared_),
+        Err(error) => {
+            refusals.warn(format_args!(
+                "store: refused a connection from {from}: {error}"
+            ));
+        }
     };
     let heard = shared
         .strangers
         .hear(stream, "store-rank", HANDSHAKE_LIMIT, then);
     if let Err(error) = heard {
-        tracing::warn!("store: a connection from {from} could not be heard: {error}");
+        let refusals = shared.strangers.refusals();
+        refusals.warn(format_args!(
+            "store: a connection from {from} could not be heard: {error}"
+        ));
     }
 }
 
 /// Serves one rank from the moment it has proved that it knows the secret.
-fn serve(stream: TcpStream, from: SocketAddr, context: &[u8], shared: &Arc<Shared>) {
+fn serve(stream: TcpStream, from: SocketAddr, accepted: Accepted, shared: &Arc<Shared>) {
+    let Accepted { context, session } = accepted;
+    let Session { send, receive } = session;
     let (outbox, mail) = mpsc::channel();
     if let Err(error) = configure_control(&stream) {
         tracing::warn!("store: lost a connection from {from}: {error}");
         return;
     }
     let stream = Arc::new(stream);
-    let joined = match decode_context(context) {
+    let joined = match decode_context(&context) {
         None => Err(Refusal::BadContext),
         Some((rank, size)) => {
             let mut state = shared.lock();
@@ -262,28 +307,34 @@ fn serve(stream: TcpStream, from: SocketAddr, context: &[u8], shared: &Arc<Share
     let rank = match joined {
         Ok(rank) => rank,
         Err(refusal) => {
-            tracing::warn!("store: refused a rank from {from}: {refusal:?}");
+            let refusals = shared.strangers.refusals();
+            refusals.warn(format_args!(
+                "store: refused a rank from {from}: {refusal:?}"
+            ));
             let _ = stream.set_write_timeout(Some(HANDSHAKE_LIMIT));
-            let _ = (&*stream).write_all(&Message::Refused(refusal).encode());
+            let refusal = Message::Refused(refusal).encode();
+            let _ = (&*stream).write_all(&{ send }.seal(&refusal));
             return;
         }
     };
+    shared.look();
     let writing = Arc::clone(&stream);
     let writer = std::thread::Builder::new().name("store-mail".into());
-    if let Err(error) = writer.spawn(move || deliver(&writing, &mail)) {
+    if let Err(error) = writer.spawn(move || deliver(&writing, send, &mail)) {
         let error = thread_limit::named(error);
         let reason = format!("the store has no thread left for it: {error}");
         shared.lock().roster.lose(rank, &reason);
+        shared.look();
         return;
     }
-    listen(&stream, rank, shared);
-    shared.changed.notify_all();
+    listen(&stream, receive, rank, shared);
+    shared.look();
 }
 
 /// Writes what is in the outbox until the rank is gone, then ends the connection.
-fn deliver(mut stream: &TcpStream, mail: &Receiver<Arc<[u8]>>) {
+fn deliver(mut stream: &TcpStream, mut sealer: Sealer, mail: &Receiver<Arc<[u8]>>) {
     while let Ok(frame) = mail.recv() {
-        if stream.write_all(&frame).is_err() {
+        if stream.write_all(&sealer.seal(&frame)).is_err() {
             let _ = stream.shutdown(Shutdown::Both);
             return;
         }
@@ -291,9 +342,9 @@ fn deliver(mut stream: &TcpStream, mail: &Receiver<Arc<[u8]>>) {
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-fn listen(mut stream: &TcpStream, rank: usize, shared: &Shared) {
+fn listen(mut stream: &TcpStream, mut opener: Opener, rank: usize, shared: &Shared) {
     loop {
-        let lost = match protocol::read(&mut stream) {
+        let lost = match protocol::read(&mut stream, &mut opener) {
             Ok(Message::Bye) => {
                 shared.lock().roster.leave(rank);
                 return;

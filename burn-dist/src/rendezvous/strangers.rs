@@ -8,8 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Purpose};
+use super::auth::{self, Accepted, AuthError, HANDSHAKE_LIMIT, Purpose};
 use crate::world::Secret;
+
+/// Refusals that are logged in one [`WINDOW`]; more are counted.
+const LOGGED: usize = 3;
+const WINDOW: Duration = Duration::from_secs(60);
 
 /// The connections that have not proved yet who they are. Dropping it ends them.
 pub(crate) struct Strangers {
@@ -18,6 +22,7 @@ pub(crate) struct Strangers {
     /// Connections that are heard at the same time; whoever has waited longest makes room.
     most: usize,
     waiting: Arc<Mutex<Waiting>>,
+    refusals: Refusals,
 }
 
 #[derive(Default)]
@@ -35,11 +40,18 @@ impl Strangers {
             purpose,
             most: most.max(1),
             waiting: Arc::default(),
+            refusals: Refusals::default(),
         }
     }
 
+    /// Where refused connections are told of.
+    pub fn refusals(&self) -> Refusals {
+        self.refusals.clone()
+    }
+
     /// Hears what `stream` has to say in a thread of its own, called `thread`, and gives both to `then` there: what it
-    /// said of itself, or why it is refused. It has `limit`, and never more than [`HANDSHAKE_LIMIT`].
+    /// said of itself, or why it is refused. It has `limit`, and never more than [`HANDSHAKE_LIMIT`]. Once it has proved
+    /// itself it makes no room for others any more.
     ///
     /// # Errors
     /// When the system does not give what this takes; the connection has ended then.
@@ -48,7 +60,7 @@ impl Strangers {
         stream: TcpStream,
         thread: &str,
         limit: Duration,
-        then: impl FnOnce(TcpStream, Result<Vec<u8>, AuthError>) + Send + 'static,
+        then: impl FnOnce(TcpStream, Result<Accepted, AuthError>) + Send + 'static,
     ) -> io::Result<()> {
         // Some systems hand the listener's mode down.
         stream.set_nonblocking(false)?;
@@ -56,13 +68,22 @@ impl Strangers {
         let deadline = Instant::now() + limit.min(HANDSHAKE_LIMIT);
         let (secret, purpose, waiting) = (self.secret.clone(), self.purpose, self.waiting.clone());
         let spawned = thread::Builder::new().name(thread.into()).spawn(move || {
-            let proved = auth::accept_side(&stream, &secret, purpose, deadline);
-            lock(&waiting).forget(number);
+            let mut taken = false;
+            let take = || {
+                taken = lock(&waiting).forget(number);
+                taken
+            };
+            let proved = auth::accept_side_if(&stream, &secret, purpose, deadline, take);
+            let is_kept = taken || lock(&waiting).forget(number);
+            let proved = match is_kept {
+                true => proved,
+                false => Err(AuthError::Dropped),
+            };
             then(stream, proved);
         });
-        spawned
-            .map(drop)
-            .inspect_err(|_| lock(&self.waiting).forget(number))
+        spawned.map(drop).inspect_err(|_| {
+            lock(&self.waiting).forget(number);
+        })
     }
 
     /// Ends the connections of all who are still being heard.
@@ -93,13 +114,66 @@ impl Waiting {
         self.count
     }
 
-    fn forget(&mut self, number: u64) {
+    /// Gives whether it was still heard.
+    fn forget(&mut self, number: u64) -> bool {
+        let before = self.streams.len();
         self.streams.retain(|(other, _)| *other != number);
+        self.streams.len() < before
     }
 }
 
-fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+/// Logs refused connections, a few in each [`WINDOW`]: anybody can make as many of them as they like.
+#[derive(Clone, Default)]
+pub(crate) struct Refusals(Arc<Mutex<Told>>);
+
+#[derive(Default)]
+struct Told {
+    window: Option<Instant>,
+    logged: usize,
+    unsaid: u64,
+}
+
+impl Refusals {
+    /// Logs that a connection was refused, or counts it.
+    pub fn warn(&self, refusal: std::fmt::Arguments<'_>) {
+        let unsaid = lock(&self.0).note(Instant::now());
+        match unsaid {
+            None => {}
+            Some(0) => tracing::warn!("{refusal}"),
+            Some(more) => {
+                tracing::warn!("{refusal} ({more} more connections were refused before it)");
+            }
+        }
+    }
+}
+
+impl Told {
+    /// Takes note of one more. If it is to be logged, gives how many were not.
+    fn note(&mut self, now: Instant) -> Option<u64> {
+        let is_over = |begin| now.saturating_duration_since(begin) >= WINDOW;
+        if self.window.is_none_or(is_over) {
+            self.window = Some(now);
+            self.logged = 0;
+        }
+        if self.logged == LOGGED {
+            self.unsaid += 1;
+            return None;
+        }
+        self.logged += 1;
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if self.unsaid > 0 {
+            tracing::warn!("{} more connections were refused", self.unsaid);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends the connection for the thread that hears it, too.
@@ -110,7 +184,7 @@ fn end(stream: &TcpStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::sync::mpsc::channel;
 
@@ -144,7 +218,8 @@ mod tests {
         strangers.hear(stream, "known", LONG, then).unwrap();
         let soon = Instant::now() + LONG;
         auth::connect_side(&caller, &secret(), Purpose::Data, b"me", soon).unwrap();
-        assert_eq!(heard.recv_timeout(LONG).unwrap().unwrap(), b"me");
+        let accepted = heard.recv_timeout(LONG).unwrap().unwrap();
+        assert_eq!(accepted.context, b"me");
         drop((strangers, silent));
     }
 
@@ -167,5 +242,50 @@ mod tests {
         callers[1].set_nonblocking(false).unwrap();
         drop(strangers);
         assert!(ended(&mut callers[1]) && ended(&mut callers[2]));
+    }
+
+    /// Whoever has been told that it is in must not lose its place to those who come then.
+    #[test]
+    fn who_has_proved_itself_makes_no_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let strangers = Strangers::new(&secret(), Purpose::Data, 1);
+        let (told, heard) = channel();
+        let (go_on, wait) = channel::<()>();
+        let (mut caller, stream) = pair(&listener);
+        let then = move |stream: TcpStream, proved: Result<Accepted, AuthError>| {
+            wait.recv_timeout(LONG).unwrap();
+            told.send((stream, proved.is_ok())).unwrap();
+        };
+        strangers.hear(stream, "known", LONG, then).unwrap();
+        let soon = Instant::now() + LONG;
+        auth::connect_side(&caller, &secret(), Purpose::Data, b"me", soon).unwrap();
+        let others: Vec<_> = (0..4)
+            .map(|_| {
+                let (caller, stream) = pair(&listener);
+                strangers.hear(stream, "silent", LONG, |_, _| {}).unwrap();
+                caller
+            })
+            .collect();
+        go_on.send(()).unwrap();
+        let (mut stream, is_in) = heard.recv_timeout(LONG).unwrap();
+        assert!(is_in);
+        stream.write_all(b"!").unwrap();
+        caller.read_exact(&mut [0; 1]).unwrap();
+        drop(others);
+    }
+
+    #[test]
+    fn a_flood_of_refusals_is_a_few_lines() {
+        let begin = Instant::now();
+        let mut told = Told::default();
+        let logged = |told: &mut Told, after: Duration| {
+            (0..400)
+                .filter_map(|_| told.note(begin + after))
+                .collect::<Vec<u64>>()
+        };
+        assert_eq!(logged(&mut told, Duration::ZERO), [0; LOGGED]);
+        assert!(logged(&mut told, WINDOW / 2).is_empty());
+        assert_eq!(logged(&mut told, WINDOW), [800 - LOGGED as u64, 0, 0]);
+        told.unsaid = 0;
     }
 }

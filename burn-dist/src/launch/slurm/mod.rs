@@ -1,8 +1,8 @@
 //! What Slurm's `srun` tells the tasks it starts, and how they find each other by it alone.
 //!
 //! The variables are described in `srun(1)` under OUTPUT ENVIRONMENT VARIABLES. Rank 0's host is the
-//! first of SLURM_STEP_NODELIST, or of a file of hosts where that places the tasks; the port and, with the key of the user, the secret are derived from
-//! the numbers of job and step, so that nothing has to be exchanged. MASTER_ADDR, MASTER_PORT and
+//! first of SLURM_STEP_NODELIST, or of a file of hosts where that places the tasks; the secret is derived from the numbers of
+//! job and step and the key of the user, and the port from the secret, so that nothing has to be exchanged. MASTER_ADDR, MASTER_PORT and
 //! BURN_DIST_SECRET overrule what is derived.
 
 mod components;
@@ -19,7 +19,7 @@ use components::Components;
 
 use super::variables::{MASTER_ADDR, optional, port, required};
 use super::{ports, user_key};
-use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
+use crate::world::{Launch, Link, Master, Secret, Topology, Vars, World, WorldError, secret_from};
 
 const JOB_ID: &str = "SLURM_JOB_ID";
 pub(super) const STEP_ID: &str = "SLURM_STEP_ID";
@@ -151,14 +151,14 @@ impl Step {
         if size == 1 {
             return world.checked();
         }
+        let secret = match secret_from(vars)? {
+            Some(secret) => secret,
+            None => user_key::load(vars).map_err(|source| WorldError::Key { source })?,
+        };
+        let secret = secret.derive(self.to_string().as_bytes());
         let world = World {
-            master: Some(self.master(vars)?),
-            secret: Some(match secret_from(vars)? {
-                Some(secret) => secret,
-                None => user_key::load(vars)
-                    .map_err(|source| WorldError::Key { source })?
-                    .derive(self.to_string().as_bytes()),
-            }),
+            master: Some(self.master(vars, &secret)?),
+            secret: Some(secret),
             ..world
         };
         world.checked()
@@ -207,14 +207,14 @@ impl Step {
         })
     }
 
-    fn master(&self, vars: Vars) -> Result<Master, WorldError> {
+    fn master(&self, vars: Vars, secret: &Secret) -> Result<Master, WorldError> {
         let host = match vars(MASTER_ADDR).filter(|host| !host.is_empty()) {
             Some(host) => host,
             None => first_host(vars)?,
         };
         Ok(match port(vars)? {
             Some(port) => Master::new(host, port),
-            None => ports::master(host, &self.to_string()),
+            None => ports::master(host, secret),
         })
     }
 }

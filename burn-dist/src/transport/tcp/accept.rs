@@ -1,13 +1,13 @@
 //! Waits for the ranks that send to this one among all who knock.
 
 use std::io::{self, ErrorKind};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::rendezvous::auth::{AuthError, Purpose};
-use crate::rendezvous::strangers::Strangers;
+use crate::rendezvous::auth::{Accepted, AuthError, Purpose};
+use crate::rendezvous::strangers::{Refusals, Strangers};
 use crate::world::Secret;
 
 /// Pause between two looks at a listener on which nobody has called.
@@ -17,9 +17,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 const MOST: usize = 64;
 
 /// A connection and who it is, or why it is refused.
-type Heard = (TcpStream, Result<Vec<u8>, AuthError>);
+type Heard = (TcpStream, SocketAddr, Result<Accepted, AuthError>);
 
-/// For each of the `wanted`, the first connection that knows the secret and says that it is that one; none for those that do
+/// For each of the `wanted`, the last connection that knows the secret and says that it is that one; none for those that do
 /// not come in time.
 ///
 /// # Errors
@@ -31,10 +31,11 @@ pub(super) fn accept(
     deadline: Instant,
 ) -> io::Result<Vec<Option<TcpStream>>> {
     let strangers = Strangers::new(secret, Purpose::Data, MOST);
+    let refusals = strangers.refusals();
     let (tell, heard) = channel();
     let mut found: Vec<Option<TcpStream>> = wanted.iter().map(|_| None).collect();
     while Instant::now() < deadline {
-        sort(&heard, wanted, &mut found);
+        sort(&heard, wanted, &mut found, &refusals);
         if found.iter().all(Option::is_some) {
             break;
         }
@@ -43,9 +44,11 @@ pub(super) fn accept(
                 let tell = tell.clone();
                 let left = deadline.saturating_duration_since(Instant::now());
                 // Nobody listens any more once all have come.
-                let then = move |stream, proved| drop(tell.send((stream, proved)));
+                let then = move |stream, proved| drop(tell.send((stream, from, proved)));
                 if let Err(error) = strangers.hear(stream, "tcp-accept", left, then) {
-                    tracing::warn!("a connection from {from} could not be heard: {error}");
+                    refusals.warn(format_args!(
+                        "a connection from {from} could not be heard: {error}"
+                    ));
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
@@ -54,25 +57,34 @@ pub(super) fn accept(
             Err(error) => return Err(error),
         }
     }
-    sort(&heard, wanted, &mut found);
+    sort(&heard, wanted, &mut found, &refusals);
     Ok(found)
 }
 
 /// Puts those that have proved who they are in their places.
-fn sort(heard: &Receiver<Heard>, wanted: &[Vec<u8>], found: &mut [Option<TcpStream>]) {
-    // Anybody can knock; only who is wanted comes in, and once.
-    for (stream, proved) in heard.try_iter() {
-        let place = match proved {
-            Ok(who) => wanted.iter().position(|wanted| *wanted == who),
+fn sort(
+    heard: &Receiver<Heard>,
+    wanted: &[Vec<u8>],
+    found: &mut [Option<TcpStream>],
+    refusals: &Refusals,
+) {
+    // Anybody can knock; only who is wanted comes in.
+    for (stream, from, proved) in heard.try_iter() {
+        let context = match proved {
+            Ok(accepted) => accepted.context,
             Err(error) => {
-                tracing::warn!("a connection was refused: {error}");
+                refusals.warn(format_args!(
+                    "a connection from {from} was refused: {error}"
+                ));
                 continue;
             }
         };
-        match place.map(|place| &mut found[place]) {
-            Some(free @ None) => *free = Some(stream),
-            Some(_) => tracing::warn!("a rank has connected twice"),
-            None => tracing::warn!("a rank has connected that does not send to this one"),
+        match wanted.iter().position(|wanted| *wanted == context) {
+            // A rank that comes again has given its first connection up.
+            Some(place) => found[place] = Some(stream),
+            None => refusals.warn(format_args!(
+                "a rank has connected from {from} that does not send to this one"
+            )),
         }
     }
 }

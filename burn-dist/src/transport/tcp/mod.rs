@@ -2,9 +2,9 @@
 //!
 //! One connection to the next rank on the ring and one from the previous, without blocking, with
 //! the system's buffers sized for a few segments; and for small messages one to and from each rank
-//! that is 2, 4, 8 and so on away. Both sides prove that they know the run's secret
-//! before a byte of data moves; the data itself is neither encrypted nor signed, so the network
-//! between the hosts has to be trusted.
+//! that is 2, 4, 8 and so on away. Both sides prove that they know the run's secret, and that nobody
+//! relays the connection, before a byte of data moves. The data itself is neither encrypted nor
+//! authenticated: who can change packets on the network between the hosts can change it.
 
 mod accept;
 
@@ -19,7 +19,7 @@ use rustix::time::Timespec;
 
 use super::{Interest, Transport, TransportError, distances};
 use crate::deadline;
-use crate::rendezvous::auth::{self, Purpose};
+use crate::rendezvous::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, StreamError};
 use crate::rendezvous::net;
 use crate::world::Secret;
 
@@ -27,6 +27,11 @@ const NAME: &str = "tcp";
 
 /// Bytes that the system should buffer per direction: a few segments of the ring.
 const SOCKET_BUFFER: usize = 4 << 20;
+
+/// How long a rank tries again to connect to one that refuses connections or ends them.
+const TRIES_AGAIN: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// How long a rank that has a processor of its own asks again before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
@@ -50,13 +55,17 @@ pub struct Tcp {
 }
 
 impl Listener {
-    /// Listens on a free port of the address by which the other ranks reach this one.
+    /// Listens on a free port of the address by which the other ranks reach this one; of all addresses if `ip` is
+    /// unspecified.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn bind(ip: IpAddr) -> Result<Self, TransportError> {
         let fail = |source| setup(format!("listening on {ip}"), source);
-        let listener = TcpListener::bind((ip, 0)).map_err(fail)?;
+        let listener = match ip.is_unspecified() {
+            true => net::listen_everywhere(0).map_err(fail)?,
+            false => TcpListener::bind((ip, 0)).map_err(fail)?,
+        };
         listener.set_nonblocking(true).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
         Ok(Self { listener, address })
@@ -88,11 +97,16 @@ impl Listener {
         let (outgoing, incoming) = thread::scope(|scope| {
             let call = |far| {
                 let peer = (rank + far) % size;
-                let connect = move || connect(rank, peer, addresses[peer], secret, deadline);
+                let pair = Pair {
+                    from: rank,
+                    to: peer,
+                    size,
+                };
+                let connect = move || pair.connect(addresses[peer], secret, deadline);
                 (peer, scope.spawn(connect))
             };
             let calls: Vec<_> = distances(size).map(call).collect();
-            let incoming = self.accept(&senders, secret, deadline);
+            let incoming = self.accept(rank, size, &senders, secret, deadline);
             let answer = |(to, call): (usize, thread::ScopedJoinHandle<'_, _>)| {
                 let panicked = |_| Err(peer(to, "the connecting thread panicked".into()));
                 call.join().unwrap_or_else(panicked).map(|made| (to, made))
@@ -113,11 +127,17 @@ impl Listener {
     /// A connection from each of the `senders`.
     fn accept(
         &self,
+        rank: usize,
+        size: usize,
         senders: &[usize],
         secret: &Secret,
         deadline: Instant,
     ) -> Result<Vec<TcpStream>, TransportError> {
-        let wanted: Vec<Vec<u8>> = senders.iter().map(|rank| identify(*rank)).collect();
+        let identify = |sender: &usize| {
+            let (from, to) = (*sender, rank);
+            Pair { from, to, size }.identify()
+        };
+        let wanted: Vec<Vec<u8>> = senders.iter().map(identify).collect();
         let accepted = accept::accept(&self.listener, secret, &wanted, deadline);
         let accepted =
             accepted.map_err(|source| setup(format!("accepting on {}", self.address), source))?;
@@ -129,31 +149,92 @@ impl Listener {
     }
 }
 
-fn connect(
-    rank: usize,
-    next: usize,
-    address: SocketAddr,
-    secret: &Secret,
-    deadline: Instant,
-) -> Result<TcpStream, TransportError> {
-    let left = deadline
-        .saturating_duration_since(Instant::now())
-        .max(Duration::from_millis(1));
-    let fail = |source| TransportError::Stream {
-        peer: next,
-        transport: NAME,
-        action: "connecting",
-        source,
-    };
-    let stream = TcpStream::connect_timeout(&address, left).map_err(fail)?;
-    auth::connect_side(&stream, secret, Purpose::Data, &identify(rank), deadline)
-        .map_err(|error| peer(next, format!("the handshake at {address} failed: {error}")))?;
-    Ok(stream)
+/// The two ranks of a connection, in a group of `size`.
+#[derive(Clone, Copy)]
+struct Pair {
+    from: usize,
+    to: usize,
+    size: usize,
 }
 
-/// What a rank says of itself when it connects.
-fn identify(rank: usize) -> Vec<u8> {
-    (rank as u64).to_le_bytes().to_vec()
+impl Pair {
+    /// Connects one to the other, who may be too busy for a while to take the connection.
+    fn connect(
+        self,
+        address: SocketAddr,
+        secret: &Secret,
+        deadline: Instant,
+    ) -> Result<TcpStream, TransportError> {
+        let mut pause = FIRST_PAUSE;
+        let mut refused_since = None;
+        loop {
+            let failure = match self.attempt(address, secret, deadline) {
+                Ok(stream) => return Ok(stream),
+                Err(failure) => failure,
+            };
+            let until = match &failure {
+                AuthError::Stream(StreamError::TimedOut) => deadline,
+                AuthError::Stream(_) => {
+                    let since = *refused_since.get_or_insert_with(Instant::now);
+                    deadline.min(since + TRIES_AGAIN)
+                }
+                _ => Instant::now(),
+            };
+            if Instant::now() + pause >= until {
+                return Err(self.name(address, failure));
+            }
+            tracing::debug!("trying again to connect to {address}: {failure}");
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn attempt(
+        self,
+        address: SocketAddr,
+        secret: &Secret,
+        deadline: Instant,
+    ) -> Result<TcpStream, AuthError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = left.clamp(Duration::from_millis(1), HANDSHAKE_LIMIT);
+        let stream = TcpStream::connect_timeout(&address, limit).map_err(|error| {
+            AuthError::Stream(match error.kind() {
+                ErrorKind::TimedOut => StreamError::TimedOut,
+                _ => StreamError::Io(error),
+            })
+        })?;
+        // Once it has proved itself it may be in, and would not be heard a second time.
+        let limits = Limits {
+            proof: deadline.min(Instant::now() + HANDSHAKE_LIMIT),
+            verdict: deadline,
+        };
+        auth::connect_side(&stream, secret, Purpose::Data, &self.identify(), limits)?;
+        Ok(stream)
+    }
+
+    fn name(self, address: SocketAddr, failure: AuthError) -> TransportError {
+        match failure {
+            AuthError::Stream(StreamError::Io(source)) => TransportError::Stream {
+                peer: self.to,
+                transport: NAME,
+                action: "connecting",
+                source,
+            },
+            other => peer(
+                self.to,
+                format!("the handshake at {address} failed: {other}"),
+            ),
+        }
+    }
+
+    /// What a rank says of itself when it connects.
+    fn identify(self) -> Vec<u8> {
+        let words = [self.from, self.to, self.size];
+        words
+            .iter()
+            .flat_map(|word| (*word as u64).to_le_bytes())
+            .collect()
+    }
 }
 
 fn setup(action: String, source: std::io::Error) -> TransportError {
@@ -338,11 +419,67 @@ mod tests {
                 let silent: Vec<TcpStream> = (0..100)
                     .map(|_| TcpStream::connect(address).unwrap())
                     .collect();
-                connect(3, 0, address, secret, deadline).unwrap();
+                PAIR.connect(address, secret, deadline).unwrap();
                 drop(silent);
             });
-            let accepted = accept::accept(&listener, secret, &[identify(3)], deadline).unwrap();
+            let wanted = [PAIR.identify()];
+            let accepted = accept::accept(&listener, secret, &wanted, deadline).unwrap();
             assert!(accepted.iter().all(Option::is_some));
+        });
+    }
+
+    const PAIR: Pair = Pair {
+        from: 3,
+        to: 0,
+        size: 4,
+    };
+
+    /// The first connection is refused, the second ends in the middle of the handshake.
+    #[test]
+    fn a_connection_that_fails_is_tried_again() {
+        let address = {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            listener.local_addr().unwrap()
+        };
+        let secret = &Secret::generate().unwrap().1;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        thread::scope(|scope| {
+            let connecting = scope.spawn(move || PAIR.connect(address, secret, deadline));
+            thread::sleep(Duration::from_millis(50));
+            let listener = TcpListener::bind(address).unwrap();
+            drop(listener.accept().unwrap());
+            listener.set_nonblocking(true).unwrap();
+            let wanted = [PAIR.identify()];
+            let accepted = accept::accept(&listener, secret, &wanted, deadline).unwrap();
+            assert!(accepted.iter().all(Option::is_some));
+            connecting.join().unwrap().unwrap();
+        });
+    }
+
+    /// A rank that was told another address than the other listens at may have connected to somebody in between.
+    #[test]
+    fn a_relayed_connection_is_refused_by_both() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let relay = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (between, target) = (relay.local_addr().unwrap(), listener.local_addr().unwrap());
+        let secret = &Secret::generate().unwrap().1;
+        let deadline = Instant::now() + Duration::from_secs(1);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut caller = relay.accept().unwrap().0;
+                let mut called = TcpStream::connect(target).unwrap();
+                let (mut back, mut to) = (called.try_clone().unwrap(), caller.try_clone().unwrap());
+                scope.spawn(move || std::io::copy(&mut back, &mut to));
+                let _ = std::io::copy(&mut caller, &mut called);
+            });
+            let connecting = scope.spawn(move || PAIR.connect(between, secret, deadline));
+            let wanted = [PAIR.identify()];
+            let accepted = accept::accept(&listener, secret, &wanted, deadline).unwrap();
+            assert!(accepted.iter().all(Option::is_none));
+            let error = connecting.join().unwrap().unwrap_err().to_string();
+            let named = [between, target].map(|end| error.contains(&end.to_string()));
+            assert!(error.contains("a relay") && named == [true; 2], "{error}");
         });
     }
 
