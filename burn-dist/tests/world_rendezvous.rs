@@ -252,6 +252,8 @@ fn the_next_run_at_an_address_waits_for_the_one_before_to_end() {
             let others = others.into_iter().map(|rank| rank.join().unwrap().unwrap());
             let stores: Vec<_> = std::iter::once(first).chain(others).collect();
             assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
+            // Rank 0 waits for the others to leave.
+            stores.into_iter().rev().for_each(drop);
         }
     });
 }
