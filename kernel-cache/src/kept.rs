@@ -1,6 +1,6 @@
 //! What was compiled before, one file for each program, for all processes that see the folder.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::sync::Once;
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+
+use crate::folder;
 
 /// Bytes of the digest that a file starts with.
 const DIGEST: usize = blake3::OUT_LEN;
@@ -55,19 +57,10 @@ fn warn(folder: &Path, error: &io::Error) {
 
 /// The file, which nobody else has until it is closed, or its process ends. Where files cannot be locked it is anybody's;
 /// what two of them have mixed up in it is noticed by who reads it. Where they can only be read, who finds nothing will
-/// be told when it writes.
+/// be told when it writes. Nobody but this user, and root, can have written it.
 fn open(folder: &Path, key: &blake3::Hash) -> io::Result<File> {
-    let path = folder.join(format!("{}.ptx", key.to_hex()));
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    let opened = match options.open(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(folder)?;
-            options.open(&path)
-        }
-        opened => opened,
-    };
-    let file = opened.or_else(|error| File::open(&path).map_err(|_| error))?;
+    let folder = folder::open(folder)?;
+    let file = folder::file(&folder, &format!("{}.ptx", key.to_hex()))?;
     static IN_VAIN: AtomicBool = AtomicBool::new(false);
     let since = Instant::now();
     while !IN_VAIN.load(Ordering::Relaxed)
@@ -197,5 +190,20 @@ mod tests {
         let got = or_compiled(folder.path(), &other, || compiled("2"));
         assert_eq!(got, compiled("2"));
         allow(folder.path(), 0o755);
+    }
+
+    /// Whoever can write to the folder would have the GPU run code of theirs.
+    #[test]
+    fn a_folder_that_others_can_write_gives_nothing_and_takes_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let key = blake3::hash(b"program");
+        or_compiled(folder.path(), &key, || compiled("planted")).unwrap();
+        let shared = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(folder.path(), shared).unwrap();
+        let got = or_compiled(folder.path(), &key, || compiled("ptx"));
+        assert_eq!(got, compiled("ptx"));
+        let planted = std::fs::read(only_file(folder.path())).unwrap();
+        assert!(planted.ends_with(b"planted"));
     }
 }

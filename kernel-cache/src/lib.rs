@@ -14,6 +14,8 @@
 #[cfg(stand_in)]
 mod calls;
 #[cfg(stand_in)]
+mod folder;
+#[cfg(stand_in)]
 mod headers;
 #[cfg(stand_in)]
 mod kept;
@@ -37,6 +39,14 @@ pub enum Error {
     /// NVIDIA's compiler is not here.
     #[error("libnvrtc.so was not found")]
     NoCompiler,
+    /// The folder is not this user's alone: compiled kernels are code.
+    #[error("{}: {reason}; BURN_DIST_KERNELS names another folder", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it may be.
+        reason: String,
+    },
     /// Something in this process has compiled before, and goes on as it has begun.
     #[error("libnvrtc.so was loaded before")]
     Late,
@@ -55,7 +65,8 @@ pub enum Error {
 /// the user's cache (`$XDG_CACHE_HOME`, `~/.cache`). To be called before anything is compiled; a second call changes
 /// nothing.
 ///
-/// A folder that cannot be used costs a warning, and what is in it the time to compile it again.
+/// The folder is made for this user alone. One that cannot be used costs a warning, and what is in it the time to compile
+/// it again. One that others own or can write to is refused: the GPU runs what lies in it.
 ///
 /// # Errors
 /// Why nothing is kept, which is as if this had not been called.
@@ -63,9 +74,23 @@ pub fn keep() -> Result<PathBuf, Error> {
     let folder = folder(std::env::var_os("BURN_DIST_KERNELS"), dirs::cache_dir());
     let folder = folder.ok_or(Error::NoFolder)?;
     #[cfg(stand_in)]
-    return stand_in::put_in_place(&folder).map(|()| folder);
+    return refuse_shared(&folder)
+        .and_then(|()| stand_in::put_in_place(&folder))
+        .map(|()| folder);
     #[cfg(not(stand_in))]
     Err(Error::NotBuilt)
+}
+
+/// A folder that is not there yet will be made when something is kept.
+#[cfg(stand_in)]
+fn refuse_shared(path: &std::path::Path) -> Result<(), Error> {
+    match folder::existing(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Error::Folder {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn folder(named: Option<OsString>, caches: Option<PathBuf>) -> Option<PathBuf> {

@@ -213,6 +213,16 @@ fn scenario() {
                 assert_eq!(Nvrtc::load().ptx("a", &[]), "PTX of a");
             }
         }
+        "shared" => {
+            let refused = keep();
+            assert!(matches!(refused, Err(Error::Folder { .. })), "{refused:?}");
+            let said = refused.unwrap_err().to_string();
+            assert!(
+                said.contains("others can write to it (mode 0777)"),
+                "{said}"
+            );
+            assert_eq!(Nvrtc::load().ptx("a", &[]), "PTX of a");
+        }
         "none" => {
             let none = keep();
             assert!(matches!(none, Err(Error::NoCompiler)), "{none:?}");
@@ -274,6 +284,16 @@ fn who_has_compiled_before_goes_on_as_it_was() {
 #[test]
 fn a_library_that_lacks_a_function_is_left_as_it_is() {
     assert_eq!(Place::new(&["-DINCOMPLETE"]).run("incomplete"), ["a", "a"]);
+}
+
+#[test]
+fn a_folder_that_others_can_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new(&[]);
+    place.run("compile");
+    let shared = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(place.kept(), shared).unwrap();
+    assert_eq!(place.run("shared"), ["a"]);
 }
 
 #[test]

@@ -81,6 +81,9 @@ fn keep_kernels() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| match kernel_cache::keep() {
         Ok(folder) => tracing::info!("compiled kernels are kept in {}", folder.display()),
+        Err(error @ kernel_cache::Error::Folder { .. }) => {
+            tracing::warn!("kernels are compiled at every start: {error}");
+        }
         Err(error) => tracing::info!("kernels are compiled at every start: {error}"),
     });
 }
