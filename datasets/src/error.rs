@@ -195,11 +195,22 @@ pub enum DatasetError {
         reason: String,
     },
 
+    /// An image file of a kind that is not read. It need not be damaged.
+    #[error("{} is not supported: {what}. Convert it, or remove it", path.display())]
+    UnsupportedImage {
+        /// The file.
+        path: PathBuf,
+        /// Its kind.
+        what: String,
+    },
+
     /// Files and folders below a folder of images that cannot be used.
-    #[error("{} of the files and folders in {} cannot be used; replace or remove them:{}", problems.len(), root.display(), listed(problems))]
+    #[error("{}:{}", unusable(root, *usable, problems.len()), listed(problems))]
     Images {
         /// The folder.
         root: PathBuf,
+        /// Files that can be used.
+        usable: usize,
         /// Each one, and what is wrong with it.
         problems: Vec<(PathBuf, String)>,
     },
@@ -345,6 +356,16 @@ impl DatasetError {
 
 /// More problems than these would hide the message itself.
 const LISTED: usize = 10;
+
+fn unusable(root: &Path, usable: usize, problems: usize) -> String {
+    let root = root.display();
+    match usable {
+        0 => format!("{root} has no image that can be used"),
+        _ => format!(
+            "{problems} of the files and folders in {root} cannot be used; replace or remove them"
+        ),
+    }
+}
 
 fn listed(problems: &[(PathBuf, String)]) -> String {
     let mut text: String = problems

@@ -421,7 +421,10 @@ fn floating_point_pixels_are_refused() {
     let floats = DynamicImage::from(plain(RED).into_rgb32f());
     write(root.path().join("a/1.tiff"), &floats);
     let error = refused(root.path(), &options(8)).to_string();
-    assert!(error.contains("1.tiff: its pixels are floating"), "{error}");
+    assert!(
+        error.contains("1.tiff: it is not supported: pixels that are floating"),
+        "{error}"
+    );
 }
 
 /// What is told in the log.
@@ -801,4 +804,45 @@ fn a_file_that_vanishes_is_named() {
     File::create(&path).unwrap();
     let error = set.read(0, &mut [0; 192]).unwrap_err();
     assert!(error.to_string().contains("it is empty"), "{error}");
+}
+
+#[test]
+fn folders_of_systems_are_left_out_with_a_line() {
+    let root = tempfile::tempdir().unwrap();
+    for part in ["train", "val"] {
+        for class in ["a", "b"] {
+            write(
+                root.path().join(part).join(class).join("1.png"),
+                &plain(RED),
+            );
+        }
+    }
+    let foreign = ["__MACOSX", "lost+found", ".ipynb_checkpoints"];
+    for name in foreign {
+        for place in ["", "train", "val", "train/a"] {
+            let folder = root.path().join(place).join(name);
+            write(folder.join("1.png"), &plain(RED));
+        }
+    }
+    for (split, part, count) in [(Split::Train, "train", 6), (Split::Test, "val", 3)] {
+        let told = Told::during(|| {
+            let set = open(root.path(), split, &options(8));
+            assert_eq!(set.class_names(), ["a", "b"]);
+            assert_eq!(set.len(), 2);
+        });
+        assert_eq!(told.len(), 1, "{told:?}");
+        let said = format!(
+            "folders left out: {count}, such as {}",
+            root.path().join(part).display()
+        );
+        assert!(
+            told[0].contains(&said) && told[0].contains("WARN"),
+            "{told:?}"
+        );
+    }
+    // A folder of them alone has no class.
+    let alone = tempfile::tempdir().unwrap();
+    write(alone.path().join("__MACOSX/1.png"), &plain(RED));
+    let error = refused(alone.path(), &options(8)).to_string();
+    assert!(error.contains("there is no class folder"), "{error}");
 }

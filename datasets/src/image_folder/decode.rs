@@ -1,15 +1,28 @@
 //! From a file to the planes of an image of the wanted size.
 
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder};
+use image::{DynamicImage, ImageDecoder, ImageFormat};
 
-use super::header;
+use super::budget::{self, Share};
+use super::unusable::Unusable;
+use super::{header, jpeg};
 use crate::Area;
+
+/// Longest time that the decoding of one picture may take. The largest that are accepted take seconds.
+const LIMIT: Duration = Duration::from_secs(60);
+/// A decoder that was stopped, or got no processor, has not used more of its time than this.
+const TICK: Duration = Duration::from_millis(100);
+/// Bytes, of pixels times how often a decoder goes over them, that are decoded in less than a second everywhere, so that
+/// nobody has to watch the time.
+const SHORT: u64 = 32 << 20;
 
 /// What images become.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +36,11 @@ pub(super) struct Target {
 }
 
 /// A decoded file, upright.
-pub(super) struct Picture(DynamicImage);
+pub(super) struct Picture {
+    image: DynamicImage,
+    /// Of the memory that all pictures may take.
+    _share: Share<'static>,
+}
 
 /// What of a picture is seen.
 #[derive(Debug, Clone, Copy)]
@@ -37,24 +54,24 @@ struct View {
 
 impl Picture {
     /// Decodes `path`, or says what is wrong with the file.
-    pub(super) fn open(path: &Path) -> Result<Self, String> {
-        guarded(|| decode_upright(path)).map(Self)
+    pub(super) fn open(path: &Path) -> Result<Self, Unusable> {
+        decoded(header::read_whole(path)?)
     }
 
     /// Rows.
     pub(super) fn height(&self) -> usize {
-        self.0.height() as usize
+        self.image.height() as usize
     }
 
     /// Columns.
     pub(super) fn width(&self) -> usize {
-        self.0.width() as usize
+        self.image.width() as usize
     }
 
     /// Scales the shorter side to `target.resize` and cuts out the centre, in one step: only what
     /// remains is computed. Sizes and offsets are rounded as torchvision rounds them.
     pub(super) fn centre(self, target: Target, planes: &mut [u8]) -> Result<(), String> {
-        let (width, height) = (self.0.width(), self.0.height());
+        let (width, height) = (self.image.width(), self.image.height());
         let shorter = width.min(height);
         let (left, wide) = cut(width, shorter, target);
         let (top, high) = cut(height, shorter, target);
@@ -76,33 +93,92 @@ impl Picture {
     }
 
     fn scale(self, view: View, target: Target, planes: &mut [u8]) -> Result<(), String> {
-        let sides = (self.0.width(), self.0.height());
+        let sides = (self.image.width(), self.image.height());
         if target.channels == 1 {
-            return scale::<U8>(&to_grey(self.0), sides, view, target.size, planes);
+            return scale::<U8>(&to_grey(self.image), sides, view, target.size, planes);
         }
         let mut scaled = vec![0; planes.len()];
-        scale::<U8x3>(&to_rgb(self.0), sides, view, target.size, &mut scaled)?;
+        scale::<U8x3>(&to_rgb(self.image), sides, view, target.size, &mut scaled)?;
         separate(&scaled, planes);
         Ok(())
     }
 }
 
 /// Turns a panic of a decoder into a reason.
-pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    contained::run(work).unwrap_or_else(|panic| Err(format!("its decoder failed ({panic})")))
+pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, Unusable>) -> Result<T, Unusable> {
+    contained::run(work)
+        .unwrap_or_else(|panic| Err(Unusable::Other(format!("its decoder failed ({panic})"))))
 }
 
-fn decode_upright(path: &Path) -> Result<DynamicImage, String> {
-    let bytes = header::read_whole(path)?;
-    let format = header::format(&bytes)?;
-    let mut decoder = header::decoder(&bytes, format)?;
-    header::verify_whole(format, &bytes)?;
-    // Damaged notes of a camera do not make the picture unusable.
-    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+/// The picture that `file`, the content of a file, holds; waits until there is memory for it.
+pub(super) fn decoded(file: Vec<u8>) -> Result<Picture, Unusable> {
+    guarded(|| decode_within(LIMIT, file))
+}
+
+fn decode_within(limit: Duration, file: Vec<u8>) -> Result<Picture, Unusable> {
+    let format = header::format(&file)?;
+    let (decoder, known) = header::decoder(&file, format)?;
+    header::verify_whole(format, &file)?;
+    let Some(share) = budget::ALL.take(known.need) else {
+        return Err(Unusable::Other("it is too large".into()));
+    };
+    let rounds = match format {
+        ImageFormat::Jpeg => jpeg::scans(&file),
+        _ => 1,
+    };
+    let work = decoder.total_bytes().saturating_mul(rounds);
+    if work.max(file.len() as u64) <= SHORT {
+        return upright(decoder, known.orientation, share);
+    }
+    drop(decoder);
+    limited(limit, move || {
+        let (decoder, known) = header::decoder(&file, format)?;
+        upright(decoder, known.orientation, share)
+    })
+}
+
+fn upright(
+    decoder: impl ImageDecoder,
+    orientation: Orientation,
+    share: Share<'static>,
+) -> Result<Picture, Unusable> {
     let decoded = DynamicImage::from_decoder(decoder);
     let mut image = decoded.map_err(|error| header::damaged(&error))?;
     image.apply_orientation(orientation);
-    Ok(image)
+    Ok(Picture {
+        image,
+        _share: share,
+    })
+}
+
+/// Does `work` in a thread, for which nobody waits longer than `limit`: no decoder can be told to stop. What it has of the
+/// memory it keeps until it ends.
+fn limited<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> Result<T, Unusable> + Send + 'static,
+) -> Result<T, Unusable> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::Builder::new()
+        .name("decoder".into())
+        .spawn(move || sender.send(guarded(work)))
+        .map_err(|error| Unusable::Other(format!("no thread can be started for it ({error})")))?;
+    let mut left = limit;
+    loop {
+        let tick = left.min(TICK);
+        match receiver.recv_timeout(tick) {
+            Ok(done) => return done,
+            Err(RecvTimeoutError::Timeout) if left > tick => left -= tick,
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(Unusable::Other(format!(
+                    "its decoding takes longer than the {} s accepted; make it smaller",
+                    limit.as_secs()
+                )));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Unusable::Other("its decoder ended without a word".into()));
+            }
+        }
+    }
 }
 
 /// Red, green and blue of every pixel; what is transparent fades to black.
@@ -199,5 +275,50 @@ fn separate(pixels: &[u8], planes: &mut [u8]) {
     };
     for (((pixel, red), green), blue) in pixels.iter().zip(red).zip(green).zip(blue) {
         [*red, *green, *blue] = *pixel;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+    use std::time::Instant;
+
+    use image::RgbImage;
+
+    use super::*;
+
+    fn reason<T>(result: Result<T, Unusable>) -> String {
+        result
+            .err()
+            .map(|reason| reason.to_string())
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_the_limit() {
+        let begin = Instant::now();
+        let slow = || {
+            thread::sleep(Duration::from_secs(20));
+            Ok(())
+        };
+        let said = reason(limited(Duration::from_millis(150), slow));
+        assert!(said.contains("takes longer than"), "{said}");
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert_eq!(limited(LIMIT, || Ok(7)), Ok(7));
+        let said = reason(limited::<()>(LIMIT, || panic!("a bug of a decoder")));
+        assert!(said.contains("a bug of a decoder"), "{said}");
+    }
+
+    #[test]
+    fn large_pictures_have_a_limit_of_time() {
+        let picture = RgbImage::new(4000, 3000);
+        assert!(picture.len() as u64 > SHORT);
+        let mut png = Cursor::new(Vec::new());
+        picture.write_to(&mut png, ImageFormat::Png).unwrap();
+        let png = png.into_inner();
+        let said = reason(decode_within(Duration::ZERO, png.clone()));
+        assert!(said.contains("takes longer than"), "{said}");
+        let decoded = decode_within(LIMIT, png);
+        assert!(decoded.is_ok_and(|picture| picture.width() == 4000));
     }
 }

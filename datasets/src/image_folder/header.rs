@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use image::{ColorType, DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
+use image::metadata::Orientation;
+use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 
-use super::{MAX_SIDE, jpeg};
+use super::unusable::Unusable;
+use super::{MAX_SIDE, budget, decode, jpeg};
 
 /// What can be read.
 const FORMATS: &str = "JPEG, PNG, WebP, BMP, TIFF and PNM";
@@ -16,8 +18,6 @@ const HEAD: u64 = 1 << 15;
 const TAIL: u64 = 1 << 12;
 /// Larger files are refused.
 const MAX_FILE: u64 = 256 << 20;
-/// Larger images are refused (bytes of all pixels): a small file may promise a huge one.
-const MAX_DECODED: u64 = 512 << 20;
 
 /// What can be known without decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) struct Header {
 }
 
 /// Reads the header of `path`, or says what is wrong with the file.
-pub(super) fn read(path: &Path) -> Result<Header, String> {
+pub(super) fn read(path: &Path) -> Result<Header, Unusable> {
     let mut file = open(path)?;
     let len = file.metadata().map_err(|error| unreadable(&error))?.len();
     let mut bytes = Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn read(path: &Path) -> Result<Header, String> {
         file.seek(SeekFrom::End(-(TAIL as i64)))
             .and_then(|_| file.read_to_end(&mut end))
             .map_err(|error| unreadable(&error))?;
-        let header = decoder(&bytes, format).and_then(|decoder| header(&decoder));
+        let header = decoder(&bytes, format).map(|(decoder, _)| header(&decoder));
         if let Ok(header) = header
             && tells_its_end(format)
             && has_end(format, &bytes, &end, len)
@@ -48,64 +48,90 @@ pub(super) fn read(path: &Path) -> Result<Header, String> {
         }
         bytes = read_whole(path)?;
     }
-    let decoder = decoder(&bytes, format)?;
-    let header = header(&decoder)?;
+    let (decoder, _) = decoder(&bytes, format)?;
+    let header = header(&decoder);
+    drop(decoder);
     verify_whole(format, &bytes)?;
     if !tells_its_end(format) {
-        DynamicImage::from_decoder(decoder).map_err(|error| damaged(&error))?;
+        decode::decoded(bytes)?;
     }
     Ok(header)
 }
 
 /// The content of `path`.
-pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>, String> {
+pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>, Unusable> {
     let mut bytes = Vec::new();
     let mut file = open(path)?.take(MAX_FILE + 1);
     file.read_to_end(&mut bytes)
         .map_err(|error| unreadable(&error))?;
     match bytes.len() as u64 > MAX_FILE {
-        true => Err(format!("it is larger than the {MAX_FILE} bytes accepted")),
+        true => Err(format!("it is larger than the {MAX_FILE} bytes accepted").into()),
         false => Ok(bytes),
     }
 }
 
 /// Which kind of image starts with `bytes`.
-pub(super) fn format(bytes: &[u8]) -> Result<ImageFormat, String> {
+pub(super) fn format(bytes: &[u8]) -> Result<ImageFormat, Unusable> {
     use ImageFormat::{Bmp, Jpeg, Png, Pnm, Tiff, WebP};
     match image::guess_format(bytes) {
         Ok(format @ (Jpeg | Png | WebP | Bmp | Tiff | Pnm)) => Ok(format),
-        Ok(other) => Err(format!(
-            "it is of the format {other:?}; {FORMATS} can be read"
-        )),
-        Err(_) if bytes.is_empty() => Err("it is empty".into()),
-        Err(_) => Err(format!(
+        Ok(other) => Err(Unusable::Unsupported(format!(
+            "the format {other:?}; {FORMATS} can be read"
+        ))),
+        Err(_) if bytes.is_empty() => Err(Unusable::Other("it is empty".into())),
+        Err(_) => Err(Unusable::Other(format!(
             "it is no image that can be read, which are {FORMATS}"
-        )),
+        ))),
     }
 }
 
-/// A decoder that refuses images that are too large.
-pub(super) fn decoder(bytes: &[u8], format: ImageFormat) -> Result<impl ImageDecoder + '_, String> {
+/// What is known of a picture before it is decoded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    /// How it has to be turned.
+    pub(super) orientation: Orientation,
+    /// Bytes that it takes until it is scaled; see [`budget::need`].
+    pub(super) need: u64,
+}
+
+/// A decoder that refuses images that are too large or of a kind that is not decoded rightly, and what it knows.
+pub(super) fn decoder(
+    bytes: &[u8],
+    format: ImageFormat,
+) -> Result<(impl ImageDecoder + '_, Known), Unusable> {
+    if let Some(kind) = (format == ImageFormat::Jpeg)
+        .then(|| jpeg::unsupported(bytes))
+        .flatten()
+    {
+        return Err(Unusable::Unsupported(kind));
+    }
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::default();
     limits.max_image_width = u32::try_from(4 * MAX_SIDE).ok();
     limits.max_image_height = limits.max_image_width;
-    limits.max_alloc = Some(2 * MAX_DECODED);
+    limits.max_alloc = Some(budget::BYTES);
     reader.limits(limits);
-    let decoder = reader.into_decoder().map_err(|error| damaged(&error))?;
+    let mut decoder = reader.into_decoder().map_err(|error| damaged(&error))?;
     let (width, height) = decoder.dimensions();
     if width == 0 || height == 0 {
-        return Err("it has no pixel".into());
+        return Err(Unusable::Other("it has no pixel".into()));
     }
-    if decoder.total_bytes() > MAX_DECODED {
-        return Err(format!(
-            "its {width}x{height} pixels need more than the {MAX_DECODED} bytes accepted"
-        ));
+    // Damaged notes of a camera do not make the picture unusable.
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let need = budget::need(&decoder, format, orientation, bytes);
+    if need > budget::BYTES {
+        return Err(Unusable::Other(format!(
+            "its {width}x{height} pixels take {} MiB to decode, more than the {} MiB accepted; make it smaller",
+            need >> 20,
+            budget::BYTES >> 20
+        )));
     }
     if let ColorType::Rgb32F | ColorType::Rgba32F = decoder.color_type() {
-        return Err("its pixels are floating-point numbers, whose range is not known".into());
+        return Err(Unusable::Unsupported(
+            "pixels that are floating-point numbers, whose range is not known".into(),
+        ));
     }
-    Ok(decoder)
+    Ok((decoder, Known { orientation, need }))
 }
 
 /// Whether a file of that kind shows by a few kilobytes that it is whole. Others have to be decoded for it.
@@ -117,7 +143,7 @@ fn tells_its_end(format: ImageFormat) -> bool {
 }
 
 /// Refuses a file that ends too early; decoders fill some of these with grey.
-pub(super) fn verify_whole(format: ImageFormat, bytes: &[u8]) -> Result<(), String> {
+pub(super) fn verify_whole(format: ImageFormat, bytes: &[u8]) -> Result<(), Unusable> {
     let is_whole = match format {
         ImageFormat::Jpeg => jpeg::is_whole(bytes),
         _ if !tells_its_end(format) => true,
@@ -125,7 +151,7 @@ pub(super) fn verify_whole(format: ImageFormat, bytes: &[u8]) -> Result<(), Stri
     };
     match is_whole {
         true => Ok(()),
-        false => Err("it is truncated".into()),
+        false => Err(Unusable::Other("it is truncated".into())),
     }
 }
 
@@ -144,24 +170,24 @@ fn has_end(format: ImageFormat, head: &[u8], end: &[u8], len: u64) -> bool {
     }
 }
 
-fn header(decoder: &impl ImageDecoder) -> Result<Header, String> {
+fn header(decoder: &impl ImageDecoder) -> Header {
     use ColorType::{L8, L16, La8, La16};
     let grey = matches!(decoder.color_type(), L8 | La8 | L16 | La16);
-    Ok(Header { grey })
+    Header { grey }
 }
 
-fn open(path: &Path) -> Result<File, String> {
+fn open(path: &Path) -> Result<File, Unusable> {
     File::open(path).map_err(|error| unreadable(&error))
 }
 
-fn unreadable(error: &std::io::Error) -> String {
-    format!("it cannot be read ({error})")
+fn unreadable(error: &std::io::Error) -> Unusable {
+    Unusable::Other(format!("it cannot be read ({error})"))
 }
 
-pub(super) fn damaged(error: &ImageError) -> String {
+pub(super) fn damaged(error: &ImageError) -> Unusable {
     match error {
-        ImageError::Limits(_) => format!("it is too large ({error})"),
-        ImageError::Unsupported(_) => format!("it is of a kind that cannot be read ({error})"),
-        _ => format!("it is damaged ({error})"),
+        ImageError::Limits(_) => Unusable::Other(format!("it is too large ({error})")),
+        ImageError::Unsupported(_) => Unusable::Unsupported(error.to_string()),
+        _ => Unusable::Other(format!("it is damaged ({error})")),
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::decode::{self, Picture, Target};
+use super::unusable::Unusable;
 use super::{Check, header};
 
 /// Files that a thread takes at a time.
@@ -29,7 +30,7 @@ pub(super) fn inspect(files: &[(PathBuf, u32)], check: Check) -> Inspected<'_> {
     // More than there are cores, since they mostly wait.
     let threads = (2 * available).clamp(1, MAX_THREADS);
     let threads = threads.min(files.len().div_ceil(CHUNK));
-    let mut results: Vec<(usize, Result<bool, String>)> = thread::scope(|scope| {
+    let mut results: Vec<(usize, Result<bool, Unusable>)> = thread::scope(|scope| {
         let work = || chunks(files, check, &next);
         let others: Vec<_> = (1..threads)
             .filter_map(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
@@ -47,7 +48,7 @@ pub(super) fn inspect(files: &[(PathBuf, u32)], check: Check) -> Inspected<'_> {
     for (index, result) in results {
         let path = &files[index].0;
         match result {
-            Err(reason) => inspected.problems.push((path.clone(), reason)),
+            Err(reason) => inspected.problems.push((path.clone(), reason.to_string())),
             Ok(true) => inspected.grey = inspected.grey.or(Some(path)),
             Ok(false) => inspected.rgb = inspected.rgb.or(Some(path)),
         }
@@ -60,7 +61,7 @@ fn chunks(
     files: &[(PathBuf, u32)],
     check: Check,
     next: &AtomicUsize,
-) -> Vec<(usize, Result<bool, String>)> {
+) -> Vec<(usize, Result<bool, Unusable>)> {
     let mut results = Vec::new();
     loop {
         let start = next.fetch_add(CHUNK, Ordering::Relaxed);
@@ -74,7 +75,7 @@ fn chunks(
     }
 }
 
-fn one(path: &Path, check: Check) -> Result<bool, String> {
+fn one(path: &Path, check: Check) -> Result<bool, Unusable> {
     let header = header::read(path)?;
     if check == Check::Pixels {
         let smallest = Target {

@@ -1,6 +1,6 @@
 //! Which folder holds the classes of a split.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,8 @@ pub(super) struct Layout {
     pub(super) folder: PathBuf,
     /// Their names, sorted.
     pub(super) classes: Vec<OsString>,
+    /// Folders in it that are no classes, told by their names.
+    pub(super) foreign: Vec<PathBuf>,
 }
 
 impl Layout {
@@ -55,7 +57,13 @@ impl Layout {
             (Split::Test, Some(test)) => test,
             _ => train,
         };
-        Ok(Layout { folder, classes })
+        let foreign = list(&folder, super::scan::is_foreign)?;
+        let foreign = foreign.iter().map(|name| folder.join(name)).collect();
+        Ok(Layout {
+            folder,
+            classes,
+            foreign,
+        })
     }
 }
 
@@ -133,14 +141,21 @@ impl Evaluation {
     }
 }
 
-/// Names of the visible folders in `folder`, sorted.
+/// Names of the visible folders in `folder` that may be classes, sorted.
 fn sub_folders(folder: &Path) -> Result<Vec<OsString>, DatasetError> {
-    let list = DatasetError::io;
+    list(folder, |name| {
+        !super::scan::is_hidden(name) && !super::scan::is_foreign(name)
+    })
+}
+
+/// Names of the folders in `folder` that are `wanted`, sorted.
+fn list(folder: &Path, wanted: impl Fn(&OsStr) -> bool) -> Result<Vec<OsString>, DatasetError> {
+    let failed = || DatasetError::io("list", folder);
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(list("list", folder))? {
-        let entry = entry.map_err(list("list", folder))?;
+    for entry in fs::read_dir(folder).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
         let name = entry.file_name();
-        if !super::scan::is_hidden(&name) && entry.path().is_dir() {
+        if wanted(&name) && entry.path().is_dir() {
             names.push(name);
         }
     }

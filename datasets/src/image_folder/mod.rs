@@ -4,6 +4,7 @@
 //! and [reads their headers](inspect), so that what cannot be used is reported at once and not
 //! hours later. [Decoding](decode) happens where an image is read: in a loader's threads.
 
+mod budget;
 mod decode;
 mod header;
 mod inspect;
@@ -11,12 +12,15 @@ mod jpeg;
 mod layout;
 mod scan;
 mod split;
+mod unusable;
 
 use std::path::{Path, PathBuf};
 
 use crate::{Area, Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
 use decode::{Picture, Target};
 use layout::Layout;
+use scan::PassedOver;
+use unusable::Unusable;
 
 /// Larger images than this are refused, to be trained on as well as to be read.
 const MAX_SIDE: usize = 1 << 14;
@@ -112,7 +116,8 @@ pub enum Check {
 /// The images are in `ROOT/train/CLASS/` and `ROOT/val/CLASS/` (`valid` and `validation` are other
 /// names for `val`; where there is none of them, it is `ROOT/test/CLASS/`), or in `ROOT/CLASS/`, at
 /// any depth below the class folder. The folders' names, in
-/// byte order, are the classes. Names that start with a dot are left out, and so are files beside
+/// byte order, are the classes. Names that start with a dot are left out, with a warning folders that systems and programs
+/// make (`__MACOSX`, `lost+found`, `.ipynb_checkpoints`, `@eaDir`, `$RECYCLE.BIN`, `System Volume Information`), and so are files beside
 /// the class folders, and, with a warning, files in them whose names do not end as those of images do: with `.jpg`,
 /// `.jpeg`, `.png`, `.webp`, `.bmp`, `.tif`, `.tiff`, `.ppm`, `.pgm`, `.pbm` or `.pnm`, in any case of letters. Which of
 /// the formats a file has is told by its content. GIF cannot be read: such files are left out, too, so convert them.
@@ -126,6 +131,11 @@ pub enum Check {
 /// of an animation or of several pages is taken, BMP files are coloured, and photographs are turned
 /// upright (Exif orientation; torchvision leaves them lying, so turn that into account when
 /// comparing).
+///
+/// All threads of the process decode within 512 MiB, and wait for each other where that is not enough. A picture that takes
+/// more by itself is refused, and one whose decoding takes longer than a minute. So is a JPEG that is not decoded rightly:
+/// arithmetic or lossless coding, samples of more than 8 bits, luma sampled coarser than chroma, baseline with a scan for
+/// each component.
 #[derive(Debug)]
 pub struct ImageFolder {
     /// Sorted by class, then by path.
@@ -158,10 +168,14 @@ impl ImageFolder {
     ) -> Result<Self, DatasetError> {
         options.verify()?;
         let layout = Layout::of(root.as_ref(), split, options.validation.is_some())?;
-        let (mut files, mut problems, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut files, mut problems) = (Vec::new(), Vec::new());
+        let mut passed = PassedOver {
+            folders: layout.foreign,
+            ..PassedOver::default()
+        };
         for (class, name) in layout.classes.iter().enumerate() {
             let folder = layout.folder.join(name);
-            let mut found = scan::files(&folder, " of this class", &mut problems, &mut others);
+            let mut found = scan::files(&folder, " of this class", &mut problems, &mut passed);
             if let Some(part) = options.validation {
                 found = split::part(found, &folder, part, options.seed, split);
             }
@@ -169,13 +183,15 @@ impl ImageFolder {
         }
         // Where one folder has the images of both splits, one of them tells.
         if options.validation.is_none() || split == Split::Train {
-            warn_of(&others, &layout.folder);
+            warn_of(&passed, &layout.folder);
         }
         let inspected = inspect::inspect(&files, options.check);
+        let usable = files.len() - inspected.problems.len();
         problems.extend(inspected.problems);
         if !problems.is_empty() {
             return Err(DatasetError::Images {
                 root: layout.folder,
+                usable,
                 problems,
             });
         }
@@ -213,14 +229,22 @@ impl ImageFolder {
 }
 
 /// Says that files are left out, and why.
-fn warn_of(others: &[PathBuf], folder: &Path) {
-    let Some(one) = others.first() else {
+fn warn_of(passed: &PassedOver, folder: &Path) {
+    if let Some(one) = passed.folders.first() {
+        tracing::warn!(
+            folder = %folder.display(),
+            "folders left out: {}, such as {}, since folders of this name are made by systems and programs",
+            passed.folders.len(),
+            one.display(),
+        );
+    }
+    let Some(one) = passed.files.first() else {
         return;
     };
     tracing::warn!(
         folder = %folder.display(),
         "files left out: {}, such as {}, since images have names that end with one of {}",
-        others.len(),
+        passed.files.len(),
         one.display(),
         scan::endings()
     );
@@ -320,10 +344,16 @@ impl ImageFolder {
 }
 
 /// For `map_err` on what is wrong with a file.
-fn unusable(path: &Path) -> impl FnOnce(String) -> DatasetError {
-    |reason| DatasetError::Image {
-        path: path.to_owned(),
-        reason,
+fn unusable<R: Into<Unusable>>(path: &Path) -> impl FnOnce(R) -> DatasetError {
+    |reason| match reason.into() {
+        Unusable::Unsupported(what) => DatasetError::UnsupportedImage {
+            path: path.to_owned(),
+            what,
+        },
+        Unusable::Other(reason) => DatasetError::Image {
+            path: path.to_owned(),
+            reason,
+        },
     }
 }
 
@@ -331,7 +361,10 @@ fn unusable(path: &Path) -> impl FnOnce(String) -> DatasetError {
 /// is in the way of others. Files whose names do not end as those of images are passed over.
 pub fn image_files(folder: &Path) -> (Vec<PathBuf>, Vec<DatasetError>) {
     let mut problems = Vec::new();
-    let files = scan::files(folder, "", &mut problems, &mut Vec::new());
+    let mut passed = PassedOver::default();
+    let files = scan::files(folder, "", &mut problems, &mut passed);
+    passed.files.clear();
+    warn_of(&passed, folder);
     let unusable = |(path, reason): (PathBuf, String)| unusable(&path)(reason);
     (files, problems.into_iter().map(unusable).collect())
 }

@@ -11,6 +11,31 @@ pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
+/// Folders that systems and programs make beside what a person puts there: of zip files from a Mac, of a file system, of
+/// notebooks, of a network storage, of Windows.
+const FOREIGN: [&str; 6] = [
+    "__MACOSX",
+    "lost+found",
+    ".ipynb_checkpoints",
+    "@eaDir",
+    "$RECYCLE.BIN",
+    "System Volume Information",
+];
+
+/// Whether a folder of this name holds no images of the data set.
+pub(super) fn is_foreign(name: &OsStr) -> bool {
+    FOREIGN.iter().any(|foreign| name == *foreign)
+}
+
+/// What is passed over.
+#[derive(Debug, Default)]
+pub(super) struct PassedOver {
+    /// Files whose names do not end as those of images.
+    pub(super) files: Vec<PathBuf>,
+    /// Folders that hold no images of the data set, told by their names.
+    pub(super) folders: Vec<PathBuf>,
+}
+
 /// What ends the names of images, in any case of letters: as torchvision has it, and what else may hold PNM.
 const ENDINGS: [&str; 11] = [
     "jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "pbm", "pnm",
@@ -30,8 +55,8 @@ pub(super) fn endings() -> String {
 }
 
 /// All visible images below `top`, told by the endings of their names, sorted by path, symbolic links followed.
-/// What cannot be used is added to `problems`, also that there is no image if nothing else is wrong, and other files to
-/// `others`. `of` completes "there is no image".
+/// What cannot be used is added to `problems`, also that there is no image if nothing else is wrong, and what is not looked
+/// at to `passed`. `of` completes "there is no image".
 ///
 /// Every folder is visited once, and those around the top never, so that links can neither lead
 /// around in circles nor bring the images of other classes in.
@@ -39,21 +64,26 @@ pub(super) fn files(
     top: &Path,
     of: &str,
     problems: &mut Vec<(PathBuf, String)>,
-    others: &mut Vec<PathBuf>,
+    passed: &mut PassedOver,
 ) -> Vec<PathBuf> {
     let (mut files, problems_before) = (Vec::new(), problems.len());
-    let others_before = others.len();
+    let others_before = passed.files.len();
     let mut visit = |folder: &Path, pending: &mut Vec<PathBuf>| -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let path = entry.path();
-            if is_hidden(&entry.file_name()) {
+            let name = entry.file_name();
+            if is_foreign(&name) && path.is_dir() {
+                passed.folders.push(path);
+                continue;
+            }
+            if is_hidden(&name) {
                 continue;
             }
             match fs::metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => pending.push(path),
                 Ok(metadata) if metadata.is_file() && is_image(&path) => files.push(path),
-                Ok(metadata) if metadata.is_file() => others.push(path),
+                Ok(metadata) if metadata.is_file() => passed.files.push(path),
                 Ok(_) => problems.push((path, "it is neither a file nor a folder".into())),
                 Err(error) => problems.push((path, format!("it cannot be read ({error})"))),
             }
@@ -88,7 +118,7 @@ pub(super) fn files(
     problems.append(&mut unreadable);
     if files.is_empty() && problems.len() == problems_before {
         let mut reason = format!("there is no image{of}");
-        if let Some(other) = others.get(others_before) {
+        if let Some(other) = passed.files.get(others_before) {
             let (other, endings) = (other.display(), endings());
             reason.push_str(&format!(
                 ": images have names that end with one of {endings}, unlike {other}"

@@ -1,0 +1,177 @@
+//! How much memory the decoding of images takes at once, in all threads of the process together: a small file can stand
+//! for a very large picture.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use image::metadata::Orientation;
+use image::{ColorType, ImageDecoder, ImageFormat};
+
+use super::jpeg;
+
+/// Bytes for all pictures that are decoded at the same time.
+pub(super) const BYTES: u64 = 512 << 20;
+
+/// That of the process.
+pub(super) static ALL: Budget = Budget::of(BYTES);
+
+/// Bytes that are given out and come back.
+pub(super) struct Budget {
+    state: Mutex<State>,
+    changed: Condvar,
+    bytes: u64,
+}
+
+struct State {
+    free: u64,
+    /// Who comes next gets this number.
+    next: u64,
+    /// Whose turn it is: a large picture is not passed by small ones for ever.
+    turn: u64,
+}
+
+/// Bytes of a budget, which get them back when this is dropped.
+pub(super) struct Share<'a> {
+    budget: &'a Budget,
+    bytes: u64,
+}
+
+impl Budget {
+    const fn of(bytes: u64) -> Self {
+        Self {
+            state: Mutex::new(State {
+                free: bytes,
+                next: 0,
+                turn: 0,
+            }),
+            changed: Condvar::new(),
+            bytes,
+        }
+    }
+
+    /// Waits for `bytes`; `None` if there will never be as many.
+    pub(super) fn take(&self, bytes: u64) -> Option<Share<'_>> {
+        if bytes > self.bytes {
+            return None;
+        }
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        let mut state = self
+            .changed
+            .wait_while(state, |state| state.turn != number || state.free < bytes)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.turn += 1;
+        state.free -= bytes;
+        drop(state);
+        self.changed.notify_all();
+        Some(Share {
+            budget: self,
+            bytes,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.budget.lock().free += self.bytes;
+        self.budget.changed.notify_all();
+    }
+}
+
+/// Bytes that a picture takes at most until it is scaled: decoded, and what its decoder, turning it upright or converting
+/// its colours takes beside that. Of the file, `bytes` are its beginning or all of it.
+pub(super) fn need(
+    decoder: &impl ImageDecoder,
+    format: ImageFormat,
+    orientation: Orientation,
+    bytes: &[u8],
+) -> u64 {
+    let (width, height) = decoder.dimensions();
+    let pixels = u64::from(width) * u64::from(height);
+    let decoded = decoder.total_bytes();
+    let of_decoder = match format {
+        ImageFormat::Jpeg => jpeg::coefficients(bytes),
+        ImageFormat::WebP => pixels.saturating_mul(4),
+        _ => 0,
+    };
+    let turned = match orientation {
+        Orientation::NoTransforms => 0,
+        _ => decoded,
+    };
+    // To three channels, by way of four where there is transparency; see `decode`.
+    let converted = match decoder.color_type() {
+        ColorType::Rgb8 => 0,
+        ColorType::Rgba8 => pixels.saturating_mul(3),
+        color if color.has_alpha() => pixels.saturating_mul(4 + 3),
+        _ => pixels.saturating_mul(3),
+    };
+    decoded.saturating_add(of_decoder.max(turned).max(converted))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn all_threads_together_take_no_more_than_there_is() {
+        let budget = Budget::of(100);
+        let (taken, most) = (AtomicU64::new(0), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (budget, taken, most) = (&budget, &taken, &most);
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let bytes = 1 + (thread * 37 + round * 13) % 100;
+                        let share = budget.take(bytes).unwrap();
+                        let now = taken.fetch_add(bytes, Ordering::SeqCst) + bytes;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        taken.fetch_sub(bytes, Ordering::SeqCst);
+                        drop(share);
+                    }
+                });
+            }
+        });
+        let most = most.into_inner();
+        assert!((1..=100).contains(&most), "{most}");
+        assert_eq!(budget.lock().free, 100);
+    }
+
+    #[test]
+    fn what_would_never_fit_is_not_waited_for() {
+        let budget = Budget::of(100);
+        assert!(budget.take(101).is_none());
+        assert!(budget.take(100).is_some());
+    }
+
+    #[test]
+    fn a_large_picture_is_not_passed_by_small_ones() {
+        let budget = Budget::of(100);
+        let first = budget.take(60).unwrap();
+        let order = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            let (budget, order) = (&budget, &order);
+            for bytes in [90, 10] {
+                scope.spawn(move || {
+                    let share = budget.take(bytes).unwrap();
+                    order.lock().unwrap().push(bytes);
+                    drop(share);
+                });
+                // Until it waits.
+                while budget.lock().next < if bytes == 90 { 2 } else { 3 } {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            assert!(order.lock().unwrap().is_empty());
+            drop(first);
+        });
+        assert_eq!(order.into_inner().unwrap(), [90, 10]);
+    }
+}
