@@ -19,4 +19,13 @@ pub trait ImageClassifier: Module {
     fn flops(&self, _image: [usize; 3]) -> Option<u64> {
         None
     }
+
+    /// Values that one image \[channels, height, width\] gives to each channel of the batch
+    /// normalization that gets the fewest. In training a batch normalization needs two or more
+    /// values per channel from all images of a micro-batch together.
+    ///
+    /// Nothing without batch normalizations, or if the model does not know.
+    fn normalized_values(&self, _image: [usize; 3]) -> Option<usize> {
+        None
+    }
 }

@@ -144,6 +144,14 @@ impl ImageClassifier for CscCnn {
         tracer.linear(&self.fc);
         Some(tracer.operations())
     }
+
+    fn normalized_values(&self, image: [usize; 3]) -> Option<usize> {
+        let mut tracer = Tracer::new(image);
+        tracer.conv(&self.layer1.conv);
+        tracer.pool(&self.layer1.pool);
+        tracer.conv(&self.layer2.conv);
+        Some(tracer.positions())
+    }
 }
 
 #[cfg(test)]

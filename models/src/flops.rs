@@ -82,6 +82,12 @@ impl Tracer {
     pub fn operations(&self) -> u64 {
         self.operations
     }
+
+    /// Positions of the image so far. Layers never enlarge it, so none before had fewer.
+    pub fn positions(&self) -> usize {
+        let [_, height, width] = self.shape;
+        height.saturating_mul(width)
+    }
 }
 
 /// Positions of a window of `kernel` on `length` pixels.

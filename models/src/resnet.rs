@@ -274,6 +274,19 @@ impl ImageClassifier for ResNet {
     }
 
     fn flops(&self, image: [usize; 3]) -> Option<u64> {
+        let mut tracer = self.trace(image);
+        tracer.linear(&self.fc);
+        Some(tracer.operations())
+    }
+
+    fn normalized_values(&self, image: [usize; 3]) -> Option<usize> {
+        Some(self.trace(image).positions())
+    }
+}
+
+impl ResNet {
+    /// Follows an image through all convolutions.
+    fn trace(&self, image: [usize; 3]) -> Tracer {
         let mut tracer = Tracer::new(image);
         tracer.conv(&self.conv1);
         if let Some(pool) = &self.maxpool {
@@ -285,8 +298,7 @@ impl ImageClassifier for ResNet {
         {
             block.trace(&mut tracer);
         }
-        tracer.linear(&self.fc);
-        Some(tracer.operations())
+        tracer
     }
 }
 
@@ -320,6 +332,20 @@ mod tests {
             assert_eq!(logits.dims(), [2, 7]);
             assert_eq!(model.num_classes(), 7);
         }
+    }
+
+    #[test]
+    fn the_last_batch_normalization_gets_the_fewest_values() {
+        let device = Device::flex();
+        let model = ResNetConfig::resnet18(2).with_width(2);
+        let values = |stem, side| {
+            let model = model.clone().with_stem(stem).init(&device).unwrap();
+            model.normalized_values([3, side, side]).unwrap()
+        };
+        assert_eq!(values(Stem::ImageNet, 224), 49);
+        assert_eq!(values(Stem::ImageNet, 32), 1);
+        assert_eq!(values(Stem::ImageNet, 33), 4);
+        assert_eq!(values(Stem::Cifar, 32), 16);
     }
 
     #[test]

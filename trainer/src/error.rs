@@ -103,6 +103,17 @@ pub enum TrainError {
         /// Pattern of the group.
         group: String,
     },
+    /// A batch normalization would get one value per channel.
+    #[error(
+        "a batch normalization of the model would get one value per channel, so its output would be the same for every \
+         image: its input has one position, and a micro-batch has one image. Set train.micro_batch_size to at least \
+         2{}, or train on larger images",
+        if *together { ", set parallel.sync_batch_norm = true" } else { "" }
+    )]
+    OneValue {
+        /// Whether the ranks together have more than one image.
+        together: bool,
+    },
     /// The kernels cannot be had.
     #[error(transparent)]
     Kernels(#[from] kernels::KernelError),

@@ -29,6 +29,9 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
             TrainError::Misfit(loaded.blame(sampler_keys(sampler), sampler))
         }
         TrainError::DataOnDevice => TrainError::Misfit(loaded.blame(&["data.on_device"], &error)),
+        TrainError::OneValue { .. } => TrainError::Misfit(
+            loaded.blame(&["train.micro_batch_size", "train.batch_size"], &error),
+        ),
         TrainError::GroupTaken { .. } => {
             TrainError::Misfit(loaded.blame(&["optimizer.groups"], &error))
         }
@@ -89,7 +92,9 @@ fn data_keys(loaded: &Loaded, error: &DatasetError) -> Option<&'static [&'static
         DatasetError::Missing { .. } | DatasetError::Impostor { .. } => {
             dir.is_some().then_some(&["data.dir"])
         }
-        DatasetError::Layout { .. } | DatasetError::Classes { .. } => Some(&["data.dir"]),
+        DatasetError::Layout { .. }
+        | DatasetError::Classes { .. }
+        | DatasetError::Images { usable: 0, .. } => Some(&["data.dir"]),
         DatasetError::MixedColor { .. } => Some(&["data.color", "data.dir"]),
         DatasetError::Settings {
             what: "data.mean", ..

@@ -5,7 +5,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
 use burn_dist::parallel::{Parallel, ParallelOptions, ParameterState, ShardWithin, Strategy};
-use datasets::Loader;
+use datasets::{ImageShape, Loader};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
@@ -14,7 +14,7 @@ use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::progress::Task;
 use crate::train::{parallel_options, restore};
-use crate::{initial, limits, misfit, model, optimizer, run};
+use crate::{few_values, initial, limits, misfit, model, optimizer, run};
 
 /// What a run would be.
 #[derive(Clone, Debug)]
@@ -60,6 +60,9 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     let from = checkpoint.map(|path| (path, Task::of(&config, batching, &splits)));
     let look = Look {
         config: &config,
+        batching,
+        size,
+        shape: splits.train.shape(),
         from,
     };
     let states = model::build(&config.model, splits.train.as_ref(), &device, look)
@@ -78,6 +81,9 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
 /// parameter.
 struct Look<'a> {
     config: &'a Config,
+    batching: Batching,
+    size: usize,
+    shape: ImageShape,
     from: Option<(&'a Path, Task)>,
 }
 
@@ -86,6 +92,7 @@ impl WithModel for Look<'_> {
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let config = self.config;
+        few_values::check(config, self.batching, self.size, self.shape, &model)?;
         optimizer::check(&config.optimizer, &model::parameters(&model))?;
         let states = model::states(&model, config);
         let Some((path, task)) = self.from else {

@@ -467,3 +467,140 @@ fn job_script(
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code(), asked, said)
 }
+
+/// PyTorch refuses these in training, too: nothing is learned of them.
+#[test]
+fn a_batch_normalization_of_one_value_is_refused() {
+    let sets = |model: &[&'static str], size: &'static str, batch: &'static str| {
+        let data = ["data.name=generated", "data.train_samples=8", size, batch];
+        let sets = model.iter().copied().chain(data);
+        sets.flat_map(|set| ["--set", set]).collect::<Vec<_>>()
+    };
+    let resnet = ["model.name=resnet", "model.stem=imagenet"];
+    let one = sets(&resnet, "data.size=32", "train.batch_size=1");
+    let two = sets(&resnet, "data.size=32", "train.batch_size=2");
+    let larger = sets(&resnet, "data.size=33", "train.batch_size=1");
+    for command in [
+        &["train", "--run-dir", "run", "--nproc", "1"][..],
+        &["check"],
+        &["lr-find"],
+    ] {
+        Trial::new(&[command, &one].concat())
+            .run()
+            .assert_code(2)
+            .assert_stderr(&["one value per channel", "train.batch_size=1", "at least 2"])
+            .assert_no_files(&[]);
+    }
+    let ranks = ["check", "--nproc", "2"];
+    Trial::new(&[&ranks, &two[..]].concat())
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["parallel.sync_batch_norm = true"]);
+    let together = [
+        &ranks,
+        &two[..],
+        &["--set", "parallel.sync_batch_norm=true"],
+    ]
+    .concat();
+    for good in [
+        together,
+        [&["check"], &two[..]].concat(),
+        [&["check"], &larger[..]].concat(),
+    ] {
+        Trial::new(&good).run().assert_code(0);
+    }
+}
+
+#[test]
+fn home_and_variables_in_paths_are_expanded() {
+    let image = image::RgbImage::from_pixel(12, 12, image::Rgb([9, 99, 199]));
+    let mut png = std::io::Cursor::new(Vec::new());
+    image.write_to(&mut png, image::ImageFormat::Png).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    for class in ["a", "b"] {
+        let folder = home.path().join("pictures").join(class);
+        std::fs::create_dir_all(&folder).unwrap();
+        for number in 0..3 {
+            std::fs::write(folder.join(format!("{number}.png")), png.get_ref()).unwrap();
+        }
+    }
+    let config = "[model]\nname = \"cnn\"\n[optimizer]\nname = \"sgd\"\n[train]\nbatch_size = 2\nepochs = 1\n\
+                  [data]\nname = \"image-folder\"\nsize = 12\nvalidation = 0.3\n";
+    std::fs::write(home.path().join("my.toml"), config).unwrap();
+    let trial = |args: &[&str]| {
+        let home = home.path().to_str().unwrap();
+        Trial::new(args)
+            .env("HOME", home)
+            .env("PLACE", "pictures")
+            .run()
+    };
+    for dir in ["data.dir=~/pictures", "data.dir='$HOME/${PLACE}'"] {
+        trial(&[
+            "--config",
+            "~/my.toml",
+            "--set",
+            dir,
+            "--run-dir=~/run",
+            "--nproc",
+            "1",
+        ])
+        .assert_code(0)
+        .assert_no_files(&[]);
+        assert!(home.path().join("run/metrics.jsonl").is_file());
+        std::fs::remove_dir_all(home.path().join("run")).unwrap();
+    }
+    trial(&[
+        "check",
+        "--config=~/my.toml",
+        "--set",
+        "data.dir=$NOT_SET_AT_ALL/x",
+    ])
+    .assert_code(2)
+    .assert_stderr(&[
+        "`data.dir`",
+        "NOT_SET_AT_ALL, which is not set",
+        "--set data.dir",
+    ]);
+    trial(&["--config=~/my.toml", "--run-dir=$NOT_SET_AT_ALL/x"])
+        .assert_code(2)
+        .assert_stderr(&["--run-dir", "NOT_SET_AT_ALL, which is not set"])
+        .assert_no_files(&[]);
+}
+
+#[test]
+fn milestones_that_are_not_in_order_are_refused() {
+    for (key, values) in [("milestones", "[60, 30]"), ("milestone_steps", "[5, 7, 6]")] {
+        let set = format!("schedule.{key}={values}");
+        Trial::new(&["check", "--set", "schedule.name=step", "--set", &set])
+            .run()
+            .assert_code(2)
+            .assert_stderr(&["not in ascending order", &format!("--set {set}")]);
+    }
+}
+
+#[test]
+fn a_folder_of_images_without_a_usable_file_is_a_wrong_configuration() {
+    let args = [
+        "--nproc",
+        "1",
+        "--run-dir",
+        "run",
+        "--set",
+        "data.name=image-folder",
+        "--set",
+        "data.dir=pictures",
+        "--set",
+        "data.validation=0.5",
+    ];
+    for (file, content) in [
+        ("pictures/a/notes.txt", &b"no image"[..]),
+        ("pictures/a/1.png", b"no PNG"),
+    ] {
+        Trial::new(&args)
+            .file(file, content)
+            .run()
+            .assert_code(2)
+            .assert_stderr(&["has no image that can be used", "--set data.dir=pictures"])
+            .assert_no_files(&["pictures"]);
+    }
+}

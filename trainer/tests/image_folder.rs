@@ -206,3 +206,34 @@ fn numbers_for_other_channels_are_shown_where_they_are_written() {
         found.assert_no_files(&[]);
     }
 }
+
+#[test]
+fn what_teaches_nothing_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    pictures(folder.path(), &["ant"]);
+    let settings = ["train.batch_size=2", "train.epochs=2"];
+    let run = train(&data(folder.path()), &[], &settings);
+    run.assert_code(0);
+    for warning in [
+        "the data has one class, `ant`",
+        "the loss was 0 at each of the last 10 steps",
+    ] {
+        let told = run.stdout.matches(warning).count() + run.stderr.matches(warning).count();
+        assert_eq!(told, 1, "{warning}: {}\n{}", run.stdout, run.stderr);
+    }
+}
+
+#[test]
+fn a_folder_without_images_has_nothing_to_predict() {
+    let folder = tempfile::tempdir().unwrap();
+    pictures(folder.path(), &["ant", "bee"]);
+    let run = train(&data(folder.path()), &[], &[]);
+    run.assert_code(0);
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    std::fs::write(empty.join("notes.txt"), "no image").unwrap();
+    let found = then(&run, &["predict", "RUN", empty.to_str().unwrap()]);
+    found
+        .assert_code(2)
+        .assert_stderr(&["none of the folders has an image"]);
+}

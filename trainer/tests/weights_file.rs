@@ -130,7 +130,7 @@ fn a_file_predicts_what_the_run_does() {
 
     let empty = tempfile::tempdir().unwrap();
     let empty = exported.then(&["predict", "FILE", empty.path().to_str().unwrap()]);
-    empty.assert_code(1).assert_stderr(&["there is no image"]);
+    empty.assert_code(2).assert_stderr(&["there is no image"]);
 }
 
 #[test]

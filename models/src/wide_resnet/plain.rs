@@ -233,6 +233,19 @@ impl ImageClassifier for PlainWideResNet {
     }
 
     fn flops(&self, image: [usize; 3]) -> Option<u64> {
+        let mut tracer = self.trace(image);
+        tracer.linear(&self.fc);
+        Some(tracer.operations())
+    }
+
+    fn normalized_values(&self, image: [usize; 3]) -> Option<usize> {
+        Some(self.trace(image).positions())
+    }
+}
+
+impl PlainWideResNet {
+    /// Follows an image through all convolutions.
+    fn trace(&self, image: [usize; 3]) -> Tracer {
         let mut tracer = Tracer::new(image);
         tracer.conv(&self.input_block.conv);
         let pairs = [
@@ -248,8 +261,7 @@ impl ImageClassifier for PlainWideResNet {
                 block.trace(&mut tracer);
             }
         }
-        tracer.linear(&self.fc);
-        Some(tracer.operations())
+        tracer
     }
 }
 

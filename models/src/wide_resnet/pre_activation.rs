@@ -213,6 +213,19 @@ impl ImageClassifier for WideResNet {
     }
 
     fn flops(&self, image: [usize; 3]) -> Option<u64> {
+        let mut tracer = self.trace(image);
+        tracer.linear(&self.fc);
+        Some(tracer.operations())
+    }
+
+    fn normalized_values(&self, image: [usize; 3]) -> Option<usize> {
+        Some(self.trace(image).positions())
+    }
+}
+
+impl WideResNet {
+    /// Follows an image through all convolutions.
+    fn trace(&self, image: [usize; 3]) -> Tracer {
         let mut tracer = Tracer::new(image);
         tracer.conv(&self.conv1);
         for group in [&self.block1, &self.block2, &self.block3] {
@@ -220,8 +233,7 @@ impl ImageClassifier for WideResNet {
                 block.trace(&mut tracer);
             }
         }
-        tracer.linear(&self.fc);
-        Some(tracer.operations())
+        tracer
     }
 }
 

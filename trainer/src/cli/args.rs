@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::config::{ConfigError, DEFAULT, Loaded};
+use crate::paths;
 use crate::trained::{FindError, Trained, Which};
 
 /// Which configuration.
@@ -33,7 +34,7 @@ impl ConfigArgs {
 #[derive(Debug, Args)]
 pub struct TrainedArgs {
     /// A run folder, a checkpoint in it, or a file of weights that `trainer export` or PyTorch wrote.
-    #[arg(value_name = "RUN|CHECKPOINT|WEIGHTS")]
+    #[arg(value_name = "RUN|CHECKPOINT|WEIGHTS", value_parser = paths::argument())]
     path: PathBuf,
     /// Of a run folder, takes the last good checkpoint rather than the best.
     #[arg(long)]

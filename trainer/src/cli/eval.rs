@@ -11,6 +11,7 @@ use super::output::{self, Way};
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
 use crate::console::say;
 use crate::error::TrainError;
+use crate::paths;
 
 /// Arguments of `trainer eval`.
 #[derive(Debug, Args)]
@@ -21,7 +22,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: Option<u16>,
     /// Also writes the result to this file, as JSON.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = paths::argument())]
     json: Option<PathBuf>,
 }
 

@@ -8,6 +8,7 @@ use super::args::TrainedArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
 use crate::console::{complain, say};
+use crate::paths;
 use crate::trained::Format;
 
 /// Arguments of `trainer export`.
@@ -16,7 +17,7 @@ pub struct ExportArgs {
     #[command(flatten)]
     trained: TrainedArgs,
     /// The safetensors file.
-    #[arg(long, value_name = "FILE", default_value = "model.safetensors")]
+    #[arg(long, value_name = "FILE", default_value = "model.safetensors", value_parser = paths::argument())]
     out: PathBuf,
     /// How tensors are named and laid out.
     #[arg(long, value_enum, default_value_t)]

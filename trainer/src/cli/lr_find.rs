@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::output::{self, Way};
 use crate::console::say;
 use crate::lr_find::{Curve, Point, Suggestion, Sweep, svg, sweep};
-use crate::{allocator, panics};
+use crate::{allocator, panics, paths};
 
 /// Between two rates, the larger of which is not so many times the other, no fall can be told from what is around it,
 /// and a tenth of the rate of the smallest loss would not be among them.
@@ -32,7 +32,7 @@ pub struct LrFindArgs {
     #[arg(long, value_name = "LR", default_value_t = 10.0)]
     max: f64,
     /// The picture, in SVG.
-    #[arg(long, value_name = "FILE", default_value = "lr-find.svg")]
+    #[arg(long, value_name = "FILE", default_value = "lr-find.svg", value_parser = paths::argument())]
     out: PathBuf,
 }
 

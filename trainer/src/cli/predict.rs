@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use super::args::TrainedArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
-use crate::FAILED;
 use crate::console::{complain, say};
 use crate::trained::Guess;
+use crate::{FAILED, paths};
 
 /// Arguments of `trainer predict`.
 #[derive(Debug, Args)]
@@ -19,13 +19,13 @@ pub struct PredictArgs {
     #[command(flatten)]
     trained: TrainedArgs,
     /// Image files (PNG, JPEG, WebP, BMP, TIFF or PNM), or folders of them, however deep.
-    #[arg(value_name = "IMAGE|FOLDER", required = true)]
+    #[arg(value_name = "IMAGE|FOLDER", required = true, value_parser = paths::argument())]
     images: Vec<PathBuf>,
     /// Number of classes that are named for each image.
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
     /// Also writes the classes with their probabilities to this file, one JSON object per image and line.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = paths::argument())]
     jsonl: Option<PathBuf>,
 }
 
@@ -39,6 +39,11 @@ pub fn run(args: &PredictArgs) -> Result<i32, Failure> {
     trained.notes.iter().for_each(|note| complain(note));
     let mut told = Told::default();
     let images = told.files(&args.images);
+    if images.is_empty() {
+        return Err(Failure::Usage(
+            "none of the folders has an image; name image files, or folders of them".to_owned(),
+        ));
+    }
     let top = args.top.into();
     trained.predict(&images, top, |path, guesses| match guesses {
         Ok(guesses) => told.guesses(path, guesses),

@@ -8,6 +8,7 @@ use super::args::ConfigArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
 use crate::console::say;
+use crate::paths;
 use crate::preview::{self, PreviewOptions};
 
 /// Arguments of `trainer preview`.
@@ -16,7 +17,7 @@ pub struct PreviewArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The picture, in PNG.
-    #[arg(long, value_name = "FILE", default_value = "preview.png")]
+    #[arg(long, value_name = "FILE", default_value = "preview.png", value_parser = paths::argument())]
     out: PathBuf,
     /// Number of images; no more than one global batch are shown.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]

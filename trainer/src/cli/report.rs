@@ -7,7 +7,7 @@ use clap::Args;
 use super::failure::Failure;
 use super::output::{self, Way};
 use crate::console::say;
-use crate::report;
+use crate::{paths, report};
 
 /// Where a comparison goes that was given no file.
 const COMPARISON: &str = "compare.html";
@@ -16,10 +16,10 @@ const COMPARISON: &str = "compare.html";
 #[derive(Debug, Args)]
 pub struct ReportArgs {
     /// Folders of runs; several are compared.
-    #[arg(required = true, value_name = "DIR")]
+    #[arg(required = true, value_name = "DIR", value_parser = paths::argument())]
     runs: Vec<PathBuf>,
     /// The page: report.html in the folder of a single run, compare.html for several.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = paths::argument())]
     out: Option<PathBuf>,
 }
 

@@ -13,6 +13,7 @@ use super::ranks::{Ranks, check_readable, on_ranks, world_size};
 use crate::config::Loaded;
 use crate::console::say;
 use crate::error::TrainError;
+use crate::paths;
 use crate::resume::{self, Resume, Start};
 use crate::run::Trainer;
 use crate::run_dir::{self, CONFIG_FILE};
@@ -31,7 +32,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: Option<u16>,
     /// Folder of this run. Default: runs/<configuration>-<time>.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = paths::argument())]
     run_dir: Option<PathBuf>,
     /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
     /// run of the same configuration), off, or the path of a checkpoint or run folder, whose configuration is taken where
@@ -82,7 +83,7 @@ fn resume_from(text: &str) -> Result<Resume, String> {
         "" => Err("say auto, off, or a path".to_owned()),
         "auto" => Ok(Resume::Auto),
         "off" => Ok(Resume::Off),
-        path => Ok(Resume::Path(path.into())),
+        path => Ok(Resume::Path(paths::expand(path.as_ref())?)),
     }
 }
 

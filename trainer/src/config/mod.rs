@@ -45,6 +45,8 @@ use error::Fault;
 use section::{Choice, Section, fields, suggest};
 use source::Sources;
 
+use crate::paths;
+
 /// Everything that decides what a run does, every default filled in.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Config {
@@ -181,7 +183,9 @@ impl Loaded {
     /// Reads the file `name`, or the embedded configuration of that name where there is no such
     /// file, and applies each `section.key=value` of `sets`.
     pub fn load(name: &str, sets: &[String]) -> Result<Self, ConfigError> {
-        let path = Path::new(name);
+        let path = paths::expand(name.as_ref())
+            .map_err(|reason| ConfigError::new(format!("--config: {reason}"), None))?;
+        let path = path.as_path();
         match (read_capped(path), Embedded::find(name)) {
             (Ok(bytes), _) => Self::of_bytes(path, bytes, sets, false),
             (Err(error), Some(embedded)) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -339,7 +343,24 @@ impl Config {
             optimizer: Section::take(root, "optimizer")?.choose(OPTIMIZERS)?,
         };
         config.model.fill();
+        config.expand_paths()?;
         Ok(config)
+    }
+
+    /// Puts the home folder and the environment variables into the paths that name them.
+    fn expand_paths(&mut self) -> Result<(), Fault> {
+        let paths = [
+            ("data.dir", &mut self.data.dir),
+            ("data.cache_dir", &mut self.data.cache_dir),
+            ("model.weights", self.model.weights_mut()),
+        ];
+        for (key, path) in paths {
+            if let Some(path) = path {
+                *path = paths::expand(path.as_os_str())
+                    .map_err(|reason| Fault::in_key(key, format!("`{key}`: {reason}")))?;
+            }
+        }
+        Ok(())
     }
 
     /// The configuration as a TOML document that reads back as the same configuration.

@@ -45,6 +45,17 @@ impl ModelConfig {
         (weights.as_deref(), new_head)
     }
 
+    /// The file of weights that training starts from.
+    pub(super) fn weights_mut(&mut self) -> &mut Option<PathBuf> {
+        match self {
+            Self::Cnn(model) => &mut model.weights,
+            Self::CscCnn(model) => &mut model.weights,
+            Self::WideResNet(model) => &mut model.weights,
+            Self::ResNet(model) => &mut model.weights,
+            Self::Vit(model) => &mut model.weights,
+        }
+    }
+
     /// Fills in what the preset says and the configuration leaves out.
     pub(super) fn fill(&mut self) {
         match self {

@@ -230,6 +230,19 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for epochs in &schedule.milestones {
         not_negative("schedule.milestones", *epochs)?;
     }
+    let sorted = [
+        ("schedule.milestones", schedule.milestones.is_sorted()),
+        (
+            "schedule.milestone_steps",
+            schedule.milestone_steps.is_sorted(),
+        ),
+    ];
+    if let Some((key, _)) = sorted.iter().find(|(_, sorted)| !sorted) {
+        return Err(
+            Fault::in_key(key, format!("`{key}` are not in ascending order"))
+                .help("sort them; a typing error would lower the rate at another time"),
+        );
+    }
     let milestones = schedule.milestones.len() + schedule.milestone_steps.len();
     if name == ScheduleName::Step && milestones == 0 {
         return Err(

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use burn_dist::ProcessGroup;
 use burn_dist::parallel::{Parallel, ParallelOptions, ShardWithin};
 use burn_dist::world::World;
-use datasets::{BatchIter, Loader, TrainSampler};
+use datasets::{BatchIter, ImageShape, Loader, TrainSampler};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
@@ -17,7 +17,7 @@ use crate::config::{Batching, Config, Loaded};
 use crate::error::TrainError;
 use crate::model::{self, WithModel};
 use crate::train::parallel_options;
-use crate::{compute, data, device, initial, loss, misfit, optimizer, run, seed};
+use crate::{compute, data, device, few_values, initial, loss, misfit, optimizer, run, seed};
 
 pub use curve::{Curve, Point, Suggestion, Unclear};
 pub use plot::svg;
@@ -68,6 +68,7 @@ fn try_sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<
     device.seed(seed::of_parameters(seed));
     let run = Run {
         config,
+        shape: dataset.shape(),
         batching,
         sweep,
         data: Endless {
@@ -85,6 +86,7 @@ fn try_sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<
 
 struct Run<'a, F> {
     config: &'a Config,
+    shape: ImageShape,
     batching: Batching,
     sweep: Sweep,
     data: Endless<'a>,
@@ -96,6 +98,7 @@ impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
     type Output = Result<Curve, TrainError>;
 
     fn call<M: ImageClassifier + PyTorchKeys>(mut self, model: M) -> Self::Output {
+        few_values::check(self.config, self.batching, 1, self.shape, &model)?;
         let model = initial::load(model, &self.config.model)?;
         let group = ProcessGroup::single();
         let options = ParallelOptions {

@@ -25,6 +25,7 @@ use crate::console::{Console, complain, duration};
 use crate::early_stopping::{is_better, monitored};
 use crate::error::TrainError;
 use crate::evaluate::{Evaluated, Evaluation, Evaluator, within_range};
+use crate::flat_loss::FlatLoss;
 use crate::memory;
 use crate::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::progress::{Meta, Progress};
@@ -49,6 +50,8 @@ struct Training<'s, M: ImageClassifier> {
     begin: Instant,
     /// How far the run was when this process began.
     before: Progress,
+    /// Whether the loss changes.
+    flat_loss: FlatLoss,
     /// The last step that changed the parameters, as far as this process knows.
     applied: u64,
     /// The run folder; on the main rank.
@@ -382,6 +385,9 @@ impl<M: ImageClassifier> Training<'_, M> {
     /// The numbers of a step have come.
     fn step_is_known(&mut self, line: TrainLine) -> Result<(), TrainError> {
         self.console.loss(line.step, line.loss);
+        if let Some(warning) = self.flat_loss.see(line.loss) {
+            self.console.line(&warning);
+        }
         for callback in &mut self.callbacks {
             let action = callback.on_step(&line).map_err(failed)?;
             self.own_wishes = self.own_wishes.or(wish(action));

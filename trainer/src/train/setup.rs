@@ -18,6 +18,7 @@ use crate::config::{Compression, Config, StrategyName};
 use crate::console::Console;
 use crate::environment::Environment;
 use crate::error::TrainError;
+use crate::flat_loss::FlatLoss;
 use crate::metrics::{Metric, MetricsFile};
 use crate::progress::{Meta, Progress, Task};
 use crate::record::{Recorder, Wishes, Work};
@@ -27,7 +28,7 @@ use crate::run_lock::RunLock;
 use crate::schedule::Schedule;
 use crate::signals::Heed;
 use crate::tensorboard::{self, EventWriter};
-use crate::{evaluation_details, optimizer, peak, resume, run_dir, run_log};
+use crate::{evaluation_details, few_values, flat_loss, optimizer, peak, resume, run_dir, run_log};
 
 /// Trains `model`, which is on an autodiff device.
 pub(crate) fn train<M: ImageClassifier>(
@@ -36,6 +37,8 @@ pub(crate) fn train<M: ImageClassifier>(
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
+    let (size, images) = (session.group.size(), session.data.splits.train.as_ref());
+    few_values::check(config, session.batching, size, images.shape(), &model)?;
     let work = work(session, &model);
     let states = crate::model::states(&model, config);
     optimizer::check(&config.optimizer, &crate::model::parameters(&model))?;
@@ -86,6 +89,7 @@ pub(crate) fn train<M: ImageClassifier>(
     // A trial ends soon in any case.
     let warning = schedule.warning().filter(|_| !config.train.fast_dev_run);
     notes.extend(warning);
+    notes.extend(flat_loss::warning(images));
     let metrics = run_dir
         .as_deref()
         .map(|folder| {
@@ -121,6 +125,7 @@ pub(crate) fn train<M: ImageClassifier>(
         own_wishes: Wishes::default(),
         begin: Instant::now(),
         before: progress.clone(),
+        flat_loss: FlatLoss::default(),
         applied: progress.steps,
         progress,
         run_dir,

@@ -1,0 +1,34 @@
+//! Whether every batch normalization of a model gets more than one value per channel in training: of one value the
+//! variance is zero, the output is the same for every image, and nothing is learned. PyTorch refuses it, too.
+
+use datasets::ImageShape;
+use models::ImageClassifier;
+
+use crate::config::{Batching, Config};
+use crate::error::TrainError;
+
+/// Refuses a `model` that `size` ranks would train with batch normalizations of one value.
+///
+/// # Errors
+/// [`TrainError::OneValue`] then.
+pub(crate) fn check(
+    config: &Config,
+    batching: Batching,
+    size: usize,
+    shape: ImageShape,
+    model: &impl ImageClassifier,
+) -> Result<(), TrainError> {
+    let Some(of_image) = model.normalized_values([shape.channels, shape.height, shape.width])
+    else {
+        return Ok(());
+    };
+    let ranks = match config.parallel.sync_batch_norm {
+        true => size,
+        false => 1,
+    };
+    let images = batching.micro.saturating_mul(ranks);
+    match of_image.saturating_mul(images) {
+        1 => Err(TrainError::OneValue { together: size > 1 }),
+        _ => Ok(()),
+    }
+}

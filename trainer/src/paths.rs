@@ -1,0 +1,121 @@
+//! `~` and environment variables in paths that no shell has seen: those of a configuration, behind `--set`, and behind
+//! the `=` of an argument (`--run-dir=~/run`).
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+/// Reads a path from the command line.
+pub(crate) fn argument() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(|text| expand(&text))
+}
+
+/// `path` with the home folder for `~` at its beginning, and with the values of the environment variables that it names
+/// as `$NAME` or `${NAME}`. Other dollar signs, and the `~` of `~user`, stand for themselves.
+///
+/// # Errors
+/// Which variable is not set.
+pub(crate) fn expand(path: &OsStr) -> Result<PathBuf, String> {
+    expand_by(path, |name| std::env::var_os(name))
+}
+
+fn expand_by(path: &OsStr, value: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, String> {
+    let text = path.as_bytes();
+    let variable = |name: &str, written: &str| {
+        let value = value(name).filter(|value| !value.is_empty());
+        value.ok_or_else(|| {
+            format!(
+                "{written} in the path {} needs the environment variable {name}, which is not set",
+                path.display()
+            )
+        })
+    };
+    let mut expanded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    if text == b"~" || text.starts_with(b"~/") {
+        expanded.extend_from_slice(variable("HOME", "~")?.as_bytes());
+        rest = &text[1..];
+    }
+    while let Some(at) = rest.iter().position(|byte| *byte == b'$') {
+        let (before, from) = rest.split_at(at);
+        expanded.extend_from_slice(before);
+        let Some((name, written)) = named(from) else {
+            expanded.push(b'$');
+            rest = &from[1..];
+            continue;
+        };
+        let said = String::from_utf8_lossy(&from[..written]);
+        expanded.extend_from_slice(variable(name, &said)?.as_bytes());
+        rest = &from[written..];
+    }
+    expanded.extend_from_slice(rest);
+    Ok(OsString::from_vec(expanded).into())
+}
+
+/// The variable that `text`, which begins with a dollar sign, names, and how many bytes do that.
+fn named(text: &[u8]) -> Option<(&str, usize)> {
+    let (inner, braces) = match text.get(1)? {
+        b'{' => (&text[2..], 3),
+        _ => (&text[1..], 1),
+    };
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let len = inner.iter().take_while(|byte| is_name(byte)).count();
+    let closed = braces == 1 || inner.get(len) == Some(&b'}');
+    let begins = inner.first().is_some_and(|byte| !byte.is_ascii_digit());
+    let name = std::str::from_utf8(&inner[..len]).ok()?;
+    (len > 0 && closed && begins).then_some((name, len + braces))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(path: &str) -> Result<String, String> {
+        let value = |name: &str| match name {
+            "HOME" => Some("/home/a b".into()),
+            "SCRATCH_1" => Some("/scratch".into()),
+            "EMPTY" => Some("".into()),
+            _ => None,
+        };
+        let path = expand_by(OsStr::new(path), value)?;
+        Ok(path.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn home_and_variables_are_expanded() {
+        for (path, expected) in [
+            ("~", "/home/a b"),
+            ("~/x", "/home/a b/x"),
+            ("$HOME/x", "/home/a b/x"),
+            ("${HOME}x/~", "/home/a bx/~"),
+            ("$SCRATCH_1/$HOME", "/scratch//home/a b"),
+            ("x/${SCRATCH_1}", "x//scratch"),
+        ] {
+            assert_eq!(expanded(path).as_deref(), Ok(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn everything_else_stays_as_it_is() {
+        for path in [
+            "", "x/y", "~user/x", "x/~", "$", "a$", "$1", "$$", "${}", "${HOME", "$/x", "${1}",
+            "ä$é",
+        ] {
+            assert_eq!(expanded(path).as_deref(), Ok(path));
+        }
+    }
+
+    #[test]
+    fn a_variable_that_is_not_set_is_named() {
+        for path in ["$NOWHERE/x", "x/${NOWHERE}"] {
+            let said = expanded(path).unwrap_err();
+            assert!(
+                said.contains("variable NOWHERE, which is not set"),
+                "{said}"
+            );
+        }
+        assert!(expanded("$EMPTY/x").unwrap_err().contains("EMPTY"));
+    }
+}
