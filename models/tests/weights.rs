@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use models::weights::{
-    KeyMap, Load, PyTorchKeys, WeightsError, load, save, save_from, save_with, state_dict,
+    Batches, KeyMap, Load, PyTorchKeys, WeightsError, batches, load, save, save_from, save_with,
+    state_dict,
 };
 use models::*;
 use proptest::prelude::*;
@@ -152,7 +153,8 @@ fn the_same_model_makes_the_same_bytes() {
         let path = folder.path().join(number.to_string());
         // Another map has another order.
         let about = (0..12).map(|at| (format!("key {at}"), format!("\"{at}\", ä")));
-        save_with(&model, &path, &model.key_map(), about.collect()).unwrap();
+        let about = about.collect();
+        save_with(&model, &path, &model.key_map(), about, &Batches::default()).unwrap();
         std::fs::read(path).unwrap()
     };
     let first = write(0);
@@ -177,7 +179,7 @@ fn values_from_elsewhere_are_asked_for_by_path_and_shape() {
         &model,
         &path,
         &model.key_map(),
-        HashMap::new(),
+        (HashMap::new(), &Batches::default()),
         read,
         || Ok(()),
     )
@@ -192,17 +194,19 @@ fn values_that_cannot_be_read_leave_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     let keys = model.key_map();
+    let batches = Batches::default();
+    let nothing = || (HashMap::new(), &batches);
     let failing = |at: &str, shape: &[usize]| match at {
         "fc.bias" => Err("the disk is gone".to_owned()),
         _ => Ok(vec![0.0; shape.iter().product()]),
     };
-    let error = save_from(&model, &path, &keys, HashMap::new(), failing, || Ok(())).unwrap_err();
+    let error = save_from(&model, &path, &keys, nothing(), failing, || Ok(())).unwrap_err();
     assert!(
         error.to_string().contains("`fc.bias`: the disk is gone"),
         "{error}"
     );
     let short = |_: &str, _: &[usize]| Ok(vec![0.0; 3]);
-    let error = save_from(&model, &path, &keys, HashMap::new(), short, || Ok(())).unwrap_err();
+    let error = save_from(&model, &path, &keys, nothing(), short, || Ok(())).unwrap_err();
     assert!(error.to_string().contains("has 3 elements"), "{error}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
@@ -259,26 +263,32 @@ fn a_failed_load_changes_nothing() {
 #[test]
 fn wrappers_and_prefixes_are_found() {
     let original = state(&csc());
-    for prefix in ["module.", "state_dict.", "model.", "state_dict.module."] {
+    for prefix in [
+        "module.",
+        "state_dict.",
+        "model.",
+        "state_dict.module.",
+        "state_dict.model.",
+        "_orig_mod.module.",
+        "params_ema.",
+        "state_dict.model._orig_mod.module.net.",
+        "0.ema.shadow.",
+    ] {
         let mut tensors: BTreeMap<String, TensorData> = original
             .iter()
             .map(|(key, data)| (format!("{prefix}{key}"), data.clone()))
             .collect();
         let (_folder, path) = file("model.safetensors", b"");
-        let wrapped = prefix != "module.";
-        if wrapped {
-            let data = TensorData::new(vec![1f32], [1]);
-            tensors.insert("optimizer.momentum".into(), data);
-        }
+        let beside = TensorData::new(vec![1f32], [1]);
+        tensors.insert("optimizer.momentum".into(), beside);
         write(&path, &tensors);
         let model = csc();
         let keys = model.key_map();
         let loaded = load(model, &path, &keys).unwrap_or_else(|error| panic!("{prefix}: {error}"));
         assert_eq!(state(&loaded), original, "{prefix}");
-        // What stands beside the weights in the same dictionary is still unexpected.
-        let place = prefix.trim_end_matches("module.");
+        // What stands among the weights is still unexpected.
         let extra = TensorData::new(vec![1f32], [1]);
-        tensors.insert(format!("{place}extra.weight"), extra);
+        tensors.insert(format!("{prefix}extra.weight"), extra);
         write(&path, &tensors);
         let message = message(&path);
         assert!(message.contains("extra.weight [1]"), "{prefix}: {message}");
@@ -532,5 +542,149 @@ proptest! {
         if let Err(error) = load(model, &path, &keys) {
             prop_assert!(error.to_string().contains(name));
         }
+    }
+}
+
+/// Written by scripts/golden/containers.py: Lightning's checkpoint of a compiled model, the average of a model in a
+/// dictionary of its own, and the format before PyTorch 1.6; each with what training scripts put beside the weights.
+#[test]
+fn weights_are_found_in_the_containers_of_others() {
+    let original = load(csc(), golden("csc_cnn.pt"), &csc().key_map()).unwrap();
+    let original = state(&original);
+    for (file, prefix) in [
+        ("lightning.ckpt", "state_dict.model._orig_mod."),
+        ("averaged.pt", "params_ema.module."),
+        ("stream.pt", "weights."),
+    ] {
+        let keys = csc().key_map();
+        let (loaded, taken) = Load::new()
+            .load_told(csc(), golden(file), &keys)
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(state(&loaded), original, "{file}");
+        assert_eq!(taken.prefix, prefix);
+        assert!(taken.alternatives.is_empty(), "{taken:?}");
+        assert_eq!((taken.tensors, taken.batches), (14, Some(4321)), "{file}");
+
+        // The counts of batches survive a round trip.
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("copy.safetensors");
+        let counted = Batches {
+            by_name: batches(golden(file)).unwrap(),
+            otherwise: 7,
+        };
+        save_with(&loaded, &copy, &keys, HashMap::new(), &counted).unwrap();
+        let counts: Vec<(String, i64)> = batches(&copy).unwrap().into_iter().collect();
+        let expected = [("layer1.1", 1234), ("layer2.1", 4321)];
+        let expected = expected.map(|(name, count)| (format!("{name}.num_batches_tracked"), count));
+        assert_eq!(counts, expected, "{file}");
+    }
+}
+
+#[test]
+fn of_several_places_that_fit_the_usual_one_is_taken_and_the_others_told() {
+    let (one, other) = (state(&csc()), state(&csc()));
+    let (_folder, path) = file("model.safetensors", b"");
+    let mut tensors = BTreeMap::new();
+    for (prefix, state) in [
+        ("model.", &one),
+        ("averages.module.", &other),
+        ("a.model.", &other),
+    ] {
+        let named = state
+            .iter()
+            .map(|(key, data)| (format!("{prefix}{key}"), data.clone()));
+        tensors.extend(named);
+    }
+    write(&path, &tensors);
+    let keys = csc().key_map();
+    let (loaded, taken) = Load::new().load_told(csc(), &path, &keys).unwrap();
+    assert_eq!(state(&loaded), one);
+    assert_eq!(taken.prefix, "model.");
+    assert_eq!(taken.alternatives, ["a.model.", "averages.module."]);
+    let chosen = Load::new()
+        .part("averages")
+        .load(csc(), &path, &keys)
+        .unwrap();
+    assert_eq!(state(&chosen), other);
+}
+
+#[test]
+fn a_lenient_load_takes_what_fits_and_lists_the_rest() {
+    let saved = state(&csc());
+    let mut tensors: BTreeMap<String, TensorData> = saved
+        .iter()
+        .map(|(key, data)| (format!("state_dict.net.{key}"), data.clone()))
+        .collect();
+    tensors.remove("state_dict.net.fc.bias");
+    let other = TensorData::new(vec![0f32; 36], [36, 1]);
+    tensors.insert("state_dict.net.fc.weight".into(), other.clone());
+    tensors.insert("state_dict.net.head.bias".into(), saved["fc.bias"].clone());
+    let (_folder, path) = file("model.safetensors", b"");
+    write(&path, &tensors);
+    let said = message(&path);
+    for part in [
+        "under `state_dict.net.`",
+        "fc.bias [5]; the file has state_dict.net.head.bias [5]",
+        "fc.weight: [5, 36] in the model, state_dict.net.fc.weight [36, 1] in the file",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let model = csc();
+    let before = state(&model);
+    let keys = model.key_map();
+    let load = Load::new().lenient(true);
+    let (loaded, taken) = load.load_told(model, &path, &keys).unwrap();
+    for (key, data) in state(&loaded) {
+        let from = if key.starts_with("fc.") {
+            &before
+        } else {
+            &saved
+        };
+        assert_eq!(data, from[&key], "{key}");
+    }
+    assert_eq!(taken.mismatches.missing.len(), 1, "{taken:?}");
+    assert_eq!(taken.mismatches.misshapen.len(), 1, "{taken:?}");
+    assert_eq!(taken.mismatches.unexpected.len(), 1, "{taken:?}");
+    // Nothing at all is no start.
+    write(&path, &BTreeMap::from([("a".to_owned(), other)]));
+    let error = load.load(csc(), &path, &keys).unwrap_err();
+    assert!(matches!(error, WeightsError::Mismatch { .. }), "{error}");
+}
+
+/// A few bytes of a pickle can refer to one large object again and again.
+#[test]
+fn pickles_that_grow_are_refused_or_small() {
+    let nested = |inner: &[u8], times: usize| {
+        let mut pickle = b"\x80\x02".to_vec();
+        pickle.extend(inner);
+        pickle.extend(b"q\x00");
+        for _ in 0..times {
+            // A tuple of the last one, twice.
+            pickle.extend(b"h\x00\x86q\x00");
+        }
+        pickle.push(b'.');
+        pickle
+    };
+    let mut copies = b"\x80\x02(".to_vec();
+    copies.extend(vec![b'N'; 1 << 20]);
+    copies.extend(b"lq\x00");
+    for _ in 0..1000 {
+        copies.extend(b"0cbuiltins\nlist\nh\x00\x85R");
+    }
+    copies.push(b'.');
+    let mut itself = b"\x80\x02}q\x00X\x01\0\0\0ah\x00s.".to_vec();
+    itself.extend(b"");
+    let deep = [
+        b"\x80\x02".as_slice(),
+        &vec![b']'; 1 << 20],
+        &vec![b'a'; (1 << 20) - 1],
+        b".",
+    ]
+    .concat();
+    for pickle in [nested(b"]", 60), copies, itself, deep] {
+        let (_folder, path) = file("archive.pt", &zip_with(&[("archive/data.pkl", &pickle)]));
+        let begin = std::time::Instant::now();
+        assert!(!message(&path).is_empty());
+        assert!(begin.elapsed().as_secs() < 20);
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compute::kernels_name;
 use crate::error::TrainError;
+use crate::initial::Initial;
 use crate::run::Session;
 use crate::run_dir;
 
@@ -44,6 +45,9 @@ pub struct Environment {
     pub test_samples: usize,
     /// Optimizer steps of an epoch.
     pub steps_per_epoch: u64,
+    /// The weights that the run started from, if it started from a file of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<Initial>,
     /// Names of the classes.
     pub class_names: Vec<String>,
     /// Channels, height and width of the images.
@@ -84,6 +88,7 @@ impl Environment {
             train_samples: splits.train.len(),
             test_samples: splits.test.len(),
             steps_per_epoch,
+            weights: session.initial.get().map(|(initial, _)| initial.clone()),
             class_names: splits.train.class_names().to_vec(),
             image_shape: [shape.channels, shape.height, shape.width],
             mean: normalization.mean,
@@ -91,15 +96,27 @@ impl Environment {
         })
     }
 
+    /// That of a run folder, if it has one.
+    pub(crate) fn read(folder: &Path) -> Option<Self> {
+        let text = std::fs::read(folder.join(FILE)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
     /// Writes it into the run folder.
     ///
     /// # Errors
     /// If the system refuses.
     pub fn write(&self, folder: &Path) -> Result<(), TrainError> {
-        let text = serde_json::to_string_pretty(self).map_err(|error| TrainError::RunDir {
-            path: folder.join(FILE),
-            error: error.into(),
-        })?;
+        let mut environment = self.clone();
+        // A process that continues the run has not read the weights that it started from.
+        if environment.weights.is_none() {
+            environment.weights = Self::read(folder).and_then(|earlier| earlier.weights);
+        }
+        let text =
+            serde_json::to_string_pretty(&environment).map_err(|error| TrainError::RunDir {
+                path: folder.join(FILE),
+                error: error.into(),
+            })?;
         run_dir::replace(folder, FILE, &text)
     }
 }
@@ -119,6 +136,21 @@ mod tests {
         of("1").write(folder.path()).unwrap();
         let before = folder.path().join("before");
         std::fs::hard_link(folder.path().join(FILE), &before).unwrap();
+        of("2").write(folder.path()).unwrap();
+        let of_weights = Environment {
+            weights: Some(Initial {
+                sha256: "0f".to_owned(),
+                ..Initial::default()
+            }),
+            ..of("3")
+        };
+        of_weights.write(folder.path()).unwrap();
+        of("4").write(folder.path()).unwrap();
+        let kept = Environment::read(folder.path()).unwrap();
+        assert_eq!(
+            (kept.version.as_str(), kept.weights),
+            ("4", of_weights.weights)
+        );
         of("2").write(folder.path()).unwrap();
         let read = |path: &Path| -> Environment {
             serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()

@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use models::ImageClassifier;
-use models::weights::{KeyMap, Load, PyTorchKeys, WeightsError};
+use models::weights::{KeyMap, Load, PyTorchKeys, Taken, WeightsError};
 
-/// Gives a copy of `model` the weights in `file`, all but those of the last layer if there is to be a `new_head`: by the
-/// names of the reference implementation, or those of another whose file it may be.
+use crate::config::WeightsConfig;
+
+/// Gives a copy of `model` the weights in `file` as `config` wants it, all but those of the last layer if there is to be a
+/// `new_head`: by the names of the reference implementation, or those of another whose file it may be. Says what was
+/// loaded.
 ///
 /// # Errors
 /// That of the names of which the file has most.
@@ -14,26 +17,35 @@ pub(crate) fn load<M: ImageClassifier + PyTorchKeys>(
     model: &M,
     file: &Path,
     new_head: bool,
-) -> Result<M, WeightsError> {
-    let by = |(keys, head): (KeyMap, &'static str)| {
-        let mut load = Load::new().resample(model.positions());
+    config: &WeightsConfig,
+) -> Result<(M, Taken), WeightsError> {
+    let by = |(keys, head): (KeyMap, &'static str), lenient: bool| {
+        let mut load = Load::new().resample(model.positions()).lenient(lenient);
+        if let Some(part) = &config.part {
+            load = load.part(part.as_str());
+        }
         if new_head {
             load = load.without(head);
         }
-        load.load(model.clone(), file, &keys)
+        load.load_told(model.clone(), file, &keys)
     };
-    let mut nearest = match by((model.key_map(), model.head())) {
+    let own = || (model.key_map(), model.head());
+    let mut nearest = match by(own(), false) {
         Err(error @ WeightsError::Mismatch { .. }) => error,
         other => return other,
     };
-    for names in model.other_names() {
-        match by(names) {
+    let mut names = own();
+    for other in model.other_names() {
+        match by(other.clone(), false) {
             Err(error) if missing(&error) >= missing(&nearest) => {}
-            Err(error) => nearest = error,
+            Err(error) => (nearest, names) = (error, other),
             loaded => return loaded,
         }
     }
-    Err(nearest)
+    match config.strict {
+        true => Err(nearest),
+        false => by(names, true),
+    }
 }
 
 /// How many of the model's tensors the file lacks.
@@ -52,6 +64,11 @@ mod tests {
     use models::{Vit, VitConfig};
 
     use super::*;
+
+    fn load_as(model: &Vit, file: &Path, new_head: bool) -> Result<Vit, WeightsError> {
+        let loaded = load(model, file, new_head, &WeightsConfig::default());
+        loaded.map(|(model, _)| model)
+    }
 
     fn vit(classes: usize) -> Vit {
         let vit = VitConfig::new(12, 2, 3, classes)
@@ -80,7 +97,7 @@ mod tests {
         let file = folder.path().join("vit.safetensors");
         let failed = vit(5).map(&mut ToNan);
         save(&failed, &file, &failed.key_map()).unwrap();
-        let error = load(&vit(5), &file, false).unwrap_err();
+        let error = load_as(&vit(5), &file, false).unwrap_err();
         assert!(
             error.to_string().contains("its element 0 is NaN"),
             "{error}"
@@ -102,7 +119,7 @@ mod tests {
         };
         for keys in [small.key_map(), KeyMap::torchvision_vit()] {
             save(&small, &file, &keys).unwrap();
-            let loaded = load(&wide(), &file, false).unwrap();
+            let loaded = load_as(&wide(), &file, false).unwrap();
             let (from, to) = (embedding(&small), embedding(&loaded));
             assert_eq!((from.len(), to.len()), (17 * 12, 49 * 12));
             assert_eq!(from[..12], to[..12]);
@@ -110,7 +127,7 @@ mod tests {
         }
         // What is no square is not known to be of other images.
         save(&wide(), &file, &small.key_map()).unwrap();
-        let error = load(&vit(5), &file, false).unwrap_err();
+        let error = load_as(&vit(5), &file, false).unwrap_err();
         assert!(error.to_string().contains("pos_embed"), "{error}");
     }
 
@@ -124,15 +141,37 @@ mod tests {
         ] {
             let file = folder.path().join(format!("{name}.safetensors"));
             save(&saved, &file, &keys).unwrap();
-            let loaded = load(&vit(5), &file, false).unwrap();
+            let loaded = load_as(&vit(5), &file, false).unwrap();
             assert_eq!(values(&loaded), values(&saved), "{name}");
-            let loaded = load(&vit(7), &file, true).unwrap();
+            let loaded = load_as(&vit(7), &file, true).unwrap();
             assert_eq!(values(&loaded), values(&saved), "{name}");
-            let Err(WeightsError::Mismatch { mismatches, .. }) = load(&vit(7), &file, false) else {
+            let Err(WeightsError::Mismatch { mismatches, .. }) = load_as(&vit(7), &file, false)
+            else {
                 panic!("{name}: another number of classes");
             };
             assert!(mismatches.missing.is_empty(), "{name}: {mismatches}");
             assert_eq!(mismatches.misshapen.len(), 2, "{name}: {mismatches}");
+        }
+    }
+
+    #[test]
+    fn what_fits_is_loaded_where_that_is_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("vit.safetensors");
+        let saved = vit(5);
+        for keys in [saved.key_map(), KeyMap::torchvision_vit()] {
+            save(&saved, &file, &keys).unwrap();
+            assert!(load_as(&vit(7), &file, false).is_err());
+            let lenient = WeightsConfig {
+                strict: false,
+                part: None,
+            };
+            let (loaded, taken) = load(&vit(7), &file, false, &lenient).unwrap();
+            assert_eq!(values(&loaded), values(&saved));
+            assert_eq!(taken.mismatches.misshapen.len(), 2, "{taken:?}");
+            // Of which nothing fits is an error in any case.
+            let other = models::CnnConfig::new().init(&Device::flex()).unwrap();
+            assert!(load(&other, &file, false, &lenient).is_err());
         }
     }
 }

@@ -96,7 +96,7 @@ impl WithModel for Look<'_> {
         optimizer::check(&config.optimizer, &model::parameters(&model))?;
         let states = model::states(&model, config);
         let Some((path, task)) = self.from else {
-            initial::load(model, &config.model)?;
+            initial::load(model, config)?;
             return Ok(states);
         };
         // A checkpoint fits any strategy and number of ranks, or none.

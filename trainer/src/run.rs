@@ -2,14 +2,14 @@
 //! model, and hands over to the training loop.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
 use burn_dist::device::{ChosenDevice, Sharing};
 use burn_dist::world::World;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
-use models::weights::PyTorchKeys;
+use models::weights::{PyTorchKeys, WeightsError};
 use models::{ImageClassifier, ModelError};
 
 use crate::callback::Callback;
@@ -17,6 +17,7 @@ use crate::config::{Batching, Config, DataName, Loaded, StrategyName};
 use crate::data::{self, Splits};
 use crate::device_data::{self, DeviceData, place};
 use crate::error::TrainError;
+use crate::initial::Initial;
 use crate::model::WithModel;
 use crate::resume::{Resume, Start};
 use crate::signals::Beginning;
@@ -42,6 +43,8 @@ pub(crate) struct Session<'a> {
     /// How the ranks share their devices.
     pub sharing: Sharing,
     pub data: Input,
+    /// The weights that the run started from, and what there is to say of them; on the main rank.
+    pub initial: OnceLock<(Initial, Vec<String>)>,
     /// The images that lie on the device.
     pub resident: Resident,
 }
@@ -192,6 +195,7 @@ impl<'a> Trainer<'a> {
                     data::prepare(&config.data)?;
                     open(&config, self.data.as_ref(), batching, world)
                 })?,
+                initial: OnceLock::new(),
                 resident: Resident::default(),
             };
             let splits = &session.data.splits;
@@ -268,10 +272,30 @@ impl WithModel for Train<'_> {
         let session = self.session;
         // The others get those of rank 0, and a checkpoint has its own.
         let model = match session.group.rank() == 0 && session.start.checkpoint.is_none() {
-            true => initial::load(model, &session.config.model)?,
+            true => self.start_from_weights(model)?,
             false => model,
         };
         train::train(session, model, self.callbacks)
+    }
+}
+
+impl Train<'_> {
+    /// The model with the weights that the configuration names; the session takes note of them.
+    fn start_from_weights<M: ImageClassifier + PyTorchKeys>(
+        &self,
+        model: M,
+    ) -> Result<M, TrainError> {
+        let session = self.session;
+        let (model, taken) = initial::load(model, session.config)?;
+        if let (Some(path), Some(taken)) = (session.config.model.weights().0, taken) {
+            let initial = Initial::of(path, &taken).map_err(|source| WeightsError::Read {
+                path: path.to_owned(),
+                source,
+            })?;
+            // This is done once.
+            let _ = session.initial.set((initial, initial::notes(path, &taken)));
+        }
+        Ok(model)
     }
 }
 

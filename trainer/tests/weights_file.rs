@@ -195,3 +195,129 @@ fn files_are_not_taken_for_what_they_are_not() {
             .assert_stderr(&["damaged.safetensors", "cut short"]);
     }
 }
+
+/// Header and values of a safetensors file.
+fn parts(path: &Path) -> (Value, Vec<u8>) {
+    let bytes = std::fs::read(path).unwrap();
+    let (length, rest) = bytes.split_first_chunk().unwrap();
+    let (header, values) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    (serde_json::from_slice(header).unwrap(), values.to_vec())
+}
+
+/// The same weights as another program has them: under other names, without a word about the model.
+fn renamed(from: &Path, to: &Path, prefix: &str) {
+    let (header, values) = parts(from);
+    let header: serde_json::Map<String, Value> = header
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(key, _)| *key != "__metadata__")
+        .map(|(key, tensor)| (format!("{prefix}{key}"), tensor.clone()))
+        .collect();
+    let header = serde_json::to_vec(&header).unwrap();
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::write(to, [&length[..], &header, &values].concat()).unwrap();
+}
+
+fn environment(run: &Path) -> Value {
+    let text = std::fs::read_to_string(run.join("environment.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn weights_of_another_program_start_a_run_which_remembers_them() {
+    use sha2::{Digest, Sha256};
+    let exported = Exported::new("torch");
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other.safetensors");
+    let model = exported.export.path("model.safetensors");
+    renamed(&model, &other, "state_dict.model._orig_mod.");
+    let weights = format!("model.weights={}", other.display());
+    let run = folder.path().join("run");
+    let settings = [weights.as_str(), "checkpoint.every_epochs=1"];
+    let started = Trial::tiny_at(&run, &[], &settings).run();
+    started.assert_code(0);
+    let said = format!(
+        "weights: {}, under `state_dict.model._orig_mod`",
+        other.display()
+    );
+    assert!(started.stdout.contains(&said), "{}", started.stdout);
+    let digest = Sha256::digest(std::fs::read(&other).unwrap());
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let expected = other.to_str().unwrap();
+    assert_eq!(environment(&run)["weights"]["path"], expected);
+    assert_eq!(environment(&run)["weights"]["sha256"], digest.as_str());
+    // Also when it goes on, without the file.
+    std::fs::remove_file(&other).unwrap();
+    let more = [&settings[..], &["train.epochs=2"]].concat();
+    Trial::tiny_at(&run, &["--resume", "auto"], &more)
+        .run()
+        .assert_code(0);
+    assert_eq!(environment(&run)["weights"]["sha256"], digest.as_str());
+}
+
+#[test]
+fn weights_of_another_size_start_a_run_where_that_is_wanted() {
+    let exported = Exported::new("torch");
+    let weights = format!(
+        "model.weights={}",
+        exported.export.path("model.safetensors").display()
+    );
+    let settings = [weights.as_str(), "model.hidden=24"];
+    let strict = Trial::tiny(&[], &settings).run();
+    let differs = "fc1.bias: [24] in the model, [16] in the file";
+    strict
+        .assert_code(2)
+        .assert_stderr(&[differs, "model.weights"]);
+    let lenient = [&settings[..], &["weights.strict=false"]].concat();
+    let lenient = Trial::tiny(&[], &lenient).run();
+    lenient.assert_code(0);
+    for part in ["5 tensors of", "weights.strict = false", differs] {
+        assert!(lenient.stdout.contains(part), "{part}: {}", lenient.stdout);
+    }
+    Trial::tiny(&[], &["weights.strict=false"])
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["has no use without `model.weights`"]);
+}
+
+/// PyTorch's `num_batches_tracked` of all batch normalizations.
+fn counts(path: &Path) -> Vec<i64> {
+    let (header, values) = parts(path);
+    let counters = header.as_object().unwrap().iter();
+    counters
+        .filter(|(key, _)| key.ends_with("num_batches_tracked"))
+        .map(|(_, tensor)| {
+            let start = tensor["data_offsets"][0].as_u64().unwrap() as usize;
+            i64::from_le_bytes(*values[start..].first_chunk().unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn counts_of_batches_survive_a_round_trip() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let text = |name: &str| at(name).to_str().unwrap().to_owned();
+    let train = |more: &[&str]| {
+        let model = [
+            "model.name=csc-cnn",
+            "checkpoint.every_epochs=1",
+            "data.train_samples=48",
+        ];
+        let run = Trial::of_model(&[], &[&model[..], more].concat()).run();
+        run.assert_code(0);
+        run
+    };
+    let export = |from: &Path, to: &str| {
+        let args = ["export", from.to_str().unwrap(), "--out", &text(to)];
+        Trial::new(&args).run().assert_code(0);
+        counts(&at(to))
+    };
+    let run = train(&[]);
+    assert_eq!(export(&run.path("run"), "one.safetensors"), [4, 4]);
+    assert_eq!(export(&at("one.safetensors"), "two.safetensors"), [4, 4]);
+    let weights = format!("model.weights={}", text("two.safetensors"));
+    let again = train(&[&weights, "train.accumulate=2"]);
+    assert_eq!(export(&again.path("run"), "three.safetensors"), [12, 12]);
+}

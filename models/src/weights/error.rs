@@ -106,9 +106,11 @@ pub enum WeightsError {
 /// All differences between what a model needs and what a file holds, by name in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatches {
+    /// What stands in the file before the names of the tensors.
+    pub prefix: String,
     /// Tensors the model needs and the file lacks, with their shapes.
     pub missing: Vec<(String, Vec<usize>)>,
-    /// Tensors of the file that the model has no place for, with their shapes.
+    /// Tensors of the file that the model has no place for, with their shapes, by their whole names.
     pub unexpected: Vec<(String, Vec<usize>)>,
     /// Tensors with the shapes of the model and of the file.
     pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
@@ -126,11 +128,39 @@ impl Mismatches {
     }
 }
 
+impl Mismatches {
+    /// The name in the file that is most like that of a tensor of the model: with the most components at the end in
+    /// common, of the same shape if there are several.
+    fn most_like(&self, key: &str, shape: &[usize]) -> Option<&(String, Vec<usize>)> {
+        let common = |other: &str| {
+            let pairs = key.rsplit('.').zip(other.rsplit('.'));
+            pairs.take_while(|(one, other)| one == other).count()
+        };
+        let likeness = |(other, of_other): &&(String, Vec<usize>)| {
+            (common(other), of_other.as_slice() == shape)
+        };
+        let best = self.unexpected.iter().max_by_key(likeness)?;
+        let (components, same_shape) = likeness(&best);
+        (components > 1 || components == 1 && same_shape).then_some(best)
+    }
+}
+
 impl fmt::Display for Mismatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        section(f, "missing in the file", &self.missing, |(key, shape)| {
-            format!("{key} {shape:?}")
-        })?;
+        if !self.prefix.is_empty() {
+            write!(f, "; its tensors were looked for under `{}`", self.prefix)?;
+        }
+        section(
+            f,
+            "missing in the file",
+            &self.missing,
+            |(key, shape)| match self.most_like(key, shape) {
+                Some((other, of_other)) => {
+                    format!("{key} {shape:?}; the file has {other} {of_other:?}")
+                }
+                None => format!("{key} {shape:?}"),
+            },
+        )?;
         section(
             f,
             "not part of the model",
@@ -141,7 +171,12 @@ impl fmt::Display for Mismatches {
             f,
             "of another shape",
             &self.misshapen,
-            |(key, model, file)| format!("{key}: {model:?} in the model, {file:?} in the file"),
+            |(key, model, file)| match self.prefix.as_str() {
+                "" => format!("{key}: {model:?} in the model, {file:?} in the file"),
+                prefix => {
+                    format!("{key}: {model:?} in the model, {prefix}{key} {file:?} in the file")
+                }
+            },
         )?;
         section(
             f,

@@ -8,13 +8,9 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::float::transposed;
 use super::layout::{BATCHES, Place, Slot, slots};
+use super::place::prefixes;
 use super::source::{Element, Entry, Source};
 use super::{KeyMap, Mismatches, Positions, WeightsError};
-
-/// Names under which training scripts put the state dict of the model into a checkpoint.
-const WRAPPERS: [&str; 5] = ["", "state_dict.", "model_state_dict.", "model.", "net."];
-/// What distributed data parallel and `torch.compile` put before every name.
-const PREFIXES: [&str; 4] = ["", "module.", "_orig_mod.", "module._orig_mod."];
 
 /// Gives the weights in `path` to `model`; see [`Load`] for choices.
 ///
@@ -53,6 +49,22 @@ pub struct Load {
     without: Vec<String>,
     part: Option<String>,
     positions: Option<Positions>,
+    lenient: bool,
+}
+
+/// What was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// What stands in the file before the names of the model's tensors.
+    pub prefix: String,
+    /// Other places of the file whose tensors fit as well.
+    pub alternatives: Vec<String>,
+    /// Tensors of the model that were loaded.
+    pub tensors: usize,
+    /// What did not fit, where that is allowed ([`Load::lenient`]).
+    pub mismatches: Mismatches,
+    /// The largest number of batches that PyTorch's batch normalizations have counted in the file.
+    pub batches: Option<i64>,
 }
 
 impl Load {
@@ -71,9 +83,9 @@ impl Load {
 
     /// Takes what the checkpoint holds under the dotted name `part`, such as `model_ema`.
     ///
-    /// Without this, a state dict under one of the usual names (`state_dict`, `model_state_dict`,
-    /// `model`, `net`) is found by itself, and the prefixes `module.` and `_orig_mod.` that
-    /// wrappers of PyTorch add are taken off.
+    /// Without this, the state dict is looked for: it is where the names and shapes of most tensors fit, whatever stands
+    /// before all of the names. Where several fit, the usual names go before others (`state_dict`, `model_state_dict`,
+    /// `model`, `net`, `params`), then the order of the alphabet counts.
     #[must_use]
     pub fn part(mut self, part: impl Into<String>) -> Self {
         self.part = Some(part.into());
@@ -86,6 +98,13 @@ impl Load {
     #[must_use]
     pub fn resample(mut self, positions: Option<Positions>) -> Self {
         self.positions = positions;
+        self
+    }
+
+    /// Loads the tensors that fit and leaves the others as the model has them. At least one has to fit.
+    #[must_use]
+    pub fn lenient(mut self, lenient: bool) -> Self {
+        self.lenient = lenient;
         self
     }
 
@@ -107,6 +126,20 @@ impl Load {
         path: impl AsRef<Path>,
         keys: &KeyMap,
     ) -> Result<M, WeightsError> {
+        Ok(self.load_told(model, path, keys)?.0)
+    }
+
+    /// Loads as [`load`](Self::load) does, and says what.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    pub fn load_told<M: Module>(
+        &self,
+        model: M,
+        path: impl AsRef<Path>,
+        keys: &KeyMap,
+    ) -> Result<(M, Taken), WeightsError> {
         let path = path.as_ref();
         let mut source = Source::open(path)?;
         let slots = match source.is_native() {
@@ -114,17 +147,28 @@ impl Load {
             false => slots(&model, keys)?,
         };
         let slots = self.wanted(slots)?;
-        let prefix = self.prefix(path, &slots, source.entries())?;
+        let (prefix, alternatives) = self.prefix(path, &slots, source.entries())?;
         let mismatches = self.compare(&slots, source.entries(), &prefix);
-        if !mismatches.is_empty() {
+        let fitting: Vec<Slot> = slots
+            .into_iter()
+            .filter(|slot| self.fits(slot, source.entries(), &prefix))
+            .collect();
+        if !mismatches.is_empty() && (!self.lenient || fitting.is_empty()) {
             return Err(WeightsError::Mismatch {
                 path: path.to_owned(),
                 mismatches: Box::new(mismatches),
             });
         }
+        let taken = Taken {
+            tensors: fitting.len(),
+            batches: source.batches(&prefix).into_values().max(),
+            alternatives,
+            mismatches,
+            prefix,
+        };
         let mut values = HashMap::new();
-        for slot in slots {
-            let key = format!("{prefix}{}", slot.key);
+        for slot in fitting {
+            let key = format!("{}{}", taken.prefix, slot.key);
             let mut read = source.read(&key)?;
             let in_file = source.entries().get(&key).map(|entry| &entry.shape);
             if let Some((positions, side)) = in_file.and_then(|shape| self.other_grid(&slot, shape))
@@ -153,10 +197,23 @@ impl Load {
         // `valid` folds it in, in the state that the model shares with its copy; else it would
         // later replace what is loaded.
         drop(model.valid());
-        Ok(model.map(&mut Assign {
+        let model = model.map(&mut Assign {
             place: Place::default(),
             values,
-        }))
+        });
+        Ok((model, taken))
+    }
+
+    /// Whether the file has `slot` as the model needs it.
+    fn fits(&self, slot: &Slot, entries: &BTreeMap<String, Entry>, prefix: &str) -> bool {
+        let entry = entries.get(&format!("{prefix}{}", slot.key));
+        entry.is_some_and(|entry| self.takes(slot, entry))
+    }
+
+    fn takes(&self, slot: &Slot, entry: &Entry) -> bool {
+        let shape = &entry.shape;
+        let is_float = matches!(entry.element, Element::Float(_));
+        is_float && (*shape == slot.shape || self.other_grid(slot, shape).is_some())
     }
 
     /// How a tensor of `shape` in the file becomes that of `slot`, if it is that of another number of patches.
@@ -186,14 +243,13 @@ impl Load {
         Ok(kept.collect())
     }
 
-    /// What stands before the names of the state dict: of the usual prefixes the one under which
-    /// most of the wanted tensors are found.
+    /// What stands before the names of the state dict, and what else would fit as well.
     fn prefix(
         &self,
         path: &Path,
         slots: &[Slot],
         entries: &BTreeMap<String, Entry>,
-    ) -> Result<String, WeightsError> {
+    ) -> Result<(String, Vec<String>), WeightsError> {
         let part = self.part.as_ref().map(|part| format!("{part}."));
         if let Some(part) = &part
             && !entries.keys().any(|key| key.starts_with(part))
@@ -204,27 +260,9 @@ impl Load {
                 found: first_components(entries),
             });
         }
-        let wrappers = match &part {
-            Some(part) => vec![part.as_str()],
-            None => WRAPPERS.to_vec(),
-        };
-        let mut best = (0, wrappers.concat());
-        if part.is_none() {
-            best.1.clear();
-        }
-        for wrapper in wrappers {
-            for prefix in PREFIXES {
-                let candidate = format!("{wrapper}{prefix}");
-                let found = slots
-                    .iter()
-                    .filter(|slot| entries.contains_key(&format!("{candidate}{}", slot.key)))
-                    .count();
-                if found > best.0 {
-                    best = (found, candidate);
-                }
-            }
-        }
-        Ok(best.1)
+        let part = part.unwrap_or_default();
+        let found = prefixes(slots, entries, &part, |slot, entry| self.takes(slot, entry));
+        Ok(found.unwrap_or((part, Vec::new())))
     }
 
     fn compare(
@@ -233,50 +271,39 @@ impl Load {
         entries: &BTreeMap<String, Entry>,
         prefix: &str,
     ) -> Mismatches {
-        let mut mismatches = Mismatches::default();
+        let mut mismatches = Mismatches {
+            prefix: prefix.to_owned(),
+            ..Mismatches::default()
+        };
         for slot in slots {
             let key = slot.key.clone();
             match entries.get(&format!("{prefix}{key}")) {
                 None => mismatches.missing.push((key, slot.shape.clone())),
-                Some(entry)
-                    if entry.shape != slot.shape
-                        && self.other_grid(slot, &entry.shape).is_none() =>
-                {
-                    let shapes = (key, slot.shape.clone(), entry.shape.clone());
-                    mismatches.misshapen.push(shapes);
-                }
+                Some(entry) if self.takes(slot, entry) => {}
                 Some(Entry {
                     element: Element::Other(name),
                     ..
                 }) => mismatches.not_float.push((key, name.clone())),
-                Some(_) => {}
+                Some(entry) => {
+                    let shapes = (key, slot.shape.clone(), entry.shape.clone());
+                    mismatches.misshapen.push(shapes);
+                }
             }
         }
         let wanted: HashSet<&str> = slots.iter().map(|slot| slot.key.as_str()).collect();
-        let within = state_dict_part(prefix);
         for (full, entry) in entries {
-            if !full.starts_with(within) {
-                continue; // The optimizer's state, other networks.
-            }
-            let key = full.strip_prefix(prefix).unwrap_or(full);
+            let Some(key) = full.strip_prefix(prefix) else {
+                continue; // The optimizer's state, averages, other networks.
+            };
             let counter = key.rsplit('.').next() == Some(BATCHES);
             if !counter && !self.left_out(key) && !wanted.contains(key) {
                 mismatches
                     .unexpected
-                    .push((key.to_owned(), entry.shape.clone()));
+                    .push((full.clone(), entry.shape.clone()));
             }
         }
         mismatches
     }
-}
-
-/// The part of `prefix` that is the place of the state dict in the checkpoint; the rest belongs to
-/// the names in it, of which all must have it.
-fn state_dict_part(prefix: &str) -> &str {
-    let wrapped = PREFIXES
-        .iter()
-        .filter_map(|inner| prefix.strip_suffix(inner));
-    wrapped.min_by_key(|part| part.len()).unwrap_or(prefix)
 }
 
 fn begins_with(key: &str, prefix: &str) -> bool {

@@ -22,13 +22,14 @@
 //! Both directions are strict: a tensor that is missing, that is too many or that has another
 //! shape is an error which names all such tensors, but that [`Load`] may leave a layer out and resample the position
 //! embedding of a vision transformer. `num_batches_tracked`, the counter of PyTorch's
-//! batch normalisation that has no counterpart here, is ignored when read and written as 0.
+//! batch normalisation that has no counterpart here, is read by [`batches`] and written as the caller says ([`Batches`]).
 
 mod error;
 mod float;
 mod key_map;
 mod layout;
 mod load;
+mod place;
 mod positions;
 mod published;
 mod save;
@@ -36,7 +37,7 @@ mod source;
 
 pub use error::{Mismatches, WeightsError};
 pub use key_map::KeyMap;
-pub use load::{Load, about, load};
+pub use load::{Load, Taken, about, load};
 pub use positions::Positions;
 pub use published::PyTorchKeys;
-pub use save::{save, save_from, save_with, state_dict};
+pub use save::{Batches, batches, save, save_from, save_with, state_dict};

@@ -12,12 +12,46 @@ use burn_dist::files::{Replacement, write_tensors};
 use safetensors::{Dtype, View};
 
 use super::layout::{Place, Slot, slots};
+use super::source::Source;
 use super::{KeyMap, WeightsError};
 
 /// Name in the metadata of a file under which [`NATIVE`] stands.
 pub(super) const LAYOUT: &str = "layout";
 /// The layout of files with Burn's own names.
 pub(super) const NATIVE: &str = "burn";
+
+/// What PyTorch's batch normalizations have counted of the batches that their statistics come from
+/// (`num_batches_tracked`). Models here do not count, so a file gets what the caller knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batches {
+    /// By the names of the counters, before which there may be more.
+    pub by_name: BTreeMap<String, i64>,
+    /// Of all others.
+    pub otherwise: i64,
+}
+
+impl Batches {
+    fn get(&self, name: &str) -> i64 {
+        let ends = |full: &str| {
+            full.strip_suffix(name)
+                .is_some_and(|rest| rest.ends_with('.'))
+        };
+        let known = self.by_name.get(name).or_else(|| {
+            let mut all = self.by_name.iter();
+            all.find_map(|(full, count)| ends(full).then_some(count))
+        });
+        known.copied().unwrap_or(self.otherwise)
+    }
+}
+
+/// The counters of batches in the file of weights at `path`, by their names.
+///
+/// # Errors
+///
+/// A file that can't be read, is damaged or is something else.
+pub fn batches(path: impl AsRef<Path>) -> Result<BTreeMap<String, i64>, WeightsError> {
+    Ok(Source::open(path.as_ref())?.batches(""))
+}
 
 /// Writes the weights of `model` to the safetensors file `path`, as PyTorch names and lays them
 /// out, for `load_state_dict(safetensors.torch.load_file(path))` with `strict=True`.
@@ -32,11 +66,11 @@ pub fn save<M: Module>(
     path: impl AsRef<Path>,
     keys: &KeyMap,
 ) -> Result<(), WeightsError> {
-    save_with(model, path, keys, HashMap::new())
+    save_with(model, path, keys, HashMap::new(), &Batches::default())
 }
 
 /// Writes the weights of `model` as [`save`] does, with `about` in the file's metadata, for
-/// people and programs that come later.
+/// people and programs that come later, and with these counts of batches.
 ///
 /// # Errors
 ///
@@ -46,13 +80,14 @@ pub fn save_with<M: Module>(
     path: impl AsRef<Path>,
     keys: &KeyMap,
     about: HashMap<String, String>,
+    batches: &Batches,
 ) -> Result<(), WeightsError> {
     let mut tensors = values(model)?;
     let read = |path: &str, _: &[usize]| {
         let values = tensors.remove(path);
         values.ok_or_else(|| "the model has no such tensor".to_owned())
     };
-    save_from(model, path, keys, about, read, || Ok(()))
+    save_from(model, path, keys, (about, batches), read, || Ok(()))
 }
 
 /// Writes as [`save_with`] does, but the values come from `read`, which is given the path of a
@@ -67,7 +102,7 @@ pub fn save_from<M: Module>(
     model: &M,
     path: impl AsRef<Path>,
     keys: &KeyMap,
-    mut about: HashMap<String, String>,
+    (mut about, batches): (HashMap<String, String>, &Batches),
     read: impl FnMut(&str, &[usize]) -> Result<Vec<f32>, String>,
     complete: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), WeightsError> {
@@ -85,7 +120,8 @@ pub fn save_from<M: Module>(
     for slot in &slots {
         views.push((slot.key.as_str(), Stored::Values(slot, &reading)));
         let counter = slot.counter.as_ref();
-        views.extend(counter.map(|counter| (counter.as_str(), Stored::Counter)));
+        let stored = |name: &String| Stored::Counter(batches.get(name).to_le_bytes());
+        views.extend(counter.map(|counter| (counter.as_str(), stored(counter))));
     }
     let checked = || reading.take_failure().and_then(|()| complete());
     write(path, views, &about.into_iter().collect(), checked).map_err(|reason| {
@@ -234,21 +270,21 @@ enum Stored<'a> {
     /// Read when it is written.
     Values(&'a Slot, &'a dyn ReadValues),
     /// PyTorch's counter of batches.
-    Counter,
+    Counter([u8; 8]),
 }
 
 impl View for Stored<'_> {
     fn dtype(&self) -> Dtype {
         match self {
             Self::Values(..) => Dtype::F32,
-            Self::Counter => Dtype::I64,
+            Self::Counter(_) => Dtype::I64,
         }
     }
 
     fn shape(&self) -> &[usize] {
         match self {
             Self::Values(slot, _) => &slot.shape,
-            Self::Counter => &[],
+            Self::Counter(_) => &[],
         }
     }
 
@@ -261,14 +297,14 @@ impl View for Stored<'_> {
                     .flat_map(|value| value.to_le_bytes())
                     .collect()
             }
-            Self::Counter => vec![0; self.data_len()].into(),
+            Self::Counter(count) => count.as_slice().into(),
         }
     }
 
     fn data_len(&self) -> usize {
         match self {
             Self::Values(slot, _) => slot.len() * size_of::<f32>(),
-            Self::Counter => size_of::<i64>(),
+            Self::Counter(count) => count.len(),
         }
     }
 }

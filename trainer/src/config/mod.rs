@@ -52,6 +52,8 @@ use crate::paths;
 pub struct Config {
     /// What is trained.
     pub model: ModelConfig,
+    /// How a file of weights is taken.
+    pub weights: WeightsConfig,
     /// What is learned from.
     pub data: DataConfig,
     /// How gradients change parameters.
@@ -136,6 +138,7 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
     };
     vec![
         ("model", named("model")),
+        ("weights", fields::<WeightsConfig>().to_vec()),
         ("data", fields::<DataConfig>().to_vec()),
         ("optimizer", named("optimizer")),
         ("schedule", fields::<ScheduleConfig>().to_vec()),
@@ -330,6 +333,7 @@ impl Config {
         let mut config = Self {
             // First those with a default for every key: what is wrong in them is a mistake, while
             // a missing name may be a sign of an unfinished file.
+            weights: Section::take(root, "weights")?.read()?,
             data: Section::take(root, "data")?.read()?,
             schedule: Section::take(root, "schedule")?.read()?,
             train: Section::take(root, "train")?.read()?,

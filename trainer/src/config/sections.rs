@@ -8,6 +8,28 @@ use serde::{Deserialize, Serialize};
 
 use super::section::names;
 
+/// `[weights]`: how a file of weights is taken: that of `model.weights`, or one that a command is given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct WeightsConfig {
+    /// Whether every tensor of the model has to be in the file of `model.weights`, with its shape, and no other beside them.
+    /// `false` loads the tensors that fit and lists the others. Default true.
+    pub strict: bool,
+    /// Name of the dictionary in the file that holds the weights, such as `model_ema`; parts of nested ones are joined by dots.
+    /// Default: the one under which most names and shapes fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<String>,
+}
+
+impl Default for WeightsConfig {
+    fn default() -> Self {
+        Self {
+            strict: true,
+            part: None,
+        }
+    }
+}
+
 names! {
     /// `[train] precision`: number format of forward and backward.
     Precision {

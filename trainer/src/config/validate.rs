@@ -16,6 +16,11 @@ use super::{
 /// Checks everything that does not depend on the world size.
 pub fn check(config: &Config) -> Result<(), Fault> {
     model(&config.model)?;
+    if let (None, false) = (config.model.weights().0, config.weights.strict) {
+        let text = "`weights.strict` = false has no use without `model.weights`";
+        let fault = Fault::in_key("weights.strict", text);
+        return Err(fault.help("remove it, or name the file of weights to start from"));
+    }
     data(config)?;
     optimizer(&config.optimizer)?;
     schedule::check(config)?;

@@ -99,7 +99,7 @@ impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
 
     fn call<M: ImageClassifier + PyTorchKeys>(mut self, model: M) -> Self::Output {
         few_values::check(self.config, self.batching, 1, self.shape, &model)?;
-        let model = initial::load(model, &self.config.model)?;
+        let (model, _) = initial::load(model, self.config)?;
         let group = ProcessGroup::single();
         let options = ParallelOptions {
             // Nothing is evaluated.

@@ -72,6 +72,13 @@ pub(crate) fn train<M: ImageClassifier>(
         run_log::start(home, session.world, session.group);
     }
     let mut notes = start.notes.clone();
+    notes.extend(
+        session
+            .initial
+            .get()
+            .into_iter()
+            .flat_map(|(_, notes)| notes.clone()),
+    );
     if let Some(folder) = &run_dir {
         notes.extend(set_aside(folder, start, progress.steps)?);
     }

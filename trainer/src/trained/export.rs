@@ -1,17 +1,18 @@
 //! Writes a trained model into one file.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use burn_dist::checkpoint::Source;
 use burn_dist::parallel::{ParallelError, TrainedValues};
 use clap::ValueEnum;
 use models::ImageClassifier;
-use models::weights::{KeyMap, PyTorchKeys, save_from, save_with};
+use models::weights::{self, Batches, KeyMap, PyTorchKeys, save_from, save_with};
 
 use super::weights_file::About;
 use super::{Trained, WithTrained};
+use crate::environment::Environment;
 use crate::error::TrainError;
 use crate::misfit;
 use crate::model::WithModel;
@@ -46,10 +47,15 @@ impl Trained {
         let about = About::of_export(config, subject.clone(), resize, self.step).to_metadata();
         let device = burn::tensor::Device::flex();
         if self.file.is_some() {
+            let batches = Batches {
+                by_name: weights::batches(&self.path)?,
+                otherwise: 0,
+            };
             let save = Save {
                 path,
                 format,
                 about,
+                batches,
             };
             return self.with_model(&subject, &device, save);
         }
@@ -59,9 +65,27 @@ impl Trained {
             path,
             format,
             about,
+            batches: self.batches(),
         };
         crate::model::build(config, &subject, &device, export)
             .map_err(|error| misfit::of_model(&self.loaded, &error))?
+    }
+}
+
+impl Trained {
+    /// The batches of which the statistics of a checkpoint come, as PyTorch counts them: those of this run on one rank, and
+    /// those of the weights that it started from.
+    fn batches(&self) -> Batches {
+        let environment = self.run_dir.as_deref().and_then(Environment::read);
+        let environment = environment.unwrap_or_default();
+        let batching = self.loaded.batching(environment.world_size.max(1));
+        let of_step = batching.map_or(1, |batching| batching.accumulate);
+        let steps = self.step.unwrap_or_default().saturating_mul(of_step as u64);
+        let before = environment.weights.map_or(0, |weights| weights.batches);
+        Batches {
+            by_name: BTreeMap::new(),
+            otherwise: before.saturating_add(i64::try_from(steps).unwrap_or(i64::MAX)),
+        }
     }
 }
 
@@ -79,6 +103,7 @@ struct Save<'a> {
     path: &'a Path,
     format: Format,
     about: HashMap<String, String>,
+    batches: Batches,
 }
 
 impl WithTrained for Save<'_> {
@@ -86,7 +111,13 @@ impl WithTrained for Save<'_> {
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Result<(), TrainError> {
         let keys = self.format.keys(&model);
-        Ok(save_with(&model, self.path, &keys, self.about)?)
+        Ok(save_with(
+            &model,
+            self.path,
+            &keys,
+            self.about,
+            &self.batches,
+        )?)
     }
 }
 
@@ -97,6 +128,7 @@ struct Export<'a> {
     path: &'a Path,
     format: Format,
     about: HashMap<String, String>,
+    batches: Batches,
 }
 
 impl WithModel for Export<'_> {
@@ -121,7 +153,14 @@ impl WithModel for Export<'_> {
             })
         };
         let complete = || values.borrow().finish().map_err(told);
-        let saved = save_from(&model, self.path, &keys, self.about, read, complete);
+        let saved = save_from(
+            &model,
+            self.path,
+            &keys,
+            (self.about, &self.batches),
+            read,
+            complete,
+        );
         // What the file cannot be written for then.
         misfit.take().map_or(Ok(()), Err)?;
         Ok(saved?)

@@ -17,7 +17,7 @@ use models::ImageClassifier;
 use models::weights::{PyTorchKeys, WeightsError};
 use serde_json::Value;
 
-use crate::config::{Config, ConfigError, Loaded};
+use crate::config::{Config, ConfigError, Loaded, WeightsConfig};
 use crate::error::TrainError;
 use crate::resume::{FOLDER, absolute};
 use crate::run_dir::{self, CONFIG_FILE};
@@ -201,7 +201,7 @@ impl Trained {
         let values = match &self.file {
             Some(about) => {
                 about.check_data(data)?;
-                Values::File(&self.path)
+                Values::File(&self.path, &config.weights)
             }
             None => Values::Checkpoint(self.source(data)?),
         };
@@ -242,7 +242,7 @@ pub trait WithTrained {
 /// Where the parameters of a model are.
 enum Values<'a> {
     Checkpoint(Source),
-    File(&'a Path),
+    File(&'a Path, &'a WeightsConfig),
 }
 
 /// Fills a model that is built.
@@ -257,7 +257,14 @@ impl<T: WithTrained> crate::model::WithModel for Load<'_, T> {
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let model = match self.values {
             Values::Checkpoint(source) => load_model(model, &source)?,
-            Values::File(path) => named_weights::load(&model, path, false)?,
+            // What is evaluated has to be all of the model.
+            Values::File(path, config) => {
+                let whole = WeightsConfig {
+                    strict: true,
+                    ..config.clone()
+                };
+                named_weights::load(&model, path, false, &whole)?.0
+            }
         };
         self.then.call(model)
     }

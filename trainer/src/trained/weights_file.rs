@@ -226,7 +226,14 @@ mod tests {
         let model = burn::nn::LinearConfig::new(2, 3).init(&burn::tensor::Device::flex());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
-        weights::save_with(&model, &path, &weights::KeyMap::same(), metadata).unwrap();
+        weights::save_with(
+            &model,
+            &path,
+            &weights::KeyMap::same(),
+            metadata,
+            &Default::default(),
+        )
+        .unwrap();
         let (loaded, about) = find(&path, None, &["train.epochs=2".to_owned()]).unwrap();
         assert_eq!(about, said);
         let plain = Loaded::load("vit.toml", &[]).unwrap();
@@ -252,7 +259,14 @@ mod tests {
                 About::of_export(&vit().config.model, subject(), None, None).to_metadata();
             about.remove(MODEL);
             about.insert(key.to_owned(), value.to_owned());
-            weights::save_with(&model, &path, &weights::KeyMap::same(), about).unwrap();
+            weights::save_with(
+                &model,
+                &path,
+                &weights::KeyMap::same(),
+                about,
+                &Default::default(),
+            )
+            .unwrap();
             let error = find(&path, None, &[]).unwrap_err().to_string();
             assert!(error.contains("--config"), "{key} {value}: {error}");
             let (_, about) = find(&path, Some("vit.toml"), &[]).unwrap();
@@ -267,7 +281,14 @@ mod tests {
             ("[1]", "--config"),
         ] {
             let about = HashMap::from([(MODEL.to_owned(), said.to_owned())]);
-            weights::save_with(&model, &path, &weights::KeyMap::same(), about).unwrap();
+            weights::save_with(
+                &model,
+                &path,
+                &weights::KeyMap::same(),
+                about,
+                &Default::default(),
+            )
+            .unwrap();
             let error = find(&path, None, &[]).unwrap_err().to_string();
             assert!(error.contains(told), "{said}: {error}");
         }

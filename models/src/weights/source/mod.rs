@@ -1,5 +1,6 @@
 //! Files that hold named tensors.
 
+mod pickle;
 mod pytorch;
 mod safetensors;
 
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::WeightsError;
 use super::float::Float;
+use super::layout::BATCHES;
 use pytorch::PytorchFile;
 use safetensors::SafetensorsFile;
 
@@ -104,6 +106,22 @@ impl Source {
 }
 
 impl Source {
+    /// The counters of batches under `prefix`, as far as they can be read.
+    pub(super) fn batches(&self, prefix: &str) -> BTreeMap<String, i64> {
+        let keys = self.entries.range(prefix.to_owned()..);
+        let keys = keys.take_while(|(key, _)| key.starts_with(prefix));
+        let counters = keys.filter(|(key, entry)| {
+            let name = key.rsplit('.').next();
+            name == Some(BATCHES) && entry.shape.iter().product::<usize>() == 1
+        });
+        let counts = counters.filter_map(|(key, _)| {
+            let bytes = self.bytes(key).ok()?;
+            let count = i64::from_le_bytes(bytes.try_into().ok()?);
+            Some((key.clone(), count))
+        });
+        counts.collect()
+    }
+
     fn bytes(&self, key: &str) -> Result<Vec<u8>, String> {
         match &self.container {
             Container::Safetensors(file) => file.read(key),

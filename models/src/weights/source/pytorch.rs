@@ -1,110 +1,297 @@
-//! What `torch.save` writes: a pickle of names, types and shapes beside the values.
-//!
-//! The pickle is interpreted, never executed: of all the calls it may ask for, the reader knows
-//! those that put tensors together.
+//! What `torch.save` writes: a pickle of names, types and shapes beside the values, in a ZIP archive or, as before
+//! PyTorch 1.6, in one stream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Cursor, Read, Seek};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use burn_store::pytorch_reader::{DType, PytorchReader, Tensor};
 use zip::ZipArchive;
 
+use super::pickle::{Found, Pickle, View};
 use super::{Element, Entry};
 use crate::weights::WeightsError;
-use crate::weights::float::Float;
 
-/// Largest pickle that is read from an archive, where a small file can claim any size. A byte of it
-/// becomes up to a hundred bytes in memory; a thousand tensors take about 200 KiB.
+/// Largest pickle that is read, since a small archive can claim any size. A byte of it becomes up to a hundred bytes in
+/// memory; a thousand tensors take about 200 KiB.
 const MAX_PICKLE: u64 = 4 << 20;
+/// Largest tensor that is read, in bytes: one can repeat the bytes of a small storage.
+const MAX_TENSOR: usize = 8 << 30;
 
 /// What a tape archive has in its first header, and where that ends.
 const TAPE_MARK: &[u8] = b"ustar";
 const TAPE_MARK_ENDS: usize = 262;
 
+/// What a stream begins with: this number, as protocols from 2 on and the first two write it, within so many bytes.
+const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
+const MAGIC_TEXT: &[u8] = b"119547037146038801333356";
+const MAGIC_WITHIN: usize = 64;
+/// The version of streams.
+const STREAM: i64 = 1001;
+
 /// The tensors of a checkpoint.
 pub(super) struct PytorchFile {
-    tensors: HashMap<String, Tensor>,
+    tensors: HashMap<String, View>,
+    storages: Storages,
+}
+
+/// Where the bytes are.
+enum Storages {
+    Archive(Mutex<ZipArchive<BufReader<File>>>, String),
+    Stream {
+        file: File,
+        /// First byte and length of each, by name.
+        places: HashMap<String, (u64, u64)>,
+    },
+    Nowhere,
 }
 
 impl PytorchFile {
     pub(super) fn open(path: &Path) -> Result<(Self, BTreeMap<String, Entry>), WeightsError> {
-        let invalid = |reason: String| WeightsError::Invalid {
+        let opened = File::open(path).map_err(|source| WeightsError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        guarded(|| Self::of(opened)).map_err(|reason| WeightsError::Invalid {
             path: path.to_owned(),
             format: "PyTorch checkpoint",
             reason,
+        })
+    }
+
+    fn of(mut file: File) -> Result<(Self, BTreeMap<String, Entry>), String> {
+        let mut start = Vec::new();
+        let mut whole = file.by_ref().take(TAPE_MARK_ENDS as u64);
+        let read = whole.read_to_end(&mut start);
+        let read = read.and_then(|_| file.rewind());
+        read.map_err(|error| error.to_string())?;
+        if start.len() == TAPE_MARK_ENDS && start.ends_with(TAPE_MARK) {
+            return Err("it is a tape archive, as PyTorch wrote before 0.1.10; load it in PyTorch and save it anew".to_owned());
+        }
+        let beginning = &start[..start.len().min(MAGIC_WITHIN)];
+        let has = |mark: &[u8]| beginning.windows(mark.len()).any(|bytes| bytes == mark);
+        let (pickle, storages) = if start.starts_with(b"PK\x03\x04") {
+            archive(file)?
+        } else if has(&MAGIC) || has(MAGIC_TEXT) {
+            stream(file)?
+        } else if matches!(start.first(), Some(0x80 | b'(' | b'}' | b']' | b'c')) {
+            (read_pickle(BufReader::new(file))?, Storages::Nowhere)
+        } else {
+            return Err("it is neither an archive nor a pickle".to_owned());
         };
-        check_container(path).map_err(invalid)?;
-        let reader = guarded(|| PytorchReader::new(path).map_err(|error| error.to_string()))
-            .map_err(invalid)?;
-        let tensors = reader.into_tensors();
-        let entries = tensors
-            .iter()
-            .map(|(key, tensor)| {
-                let element = element(tensor.dtype());
-                let shape = tensor.shape().to_vec();
-                (key.clone(), Entry { shape, element })
-            })
-            .collect();
-        Ok((Self { tensors }, entries))
+        let (mut tensors, mut entries) = (HashMap::new(), BTreeMap::new());
+        for (key, found) in pickle.tensors()? {
+            let (shape, element) = match found {
+                Found::Tensor(view) => {
+                    let known = (view.shape.clone(), view.element.clone());
+                    tensors.insert(key.clone(), view);
+                    known
+                }
+                Found::Unreadable(by) => (Vec::new(), Element::Other(by)),
+            };
+            entries.insert(key, Entry { shape, element });
+        }
+        Ok((Self { tensors, storages }, entries))
     }
 
     pub(super) fn read(&self, key: &str) -> Result<Vec<u8>, String> {
-        let tensor = self.tensors.get(key).ok_or("there is none")?;
-        guarded(|| tensor.read().map_err(|error| error.to_string()))
+        let view = self.tensors.get(key).ok_or("there is none")?;
+        guarded(|| self.values(view))
+    }
+
+    fn values(&self, view: &View) -> Result<Vec<u8>, String> {
+        let count = view
+            .shape
+            .iter()
+            .try_fold(1usize, |all, size| all.checked_mul(*size));
+        let bytes = count.and_then(|count| count.checked_mul(view.size));
+        let Some(bytes) = bytes.filter(|bytes| *bytes <= MAX_TENSOR) else {
+            return Err("it is larger than what is read".to_owned());
+        };
+        let end = view.end().and_then(|end| end.checked_mul(view.size));
+        let end = end.ok_or("it is larger than what is read")?;
+        let start = view.offset * view.size;
+        let seen = self.part(&view.storage.key, start as u64, end as u64)?;
+        if is_contiguous(view) {
+            return Ok(seen);
+        }
+        gathered(view, &seen, bytes)
+    }
+
+    /// The bytes of a storage from `start` to `end`.
+    fn part(&self, key: &str, start: u64, end: u64) -> Result<Vec<u8>, String> {
+        match &self.storages {
+            Storages::Archive(archive, root) => {
+                let mut archive = archive.lock().unwrap_or_else(PoisonError::into_inner);
+                let name = format!("{root}data/{key}");
+                let entry = archive
+                    .by_name(&name)
+                    .map_err(|error| format!("{name} of the archive cannot be read: {error}"))?;
+                let whole = start == 0 && end == entry.size();
+                if end > entry.size() {
+                    return Err(format!(
+                        "{name} of the archive has {} bytes, fewer than {end}",
+                        entry.size()
+                    ));
+                }
+                // Beyond its end, so that its checksum is compared, unless only a part is wanted.
+                let wanted = if whole { end.saturating_add(1) } else { end };
+                read_part(entry.take(wanted), start, end)
+            }
+            Storages::Stream { file, places } => {
+                let (first, len) = places
+                    .get(key)
+                    .ok_or_else(|| format!("its storage {key} is missing"))?;
+                if end > *len {
+                    return Err(format!(
+                        "its storage {key} has {len} bytes, fewer than {end}"
+                    ));
+                }
+                let mut bytes = vec![0; (end - start) as usize];
+                file.read_exact_at(&mut bytes, first + start)
+                    .map_err(|error| error.to_string())?;
+                Ok(bytes)
+            }
+            Storages::Nowhere => Err("the file has no values".to_owned()),
+        }
     }
 }
 
-/// Refuses what a small file can make very large: a tape archive, whose entries may have holes of any size and in
-/// which PyTorch saved before 0.1.10, and a ZIP archive whose pickle is said to be very large. Whoever reads that
-/// stops at that size.
-fn check_container(path: &Path) -> Result<(), String> {
-    // What can't be read or listed is for the reader to complain about.
-    let Ok(mut file) = File::open(path) else {
-        return Ok(());
-    };
-    let mut start = Vec::with_capacity(TAPE_MARK_ENDS);
-    let read = file
-        .by_ref()
-        .take(TAPE_MARK_ENDS as u64)
-        .read_to_end(&mut start);
-    if read.is_ok() && start.ends_with(TAPE_MARK) && start.len() == TAPE_MARK_ENDS {
-        return Err(
-            "it is a tape archive, as PyTorch wrote before 0.1.10; load it in PyTorch and save it anew"
-                .to_owned(),
-        );
+/// What `input` has from `start` to `end`, and nothing behind that.
+fn read_part(mut input: impl Read, start: u64, end: u64) -> Result<Vec<u8>, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    std::io::copy(&mut input.by_ref().take(start), &mut std::io::sink()).map_err(failed)?;
+    let mut bytes = Vec::new();
+    input.read_to_end(&mut bytes).map_err(failed)?;
+    match bytes.len() as u64 == end - start {
+        true => Ok(bytes),
+        false => Err(format!(
+            "{} bytes were found, {} expected",
+            bytes.len(),
+            end - start
+        )),
     }
-    let Ok(Ok(mut archive)) = contained::run(|| ZipArchive::new(BufReader::new(file))) else {
-        return Ok(());
-    };
-    for index in 0..archive.len() {
-        let Ok(entry) = archive.by_index_raw(index) else {
-            continue;
-        };
-        let pickle = entry.name_raw().ends_with(b"data.pkl");
-        if pickle && entry.size() > MAX_PICKLE {
+}
+
+fn read_pickle(input: impl BufRead) -> Result<Pickle, String> {
+    Pickle::read(input.take(MAX_PICKLE))
+}
+
+/// The pickle of a ZIP archive: `data.pkl` in its only folder, beside which the storages are.
+fn archive(file: File) -> Result<(Pickle, Storages), String> {
+    let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|error| error.to_string())?;
+    let is_pickle = |name: &String| name == "data.pkl" || name.ends_with("/data.pkl");
+    let names = archive.file_names().filter_map(Result::ok);
+    let names = names.map(|name| name.into_owned());
+    let mut pickles: Vec<String> = names.filter(is_pickle).collect();
+    // The one that is nearest to the top.
+    pickles.sort_by_key(|name| (name.matches('/').count(), name.clone()));
+    let name = pickles.into_iter().next();
+    let name = name.ok_or("it is an archive without data.pkl")?;
+    let root = name.trim_end_matches("data.pkl").to_owned();
+    if let Ok(mut order) = archive.by_name(&format!("{root}byteorder")) {
+        let mut text = String::new();
+        let read = order.by_ref().take(16).read_to_string(&mut text);
+        if read.is_ok() && text.trim() == "big" {
+            return Err(
+                "its values are big-endian; load it in PyTorch and save it on another machine"
+                    .to_owned(),
+            );
+        }
+    }
+    let mut content = Vec::new();
+    {
+        let entry = archive.by_name(&name).map_err(|error| error.to_string())?;
+        if entry.size() > MAX_PICKLE {
             return Err(format!(
                 "its data.pkl has {} bytes, more than the {MAX_PICKLE} that are read",
                 entry.size()
             ));
         }
+        entry
+            .take(MAX_PICKLE + 1)
+            .read_to_end(&mut content)
+            .map_err(|error| format!("its data.pkl cannot be read: {error}"))?;
     }
-    Ok(())
+    let pickle = read_pickle(Cursor::new(content))?;
+    Ok((pickle, Storages::Archive(Mutex::new(archive), root)))
 }
 
-/// Turns a panic of the reader into an error: what is read comes from anywhere.
+/// That of a stream: a number, a version, facts of the system, the pickle, the names of the storages, and each of these
+/// with its length before it.
+fn stream(file: File) -> Result<(Pickle, Storages), String> {
+    let mut input = BufReader::new(file);
+    read_pickle(&mut input)?;
+    if read_pickle(&mut input)?.int() != Some(STREAM) {
+        return Err("it is a stream of a version that is not known".to_owned());
+    }
+    if read_pickle(&mut input)?.int_of("little_endian") == Some(0) {
+        return Err(
+            "its values are big-endian; load it in PyTorch and save it on another machine"
+                .to_owned(),
+        );
+    }
+    let pickle = read_pickle(&mut input)?;
+    let names = read_pickle(&mut input)?.names();
+    let names = names.ok_or("it has no list of its storages")?;
+    let failed = |error: std::io::Error| error.to_string();
+    let mut position = input.stream_position().map_err(failed)?;
+    let file = input.into_inner();
+    let len = file.metadata().map_err(failed)?.len();
+    let declared = pickle.storages();
+    let mut places = HashMap::new();
+    for name in names {
+        let mut raw = [0; 8];
+        file.read_exact_at(&mut raw, position)
+            .map_err(|_| format!("it ends before its storage {name}; was it cut short?"))?;
+        let storage = declared.get(name.as_str());
+        let size = storage.map_or(1, |storage| storage.size) as u64;
+        let bytes = u64::from_le_bytes(raw).checked_mul(size);
+        let end = bytes.and_then(|bytes| (position + 8).checked_add(bytes));
+        let (Some(bytes), Some(end)) = (bytes, end.filter(|end| *end <= len)) else {
+            return Err(format!(
+                "it ends within its storage {name}; was it cut short?"
+            ));
+        };
+        places.insert(name, (position + 8, bytes));
+        position = end;
+    }
+    Ok((pickle, Storages::Stream { file, places }))
+}
+
+/// Whether the elements follow each other as they are counted.
+fn is_contiguous(view: &View) -> bool {
+    let mut expected = 1usize;
+    for (size, step) in view.shape.iter().zip(&view.stride).rev() {
+        if *size > 1 && *step != expected {
+            return false;
+        }
+        expected = expected.saturating_mul(*size);
+    }
+    true
+}
+
+/// The elements of `view`, row-major, of `seen`, which begins with the first of them.
+fn gathered(view: &View, seen: &[u8], bytes: usize) -> Result<Vec<u8>, String> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(bytes)
+        .map_err(|error| error.to_string())?;
+    for index in 0..bytes / view.size.max(1) {
+        let (mut rest, mut at) = (index, 0);
+        for (size, step) in view.shape.iter().zip(&view.stride).rev() {
+            at += rest % size * step;
+            rest /= size;
+        }
+        let element = seen.get(at * view.size..(at + 1) * view.size);
+        all.extend_from_slice(element.ok_or("its storage is shorter than it says")?);
+    }
+    Ok(all)
+}
+
+/// Turns a panic of a reader into an error: what is read comes from anywhere.
 fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     contained::run(read)
         .unwrap_or_else(|panic| Err(format!("the reader of the format failed on it ({panic})")))
-}
-
-fn element(dtype: DType) -> Element {
-    match dtype {
-        DType::F64 => Element::Float(Float::F64),
-        DType::F32 => Element::Float(Float::F32),
-        DType::F16 => Element::Float(Float::F16),
-        DType::BF16 => Element::Float(Float::BF16),
-        other => Element::Other(format!("{other:?}")),
-    }
 }
