@@ -15,6 +15,28 @@ use crate::run_dir::CONFIG_FILE;
 use crate::same_config::differences;
 use crate::schedule::Schedule;
 
+/// What wrote a checkpoint.
+pub(crate) struct Before {
+    ranks: usize,
+    /// Its configuration, if it is known.
+    config: Option<String>,
+}
+
+impl Before {
+    /// Reads it, before the run folder gets the new configuration: checkpoints of earlier versions do not say theirs.
+    pub fn of(checkpoint: &Path) -> Option<Self> {
+        let manifest = Manifest::read(checkpoint).ok()?;
+        let in_run = || {
+            let run = run_of(checkpoint)?;
+            std::fs::read_to_string(run.join(CONFIG_FILE)).ok()
+        };
+        Some(Self {
+            ranks: manifest.world_size,
+            config: Meta::config_of(&manifest).or_else(in_run),
+        })
+    }
+}
+
 /// The run as it is to go on.
 pub(crate) struct Now<'a> {
     pub config: &'a Config,
@@ -24,16 +46,15 @@ pub(crate) struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Compares with what wrote `checkpoint` after `steps` steps. Nothing if nothing has changed, or if what there was
+    /// Compares with what wrote the checkpoint after `steps` steps. Nothing if nothing has changed, or if what there was
     /// is not known.
-    pub fn since(&self, checkpoint: &Path, steps: u64) -> Option<ResumeLine> {
-        let manifest = Manifest::read(checkpoint).ok()?;
-        let stored = stored(&manifest, checkpoint);
-        let before = stored.as_deref().and_then(|text| Loaded::of_run(text).ok());
+    pub fn since(&self, before: &Before, steps: u64) -> Option<ResumeLine> {
+        let (stored, ranks) = (before.config.as_deref(), before.ranks);
+        let before = stored.and_then(|text| Loaded::of_run(text).ok());
         // A text of another version, which this one cannot read, is compared as it is.
         let table = match &before {
             Some(loaded) => Table::try_from(&loaded.config).ok(),
-            None => stored.as_deref().and_then(|text| text.parse().ok()),
+            None => stored.and_then(|text| text.parse().ok()),
         };
         let now = Table::try_from(self.config).ok()?;
         let mut changes: Vec<Changed> = table
@@ -42,10 +63,10 @@ impl Now<'_> {
             .into_iter()
             .map(|(key, before, after)| Changed { key, before, after })
             .collect();
-        if manifest.world_size != self.ranks {
+        if ranks != self.ranks {
             changes.push(Changed {
                 key: "ranks".to_owned(),
-                before: manifest.world_size.to_string(),
+                before: ranks.to_string(),
                 after: self.ranks.to_string(),
             });
         }
@@ -53,7 +74,7 @@ impl Now<'_> {
             return None;
         }
         let first = steps + 1;
-        let before = before.and_then(|loaded| self.schedule_of(&loaded, manifest.world_size));
+        let before = before.and_then(|loaded| self.schedule_of(&loaded, ranks));
         let rates = before.map(|before| [before.lr(steps.max(1)), before.lr(first)]);
         Some(ResumeLine {
             step: first,
@@ -71,15 +92,6 @@ impl Now<'_> {
         let steps = steps_per_epoch(&before.config, &sampler);
         Some(Schedule::of_run(&before.config, steps, batching, ranks))
     }
-}
-
-/// The configuration that a checkpoint was written with. Those of earlier versions do not say it, but their run folder.
-fn stored(manifest: &Manifest, checkpoint: &Path) -> Option<String> {
-    if let Some(text) = Meta::config_of(manifest) {
-        return Some(text);
-    }
-    let run = run_of(checkpoint)?;
-    std::fs::read_to_string(run.join(CONFIG_FILE)).ok()
 }
 
 /// In words, a line for each thing that has changed.

@@ -299,7 +299,7 @@ mod tests {
         let (what, own, found) = task.difference(&std).unwrap();
         assert_eq!(
             (what, own.as_str(), found.as_str()),
-            ("data.std", "[0.25, 0.2]", "[0.25, 0.3]")
+            (("data.std", "data.std"), "[0.25, 0.2]", "[0.25, 0.3]")
         );
     }
 

@@ -137,6 +137,11 @@ impl RunLock {
         };
         match word(&self.folder.join(FILE)) {
             Ok(found) if found == *token => Ok(()),
+            Ok(found) if found.is_empty() => {
+                // Who has just taken the folder over is about to write its word.
+                std::thread::sleep(PAUSE);
+                lost(last_holder(&self.folder))
+            }
             Ok(found) => lost(holder(&found)),
             Err(error) if is_gone(&error) => lost(None),
             // A file system that is out of order for a moment has not given the folder away.

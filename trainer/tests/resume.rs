@@ -1059,34 +1059,27 @@ fn a_run_that_is_named_alone_has_its_own_configuration() {
 
 #[test]
 fn who_goes_on_with_fewer_ranks_is_told_the_key_that_keeps_the_batch() {
-    let settings = |more: &[&'static str]| -> Vec<&'static str> {
-        let usual = common::TINY
-            .iter()
-            .filter(|key| !key.starts_with("train.batch_size"));
-        let own = [
-            "train.micro_batch_size=6",
-            "checkpoint.every_epochs=1",
-            "schedule.lr_scaling=linear",
-        ];
-        usual
-            .copied()
-            .chain(own)
-            .chain(more.iter().copied())
-            .flat_map(|key| ["--set", key])
-            .collect()
-    };
+    let config = "\
+        [model]\nname = \"cnn\"\nfilters = [4, 8]\nhidden = 16\n\
+        [data]\nname = \"digits\"\ntrain_samples = 240\ntest_samples = 101\n\
+        [optimizer]\nname = \"adamw\"\nlr = 1e-3\n\
+        [schedule]\nlr_scaling = \"linear\"\n\
+        [train]\nmicro_batch_size = 6\n";
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
-    let train = |nproc: &str, more: &[&'static str]| {
-        let args = [
+    let train = |nproc: &str, sets: &[&'static str]| {
+        let run_dir = dir.to_str().unwrap();
+        let mut args = vec![
+            "--config",
+            "own.toml",
             "--run-dir",
-            dir.to_str().unwrap(),
+            run_dir,
             "--resume",
             "auto",
-            "--nproc",
-            nproc,
         ];
-        Trial::new(&[&args[..], &settings(more)].concat()).run()
+        args.extend(["--nproc", nproc]);
+        args.extend(sets.iter().flat_map(|set| ["--set", set]));
+        Trial::new(&args).file("own.toml", config).run()
     };
     train("2", &[]).assert_code(0);
     let refused = train("1", &["train.epochs=2"]);

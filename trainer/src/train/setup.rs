@@ -12,7 +12,7 @@ use models::{ImageClassifier, flops};
 
 use super::{End, Summary, Training, failed};
 use crate::callback::{Begin, Callback};
-use crate::changes::{self, Now};
+use crate::changes::{self, Before, Now};
 use crate::checkpointing::Checkpoints;
 use crate::config::{Compression, Config, StrategyName};
 use crate::console::Console;
@@ -63,6 +63,8 @@ pub(crate) fn train<M: ImageClassifier>(
     let environment = Environment::gather(session, parallel.num_parameters(), steps_per_epoch)?;
     // Only now, when nothing is left that could be wrong with the configuration or the data.
     let main = session.world.is_main();
+    let before = start.checkpoint.as_deref().filter(|_| main);
+    let before = before.and_then(Before::of);
     let created = (main && !config.train.fast_dev_run)
         .then(|| run_dir::create(start, session.name, config))
         .transpose()?;
@@ -90,8 +92,7 @@ pub(crate) fn train<M: ImageClassifier>(
         splits: &session.data.splits,
         schedule: &schedule,
     };
-    let changed = start.checkpoint.as_deref().filter(|_| main);
-    let changed = changed.and_then(|path| now.since(path, progress.steps));
+    let changed = before.and_then(|before| now.since(&before, progress.steps));
     notes.extend(changed.iter().flat_map(changes::say));
     // A trial ends soon in any case.
     let warning = schedule.warning().filter(|_| !config.train.fast_dev_run);
