@@ -1,11 +1,13 @@
 //! What a run tells the person who started it: a progress bar on a terminal, plain lines
 //! elsewhere, and a line for every epoch. Rank 0 speaks; the others have a silent console.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+pub(crate) mod outlet;
+
+use std::io::{self, ErrorKind, IsTerminal};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use outlet::{Bar, Stream};
 
 use crate::dashboard::{self, Dashboard};
 use crate::{memory, run_log};
@@ -13,11 +15,19 @@ use crate::{memory, run_log};
 /// Time between two plain progress lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
+/// Time between two pictures of the progress bar.
+const BAR_EVERY: Duration = Duration::from_millis(100);
+
+/// How long the end may be delayed by a terminal or a pipe that takes nothing more.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Where a rank writes what people read.
 #[derive(Debug)]
 pub struct Console {
     main: bool,
-    bar: Option<ProgressBar>,
+    bar: Option<Bar>,
+    /// Bars so far.
+    bars: u64,
     epoch: Epoch,
     last_line: Instant,
     /// Loss of the last step that is known.
@@ -34,6 +44,7 @@ impl Console {
         Self {
             main,
             bar: None,
+            bars: 0,
             epoch: Epoch {
                 of: String::new(),
                 begin: Instant::now(),
@@ -84,15 +95,15 @@ impl Console {
         if !self.main || !std::io::stderr().is_terminal() {
             return;
         }
-        let bar =
-            ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(10));
-        if let Ok(style) =
-            ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} steps, {eta} left{msg}")
-        {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        bar.set_prefix(self.epoch.of.clone());
-        *shown() = Some(bar.clone());
+        self.bars += 1;
+        let bar = Bar {
+            number: self.bars,
+            prefix: self.epoch.of.clone(),
+            steps,
+            done,
+            message: String::new(),
+        };
+        outlet::put_bar(Some(bar.clone()));
         self.bar = Some(bar);
     }
 
@@ -119,9 +130,16 @@ impl Console {
         }
         if let Some(screen) = &mut self.screen {
             screen.step(done, images_per_second, memory::resident_mib());
-        } else if let Some(bar) = &self.bar {
-            bar.set_message(self.numbers(images_per_second));
-            bar.set_position(done);
+        } else if self.bar.is_some() {
+            if self.last_line.elapsed() < BAR_EVERY {
+                return;
+            }
+            self.last_line = Instant::now();
+            let message = self.numbers(images_per_second);
+            if let Some(bar) = &mut self.bar {
+                (bar.done, bar.message) = (done, message);
+                outlet::put_bar(Some(bar.clone()));
+            }
         } else if self.last_line.elapsed() >= LINE_EVERY && done < steps {
             self.last_line = Instant::now();
             let numbers = self.numbers(images_per_second);
@@ -150,9 +168,8 @@ impl Console {
 
     /// Takes the progress bar away.
     pub fn end_epoch(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            *shown() = None;
-            bar.finish_and_clear();
+        if self.bar.take().is_some() {
+            outlet::put_bar(None);
         }
     }
 }
@@ -182,33 +199,13 @@ impl Drop for Console {
     }
 }
 
-/// The progress bar that is shown.
-static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
-
-fn shown() -> MutexGuard<'static, Option<ProgressBar>> {
-    BAR.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes something while there is no progress bar in the way, which would be drawn over it.
-fn beside_bar(write: impl FnOnce()) {
-    let bar = shown().clone();
-    match bar {
-        Some(bar) => bar.suspend(write),
-        None => write(),
-    }
-}
-
 /// Why the first line that did not get to standard output did not.
 static UNSAID: OnceLock<String> = OnceLock::new();
 
 /// Writes a line to standard output. Nobody reading it any more is no reason to stop; for whom it matters that it was
 /// written, [`unsaid`] tells.
 pub fn say(text: &str) {
-    beside_bar(|| {
-        if let Err(error) = writeln!(io::stdout(), "{text}") {
-            not_said(&error);
-        }
-    });
+    outlet::put(Stream::Out, text);
 }
 
 /// Takes note that something could not be written to standard output.
@@ -228,12 +225,28 @@ pub fn unsaid() -> Option<&'static str> {
 /// terminal shows a full screen, that gets it.
 pub fn complain(text: &str) {
     run_log::write(text);
-    if dashboard::takes(text) {
-        return;
+    complain_unlogged(text);
+}
+
+/// The same without the log.
+pub(crate) fn complain_unlogged(text: &str) {
+    if !dashboard::takes(text) {
+        outlet::put(Stream::Err, text);
     }
-    beside_bar(|| {
-        let _ = writeln!(io::stderr(), "{text}");
-    });
+}
+
+/// From now on, as long as this process lives, whoever says something does not wait for who reads it.
+pub(crate) fn never_wait() {
+    if let Err(error) = outlet::start() {
+        complain(&format!(
+            "warning: training waits for who reads its output: no thread can be started that writes it: {error}"
+        ));
+    }
+}
+
+/// Waits until what was said is written: for the end, which is not delayed for long by who does not read.
+pub(crate) fn flush() {
+    outlet::flush(PATIENCE);
 }
 
 /// A duration as people read it: `0.8 s`, `12.3 s`, `3 min 05 s`, `2 h 03 min`.

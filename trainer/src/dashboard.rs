@@ -284,7 +284,7 @@ impl Dashboard {
 
 impl Drop for Dashboard {
     fn drop(&mut self) {
-        self.screen.close();
+        restore();
         for message in &self.view.messages {
             say(message);
         }

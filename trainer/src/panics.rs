@@ -1,16 +1,19 @@
 //! A panic on one rank must not leave the others waiting: it is reported with the rank, told to
 //! the group, and ends the process.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::PanicHookInfo;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use burn_dist::ProcessGroup;
 use burn_dist::launch::abort_all;
 use burn_dist::thread_limit::NoThreads;
 
-/// How long the group may take to tell the other ranks.
-const ABORT_TIME: Duration = Duration::from_secs(2);
+use crate::console::{complain, complain_unlogged};
+
+/// How long the group may take to tell the other ranks, and how long it may take to tell people.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 static GROUP: Mutex<Option<ProcessGroup>> = Mutex::new(None);
 
@@ -34,14 +37,12 @@ impl Drop for Watched {
 /// From now on a panic on any thread ends this process, which is rank `rank`, with exit code 1, unless it becomes an
 /// error.
 pub fn end_on_panic(rank: usize) {
-    let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if contained::is_running() {
             tracing::debug!("a panic that becomes an error: {info}");
             return;
         }
-        crate::dashboard::restore();
-        default(info);
+        let report = report(info);
         let limit = payload(info).and_then(NoThreads::of_panic);
         let (reason, told) = match limit {
             Some(limit) => (limit.to_string(), format!("error on rank {rank}: {limit}")),
@@ -51,11 +52,17 @@ pub fn end_on_panic(rank: usize) {
                 (reason, told)
             }
         };
-        // First: what is said may have to wait for what the panicking thread holds.
+        // First: what is said may have to wait for who reads it, or for what the panicking thread holds.
         abort(reason);
-        crate::console::complain(&told);
+        in_time(move || {
+            crate::dashboard::restore();
+            complain_unlogged(&report);
+            complain(&told);
+            crate::console::flush();
+        });
         abort_all(crate::FAILED);
-        std::process::exit(crate::FAILED);
+        // Not what runs at a usual exit: it may wait for the thread that panicked.
+        signal_hook::low_level::exit(crate::FAILED);
     }));
 }
 
@@ -71,21 +78,58 @@ fn abort(reason: String) {
     let Some(group) = GROUP.lock().ok().and_then(|mut group| group.take()) else {
         return;
     };
-    let (sender, told) = std::sync::mpsc::channel();
-    let started = std::thread::Builder::new()
-        .name("abort".into())
-        .spawn(move || {
-            group.abort(&reason);
-            // Nobody listens any more when it took too long.
-            let _ = sender.send(());
-        });
+    in_time(move || group.abort(&reason));
+}
+
+/// What a panic says by itself.
+fn report(info: &PanicHookInfo<'_>) -> String {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("<unnamed>");
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => {
+            format!("thread '{name}' {info}\nstack backtrace:\n{backtrace}")
+        }
+        _ => format!(
+            "thread '{name}' {info}\nnote: run with `RUST_BACKTRACE=1` environment variable to display a backtrace"
+        ),
+    }
+}
+
+fn take<F>(work: &Mutex<Option<F>>) -> Option<F> {
+    work.lock().ok().and_then(|mut work| work.take())
+}
+
+/// Has that done by another thread, and goes on when it takes too long.
+fn in_time(work: impl FnOnce() + Send + 'static) {
+    let (sender, done) = std::sync::mpsc::channel();
+    let work = Arc::new(Mutex::new(Some(work)));
+    let of_thread = work.clone();
+    let thread = std::thread::Builder::new().name("panic".into());
+    let started = thread.spawn(move || {
+        if let Some(work) = take(&of_thread) {
+            work();
+        }
+        // Nobody listens any more when it took too long.
+        let _ = sender.send(());
+    });
     if started.is_ok() {
-        let _ = told.recv_timeout(ABORT_TIME);
+        let _ = done.recv_timeout(PATIENCE);
+    } else if let Some(work) = take(&work) {
+        // No thread is to be had, which may be what the panic is about.
+        work();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, Write};
+    use std::net::TcpListener;
+    use std::process::{Command, Stdio};
+    use std::time::Instant;
+
+    use rustix::fs::{OFlags, fcntl_setfl};
+
     use super::*;
     use burn_dist::launch::{LocalLauncher, RankExit};
     use burn_dist::world::World;
@@ -114,6 +158,57 @@ mod tests {
             told.contains("rank 0 panicked") && told.contains("on purpose"),
             "{told}"
         );
+    }
+
+    /// A pipe that takes nothing more.
+    fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
+        let (reader, mut writer) = io::pipe().unwrap();
+        fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+        for piece in [&[b'x'; 4096][..], b"x"] {
+            while writer.write_all(piece).is_ok() {}
+        }
+        fcntl_setfl(&writer, OFlags::empty()).unwrap();
+        (reader, writer)
+    }
+
+    #[test]
+    fn a_panic_is_told_to_the_others_whatever_happens_to_what_is_printed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        drop(listener);
+        let (_reader, full) = full_pipe();
+        let start = |rank: &str, output: Stdio| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "panics::tests::rank", "--nocapture"]);
+            for (name, value) in [
+                (RANK, "1"),
+                ("RANK", rank),
+                ("LOCAL_RANK", rank),
+                ("WORLD_SIZE", "2"),
+                ("LOCAL_WORLD_SIZE", "2"),
+                ("MASTER_ADDR", "127.0.0.1"),
+                ("MASTER_PORT", &port),
+                ("BURN_DIST_SECRET", "a secret of this test only"),
+            ] {
+                command.env(name, value);
+            }
+            command.stderr(output).spawn().unwrap()
+        };
+        let mut ranks = [start("0", full.into()), start("1", Stdio::inherit())];
+        let begin = Instant::now();
+        let mut codes = [None, None];
+        while codes.contains(&None) && begin.elapsed() < Duration::from_secs(30) {
+            for (rank, code) in ranks.iter_mut().zip(&mut codes) {
+                let ended = rank.try_wait().unwrap();
+                *code = code.or(ended.map(|status| status.code()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for rank in &mut ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+        assert_eq!(codes, [Some(Some(crate::FAILED)), Some(Some(0))]);
     }
 
     #[test]

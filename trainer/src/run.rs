@@ -14,6 +14,7 @@ use models::{ImageClassifier, ModelError};
 
 use crate::callback::Callback;
 use crate::config::{Batching, Config, DataName, Loaded, StrategyName};
+use crate::console;
 use crate::data::{self, Splits};
 use crate::device_data::{self, DeviceData, place};
 use crate::error::TrainError;
@@ -172,6 +173,7 @@ impl<'a> Trainer<'a> {
         then: impl FnOnce(&Session<'_>, &Device, Vec<Box<dyn Callback>>) -> Result<Summary, TrainError>,
     ) -> Result<Summary, TrainError> {
         let _beginning = Beginning::start();
+        console::never_wait();
         let (loaded, world) = (self.loaded, self.world);
         let mut config = loaded.config.clone();
         limits::apply(&mut config);
@@ -206,11 +208,13 @@ impl<'a> Trainer<'a> {
             device.seed(seed::of_parameters(config.train.seed));
             then(&session, &device, self.callbacks)
         };
-        group::with_group(&config, world, |group| {
+        let outcome = group::with_group(&config, world, |group| {
             let outcome = work(group).map_err(|error| misfit::locate(loaded, error));
             run_log::finish(&outcome);
             outcome
-        })
+        });
+        console::flush();
+        outcome
     }
 }
 

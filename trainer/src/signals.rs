@@ -95,6 +95,7 @@ pub fn listen(speaks: bool) -> io::Result<()> {
 fn end(signal: i32, speaks: bool) -> ! {
     crate::dashboard::restore();
     if signal == SIGTERM && PAUSED.load(Ordering::SeqCst) {
+        crate::console::flush();
         std::process::exit(crate::STOPPED_EARLY);
     }
     let is_early = signal != SIGINT && BEGINNING.load(Ordering::SeqCst);
@@ -109,6 +110,7 @@ fn end(signal: i32, speaks: bool) -> ! {
         },
         speaks,
     );
+    crate::console::flush();
     std::process::exit(match (is_early, signal) {
         (true, _) => crate::STOPPED_EARLY,
         (false, GONE) => crate::FAILED,

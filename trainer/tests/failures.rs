@@ -3,12 +3,15 @@
 
 mod common;
 
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Running, Trial, free_port};
+use common::{LIMIT, Running, Trial, free_port};
 use image::GrayImage;
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A run of two ranks that would go on for hours, well into its training.
@@ -334,4 +337,56 @@ fn a_port_in_use_is_an_error() {
         .assert_code(1)
         .assert_stderr(&[&port, "in use"])
         .assert_no_files(&[]);
+}
+
+/// Writes into a pipe until it takes nothing more; whoever writes to it next waits.
+fn fill(pipe: &mut (impl Write + AsFd)) {
+    fcntl_setfl(&*pipe, OFlags::NONBLOCK).unwrap();
+    for piece in [&[b'x'; 4096][..], b"x"] {
+        let error = loop {
+            if let Err(error) = pipe.write_all(piece) {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+    fcntl_setfl(&*pipe, OFlags::empty()).unwrap();
+}
+
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    fill(&mut writer);
+    (reader, writer)
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_does_not_stop_a_run() {
+    let (_reader, full) = full_pipe();
+    let trial = Trial::tiny(&["--nproc", "1"], &["train.max_steps=2"]);
+    trial
+        .to(full)
+        .start()
+        .wait(Duration::from_secs(20))
+        .assert_code(0);
+
+    let (mut reader, full) = full_pipe();
+    let settings = ["train.epochs=1000000", "checkpoint.every_steps=1"];
+    let trial = Trial::tiny(&["--nproc", "1"], &settings);
+    let mut running = trial.to(full).start();
+    running.wait_for_metrics(20);
+    // Somebody reads again.
+    let mut seen = Vec::new();
+    let mut part = [0; 4096];
+    let begin = Instant::now();
+    while !String::from_utf8_lossy(&seen).contains("step 1 saved") {
+        assert!(
+            begin.elapsed() < LIMIT,
+            "{}",
+            String::from_utf8_lossy(&seen)
+        );
+        let length = reader.read(&mut part).unwrap();
+        seen.extend_from_slice(&part[..length]);
+    }
+    kill_process(running.pid(), Signal::INT).unwrap();
+    running.wait(Duration::from_secs(10)).assert_code(130);
 }

@@ -120,6 +120,7 @@ fn run(Cli { command, train }: Cli) -> ExitCode {
         failure::report(&world, &failure);
         failure.exit_code()
     });
+    console::flush();
     if code != 0 && code != STOPPED_EARLY {
         abort_all(code);
     }

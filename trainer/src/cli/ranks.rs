@@ -1,7 +1,7 @@
 //! Processes of a command that runs on several ranks: starts them, or is one.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use burn_dist::launch::{self, LaunchOutcome, LocalLauncher, RankExit};
@@ -11,6 +11,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::Failure;
+use crate::console::outlet::{self, Stream};
 use crate::console::{complain, not_said};
 use crate::{USAGE, prepare_process, run_log};
 
@@ -169,7 +170,7 @@ fn log_warnings(world: &World) {
         filter = filter.add_directive(of_files);
     }
     let shown = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| Shown)
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false)
@@ -179,4 +180,19 @@ fn log_warnings(world: &World) {
         .with(shown)
         .with(run_log::events())
         .try_init();
+}
+
+/// Takes what a library says, an event at a time.
+struct Shown;
+
+impl Write for Shown {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        outlet::put(Stream::Err, text.trim_end());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -18,12 +18,17 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcgetpgrp, tcsetat
 use signal_hook::consts::SIGCONT;
 use signal_hook::flag;
 
+use crate::console::outlet;
+
 /// How long a terminal that takes nothing more, as it is stopped, may delay the end of the process.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// While the terminal shows the other screen: what was to be told on standard error and is not on it yet. Changes
 /// between something and nothing only while standard error is locked, and so does the screen.
 static UNSEEN: Mutex<Option<Vec<String>>> = Mutex::new(None);
+
+/// Whether the terminal was given back since the last screen was opened.
+static GIVEN_BACK: AtomicBool = AtomicBool::new(false);
 
 /// Whether keys were shown as they are typed, and are not now.
 static HUSHED: AtomicBool = AtomicBool::new(false);
@@ -47,6 +52,7 @@ pub(super) fn taken() -> Vec<String> {
 /// Gives the terminal back as it was; whoever ends the process calls it. If the terminal takes nothing more, this ends
 /// nevertheless, and [`takes`] goes on to keep messages from it.
 pub fn restore() {
+    GIVEN_BACK.store(true, Ordering::SeqCst);
     if unseen().is_none() {
         return;
     }
@@ -62,6 +68,19 @@ pub fn restore() {
         Ok(_) if left.recv_timeout(PATIENCE).is_ok() => {}
         Ok(_) => echo(true),
         Err(_) => leave(),
+    }
+}
+
+/// Shows the other screen, unless the terminal was given back before it came to that.
+fn enter() {
+    let mut terminal = io::stderr().lock();
+    if GIVEN_BACK.load(Ordering::SeqCst) {
+        return;
+    }
+    // One that is gone is no reason to end the run.
+    if execute!(terminal, EnterAlternateScreen, Hide).is_ok() {
+        unseen().get_or_insert_default();
+        echo(false);
     }
 }
 
@@ -151,8 +170,7 @@ impl Screen {
     /// # Errors
     /// If there is none, or it refuses.
     pub fn open() -> io::Result<Self> {
-        let mut terminal = io::stderr().lock();
-        if !terminal.is_terminal() {
+        if !io::stderr().is_terminal() {
             return Err(io::Error::other("standard error is not a terminal"));
         }
         let canvas = Canvas::default();
@@ -163,14 +181,16 @@ impl Screen {
             canvas,
             continued,
         };
-        execute!(terminal, EnterAlternateScreen, Hide)?;
-        unseen().get_or_insert_default();
-        echo(false);
+        GIVEN_BACK.store(false, Ordering::SeqCst);
+        outlet::put_work(enter);
         Ok(screen)
     }
 
-    /// Draws a picture, if the terminal was not given back meanwhile.
+    /// Draws a picture, if the terminal was not given back meanwhile, and has taken the picture before.
     pub fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) {
+        if !outlet::is_idle() {
+            return;
+        }
         let is_new = self.continued.load(Ordering::SeqCst) && !is_in_background();
         if is_new {
             self.begin_anew();
@@ -178,14 +198,16 @@ impl Screen {
         // A terminal that is gone is no reason to end the run.
         let _ = self.terminal.draw(picture);
         let bytes = std::mem::take(&mut *self.canvas.bytes());
-        let mut terminal = io::stderr().lock();
-        if unseen().is_none() {
-            return;
-        }
-        if is_new {
-            echo(false);
-        }
-        let _ = terminal.write_all(&bytes);
+        outlet::put_work(move || {
+            let mut terminal = io::stderr().lock();
+            if unseen().is_none() {
+                return;
+            }
+            if is_new {
+                echo(false);
+            }
+            let _ = terminal.write_all(&bytes);
+        });
     }
 
     /// The next picture relies on nothing that was drawn.
@@ -200,10 +222,5 @@ impl Screen {
         if let Ok(terminal) = Terminal::new(CrosstermBackend::new(self.canvas.clone())) {
             self.terminal = terminal;
         }
-    }
-
-    /// Gives the terminal back, however long that takes.
-    pub fn close(&self) {
-        leave();
     }
 }

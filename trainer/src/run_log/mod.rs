@@ -8,7 +8,7 @@
 mod events;
 mod file;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use burn_dist::ProcessGroup;
 use burn_dist::world::World;
 
+use crate::console::outlet::{self, Stream};
 use crate::error::TrainError;
 use crate::run_dir;
 use crate::train::{End, Summary};
@@ -147,11 +148,11 @@ fn lock() -> Option<MutexGuard<'static, Log>> {
 
 /// Says that there is no log; not in the log.
 fn warn(path: &Path, error: &io::Error) {
-    let _ = writeln!(
-        io::stderr(),
+    let text = format!(
         "warning: what this process says cannot be written to {}, the run goes on: {error}",
         path.display()
     );
+    outlet::put(Stream::Err, &text);
 }
 
 #[cfg(test)]
