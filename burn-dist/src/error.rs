@@ -27,6 +27,9 @@ pub enum Error {
     /// The ranks found each other but could not be connected.
     #[error(transparent)]
     Transport(#[from] TransportError),
+    /// The thread that ends a process whose run has failed could not be started.
+    #[error("can't start the thread that ends this process when its run has failed: {0}")]
+    Watchdog(std::io::Error),
     /// A collective failed; see there what becomes of the group.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

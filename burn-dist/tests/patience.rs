@@ -1,10 +1,15 @@
 //! How long ranks wait for each other: longer before the first gradients have gone round than after, as
-//! long as one of them says, and as long as they like.
+//! long as one of them says, and as long as they like; and how long one goes on when its run has failed.
 
+mod world_support;
+
+use std::process::exit;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use burn_dist::{Error, GroupOptions, ProcessGroup, ReduceOp, TransportKind};
+use burn_dist::world::World;
+use burn_dist::{Abort, Error, GroupOptions, ProcessGroup, ReduceOp, TransportKind};
+use world_support::{Process, SECRET, free_port, limited, part, play};
 
 const SHORT: Duration = Duration::from_millis(300);
 /// How late the last rank comes.
@@ -71,6 +76,88 @@ fn one_barrier_may_take_longer_than_other_collectives() {
     });
     let error = results[0].as_ref().unwrap_err().to_string();
     assert!(error.contains("#3 barrier"), "{error}");
+}
+
+/// How long a rank goes on when its run has failed, and how long one sleeps that does.
+const LEASH: Duration = Duration::from_secs(1);
+const SLEEP: Duration = Duration::from_secs(3);
+
+/// Not a test: what this executable does when the test below starts it as a rank.
+#[test]
+fn parts() {
+    let Some(part) = part() else {
+        return;
+    };
+    let tell: fn(&str) = |reason| {
+        eprintln!("told: {reason}");
+        thread::sleep(10 * SLEEP);
+    };
+    let options = GroupOptions {
+        abort: match part.as_str() {
+            "is on a leash" => Some(Abort::after(LEASH)),
+            "hangs in its last words" => Some(Abort { after: LEASH, tell }),
+            _ => None,
+        },
+        ..GroupOptions::default()
+    };
+    let group = ProcessGroup::connect_with(&World::from_env().unwrap(), options).unwrap();
+    // Some may still be in it when the run fails.
+    let _ = group.barrier();
+    if part == "fails" {
+        group.abort("the disk is full");
+        exit(1);
+    }
+    println!("{part} and sleeps");
+    thread::sleep(SLEEP);
+    println!("{part} and woke up");
+    exit(0);
+}
+
+#[test]
+fn a_rank_that_is_busy_elsewhere_ends_some_time_after_its_run_has_failed_if_it_is_asked_to() {
+    limited(|| {
+        let port = free_port().to_string();
+        let parts = [
+            "is on a leash",
+            "hangs in its last words",
+            "is not",
+            "fails",
+        ];
+        let ranks: Vec<_> = (0..parts.len())
+            .map(|rank| {
+                let mut command = play(parts[rank]);
+                command
+                    .env("RANK", rank.to_string())
+                    .env("LOCAL_RANK", rank.to_string())
+                    .env("WORLD_SIZE", parts.len().to_string())
+                    .env("MASTER_ADDR", "127.0.0.1")
+                    .env("MASTER_PORT", &port)
+                    .env("BURN_DIST_SECRET", SECRET);
+                Process::start(command)
+            })
+            .collect();
+        let ends: Vec<_> = ranks
+            .into_iter()
+            .map(|rank| {
+                let (status, output) = rank.end();
+                (status.code(), output)
+            })
+            .collect();
+        let reason =
+            "still busy 1 s after the run failed, and is ended: rank 3 failed: the disk is full";
+        for (part, (code, output)) in parts.iter().zip(&ends) {
+            let leash = *part != "is not";
+            let expected = if leash { Some(1) } else { Some(0) };
+            assert_eq!(*code, expected, "{part}: {output}");
+            assert_eq!(output.contains("woke up"), !leash, "{part}: {output}");
+            assert_eq!(
+                output.contains(reason),
+                leash && *part != "fails",
+                "{part}: {output}"
+            );
+        }
+        assert!(ends[1].1.contains("told: this rank"), "{}", ends[1].1);
+    });
 }
 
 #[test]

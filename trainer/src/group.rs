@@ -1,17 +1,18 @@
 //! The ranks that do something together: how they connect, learn of each other's errors, and take
 //! turns.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use burn_dist::group::{Algorithm, GroupOptions, ProcessGroup, TransportKind};
+use burn_dist::group::{Abort, Algorithm, GroupOptions, ProcessGroup, TransportKind};
 use burn_dist::world::World;
 
 use crate::config::{AlgorithmName, Config, TransportName};
-use crate::console::complain;
+use crate::console::{self, complain, complain_unlogged};
 use crate::error::TrainError;
 use crate::signals::Waiting;
-use crate::{panics, same_config};
+use crate::{dashboard, panics, run_log, same_config};
 
 /// Does `work` as one rank of `world`; the others are told if it fails or panics.
 pub(crate) fn with_group<T>(
@@ -47,8 +48,13 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
             AlgorithmName::Mpi => Algorithm::Mpi,
         },
         timeout,
+        abort: Some(Abort {
+            after: Duration::from_secs(config.parallel.abort_seconds),
+            tell: last_words,
+        }),
         ..GroupOptions::default()
     };
+    RANK.store(world.rank(), Ordering::Relaxed);
     // Who has started only some of them would not know what takes so long.
     let waits = world.is_main() && world.size() > 1;
     let connected = std::thread::scope(|scope| {
@@ -71,6 +77,19 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
         connected
     });
     Ok(connected?)
+}
+
+/// The rank that this process is.
+static RANK: AtomicUsize = AtomicUsize::new(0);
+
+/// Says why this process is ended. Some of it may hang, so what tells most comes first.
+fn last_words(reason: &str) {
+    let rank = RANK.load(Ordering::Relaxed);
+    let text = format!("error on rank {rank}: {reason}");
+    dashboard::restore();
+    complain_unlogged(&text);
+    run_log::write(&text);
+    console::flush();
 }
 
 /// After which the main rank says that it waits for others.

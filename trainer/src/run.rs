@@ -141,7 +141,8 @@ impl<'a> Trainer<'a> {
     /// Trains the model that the configuration names.
     ///
     /// # Errors
-    /// Whatever ends the run before its time; the other ranks are told.
+    /// Whatever ends the run before its time; the other ranks are told. With several ranks this process ends
+    /// `parallel.abort_seconds` after that at the latest, whatever it does then.
     pub fn run(self) -> Result<Summary, TrainError> {
         let loaded = self.loaded;
         let config = loaded.config.model.clone();

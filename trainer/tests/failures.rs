@@ -7,11 +7,12 @@ use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{LIMIT, Running, Trial, free_port};
 use image::GrayImage;
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_setfl, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A run of two ranks that would go on for hours, well into its training.
@@ -339,6 +340,11 @@ fn a_port_in_use_is_an_error() {
         .assert_no_files(&[]);
 }
 
+fn make_fifo(path: &Path) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+}
+
 /// Writes into a pipe until it takes nothing more; whoever writes to it next waits.
 fn fill(pipe: &mut (impl Write + AsFd)) {
     fcntl_setfl(&*pipe, OFlags::NONBLOCK).unwrap();
@@ -389,4 +395,35 @@ fn a_pipe_that_nobody_reads_does_not_stop_a_run() {
     }
     kill_process(running.pid(), Signal::INT).unwrap();
     running.wait(Duration::from_secs(10)).assert_code(130);
+}
+
+/// As with a file system that hangs: what this rank does is no collective.
+#[test]
+fn a_rank_that_hangs_ends_some_time_after_another_has_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    // To open it for writing takes as long as nobody reads it.
+    make_fifo(&run.join("logs/rank-0.log"));
+    let port = free_port();
+    let start = |rank| {
+        Trial::tiny_at(&run, &[], &["parallel.abort_seconds=1"])
+            .rank(rank, 2, &port)
+            .start()
+    };
+    let [hangs, dies] = [start(0), start(1)];
+    let begin = Instant::now();
+    while !run.join("config.toml").exists() {
+        assert!(begin.elapsed() < LIMIT);
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(300));
+    kill_process(dies.pid(), Signal::KILL).unwrap();
+    hangs
+        .wait(Duration::from_secs(10))
+        .assert_code(1)
+        .assert_stderr(&[
+            "error on rank 0: ",
+            "1 s after the run failed",
+            "rank 1 failed",
+        ]);
 }

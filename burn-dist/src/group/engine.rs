@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::GroupOptions;
@@ -17,6 +17,7 @@ use crate::error::{CollectiveError, Error};
 use crate::rendezvous::{Fault, Store, StoreServer};
 use crate::shard::Cuts;
 use crate::transport::{Interrupt, TransportError, Watch, shm::SharedMemory};
+use crate::watchdog::{Abort, Leash};
 
 /// How long the store may take to find out who holds the others up.
 const SURVEY: Duration = Duration::from_secs(1);
@@ -101,6 +102,8 @@ pub(super) struct Fuse {
     highest: Arc<AtomicU64>,
     /// Folder for what the flight recorder says. Known later than the group: a run has a folder when all is checked.
     records: Arc<Mutex<Option<PathBuf>>>,
+    /// What ends the process some time after the run has failed.
+    leash: Arc<OnceLock<Leash>>,
 }
 
 impl Fuse {
@@ -110,6 +113,14 @@ impl Fuse {
             store,
             highest: Arc::default(),
             records: Arc::default(),
+            leash: Arc::default(),
+        }
+    }
+
+    /// From now on the process ends some time after the run has failed.
+    pub fn put_on_leash(&self, abort: Abort) {
+        if let Some(store) = &self.store {
+            self.leash.get_or_init(|| Leash::new(store.faults(), abort));
         }
     }
 

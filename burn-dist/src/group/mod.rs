@@ -31,6 +31,8 @@ use crate::collective::Kind;
 use crate::element::{DType, Element, ReduceOp};
 use crate::error::Error;
 use crate::shard;
+use crate::watchdog;
+pub use crate::watchdog::Abort;
 use crate::world::World;
 use engine::{Call, Target};
 use queue::Queue;
@@ -99,6 +101,12 @@ pub struct GroupOptions {
     pub first_timeout: Duration,
     /// How long every later collective may take.
     pub timeout: Duration,
+    /// What ends this process when its run has failed and it goes on nevertheless: in a kernel, a read or a write that
+    /// does not come back. By default nothing does: a library does not end its program unasked.
+    ///
+    /// The process ends by `_exit`, without destructors, some time after the first failure of any rank, whatever it
+    /// does, also after its last handle on the group. Only a process that has left the group before is spared.
+    pub abort: Option<Abort>,
 }
 
 impl Default for GroupOptions {
@@ -111,6 +119,7 @@ impl Default for GroupOptions {
             connect_timeout: Duration::from_secs(120),
             first_timeout: Duration::from_secs(600),
             timeout: Duration::from_secs(300),
+            abort: None,
         }
     }
 }
@@ -164,8 +173,16 @@ impl ProcessGroup {
         if world.size() == 1 {
             return Ok(Self::single());
         }
+        let abort = options.abort;
+        if abort.is_some() {
+            watchdog::start().map_err(Error::Watchdog)?;
+        }
+        let engine = connect::connect(world, options)?;
+        if let Some(abort) = abort {
+            engine.fuse().put_on_leash(abort);
+        }
         Ok(Self {
-            queue: Queue::new(connect::connect(world, options)?),
+            queue: Queue::new(engine),
         })
     }
 

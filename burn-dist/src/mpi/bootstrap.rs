@@ -11,9 +11,10 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 
 use super::call::MpiError;
-use super::session::{Guard, Session, library};
+use super::session::{Session, library};
 use crate::rendezvous::Meeting;
 use crate::rendezvous::net::{listen_at, working_loopback};
+use crate::watchdog;
 use crate::world::{LAUNCH, Launch, Link, Master, Secret, Topology, World, WorldError};
 
 /// Characters of a host name that are compared and looked up; longer ones there are none.
@@ -50,7 +51,7 @@ pub(crate) fn join(announced: World) -> Result<World, WorldError> {
 /// Where the ranks meet: on rank 0 the socket on which the store listens, for all its address and
 /// the secret. All ranks call it, the last at most `limit` after the first.
 pub(crate) fn meet(world: &World, limit: Duration) -> Result<Meeting, MpiError> {
-    let _guard = Guard::new("the exchange of addresses over MPI", limit);
+    let _guard = watchdog::within("the exchange of addresses over MPI", limit);
     let all = SimpleCommunicator::world();
     let other_node = name_on_another_node(&all, world.node());
     let prepared = (world.is_main()).then(|| Prepared::new(other_node.as_deref()));

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::rc::Rc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -11,10 +10,14 @@ use mpi::ffi;
 
 use super::call::{MpiError, check};
 use crate::transport::Meanwhile;
+use crate::watchdog;
 use crate::world::WorldError;
 
 /// How long the ranks may take to start MPI, or make a communicator, together.
 const START_LIMIT: Duration = Duration::from_secs(180);
+
+/// How long it may take to end all ranks.
+const ABORT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a rank may go on alone when others are at their end: there may be much left to be done by one of them.
 const END_LIMIT: Duration = Duration::from_secs(6 * 3600);
@@ -40,7 +43,7 @@ impl Session {
     /// Starts MPI, or joins in where it runs. All ranks call it.
     ///
     /// # Errors
-    /// If MPI was ended before, or gives too little support for threads.
+    /// If MPI was ended before, or gives too little support for threads; if the system gives no thread to watch over it.
     pub(super) fn start() -> Result<Arc<Self>, WorldError> {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         let over = || {
@@ -54,7 +57,12 @@ impl Session {
             State::Over => return Err(over()),
             State::Fresh => {}
         }
-        let _guard = Guard::new("starting MPI", START_LIMIT);
+        // These calls have no time-out, and wait for ranks that may have died.
+        watchdog::start().map_err(|error| {
+            let reason = format!("the thread that watches over it can't be started: {error}");
+            failed("its start", reason)
+        })?;
+        let _guard = watchdog::within("starting MPI", START_LIMIT);
         let (foreign, threading) = match mpi::initialize_with_threading(Threading::Multiple) {
             Some((universe, threading)) => {
                 // Ended by `drop` below, and only when that can't hang.
@@ -102,7 +110,7 @@ impl Session {
     /// A communicator of all ranks for one purpose, whose messages meet no others. All ranks call
     /// it.
     pub(crate) fn duplicate(self: &Arc<Self>) -> Result<Communicator, MpiError> {
-        let _guard = Guard::new("MPI_Comm_dup", START_LIMIT);
+        let _guard = watchdog::within("MPI_Comm_dup", START_LIMIT);
         // SAFETY: MPI runs as long as the session; the handle is written before it is read.
         let raw = unsafe {
             let mut raw = ffi::RSMPI_COMM_NULL;
@@ -131,7 +139,7 @@ impl Session {
         ranks: &[usize],
         number: u64,
     ) -> Result<Communicator, MpiError> {
-        let _guard = Guard::new("MPI_Comm_create_group", START_LIMIT);
+        let _guard = watchdog::within("MPI_Comm_create_group", START_LIMIT);
         let wanted: Vec<c_int> = ranks.iter().map(|rank| *rank as c_int).collect();
         // Every library takes tags of 15 bits.
         let tag = (number & 0x7fff) as c_int;
@@ -186,7 +194,7 @@ impl Drop for Session {
         if self.foreign || std::thread::panicking() || failure::happened() {
             return;
         }
-        let _guard = Guard::new("MPI_Finalize", END_LIMIT);
+        let _guard = watchdog::within("MPI_Finalize", END_LIMIT);
         // SAFETY: started by us, not yet ended, and nothing of it is used after the session.
         unsafe {
             ffi::MPI_Finalize();
@@ -253,38 +261,6 @@ pub(crate) mod failure {
     }
 }
 
-/// Ends the process when a call that can't be given a time-out takes too long. Nothing else
-/// would: these calls wait for all ranks, and one of them may have died.
-pub(super) struct Guard {
-    done: Option<Sender<()>>,
-}
-
-impl Guard {
-    pub(super) fn new(what: &'static str, limit: Duration) -> Self {
-        let (done, waiting) = mpsc::channel::<()>();
-        let thread = std::thread::Builder::new().name("mpi-guard".into());
-        let spawned = thread.spawn(move || {
-            if waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                eprintln!(
-                    "error: {what} took more than {} s: has a rank died, or does the launcher not \
-                     fit the MPI library?",
-                    limit.as_secs()
-                );
-                std::process::exit(1);
-            }
-        });
-        Self {
-            done: spawned.is_ok().then_some(done),
-        }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.done.take();
-    }
-}
-
 /// Ends all ranks at once with `code`, where MPI runs; returns where it does not.
 ///
 /// For the end of a process that can't go on: a panic, for which unwinding would end in an
@@ -297,6 +273,7 @@ pub fn abort(code: i32) {
         Err(_) => mpi::environment::is_initialized() && !mpi::environment::is_finalized(),
     };
     if running {
+        let _guard = watchdog::within("MPI_Abort", ABORT_LIMIT);
         // SAFETY: MPI runs; this is the last thing that this process does.
         unsafe {
             ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code as c_int);

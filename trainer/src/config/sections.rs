@@ -282,6 +282,10 @@ pub struct ParallelConfig {
     /// noticed at once. Default 300.
     #[schemars(extend("unit" = "seconds"))]
     pub timeout_seconds: u64,
+    /// Seconds after a failure of any rank until this process ends, whatever it is busy with: data, a kernel, a file
+    /// system that hangs. A rank that waits for the others ends at once. Default 30.
+    #[schemars(extend("unit" = "seconds"))]
+    pub abort_seconds: u64,
 }
 
 impl Default for ParallelConfig {
@@ -297,6 +301,7 @@ impl Default for ParallelConfig {
             offload_optimizer: false,
             sync_batch_norm: false,
             timeout_seconds: 300,
+            abort_seconds: 30,
         }
     }
 }

@@ -173,6 +173,7 @@ fn numbers_out_of_range_show_their_place() {
         ("data", "dir = \"x\"", "data.dir"),
         ("data", "augment = \"rotate\"", "rotate"),
         ("parallel", "bucket_mib = 0", "parallel.bucket_mib"),
+        ("parallel", "abort_seconds = 0", "parallel.abort_seconds"),
         ("ema", "decay = 1.0", "ema.decay"),
         ("loss_scale", "initial = 0.0", "loss_scale.initial"),
         ("loss_scale", "floor = 1e9", "loss_scale.floor"),

@@ -74,6 +74,7 @@ pub fn check(config: &Config) -> Result<(), Fault> {
         1,
         86_400,
     )?;
+    in_range("parallel.abort_seconds", parallel.abort_seconds, 1, 86_400)?;
     in_range(
         "log.every_steps",
         config.log.every_steps,

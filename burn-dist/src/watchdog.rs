@@ -1,0 +1,248 @@
+//! Ends this process where nothing else would: its run has failed while it is busy with something that does not come to an
+//! end, or a call without a time-out of its own takes too long.
+//!
+//! One thread looks after all of that. It ends the process by `_exit`: what runs at a usual end may hang for the same
+//! reason.
+
+use std::io::{self, Write};
+use std::sync::mpsc::channel;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::deadline::Allowance;
+use crate::rendezvous::FaultBoard;
+
+/// Exit code of a process that is ended.
+const FAILED: i32 = 1;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Longest that telling the reason may delay the end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How a process ends that goes on after its run has failed.
+///
+/// For [`GroupOptions::abort`](crate::group::GroupOptions::abort).
+#[derive(Clone, Copy, Debug)]
+pub struct Abort {
+    /// Time from the failure to the end of the process, with exit code 1.
+    pub after: Duration,
+    /// Is told the reason before the end, on a thread of its own, for instance to flush logs. It has 2 s at most, or a
+    /// quarter of `after` if that is less; the process ends whether it returns or not.
+    pub tell: fn(&str),
+}
+
+impl Abort {
+    /// Writes the reason to standard error, and ends the process `after` its run has failed.
+    pub fn after(after: Duration) -> Self {
+        Self { after, tell: say }
+    }
+}
+
+fn say(reason: &str) {
+    let _ = writeln!(io::stderr(), "error: {reason}");
+}
+
+/// Why the process ends now.
+struct Verdict {
+    reason: String,
+    tell: fn(&str),
+    /// How long that may take.
+    patience: Duration,
+}
+
+/// Gives the verdict when it is due.
+type Look = Box<dyn FnMut(Instant) -> Option<Verdict> + Send>;
+
+struct Watched {
+    started: bool,
+    next: u64,
+    looks: Vec<(u64, Look)>,
+}
+
+static WATCHED: Mutex<Watched> = Mutex::new(Watched {
+    started: false,
+    next: 0,
+    looks: Vec::new(),
+});
+
+static ADDED: Condvar = Condvar::new();
+
+fn watched() -> MutexGuard<'static, Watched> {
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the thread, unless it runs. Nothing else here can fail.
+///
+/// # Errors
+/// If the system gives no thread.
+pub(crate) fn start() -> io::Result<()> {
+    let mut watched = watched();
+    if !watched.started {
+        thread::Builder::new()
+            .name("watchdog".into())
+            .spawn(keep_watch)?;
+        watched.started = true;
+    }
+    Ok(())
+}
+
+fn keep_watch() {
+    let mut watched = watched();
+    loop {
+        let now = Instant::now();
+        let verdict = watched.looks.iter_mut().find_map(|(_, look)| look(now));
+        if let Some(verdict) = verdict {
+            drop(watched);
+            end(verdict);
+        }
+        watched = match watched.looks.is_empty() {
+            true => ADDED.wait(watched).unwrap_or_else(PoisonError::into_inner),
+            false => {
+                let waited = ADDED.wait_timeout(watched, LOOK);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+    }
+}
+
+fn end(verdict: Verdict) -> ! {
+    let Verdict {
+        reason,
+        tell,
+        patience,
+    } = verdict;
+    let (done, told) = channel();
+    let speaking = thread::Builder::new().name("last-words".into());
+    let speaking = speaking.spawn(move || {
+        tell(&reason);
+        let _ = done.send(());
+    });
+    if speaking.is_ok() {
+        let _ = told.recv_timeout(patience);
+    }
+    signal_hook::low_level::exit(FAILED)
+}
+
+/// Something that is watched until this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Watch(u64);
+
+impl Watch {
+    fn new(look: Look) -> Self {
+        let mut watched = watched();
+        let number = watched.next;
+        watched.next += 1;
+        watched.looks.push((number, look));
+        drop(watched);
+        ADDED.notify_all();
+        Self(number)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        watched().looks.retain(|(number, _)| *number != self.0);
+    }
+}
+
+/// Ends the process unless what is returned is dropped within `limit`. The thread has to be [started](start).
+#[cfg_attr(not(any(test, feature = "mpi")), allow(dead_code))]
+pub(crate) fn within(what: &'static str, limit: Duration) -> Watch {
+    let mut allowance = Allowance::of(limit);
+    Watch::new(Box::new(move |now| {
+        allowance.left(now).is_zero().then(|| Verdict {
+            reason: format!(
+                "{what} took more than {} s: has a rank died, or does the launcher not fit the MPI library?",
+                limit.as_secs()
+            ),
+            tell: say,
+            patience: LAST_WORDS,
+        })
+    }))
+}
+
+/// Ends the process when its run has failed for so long; as long as this lives, and for good once it has failed.
+#[derive(Debug)]
+pub(crate) struct Leash {
+    watch: Option<Watch>,
+    faults: FaultBoard,
+}
+
+impl Leash {
+    /// Watches these faults. The thread has to be [started](start).
+    pub(crate) fn new(faults: FaultBoard, abort: Abort) -> Self {
+        let Abort { after, tell } = abort;
+        let patience = LAST_WORDS.min(after / 4);
+        let board = faults.clone();
+        let mut left: Option<Allowance> = None;
+        let look = move |now| {
+            let fault = board.get()?;
+            let left = left.get_or_insert_with(|| Allowance::at(now, after - patience));
+            left.left(now).is_zero().then(|| Verdict {
+                reason: format!(
+                    "this rank is still busy {} s after the run failed, and is ended: {fault}",
+                    after.as_secs()
+                ),
+                tell,
+                patience,
+            })
+        };
+        Self {
+            watch: Some(Watch::new(Box::new(look))),
+            faults,
+        }
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        if self.faults.is_faulty() {
+            // What is left to be done may hang, too.
+            std::mem::forget(self.watch.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its own: other tests of this process use the board as well.
+    fn is_watched(watch: &Watch) -> bool {
+        watched().looks.iter().any(|(number, _)| *number == watch.0)
+    }
+
+    #[test]
+    fn what_is_done_in_time_is_forgotten() {
+        start().unwrap();
+        let watch = within("nothing", Duration::from_secs(3600));
+        assert!(is_watched(&watch));
+        let number = watch.0;
+        drop(watch);
+        assert!(!watched().looks.iter().any(|(other, _)| *other == number));
+    }
+
+    #[test]
+    fn a_run_that_ended_well_is_watched_no_more_and_one_that_failed_is() {
+        start().unwrap();
+        for fails in [false, true] {
+            let faults = FaultBoard::new(2);
+            let abort = Abort::after(Duration::from_secs(3600));
+            let leash = Leash::new(faults.clone(), abort);
+            let number = leash.watch.as_ref().unwrap().0;
+            if fails {
+                faults.record(crate::rendezvous::Fault {
+                    rank: Some(1),
+                    reason: "it failed".into(),
+                });
+            }
+            drop(leash);
+            let kept = watched().looks.iter().any(|(other, _)| *other == number);
+            assert_eq!(kept, fails);
+        }
+    }
+}
