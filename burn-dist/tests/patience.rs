@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use burn_dist::world::World;
 use burn_dist::{Abort, Error, GroupOptions, ProcessGroup, ReduceOp, TransportKind};
-use world_support::{Process, SECRET, free_port, limited, part, play};
+use world_support::{LIMIT, Process, SECRET, free_port, limited, part, play};
 
 const SHORT: Duration = Duration::from_millis(300);
 /// How late the last rank comes.
@@ -76,6 +76,28 @@ fn one_barrier_may_take_longer_than_other_collectives() {
     });
     let error = results[0].as_ref().unwrap_err().to_string();
     assert!(error.contains("#3 barrier"), "{error}");
+}
+
+#[test]
+fn ranks_wait_longer_for_one_that_is_busy_with_files() {
+    for (most, expected) in [
+        (Duration::from_secs(60), "#3 barrier"),
+        (2 * SHORT, "#2 barrier"),
+    ] {
+        let begin = Instant::now();
+        let results = pair(most, SHORT, |group| {
+            group.all_reduce(&mut [1.0f32], ReduceOp::Mean)?;
+            group.busy().during(|| be_late(group));
+            group.barrier()?;
+            be_late(group);
+            group.barrier()
+        });
+        let error = results[0].as_ref().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        let is_busy = error.contains("rank 1 has only come to #1 and is still reading or writing");
+        assert_eq!(is_busy, expected == "#2 barrier", "{error}");
+        assert!(begin.elapsed() < LIMIT / 2);
+    }
 }
 
 /// How long a rank goes on when its run has failed, and how long one sleeps that does.

@@ -98,6 +98,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long one rank may take to open what all need: a download by a slow line, a look at every file of a large folder.
 const OPENING: Duration = Duration::from_secs(4 * 3600);
 
+/// What every rank says, however late they come: where one looks for something, or reads much.
+pub(crate) fn gather_whenever(
+    group: &ProcessGroup,
+    payload: &[u8],
+) -> Result<Vec<Vec<u8>>, burn_dist::Error> {
+    group.barrier_within(OPENING)?;
+    group.gather_bytes(payload)
+}
+
 /// Opens what all ranks need, one rank of each node before the others: files are downloaded once,
 /// and what is wrong with them is said once. All have opened it then.
 pub(crate) fn in_turn<T>(

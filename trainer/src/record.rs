@@ -347,7 +347,9 @@ impl Recorder {
 
     /// Length of the file of metrics, which is brought to disk; 0 on ranks that have none.
     pub fn metrics_bytes(&mut self) -> u64 {
-        self.metrics.as_mut().map_or(0, MetricsFile::synced_length)
+        let busy = self.group.busy();
+        let length = || self.metrics.as_mut().map_or(0, MetricsFile::synced_length);
+        busy.during(length)
     }
 
     /// What any rank wished at the steps that are known. All ranks get the same answer at the same
@@ -366,6 +368,10 @@ impl Recorder {
     /// # Errors
     /// If the run folder is not this run's any more.
     pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
+        self.group.busy().during(|| self.put(metric))
+    }
+
+    fn put(&mut self, metric: &Metric) -> Result<(), TrainError> {
         if let Some(lock) = &self.lock {
             lock.check_held()?;
         }

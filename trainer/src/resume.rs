@@ -1,10 +1,12 @@
 //! Where a run continues: which folder, which checkpoint, and whether that belongs to this run.
 
+mod verify;
+
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use burn_dist::ProcessGroup;
-use burn_dist::checkpoint::{Found, Manifest, leftovers, list, newest_good};
+use burn_dist::checkpoint::{CheckpointError, Found, leftovers, list, newest_good_by};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -87,6 +89,9 @@ impl From<TrainError> for Reason {
 /// Whose folder a run locks before it looks into it.
 type Lock<'a> = &'a dyn Fn(&Path) -> Result<Option<Arc<RunLock>>, TrainError>;
 
+/// How it is found out whether a checkpoint is as it was written.
+type Verify<'a> = &'a dyn Fn(&Path) -> Result<(), CheckpointError>;
+
 /// Locks a folder that exists.
 fn lock(folder: &Path) -> Result<Option<Arc<RunLock>>, TrainError> {
     let take = || RunLock::take(folder).map(Arc::new);
@@ -111,13 +116,18 @@ impl Start {
             false => &|_| Ok(None),
         };
         let found = match group.rank() {
-            0 => look(resume, run_dir, name, lock).map_err(Reason::from),
+            0 => look(resume, run_dir, name, lock, &|path| {
+                verify::ask(path, group)
+            })
+            .map_err(Reason::from),
             _ => Ok(Self::default()),
         };
         let message = serde_json::to_vec(&found).unwrap_or_default();
-        let all = group.gather_bytes(&message)?;
-        let first = all.first().map_or(&[][..], Vec::as_slice);
-        match serde_json::from_slice::<Result<Self, Reason>>(first) {
+        let first = match group.rank() {
+            0 => verify::conclude(message, group)?,
+            _ => verify::help(group)?,
+        };
+        match serde_json::from_slice::<Result<Self, Reason>>(&first) {
             Ok(Ok(start)) => Ok(Self {
                 lock: found.ok().and_then(|own| own.lock),
                 ..start
@@ -136,6 +146,7 @@ fn look(
     run_dir: Option<&Path>,
     name: &str,
     lock: Lock<'_>,
+    verify: Verify<'_>,
 ) -> Result<Start, TrainError> {
     // Before anything is looked at: who has the lock may be changing it.
     let own = run_dir.map(lock).transpose()?.flatten();
@@ -152,11 +163,11 @@ fn look(
         Resume::Auto => match run_dir {
             Some(folder) => {
                 run_dir::check_folder(folder)?;
-                newest_in(folder)?
+                newest_in(folder, verify)?
             }
-            None => newest_run(run_dir::of_name(name)?, lock)?,
+            None => newest_run(run_dir::of_name(name)?, lock, verify)?,
         },
-        Resume::Path(path) => at(path, run_dir, lock)?,
+        Resume::Path(path) => at(path, run_dir, lock, verify)?,
     };
     Ok(Start {
         lock: own.or(start.lock),
@@ -166,9 +177,9 @@ fn look(
 
 /// The last good checkpoint of a run folder, or the folder alone if there are none. To start anew
 /// where there are some would give up what somebody may be able to repair.
-fn newest_in(run_dir: &Path) -> Result<Start, TrainError> {
+fn newest_in(run_dir: &Path, verify: Verify<'_>) -> Result<Start, TrainError> {
     let folder = run_dir.join(FOLDER);
-    let (found, bad) = newest_good(&folder)?;
+    let (found, bad) = newest_good_by(&folder, verify)?;
     if found.is_none() && !bad.is_empty() {
         let wrong: Vec<String> = bad.iter().map(ToString::to_string).collect();
         return Err(TrainError::Resume(format!(
@@ -238,7 +249,11 @@ pub(crate) fn has_checkpoint(run_dir: &Path) -> Result<bool, TrainError> {
 
 /// The newest of the runs of a name, the oldest first. One that saved nothing is not continued, and neither are those before it: whoever
 /// started a run after them had done with them, or says which one is meant.
-fn newest_run(mut runs: Vec<PathBuf>, lock: Lock<'_>) -> Result<Start, TrainError> {
+fn newest_run(
+    mut runs: Vec<PathBuf>,
+    lock: Lock<'_>,
+    verify: Verify<'_>,
+) -> Result<Start, TrainError> {
     let anew = |notes: Vec<String>| Start {
         notes,
         ..Start::default()
@@ -251,7 +266,7 @@ fn newest_run(mut runs: Vec<PathBuf>, lock: Lock<'_>) -> Result<Start, TrainErro
         let own = lock(&newest)?;
         return Ok(Start {
             lock: own,
-            ..newest_in(&newest)?
+            ..newest_in(&newest, verify)?
         });
     }
     let mut notes = of_leftovers(&newest.join(FOLDER))?;
@@ -285,7 +300,12 @@ pub(crate) fn check_there(path: &Path) -> Result<(), TrainError> {
 
 /// What a user named: a checkpoint or a run folder. One of another run, or of no run, makes a new
 /// run that begins there.
-fn at(path: &Path, run_dir: Option<&Path>, lock: Lock<'_>) -> Result<Start, TrainError> {
+fn at(
+    path: &Path,
+    run_dir: Option<&Path>,
+    lock: Lock<'_>,
+    verify: Verify<'_>,
+) -> Result<Start, TrainError> {
     if let Some(folder) = run_dir {
         run_dir::check_unused(folder)?;
     }
@@ -299,13 +319,9 @@ fn at(path: &Path, run_dir: Option<&Path>, lock: Lock<'_>) -> Result<Start, Trai
     let home = home.filter(|home| run_dir.is_none() && run_dir::is_run(home));
     let own = home.as_deref().map(lock).transpose()?.flatten();
     let mut start = if path.join(FOLDER).is_dir() {
-        newest_in(&path)?
+        newest_in(&path, verify)?
     } else {
-        let manifest = Manifest::read(&path)?;
-        manifest
-            .files
-            .iter()
-            .try_for_each(|file| file.verify(&path))?;
+        verify(&path)?;
         Start {
             run_dir: run_of(&path),
             checkpoint: Some(path.clone()),
@@ -349,6 +365,8 @@ pub(crate) fn run_of(checkpoint: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use burn_dist::checkpoint::Manifest;
+
     use super::*;
 
     #[test]
@@ -364,7 +382,7 @@ mod tests {
         let (old, new) = (run("old", true), run("new", false));
         let find = |runs: &[&PathBuf]| {
             let runs = runs.iter().map(|run| (*run).clone()).collect();
-            newest_run(runs, &|_| Ok(None))
+            newest_run(runs, &|_| Ok(None), &|path| Manifest::read(path).map(drop))
         };
         for (runs, parts) in [
             (&[][..], vec!["no run to continue"]),
@@ -386,13 +404,14 @@ mod tests {
     fn a_run_that_starts_anew_beside_what_does_not_count_says_so() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join(FOLDER);
-        let notes = || newest_in(home.path()).unwrap().notes;
+        let verify: Verify<'_> = &|path| Manifest::read(path).map(drop);
+        let notes = || newest_in(home.path(), verify).unwrap().notes;
         assert_eq!(notes().len(), 1);
         std::fs::create_dir_all(folder.join(".writing-0123456789abcdef-0000000020-0")).unwrap();
         std::fs::create_dir(folder.join("abandoned-0000000009")).unwrap();
         std::fs::create_dir(folder.join("abandoned-0000000010")).unwrap();
         run_dir::check_unused(home.path()).unwrap_err();
-        let newest = newest_run(vec![home.path().to_owned()], &|_| Ok(None));
+        let newest = newest_run(vec![home.path().to_owned()], &|_| Ok(None), verify);
         for notes in [notes(), newest.unwrap().notes] {
             let last = format!("--resume {}/abandoned-0000000010", folder.display());
             assert!(notes[0].ends_with(&last), "{notes:?}");

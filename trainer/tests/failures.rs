@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -426,4 +427,35 @@ fn a_rank_that_hangs_ends_some_time_after_another_has_failed() {
             "1 s after the run failed",
             "rank 1 failed",
         ]);
+}
+
+#[test]
+fn a_slow_disk_of_rank_0_costs_time_and_not_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let log = run.join("logs/rank-0.log");
+    make_fifo(&log);
+    let mut disk = File::options().read(true).write(true).open(&log).unwrap();
+    let settings = ["parallel.timeout_seconds=1", "train.epochs=20"];
+    let running = Trial::tiny_at(&run, &["--nproc", "2"], &settings).start();
+    let metrics = run.join("metrics.jsonl");
+    let begin = Instant::now();
+    let steps = || {
+        std::fs::read_to_string(&metrics)
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
+    while steps() < 5 {
+        assert!(begin.elapsed() < LIMIT);
+        thread::sleep(Duration::from_millis(5));
+    }
+    fill(&mut disk);
+    thread::sleep(Duration::from_millis(1500));
+    let before = steps();
+    thread::sleep(Duration::from_millis(1000));
+    assert_eq!(steps(), before, "it does not wait for its disk");
+    let reading = thread::spawn(move || std::io::copy(&mut disk, &mut std::io::sink()));
+    running.wait(Duration::from_secs(30)).assert_code(0);
+    drop(reading);
 }

@@ -73,6 +73,16 @@ pub enum CheckpointError {
         /// What it said, or that it said nothing.
         reason: String,
     },
+    /// Another rank has found that a checkpoint is not as it was written.
+    #[error("rank {rank} found that {} is not good: {reason}", path.display())]
+    NotGood {
+        /// The rank.
+        rank: usize,
+        /// The checkpoint.
+        path: PathBuf,
+        /// What it found.
+        reason: String,
+    },
     /// The one before it is still being written, for so long that the other ranks would have given this one up.
     #[error(
         "the state after step {step} is not saved: the checkpoint before it is still being written after another \

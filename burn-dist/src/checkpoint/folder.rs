@@ -68,6 +68,17 @@ pub fn leftovers(folder: &Path) -> Result<[Vec<PathBuf>; 2], CheckpointError> {
 pub fn newest_good(
     folder: &Path,
 ) -> Result<(Option<Found>, Vec<CheckpointError>), CheckpointError> {
+    newest_good_by(folder, &verify)
+}
+
+/// The same where `verify` tells whether a checkpoint is as it was written: for ranks that share that work.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn newest_good_by(
+    folder: &Path,
+    verify: &dyn Fn(&Path) -> Result<(), CheckpointError>,
+) -> Result<(Option<Found>, Vec<CheckpointError>), CheckpointError> {
     let mut bad = Vec::new();
     for found in list(folder)?.into_iter().rev() {
         match verify(&found.path) {

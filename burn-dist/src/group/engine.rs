@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::GroupOptions;
+use super::busy::Busy;
 use super::members::Members;
 use super::patience::Patience;
 use super::recorder::Recorder;
@@ -16,7 +17,7 @@ use crate::element::{DType, ReduceOp};
 use crate::error::{CollectiveError, Error};
 use crate::rendezvous::{Fault, Store, StoreServer};
 use crate::shard::Cuts;
-use crate::transport::{Interrupt, TransportError, Watch, shm::SharedMemory};
+use crate::transport::{Appeal, Interrupt, TransportError, Watch, shm::SharedMemory};
 use crate::watchdog::{Abort, Leash};
 
 /// How long the store may take to find out who holds the others up.
@@ -84,7 +85,8 @@ pub(super) struct Engine {
     members: Members,
     link: Option<Link>,
     sequence: u64,
-    progress: Arc<AtomicU64>,
+    /// Of a group that has a link.
+    appeal: Option<Appeal>,
     recorder: Recorder,
     fuse: Fuse,
     patience: Patience,
@@ -102,14 +104,17 @@ pub(super) struct Fuse {
     highest: Arc<AtomicU64>,
     /// Folder for what the flight recorder says. Known later than the group: a run has a folder when all is checked.
     records: Arc<Mutex<Option<PathBuf>>>,
+    busy: Busy,
     /// What ends the process some time after the run has failed.
     leash: Arc<OnceLock<Leash>>,
 }
 
 impl Fuse {
     fn new(store: Option<Arc<Store>>) -> Self {
+        let progress = store.as_ref().map(|store| store.progress());
         Self {
             blown: Arc::default(),
+            busy: Busy::new(progress.unwrap_or_default()),
             store,
             highest: Arc::default(),
             records: Arc::default(),
@@ -122,6 +127,11 @@ impl Fuse {
         if let Some(store) = &self.store {
             self.leash.get_or_init(|| Leash::new(store.faults(), abort));
         }
+    }
+
+    /// See [`ProcessGroup::busy`](super::ProcessGroup::busy).
+    pub fn busy(&self) -> &Busy {
+        &self.busy
     }
 
     /// See [`ProcessGroup::keep_flight_recorder_in`](super::ProcessGroup::keep_flight_recorder_in).
@@ -192,7 +202,7 @@ impl Engine {
     /// A group of `members`, which breaks with the others that share its fuse. Alone, a rank needs no
     /// link.
     pub fn new(place: Place, members: Members, link: Option<Link>, fuse: Fuse) -> Self {
-        let store = link.as_ref().map(|link| link.store.clone());
+        let appeal = link.as_ref().map(|link| appeal(link, &members, place.rank));
         let patience = match &link {
             Some(link) => Patience::new(&link.options),
             None => Patience::new(&GroupOptions::default()),
@@ -202,8 +212,8 @@ impl Engine {
             own_limit: None,
             place,
             members,
-            progress: store.map(|store| store.progress()).unwrap_or_default(),
             link,
+            appeal,
             sequence: 0,
             recorder: Recorder::new(),
             fuse,
@@ -437,11 +447,17 @@ impl Engine {
         };
         self.sequence = what.sequence;
         let progress = self.members.progress(what.sequence);
-        self.progress.store(progress, Ordering::Relaxed);
+        self.fuse.busy().advance(progress);
         self.recorder.begin(self.members.describe(what));
         let limit = self.own_limit.unwrap_or_else(|| self.patience.limit());
         let ranks = self.members.ranks().clone();
-        let watch = Watch::new(limit, link.store.faults(), ranks);
+        let mut watch = Watch::new(limit, link.store.faults(), ranks);
+        if let Some(appeal) = &self.appeal {
+            watch = watch.appealing(Appeal {
+                sequence: what.sequence,
+                ..appeal.clone()
+            });
+        }
         let at = Neighbours {
             rank: self.place.rank,
             size: self.place.size,
@@ -464,7 +480,7 @@ impl Engine {
                     members: &self.members,
                     store: &link.store,
                 };
-                let error = explained.error(failure, limit);
+                let error = explained.error(failure, watch.limit());
                 let folder = self.fuse.records();
                 self.recorder
                     .dump(explained.rank, self.members.label(), folder.as_deref());
@@ -478,6 +494,31 @@ impl Engine {
                 Err(error.into())
             }
         }
+    }
+}
+
+/// Who is asked for more time for a collective of these ranks, of which `own` is this one's number.
+fn appeal(link: &Link, members: &Members, own: usize) -> Appeal {
+    let (store, members) = (link.store.clone(), members.clone());
+    let own = members.in_world(own);
+    let judge = move |sequence: u64| {
+        let Ok(survey) = store.survey(SURVEY) else {
+            return false;
+        };
+        let others = members.ranks().iter().filter(|rank| **rank != own);
+        let mut late = others
+            .map(|rank| survey.get(*rank).copied().flatten())
+            .filter(|progress| {
+                let reached = progress.map(|progress| members.reached(progress));
+                !matches!(reached, Some(Ok(reached)) if reached >= sequence)
+            })
+            .peekable();
+        late.peek().is_some() && late.all(|progress| progress.is_some_and(Members::is_busy))
+    };
+    Appeal {
+        sequence: 0,
+        most: link.options.first_timeout,
+        judge: Arc::new(judge),
     }
 }
 
@@ -576,7 +617,11 @@ impl Explained<'_> {
                     "rank {rank} does not answer: stopped, or its host is gone"
                 )),
                 Some(Ok(reached)) if reached < self.what.sequence => {
-                    words.push(format!("rank {rank} has only come to #{reached}"));
+                    let busy = match progress.is_some_and(Members::is_busy) {
+                        true => " and is still reading or writing files",
+                        false => "",
+                    };
+                    words.push(format!("rank {rank} has only come to #{reached}{busy}"));
                 }
                 Some(Err(reached)) => {
                     elsewhere.push(format!(

@@ -8,8 +8,11 @@ use std::sync::Arc;
 use crate::collective::{Descriptor, Kind};
 use crate::transport::TransportError;
 
-/// Bits of a progress that count the collectives of one group; those above name the group.
-const SEQUENCE_BITS: u32 = 48;
+/// Bits of a progress that count the collectives of one group; those above [`BUSY`] name the group.
+const SEQUENCE_BITS: u32 = 47;
+
+/// Set in the progress of a rank that is busy with files.
+pub(super) const BUSY: u64 = 1 << SEQUENCE_BITS;
 
 /// The ranks of a group.
 #[derive(Clone, Debug)]
@@ -50,16 +53,21 @@ impl Members {
 
     /// What a rank is seen at that has come to collective `sequence` of this group.
     pub(super) fn progress(&self, sequence: u64) -> u64 {
-        self.number << SEQUENCE_BITS | sequence
+        self.number << (SEQUENCE_BITS + 1) | sequence
     }
 
     /// How far in this group a rank is that is seen at `progress`; in another one: how far there.
     pub(super) fn reached(&self, progress: u64) -> Result<u64, u64> {
-        let sequence = progress & ((1 << SEQUENCE_BITS) - 1);
-        match progress >> SEQUENCE_BITS == self.number {
+        let sequence = progress & (BUSY - 1);
+        match progress >> (SEQUENCE_BITS + 1) == self.number {
             true => Ok(sequence),
             false => Err(sequence),
         }
+    }
+
+    /// Whether a rank that is seen at `progress` is busy with files.
+    pub(super) fn is_busy(progress: u64) -> bool {
+        progress & BUSY != 0
     }
 
     /// A collective with its root's rank in the world.
@@ -100,6 +108,7 @@ mod tests {
         assert_eq!(world.progress(17), 17);
         assert_eq!(some.reached(some.progress(17)), Ok(17));
         assert_eq!(some.reached(world.progress(5)), Err(5));
+        assert_eq!(some.reached(some.progress(17) | BUSY), Ok(17));
         assert_eq!([some.in_world(0), some.in_world(1)], [2, 0]);
     }
 }

@@ -4,6 +4,7 @@
 //! progress thread, so that the caller goes on computing; blocking ones run on the caller's thread,
 //! after those that it has started, and cost no hand-over.
 
+mod busy;
 mod connect;
 mod engine;
 mod handle;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use busy::Busy;
 pub use handle::Handle;
 pub(crate) use patience::Patience;
 
@@ -99,7 +101,8 @@ pub struct GroupOptions {
     /// How long a collective may take until the first floating-point numbers have been reduced, which are gradients as
     /// a rule: some ranks load data, or compile kernels. At least as long as `timeout`.
     pub first_timeout: Duration,
-    /// How long every later collective may take.
+    /// How long every later collective may take. Ranks that are [busy](ProcessGroup::busy) with files are waited for up to
+    /// `first_timeout` more.
     pub timeout: Duration,
     /// What ends this process when its run has failed and it goes on nevertheless: in a kernel, a read or a write that
     /// does not come back. By default nothing does: a library does not end its program unasked.
@@ -443,6 +446,12 @@ impl ProcessGroup {
     /// [split](Self::split) from the same one, whenever it did, under names of their own.
     pub fn keep_flight_recorder_in(&self, folder: impl Into<PathBuf>) {
         self.queue.fuse().keep_flight_recorder_in(folder.into());
+    }
+
+    /// For work with files that the other ranks wait for longer than for other work, which need not be the last: a slow
+    /// disk is no failure. See [`Busy::during`].
+    pub fn busy(&self) -> Busy {
+        self.queue.fuse().busy().clone()
     }
 
     /// What has gone wrong here or, as far as it is known, on another rank, so that the group is

@@ -12,7 +12,7 @@ pub mod shm;
 pub mod tcp;
 mod watch;
 
-pub(crate) use watch::Meanwhile;
+pub(crate) use watch::{Appeal, Meanwhile};
 pub use watch::{Interrupt, Watch};
 
 use std::time::Duration;

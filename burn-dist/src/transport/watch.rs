@@ -27,6 +27,18 @@ pub struct Watch {
     /// By rank in the group: the rank in the world, which is what `faults` goes by.
     ranks: Arc<[usize]>,
     meanwhile: Option<Meanwhile>,
+    appeal: Option<Appeal>,
+}
+
+/// Who is asked at the end of a wait whether it may go on.
+#[derive(Clone)]
+pub(crate) struct Appeal {
+    /// Of the collective.
+    pub sequence: u64,
+    /// The most time that may be added.
+    pub most: Duration,
+    /// Whether all that have not come to the collective of this sequence number are late for a good reason.
+    pub judge: Arc<dyn Fn(u64) -> bool + Send + Sync>,
 }
 
 /// What somebody who waits has to do again and again.
@@ -36,6 +48,9 @@ pub(crate) type Meanwhile = Rc<dyn Fn()>;
 #[derive(Debug)]
 struct Clock {
     allowance: Cell<Allowance>,
+    /// What it was at first, and what was added.
+    limit: Duration,
+    added: Cell<Duration>,
     /// A peer that has left, and how long it is still waited for.
     farewell: Cell<Option<(usize, Allowance)>>,
 }
@@ -64,6 +79,8 @@ impl Watch {
     pub fn new(limit: Duration, faults: FaultBoard, ranks: Arc<[usize]>) -> Self {
         let clock = Clock {
             allowance: Cell::new(Allowance::of(limit)),
+            limit,
+            added: Cell::new(Duration::ZERO),
             farewell: Cell::new(None),
         };
         Self {
@@ -71,7 +88,21 @@ impl Watch {
             faults,
             ranks,
             meanwhile: None,
+            appeal: None,
         }
+    }
+
+    /// The same watch, which asks there when its time is over.
+    pub(crate) fn appealing(self, appeal: Appeal) -> Self {
+        Self {
+            appeal: Some(appeal),
+            ..self
+        }
+    }
+
+    /// How long the collective may take, with what was added for ranks that are late for a good reason.
+    pub(crate) fn limit(&self) -> Duration {
+        self.clock.limit.saturating_add(self.clock.added.get())
     }
 
     /// The same watch, with the same time left, over some of the ranks, which count from 0 among themselves.
@@ -82,6 +113,7 @@ impl Watch {
             faults: self.faults.clone(),
             ranks: ranks.iter().map(in_world).collect(),
             meanwhile: self.meanwhile.clone(),
+            appeal: self.appeal.clone(),
         }
     }
 
@@ -92,6 +124,7 @@ impl Watch {
             faults: self.faults.clone(),
             ranks: self.ranks.clone(),
             meanwhile,
+            appeal: self.appeal.clone(),
         }
     }
 
@@ -108,9 +141,25 @@ impl Watch {
         self.clock.farewell.set(None);
     }
 
+    /// As much time as at first, if there is a good reason and not too much was added before.
+    fn add_time(&self) -> Duration {
+        let Some(appeal) = &self.appeal else {
+            return Duration::ZERO;
+        };
+        let added = self.clock.added.get();
+        let more = self.clock.limit.min(appeal.most.saturating_sub(added));
+        if more.is_zero() || !(appeal.judge)(appeal.sequence) {
+            return Duration::ZERO;
+        }
+        self.clock.added.set(added + more);
+        // Asking took time, too.
+        self.clock.allowance.set(Allowance::of(more));
+        more
+    }
+
     fn slice_at(&self, now: Instant, peer: usize) -> Result<Duration, Interrupt> {
         let mut allowance = self.clock.allowance.get();
-        let left = allowance.left(now);
+        let mut left = allowance.left(now);
         self.clock.allowance.set(allowance);
         if let Some(fault) = self.faults.get() {
             return Err(Interrupt::Fault(fault));
@@ -125,6 +174,9 @@ impl Watch {
             if is_over {
                 return Err(Interrupt::Fault(Fault::left(peer)));
             }
+        }
+        if left.is_zero() {
+            left = self.add_time();
         }
         if left.is_zero() {
             return Err(Interrupt::TimedOut);
@@ -153,6 +205,31 @@ mod tests {
         assert!(watch.slice_at(begin + limit / 2 + stopped, 1).is_ok());
         let late = watch.slice_at(begin + 2 * limit + stopped, 1);
         assert!(matches!(late, Err(Interrupt::TimedOut)), "{late:?}");
+    }
+
+    #[test]
+    fn who_is_late_for_a_good_reason_gets_more_time_but_not_for_ever() {
+        let limit = Duration::from_secs(1);
+        for (good, expected) in [(true, 2.5), (false, 1.0)] {
+            let watch = Watch::new(limit, FaultBoard::new(2), Arc::new([0, 1]));
+            let watch = watch.appealing(Appeal {
+                sequence: 7,
+                most: limit * 3 / 2,
+                judge: Arc::new(move |sequence| good && sequence == 7),
+            });
+            let mut late = Instant::now();
+            let mut asked = 0;
+            loop {
+                late += limit * 2;
+                asked += 1;
+                match watch.slice_at(late, 1) {
+                    Ok(_) => assert!(asked < 10),
+                    Err(Interrupt::TimedOut) => break,
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(watch.limit().as_secs_f64(), expected);
+        }
     }
 
     #[test]

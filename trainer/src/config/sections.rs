@@ -278,8 +278,8 @@ pub struct ParallelConfig {
     /// micro-batch: for micro-batches of few images. Default false.
     pub sync_batch_norm: bool,
     /// Seconds that one rank waits for the others in a collective before the run fails. The
-    /// first collectives, before gradients are averaged, may take longer, and ranks that die are
-    /// noticed at once. Default 300.
+    /// first collectives, before gradients are averaged, may take longer, and so may those for which a rank is late
+    /// because of a slow disk. Ranks that die are noticed at once. Default 300.
     #[schemars(extend("unit" = "seconds"))]
     pub timeout_seconds: u64,
     /// Seconds after a failure of any rank until this process ends, whatever it is busy with: data, a kernel, a file

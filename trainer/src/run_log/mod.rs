@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
-use burn_dist::ProcessGroup;
 use burn_dist::world::World;
+use burn_dist::{Busy, ProcessGroup};
 
 use crate::console::outlet::{self, Stream};
 use crate::error::TrainError;
@@ -38,12 +38,15 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 static LOG: Mutex<Log> = Mutex::new(Log {
     file: None,
+    busy: None,
     early: String::new(),
 });
 
 struct Log {
     /// While a run goes on that has a folder.
     file: Option<LogFile>,
+    /// Tells the other ranks that this one is late because of it.
+    busy: Option<Busy>,
     /// What was said before.
     early: String,
 }
@@ -61,6 +64,7 @@ pub(crate) fn start(run_dir: &Path, world: &World, group: &ProcessGroup) {
     let (Ok(file), Some(mut log)) = (opened, lock()) else {
         return;
     };
+    log.busy = Some(group.busy());
     let early = std::mem::take(&mut log.early);
     let file = log.file.insert(file);
     file.append(&line(&introduction(world)));
@@ -97,6 +101,7 @@ pub(crate) fn finish(outcome: &Result<Summary, TrainError>) {
     if let Some(mut log) = lock() {
         *log = Log {
             file: None,
+            busy: None,
             early: String::new(),
         };
     }
@@ -108,9 +113,12 @@ pub(crate) fn write(text: &str) {
     let Some(mut log) = lock() else {
         return;
     };
-    let Log { file, early } = &mut *log;
+    let Log { file, busy, early } = &mut *log;
     match file {
-        Some(file) => file.append(&line),
+        Some(file) => busy
+            .clone()
+            .unwrap_or_default()
+            .during(|| file.append(&line)),
         // What comes first tells most.
         None if early.len() + line.len() <= MOST_EARLY => early.push_str(&line),
         None => {}

@@ -254,7 +254,9 @@ impl<M: ImageClassifier> Training<'_, M> {
             seconds: begin.elapsed().as_secs_f64(),
             skipped_steps: self.recorder.skipped_steps(),
         }))?;
-        if let Some(Err(error)) = self.run_dir.as_deref().map(|folder| details.write(folder)) {
+        let busy = self.session.group.busy();
+        let write = |folder| busy.during(|| details.write(folder));
+        if let Some(Err(error)) = self.run_dir.as_deref().map(write) {
             // Only for people to look at: the run is worth more.
             complain(&format!("warning: {error}"));
         }
@@ -418,18 +420,22 @@ impl<M: ImageClassifier> Training<'_, M> {
         // Who is to be continued needs a checkpoint, even if nobody wanted any.
         if matches!(end, End::Paused(_)) && self.checkpoints.is_none() {
             let (session, folder, lock) = (self.session, self.home.as_deref(), self.lock.clone());
-            self.checkpoints = setup::start_checkpoints(session, folder, lock, &self.before)?;
+            let start = || setup::start_checkpoints(session, folder, lock, &self.before);
+            self.checkpoints = session.group.busy().during(start)?;
         }
         let last = self.checkpoints.as_mut();
         if let Some(checkpoints) = last.filter(|last| last.lacks(&self.progress)) {
             // The last state is not one to be left out because the one before is not written yet.
-            checkpoints.catch_up();
+            let busy = self.session.group.busy();
+            busy.during(|| checkpoints.catch_up());
             self.save()?;
         }
         let Some(checkpoints) = self.checkpoints.take() else {
             return Ok(!matches!(end, End::Paused(_)));
         };
-        let (news, saved) = checkpoints.finish(self.session.group)?;
+        // However long the disk takes for it.
+        let group = self.session.group;
+        let (news, saved) = group.busy().during(|| checkpoints.finish(group))?;
         for news in news {
             self.console.line(&news);
         }
@@ -450,7 +456,9 @@ impl<M: ImageClassifier> Training<'_, M> {
             task: setup::task(self.session),
             config: self.session.config.to_toml().ok(),
         };
-        checkpoints.save(self.parallel.state()?, &meta)
+        let state = self.parallel.state()?;
+        let busy = self.session.group.busy();
+        busy.during(|| checkpoints.save(state, &meta))
     }
 
     /// Writes down how the ranks shared the steps since the epoch began.

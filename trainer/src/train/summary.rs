@@ -197,7 +197,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         let Some(folder) = self.run_dir.as_deref().filter(|_| wanted) else {
             return;
         };
-        match report::write(folder) {
+        let busy = self.session.group.busy();
+        match busy.during(|| report::write(folder)) {
             Ok(file) => self.console.line(&format!("report {}", file.display())),
             Err(error) => complain(&format!("warning: there is no report: {error}")),
         }
