@@ -4,7 +4,9 @@ use std::path::Path;
 
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
-use burn_dist::parallel::{Parallel, ParallelOptions, ParameterState, ShardWithin, Strategy};
+use burn_dist::parallel::{
+    MemoryEstimate, Parallel, ParallelOptions, ParameterState, ShardWithin, Strategy,
+};
 use datasets::{ImageShape, Loader};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
@@ -14,7 +16,7 @@ use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::progress::Task;
 use crate::train::{parallel_options, restore};
-use crate::{few_values, initial, limits, misfit, model, optimizer, run};
+use crate::{device, few_values, initial, limits, misfit, model, optimizer, run};
 
 /// What a run would be.
 #[derive(Clone, Debug)]
@@ -77,6 +79,44 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     })
 }
 
+/// Why `size` ranks on this host lack memory, if they do by what is free now: what each keeps from step to step alone is
+/// more than its part.
+pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
+    let config = &loaded.config;
+    let room = device::room(config, size, 1);
+    let free = room.bytes.filter(|_| !room.on_gpu)?;
+    let batching = loaded.batching(size).ok()?;
+    let splits = run::splits(config, batching.global).ok()?;
+    let device = Device::flex().autodiff();
+    let count = Count { config };
+    let states = model::build(&config.model, splits.train.as_ref(), &device, count).ok()?;
+    let ranks = config.parallel.shard_within.ranks(size, 1);
+    let strategy = parallel_options(config, 1).strategy;
+    let needed = MemoryEstimate::of(strategy, &states, ranks).total();
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    (needed > free).then(|| {
+        format!(
+            "parameters, gradients and optimizer state take {} MiB on each rank, activations come on top, and {} MiB \
+             are free for each of {size}: start fewer ranks, shard the state (parallel.strategy), or train a smaller model",
+            mib(needed),
+            mib(free)
+        )
+    })
+}
+
+/// What a training keeps of each parameter of the model, none of which comes to exist.
+struct Count<'a> {
+    config: &'a Config,
+}
+
+impl WithModel for Count<'_> {
+    type Output = Vec<ParameterState>;
+
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+        model::states(&model, self.config)
+    }
+}
+
 /// Whether the model that is built can be filled and stepped as the run would do it; counts its trainable elements by
 /// parameter.
 struct Look<'a> {
@@ -109,5 +149,23 @@ impl WithModel for Look<'_> {
         let mut parallel = Parallel::new(model, optimizer, options, &ProcessGroup::single())?;
         restore(&mut parallel, path, &task)?;
         Ok(states)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_model_that_is_too_large_lacks_memory() {
+        let load = |sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+            Loaded::load("digits.toml", &sets).unwrap()
+        };
+        assert_eq!(shortage(&load(&[]), 2), None);
+        // 12 × 65536² elements in each of 100 blocks, of which none is made.
+        let huge = ["model={name=\"vit\", dim=65536, heads=64, depth=100, patch=7}"];
+        let reason = shortage(&load(&huge), 2).unwrap();
+        assert!(reason.contains("MiB on each rank"), "{reason}");
     }
 }

@@ -33,7 +33,11 @@ fn a_killed_rank_ends_the_run_and_is_named() {
             running
                 .wait(Duration::from_secs(10))
                 .assert_code(1)
-                .assert_stderr(&[&format!("rank {victim} "), "SIGKILL"])
+                .assert_stderr(&[
+                    &format!("rank {victim} "),
+                    "SIGKILL",
+                    "lack of memory may be why",
+                ])
                 .assert_nobody_left();
         }
     }

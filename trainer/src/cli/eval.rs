@@ -47,7 +47,8 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     check_readable(args.trained.config.as_deref(), ranks, world)?;
     let trained = args.trained.find()?;
     trained.check_has_data()?;
-    on_ranks(ranks, world, || {
+    let unknown = || None;
+    on_ranks(ranks, world, unknown, || {
         if world.is_main() {
             trained.notes.iter().for_each(|note| say(note));
             say(&trained.title());

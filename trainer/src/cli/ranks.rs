@@ -76,17 +76,18 @@ pub fn check_readable(config: Option<&str>, ranks: Ranks, world: &World) -> Resu
 }
 
 /// Starts the ranks with the arguments of this process if nobody else has and it takes starting; otherwise is the one that
-/// `world` says, and does `work`.
+/// `world` says, and does `work`. Where the system may have killed a rank for its memory, `shortage` says what it lacks.
 ///
 /// # Errors
 /// Those of `work`; ranks that cannot be started.
 pub fn on_ranks(
     ranks: Ranks,
     world: &World,
+    shortage: impl Fn() -> Option<String>,
     work: impl FnOnce() -> Result<i32, Failure>,
 ) -> Result<i32, Failure> {
     if ranks.are_ours(world) {
-        return start(ranks);
+        return start(ranks, &shortage);
     }
     log_warnings(world);
     if let Some(advice) = world.advice() {
@@ -98,7 +99,10 @@ pub fn on_ranks(
 
 /// Starts processes of this program with the same arguments, and waits for them. If one fails, all of them are started
 /// again, and go on at the last good checkpoint of the run folder.
-fn start(Ranks { size, restarts }: Ranks) -> Result<i32, Failure> {
+fn start(
+    Ranks { size, restarts }: Ranks,
+    shortage: &dyn Fn() -> Option<String>,
+) -> Result<i32, Failure> {
     let mut restart = 0;
     let mut said_before = None;
     loop {
@@ -109,7 +113,7 @@ fn start(Ranks { size, restarts }: Ranks) -> Result<i32, Failure> {
         let arguments = std::env::args_os().skip(1);
         let arguments = arguments.chain(goes_on.iter().map(OsString::from));
         let outcome = LocalLauncher::new(size).args(arguments).run()?;
-        tell(&outcome);
+        tell(&outcome, shortage);
         if restart == restarts || !may_succeed_again(&outcome) {
             return Ok(outcome.exit_code().into());
         }
@@ -126,13 +130,22 @@ fn start(Ranks { size, restarts }: Ranks) -> Result<i32, Failure> {
     }
 }
 
-fn tell(outcome: &LaunchOutcome) {
+fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
     outcome.unwritten().into_iter().for_each(not_said);
     match outcome.failure() {
         // What it told the others it has also written itself.
         Some(failure) => {
             let (rank, exit) = (failure.rank(), failure.exit());
-            complain(&format!("error: rank {rank} {exit}"));
+            let why = match failure.may_lack_memory() {
+                true => {
+                    "; lack of memory may be why (`trainer check` estimates what each rank takes)"
+                }
+                false => "",
+            };
+            complain(&format!("error: rank {rank} {exit}{why}"));
+            if let Some(shortage) = failure.may_lack_memory().then(shortage).flatten() {
+                complain(&format!("by its estimate, {shortage}"));
+            }
         }
         None if !outcome.is_success() => complain(&outcome.to_string()),
         None => {}

@@ -118,7 +118,8 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         }
         return Ok(0);
     }
-    on_ranks(ranks, world, || {
+    let shortage = || crate::plan::shortage(&loaded, size);
+    on_ranks(ranks, world, shortage, || {
         let mut trainer = Trainer::new(&loaded, world)
             .resume(args.resume)
             .dashboard(args.dashboard);

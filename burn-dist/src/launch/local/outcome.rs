@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, OnceLock};
 
+use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::signal_name;
 
 /// Exit code of a rank that stopped early with a checkpoint and wants to be started again.
@@ -49,6 +50,11 @@ impl RankFailure {
         self.exit
     }
 
+    /// Whether the system may have killed it for its memory: nobody else is known to have killed it.
+    pub fn may_lack_memory(&self) -> bool {
+        self.exit == RankExit::Signal(SIGKILL) && self.reason.is_none()
+    }
+
     /// What it told the other ranks, if it had the time.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
@@ -65,6 +71,7 @@ impl std::fmt::Display for RankFailure {
         write!(f, "rank {} {}", self.rank, self.exit)?;
         match &self.reason {
             Some(reason) => write!(f, ": {reason}"),
+            None if self.may_lack_memory() => f.write_str("; lack of memory may be why"),
             None => Ok(()),
         }
     }
@@ -191,7 +198,7 @@ mod tests {
         let failed = outcome(&[Code(1), Signal(9)], Some(1), None);
         assert_eq!(
             failed.to_string(),
-            "rank 1 was killed by signal 9 (SIGKILL)"
+            "rank 1 was killed by signal 9 (SIGKILL); lack of memory may be why"
         );
         let mut failed = outcome(&[Code(0), Code(0), Code(1)], Some(2), None);
         assert_eq!(failed.to_string(), "rank 2 exited with code 1");
