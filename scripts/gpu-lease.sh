@@ -9,14 +9,18 @@
 #   SECONDS   all parts end before; what does not begin because of that is said
 #   PART      in their order; default: first bf16 olivia wide profile mma train
 #               first     devices, NCCL, memory over 300 steps
-#               olivia    images/s of the Olivia WideResNet in bf16, here and in PyTorch
+#               olivia    images/s of the Olivia WideResNet in bf16, here and in PyTorch, eager and compiled
 #               bf16      every model against the golden files in bf16; exact: in f32 and f16
 #               mma       the Olivia WideResNet again, without wgmma
 #               profile   where the time of the Olivia WideResNet goes; profile-RECIPE: that of another
 #               counters  what a processor does in its convolutions, by Nsight Compute: counters-convolve.details.csv,
 #                         and .source.csv.gz, instruction by instruction; the same for multiply_parts
-#               wide      images/s of WRN-28-10 as of olivia; vits: of ViT-Tiny and ViT-B/16
-#               train     WRN-28-10 on the CIFAR-100 in DATA, as many epochs as fit, after wide
+#               wide      images/s of WRN-28-10 as of olivia; vits: of ViT-Tiny and ViT-B/16; resnet: of ResNet-50
+#               start     seconds to the first step of the Olivia WideResNet in bf16: with the packed kernels, with all
+#                         kernels kept, with an empty cache
+#               train     WRN-28-10 on the CIFAR-100 in DATA, as many epochs as fit, after wide; train-CONFIG: another
+#                         configuration, such as train-olivia.toml, for MINUTES (default 1)
+#               torch-train    the Olivia recipe on the CIFAR-100 in DATA for MINUTES in PyTorch
 #               ranks     two ranks on one GPU against one
 #               memory    device memory over 2,000 steps
 #
@@ -40,11 +44,12 @@ parts=("$@")
 found=$(realpath -m "${FOUND:-${TMPDIR:-/tmp}/burn-dist-found}")
 KERNELS=$(realpath -m "${KERNELS:-$found/kernels}")
 DATA=${DATA:+$(realpath -m "$DATA")}
-export KERNELS
+export KERNELS TORCHINDUCTOR_CACHE_DIR=$KERNELS/inductor
 mkdir -p "$found"
 cd "$found"
 read -ra also <<<"${ALSO:-}"
 check=("$here/gpu-check.sh" --device "${DEVICE:-cuda}" "${also[@]}")
+minutes=${MINUTES:-1}
 
 left() { echo $((seconds - SECONDS)); }
 
@@ -60,7 +65,10 @@ pack() {
 }
 
 # part NAME LIMIT ARGUMENT...: gpu-check.sh for at most LIMIT seconds, said in NAME.txt.
-part() {
+part() { limited "$1" "$2" "${check[@]}" "${@:3}"; }
+
+# The same of any program.
+limited() { # NAME LIMIT PROGRAM ARGUMENT...
   local name=$1 limit=$2 status=0 begin=$SECONDS
   shift 2
   if (($(left) < 20)); then
@@ -69,17 +77,71 @@ part() {
   fi
   # Time to write what is known, and to pack it.
   ((limit <= $(left) - 10)) || limit=$(($(left) - 10))
-  timeout --kill-after=5 "$limit" "${check[@]}" "$@" >"$name.txt" 2>&1 </dev/null || status=$?
+  timeout --kill-after=5 "$limit" "$@" >"$name.txt" 2>&1 </dev/null || status=$?
   say "$name: exit code $status after $((SECONDS - begin)) s"
   tail -n 30 "$name.txt"
   pack
 }
 
+# The recipes that a part times in PyTorch too.
+timed() {
+  case $1 in
+    olivia) echo olivia ;;
+    wide) echo wrn-28-10 ;;
+    vits) printf '%s\n' vit-tiny vit-b-16 ;;
+    resnet) echo resnet-50 ;;
+  esac
+}
+
+# speed NAME LIMIT LIMIT_OF_EACH: images/s of a part's recipes, here, in PyTorch, and in PyTorch compiled.
+speed() {
+  part "$1" "$2" --parts speed,torch --torch-compile --recipes "$(timed "$1" | paste -sd,)" --precisions bf16 \
+    --limit "$3" --json "$1.json"
+}
+
+# torch.compile keeps what it has made of a model: beside a part that times nothing, it is made for the parts behind
+# that, two models at a time.
+compiling=''
+compile_torch() { # PART...
+  local name recipes=()
+  for name in "$@"; do
+    if times_nothing "$name"; then break; fi
+    mapfile -t -O "${#recipes[@]}" recipes < <(timed "$name")
+  done
+  [[ ${#recipes[@]} -gt 0 ]] || return 0
+  printf '%s\n' "${recipes[@]}" | timeout --kill-after=5 240 xargs -P 2 -I{} "${PYTHON:-python3}" \
+    "$here/../bench/torch/train.py" --device "${DEVICE:-cuda}" --recipe {} --precision bf16 --batch "${BATCH:-256}" \
+    --steps 1 --warm-up 1 --tf32 --compile >>compile.txt 2>&1 &
+  compiling=$!
+}
+
+# Waits for that at most LIMIT seconds, and ends it then, so that nothing runs beside what is timed.
+compiled() { # LIMIT
+  local begin=$SECONDS
+  [[ -n $compiling ]] || return 0
+  while kill -0 "$compiling" 2>/dev/null; do
+    if ((SECONDS - begin >= $1 || $(left) < 20)); then kill -TERM "$compiling" 2>/dev/null || true; break; fi
+    sleep 0.2
+  done
+  wait "$compiling" || say "torch.compile has not made all ahead, see compile.txt"
+  compiling=''
+  say "waited $((SECONDS - begin)) s for torch.compile"
+}
+
+times_nothing() { [[ $1 == first || $1 == bf16 || $1 == exact || $1 == ranks || $1 == memory ]]; }
+
 # Epochs of CIFAR-100 that fit into SECONDS at the rate that `wide` has found.
 epochs_in() {
   local rate
   rate=$(sed -n 's/.*"images_per_second": *\([0-9]*\).*/\1/p' wide.json 2>/dev/null | sed -n 1p)
-  [[ -z $rate ]] || echo $(($1 * rate / 50000))
+  [[ -z $rate ]] || echo $(($1 * rate / $(images)))
+}
+
+# Those that DATA has to train with, which may be a part of CIFAR-100.
+images() {
+  local bytes
+  bytes=$(stat -c %s "$DATA/cifar-100-binary/train.bin" 2>/dev/null) || bytes=$((50000 * 3074))
+  echo $((bytes / 3074))
 }
 
 train() {
@@ -94,6 +156,22 @@ train() {
   part train "$((limit + 10))" --train wrn-28-10.toml --set "data.dir=$DATA" --set train.precision=bf16 \
     --set "train.epochs=$epochs" --set "schedule.milestones=$milestones" \
     --set "train.max_minutes=$((limit / 60)).$((limit % 60 * 10 / 60))"
+}
+
+torch_train() {
+  [[ -n ${DATA:-} ]] || { say "torch-train: DATA names no folder of CIFAR-100"; return; }
+  limited torch-train $((60 * minutes + 20)) "${PYTHON:-python3}" "$here/../bench/torch/cifar.py" --data "$DATA" \
+    --device "${DEVICE:-cuda}" --seconds $((60 * minutes))
+}
+
+# Seconds to the first step: as packed, as that has left it, and with nothing compiled.
+start() {
+  local measure=(--parts start --recipes olivia --precisions bf16) at=$KERNELS
+  rm -rf "$at"/start-{packed,empty}
+  KERNELS=$at/start-packed part start-packed 70 "${measure[@]}" --limit 60 --json start-packed.json
+  KERNELS=$at/start-packed part start-again 70 "${measure[@]}" --limit 60 --json start-again.json
+  KERNELS=$at/start-empty BURN_DIST_KERNELS=$at/start-empty/nvrtc part start-empty 150 "${measure[@]}" --limit 140 \
+    --json start-empty.json
 }
 
 # What hardware counters say of the third launch of each kernel of this name.
@@ -135,22 +213,30 @@ import torch
 print(torch.__version__, torch.backends.cudnn.version(), torch.ones(1, device="cuda"))' >torch.txt 2>&1 </dev/null &
 machine >machine.txt 2>&1 </dev/null
 pack
-for name in "${parts[@]}"; do
+for number in "${!parts[@]}"; do
+  name=${parts[number]}
+  if times_nothing "$name"; then compile_torch "${parts[@]:number + 1}"; fi
   case $name in
     first) part first 90 --parts devices,nccl,memory --memory-steps 300 --limit 45 --json first.json ;;
-    olivia) part olivia 130 --parts speed,torch --recipes olivia --precisions bf16 --limit 90 --json olivia.json ;;
+    olivia) speed olivia 200 90 ;;
     bf16) part bf16 150 --parts parity --precisions bf16 --limit 140 --json bf16.json ;;
     exact) part exact 300 --parts parity --precisions f32,f16 --limit 145 --json exact.json ;;
     mma) BURN_DIST_WGMMA=off part mma 60 --parts speed --recipes olivia --precisions bf16 --limit 50 --json mma.json ;;
     profile) part profile 45 --profile olivia ;;
     counters) for kernel in convolve multiply_parts; do counters "$kernel"; done ;;
     profile-*) part "$name" 45 --profile "${name#profile-}" ;;
-    wide) part wide 100 --parts speed,torch --recipes wrn-28-10 --precisions bf16 --limit 60 --json wide.json ;;
-    vits) part vits 160 --parts speed,torch --recipes vit-tiny,vit-b-16 --precisions bf16 --limit 75 --json vits.json ;;
+    wide) speed wide 150 60 ;;
+    vits) speed vits 240 75 ;;
+    resnet) speed resnet 150 75 ;;
+    start) start ;;
     ranks) part ranks 120 --parts ranks --limit 30 --json ranks.json ;;
     memory) part memory 300 --parts memory --memory-steps 2000 --limit 290 --json memory.json ;;
     train) train ;;
+    train-*) part "$name" $((60 * minutes + 20)) --train "${name#train-}" ${DATA:+--set "data.dir=$DATA"} \
+      --set train.precision=bf16 --set "train.max_minutes=$minutes" ;;
+    torch-train) torch_train ;;
     *) say "$name is no part; see --help" ;;
   esac
+  compiled 60
 done
 pack

@@ -125,6 +125,75 @@ fn a_check_that_is_ended_leaves_what_it_has_found_out() {
 }
 
 #[test]
+fn the_seconds_to_the_first_step_are_those_of_a_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = "gpu --device cpu --parts start --recipes wrn-16-4 --precisions f32 --batch 2 \
+                     --json out.json";
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    let bench = Path::new(env!("CARGO_BIN_EXE_bench"));
+    let begin = Instant::now();
+    let output = ended(
+        started(bench, folder.path(), &arguments)
+            .spawn()
+            .expect("the program"),
+    );
+    let took = begin.elapsed().as_secs_f64();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let found = rows(&folder.path().join("out.json"));
+    assert_eq!(found.len(), 1, "{said}");
+    assert_eq!(found[0]["part"], "start");
+    assert_eq!(found[0]["what"], "wrn-16-4 f32");
+    let seconds = found[0]["values"]["seconds"].as_f64();
+    let seconds = seconds.expect("a number");
+    assert!(seconds > 0.0 && seconds < took, "{seconds} of {took}");
+}
+
+/// A Python that knows what PyTorch would say, and leaves what it was asked for.
+const ASKED: &str = r#"
+[ "$1" != -c ] || exit 0
+shift
+echo "$*" >>"$ASKED"
+echo '{"images_per_second": 10, "median_images_per_second": 10, "memory_mib": null}'
+"#;
+
+#[test]
+fn a_lease_compiles_the_models_of_the_next_parts_in_pytorch_beside_what_is_not_timed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    program(&at("python"), ASKED);
+    // In place of ours: nothing is trained.
+    program(&at("bench"), "echo \"ours: $*\" >>\"$ASKED\"\n");
+    let script = Path::new(SCRIPTS).join("gpu-lease.sh");
+    let parts = ["out", "60", "bf16", "wide", "vits", "memory", "resnet"];
+    let child = started(&script, folder.path(), &parts)
+        .env("BENCH", at("bench"))
+        .env("PYTHON", at("python"))
+        .env("ASKED", at("asked"))
+        .env("FOUND", "found")
+        .env("DEVICE", "cpu")
+        .spawn()
+        .expect("the script");
+    let output = ended(child);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let asked = fs::read_to_string(at("asked")).expect("what was asked for");
+    let line = |text: &str| {
+        let place = asked.lines().position(|line| line.contains(text));
+        place.unwrap_or_else(|| panic!("no {text} in {asked}"))
+    };
+    let compiled = |recipe: &str| line(&format!("--recipe {recipe} --precision bf16"));
+    let ours = |recipes: &str| line(&format!("--torch-compile --recipes {recipes} "));
+    for recipe in ["wrn-28-10", "vit-tiny", "vit-b-16"] {
+        assert!(compiled(recipe) < ours("wrn-28-10"), "{asked}");
+    }
+    assert!(ours("vit-tiny,vit-b-16") < compiled("resnet-50"), "{asked}");
+    assert!(compiled("resnet-50") < ours("resnet-50"), "{asked}");
+    let each = asked.lines().filter(|line| line.ends_with(" --compile"));
+    assert_eq!(each.count(), 4, "{asked}");
+}
+
+#[test]
 fn a_lease_brings_back_what_was_known_before_its_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);

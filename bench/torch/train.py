@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "golden
 
 import vit  # noqa: E402
 from plain_wide_resnet import PlainWideResNet  # noqa: E402
+from resnet import ResNet  # noqa: E402
 from wide_resnet import WideResNet  # noqa: E402
 
 
@@ -43,6 +44,7 @@ RECIPES = {
     "wrn-16-4": (32, lambda: WideResNet(16, 4, 100, 3)),
     "vit-tiny": (32, lambda: vit.Vit(192, 12, 3, 100, 4, 3, 32, 32, 4, "ClassToken")),
     "vit-b-16": (224, lambda: vit.Vit(768, 12, 12, 100, 4, 3, 224, 224, 16, "ClassToken")),
+    "resnet-50": (224, lambda: ResNet([3, 4, 6, 3], True, 100)),
 }
 PRECISIONS = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}
 

@@ -31,8 +31,8 @@ pub struct GpuArgs {
     /// `cuda`, `wgpu` or `cpu`.
     #[arg(long, default_value = "cuda")]
     pub(crate) device: DeviceChoice,
-    /// Only these parts.
-    #[arg(long, value_delimiter = ',', default_values_t = Part::ALL)]
+    /// Only these parts. Default: all but `start`.
+    #[arg(long, value_delimiter = ',', default_values_t = Part::DEFAULT, hide_default_value = true)]
     parts: Vec<Part>,
     /// Folder of the golden files.
     #[arg(long, default_value = "models/tests/golden")]
@@ -90,10 +90,12 @@ pub(crate) enum Part {
     Torch,
     /// Whether device memory grows.
     Memory,
+    /// Seconds to the first step of the recipes.
+    Start,
 }
 
 impl Part {
-    const ALL: [Self; 7] = [
+    const DEFAULT: [Self; 7] = [
         Self::Devices,
         Self::Nccl,
         Self::Parity,
@@ -238,6 +240,7 @@ impl Check<'_> {
                 Part::Ranks => self.ranks()?,
                 Part::Speed => self.speed()?,
                 Part::Torch => self.torch()?,
+                Part::Start => self.start()?,
             }
             let failed = self.rows.iter().any(|row| row.good == Some(false));
             if *part == Part::Devices && failed {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -27,6 +28,9 @@ pub(crate) enum Recipe {
     /// ViT-B/16 on 224×224 pixels.
     #[value(name = "vit-b-16")]
     VitB16,
+    /// ResNet-50 on 224×224 pixels.
+    #[value(name = "resnet-50")]
+    ResNet50,
 }
 
 /// Most bytes of images that a cell keeps on the device: 28,532 of 224×224 pixels.
@@ -34,12 +38,18 @@ const MOST_BYTES: usize = 1 << 32;
 
 impl Recipe {
     /// Those that are measured unless others are asked for.
-    pub const ALL: [Self; 4] = [Self::Olivia, Self::Wrn28x10, Self::VitTiny, Self::VitB16];
+    pub const ALL: [Self; 5] = [
+        Self::Olivia,
+        Self::Wrn28x10,
+        Self::VitTiny,
+        Self::VitB16,
+        Self::ResNet50,
+    ];
 
     /// Bytes of an image.
     fn image_bytes(self) -> usize {
         let side = match self {
-            Self::VitB16 => 224,
+            Self::VitB16 | Self::ResNet50 => 224,
             Self::Olivia | Self::Wrn28x10 | Self::Wrn16x4 | Self::VitTiny => 32,
         };
         3 * side * side
@@ -115,25 +125,34 @@ impl Check<'_> {
         recipe.images(usize::from(self.args.batch), steps)
     }
 
+    /// A training on one rank whose images lie on the device.
+    fn training(
+        &self,
+        recipe: Recipe,
+        precision: Precision,
+        steps: usize,
+        images: usize,
+    ) -> Command {
+        let mut command = self.child.command(&[trained::COMMAND, "--ranks", "1"]);
+        command
+            .args(["--model", &recipe.to_string()])
+            .args(["--batch", &self.args.batch.to_string()])
+            .args(["--steps", &steps.to_string()])
+            .args(["--images", &images.to_string()])
+            .args(["--set", &format!("train.device={}", self.args.device)])
+            .args(["--set", &format!("train.precision={precision}")])
+            .args(["--set", "data.on_device=true"]);
+        command
+    }
+
     fn train(&self, recipe: Recipe, precision: Precision) -> Result<Found, String> {
         let folder = self.child.folder();
         let out = folder.join("seconds.json");
         let (steps, warm_up) = (usize::from(self.args.steps), usize::from(self.args.warm_up));
         let batch = usize::from(self.args.batch);
         let images = self.images(recipe);
-        let mut command = self.child.command(&[trained::COMMAND, "--ranks", "1"]);
-        command
-            .args(["--model", &recipe.to_string()])
-            .args(["--batch", &batch.to_string()])
-            .args(["--steps", &(steps + warm_up).to_string()])
-            .args(["--images", &images.to_string()])
-            .args(["--set", &format!("train.device={}", self.args.device)])
-            .args(["--set", &format!("train.precision={precision}")])
-            .args(["--set", "data.on_device=true"])
-            .arg("--memory")
-            .arg(folder)
-            .arg("--out")
-            .arg(&out);
+        let mut command = self.training(recipe, precision, steps + warm_up, images);
+        command.arg("--memory").arg(folder).arg("--out").arg(&out);
         self.child
             .finish(&format!("speed {recipe} {precision}"), command)?;
         let [mut seconds]: [Vec<f64>; 1] = report::read(&out).map_err(|error| error.to_string())?;
@@ -157,6 +176,41 @@ impl Check<'_> {
                 "images_mib": recipe.images_mib(images),
                 "seconds": counted,
             }),
+        })
+    }
+
+    /// Seconds from the start of a program to the end of its first step, of every recipe in every number format.
+    pub(super) fn start(&mut self) -> Result<(), BenchError> {
+        for (recipe, precision) in self.cells() {
+            let found = self.first_step(recipe, precision);
+            self.tell(Part::Start, format!("{recipe} {precision}"), found)?;
+        }
+        Ok(())
+    }
+
+    /// A training of one step, so that nothing else is compiled before its loss is read.
+    fn first_step(&self, recipe: Recipe, precision: Precision) -> Result<Found, String> {
+        let folder = self.child.folder();
+        let (out, ended) = (folder.join("seconds.json"), folder.join("first-step.json"));
+        // An earlier cell's.
+        let _ = std::fs::remove_file(&ended);
+        let batch = usize::from(self.args.batch);
+        let mut command = self.training(recipe, precision, 1, recipe.images(batch, 1));
+        command
+            .arg("--first-step")
+            .arg(&ended)
+            .arg("--out")
+            .arg(&out);
+        let begin = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let begin = begin.map_err(|error| error.to_string())?.as_secs_f64();
+        self.child
+            .finish(&format!("start {recipe} {precision}"), command)?;
+        let ended: f64 = report::read(&ended).map_err(|error| error.to_string())?;
+        let seconds = ended - begin;
+        Ok(Found {
+            good: Some(true),
+            words: format!("{seconds:.2} s from the start to the end of the first step"),
+            values: json!({ "seconds": seconds }),
         })
     }
 

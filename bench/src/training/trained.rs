@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use burn::tensor::Device;
 use burn_dist::device::reserved;
@@ -51,6 +52,9 @@ pub struct TrainedArgs {
     /// File for the loss of every step.
     #[arg(long)]
     losses: Option<PathBuf>,
+    /// File for the Unix time, in seconds, at which the first rank's first step ended.
+    #[arg(long)]
+    first_step: Option<PathBuf>,
     /// Training images, which may be fewer than the steps take; then they come again.
     #[arg(long)]
     images: Option<usize>,
@@ -118,6 +122,7 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
     let clock = Clock {
         batch: args.batch,
         seconds: seconds.clone(),
+        first_step: args.first_step.clone().filter(|_| world.rank() == 0),
     };
     let trainer = Trainer::new(&loaded, world)
         .run_dir(run_dir)
@@ -171,10 +176,16 @@ struct Clock {
     /// Images per step over all ranks.
     batch: usize,
     seconds: Arc<Mutex<Vec<f64>>>,
+    /// File for the Unix time at which the first step ended, until it is written.
+    first_step: Option<PathBuf>,
 }
 
 impl Callback for Clock {
     fn on_step(&mut self, step: &TrainLine) -> Result<Action, CallbackError> {
+        if let Some(file) = self.first_step.take() {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+            report::write(&file, &now.as_secs_f64())?;
+        }
         let mut seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
         seconds.push(self.batch as f64 / step.images_per_second);
         Ok(Action::Continue)

@@ -18,6 +18,9 @@ pub enum Workload {
     Wrn28x10,
     /// The WideResNet of the Olivia guide with 17.2 million parameters, the same images.
     Olivia,
+    /// ResNet-50 with 23.7 million parameters, 224×224 colour images, 100 classes.
+    #[value(name = "resnet-50")]
+    ResNet50,
     /// ViT-B/16 with 86 million parameters, 224×224 colour images, 100 classes.
     #[value(name = "vit-b-16")]
     VitB16,
@@ -67,6 +70,7 @@ impl Workload {
             Self::Wrn16x4 => "WRN-16-4, 32 x 32 colour images, 100 classes",
             Self::Wrn28x10 => "WRN-28-10, 32 x 32 colour images, 100 classes",
             Self::Olivia => "WideResNet of the Olivia guide, 32 x 32 colour images, 100 classes",
+            Self::ResNet50 => "ResNet-50, 224 x 224 colour images, 100 classes",
             Self::VitB16 => "ViT-B/16, 224 x 224 colour images, 100 classes",
             Self::VitTiny => "ViT-Tiny, 32 x 32 colour images in patches of 4, 100 classes",
             Self::VitBase => {
@@ -92,6 +96,7 @@ impl Workload {
             Self::Wrn16x4 => ("name = \"wide-resnet\"\npreset = \"wrn-16-4\"", colour),
             Self::Wrn28x10 => ("name = \"wide-resnet\"\npreset = \"wrn-28-10\"", colour),
             Self::Olivia => ("name = \"wide-resnet\"\npreset = \"olivia\"", colour),
+            Self::ResNet50 => ("name = \"resnet\"\ndepth = 50", large),
             Self::VitB16 => ("name = \"vit\"\npreset = \"b-16\"", large),
             Self::VitTiny => ("name = \"vit\"\npreset = \"tiny\"", colour),
             Self::VitBase => ("name = \"vit\"\npreset = \"base\"", colour),
