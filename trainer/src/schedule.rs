@@ -170,7 +170,7 @@ fn cosine(share: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DEFAULT, Loaded};
+    use crate::config::Loaded;
     use proptest::prelude::*;
 
     const STEPS_PER_EPOCH: u64 = 10;
@@ -248,15 +248,12 @@ mod tests {
         };
         assert_rates(&schedule(config), &[(1, 2.0)]);
         // The same global batch on fewer ranks has the same rate.
-        let sets = [
-            "train.micro_batch_size=8",
-            "schedule.lr_scaling=linear",
-            "optimizer.lr=0.1",
-        ];
+        let text = "[model]\nname = \"cnn\"\n[data]\nname = \"digits\"\n\
+                    [optimizer]\nname = \"adam\"\nlr = 0.1\n\
+                    [schedule]\nlr_scaling = \"linear\"\n[train]\nmicro_batch_size = 8\n";
         for (ranks, accumulate) in [(4, 1), (2, 2), (1, 4)] {
-            let accumulate = format!("train.accumulate={accumulate}");
-            let sets = sets.map(str::to_owned).into_iter().chain([accumulate]);
-            let loaded = Loaded::load(DEFAULT, &sets.collect::<Vec<_>>()).unwrap();
+            let sets = [format!("train.accumulate={accumulate}")];
+            let loaded = Loaded::parse("own.toml", "own", text, &sets).unwrap();
             let batching = loaded.batching(ranks).unwrap();
             let schedule = Schedule::of_run(&loaded.config, STEPS_PER_EPOCH, batching, ranks);
             assert!(
