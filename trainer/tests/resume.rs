@@ -540,7 +540,8 @@ fn a_run_whose_lock_or_folder_is_taken_away_ends_and_no_two_ever_write() {
         let word = "process 7 on elsewhere\ntoken 0\n";
         fs::write(run.dir().join(".lock"), word).unwrap();
     };
-    let cases: [(&dyn Fn(&Run), &str, usize); 3] = [
+    type Harm<'a> = &'a dyn Fn(&Run);
+    let cases: [(Harm<'_>, &str, usize); 3] = [
         (&remove_lock, "is gone: it or the folder was removed", 1),
         (&replace_folder, "is gone: it or the folder was removed", 2),
         (&take_over, "was taken over by process 7 on elsewhere", 1),

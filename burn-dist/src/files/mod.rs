@@ -79,7 +79,7 @@ mod tests {
         let synced = SYNCED.take();
         for name in ["a/b", "a", ""] {
             let folder = home.path().join(name);
-            assert!(synced.iter().any(|path| *path == folder), "{synced:?}");
+            assert!(synced.contains(&folder), "{synced:?}");
         }
         create_folders(&home.path().join("a/b/c")).unwrap();
         assert!(SYNCED.take().is_empty());
