@@ -11,10 +11,12 @@ use datasets::{ImageShape, Loader};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
+use crate::changes::{self, Before, Now};
 use crate::config::{Batching, Config, Loaded};
 use crate::error::TrainError;
 use crate::model::WithModel;
 use crate::progress::Task;
+use crate::schedule::Schedule;
 use crate::train::{parallel_options, restore};
 use crate::{device, few_values, initial, limits, misfit, model, optimizer, run};
 
@@ -33,6 +35,8 @@ pub struct Plan {
     pub steps_per_epoch: u64,
     /// Batch sizes.
     pub batching: Batching,
+    /// What the run does otherwise than before its checkpoint, in lines; none if nothing has changed.
+    pub changes: Vec<String>,
 }
 
 /// Checks all that can be checked without the other ranks of a world of `size`: opens the data,
@@ -67,15 +71,25 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
         shape: splits.train.shape(),
         from,
     };
-    let states = model::build(&config.model, splits.train.as_ref(), &device, look)
+    let (states, steps) = model::build(&config.model, splits.train.as_ref(), &device, look)
         .map_err(|error| misfit::of_model(loaded, &error))??;
+    let steps_per_epoch = run::steps_per_epoch(&config, &sampler);
+    let now = Now {
+        config: &config,
+        ranks: size,
+        splits: &splits,
+        schedule: &Schedule::of_run(&config, steps_per_epoch, batching, size),
+    };
+    let before = checkpoint.and_then(Before::of);
+    let changed = before.and_then(|before| now.since(&before, steps));
     Ok(Plan {
         parameters: states.iter().map(|state| state.elements as usize).sum(),
         states,
         train_samples: splits.train.len(),
         test_samples: splits.test.len(),
-        steps_per_epoch: run::steps_per_epoch(&config, &sampler),
+        steps_per_epoch,
         batching,
+        changes: changed.iter().flat_map(changes::say).collect(),
     })
 }
 
@@ -118,7 +132,7 @@ impl WithModel for Count<'_> {
 }
 
 /// Whether the model that is built can be filled and stepped as the run would do it; counts its trainable elements by
-/// parameter.
+/// parameter, and the steps that are done.
 struct Look<'a> {
     config: &'a Config,
     batching: Batching,
@@ -128,7 +142,7 @@ struct Look<'a> {
 }
 
 impl WithModel for Look<'_> {
-    type Output = Result<Vec<ParameterState>, TrainError>;
+    type Output = Result<(Vec<ParameterState>, u64), TrainError>;
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let config = self.config;
@@ -137,7 +151,7 @@ impl WithModel for Look<'_> {
         let states = model::states(&model, config);
         let Some((path, task)) = self.from else {
             initial::load(model, config)?;
-            return Ok(states);
+            return Ok((states, 0));
         };
         // A checkpoint fits any strategy and number of ranks, or none.
         let options = ParallelOptions {
@@ -147,8 +161,8 @@ impl WithModel for Look<'_> {
         };
         let optimizer = optimizer::build(&config.optimizer);
         let mut parallel = Parallel::new(model, optimizer, options, &ProcessGroup::single())?;
-        restore(&mut parallel, path, &task)?;
-        Ok(states)
+        let progress = restore(&mut parallel, path, &task)?;
+        Ok((states, progress.steps))
     }
 }
 

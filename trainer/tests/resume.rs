@@ -994,6 +994,8 @@ fn what_has_changed_is_told_kept_and_recorded() {
     let same = run.finish(2, &["--resume", "auto"]);
     assert!(!same.stdout.contains("changed since"), "{}", same.stdout);
     let sets = ["--set", "train.epochs=3", "--set", "optimizer.lr=0.002"];
+    let would = [&["--resume", "auto", "--dry-run"], &sets[..]].concat();
+    let would = run.finish(1, &would);
     let changed = run.finish(1, &[&["--resume", "auto"], &sets[..]].concat());
     let told = [
         "changed since step 40:",
@@ -1007,6 +1009,8 @@ fn what_has_changed_is_told_kept_and_recorded() {
         "{}",
         changed.stdout
     );
+    let would_tell = format!("# {}", told.join("\n# "));
+    assert!(would.stdout.contains(&would_tell), "{}", would.stdout);
     let read = |name: &str| fs::read_to_string(run.dir().join(name)).unwrap();
     assert_eq!(read("config-1.toml"), old);
     assert!(!run.dir().join("config-2.toml").exists());

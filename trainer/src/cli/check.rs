@@ -54,13 +54,13 @@ pub fn check_program(config: &Config) -> Result<(), Failure> {
 }
 
 /// Prints the resolved configuration, and below it, as comments, what it amounts to for `size` ranks
-/// on so many nodes, that continue this checkpoint, if any.
+/// on so many nodes, that continue this checkpoint, if any. Gives what has changed since that, in lines.
 pub fn say_resolved(
     loaded: &Loaded,
     size: usize,
     nodes: usize,
     checkpoint: Option<&Path>,
-) -> Result<(), Failure> {
+) -> Result<Vec<String>, Failure> {
     let config = &loaded.config;
     loaded.check_sharding(size)?;
     say(&config.to_toml()?);
@@ -75,7 +75,7 @@ pub fn say_resolved(
             "# the data is not there yet and would be downloaded first; parameters, memory and steps are told when it \
              is: `trainer preview` with this configuration fetches it",
         );
-        return Ok(());
+        return Ok(Vec::new());
     }
     let plan = plan(loaded, size, checkpoint)?;
     say(&format!("# {} parameters", plan.parameters));
@@ -88,7 +88,7 @@ pub fn say_resolved(
     if let Some(warning) = schedule.warning().filter(|_| !config.train.fast_dev_run) {
         say(&format!("# {warning}"));
     }
-    Ok(())
+    Ok(plan.changes)
 }
 
 /// What parameters, gradients, optimizer state and activations take on each rank, and what fits

@@ -179,8 +179,8 @@ fn say_plan(
     let group = ProcessGroup::single();
     let run_dir = args.run_dir.as_deref();
     let start = Start::find(&args.resume, run_dir, &loaded.name, false, &group)?;
-    say_resolved(loaded, size, nodes, start.checkpoint.as_deref())?;
-    for note in &start.notes {
+    let changes = say_resolved(loaded, size, nodes, start.checkpoint.as_deref())?;
+    for note in start.notes.iter().chain(&changes) {
         say(&format!("# {note}"));
     }
     Ok(())
