@@ -116,7 +116,7 @@ fn a_single_rank_ends_at_a_signal() {
 
 #[test]
 fn ranks_do_not_outlive_a_killed_launcher() {
-    let running = endless(&[]);
+    let running = endless(&["checkpoint.every_epochs=0"]);
     let ranks = [running.rank(0), running.rank(1)];
     kill_process(running.pid(), Signal::KILL).unwrap();
     let finished = running.wait(Duration::from_secs(10));
@@ -134,7 +134,11 @@ fn ranks_do_not_outlive_a_killed_launcher() {
         let _ = kill_process(rank, Signal::KILL);
     }
     assert!(!left, "ranks outlived their launcher");
-    drop(finished);
+    let checkpoints = std::fs::read_dir(finished.path("run/checkpoints"));
+    assert!(
+        checkpoints.is_ok_and(|mut found| found.next().is_some()),
+        "they did not save"
+    );
 }
 
 /// Which would train on as nobody's.

@@ -14,6 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::ancestors::{self, Ancestor};
 use super::{mpi, slurm, torchrun};
+use crate::rendezvous;
 use crate::world::{Launch, Vars, World};
 
 /// How often to look where the system does not tell.
@@ -23,7 +24,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// or one between them. Does nothing where no launcher started it: a script may start ranks and end, on purpose.
 ///
 /// Whoever sets the variables of `torchrun` without being it counts as a launcher unless it is a shell, or the rank is in
-/// a session of its own (`setsid`). Ranks of [`LocalLauncher`](crate::launch::LocalLauncher) learn it from the store.
+/// a session of its own (`setsid`). Ranks of [`LocalLauncher`](crate::launch::LocalLauncher) learn it from the store, once
+/// they are connected, and have 10 minutes to end from then on.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -31,6 +33,10 @@ pub fn when_launcher_is_gone(
     world: &World,
     then: impl FnOnce(String) + Send + 'static,
 ) -> io::Result<()> {
+    if world.launch() == Launch::Local {
+        rendezvous::when_launcher_is_gone(|| then("the launcher".into()));
+        return Ok(());
+    }
     let vars: Vars = &|name| std::env::var(name).ok();
     let watched: Vec<Watched> = launchers(world.launch(), vars)
         .into_iter()

@@ -22,6 +22,19 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the end waits for the store to take note of a good-bye.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long ranks whose launcher is gone get to save their state and end. The launcher's store does nothing in a step.
+const SAVING: Duration = Duration::from_secs(600);
+
+/// Is told that the launcher is gone.
+type Told = Box<dyn FnOnce() + Send>;
+
+/// Who is told, once, when the store of this process's launcher is gone.
+static LAUNCHER_GONE: Mutex<Option<Told>> = Mutex::new(None);
+
+/// Calls `then` when the store of a local launcher is gone. The run fails 10 minutes later rather than at once.
+pub(crate) fn when_launcher_is_gone(then: impl FnOnce() + Send + 'static) {
+    *lock(&LAUNCHER_GONE) = Some(Box::new(then));
+}
 
 /// One authenticated connection to the store, open for the whole run.
 ///
@@ -154,6 +167,7 @@ impl Store {
                 }
                 _ => format!("rank 0 is gone (its store at {address} closed the connection)"),
             },
+            is_of_launcher: world.launch() == Launch::Local,
         };
         let thread = std::thread::Builder::new().name("store-monitor".into());
         let monitor = thread.spawn(move || monitor.run());
@@ -386,7 +400,11 @@ impl Drop for Store {
 
 impl Link {
     fn close(&mut self) {
+        // Locked, so that it does not fall between the look and the sleep of who waits for it.
+        let inbox = lock(&self.wire.inbox);
         self.wire.closing.store(true, Ordering::Release);
+        drop(inbox);
+        self.wire.changed.notify_all();
         let mut writer = lock(&self.wire.writer);
         let _ = writer.stream.set_write_timeout(Some(FAREWELL));
         let _ = writer.send(&Message::Bye);
@@ -426,6 +444,8 @@ struct Monitor {
     progress: Arc<AtomicU64>,
     /// What it means when the connection ends.
     gone: String,
+    /// Whether the store is that of a local launcher.
+    is_of_launcher: bool,
 }
 
 impl Monitor {
@@ -437,7 +457,10 @@ impl Monitor {
                         break reason;
                     }
                 }
-                Err(protocol::FrameError::Stream(_)) => break self.gone.clone(),
+                Err(protocol::FrameError::Stream(_)) => {
+                    self.leave_time_to_save();
+                    break self.gone.clone();
+                }
                 Err(error) => break format!("the store at {} sent {error}", self.address),
             }
         };
@@ -446,6 +469,23 @@ impl Monitor {
         }
         lock(&self.wire.inbox).ended = true;
         self.wire.changed.notify_all();
+    }
+
+    /// Where somebody wants to know that the launcher is gone, ranks have each other still: they save what they have
+    /// before the run fails. Every wait for another rank has its time-out meanwhile.
+    fn leave_time_to_save(&self) {
+        let is_closing = || self.wire.closing.load(Ordering::Acquire);
+        if !self.is_of_launcher || is_closing() || self.faults.is_faulty() {
+            return;
+        }
+        let then = lock(&LAUNCHER_GONE).take();
+        if let Some(then) = then {
+            then();
+            drop(
+                self.wire
+                    .wait(SAVING, |_| !is_closing() && !self.faults.is_faulty()),
+            );
+        }
     }
 
     fn receive(&mut self, message: Message) -> Result<(), String> {
