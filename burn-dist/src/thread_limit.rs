@@ -14,7 +14,7 @@ const STACK: usize = 64 << 10;
 /// The system does not let this process start another thread or process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "can't start another thread or process: {reason}. Raise the limit (`ulimit -u`, `nproc` in limits.conf, TasksMax of a \
+    "can't start another thread or process: {reason}. Raise the limit (`ulimit -u` or `-v`, `nproc` in limits.conf, TasksMax of a \
      service, --pids-limit of a container), or start fewer ranks or threads (--nproc, RAYON_NUM_THREADS, data.workers)"
 )]
 pub struct NoThreads {
@@ -45,10 +45,18 @@ impl NoThreads {
         let user = user.map(|limit| format!("this user may have {limit} (`ulimit -u`)"));
         let group =
             pids_max().map(|limit| format!("this container or job may have {limit} (pids.max)"));
-        let reason = match (user, group) {
-            (Some(user), Some(group)) => format!("{user}, and {group}"),
-            (Some(one), None) | (None, Some(one)) => one,
-            (None, None) => "the system has no room for more (kernel.threads-max)".to_owned(),
+        // Each thread takes address space for its stack.
+        let memory = getrlimit(Resource::As).current;
+        let memory = memory.map(|limit| {
+            format!(
+                "this process may have {} MiB of address space (`ulimit -v`)",
+                limit >> 20
+            )
+        });
+        let limits: Vec<String> = [user, group, memory].into_iter().flatten().collect();
+        let reason = match limits.is_empty() {
+            true => "the system has no room for more (kernel.threads-max)".to_owned(),
+            false => limits.join(", and "),
         };
         Self { reason }
     }

@@ -11,7 +11,7 @@ pub use error::WorldError;
 pub use secret::{MAX_SECRET_BYTES, MIN_SECRET_BYTES, Secret, SecretError};
 
 use crate::launch;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 #[cfg(feature = "mpi")]
 use std::sync::Arc;
@@ -70,17 +70,19 @@ pub struct Master {
 }
 
 impl Master {
-    /// One host and port. An IPv6 address may stand in brackets.
+    /// One host and port. An address may stand in brackets, also with the interface that it is of (`[fe80::1%eth0]`).
     pub fn new(host: impl Into<String>, port: u16) -> Self {
-        let mut host = host.into();
+        let host = host.into();
+        let host = host.trim();
+        let is_address = |host: &&str| {
+            let address = host.split_once('%').map_or(*host, |(address, _)| address);
+            address.parse::<IpAddr>().is_ok()
+        };
         let inner = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'));
-        if let Some(address) = inner.filter(|host| host.parse::<Ipv6Addr>().is_ok()) {
-            host = address.to_owned();
-        }
         Self {
-            host,
+            host: inner.filter(is_address).unwrap_or(host).to_owned(),
             port,
             fallback: Vec::new(),
         }
@@ -494,6 +496,9 @@ mod tests {
         let host = |text: &str| Master::new(text, 5).host;
         assert_eq!(host("[::1]"), "::1");
         assert_eq!(Master::new("[fe80::1]", 5).to_string(), "[fe80::1]:5");
+        assert_eq!(host("[fe80::1%lo]"), "fe80::1%lo");
+        assert_eq!(host("[127.0.0.1]"), "127.0.0.1");
+        assert_eq!(host(" localhost "), "localhost");
         for other in ["node[1]", "[node]", "[::1", "10.0.0.1"] {
             assert_eq!(host(other), other);
         }

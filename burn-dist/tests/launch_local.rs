@@ -514,6 +514,17 @@ fn a_launcher_whose_output_nobody_reads_can_be_told_to_end() {
 }
 
 #[test]
+fn a_launcher_whose_output_nobody_reads_ends_by_itself() {
+    limited(|| {
+        let mut launcher = unread();
+        // Read by nobody: the pipe stays open and full.
+        let pipe = launcher.stdout.take();
+        assert_eq!(launcher.wait().unwrap().code(), Some(0));
+        drop(pipe);
+    });
+}
+
+#[test]
 fn what_a_rank_leaves_behind_holds_nothing_up() {
     limited(|| {
         let start = Instant::now();

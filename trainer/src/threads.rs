@@ -119,7 +119,9 @@ fn bounded(text: &str, cpus: usize) -> (Option<usize>, Option<String>) {
         Err(_) if text.trim().is_empty() => (None, None),
         Err(_) => (
             None,
-            Some(format!("{VARIABLE}={text} is not a number: ignored")),
+            Some(format!(
+                "{VARIABLE}={text} is not a number of threads: ignored"
+            )),
         ),
     }
 }

@@ -214,7 +214,11 @@ fn who_stops_a_run_gets_no_other() {
     kill_process(running.pid(), Signal::TERM).unwrap();
     let finished = running.wait(LIMIT);
     finished.assert_code(75).assert_nobody_left();
-    assert!(!finished.stderr.contains("starting all ranks again"), "{}", finished.stderr);
+    assert!(
+        !finished.stderr.contains("starting all ranks again"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]

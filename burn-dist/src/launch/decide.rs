@@ -48,7 +48,10 @@ fn is_started(
     setter: &dyn Fn(&str) -> Option<Ancestor>,
 ) -> bool {
     let is_only = vars(torchrun::WORLD_SIZE).is_some_and(|size| size.trim() == "1");
-    if torchrun::detected(vars) && !is_only {
+    // Only torchrun gives a run an id, and it is no shell.
+    let is_left =
+        || torchrun::is_parent(vars) && setter(torchrun::RUN_ID).is_none_or(|one| one.is_shell());
+    if torchrun::detected(vars) && !is_only && !is_left() {
         return true;
     }
     let in_step = slurm::step_of_srun(vars).is_some();
@@ -223,9 +226,12 @@ mod tests {
     }
 
     #[test]
-    fn torchruns_variables_count_whoever_is_there() {
+    fn torchruns_variables_count_unless_a_shell_kept_them() {
         let set = [("RANK", "0"), ("WORLD_SIZE", "2")];
         assert!(of_launcher(&set, &["bash"], 0));
+        let of_run = [&set[..], &[("TORCHELASTIC_RUN_ID", "7")]].concat();
+        assert!(of_launcher(&of_run, &["bash", "python3"], 1));
+        assert!(!of_launcher(&of_run, &["bash", "sshd"], 0));
         // One of one may start others.
         let only = [("RANK", "0"), ("WORLD_SIZE", "1")];
         assert!(!of_launcher(&only, &["bash"], 0));

@@ -343,7 +343,8 @@ impl Watch<'_> {
             let received = inbox.receive(OUTPUT_LOOK);
             self.told |= received.asks_to_stop();
             if over || matches!(received, Received::Interrupt { .. } | Received::Terminate) {
-                return output.give_up();
+                return output
+                    .give_up("the launcher was told to end before all of it could be written");
             }
         }
     }

@@ -18,7 +18,7 @@ pub(super) const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 const GROUP_RANK: &str = "GROUP_RANK";
 const NODE_RANK: &str = "NODE_RANK";
-const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
+pub(super) const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
 const USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 
 /// Whether the variables speak of ranks at all. One of the three is enough, so that a forgotten

@@ -40,7 +40,7 @@ pub struct TrainArgs {
     // The last one counts: ranks that are started again get one more.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off", overrides_with = "resume")]
     resume: Resume,
-    /// Starts all ranks again when one fails, at most so often; they go on at the last good checkpoint of the run folder.
+    /// Restarts all ranks after a failure, at most N times; they continue from the last good checkpoint of the run folder.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "run_dir")]
     max_restarts: u16,
     /// Shows the run on a full screen, where there is a terminal.

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long output may rest before it is taken for ended: a process that a rank started may still have its pipe open.
 const LAST_OUTPUT: Duration = Duration::from_millis(500);
+/// How long the end of a run waits for a reader that takes nothing, such as a paused terminal.
+const UNREAD: Duration = Duration::from_secs(5);
 /// Most that can be on its way when a rank ends: what its pipe holds and what was read of it.
 const ON_ITS_WAY: u64 = (64 << 10) + CHUNK as u64;
 /// Longest line that is passed on in one piece.
@@ -99,8 +101,8 @@ impl<'a> LastOutput<'a> {
         }
     }
 
-    /// Whether all of it has got there. Who reads it may be slow, but what other processes write into the pipes of
-    /// ranks, or could, is not waited for.
+    /// Whether all of it has got there, or nobody has read any of it for [`UNREAD`]. Output that other processes write
+    /// into the pipes of ranks, or could write, is not waited for.
     pub(super) fn is_through(&mut self) -> bool {
         let (mut none, mut sum, mut delivering) = (true, 0, false);
         for (progress, passed) in self.pending() {
@@ -109,10 +111,18 @@ impl<'a> LastOutput<'a> {
             delivering |= progress.is_delivering();
         }
         let now = Instant::now();
-        if delivering || sum != self.moved.1 {
+        if sum != self.moved.1 {
             self.moved = (now, sum);
         }
-        none || now.duration_since(self.moved.0) >= LAST_OUTPUT
+        let patience = if delivering { UNREAD } else { LAST_OUTPUT };
+        let is_over = now.duration_since(self.moved.0) >= patience;
+        if is_over && delivering {
+            self.give_up(&format!(
+                "nobody read it for {} s after the ranks had ended",
+                UNREAD.as_secs()
+            ));
+        }
+        none || is_over
     }
 
     /// Readers that may have something left, and what each has passed on since the ranks had ended.
@@ -123,10 +133,9 @@ impl<'a> LastOutput<'a> {
         left.filter(|(_, passed)| *passed < ON_ITS_WAY)
     }
 
-    /// Nobody wants to wait for it any more.
-    pub(super) fn give_up(&self) {
+    /// Drops the rest, for this `reason`.
+    pub(super) fn give_up(&self, reason: &str) {
         if self.pending().any(|(progress, _)| progress.is_delivering()) {
-            let reason = "the launcher was told to end before all of it could be written";
             let _ = self.unwritten.set(io::Error::other(reason));
         }
     }
