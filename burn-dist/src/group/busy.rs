@@ -41,15 +41,11 @@ impl Busy {
 
     /// Notes that this rank has come to a collective.
     pub(super) fn advance(&self, progress: u64) {
-        // Repeated if a piece begins meanwhile.
-        let set = |_| match self.pieces.load(Ordering::SeqCst) {
-            0 => Some(progress),
-            _ => Some(progress | BUSY),
-        };
-        // Never refused.
-        let _ = self
-            .progress
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, set);
+        self.progress.store(progress, Ordering::SeqCst);
+        // After that: a piece that begins meanwhile sets the bit itself.
+        if self.pieces.load(Ordering::SeqCst) > 0 {
+            self.progress.fetch_or(BUSY, Ordering::SeqCst);
+        }
     }
 }
 

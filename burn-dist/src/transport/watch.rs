@@ -27,7 +27,6 @@ pub struct Watch {
     /// By rank in the group: the rank in the world, which is what `faults` goes by.
     ranks: Arc<[usize]>,
     meanwhile: Option<Meanwhile>,
-    appeal: Option<Appeal>,
 }
 
 /// Who is asked at the end of a wait whether it may go on.
@@ -45,12 +44,12 @@ pub(crate) struct Appeal {
 pub(crate) type Meanwhile = Rc<dyn Fn()>;
 
 /// What is left of the time that a collective has.
-#[derive(Debug)]
 struct Clock {
     allowance: Cell<Allowance>,
     /// What it was at first, and what was added.
     limit: Duration,
     added: Cell<Duration>,
+    appeal: Option<Appeal>,
     /// A peer that has left, and how long it is still waited for.
     farewell: Cell<Option<(usize, Allowance)>>,
 }
@@ -58,7 +57,7 @@ struct Clock {
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Watch")
-            .field("clock", &self.clock)
+            .field("allowance", &self.clock.allowance)
             .field("ranks", &self.ranks)
             .finish_non_exhaustive()
     }
@@ -81,6 +80,7 @@ impl Watch {
             allowance: Cell::new(Allowance::of(limit)),
             limit,
             added: Cell::new(Duration::ZERO),
+            appeal: None,
             farewell: Cell::new(None),
         };
         Self {
@@ -88,16 +88,15 @@ impl Watch {
             faults,
             ranks,
             meanwhile: None,
-            appeal: None,
         }
     }
 
-    /// The same watch, which asks there when its time is over.
-    pub(crate) fn appealing(self, appeal: Appeal) -> Self {
-        Self {
-            appeal: Some(appeal),
-            ..self
+    /// The same watch, which asks there when its time is over; for one of which no other was made.
+    pub(crate) fn appealing(mut self, appeal: Appeal) -> Self {
+        if let Some(clock) = Rc::get_mut(&mut self.clock) {
+            clock.appeal = Some(appeal);
         }
+        self
     }
 
     /// How long the collective may take, with what was added for ranks that are late for a good reason.
@@ -113,7 +112,6 @@ impl Watch {
             faults: self.faults.clone(),
             ranks: ranks.iter().map(in_world).collect(),
             meanwhile: self.meanwhile.clone(),
-            appeal: self.appeal.clone(),
         }
     }
 
@@ -124,7 +122,6 @@ impl Watch {
             faults: self.faults.clone(),
             ranks: self.ranks.clone(),
             meanwhile,
-            appeal: self.appeal.clone(),
         }
     }
 
@@ -143,7 +140,7 @@ impl Watch {
 
     /// As much time as at first, if there is a good reason and not too much was added before.
     fn add_time(&self) -> Duration {
-        let Some(appeal) = &self.appeal else {
+        let Some(appeal) = &self.clock.appeal else {
             return Duration::ZERO;
         };
         let added = self.clock.added.get();
