@@ -19,6 +19,8 @@ const MOST_OBJECTS: usize = 4 << 20;
 
 /// Longest name of a tensor in bytes, and most dimensions.
 const LONGEST_NAME: usize = 4096;
+/// Most bytes of all names together: few objects can be found under very many long ones.
+const MOST_NAMES: usize = 64 << 20;
 const MOST_DIMENSIONS: usize = 64;
 
 /// Where an object is in the list.
@@ -121,6 +123,7 @@ impl Pickle {
             name: 0,
             within: HashSet::new(),
             seen: 0,
+            names: 0,
             found: Vec::new(),
         };
         walk.go(self.root)?;
@@ -184,6 +187,8 @@ struct Walk<'a> {
     /// Objects around the one that is looked at: one may hold itself.
     within: HashSet<Id>,
     seen: usize,
+    /// Bytes of all names that were found.
+    names: usize,
     found: Vec<(String, Found)>,
 }
 
@@ -198,7 +203,7 @@ impl Walk<'_> {
         }
         let objects = self.objects;
         match &objects[id] {
-            Object::Tensor(view) => self.add(Found::Tensor(view.clone())),
+            Object::Tensor(view) => self.add(Found::Tensor(view.clone()))?,
             Object::Dict(items) => self.items(items)?,
             Object::Tuple(list) | Object::List(list) => self.list(list)?,
             Object::Made {
@@ -213,7 +218,7 @@ impl Walk<'_> {
                 match attributes {
                     Some(attributes) => self.attributes(*attributes)?,
                     None if items.is_empty() && list.is_empty() && self.has_tensor(*args, 4) => {
-                        self.add(Found::Unreadable(by.clone()));
+                        self.add(Found::Unreadable(by.clone()))?;
                     }
                     None => {}
                 }
@@ -224,8 +229,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn add(&mut self, found: Found) {
-        self.found.push((self.path.join("."), found));
+    fn add(&mut self, found: Found) -> Result<(), String> {
+        let name = self.path.join(".");
+        self.names += name.len();
+        if self.names > MOST_NAMES {
+            return Err("its pickle has more names than are read".to_owned());
+        }
+        self.found.push((name, found));
+        Ok(())
     }
 
     fn step(&mut self, name: String, id: Id) -> Result<(), String> {
@@ -972,4 +983,40 @@ fn too_large() -> String {
 
 fn no_size() -> String {
     "its pickle has something else for the size of a tensor than a number of elements".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tensor_under_very_many_long_names_is_refused() {
+        let text = |text: &str| {
+            [
+                b"X",
+                &(text.len() as u32).to_le_bytes()[..],
+                text.as_bytes(),
+            ]
+            .concat()
+        };
+        let nested = |times: usize| {
+            let parts = [
+                b"\x80\x02}".to_vec(),
+                text(&"k".repeat(LONGEST_NAME - 100)),
+                b"ctorch._utils\n_rebuild_tensor_v2\n((".to_vec(),
+                text("storage"),
+                b"ctorch\nFloatStorage\n".to_vec(),
+                text("0"),
+                text("cpu"),
+                b"K\x01tQK\x00))tRs".to_vec(),
+                // A pair of the same object, so often.
+                b"2\x86".repeat(times),
+                b".".to_vec(),
+            ];
+            Pickle::read(parts.concat().as_slice()).unwrap().tensors()
+        };
+        assert_eq!(nested(3).unwrap().len(), 8);
+        let refused = nested(15).map(|found| found.len()).unwrap_err();
+        assert!(refused.contains("more names"), "{refused}");
+    }
 }
