@@ -239,7 +239,7 @@ pub(crate) fn complain_unlogged(text: &str) {
 pub(crate) fn never_wait() {
     if let Err(error) = outlet::start() {
         complain(&format!(
-            "warning: training waits for who reads its output: no thread can be started that writes it: {error}"
+            "warning: slow output can delay training, because the output thread did not start: {error}"
         ));
     }
 }

@@ -213,6 +213,13 @@ mod tests {
         Subject::complete(shape, classes, normalization).unwrap()
     }
 
+    /// Writes a file of weights that says this of itself.
+    fn write(path: &Path, metadata: HashMap<String, String>) {
+        let model = burn::nn::LinearConfig::new(2, 3).init(&burn::tensor::Device::flex());
+        let keys = weights::KeyMap::same();
+        weights::save_with(&model, path, &keys, metadata, &Default::default()).unwrap();
+    }
+
     fn vit() -> Loaded {
         let sets = ["model.weights=here.pt", "model.new_head=true"];
         Loaded::load("vit.toml", &sets.map(str::to_owned)).unwrap()
@@ -223,17 +230,9 @@ mod tests {
         let said = About::of_export(&vit().config.model, subject(), Some(37), Some(9));
         let metadata = said.to_metadata();
         assert!(!metadata[MODEL].contains("here.pt"));
-        let model = burn::nn::LinearConfig::new(2, 3).init(&burn::tensor::Device::flex());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
-        weights::save_with(
-            &model,
-            &path,
-            &weights::KeyMap::same(),
-            metadata,
-            &Default::default(),
-        )
-        .unwrap();
+        write(&path, metadata);
         let (loaded, about) = find(&path, None, &["train.epochs=2".to_owned()]).unwrap();
         assert_eq!(about, said);
         let plain = Loaded::load("vit.toml", &[]).unwrap();
@@ -243,7 +242,6 @@ mod tests {
 
     #[test]
     fn files_of_other_programs_say_nothing() {
-        let model = burn::nn::LinearConfig::new(2, 3).init(&burn::tensor::Device::flex());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
         for (key, value) in [
@@ -259,14 +257,7 @@ mod tests {
                 About::of_export(&vit().config.model, subject(), None, None).to_metadata();
             about.remove(MODEL);
             about.insert(key.to_owned(), value.to_owned());
-            weights::save_with(
-                &model,
-                &path,
-                &weights::KeyMap::same(),
-                about,
-                &Default::default(),
-            )
-            .unwrap();
+            write(&path, about);
             let error = find(&path, None, &[]).unwrap_err().to_string();
             assert!(error.contains("--config"), "{key} {value}: {error}");
             let (_, about) = find(&path, Some("vit.toml"), &[]).unwrap();
@@ -281,14 +272,7 @@ mod tests {
             ("[1]", "--config"),
         ] {
             let about = HashMap::from([(MODEL.to_owned(), said.to_owned())]);
-            weights::save_with(
-                &model,
-                &path,
-                &weights::KeyMap::same(),
-                about,
-                &Default::default(),
-            )
-            .unwrap();
+            write(&path, about);
             let error = find(&path, None, &[]).unwrap_err().to_string();
             assert!(error.contains(told), "{said}: {error}");
         }

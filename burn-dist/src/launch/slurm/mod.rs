@@ -77,7 +77,7 @@ pub(super) fn world(vars: Vars) -> Result<World, WorldError> {
         .world(vars)
 }
 
-/// A process inside a job of several tasks that is none of them.
+/// A process of a job with several tasks, started outside of all tasks.
 pub(super) struct Outside {
     pub job: String,
     pub tasks: usize,

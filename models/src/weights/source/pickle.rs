@@ -19,7 +19,7 @@ const MOST_OBJECTS: usize = 4 << 20;
 
 /// Longest name of a tensor in bytes, and most dimensions.
 const LONGEST_NAME: usize = 4096;
-/// Most bytes of all names together: few objects can be found under very many long ones.
+/// Most bytes of all names together. Shared objects give a small file very many long names.
 const MOST_NAMES: usize = 64 << 20;
 const MOST_DIMENSIONS: usize = 64;
 
@@ -233,7 +233,7 @@ impl Walk<'_> {
         let name = self.path.join(".");
         self.names += name.len();
         if self.names > MOST_NAMES {
-            return Err("its pickle has more names than are read".to_owned());
+            return Err("the names in its pickle take more than 64 MiB".to_owned());
         }
         self.found.push((name, found));
         Ok(())
@@ -1009,7 +1009,7 @@ mod tests {
                 text("0"),
                 text("cpu"),
                 b"K\x01tQK\x00))tRs".to_vec(),
-                // A pair of the same object, so often.
+                // Each round makes a pair of the same object.
                 b"2\x86".repeat(times),
                 b".".to_vec(),
             ];
@@ -1017,6 +1017,6 @@ mod tests {
         };
         assert_eq!(nested(3).unwrap().len(), 8);
         let refused = nested(15).map(|found| found.len()).unwrap_err();
-        assert!(refused.contains("more names"), "{refused}");
+        assert!(refused.contains("64 MiB"), "{refused}");
     }
 }
