@@ -7,7 +7,7 @@ train *arguments:
     cargo run --release -- "$@"
 
 test:
-    scripts/test.sh
+    scripts/test.sh --install
 
 # Builds the trainer as one static program, for machines whose C library is older.
 static *arguments:

@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
 # Prepares the LLVM that a build with the feature `cuda` links, from Debian's packages: for machines
-# where cubecl's build script cannot download the one it wants. Needs Debian's or Ubuntu's apt with
-# llvm-22 and root, unless the packages are there. Usage, before cargo:
+# where cubecl's build script cannot download the one it wants. Usage, before cargo:
 #
-#   eval "$(scripts/cuda-llvm.sh)"
+#   eval "$(scripts/cuda-llvm.sh [--install])"
+#
+#   --install   installs the packages if they are missing: needs Debian's or Ubuntu's apt with llvm-22, and root
 #
 # It prints the variables to set and speaks on stderr otherwise. With the feature `cuda-nvrtc` this
 # LLVM is linked and never used.
 set -euo pipefail
 
-if [[ $# -gt 0 ]]; then
+install=''
+if [[ ${1:-} == --install ]]; then
+  install=1
+elif [[ $# -gt 0 ]]; then
   sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}" >&2
   [[ $1 == -h || $1 == --help ]] || exit 2
   exit
@@ -30,15 +34,8 @@ if [[ -e $mark && ! -L $prefix/lib ]]; then
 fi
 
 if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then
-  if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
-    say "MISSING: ${packages[*]}: needs root and apt-get here"
-    exit 1
-  fi
-  say "installing ${packages[*]}"
-  apt=(timeout 300 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
-  export DEBIAN_FRONTEND=noninteractive
-  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${packages[@]}"; } </dev/null >&2 ||
-    { say "MISSING: apt-get could not install ${packages[*]}"; exit 1; }
+  [[ -n $install ]] || { say "MISSING: scripts/cuda-llvm.sh --install, or: apt-get install ${packages[*]}"; exit 1; }
+  "$(dirname "${BASH_SOURCE[0]}")/apt.sh" "${packages[@]}"
 fi
 
 mkdir -p "$prefix" "$links"

@@ -3,7 +3,8 @@
 # packages, each in network, host name and mount namespaces of its own. Nothing of it is reachable
 # from outside, and nothing outside its folder and its namespaces is changed. Needs root.
 #
-#   slurm-cluster.sh install          installs what it needs (apt-get)
+#   slurm-cluster.sh packages         names the Debian packages that it needs
+#   slurm-cluster.sh install          installs them (apt-get)
 #   slurm-cluster.sh start [nodes]    starts it with that many nodes, 4 unless said
 #   slurm-cluster.sh exec COMMAND...  runs a command where srun, sbatch and scontrol reach the cluster
 #   slurm-cluster.sh on NODE COMMAND  runs a command on a node, as if logged in there
@@ -33,14 +34,6 @@ fail() { printf 'slurm-cluster.sh: %s\n' "$*" >&2; exit 1; }
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 
 as_root() { [[ $(id -u) -eq 0 ]] || fail "needs root: it makes network namespaces"; }
-
-install_packages() {
-  command -v apt-get >/dev/null || fail "knows only apt-get; install by hand: ${packages[*]}"
-  local apt=(timeout 400 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
-  export DEBIAN_FRONTEND=noninteractive
-  # Packages start their daemons where there is a systemd; this cluster has its own.
-  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${packages[@]}"; } </dev/null >&2
-}
 
 # --- the parts --------------------------------------------------------------------------------------
 
@@ -234,7 +227,8 @@ node() {
 command=${1:-help}
 [[ $# -eq 0 ]] || shift
 case $command in
-  install) as_root; install_packages ;;
+  packages) echo "${packages[@]}" ;;
+  install) "$(dirname "${BASH_SOURCE[0]}")/apt.sh" "${packages[@]}" ;;
   start) start "$@" ;;
   stop) stop ;;
   exec | on | kill-node | start-node | cut | mend)

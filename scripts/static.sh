@@ -3,14 +3,16 @@
 # older than that of this one, as on clusters, so it can be copied to any Linux with the same kind of processor. It
 # computes on the processor: the driver of a GPU and MPI are libraries.
 #
-#   scripts/static.sh [FILE]     default: target/static/trainer
+#   scripts/static.sh [--install] [FILE]     default: target/static/trainer
 #
-# Needs the musl target of Rust's toolchain, which it adds where rustup is, and musl-gcc for the parts that are written
-# in C (Debian's musl-tools, which it installs where it may; others: musl-gcc).
+#   --install   first installs what is missing of what it needs: the musl target of Rust's toolchain, and musl-gcc for
+#               the parts that are written in C (Debian's musl-tools)
 set -euo pipefail
 
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
 say() { printf 'static.sh: %s\n' "$*" >&2; }
+install=''
+[[ ${1:-} != --install ]] || { install=1; shift; }
 case ${1:-} in
   -h | --help) usage; exit ;;
   -*) usage >&2; exit 2 ;;
@@ -21,16 +23,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 target=$(uname -m)-unknown-linux-musl
 sysroot=$(rustc --print sysroot)
-if [[ ! -d $sysroot/lib/rustlib/$target ]]; then
-  timeout 120 rustup target add "$target" >&2 || { say "MISSING: Rust's target $target: rustup target add $target"; exit 3; }
-fi
-if ! command -v musl-gcc >/dev/null && [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
-  say "installing musl-tools"
-  apt=(timeout 300 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
-  export DEBIAN_FRONTEND=noninteractive
-  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends musl-tools gcc; } </dev/null >&2 || say "apt-get failed"
-fi
-command -v musl-gcc >/dev/null || { say "MISSING: musl-gcc: install musl-tools"; exit 3; }
+has_target() { [[ -d $sysroot/lib/rustlib/$target ]]; }
+has_target || [[ -z $install ]] || timeout 120 rustup target add "$target" >&2 || true
+has_target || { say "MISSING: Rust's target $target: scripts/static.sh --install, or: rustup target add $target"; exit 3; }
+has_gcc() { command -v musl-gcc >/dev/null; }
+has_gcc || [[ -z $install ]] || scripts/apt.sh musl-tools gcc || true
+has_gcc || { say "MISSING: musl-gcc: scripts/static.sh --install, or: apt-get install musl-tools"; exit 3; }
 
 cargo build --release --target "$target" -p trainer --bin trainer >&2
 mkdir -p "$(dirname "$output")"

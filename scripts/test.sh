@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# Installs what the tests need where it may, runs every test of the workspace, and names what could
-# not be installed and which tests were skipped for it. Without arguments it also builds with MPI, runs
-# the conformance suite on that, and trains on a Slurm cluster that it starts on this machine.
+# Runs every test of the workspace. Names what this machine lacks, the command that installs it, and the
+# tests that were skipped for it. Without arguments for cargo it also builds with MPI, runs the conformance
+# suite on that, and trains on a Slurm cluster that it starts on this machine.
+#
+#   test.sh [--install] [ARGUMENTS OF cargo test]
+#
+#   --install               first installs what is missing: packages by apt-get (as root), Python packages into
+#                           folders of their own under ~/.cache/burn-dist
 #
 #   BURN_DIST_DATA          folder that holds mnist/ and cifar-100/ (real data); unset: those tests are skipped
-#   BURN_DIST_TENSORBOARD_PYTHON  a Python with the package tensorboard; installed for itself if not set
-#   BURN_DIST_CHROMIUM      the browser that looks at reports; chromium is installed where it may be, if not set
+#   BURN_DIST_TENSORBOARD_PYTHON  a Python with the package tensorboard
+#   BURN_DIST_CHROMIUM      the browser that looks at reports; chromium or google-chrome unless set
 #   BURN_DIST_PYTHON        a Python with torch, for the exchange of weights with it; unset: skipped
 #   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
 #   SKIP_CLUSTER=1          leaves Slurm and MPI out
@@ -14,14 +19,22 @@
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set; twice that on CUDA in software
 #   TEST_SECONDS            time for everything: what may not end in it, most of it for builds that have never been made,
 #                           is not begun, and named. No limit unless set
-#   Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
+#
+# Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' scripts/test.sh
-  exit
-fi
+install=''
+case ${1:-} in
+  -h | --help)
+    sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' scripts/test.sh
+    exit
+    ;;
+  --install)
+    install=1
+    shift
+    ;;
+esac
 
 limit=${TEST_TIMEOUT_SECONDS:-600}
 gpu_build=${GPU_BUILD_SECONDS:-900}
@@ -38,45 +51,50 @@ too_late() { # WHAT SECONDS
 
 # --- what the tests need beyond the Rust toolchain ------------------------------------------------
 
-# The comparison with OpenMPI in `bench` is the only test that wants a program from outside.
-mpi_ready() { command -v mpicc && command -v mpirun && command -v cc; } >/dev/null 2>&1
-
-install_mpi() {
-  mpi_ready && return
-  if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
-    missing+=("OpenMPI (mpicc, mpirun): needs root and apt-get here; install openmpi-bin libopenmpi-dev gcc by hand")
-    return
+# Whether CHECK succeeds. If not, installs PACKAGES where that was asked for and is possible; what is missing then is
+# named with the command that installs it.
+need() { # WHAT CHECK PACKAGES...
+  local what=$1 check=$2
+  shift 2
+  "$check" && return
+  if [[ -z $install ]]; then
+    missing+=("$what: scripts/test.sh --install, or: apt-get install $*")
+    return 1
   fi
-  say "installing openmpi-bin libopenmpi-dev gcc"
-  local apt=(timeout 300 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
-  export DEBIAN_FRONTEND=noninteractive
-  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends openmpi-bin libopenmpi-dev gcc; } \
-    </dev/null >&2 || say "apt-get failed"
-  mpi_ready || missing+=("OpenMPI (mpicc, mpirun): apt-get could not install openmpi-bin libopenmpi-dev gcc")
+  scripts/apt.sh "$@" && "$check" && return
+  missing+=("$what: could not be installed: apt-get install $*")
+  return 1
 }
-install_mpi
 
-# TensorBoard reads the event files of the trainer. A virtual environment outside the checkout.
+# The comparison with OpenMPI in `bench` wants a program from outside.
+mpi_ready() { command -v mpicc && command -v mpirun && command -v cc; } >/dev/null 2>&1
+need "Open MPI (mpicc, mpirun)" mpi_ready openmpi-bin libopenmpi-dev gcc || true
+
+# TensorBoard reads the event files of the trainer.
 tensorboard_ready() { [[ -n $1 ]] && "$1" -c 'import tensorboard.backend.event_processing.event_accumulator'; } >/dev/null 2>&1
 
-install_tensorboard() {
+find_tensorboard() {
   tensorboard_ready "${BURN_DIST_TENSORBOARD_PYTHON:-}" && return
   local venv=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/tensorboard-venv
   export BURN_DIST_TENSORBOARD_PYTHON=$venv/bin/python
   tensorboard_ready "$BURN_DIST_TENSORBOARD_PYTHON" && return
-  if ! python3 -c 'import ensurepip' >/dev/null 2>&1 && [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
-    say "installing python3-venv"
-    local apt=(timeout 300 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
-    export DEBIAN_FRONTEND=noninteractive
-    { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends python3-venv; } </dev/null >&2 || say "apt-get failed"
+  unset BURN_DIST_TENSORBOARD_PYTHON
+  local other='or set BURN_DIST_TENSORBOARD_PYTHON to a Python that has it'
+  if [[ -z $install ]]; then
+    missing+=("the Python package tensorboard: scripts/test.sh --install installs it; $other")
+    return
   fi
+  venv_ready() { python3 -c 'import ensurepip'; } >/dev/null 2>&1
+  need "the Python package tensorboard" venv_ready python3-venv || return 0
   say "installing the Python package tensorboard into $venv"
   { python3 -m venv --clear "$venv" && timeout 300 "$venv/bin/pip" install --quiet tensorboard; } </dev/null >&2 || say "pip failed"
-  tensorboard_ready "$BURN_DIST_TENSORBOARD_PYTHON" && return
-  unset BURN_DIST_TENSORBOARD_PYTHON
-  missing+=("the Python package tensorboard: could not be installed; set BURN_DIST_TENSORBOARD_PYTHON to a Python that has it")
+  if tensorboard_ready "$venv/bin/python"; then
+    export BURN_DIST_TENSORBOARD_PYTHON=$venv/bin/python
+  else
+    missing+=("the Python package tensorboard: pip could not install it; $other")
+  fi
 }
-install_tensorboard
+find_tensorboard
 
 # A browser shows the reports of the trainer.
 chromium_ready() {
@@ -84,21 +102,11 @@ chromium_ready() {
     command -v chromium || command -v chromium-browser || command -v google-chrome
   fi
 } >/dev/null 2>&1
-
-install_chromium() {
-  chromium_ready && return
-  if [[ -n ${BURN_DIST_CHROMIUM:-} || $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
-    missing+=("Chromium: needs root and apt-get here; install chromium by hand, or set BURN_DIST_CHROMIUM to it")
-    return
-  fi
-  say "installing chromium"
-  local apt=(timeout 400 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
-  export DEBIAN_FRONTEND=noninteractive
-  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends chromium fonts-dejavu-core; } \
-    </dev/null >&2 || say "apt-get failed"
-  chromium_ready || missing+=("Chromium: apt-get could not install chromium")
-}
-install_chromium
+if [[ -n ${BURN_DIST_CHROMIUM:-} ]] && ! chromium_ready; then
+  missing+=("Chromium: BURN_DIST_CHROMIUM=$BURN_DIST_CHROMIUM is no program")
+else
+  need Chromium chromium_ready chromium fonts-dejavu-core || true
+fi
 
 # Slurm, both MPI libraries, and the right to make network namespaces.
 cluster_ready() {
@@ -109,17 +117,13 @@ cluster_ready() {
   ldconfig -p | grep -q 'libclang' || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*'
 } >/dev/null 2>&1
 
-install_cluster() {
+find_cluster() {
   if [[ $(id -u) -ne 0 ]] || ! unshare --net --mount --uts true 2>/dev/null; then
     missing+=("Slurm and MPI: a test cluster needs root and network namespaces")
     return 1
   fi
-  cluster_ready && return
-  say "installing Slurm, Open MPI and MPICH"
-  scripts/slurm-cluster.sh install || say "apt-get failed"
-  cluster_ready && return
-  missing+=("Slurm and MPI: could not be installed (scripts/slurm-cluster.sh install)")
-  return 1
+  # shellcheck disable=SC2046
+  need "Slurm and MPI" cluster_ready $(scripts/slurm-cluster.sh packages)
 }
 
 if [[ -z ${BURN_DIST_DATA:-} ]]; then
@@ -154,12 +158,11 @@ what=("$@")
 status=0
 # --show-output gives what passing tests wrote, "SKIPPED: ..." above all. It goes to the log alone:
 # tests of failures write much that looks like one.
-without_output_of_passing_tests='/^successes:$/ { quiet = 1 } /^(failures:|test result:)/ { quiet = 0 }
-  !quiet { print; fflush() }'
+without_output_of_passing_tests='/^successes:$/,/^(failures:|test result:)/ { /^(failures:|test result:)/!d }'
 BURN_DIST_TEST_MARK="$mark" cargo test --release --no-fail-fast \
   --config "target.'cfg(all())'.runner = ['timeout', '--verbose', '-k', '10', '$limit']" \
   "${what[@]}" -- --show-output </dev/null 2>&1 |
-  tee "$log" | awk "$without_output_of_passing_tests" || status=$?
+  tee "$log" | sed -uE "$without_output_of_passing_tests" || status=$?
 
 # The kernels on another family of processors, emulated; where that is not possible, as far as a compiler
 # can tell.
@@ -170,28 +173,12 @@ aarch64_ready() {
   command -v qemu-aarch64 && command -v aarch64-linux-gnu-gcc && [[ -d /usr/aarch64-linux-gnu/lib ]]
 } >/dev/null 2>&1
 
-install_aarch64() {
-  aarch64_ready && return
-  local packages=(qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
-  if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
-    missing+=("kernels on aarch64, emulated: needs root and apt-get here; install ${packages[*]} by hand")
-    return 1
-  fi
-  say "installing ${packages[*]}"
-  local apt=(timeout 300 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
-  export DEBIAN_FRONTEND=noninteractive
-  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${packages[@]}"; } </dev/null >&2 ||
-    say "apt-get failed"
-  aarch64_ready && return
-  missing+=("kernels on aarch64, emulated: apt-get could not install ${packages[*]}")
-  return 1
-}
-
 if [[ $# -eq 0 ]]; then
   if ! rustup target list --installed 2>/dev/null | grep -qx "$aarch64" &&
-    ! timeout 120 rustup target add "$aarch64" >&2 2>/dev/null; then
-    missing+=("kernels on aarch64: rustup cannot install $aarch64")
-  elif [[ $(uname -m) == aarch64 ]] || ! install_aarch64; then
+    { [[ -z $install ]] || ! timeout 120 rustup target add "$aarch64" >&2 2>/dev/null; }; then
+    missing+=("kernels on aarch64: rustup target add $aarch64${install:+ failed}")
+  elif [[ $(uname -m) == aarch64 ]] ||
+    ! need "kernels on aarch64, emulated" aarch64_ready qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross; then
     cargo check --release --target "$aarch64" -p kernels || status=1
   else
     # The instruction sets that are missing there are tested here.
@@ -238,7 +225,7 @@ fi
 test_static() {
   local folder program code=0 begin=$SECONDS
   folder=$(mktemp -d)
-  program=$(scripts/static.sh "$folder/trainer") || code=$?
+  program=$(scripts/static.sh ${install:+--install} "$folder/trainer") || code=$?
   if [[ $code -eq 0 ]]; then
     local run=(--nproc 2 --set train.epochs=1 --set data.train_samples=960 --set data.test_samples=100 --run-dir /run/static)
     mkdir -p "$folder"/root/{proc,dev,run}
@@ -263,7 +250,7 @@ elif [[ $# -eq 0 ]]; then
   BURN_DIST_TEST_MARK="$mark" test_static </dev/null 2>&1 | tee -a "$log" || code=${PIPESTATUS[0]}
   case $code in
     0) ;;
-    3) missing+=("the static program: scripts/static.sh says what it needs") ;;
+    3) missing+=("the static program: scripts/static.sh --install") ;;
     *) status=1 ;;
   esac
 fi
@@ -288,7 +275,7 @@ test_cluster() {
 
 if [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && reason=$(too_late "Slurm and MPI" 1000) && [[ -n $reason ]]; then
   missing+=("$reason")
-elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && install_cluster; then
+elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && find_cluster; then
   BURN_DIST_TEST_MARK="$mark" test_cluster </dev/null 2>&1 | tee -a "$log" || status=1
 elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} == 1 ]]; then
   missing+=("Slurm and MPI: SKIP_CLUSTER=1")
@@ -299,22 +286,6 @@ fi
 vulkan_ready() {
   ldconfig -p | grep -q 'libvulkan\.so\.1' && compgen -G '/usr/share/vulkan/icd.d/*.json'
 } >/dev/null 2>&1
-
-install_vulkan() {
-  vulkan_ready && return
-  if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
-    missing+=("software Vulkan: needs root and apt-get here; install mesa-vulkan-drivers libvulkan1 by hand")
-    return 1
-  fi
-  say "installing mesa-vulkan-drivers libvulkan1"
-  local apt=(timeout 300 apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
-  export DEBIAN_FRONTEND=noninteractive
-  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends mesa-vulkan-drivers libvulkan1; } \
-    </dev/null >&2 || say "apt-get failed"
-  vulkan_ready && return
-  missing+=("software Vulkan: apt-get could not install mesa-vulkan-drivers libvulkan1")
-  return 1
-}
 
 # How tests run in the folder of a package. Ranks that are threads ask again and again whether the device that they
 # share is done, and take the processors from other tests; on CUDA in software kernels go before who asks. Where kernels
@@ -330,7 +301,7 @@ of_gpus=(--workspace --exclude datasets --exclude soft-cuda --lib --test devices
 
 test_gpu() {
   local begin=$SECONDS features=trainer/wgpu,bench/wgpu prepared
-  if prepared=$(scripts/cuda-llvm.sh); then
+  if prepared=$(scripts/cuda-llvm.sh ${install:+--install}); then
     eval "$prepared"
     features+=,trainer/cuda-nvrtc,bench/cuda-nvrtc
   else
@@ -396,15 +367,19 @@ EOF
 if [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]] && reason=$(too_late GPUs 600) && [[ -n $reason ]]; then
   missing+=("$reason")
 elif [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]]; then
-  scripts/cuda-llvm.sh >/dev/null || missing+=("CUDA: the LLVM that its build links could not be prepared (scripts/cuda-llvm.sh)")
+  scripts/cuda-llvm.sh ${install:+--install} >/dev/null ||
+    missing+=("CUDA: the LLVM that its build links is not there: scripts/cuda-llvm.sh --install")
   folder=${CARGO_TARGET_DIR:-target}
   free=$(df --output=avail -BG "$(dirname "$folder")" | tail -1 | tr -dc 0-9)
   if [[ $free -lt 16 && -z $(compgen -G "$folder/release/deps/libwgpu_core-*.rlib") ]]; then
     missing+=("GPUs: the build takes 12 GiB, and $free are free for $folder")
-  elif install_vulkan; then
+  elif need "software Vulkan" vulkan_ready mesa-vulkan-drivers libvulkan1; then
     code=0
     without_soft_cuda=''
-    if ! scripts/cuda-software.sh --prepare; then
+    if [[ -z $install ]] && ! scripts/cuda-software.sh --toolkit >/dev/null; then
+      without_soft_cuda=1
+      missing+=("CUDA in software: scripts/cuda-software.sh --prepare installs NVRTC")
+    elif ! scripts/cuda-software.sh --prepare; then
       without_soft_cuda=1
       missing+=("CUDA in software: scripts/cuda-software.sh --prepare failed")
     fi
@@ -433,6 +408,11 @@ awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
      END { printf "test.sh: %d passed, %d failed, %d ignored\n", passed, failed, ignored }' "$log" >&2
 grep -a '^slurm-test.sh: ' "$log" >&2 || true
 { grep -ao '^test .* \.\.\. FAILED$' "$log" || true; } | sort | uniq -c | sed 's/^/test.sh: times: /' >&2
+# What failed is far above by now: the first lines of what each failed test said.
+awk '/^failures:$/ { failures = 1 } /^test result:/ { failures = 0 }
+     failures && /^---- .* stdout ----$/ { left = 25 }
+     /^FAILED  / { left = 60 } /^ok      |^slurm-test.sh: / { left = 0 }
+     left > 0 { print substr($0, 1, 300); left-- }' "$log" >&2
 
 mapfile -t skipped < <(grep -ao 'SKIPPED: .*' "$log" | sort -u |
   if [[ -n $emulated ]]; then sed '/^SKIPPED: this machine lacks \[Neon\]$/d'; else cat; fi)
