@@ -55,12 +55,26 @@ long=(--config digits.toml "${common[@]}" --set data.test_samples=96 --set train
 # --- tools ------------------------------------------------------------------------------------------
 
 # Runs a command with a run folder of that name; its output goes to NAME.log, its exit code to NAME.rc.
+# Open MPI itself fails to connect its ranks once in a while, where the system is slow ("connect() ... failed:
+# Operation now in progress"): what it starts gets a second try.
 run() {
   local name=$1 code=0
   shift
-  timeout -k 5 120 "$cluster" exec "$@" --run-dir "$work/$name" >"$work/$name.log" 2>&1 </dev/null || code=$?
+  attempt "$name" "$@" || code=$?
+  if [[ $code -ne 0 && -z $(losses "$name") ]] && openmpi_is_to_blame "$name"; then
+    echo "Open MPI did not connect its ranks: once more"
+    rm -rf "${work:?}/$name"
+    code=0
+    attempt "$name" "$@" || code=$?
+  fi
   echo "$code" >"$work/$name.rc"
 }
+attempt() {
+  local name=$1
+  shift
+  timeout -k 5 120 "$cluster" exec "$@" --run-dir "$work/$name" >"$work/$name.log" 2>&1 </dev/null
+}
+openmpi_is_to_blame() { grep -aq 'Your Open MPI job may now hang or fail' "$work/$1.log"; }
 
 code() { cat "$work/$1.rc"; }
 losses() { sed -n '/"kind":"train"/s/.*"loss":\([^,]*\).*/\1/p' "$work/$1/metrics.jsonl" 2>/dev/null; }
@@ -70,10 +84,10 @@ is() { [[ $1 == "$2" ]] || { echo "expected: $2"; echo "found:    $1"; return 1;
 
 # Ranks that have written N lines of metrics are in the middle of training.
 wait_for_steps() {
-  local name=$1 steps=$2 limit=$((SECONDS + 60))
+  local name=$1 steps=$2 limit=$((SECONDS + 120))
   until [[ $(losses "$name" | wc -l) -ge $steps ]]; do
     [[ ! -e $work/$name.rc ]] || { echo "over before step $steps"; return 1; }
-    ((SECONDS < limit)) || { echo "no $steps steps within 60 s"; return 1; }
+    ((SECONDS < limit)) || { echo "no $steps steps within 120 s"; return 1; }
     sleep 0.05
   done
 }
@@ -591,19 +605,12 @@ killed_daemon_of_the_tasks() {
 
 # --- ranks, nodes and links that fail ------------------------------------------------------------------------
 
-# Starts a long run in the background and waits until it trains. Open MPI itself fails to connect its ranks once in a
-# while, where the system is slow ("connect() ... failed: Operation now in progress"): what it starts gets a second try.
+# Starts a long run in the background and waits until it trains.
 start_run() {
-  local name=$1 try
+  local name=$1
   shift
-  for try in 1 2; do
-    run "$name" srun "$@" "${long[@]}" --set parallel.timeout_seconds=20 &
-    wait_for_steps "$name" 10 && return
-    [[ $try -eq 1 ]] && grep -aq 'Your Open MPI job may now hang or fail' "$work/$name.log" || return 1
-    echo "Open MPI did not connect its ranks: once more"
-    wait
-    rm -rf "${work:?}/$name" "$work/$name.rc" "$work/$name.log"
-  done
+  run "$name" srun "$@" "${long[@]}" --set parallel.timeout_seconds=20 &
+  wait_for_steps "$name" 10
 }
 
 # Three ranks on the first node, and as many on both.
