@@ -4,7 +4,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(own_gpu)");
     let has = |feature: &str| std::env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
-    if (has("WGPU") || has("CUDA")) && !has("FUSION") {
+    if has("WGPU") || has("CUDA") {
         println!("cargo::rustc-cfg=own_gpu");
     }
 }

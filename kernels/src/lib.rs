@@ -19,7 +19,7 @@ mod cross_entropy;
 mod elementwise;
 mod epilogue;
 mod error;
-#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+#[cfg(feature = "gpu")]
 pub mod gpu;
 mod isa;
 mod kernels;

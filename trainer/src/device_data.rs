@@ -21,7 +21,7 @@ pub(crate) struct DeviceData {
 /// By whom batches are made.
 enum Images {
     /// The operations for GPUs: in one kernel.
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
     Own(Box<own::StoredImages>),
     Burn(Box<BurnImages>),
 }
@@ -111,7 +111,7 @@ impl DeviceData {
     /// Images \[samples, channels, height, width\] and what they show.
     pub fn batch(&self, plan: &BatchPlan) -> (Tensor<4>, Targets) {
         let (images, labels) = match &self.images {
-            #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+            #[cfg(any(feature = "wgpu", feature = "cuda"))]
             Images::Own(images) => own::batch(images, plan),
             Images::Burn(images) => images.batch(plan),
         };
@@ -142,7 +142,7 @@ impl Images {
         let dims = [images, shape.channels, shape.height * shape.width];
         let pixels = Pixels::new(bytes, dims, device, in_bytes);
         let labels = Tensor::from_data(TensorData::new(classes.to_vec(), [images]), device);
-        #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+        #[cfg(any(feature = "wgpu", feature = "cuda"))]
         if images * shape.len() > 0 && own::computes_on(device) {
             let images = own::stored(pixels, labels, loader, shape);
             return Self::Own(Box::new(images));
@@ -153,7 +153,7 @@ impl Images {
 }
 
 /// Batches by the operations for GPUs.
-#[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod own {
     use super::*;
     use kernels::gpu::{ImageFacts, Sample};
@@ -425,19 +425,14 @@ mod tests {
             let Some(device) = device("batches") else {
                 return;
             };
-            let most = match cfg!(feature = "fusion") {
-                true => 1e-5,
-                false => 0.0,
-            };
-            compare_all(&device, most);
+            compare_all(&device, 0.0);
             let in_bytes = device.supports_dtype(DType::U8);
             let device = device.autodiff();
             for device in [device.clone(), device.gradient_checkpointing()] {
-                compare(&device, SHAPES[0], "crop:4", in_bytes, most);
+                compare(&device, SHAPES[0], "crop:4", in_bytes, 0.0);
             }
         }
 
-        #[cfg(not(feature = "fusion"))]
         #[test]
         fn one_kernel_makes_them_unless_burns_operations_are_asked_for() {
             use kernels::burn::{Choice, scoped};
@@ -459,7 +454,6 @@ mod tests {
             });
         }
 
-        #[cfg(not(feature = "fusion"))]
         #[test]
         fn channels_lie_last_in_memory() {
             let Some(device) = device("how a batch lies in memory") else {
@@ -478,7 +472,6 @@ mod tests {
         }
 
         /// Nothing makes such a plan; nobody is to read what lies behind the images for it.
-        #[cfg(not(feature = "fusion"))]
         #[test]
         fn what_is_not_there_is_not_read() {
             let Some(device) = device("impossible plans") else {

@@ -17,7 +17,7 @@ use crate::reading::Reading;
 /// `logits` is \[samples, classes\], of any float type; the loss is computed in `f32`. The result
 /// has one element.
 pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<1> {
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
     if kernels::gpu::computes_on(&logits.device()) {
         let other = targets.mix.map(|mix| (mix.labels, mix.weights));
         return kernels::gpu::cross_entropy(logits, targets.labels, other, smoothing);

@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 #[derive(Debug)]
 pub(crate) enum Reading {
     Known(Vec<f32>),
-    #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
     OnItsWay(kernels::gpu::Reading),
 }
 
@@ -17,7 +17,7 @@ impl Reading {
     /// # Errors
     /// What failed on the device, in its words, where it is waited for.
     pub fn start(tensors: Vec<Tensor<1>>) -> Result<Self, String> {
-        #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+        #[cfg(any(feature = "wgpu", feature = "cuda"))]
         if tensors
             .iter()
             .all(|tensor| kernels::gpu::computes_on(&tensor.device()))
@@ -39,7 +39,7 @@ impl Reading {
     pub fn wait(self) -> Result<Vec<f32>, String> {
         match self {
             Self::Known(numbers) => Ok(numbers),
-            #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(feature = "fusion")))]
+            #[cfg(any(feature = "wgpu", feature = "cuda"))]
             Self::OnItsWay(reading) => reading.wait(),
         }
     }

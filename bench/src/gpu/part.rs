@@ -89,7 +89,7 @@ fn devices(chosen: &ChosenDevice) -> Left {
     }
 }
 
-#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+#[cfg(feature = "cuda")]
 fn nccl(chosen: &ChosenDevice) -> Result<Left, BenchError> {
     let version = burn_dist::nccl::self_test(&chosen.device)?;
     Ok(Left {
@@ -99,11 +99,11 @@ fn nccl(chosen: &ChosenDevice) -> Result<Left, BenchError> {
     })
 }
 
-#[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
+#[cfg(not(feature = "cuda"))]
 fn nccl(_chosen: &ChosenDevice) -> Result<Left, BenchError> {
     Ok(Left {
         good: Some(false),
-        words: "this program is built without cuda, or with fusion".to_owned(),
+        words: "this program is built without cuda".to_owned(),
         values: Value::Null,
     })
 }

@@ -9,7 +9,7 @@ mod choose;
 mod error;
 mod found;
 mod memory;
-#[cfg(any(test, all(feature = "cuda", not(feature = "fusion"))))]
+#[cfg(any(test, feature = "cuda"))]
 mod narrowed;
 mod staged;
 
@@ -25,7 +25,7 @@ use crate::bucket::{Alone, DeviceCollectives};
 use crate::world::World;
 use crate::{Compression, Error, ProcessGroup};
 use choose::{Pick, choose};
-#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+#[cfg(feature = "cuda")]
 pub(crate) use found::unique_name;
 pub(crate) use staged::Staged;
 
@@ -158,7 +158,7 @@ pub fn list() -> Vec<String> {
 /// What the groups of one rank share on its device; see [`collectives`].
 #[derive(Default)]
 pub(crate) struct Shared {
-    #[cfg(all(feature = "cuda", not(feature = "fusion")))]
+    #[cfg(feature = "cuda")]
     lane: crate::nccl::OwnLane,
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn collectives(
     if group.size() == 1 {
         return Ok(Arc::new(Alone));
     }
-    #[cfg(all(feature = "cuda", not(feature = "fusion")))]
+    #[cfg(feature = "cuda")]
     let reason = match crate::nccl::connect(device, group, &mut shared.lane)? {
         Ok(nccl) => {
             tracing::info!("buckets stay on the device: NCCL {}", nccl.version());
@@ -185,13 +185,10 @@ pub(crate) fn collectives(
         }
         Err(reason) => reason,
     };
-    #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
+    #[cfg(not(feature = "cuda"))]
     let _ = shared;
-    #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
-    let reason = match cfg!(feature = "fusion") {
-        true => "this program is built with fusion",
-        false => "this program is built without cuda",
-    };
+    #[cfg(not(feature = "cuda"))]
+    let reason = "this program is built without cuda";
     if group.rank() == 0 {
         tracing::info!("buckets go through host memory, without NCCL: {reason}");
     }

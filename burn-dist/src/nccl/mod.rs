@@ -8,22 +8,21 @@
 //! waits. `decide` finds out whether all ranks can. `tensors` brings Burn's tensors there.
 
 // Without CUDA only the tests use them, which is how they are checked on every machine.
-#[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 mod api;
-#[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 mod call;
-#[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 mod communicator;
-#[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 mod decide;
 mod error;
-#[cfg_attr(not(all(feature = "cuda", not(feature = "fusion"))), allow(dead_code))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 mod lane;
 #[cfg(feature = "cuda")]
-#[cfg_attr(feature = "fusion", allow(dead_code))]
 #[allow(unsafe_code)]
 mod library;
-#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+#[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 mod tensors;
 
@@ -34,9 +33,9 @@ mod tests;
 
 pub use error::NcclError;
 
-#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+#[cfg(feature = "cuda")]
 pub use tensors::self_test;
-#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+#[cfg(feature = "cuda")]
 pub(crate) use tensors::{OwnLane, connect};
 
 /// The version of the NCCL library that is found at run time, such as 2.27.3.

@@ -103,7 +103,7 @@ pub fn chosen_for(device: &Device) -> Option<Choice> {
 /// # Errors
 /// As [`Kernels::new`], where the kernels are wanted.
 pub fn describe(device: &Device) -> Result<String, KernelError> {
-    #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+    #[cfg(feature = "gpu")]
     if crate::gpu::computes_on(device) {
         let own = "burn, own normalizations, softmax and optimizers";
         let products = match crate::gpu::multiplies_on(device) {

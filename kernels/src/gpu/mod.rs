@@ -1,8 +1,8 @@
 //! Operations for GPUs that Burn computes in many kernels: here they are written for CubeCL. Layers are
 //! nodes of Burn's graph with their own backward pass; steps of optimizers and norms are outside of it.
 //!
-//! Tensors are Burn's, of any float type that the device has; layers on other devices, and models
-//! built with the feature `fusion`, which changes what a tensor is, take Burn's own operations.
+//! Tensors are Burn's, of any float type that the device has. Layers on other devices take Burn's own
+//! operations.
 
 mod attention;
 mod batch;
