@@ -5,14 +5,14 @@
 #   scripts/cuda-software.sh --prepare     builds soft-cuda and installs NVRTC, if they are not there
 #   scripts/cuda-software.sh --assemble [FOLDER [INTO]]   has NVIDIA's assembler, ptxas, translate the kernels that were
 #                                          kept, and says which it refuses and which spill registers: soft-cuda counts
-#                                          none. INTO is where the same is kept assembled, for scripts/gpu-pack.sh
+#                                          none. INTO is where the same is kept assembled, for tools/gpu-lab/gpu-pack.sh
 #   scripts/cuda-software.sh --toolkit     prints the folder whose NVRTC and headers are taken
 #   scripts/cuda-software.sh PROGRAM ...   runs a program that is built with cuda-nvrtc, or with cuda
 #
 #   SOFT_CUDA_TOOLKIT                      folder with include/ and lib/libnvrtc.so.* to be taken instead of the
-#                                          NVRTC that is installed, such as one that scripts/gpu-pack.sh packs
+#                                          NVRTC that is installed, such as one that tools/gpu-lab/gpu-pack.sh packs
 #   BURN_DIST_KERNELS                      where compiled kernels are kept; default soft-cuda/kept in the target folder
-#   SOFT_CUDA_DEVICES and others           see soft-cuda/src/lib.rs
+#   SOFT_CUDA_DEVICES and others           see tools/soft-cuda/src/lib.rs
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
@@ -64,7 +64,7 @@ assemble() { # FOLDER [INTO]
       touch "$tools/complete"; } </dev/null >&2 || true
     found || { say "MISSING: ptxas: pip could not install ${packages[*]}"; return 1; }
   }
-  "$tools/bin/python" "$root/scripts/assemble-kernels.py" "$ptxas" "$@"
+  "$tools/bin/python" "$root/tools/gpu-lab/assemble-kernels.py" "$ptxas" "$@"
 }
 
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }

@@ -1,4 +1,4 @@
-//! `scripts/gpu-check.sh` where there is no GPU: what it leaves when it is ended, and what of CUDA it takes.
+//! `tools/gpu-lab/gpu-check.sh` where there is no GPU: what it leaves when it is ended, and what of CUDA it takes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts");
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/gpu-lab");
 
 /// Makes a program of a shell's text.
 fn program(path: &Path, text: &str) {
@@ -241,7 +241,7 @@ fn a_lease_brings_back_what_was_known_before_its_end() {
 /// A packed file's folder with two versions of CUDA, and programs that say what they are given.
 fn packed(folder: &Path, driver: &str) -> PathBuf {
     for name in ["gpu-check.sh", "gpu-libraries.sh"] {
-        let to = folder.join("scripts").join(name);
+        let to = folder.join("tools/gpu-lab").join(name);
         fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
         fs::copy(Path::new(SCRIPTS).join(name), to).expect("a script");
     }
@@ -268,7 +268,7 @@ fn packed(folder: &Path, driver: &str) -> PathBuf {
     let said = "echo \"ours: $LD_LIBRARY_PATH $CUDA_PATH $BURN_DIST_KERNELS\"\n\
                 while [ \"$1\" != --python ]; do shift; done\n\"$2\" -c pass\n";
     program(&folder.join("bench-gpu"), said);
-    folder.join("scripts/gpu-check.sh")
+    folder.join("tools/gpu-lab/gpu-check.sh")
 }
 
 #[test]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What each of the tiles took that were tried for a convolution or a linear layer, in microseconds, from what cubecl's
-tuner has written (`[autotune.decisions]` in cubecl.toml; scripts/gpu-lease.sh has it written).
+tuner has written (`[autotune.decisions]` in cubecl.toml; tools/gpu-lab/gpu-lease.sh has it written).
 
     tiles-tried.py decisions.log
 """

@@ -2,7 +2,7 @@
 """What the kernels of a run ask of a GPU, from the file that soft-cuda writes with SOFT_CUDA_COUNTS.
 
     SOFT_CUDA_COUNTS=counts.tsv scripts/cuda-software.sh PROGRAM ...
-    scripts/kernel-counts.py counts.tsv [--steps N] [--rows N]
+    tools/gpu-lab/kernel-counts.py counts.tsv [--steps N] [--rows N]
 
 A line per kernel and grid, the longest first: the microseconds below which one launch cannot be on an H200, and why;
 then, as ratios to what is best, 1.0: sectors moved for the bytes that were asked for, accesses to shared memory for

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import blake3
 
-# As soft-cuda/src/nvrtc/kept.rs has it: a digest, then what was kept.
+# As tools/soft-cuda/src/nvrtc/kept.rs has it: a digest, then what was kept.
 DIGEST = 32
 
 

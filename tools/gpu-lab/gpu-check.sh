@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Finds out what a GPU does: devices, agreement of every model with PyTorch (f32, bf16, f16), two ranks
 # on one GPU against one, NCCL, images per second of the recipes here and in PyTorch, memory. One table
-# on stdout, JSON in results/. Needs a driver, and nothing else: from the file of scripts/gpu-pack.sh
+# on stdout, JSON in results/. Needs a driver, and nothing else: from the file of tools/gpu-lab/gpu-pack.sh
 #
-#   tar xf gpu-check.tar.xz && gpu-check/scripts/gpu-check.sh
+#   tar xf gpu-check.tar.xz && gpu-check/tools/gpu-lab/gpu-check.sh
 #
 # or in the repository, where it builds `bench` with FEATURES (default: none, so the processor). Writes into
 # the folder that it is called in, results/ and runs/, or --json FILE and FILE.logs beside it; ended early, as
@@ -20,7 +20,7 @@
 #   KERNELS                  folder in which compiled kernels are kept for the next process, what NVRTC makes of
 #                            them and what the driver makes of that; in a temporary folder unless set
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
 say() { printf '%s\n' "gpu-check.sh: $*" >&2; }
 
@@ -92,8 +92,8 @@ KERNELS=$(realpath -m "${KERNELS:-${TMPDIR:-/tmp}/burn-dist-kernels}")
 # What the driver has translated for one process is kept for the next.
 export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$KERNELS/driver} CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
 if [[ $device == cuda ]]; then
-  # shellcheck source=scripts/gpu-libraries.sh
-  . "$here/scripts/gpu-libraries.sh"
+  # shellcheck source=tools/gpu-lab/gpu-libraries.sh
+  . "$here/tools/gpu-lab/gpu-libraries.sh"
   mkdir "$scratch/lib"
   cuda_environment "$here" "$scratch/lib"
 fi

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What is worth most of scripts/gpu-check.sh, part after part, on a machine with a GPU that is lent for minutes. After each
+# What is worth most of tools/gpu-lab/gpu-check.sh, part after part, on a machine with a GPU that is lent for minutes. After each
 # part all that is known is packed anew, so that nothing is lost when the machine is gone. From the file of
-# scripts/gpu-pack.sh:
+# tools/gpu-lab/gpu-pack.sh:
 #
-#   tar xf gpu-check.tar.xz && gpu-check/scripts/gpu-lease.sh OUT SECONDS [PART...]
+#   tar xf gpu-check.tar.xz && gpu-check/tools/gpu-lab/gpu-lease.sh OUT SECONDS [PART...]
 #
 #   OUT       folder for found.tar.gz: JSON, logs, profiles, numbers of the training, what the machine is
 #   SECONDS   all parts end before; what does not begin because of that is said
@@ -110,7 +110,7 @@ compile_torch() { # PART...
   done
   [[ ${#recipes[@]} -gt 0 ]] || return 0
   printf '%s\n' "${recipes[@]}" | timeout --kill-after=5 240 xargs -P 2 -I{} "${PYTHON:-python3}" \
-    "$here/../bench/torch/train.py" --device "${DEVICE:-cuda}" --recipe {} --precision bf16 --batch "${BATCH:-256}" \
+    "$here/../../bench/torch/train.py" --device "${DEVICE:-cuda}" --recipe {} --precision bf16 --batch "${BATCH:-256}" \
     --steps 1 --warm-up 1 --tf32 --compile >>compile.txt 2>&1 &
   compiling=$!
 }
@@ -160,7 +160,7 @@ train() {
 
 torch_train() {
   [[ -n ${DATA:-} ]] || { say "torch-train: DATA names no folder of CIFAR-100"; return; }
-  limited torch-train $((60 * minutes + 20)) "${PYTHON:-python3}" "$here/../bench/torch/cifar.py" --data "$DATA" \
+  limited torch-train $((60 * minutes + 20)) "${PYTHON:-python3}" "$here/../../bench/torch/cifar.py" --data "$DATA" \
     --device "${DEVICE:-cuda}" --seconds $((60 * minutes))
 }
 
@@ -176,7 +176,7 @@ start() {
 
 # What hardware counters say of the third launch of each kernel of this name.
 counters() {
-  local out=$found/counters-$1 bench=${BENCH:-$here/../bench-gpu}
+  local out=$found/counters-$1 bench=${BENCH:-$here/../../bench-gpu}
   command -v ncu >/dev/null || { say "counters: there is no ncu"; return; }
   {
     echo '#!/usr/bin/env bash'
@@ -202,10 +202,10 @@ machine() {
   nvidia-smi || true
   df -h . || true
   free -g || true
-  if [[ -x $here/../bench-gpu ]]; then ldd "$here/../bench-gpu" || true; fi
+  if [[ -x $here/../../bench-gpu ]]; then ldd "$here/../../bench-gpu" || true; fi
 }
 
-# Of the tiles that were tried for a product, cubecl's tuner writes here what each took; scripts/tiles-tried.py reads it.
+# Of the tiles that were tried for a product, cubecl's tuner writes here what each took; tools/gpu-lab/tiles-tried.py reads it.
 printf '[autotune.decisions]\nfile = "%s"\n' "$found/decisions.log" >cubecl.toml
 # PyTorch is read from a cold disk while ours begins.
 timeout --kill-after=5 60 "${PYTHON:-python3}" -c '

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds `bench` for CUDA and packs all that scripts/gpu-check.sh needs on a machine without network
+# Builds `bench` for CUDA and packs all that tools/gpu-lab/gpu-check.sh needs on a machine without network
 # and toolchain: the stripped program, golden files, the PyTorch script. Prints the file.
 #
-#   scripts/gpu-pack.sh [FILE]        default: target/gpu-check.tar.xz
+#   tools/gpu-lab/gpu-pack.sh [FILE]        default: target/gpu-check.tar.xz
 #
 #   FEATURES   cuda (kernels compiled by the LLVM inside and CUDA's libdevice), cuda-nvrtc (by the CUDA
 #              toolkit's libnvrtc), wgpu, tune, autotune; joined by commas. Default cuda-nvrtc,tune
@@ -19,9 +19,9 @@
 #              SOFT_CUDA_TOOLKIT; they are packed assembled, and neither compiled nor assembled again where the same
 #              NVRTC is found. Default none
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' scripts/gpu-pack.sh; }
+usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' tools/gpu-lab/gpu-pack.sh; }
 case ${1:-} in
   -h | --help) usage; exit ;;
   -*) usage >&2; exit 2 ;;
@@ -40,7 +40,7 @@ say() { printf '%s\n' "gpu-pack.sh: $*" >&2; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 folder=$work/gpu-check
-mkdir -p "$folder/models/tests" "$folder/bench" "$folder/scripts"
+mkdir -p "$folder/models/tests" "$folder/bench" "$folder/tools/gpu-lab"
 
 # build FEATURES NAME
 build() {
@@ -88,7 +88,7 @@ build "$features" bench-gpu
 
 if [[ -n ${KEPT:-} ]]; then
   scripts/cuda-software.sh --assemble "$KEPT" "$folder/kept" || { say "FAILED: kernels of $KEPT were refused"; exit 1; }
-  # By which scripts/gpu-libraries.sh knows the library that has compiled them.
+  # By which tools/gpu-lab/gpu-libraries.sh knows the library that has compiled them.
   toolkit=$(scripts/cuda-software.sh --toolkit) || { say "FAILED: no NVRTC is here that can have compiled $KEPT"; exit 1; }
   for library in "$toolkit"/{lib64,lib}/libnvrtc.so.[0-9]*; do
     [[ ! -e $library ]] || { sha256sum <"$library" >"$folder/kept/compiler.sha256"; break; }
@@ -99,7 +99,7 @@ rm -f "$folder"/models/tests/golden/*.rs "$folder"/models/tests/golden/*.pt
 cp -r bench/torch "$folder/bench/"
 mkdir -p "$folder/scripts/golden"
 cp scripts/golden/*.py "$folder/scripts/golden/"
-cp scripts/gpu-{check,lease,libraries}.sh "$folder/scripts/"
+cp tools/gpu-lab/gpu-{check,lease,libraries}.sh "$folder/tools/gpu-lab/"
 {
   echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   echo "features $features${ALSO:+; second program $ALSO}"

@@ -1,5 +1,5 @@
 # Finds what programs built with cuda-nvrtc need on a machine whose CUDA somebody else has installed; sourced by
-# scripts/gpu-check.sh. NVRTC makes text for the driver of what it finds in CUDA's headers, so that all three have to
+# tools/gpu-lab/gpu-check.sh. NVRTC makes text for the driver of what it finds in CUDA's headers, so that all three have to
 # be of versions that fit: packed along, in a toolkit, or with PyTorch's packages there may be several of each, and
 # parts of one. Versions are numbers as CUDA has them: 12080 is 12.8, and 0 is unknown.
 #
