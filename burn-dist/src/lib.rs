@@ -11,6 +11,7 @@ pub mod buffer;
 pub mod checkpoint;
 pub mod collective;
 mod compression;
+pub mod contained;
 mod deadline;
 pub mod device;
 pub mod element;

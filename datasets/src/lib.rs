@@ -40,6 +40,7 @@
 
 mod augment;
 mod cifar;
+pub mod contained;
 mod delegate;
 mod digits;
 mod download;

@@ -137,7 +137,7 @@ impl<'a> Saved<'a> {
         };
         let in_double = self.parameter.dtype == crate::DType::F64;
         // An optimizer leaves out what it does not know, so what it made of it is looked at.
-        let rebuilt = contained::run(|| {
+        let rebuilt = crate::contained::run(|| {
             let optimizer = &choice.optimizer;
             let rebuilt = match choice.in_double.filter(|_| in_double) {
                 Some(rebuild) => rebuild(rank, ROOT, &mut state, device)?,

@@ -1,6 +1,5 @@
-//! Panics of code that is not ours and gets what comes from outside (decoders of images, readers of weights and of
-//! optimizers' records), or that tells something by a panic alone, become errors, and whoever ends the process on a
-//! panic can tell them from those that are bugs.
+//! Turns panics of foreign code into errors: readers of weights and of optimizers' records get what comes from outside,
+//! and tell some faults by a panic alone. A panic hook that ends the process asks [`is_running`] first.
 
 use std::any::Any;
 use std::cell::Cell;
