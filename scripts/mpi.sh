@@ -44,8 +44,8 @@ build() {
   # The bindings do not notice that another library is wanted.
   cargo clean --release -p mpi-sys -p mpi 2>/dev/null || true
   export MPICC=$mpicc
-  cargo build --release --workspace --features trainer/mpi --bin trainer
-  binary=$(cargo test --release --workspace --features trainer/mpi --test conformance_mpi \
+  cargo build --release --workspace --features burn-dist-trainer/mpi --bin trainer
+  binary=$(cargo test --release --workspace --features burn-dist-trainer/mpi --test conformance_mpi \
     --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*conformance_mpi[^"]*\)".*/\1/p' | tail -n 1)
   [[ -x $binary ]] || fail "cargo names no conformance suite"

@@ -30,7 +30,7 @@ has_gcc() { command -v musl-gcc >/dev/null; }
 has_gcc || [[ -z $install ]] || scripts/apt.sh musl-tools gcc || true
 has_gcc || { say "MISSING: musl-gcc: scripts/static.sh --install, or: apt-get install musl-tools"; exit 3; }
 
-cargo build --release --target "$target" -p trainer --bin trainer >&2
+cargo build --release --target "$target" -p burn-dist-trainer --bin trainer >&2
 mkdir -p "$(dirname "$output")"
 strip -o "$output" "${CARGO_TARGET_DIR:-target}/$target/release/trainer"
 if readelf --program-headers "$output" | grep -q INTERP; then

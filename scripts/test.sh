@@ -20,7 +20,7 @@
 #   TEST_SECONDS            time for everything: what may not end in it, most of it for builds that have never been made,
 #                           is not begun, and named. No limit unless set
 #
-# Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p datasets`.
+# Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p burn-dist-datasets`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -179,11 +179,11 @@ if [[ $# -eq 0 ]]; then
     missing+=("kernels on aarch64: rustup target add $aarch64${install:+ failed}")
   elif [[ $(uname -m) == aarch64 ]] ||
     ! need "kernels on aarch64, emulated" aarch64_ready qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross; then
-    cargo check --release --target "$aarch64" -p kernels || status=1
+    cargo check --release --target "$aarch64" -p burn-dist-kernels || status=1
   else
     # The instruction sets that are missing there are tested here.
     if BURN_DIST_TEST_MARK="$mark" CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-      cargo test --release --no-fail-fast --target "$aarch64" -p kernels --tests --config \
+      cargo test --release --no-fail-fast --target "$aarch64" -p burn-dist-kernels --tests --config \
       "target.$aarch64.runner = ['timeout', '--verbose', '-k', '10', '$limit', 'qemu-aarch64', '-L', '/usr/aarch64-linux-gnu']" \
       </dev/null 2>&1 | sed '/^SKIPPED: this machine lacks/d' | tee -a "$log"; then
       emulated=1
@@ -262,7 +262,7 @@ test_cluster() {
   # The lints of what only these builds contain.
   cargo build --release --workspace &&
     cp "${CARGO_TARGET_DIR:-target}/release/trainer" "$programs/trainer-plain" &&
-    MPICC=mpicc.openmpi cargo clippy --release --workspace --all-targets --features trainer/mpi,bench/mpi -- -D warnings &&
+    MPICC=mpicc.openmpi cargo clippy --release --workspace --all-targets --features burn-dist-trainer/mpi,bench/mpi -- -D warnings &&
     for name in openmpi mpich; do
       scripts/mpi.sh build "$name" "$programs" && scripts/mpi.sh test "$name" "$programs" || return 1
     done &&
@@ -297,13 +297,13 @@ esac; exec "$@"'
 by_package=${by_package//$'\n'/ }
 
 # What a build for GPUs changes; programs and all other tests have been tested without.
-of_gpus=(--workspace --exclude datasets --exclude soft-cuda --lib --test devices --no-fail-fast)
+of_gpus=(--workspace --exclude burn-dist-datasets --exclude soft-cuda --lib --test devices --no-fail-fast)
 
 test_gpu() {
-  local begin=$SECONDS features=trainer/wgpu,bench/wgpu prepared
+  local begin=$SECONDS features=burn-dist-trainer/wgpu,bench/wgpu prepared
   if prepared=$(scripts/cuda-llvm.sh ${install:+--install}); then
     eval "$prepared"
-    features+=,trainer/cuda-nvrtc,bench/cuda-nvrtc
+    features+=,burn-dist-trainer/cuda-nvrtc,bench/cuda-nvrtc
   else
     say "without CUDA: scripts/cuda-llvm.sh says what is missing"
   fi

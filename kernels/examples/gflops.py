@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Each kernel beside PyTorch's, as printed by the example gflops.
 
-    cargo build --release -p kernels --example gflops
+    cargo build --release -p burn-dist-kernels --example gflops
     python3 kernels/examples/gflops.py [--threads 2] [--filter conv]
 
 Both measure the median of repeated calls, PyTorch's convolutions in its channels-last format. The

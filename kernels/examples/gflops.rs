@@ -1,6 +1,6 @@
 //! Speed of each kernel in GFLOP/s and as share of the processor's peak.
 //!
-//! `cargo run --release -p kernels --example gflops -- [threads] [filter]`; the variable
+//! `cargo run --release -p burn-dist-kernels --example gflops -- [threads] [filter]`; the variable
 //! `BURN_DIST_KERNELS_ISA` chooses another instruction set.
 
 use std::time::Instant;

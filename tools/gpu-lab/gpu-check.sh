@@ -50,7 +50,7 @@ else
   command -v cargo >/dev/null || { say "MISSING: neither $here/bench-gpu nor cargo"; exit 2; }
   selected=()
   IFS=, read -ra list <<<"${FEATURES:-}"
-  for feature in "${list[@]}"; do selected+=("trainer/$feature" "bench/$feature"); done
+  for feature in "${list[@]}"; do selected+=("burn-dist-trainer/$feature" "bench/$feature"); done
   (cd "$here" &&
     cargo build --release --workspace --bins ${selected[0]:+--features "$(IFS=,; echo "${selected[*]}")"} >&2)
   bench=${CARGO_TARGET_DIR:-$here/target}/release/bench

@@ -48,7 +48,7 @@ build() {
   IFS=, read -ra list <<<"$1"
   local selected=()
   # With the trainer's features too: one build of the dependencies serves tests and this.
-  for feature in "${list[@]}"; do selected+=("trainer/$feature" "bench/$feature"); done
+  for feature in "${list[@]}"; do selected+=("burn-dist-trainer/$feature" "bench/$feature"); done
   if [[ $1 == *cuda* ]]; then
     local prepared
     prepared=$(scripts/cuda-llvm.sh) || { say "no LLVM to build with"; exit 1; }

@@ -20,7 +20,7 @@ fn the_configurations_inside_are_listed_and_printed() {
     }
     let printed = Trial::new(&["configs", "mnist-cnn.toml"]).run();
     printed.assert_code(0);
-    let original = include_str!("../../configs/mnist-cnn.toml");
+    let original = include_str!("../configs/mnist-cnn.toml");
     assert_eq!(printed.stdout, original);
     Trial::new(&["configs", "mnist_cnn"])
         .run()

@@ -43,6 +43,7 @@ fn cuda_here() -> Found {
 #[allow(unsafe_code)]
 fn compiler() -> Result<(), String> {
     // First, for it also finds a library that is newer than the names that are known below.
+    #[cfg(feature = "kernel-cache")]
     keep_kernels();
     // SAFETY: only tries to open the library by its usual names.
     if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
@@ -76,7 +77,7 @@ fn compiler() -> Result<(), String> {
 }
 
 /// Has kernels compiled once, and not by every process.
-#[cfg(feature = "cuda-nvrtc")]
+#[cfg(feature = "kernel-cache")]
 fn keep_kernels() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| match kernel_cache::keep() {

@@ -5,7 +5,7 @@
 
 Each round measures every variant for some seconds, one after another, so that all see the same
 machine; printed are medians over the rounds. Build the replays first:
-`cargo build --release -p kernels --example replay`.
+`cargo build --release -p burn-dist-kernels --example replay`.
 """
 
 import argparse

@@ -11,56 +11,30 @@ pub struct Embedded {
     pub text: &'static str,
 }
 
+/// The file of that name in `configs/`.
+macro_rules! embedded {
+    ($name:literal) => {
+        Embedded {
+            name: $name,
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/configs/", $name)),
+        }
+    };
+}
+
 /// All of them, in alphabetical order.
 pub const EMBEDDED: &[Embedded] = &[
-    Embedded {
-        name: "csc-mnist-deepspeed.toml",
-        text: include_str!("../../../configs/csc-mnist-deepspeed.toml"),
-    },
-    Embedded {
-        name: "csc-mnist.toml",
-        text: include_str!("../../../configs/csc-mnist.toml"),
-    },
-    Embedded {
-        name: "digits.toml",
-        text: include_str!("../../../configs/digits.toml"),
-    },
-    Embedded {
-        name: "mnist-adadelta.toml",
-        text: include_str!("../../../configs/mnist-adadelta.toml"),
-    },
-    Embedded {
-        name: "mnist-cnn.toml",
-        text: include_str!("../../../configs/mnist-cnn.toml"),
-    },
-    Embedded {
-        name: "mnist-fast.toml",
-        text: include_str!("../../../configs/mnist-fast.toml"),
-    },
-    Embedded {
-        name: "olivia.toml",
-        text: include_str!("../../../configs/olivia.toml"),
-    },
-    Embedded {
-        name: "vit-naive.toml",
-        text: include_str!("../../../configs/vit-naive.toml"),
-    },
-    Embedded {
-        name: "vit.toml",
-        text: include_str!("../../../configs/vit.toml"),
-    },
-    Embedded {
-        name: "wrn-16-4.toml",
-        text: include_str!("../../../configs/wrn-16-4.toml"),
-    },
-    Embedded {
-        name: "wrn-28-10.toml",
-        text: include_str!("../../../configs/wrn-28-10.toml"),
-    },
-    Embedded {
-        name: "wrn.toml",
-        text: include_str!("../../../configs/wrn.toml"),
-    },
+    embedded!("csc-mnist-deepspeed.toml"),
+    embedded!("csc-mnist.toml"),
+    embedded!("digits.toml"),
+    embedded!("mnist-adadelta.toml"),
+    embedded!("mnist-cnn.toml"),
+    embedded!("mnist-fast.toml"),
+    embedded!("olivia.toml"),
+    embedded!("vit-naive.toml"),
+    embedded!("vit.toml"),
+    embedded!("wrn-16-4.toml"),
+    embedded!("wrn-28-10.toml"),
+    embedded!("wrn.toml"),
 ];
 
 /// What trains when no configuration is named.
