@@ -20,6 +20,8 @@ pub const CHECKSUM_FILE: &str = "manifest.blake3";
 const VERSION: u32 = 1;
 /// A manifest of ten thousand ranks and parameters is smaller.
 const MAX_BYTES: u64 = 256 << 20;
+/// Hexadecimal digits of a checksum.
+const DIGITS: usize = 2 * blake3::OUT_LEN;
 
 /// What a checkpoint holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,9 +71,8 @@ impl Manifest {
             path: path.clone(),
             reason: error.to_string(),
         })?;
-        let line = format!("{}  {FILE}\n", blake3::hash(&text).to_hex());
         write_whole(&path, &text)?;
-        write_whole(&folder.join(CHECKSUM_FILE), line.as_bytes())
+        write_whole(&folder.join(CHECKSUM_FILE), checksum_line(&text).as_bytes())
     }
 
     /// Reads the manifest of the checkpoint in `folder`; its files are not looked at.
@@ -84,10 +85,15 @@ impl Manifest {
             return Err(CheckpointError::NotACheckpoint(folder.to_owned()));
         }
         let text = read_capped(&path)?;
-        let checksum = read_capped(&folder.join(CHECKSUM_FILE))?;
-        let hash = blake3::hash(&text).to_hex();
-        if !checksum.starts_with(hash.as_bytes()) {
-            return Err(CheckpointError::damaged(&path, "its checksum is wrong"));
+        let checksum_path = folder.join(CHECKSUM_FILE);
+        let line = read_capped(&checksum_path)?;
+        let expected = checksum_line(&text);
+        if line != expected.as_bytes() {
+            // The digits differ, or what `b3sum` writes behind them.
+            return Err(match line.starts_with(&expected.as_bytes()[..DIGITS]) {
+                true => CheckpointError::damaged(&checksum_path, "it is not a line of b3sum"),
+                false => CheckpointError::damaged(&path, "its checksum is wrong"),
+            });
         }
         let manifest: Self = serde_json::from_slice(&text)
             .map_err(|error| CheckpointError::damaged(&path, error.to_string()))?;
@@ -137,6 +143,11 @@ impl FileEntry {
             Err(CheckpointError::damaged(path, "its checksum is wrong"))
         }
     }
+}
+
+/// What [`CHECKSUM_FILE`] holds for a manifest of this text, as `b3sum` writes it.
+fn checksum_line(text: &[u8]) -> String {
+    format!("{}  {FILE}\n", blake3::hash(text).to_hex())
 }
 
 /// BLAKE3 checksum of a file, in hexadecimal digits.

@@ -344,12 +344,15 @@ fn what_a_run_went_back_behind_is_set_aside_and_stays() {
 #[test]
 fn damage_is_found_and_the_one_before_is_taken() {
     type Damage = fn(&Path);
-    let damages: [Damage; 5] = [
+    let damages: [Damage; 8] = [
         |path| flip(&path.join("rank-00001-of-00002.safetensors"), 200),
         |path| cut(&path.join("rank-00000-of-00002.safetensors")),
         |path| flip(&path.join("manifest.json"), 30),
         |path| fs::remove_file(path.join("rank-00000-of-00002.safetensors")).unwrap(),
         |path| fs::remove_file(path.join("manifest.json")).unwrap(),
+        |path| flip(&path.join("manifest.blake3"), 64),
+        |path| flip(&path.join("manifest.blake3"), 79),
+        |path| cut(&path.join("manifest.blake3")),
     ];
     for (number, damage) in damages.iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
