@@ -1,7 +1,7 @@
 //! A file that takes the place of another when it is complete.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,13 @@ impl Replacement {
     pub fn publish(self) -> io::Result<Content> {
         let Self { path, file, part } = self;
         let (file, content) = file.settle()?;
-        put(&path, file, part)?;
+        let copied = |copy: CheckedFile| match copy.settle()? {
+            (file, copied) if copied == content => Ok(file),
+            _ => Err(io::Error::other(
+                "the disk has other bytes than those that were written",
+            )),
+        };
+        put(&path, file, part, name, copied)?;
         sync_folder(folder_of(&path))?;
         Ok(content)
     }
@@ -74,7 +80,7 @@ impl Replacement {
     /// If the system refuses; what lay there is as it was.
     pub fn publish_cached(self) -> io::Result<()> {
         let Self { path, file, part } = self;
-        put(&path, file.unchecked()?, part)
+        put(&path, file.unchecked()?, part, name, CheckedFile::unchecked)
     }
 }
 
@@ -102,14 +108,24 @@ impl Drop for Part {
     }
 }
 
-/// Names the file, closes it, and puts it in its place.
-fn put(path: &Path, file: File, part: Option<Part>) -> io::Result<()> {
+/// Names the file by `name`, closes it, and puts it in its place. Where it can get no name, a copy does, which
+/// `copied` completes.
+fn put(
+    path: &Path,
+    file: File,
+    part: Option<Part>,
+    name: impl FnOnce(&File, &Path) -> io::Result<Part>,
+    copied: impl FnOnce(CheckedFile) -> io::Result<File>,
+) -> io::Result<()> {
+    let (file, part) = match part {
+        Some(part) => (file, part),
+        None => match name(&file, path) {
+            Ok(part) => (file, part),
+            Err(_) => copy(&file, path, copied)?,
+        },
+    };
     // Until the file has its name, nobody takes it for one that was left behind.
     let held = file.try_clone()?;
-    let part = match part {
-        Some(part) => part,
-        None => name(&file, path)?,
-    };
     super::Disk::close(file)?;
     let renamed = fs::rename(&part.0, path);
     // After that there is nothing of the part's name to be removed.
@@ -150,6 +166,20 @@ fn name(file: &File, path: &Path) -> io::Result<Part> {
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Copies a file without a name to one that has a name beside `path`: some systems make the former and refuse to name it.
+fn copy(
+    mut file: &File,
+    path: &Path,
+    copied: impl FnOnce(CheckedFile) -> io::Result<File>,
+) -> io::Result<(File, Part)> {
+    let (named, part) = named(path)?;
+    named.set_permissions(file.metadata()?.permissions())?;
+    let mut copy = CheckedFile::new(named);
+    file.seek(SeekFrom::Start(0))?;
+    io::copy(&mut file, &mut copy)?;
+    Ok((copied(copy)?, part))
 }
 
 /// A file with a name beside `path`, locked for as long as it is open.
@@ -260,6 +290,26 @@ mod tests {
         new.write_all(b"content").unwrap();
         new.publish_cached().unwrap();
         assert_eq!(names(folder.path()), [".file.part-notes", "file"]);
+    }
+
+    #[test]
+    fn a_file_that_can_get_no_name_is_copied() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let refused = |_: &File, _: &Path| Err(io::ErrorKind::PermissionDenied.into());
+        let mut file = unnamed(folder.path()).unwrap();
+        file.set_permissions(Permissions::from_mode(0o640)).unwrap();
+        file.write_all(b"content").unwrap();
+        put(&path, file, None, refused, CheckedFile::unchecked).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        // One that is not whole changes nothing.
+        let file = unnamed(folder.path()).unwrap();
+        let full = |_| Err(io::ErrorKind::StorageFull.into());
+        put(&path, file, None, refused, full).unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+        assert_eq!(names(folder.path()), ["file"]);
     }
 
     #[test]
