@@ -13,10 +13,10 @@ pub(crate) fn argument() -> impl TypedValueParser<Value = PathBuf> {
 }
 
 /// `path` with the home folder for `~` at its beginning, and with the values of the environment variables that it names
-/// as `$NAME` or `${NAME}`. Other dollar signs, and the `~` of `~user`, stand for themselves.
+/// as `$NAME` or `${NAME}`. Other dollar signs stand for themselves.
 ///
 /// # Errors
-/// Which variable is not set.
+/// Which variable is not set; a path that begins with `~user`, or has a `${` that is not one of `${NAME}`.
 pub(crate) fn expand(path: &OsStr) -> Result<PathBuf, String> {
     expand_by(path, |name| std::env::var_os(name))
 }
@@ -34,14 +34,28 @@ fn expand_by(path: &OsStr, value: impl Fn(&str) -> Option<OsString>) -> Result<P
     };
     let mut expanded = Vec::with_capacity(text.len());
     let mut rest = text;
-    if text == b"~" || text.starts_with(b"~/") {
+    let home = text.split(|byte| *byte == b'/').next().unwrap_or_default();
+    if home == b"~" {
         expanded.extend_from_slice(variable("HOME", "~")?.as_bytes());
         rest = &text[1..];
+    } else if home.starts_with(b"~") {
+        return Err(format!(
+            "the path {path} begins with {}, and only ~ alone stands for a home folder. Write the folder's whole path, \
+             or ./{path} for one of that name",
+            String::from_utf8_lossy(home),
+            path = path.display()
+        ));
     }
     while let Some(at) = rest.iter().position(|byte| *byte == b'$') {
         let (before, from) = rest.split_at(at);
         expanded.extend_from_slice(before);
         let Some((name, written)) = named(from) else {
+            if from.starts_with(b"${") {
+                return Err(format!(
+                    "the path {} has a ${{ that names no environment variable. Write ${{NAME}} or $NAME",
+                    path.display()
+                ));
+            }
             expanded.push(b'$');
             rest = &from[1..];
             continue;
@@ -100,10 +114,33 @@ mod tests {
     #[test]
     fn everything_else_stays_as_it_is() {
         for path in [
-            "", "x/y", "~user/x", "x/~", "$", "a$", "$1", "$$", "${}", "${HOME", "$/x", "${1}",
+            "",
+            "x/y",
+            "./~user/x",
+            "x/~",
+            "x/~user",
+            "$",
+            "a$",
+            "$1",
+            "$$",
+            "$/x",
             "ä$é",
         ] {
             assert_eq!(expanded(path).as_deref(), Ok(path));
+        }
+    }
+
+    #[test]
+    fn what_would_be_taken_literally_by_mistake_is_refused() {
+        for (path, said) in [
+            ("~user/x", "or ./~user/x for one of that name"),
+            ("~+", "begins with ~+, and only ~ alone"),
+            ("${HOME", "the path ${HOME has a ${ that names no"),
+            ("${HOME:-/x}", "names no environment variable"),
+            ("$HOME/${1}", "names no environment variable"),
+        ] {
+            let refused = expanded(path).unwrap_err();
+            assert!(refused.contains(said), "{refused}");
         }
     }
 
