@@ -563,7 +563,11 @@ fn weights_are_found_in_the_containers_of_others() {
         assert_eq!(state(&loaded), original, "{file}");
         assert_eq!(taken.prefix, prefix);
         assert!(taken.alternatives.is_empty(), "{taken:?}");
-        assert_eq!((taken.tensors, taken.batches), (14, Some(4321)), "{file}");
+        assert_eq!(taken.tensors, 14, "{file}");
+        let counter = |name: &str| format!("{name}.num_batches_tracked");
+        let expected = [("layer1.1", 1234), ("layer2.1", 4321)];
+        let expected = expected.map(|(name, count)| (counter(name), count));
+        assert!(taken.batches.into_iter().eq(expected.clone()), "{file}");
 
         // The counts of batches survive a round trip.
         let folder = tempfile::tempdir().unwrap();
@@ -574,8 +578,6 @@ fn weights_are_found_in_the_containers_of_others() {
         };
         save_with(&loaded, &copy, &keys, HashMap::new(), &counted).unwrap();
         let counts: Vec<(String, i64)> = batches(&copy).unwrap().into_iter().collect();
-        let expected = [("layer1.1", 1234), ("layer2.1", 4321)];
-        let expected = expected.map(|(name, count)| (format!("{name}.num_batches_tracked"), count));
         assert_eq!(counts, expected, "{file}");
     }
 }

@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use burn_dist::checkpoint::Manifest;
+use burn_dist::parallel::ParallelError;
 use toml::Table;
 
 use crate::config::{Config, Loaded};
 use crate::data::Splits;
+use crate::error::TrainError;
 use crate::metrics::{Changed, ResumeLine};
 use crate::progress::Meta;
 use crate::resume::run_of;
@@ -14,6 +16,7 @@ use crate::run::{steps_per_epoch, train_sampler};
 use crate::run_dir::CONFIG_FILE;
 use crate::same_config::differences;
 use crate::schedule::Schedule;
+use crate::whole_file;
 
 /// What wrote a checkpoint.
 pub(crate) struct Before {
@@ -28,7 +31,7 @@ impl Before {
         let manifest = Manifest::read(checkpoint).ok()?;
         let in_run = || {
             let run = run_of(checkpoint)?;
-            std::fs::read_to_string(run.join(CONFIG_FILE)).ok()
+            whole_file::read_text(&run.join(CONFIG_FILE)).ok()
         };
         Some(Self {
             ranks: manifest.world_size,
@@ -91,6 +94,39 @@ impl Now<'_> {
         let sampler = train_sampler(&before.config, batching, self.splits, (0, ranks)).ok()?;
         let steps = steps_per_epoch(&before.config, &sampler);
         Some(Schedule::of_run(&before.config, steps, batching, ranks))
+    }
+}
+
+/// `error`, or what the configuration names otherwise than that of the checkpoint at `path`, whose state is not restored
+/// because of it.
+pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainError {
+    let TrainError::Parallel(ParallelError::Restore {
+        path: tensor,
+        reason,
+    }) = &error
+    else {
+        return error;
+    };
+    let table = |text: String| text.parse::<Table>().ok();
+    let before = Before::of(path).and_then(|before| table(before.config?));
+    let (Some(before), Ok(now)) = (before, Table::try_from(now)) else {
+        return error;
+    };
+    let changed = differences(&before, &now);
+    let first = |start: &str| changed.iter().find(|(key, ..)| key.starts_with(start));
+    // With another name there are other keys.
+    let likely = [
+        "model.name",
+        "optimizer.name",
+        "model.",
+        "optimizer.",
+        "ema.",
+    ];
+    match likely.into_iter().find_map(first) {
+        Some((key, before, now)) => TrainError::Resume(format!(
+            "cannot restore `{tensor}`: {reason}. {key} was {before} and is {now}: set it back, or start a new run"
+        )),
+        None => error,
     }
 }
 

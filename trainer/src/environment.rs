@@ -9,7 +9,7 @@ use crate::compute::kernels_name;
 use crate::error::TrainError;
 use crate::initial::Initial;
 use crate::run::Session;
-use crate::run_dir;
+use crate::{run_dir, whole_file};
 
 /// File in the run folder.
 pub const FILE: &str = "environment.json";
@@ -98,7 +98,7 @@ impl Environment {
 
     /// That of a run folder, if it has one.
     pub(crate) fn read(folder: &Path) -> Option<Self> {
-        let text = std::fs::read(folder.join(FILE)).ok()?;
+        let text = whole_file::read(&folder.join(FILE)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 

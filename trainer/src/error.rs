@@ -107,12 +107,15 @@ pub enum TrainError {
     #[error(
         "a batch normalization of the model would get one value per channel, so its output would be the same for every \
          image: its input has one position, and a micro-batch has one image. Set train.micro_batch_size to at least \
-         2{}, or train on larger images",
+         2{}{}, or train on larger images",
+        more_than_one(*accumulate).map(|now| format!(", lower train.accumulate (now {now})")).unwrap_or_default(),
         if *together { ", set parallel.sync_batch_norm = true" } else { "" }
     )]
     OneValue {
         /// Whether the ranks together have more than one image.
         together: bool,
+        /// How many micro-batches make a step of a rank.
+        accumulate: usize,
     },
     /// The kernels cannot be had.
     #[error(transparent)]
@@ -211,14 +214,21 @@ pub enum TrainError {
     },
     /// The run folder, or the token in it, is not this run's any more.
     #[error(
-        "{}. This run ends, so that two never write there. To continue it, start it again with --resume auto",
-        lost(folder, by.as_deref())
+        "{}. This run ends, so that two never write there. {}",
+        lost(folder, by.as_deref()),
+        match saved {
+            true => "To continue it, start it again with --resume auto",
+            false => "No checkpoint lies there now: start the run anew, or put the folder back and start the run with \
+                      --resume auto",
+        }
     )]
     RunDirLost {
         /// The folder.
         folder: PathBuf,
         /// Who has taken it over, if anybody has.
         by: Option<String>,
+        /// Whether a checkpoint lies in the folder that is there now.
+        saved: bool,
     },
     /// The main rank does not start the run in this folder, which other ranks tell in its words.
     #[error("{0}")]
@@ -226,6 +236,10 @@ pub enum TrainError {
     /// Something else lies where the run folder should be.
     #[error("{} is not a folder; choose another with --run-dir", .0.display())]
     RunDirNotAFolder(PathBuf),
+}
+
+fn more_than_one(number: usize) -> Option<usize> {
+    (number > 1).then_some(number)
 }
 
 /// What has become of a run folder.

@@ -214,7 +214,7 @@ impl Tally {
 /// Takes away what a run folder has of an evaluation after this step, to which the run has gone back.
 pub(crate) fn forget_after(run_dir: &Path, step: u64) {
     let path = run_dir.join(FILE);
-    let bytes = std::fs::read(&path).unwrap_or_default();
+    let bytes = whole_file::read(&path).unwrap_or_default();
     let details = serde_json::from_slice::<Details>(&bytes);
     if details.is_ok_and(|details| details.step > step) {
         // Only for people to look at, and soon written anew.

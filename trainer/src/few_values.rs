@@ -28,7 +28,10 @@ pub(crate) fn check(
     };
     let images = batching.micro.saturating_mul(ranks);
     match of_image.saturating_mul(images) {
-        1 => Err(TrainError::OneValue { together: size > 1 }),
+        1 => Err(TrainError::OneValue {
+            together: size > 1,
+            accumulate: batching.accumulate,
+        }),
         _ => Ok(()),
     }
 }

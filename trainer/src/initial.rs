@@ -1,5 +1,6 @@
 //! The weights that training starts from, where the configuration names a file of them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -43,8 +44,11 @@ pub struct Initial {
     pub prefix: String,
     /// Tensors that were loaded.
     pub tensors: usize,
-    /// Batches that PyTorch's batch normalizations had counted.
+    /// Batches that PyTorch's batch normalizations had counted, the largest number of them.
     pub batches: i64,
+    /// Those that had counted fewer, by the names of their counters.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub fewer_batches: BTreeMap<String, i64>,
 }
 
 impl Initial {
@@ -57,12 +61,15 @@ impl Initial {
         io::copy(&mut File::open(path)?, &mut hasher)?;
         let digest = hasher.finalize();
         let absolute = std::path::absolute(path)?;
+        let most = taken.batches.values().copied().max().unwrap_or_default();
+        let fewer = taken.batches.iter().filter(|(_, count)| **count < most);
         Ok(Self {
             path: absolute.display().to_string(),
             sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             prefix: taken.prefix.clone(),
             tensors: taken.tensors,
-            batches: taken.batches.unwrap_or_default(),
+            batches: most,
+            fewer_batches: fewer.map(|(name, count)| (name.clone(), *count)).collect(),
         })
     }
 }

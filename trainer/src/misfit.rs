@@ -29,9 +29,14 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
             TrainError::Misfit(loaded.blame(sampler_keys(sampler), sampler))
         }
         TrainError::DataOnDevice => TrainError::Misfit(loaded.blame(&["data.on_device"], &error)),
-        TrainError::OneValue { .. } => TrainError::Misfit(
-            loaded.blame(&["train.micro_batch_size", "train.batch_size"], &error),
-        ),
+        TrainError::OneValue { .. } => TrainError::Misfit(loaded.blame(
+            &[
+                "train.micro_batch_size",
+                "train.accumulate",
+                "train.batch_size",
+            ],
+            &error,
+        )),
         TrainError::GroupTaken { .. } => {
             TrainError::Misfit(loaded.blame(&["optimizer.groups"], &error))
         }

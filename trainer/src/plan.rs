@@ -161,7 +161,7 @@ impl WithModel for Look<'_> {
         };
         let optimizer = optimizer::build(&config.optimizer);
         let mut parallel = Parallel::new(model, optimizer, options, &ProcessGroup::single())?;
-        let progress = restore(&mut parallel, path, &task)?;
+        let progress = restore(&mut parallel, path, &task, config)?;
         Ok((states, progress.steps))
     }
 }

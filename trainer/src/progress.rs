@@ -117,6 +117,9 @@ const MOST_BESTS: usize = 32;
 pub struct Progress {
     /// Optimizer steps so far.
     pub steps: u64,
+    /// Micro-batches of a rank so far; not known of earlier versions' checkpoints.
+    #[serde(default)]
+    pub batches: Option<u64>,
     /// The epoch that is going on or was the last, from 1; 0 before the first.
     pub epoch: u64,
     /// Steps of that epoch.
@@ -153,6 +156,7 @@ impl Progress {
     pub fn start() -> Self {
         Self {
             steps: 0,
+            batches: Some(0),
             epoch: 0,
             steps_of_epoch: 0,
             evaluated: true,

@@ -310,7 +310,7 @@ fn at(
         run_dir::check_unused(folder)?;
     }
     check_there(path)?;
-    let path = absolute(path);
+    let path = named(path);
     // That of another run is only read.
     let home = match path.join(FOLDER).is_dir() {
         true => Some(path.clone()),
@@ -343,6 +343,14 @@ fn at(
     start.of_another_run = run_dir.is_some() || start.run_dir.is_none();
     start.lock = own;
     Ok(start)
+}
+
+/// The whole path of what a user named: of a run, also where it is the folder of its checkpoints.
+pub(crate) fn named(path: &Path) -> PathBuf {
+    let path = absolute(path);
+    let is_of_run = path.file_name() == Some(FOLDER.as_ref()) && !path.join(FOLDER).is_dir();
+    let run = path.parent().filter(|_| is_of_run && path.is_dir());
+    run.map(Path::to_owned).unwrap_or(path)
 }
 
 /// The whole path. What `..` leads to only the system knows, where there are links; other links keep their names, by
@@ -422,6 +430,20 @@ mod tests {
             assert!(notes[1].contains("did not finish"), "{notes:?}");
             assert!(notes[2].contains("starts anew"), "{notes:?}");
         }
+    }
+
+    #[test]
+    fn the_folder_of_checkpoints_names_its_run() {
+        let home = tempfile::tempdir().unwrap();
+        let run = home.path().canonicalize().unwrap().join(FOLDER);
+        std::fs::create_dir_all(run.join(FOLDER).join("step-1")).unwrap();
+        assert_eq!(named(&run.join(FOLDER)), run);
+        assert_eq!(named(&run), run);
+        assert_eq!(named(&run.join(FOLDER).join("step-1/..")), run);
+        let checkpoint = run.join(FOLDER).join("step-1");
+        assert_eq!(named(&checkpoint), checkpoint);
+        let none = home.path().join("none").join(FOLDER);
+        assert_eq!(named(&none), none);
     }
 
     #[test]

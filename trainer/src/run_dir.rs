@@ -111,7 +111,7 @@ pub(crate) fn create(
 /// `config-1.toml`, `config-2.toml` and so on.
 fn keep_config(folder: &Path, new: &str) -> Result<(), TrainError> {
     let file = folder.join(CONFIG_FILE);
-    let old = match std::fs::read(&file) {
+    let old = match whole_file::read(&file) {
         Ok(old) if old != new.as_bytes() => old,
         Ok(_) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -8,11 +8,13 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use burn_dist::files::open_file;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::console::complain;
 use crate::error::TrainError;
+use crate::resume;
 
 /// The file, in the run folder.
 const FILE: &str = ".lock";
@@ -111,9 +113,9 @@ impl RunLock {
     /// [`TrainError::RunDirInUse`].
     pub fn check(folder: &Path) -> Result<(), TrainError> {
         let deadline = Instant::now() + PATIENCE;
-        for path in [folder, &folder.join(FILE)] {
+        for opened in [File::open(folder), open_file(&folder.join(FILE))] {
             let shared = FlockOperation::NonBlockingLockShared;
-            let locked = File::open(path).map(|file| patiently(&file, shared, deadline));
+            let locked = opened.map(|file| patiently(&file, shared, deadline));
             if matches!(locked, Ok(Err(Errno::WOULDBLOCK))) {
                 return Err(in_use(folder));
             }
@@ -133,6 +135,8 @@ impl RunLock {
             Err(TrainError::RunDirLost {
                 folder: self.folder.clone(),
                 by,
+                // What cannot be looked at may hold one.
+                saved: resume::has_checkpoint(&self.folder).unwrap_or(true),
             })
         };
         match word(&self.folder.join(FILE)) {
@@ -213,7 +217,7 @@ pub fn last_holder(folder: &Path) -> Option<String> {
 
 fn word(path: &Path) -> io::Result<String> {
     let mut text = Vec::new();
-    File::open(path)?.take(MAX_BYTES).read_to_end(&mut text)?;
+    open_file(path)?.take(MAX_BYTES).read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

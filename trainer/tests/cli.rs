@@ -491,6 +491,10 @@ fn a_batch_normalization_of_one_value_is_refused() {
             .assert_stderr(&["one value per channel", "train.batch_size=1", "at least 2"])
             .assert_no_files(&[]);
     }
+    let accumulated = [&["check", "--set", "train.accumulate=2"], &two[..]].concat();
+    let told = ["train.accumulate=2", "lower train.accumulate (now 2)"];
+    let refused = Trial::new(&accumulated).run();
+    refused.assert_code(2).assert_stderr(&told);
     let ranks = ["check", "--nproc", "2"];
     Trial::new(&[&ranks, &two[..]].concat())
         .run()
@@ -569,12 +573,17 @@ fn home_and_variables_in_paths_are_expanded() {
 
 #[test]
 fn milestones_that_are_not_in_order_are_refused() {
-    for (key, values) in [("milestones", "[60, 30]"), ("milestone_steps", "[5, 7, 6]")] {
+    for (key, values, said) in [
+        ("milestones", "[60, 30]", "not in ascending order"),
+        ("milestone_steps", "[5, 7, 6]", "not in ascending order"),
+        ("milestones", "[2, 2.0]", "have the same value twice"),
+        ("milestone_steps", "[1, 5, 5]", "have the same value twice"),
+    ] {
         let set = format!("schedule.{key}={values}");
         Trial::new(&["check", "--set", "schedule.name=step", "--set", &set])
             .run()
             .assert_code(2)
-            .assert_stderr(&["not in ascending order", &format!("--set {set}")]);
+            .assert_stderr(&[said, &format!("--set {set}")]);
     }
 }
 

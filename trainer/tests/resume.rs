@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{Finished, LIMIT, Trial, processes_of, rank_of};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -547,7 +548,7 @@ fn a_run_whose_lock_or_folder_is_taken_away_ends_and_no_two_ever_write() {
     type Harm<'a> = &'a dyn Fn(&Run);
     let cases: [(Harm<'_>, &str, usize); 3] = [
         (&remove_lock, "is gone: it or the folder was removed", 1),
-        (&replace_folder, "is gone: it or the folder was removed", 2),
+        (&replace_folder, "No checkpoint lies there now", 2),
         (&take_over, "was taken over by process 7 on elsewhere", 1),
     ];
     for (take_away, told, nproc) in cases {
@@ -616,6 +617,9 @@ fn a_run_that_is_to_have_fewer_epochs_than_it_has_begun_trains_no_further() {
     let sets = ["--set", "train.epochs=1", "--set", "train.max_steps=1000"];
     let finished = run.finish(1, &[&["--resume", "auto"], &sets[..]].concat());
     assert_eq!(checksum(&finished), before);
+    let told =
+        "after step 25, in epoch 2, and train.epochs is 1. To train longer, raise train.epochs";
+    assert!(finished.stdout.contains(told), "{}", finished.stdout);
 }
 
 #[test]
@@ -683,8 +687,11 @@ fn what_does_not_belong_together_is_refused() {
         ("data.train_samples=120", "number of training images = 240"),
         ("data.mean=[0.25]", "written with data.mean = [0.1216"),
         ("data.std=[0.5]", "written with data.std = [0.2544"),
-        ("model.hidden=17", "cannot restore"),
-        ("optimizer.name=sgd", "another optimizer"),
+        ("model.hidden=17", "model.hidden was 16 and is 17"),
+        (
+            "optimizer.name=sgd",
+            "another optimizer. optimizer.name was \"adam",
+        ),
     ] {
         let mut args = vec!["--resume", "auto", "--set", setting];
         if setting == "optimizer.name=sgd" {
@@ -1053,7 +1060,7 @@ fn a_run_that_is_named_alone_has_its_own_configuration() {
     let text = fs::read_to_string(&config).unwrap();
     // As if it had been killed at its first checkpoint of those that are left.
     let first = run.checkpoints()[0].clone();
-    for named in [run.dir(), first] {
+    for named in [run.dir(), run.dir().join("checkpoints"), first] {
         let finished = Trial::new(&["--resume", named.to_str().unwrap()]).run();
         finished.assert_code(0).assert_no_files(&[]);
         assert!(
@@ -1064,6 +1071,24 @@ fn a_run_that_is_named_alone_has_its_own_configuration() {
         assert_eq!(checksum(&finished), expected);
         assert_eq!(fs::read_to_string(&config).unwrap(), text);
     }
+    // Without the file, that of the checkpoint; nobody waits for a pipe in its place.
+    fs::remove_file(&config).unwrap();
+    let pipe = run
+        .checkpoints()
+        .pop()
+        .unwrap()
+        .join("rank-00000-of-00001.safetensors");
+    fs::remove_file(&pipe).unwrap();
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let finished = Trial::new(&["--resume", run.dir().to_str().unwrap()]).run();
+    finished.assert_code(0).assert_no_files(&[]);
+    assert!(
+        finished.stdout.contains("it is not a regular file"),
+        "{}",
+        finished.stdout
+    );
+    assert_eq!(checksum(&finished), expected);
+    assert_eq!(fs::read_to_string(&config).unwrap(), text);
 }
 
 #[test]

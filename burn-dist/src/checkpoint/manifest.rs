@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::CheckpointError;
 use super::folder::write_whole;
+use crate::files::open_file;
 
 /// File in the checkpoint's folder.
 pub const FILE: &str = "manifest.json";
@@ -123,7 +124,7 @@ impl FileEntry {
     /// In which way it is not.
     pub fn verify(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(&self.name);
-        let file = File::open(&path).map_err(CheckpointError::io("open", &path))?;
+        let file = open_file(&path).map_err(CheckpointError::io("open", &path))?;
         self.verify_open(&file, &path)
     }
 
@@ -174,7 +175,7 @@ impl Read for FromStart<'_> {
 }
 
 fn read_capped(path: &Path) -> Result<Vec<u8>, CheckpointError> {
-    let file = File::open(path).map_err(CheckpointError::io("open", path))?;
+    let file = open_file(path).map_err(CheckpointError::io("open", path))?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)

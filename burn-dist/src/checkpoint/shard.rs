@@ -14,7 +14,7 @@ use safetensors::tensor::{Metadata, View};
 
 use super::CheckpointError;
 use super::manifest::FileEntry;
-use crate::files::{CheckedFile, Disk, write_tensors};
+use crate::files::{CheckedFile, Disk, open_file, write_tensors};
 use crate::parallel::{StateValues, reshaped};
 
 /// Longest header that is read; safetensors' own limit.
@@ -172,7 +172,7 @@ impl Shard {
     /// of them is read.
     pub(super) fn open(folder: &Path, entry: &FileEntry) -> Result<Self, CheckpointError> {
         let path = folder.join(&entry.name);
-        let file = File::open(&path).map_err(CheckpointError::io("open", &path))?;
+        let file = open_file(&path).map_err(CheckpointError::io("open", &path))?;
         let damaged = |reason: String| CheckpointError::damaged(&path, reason);
         let mut prefix = [0; PREFIX as usize];
         file.read_exact_at(&mut prefix, 0)
@@ -274,7 +274,7 @@ impl Shard {
         let file = match &self.file {
             Some(file) => file,
             None => {
-                opened = File::open(&self.path).map_err(CheckpointError::io("open", &self.path))?;
+                opened = open_file(&self.path).map_err(CheckpointError::io("open", &self.path))?;
                 &opened
             }
         };

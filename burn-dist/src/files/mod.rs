@@ -7,6 +7,7 @@ mod tensors;
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 #[cfg(test)]
@@ -30,6 +31,19 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         Err(error) if is_unsupported(&error) => Ok(()),
         result => result,
+    }
+}
+
+/// Opens a file for reading. What is none, such as a pipe, which would keep who opens it waiting, is an error.
+///
+/// # Errors
+/// If the system refuses, or it is not a regular file.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
     }
 }
 

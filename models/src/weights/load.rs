@@ -63,8 +63,9 @@ pub struct Taken {
     pub tensors: usize,
     /// What did not fit, where that is allowed ([`Load::lenient`]).
     pub mismatches: Mismatches,
-    /// The largest number of batches that PyTorch's batch normalizations have counted in the file.
-    pub batches: Option<i64>,
+    /// How many batches PyTorch's batch normalizations have counted in the file, by the names of their counters there
+    /// without the prefix.
+    pub batches: BTreeMap<String, i64>,
 }
 
 impl Load {
@@ -149,6 +150,14 @@ impl Load {
         let slots = self.wanted(slots)?;
         let (prefix, alternatives) = self.prefix(path, &slots, source.entries())?;
         let mismatches = self.compare(&slots, source.entries(), &prefix);
+        let counters = slots.iter().filter_map(|slot| slot.counter.as_ref());
+        let counters: HashSet<&String> = counters.collect();
+        let counted = source.batches(&prefix).into_iter();
+        let counted = counted.filter_map(|(key, count)| {
+            let name = key.strip_prefix(&prefix)?.to_owned();
+            counters.contains(&name).then_some((name, count))
+        });
+        let counted = counted.collect();
         let fitting: Vec<Slot> = slots
             .into_iter()
             .filter(|slot| self.fits(slot, source.entries(), &prefix))
@@ -161,7 +170,7 @@ impl Load {
         }
         let taken = Taken {
             tensors: fitting.len(),
-            batches: source.batches(&prefix).into_values().max(),
+            batches: counted,
             alternatives,
             mismatches,
             prefix,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use burn_dist::ProcessGroup;
+use burn_dist::checkpoint::{self, Manifest};
 use burn_dist::world::{Launch, World};
 use clap::Args;
 
@@ -10,10 +11,11 @@ use super::args::ConfigArgs;
 use super::check::{check_program, say_resolved};
 use super::failure::Failure;
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
-use crate::config::Loaded;
+use crate::config::{ConfigError, Loaded};
 use crate::console::say;
 use crate::error::TrainError;
 use crate::paths;
+use crate::progress::Meta;
 use crate::resume::{self, Resume, Start};
 use crate::run::Trainer;
 use crate::run_dir::{self, CONFIG_FILE};
@@ -52,18 +54,36 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// The run folder whose configuration is taken, since `--resume` names the run or a checkpoint of it, and nobody
-    /// names another configuration.
-    fn config_of_run(&self) -> Option<PathBuf> {
-        let Resume::Path(path) = &self.resume else {
-            return None;
+    /// The configuration of the run that `--resume` names, or a checkpoint of it, where nobody names another: that of its
+    /// folder, or else that which the checkpoint was written with.
+    fn config_of_run(&self) -> Result<Option<Loaded>, ConfigError> {
+        let (Resume::Path(path), None) = (&self.resume, &self.config.config) else {
+            return Ok(None);
         };
-        let path = resume::absolute(path);
+        let (path, sets) = (resume::named(path), &self.config.set);
         let mut folders = [Some(path.clone()), resume::run_of(&path)]
             .into_iter()
             .flatten();
-        let run = folders.find(|folder| folder.join(CONFIG_FILE).is_file());
-        run.filter(|_| self.config.config.is_none())
+        if let Some(run) = folders.find(|folder| folder.join(CONFIG_FILE).is_file()) {
+            return Loaded::load_run(&run, sets).map(Some);
+        }
+        let saved = checkpoint::list(&path.join(resume::FOLDER)).unwrap_or_default();
+        let saved = saved.into_iter().rev().map(|found| found.path);
+        let mut manifests = [path.clone()].into_iter().chain(saved);
+        // Of a damaged one it is said later what is wrong with it.
+        let Some(manifest) = manifests.find_map(|path| Manifest::read(&path).ok()) else {
+            return Ok(None);
+        };
+        match Meta::config_of(&manifest) {
+            Some(text) => Loaded::of_checkpoint(&path, &text, sets).map(Some),
+            None => Err(ConfigError::new(
+                format!(
+                    "{} does not say with which configuration it was trained",
+                    path.display()
+                ),
+                Some("name it with --config".to_owned()),
+            )),
+        }
     }
 
     /// How many ranks are to be started.
@@ -89,7 +109,7 @@ fn resume_from(text: &str) -> Result<Resume, String> {
 
 /// Trains, or says why not.
 pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
-    let of_run = args.config_of_run();
+    let of_run = args.config_of_run()?;
     let default = match (&args.config.config, &of_run) {
         (None, None) => DEFAULT_RANKS,
         _ => 1,
@@ -102,7 +122,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     check_readable(args.config.config.as_deref(), ranks, world)?;
     check_restarts(&args, world)?;
     let loaded = match of_run {
-        Some(run) => Loaded::load_run(&run, &args.config.set)?,
+        Some(loaded) => loaded,
         None => args.config.load()?,
     };
     check_program(&loaded.config)?;

@@ -22,12 +22,16 @@ mod validate;
 mod whole_tensors;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
+use burn_dist::files::open_file;
 use schemars::JsonSchema;
 use serde::Serialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 pub use batching::Batching;
 pub use data::*;
@@ -175,6 +179,34 @@ pub struct Loaded {
     spans: BTreeMap<String, Range<usize>>,
 }
 
+/// Gives up the keys of a run's resolved configuration that another model or optimizer has than the one that a `--set`
+/// names: nobody has written them.
+fn forget_other_variants(root: &mut DeTable<'_>, is_set: &impl Fn(&str) -> bool) {
+    for (section, name, keys) in variants() {
+        let table = root.get_mut(section).map(Spanned::get_mut);
+        let Some(DeValue::Table(table)) = table.filter(|_| is_set(&format!("{section}.name")))
+        else {
+            continue;
+        };
+        let own = table.get("name").and_then(|name| name.get_ref().as_str());
+        if own != Some(name) {
+            continue;
+        }
+        let of_others = |key: &str| {
+            let mut all = variants().into_iter();
+            all.any(|(other, _, keys)| other == section && keys.contains(&key))
+        };
+        let is_useless = |key: &&str| {
+            !keys.contains(key) && of_others(key) && !is_set(&format!("{section}.{key}"))
+        };
+        let written = table.keys().map(|key| key.get_ref().as_ref());
+        let useless: Vec<String> = written.filter(is_useless).map(str::to_owned).collect();
+        for key in useless {
+            table.remove(key.as_str());
+        }
+    }
+}
+
 /// The name of a file without its extension.
 fn stem(path: &Path) -> String {
     let stem = path.file_stem();
@@ -189,7 +221,7 @@ impl Loaded {
         let path = paths::expand(name.as_ref())
             .map_err(|reason| ConfigError::new(format!("--config: {reason}"), None))?;
         let path = path.as_path();
-        match (read_capped(path), Embedded::find(name)) {
+        match (File::open(path).and_then(capped), Embedded::find(name)) {
             (Ok(bytes), _) => Self::of_bytes(path, bytes, sets, false),
             (Err(error), Some(embedded)) if error.kind() == std::io::ErrorKind::NotFound => {
                 Self::parse(embedded.name, embedded.stem(), embedded.text, sets)
@@ -206,7 +238,7 @@ impl Loaded {
 
     /// The same of the file in a run folder.
     pub(crate) fn load_file(path: &Path, sets: &[String]) -> Result<Self, ConfigError> {
-        let bytes = read_capped(path).map_err(|error| {
+        let bytes = open_file(path).and_then(capped).map_err(|error| {
             let message = format!("cannot read the configuration {}: {error}", path.display());
             ConfigError::new(message, None)
         })?;
@@ -242,9 +274,12 @@ impl Loaded {
         let mut spans = BTreeMap::new();
         let config = sources.parse().and_then(|mut root| {
             spans = source::spans(&root);
-            let mut config = Config::read(&mut root)?;
             // Who gives one key on the command line cannot take others out of the file.
             let is_set = |key: &str| spans.get(key).is_some_and(|span| sources.is_set(span));
+            if over {
+                forget_other_variants(&mut root, &is_set);
+            }
+            let mut config = Config::read(&mut root)?;
             let overridden = |by: &str, key: &str| over || is_set(by) && !is_set(key);
             config.schedule.forget_unused(overridden);
             config.early_stopping.forget_unused(overridden);
@@ -269,6 +304,21 @@ impl Loaded {
             name: crate::run_dir::name_of(&name).to_owned(),
             ..Self::load_file(&folder.join(crate::run_dir::CONFIG_FILE), sets)?
         })
+    }
+
+    /// The configuration that the checkpoint or run at `path` has in a manifest, named as the run is.
+    pub(crate) fn of_checkpoint(
+        path: &Path,
+        text: &str,
+        sets: &[String],
+    ) -> Result<Self, ConfigError> {
+        let name = match path.join(crate::resume::FOLDER).is_dir() {
+            true => path.file_name().unwrap_or_default().to_string_lossy(),
+            false => "resumed".into(),
+        };
+        let name = crate::run_dir::name_of(&name);
+        let place = format!("the configuration in {}", path.display());
+        Self::parse_as((&place, name), text, sets, true)
     }
 
     /// Reads the resolved configuration of a run, such as a checkpoint has it.
@@ -322,7 +372,7 @@ impl Loaded {
 }
 
 impl Config {
-    fn read(root: &mut toml::de::DeTable<'_>) -> Result<Self, Fault> {
+    fn read(root: &mut DeTable<'_>) -> Result<Self, Fault> {
         let sections = sections();
         let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
         for key in root.keys() {
@@ -376,9 +426,8 @@ impl Config {
 }
 
 /// The content of a file, cut off just above the size that is refused later.
-fn read_capped(path: &Path) -> std::io::Result<Vec<u8>> {
+fn capped(file: File) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path)?;
     file.take(source::MAX_BYTES as u64 + 1)
         .read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -230,19 +230,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for epochs in &schedule.milestones {
         not_negative("schedule.milestones", *epochs)?;
     }
-    let sorted = [
-        ("schedule.milestones", schedule.milestones.is_sorted()),
-        (
-            "schedule.milestone_steps",
-            schedule.milestone_steps.is_sorted(),
-        ),
-    ];
-    if let Some((key, _)) = sorted.iter().find(|(_, sorted)| !sorted) {
-        return Err(
-            Fault::in_key(key, format!("`{key}` are not in ascending order"))
-                .help("sort them; a typing error would lower the rate at another time"),
-        );
-    }
+    ascending("schedule.milestones", &schedule.milestones)?;
+    ascending("schedule.milestone_steps", &schedule.milestone_steps)?;
     let milestones = schedule.milestones.len() + schedule.milestone_steps.len();
     if name == ScheduleName::Step && milestones == 0 {
         return Err(
@@ -268,6 +257,20 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         )?;
     }
     has_use(config)
+}
+
+/// Refuses milestones that are not in ascending order, or of which two are the same.
+fn ascending<T: PartialOrd>(key: &str, milestones: &[T]) -> Result<(), Fault> {
+    let wrong = milestones.windows(2).find_map(|pair| match pair {
+        [one, next] if one == next => Some("have the same value twice"),
+        [one, next] if one > next => Some("are not in ascending order"),
+        _ => None,
+    });
+    wrong.map_or(Ok(()), |wrong| {
+        Err(Fault::in_key(key, format!("`{key}` {wrong}")).help(
+            "sort them and name each once; a typing error would lower the rate at another time",
+        ))
+    })
 }
 
 /// Refuses what changes nothing.

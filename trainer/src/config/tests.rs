@@ -652,6 +652,37 @@ fn another_schedule_on_the_command_line_gives_up_what_it_does_not_use() {
     load(&stops, &["early_stopping.target_accuracy=0.9"]).unwrap();
 }
 
+/// As where a run goes on with another optimizer than the one in its resolved configuration.
+#[test]
+fn keys_of_another_optimizer_or_model_go_with_its_name() {
+    let adamw = load(GOOD, &["optimizer.name=adamw", "optimizer.lr=0.25"]).unwrap();
+    let resolved = adamw.config.to_toml().unwrap();
+    let of_run = |text: &str, sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        Loaded::parse_as(("config.toml", "run"), text, &sets, true)
+    };
+    for sets in [
+        &["optimizer.name=sgd"][..],
+        &["optimizer.name=\"sgd\"", "optimizer.momentum=0.5"],
+        &["optimizer={name=\"sgd\"}"],
+        &["model.name=vit"],
+    ] {
+        let config = of_run(&resolved, sets).unwrap().config;
+        assert_eq!(config.optimizer.lr(), 0.25, "{sets:?}");
+    }
+    let typo = resolved.replace("eps = ", "momentun = 0.9\neps = ");
+    let file = resolved.replace("\"adamw\"", "\"sgd\"");
+    let given = ["optimizer.name=sgd", "optimizer.betas=[0.5, 0.5]"];
+    for (text, sets, part) in [
+        (&resolved, &given[..], "`betas`"),
+        (&typo, &["optimizer.name=sgd"], "`momentun`"),
+        (&file, &[], "`betas`"),
+    ] {
+        let error = of_run(text, sets).unwrap_err().to_string();
+        assert!(error.contains(&format!("unknown key {part}")), "{error}");
+    }
+}
+
 #[test]
 fn schedules_and_stops_that_make_no_sense_are_refused() {
     for (sets, part) in [

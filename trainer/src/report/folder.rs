@@ -1,10 +1,10 @@
 //! What a run folder holds. Only the metrics must be there; every other file may be missing, and
 //! one that cannot be read is a remark in the report.
 
-use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use burn_dist::files::open_file;
 use serde::de::DeserializeOwned;
 
 use super::ReportError;
@@ -80,7 +80,7 @@ fn name(folder: &Path) -> String {
 
 fn read_metrics(folder: &Path) -> Result<Metrics, ReportError> {
     let path = folder.join(metrics::FILE);
-    let file = match File::open(&path) {
+    let file = match open_file(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(ReportError::NoMetrics(folder.to_owned()));
@@ -109,7 +109,7 @@ fn json<T: DeserializeOwned>(path: &Path, remarks: &mut Vec<String>) -> Option<T
 fn whole(path: &Path, remarks: &mut Vec<String>) -> Option<String> {
     let read = || {
         let mut text = String::new();
-        let file = File::open(path)?;
+        let file = open_file(path)?;
         file.take(WHOLE + 1).read_to_string(&mut text)?;
         Ok::<_, std::io::Error>(text)
     };

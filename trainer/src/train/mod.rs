@@ -110,10 +110,14 @@ impl<M: ImageClassifier> Training<'_, M> {
             (End::Complete, None) => "raise train.epochs",
             _ => "change early_stopping",
         };
+        let epochs = self.epochs();
+        let of = match epoch > epochs {
+            true => format!(", and train.epochs is {epochs}"),
+            false => format!(" of {epochs}"),
+        };
         self.console.line(&format!(
-            "nothing is left to do: the run has ended after step {steps}, in epoch {epoch} of {}. To train longer, \
-             {longer}",
-            self.epochs()
+            "nothing is left to do: the run has ended after step {steps}, in epoch {epoch}{of}. To train longer, \
+             {longer}"
         ));
     }
 

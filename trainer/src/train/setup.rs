@@ -50,7 +50,7 @@ pub(crate) fn train<M: ImageClassifier>(
         session.group,
     )?;
     let mut progress = match &start.checkpoint {
-        Some(path) => restore(&mut parallel, path, &task(session))?,
+        Some(path) => restore(&mut parallel, path, &task(session), config)?,
         None => Progress::start(),
     };
     if start.of_another_run {
@@ -229,10 +229,12 @@ pub(crate) fn restore<M: ImageClassifier>(
     parallel: &mut Parallel<M>,
     path: &Path,
     task: &Task,
+    config: &Config,
 ) -> Result<Progress, TrainError> {
     let source = Source::open(path)?;
     let meta = Meta::of(source.manifest(), task)?;
-    parallel.restore(&source)?;
+    let restored = parallel.restore(&source);
+    restored.map_err(|error| changes::of_restore(error.into(), path, config))?;
     Ok(meta.progress)
 }
 

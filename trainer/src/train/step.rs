@@ -75,6 +75,10 @@ impl<M: ImageClassifier> Training<'_, M> {
             self.applied = number;
         }
         self.progress.steps = number;
+        let batches = self.progress.batches.as_mut();
+        batches
+            .into_iter()
+            .for_each(|batches| *batches += accumulate as u64);
         self.progress.steps_of_epoch += 1;
         self.progress.train_seconds = elapsed();
         let step = Step {

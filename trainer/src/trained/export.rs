@@ -1,7 +1,7 @@
 //! Writes a trained model into one file.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 
 use burn_dist::checkpoint::Source;
@@ -78,13 +78,18 @@ impl Trained {
     fn batches(&self) -> Batches {
         let environment = self.run_dir.as_deref().and_then(Environment::read);
         let environment = environment.unwrap_or_default();
-        let batching = self.loaded.batching(environment.world_size.max(1));
-        let of_step = batching.map_or(1, |batching| batching.accumulate);
-        let steps = self.step.unwrap_or_default().saturating_mul(of_step as u64);
-        let before = environment.weights.map_or(0, |weights| weights.batches);
+        let of_checkpoint = || {
+            let batching = self.loaded.batching(environment.world_size.max(1));
+            let of_step = batching.map_or(1, |batching| batching.accumulate);
+            self.step.unwrap_or_default().saturating_mul(of_step as u64)
+        };
+        let own = self.batches.unwrap_or_else(of_checkpoint);
+        let own = i64::try_from(own).unwrap_or(i64::MAX);
+        let before = environment.weights.unwrap_or_default();
+        let of_layer = |(name, count): (String, i64)| (name, count.saturating_add(own));
         Batches {
-            by_name: BTreeMap::new(),
-            otherwise: before.saturating_add(i64::try_from(steps).unwrap_or(i64::MAX)),
+            by_name: before.fewer_batches.into_iter().map(of_layer).collect(),
+            otherwise: before.batches.saturating_add(own),
         }
     }
 }

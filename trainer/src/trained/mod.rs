@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::config::{Config, ConfigError, Loaded, WeightsConfig};
 use crate::error::TrainError;
-use crate::resume::{FOLDER, absolute};
+use crate::resume::{FOLDER, absolute, named};
 use crate::run_dir::{self, CONFIG_FILE};
 use crate::{compute, misfit, named_weights, progress};
 use weights_file::About;
@@ -53,6 +53,8 @@ pub struct Trained {
     pub run_dir: Option<PathBuf>,
     /// What a person should know of the choice.
     pub notes: Vec<String>,
+    /// Micro-batches that a rank has trained on, where the checkpoint says so.
+    batches: Option<u64>,
     /// Images per step of its training over all ranks, where the checkpoint says so.
     global_batch: Option<usize>,
     /// What the file of weights says, if it is one.
@@ -119,6 +121,11 @@ impl Trained {
         if path.is_file() {
             return Self::of_file(path, config, sets);
         }
+        let run = named(path);
+        let path = match run == absolute(path) {
+            true => path,
+            false => run.as_path(),
+        };
         // A run makes the folder of checkpoints when it first wants one.
         if run_dir::is_run(path) && !path.join(FOLDER).is_dir() {
             return Err(no_checkpoint(path));
@@ -151,6 +158,7 @@ impl Trained {
             epoch: manifest.meta["progress"]["epoch"]
                 .as_u64()
                 .unwrap_or_default(),
+            batches: manifest.meta["progress"]["batches"].as_u64(),
             global_batch: manifest.meta["task"]["global_batch"]
                 .as_u64()
                 .and_then(|images| usize::try_from(images).ok()),
@@ -171,6 +179,7 @@ impl Trained {
             epoch: 0,
             run_dir: None,
             notes: Vec::new(),
+            batches: None,
             global_batch: None,
             has_data: config.is_some() || loaded.is_written("data.name"),
             loaded,
