@@ -88,6 +88,12 @@ fn rank(part: &str, world: &World) {
             eprintln!("my last words");
             exit(1);
         }
+        // As one that has waited for it until the time-out.
+        ("blames", 1) => {
+            store.abort_because_of(Some(2), "rank 1 waited 3 s for rank 2");
+            exit(1);
+        }
+        ("blames", 2) => sleep(LIMIT),
         ("returns an error", 1) => {
             // As a `main` that returns one: all that it had is dropped.
             drop(store);
@@ -318,6 +324,17 @@ fn who_aborted_is_named_although_others_end_sooner() {
             output.contains("last words: [\"my last words\"]"),
             "{output}"
         );
+    });
+}
+
+#[test]
+fn a_rank_that_others_waited_for_in_vain_is_named() {
+    limited(|| {
+        let (code, output) = Run::start("blames").end();
+        assert_eq!(code, Some(1), "{output}");
+        let named = "outcome: rank 2 held the others up: rank 1 waited 3 s for rank 2";
+        assert!(output.contains(named), "{output}");
+        assert!(!output.contains("memory"), "{output}");
     });
 }
 

@@ -100,6 +100,37 @@ fn ranks_wait_longer_for_one_that_is_busy_with_files() {
     }
 }
 
+/// The launcher names the rank that the others blame.
+#[test]
+fn a_rank_that_comes_too_late_is_the_one_that_failed() {
+    let options = GroupOptions {
+        transport: TransportKind::Tcp,
+        first_timeout: SHORT,
+        timeout: SHORT,
+        ..GroupOptions::default()
+    };
+    let groups = ProcessGroup::in_process(3, &options).unwrap();
+    let faults: Vec<Option<String>> = thread::scope(|scope| {
+        let wait = |group: ProcessGroup| {
+            be_late(&group);
+            group.barrier().unwrap_err();
+            group.fault()
+        };
+        let threads: Vec<_> = groups
+            .into_iter()
+            .map(|group| scope.spawn(move || wait(group)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    // It says so itself, since others have told it.
+    let of_late = faults[1].as_deref().unwrap_or_default();
+    assert!(of_late.contains("rank 1 failed: rank "), "{faults:?}");
+    assert!(of_late.contains("rank 1 has only come to #0"), "{faults:?}");
+}
+
 /// How long a rank goes on when its run has failed, and how long one sleeps that does.
 const LEASH: Duration = Duration::from_secs(1);
 const SLEEP: Duration = Duration::from_secs(3);

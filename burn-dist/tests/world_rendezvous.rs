@@ -534,6 +534,26 @@ fn the_ranks_beside_a_rank_0_that_can_not_host_are_told_at_once() {
     });
 }
 
+/// They may reach rank 0 by another address, where that is translated on the way.
+#[test]
+fn ranks_of_other_nodes_that_reach_a_rank_0_that_can_not_host_are_told_too() {
+    limited(|| {
+        let port = free_port();
+        let start = Instant::now();
+        let rank =
+            |world: World| thread::spawn(move || gather_rank(&Store::connect(&world, LIMIT)?));
+        // As if the one were the other.
+        let other = torchrun(1, 2, "127.0.0.2", port);
+        let main = on_a_node_of_its_own(0, 2, "192.0.2.1", port);
+        for rank in [rank(other), rank(main)] {
+            let error = rank.join().unwrap().unwrap_err().to_string();
+            assert!(error.contains("no address of this machine"), "{error}");
+        }
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    });
+}
+
 /// A rank that is alone on its node.
 fn on_a_node_of_its_own(rank: usize, size: usize, master: &str, port: u16) -> World {
     let own = [

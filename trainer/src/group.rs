@@ -2,16 +2,15 @@
 //! turns.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use burn_dist::group::{Abort, Algorithm, GroupOptions, ProcessGroup, TransportKind};
 use burn_dist::world::World;
 
 use crate::config::{AlgorithmName, Config, TransportName};
-use crate::console::{self, complain, complain_unlogged};
+use crate::console::{self, complain_unlogged};
 use crate::error::TrainError;
-use crate::signals::Waiting;
+use crate::signals::{self, Waiting};
 use crate::{dashboard, panics, run_log, same_config};
 
 /// Does `work` as one rank of `world`; the others are told if it fails or panics.
@@ -25,6 +24,8 @@ pub(crate) fn with_group<T>(
     let checked = same_config::check(config, &group);
     let worked = checked.and_then(|()| work(&group));
     worked.inspect_err(|error| {
+        let another = error.is_of_another_rank().then(|| error.to_string());
+        signals::come_first(another.as_deref());
         // Who failed because another rank did has nothing to tell; nor has who knows that all of
         // them end now.
         if !error.is_of_another_rank() && !matches!(error, TrainError::NotSaved { .. }) {
@@ -55,27 +56,9 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
         ..GroupOptions::default()
     };
     RANK.store(world.rank(), Ordering::Relaxed);
-    // Who has started only some of them would not know what takes so long.
-    let waits = world.is_main() && world.size() > 1;
-    let connected = std::thread::scope(|scope| {
-        let (done, is_done) = mpsc::channel::<()>();
-        if waits {
-            let limit = options.connect_timeout.as_secs();
-            scope.spawn(move || {
-                if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                    complain(&format!(
-                        "waiting for the other ranks of {}, up to {limit} s in all",
-                        world.size()
-                    ));
-                }
-            });
-        }
-        let waiting = Waiting::start();
-        let connected = ProcessGroup::connect_with(world, options.clone());
-        drop(waiting);
-        drop(done);
-        connected
-    });
+    let waiting = Waiting::start();
+    let connected = ProcessGroup::connect_with(world, options);
+    drop(waiting);
     Ok(connected?)
 }
 
@@ -91,9 +74,6 @@ fn last_words(reason: &str) {
     run_log::write(&text);
     console::flush();
 }
-
-/// After which the main rank says that it waits for others.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long one rank may take to open what all need: a download by a slow line, a look at every file of a large folder.
 const OPENING: Duration = Duration::from_secs(4 * 3600);

@@ -73,8 +73,8 @@ fn payload<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
     text.or_else(|| payload.downcast_ref::<&str>().copied())
 }
 
-/// Tells the other ranks, on a thread of its own: whoever panicked may hold the group's locks.
-fn abort(reason: String) {
+/// Tells the other ranks why this one ends, on a thread of its own: who ends it may hold the group's locks.
+pub(crate) fn abort(reason: String) {
     let Some(group) = GROUP.lock().ok().and_then(|mut group| group.take()) else {
         return;
     };

@@ -28,6 +28,8 @@ static PAUSED: AtomicBool = AtomicBool::new(false);
 static REQUESTED: AtomicI32 = AtomicI32::new(0);
 /// Whether this process says on the terminal what ends it.
 static SPEAKS: AtomicBool = AtomicBool::new(false);
+/// Whether a signal is about to end this process.
+static ENDS: AtomicBool = AtomicBool::new(false);
 /// Stands for a signal where the launcher is gone.
 const GONE: i32 = -1;
 /// The launcher that is gone.
@@ -93,6 +95,7 @@ pub fn listen(speaks: bool) -> io::Result<()> {
 }
 
 fn end(signal: i32, speaks: bool) -> ! {
+    ENDS.store(true, Ordering::SeqCst);
     crate::dashboard::restore();
     if signal == SIGTERM && PAUSED.load(Ordering::SeqCst) {
         crate::console::flush();
@@ -103,19 +106,37 @@ fn end(signal: i32, speaks: bool) -> ! {
         Some(launcher) if signal == GONE => gone(launcher),
         _ => format!("stopped by {}", name(signal)),
     };
-    tell(
-        &match is_early {
-            true => format!("{why} before the first step: start the run again"),
-            false => why,
-        },
-        speaks,
-    );
+    let told = match is_early {
+        true => format!("{why} before the first step: start the run again"),
+        false => why.clone(),
+    };
+    tell(&told, speaks);
     crate::console::flush();
+    // Last: those that got the signal as well are about to end by themselves.
+    crate::panics::abort(why);
     std::process::exit(match (is_early, signal) {
         (true, _) => crate::STOPPED_EARLY,
         (false, GONE) => crate::FAILED,
         (false, signal) => 128 + signal,
     });
+}
+
+/// How long the end by a signal may take.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// How much later a signal that has ended another rank may come here: Ctrl-C goes to all of them.
+const SAME_SIGNAL: Duration = Duration::from_millis(300);
+
+/// To be called when the run has failed, and `another` rank says why: leaves the end to a signal, if one ends this process
+/// or is about to.
+pub(crate) fn come_first(another: Option<&str>) {
+    let interrupted = format!("stopped by {}", name(SIGINT));
+    if another.is_some_and(|why| why.contains(&interrupted)) {
+        std::thread::sleep(SAME_SIGNAL);
+    }
+    if ENDS.load(Ordering::SeqCst) {
+        std::thread::sleep(ENDING);
+    }
 }
 
 fn gone(launcher: &str) -> String {

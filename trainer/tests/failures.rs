@@ -43,6 +43,67 @@ fn a_killed_rank_ends_the_run_and_is_named() {
     }
 }
 
+/// It can't say so itself, and those that do end sooner.
+#[test]
+fn a_stopped_rank_is_named() {
+    let runs = [0, 1].map(|victim| {
+        let running = endless(&["parallel.timeout_seconds=1"]);
+        kill_process(running.rank(victim), Signal::STOP).unwrap();
+        (victim, running)
+    });
+    for (victim, running) in runs {
+        running
+            .wait(Duration::from_secs(20))
+            .assert_code(1)
+            .assert_stderr(&[
+                &format!("\nerror: rank {victim} held the others up: rank "),
+                &format!("rank {victim} does not answer"),
+            ])
+            .assert_nobody_left();
+    }
+}
+
+/// Whoever started them has not interrupted the others.
+#[test]
+fn an_interrupted_rank_is_named_by_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let port = free_port();
+    let start = |rank| {
+        Trial::tiny_at(&run, &[], &["train.epochs=1000000"])
+            .rank(rank, 2, &port)
+            .start()
+    };
+    let [main, other] = [start(0), start(1)];
+    let begin = Instant::now();
+    while !run.join("evaluation.json").exists() {
+        assert!(begin.elapsed() < LIMIT);
+        thread::sleep(Duration::from_millis(10));
+    }
+    kill_process(other.pid(), Signal::INT).unwrap();
+    other.wait(Duration::from_secs(10)).assert_code(130);
+    main.wait(Duration::from_secs(10))
+        .assert_code(1)
+        .assert_stderr(&["rank 1 failed: stopped by SIGINT"]);
+}
+
+/// Which may be the one of another node, of a script that starts one too few, or at another address.
+#[test]
+fn ranks_that_do_not_come_are_named_after_a_while() {
+    let [port, nowhere] = [free_port(), free_port()];
+    let start = |rank, port: &str| Trial::tiny(&[], &[]).rank(rank, 3, port).start();
+    let waiting = [start(0, &port), start(2, &port), start(1, &nowhere)];
+    thread::sleep(Duration::from_millis(11_500));
+    let ended = waiting.map(|rank| {
+        kill_process(rank.pid(), Signal::TERM).unwrap();
+        rank.wait(Duration::from_secs(5))
+    });
+    let [main, waits, elsewhere] = ended;
+    main.assert_stderr(&["after 10 s rank 1 has not connected to the store"]);
+    assert!(!waits.stderr.contains("after 10 s"), "{}", waits.stderr);
+    elsewhere.assert_stderr(&["rank 1 has not reached rank 0 at 127.0.0.1", "in 10 s"]);
+}
+
 #[test]
 fn an_interrupt_ends_the_run_at_once() {
     let running = endless(&[]);

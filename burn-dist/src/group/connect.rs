@@ -39,7 +39,7 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     };
     let joined = joining
         .join(&mut &*store)
-        .inspect_err(|error| store.abort(&error.to_string()))?;
+        .inspect_err(|error| store.abort_because_of(culprit(error), &error.to_string()))?;
     let link = Link {
         #[cfg(feature = "mpi")]
         collectives: joined.collectives,
@@ -51,6 +51,19 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
         server: None,
     };
     Ok(Engine::whole(joined.place, link))
+}
+
+/// The rank of the run that has not done its part, if `error` says that of one. Where memory is shared, this one may have
+/// no room for the other's.
+fn culprit(error: &Error) -> Option<usize> {
+    match error {
+        Error::Transport(TransportError::Peer {
+            rank,
+            transport: "tcp",
+            ..
+        }) => Some(*rank),
+        _ => None,
+    }
 }
 
 #[cfg(feature = "mpi")]

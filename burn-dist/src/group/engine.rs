@@ -480,14 +480,10 @@ impl Engine {
                     members: &self.members,
                     store: &link.store,
                 };
-                let error = explained.error(failure, watch.limit());
+                let (error, culprit) = explained.error(failure, watch.limit());
                 let folder = self.fuse.records();
                 self.recorder
                     .dump(explained.rank, self.members.label(), folder.as_deref());
-                let culprit = match &error {
-                    CollectiveError::PeerFailed { failed, .. } => *failed,
-                    _ => None,
-                };
                 self.fuse.blow_because_of(culprit, &error.to_string());
                 #[cfg(feature = "mpi")]
                 crate::mpi::failure::note();
@@ -532,9 +528,10 @@ struct Explained<'a> {
 }
 
 impl Explained<'_> {
-    fn error(&self, failure: Failure, limit: Duration) -> CollectiveError {
+    /// The error, and the rank of the world that is to blame, if that is another.
+    fn error(&self, failure: Failure, limit: Duration) -> (CollectiveError, Option<usize>) {
         let (rank, what, members) = (self.rank, self.what, self.members);
-        match failure {
+        let error = match failure {
             Failure::Mismatch { rank: peer, theirs } => CollectiveError::Mismatch {
                 rank,
                 mine: what,
@@ -545,22 +542,21 @@ impl Explained<'_> {
             Failure::Waiting {
                 interrupt: Interrupt::Fault(fault),
                 ..
-            } => CollectiveError::PeerFailed {
-                rank,
-                what,
-                failed: fault.rank,
-                reason: fault.to_string(),
-            },
+            } => self.because_of(fault),
             Failure::Waiting {
                 rank: peer,
                 interrupt: Interrupt::TimedOut,
-            } => CollectiveError::TimedOut {
-                rank,
-                what,
-                peer: members.in_world(peer),
-                seconds: limit.as_secs(),
-                verdict: self.find_laggards(),
-            },
+            } => {
+                let (verdict, culprit) = self.find_laggards();
+                let error = CollectiveError::TimedOut {
+                    rank,
+                    what,
+                    peer: members.in_world(peer),
+                    seconds: limit.as_secs(),
+                    verdict,
+                };
+                return (error, culprit);
+            }
             Failure::Transport(
                 source @ (TransportError::Closed { .. } | TransportError::Peer { .. }),
             ) => {
@@ -574,16 +570,25 @@ impl Explained<'_> {
                 }
                 let has_left = || peer.filter(|_| left()).map(Fault::left);
                 match faults.get().or_else(has_left) {
-                    Some(fault) => CollectiveError::PeerFailed {
-                        rank,
-                        what,
-                        failed: fault.rank,
-                        reason: fault.to_string(),
-                    },
+                    Some(fault) => self.because_of(fault),
                     None => self.transport(source),
                 }
             }
             Failure::Transport(source) => self.transport(source),
+        };
+        let culprit = match &error {
+            CollectiveError::PeerFailed { failed, .. } => *failed,
+            _ => None,
+        };
+        (error, culprit)
+    }
+
+    fn because_of(&self, fault: Fault) -> CollectiveError {
+        CollectiveError::PeerFailed {
+            rank: self.rank,
+            what: self.what,
+            failed: fault.rank,
+            reason: fault.to_string(),
         }
     }
 
@@ -595,15 +600,23 @@ impl Explained<'_> {
         }
     }
 
-    /// Who of the group has not come to the collective, in words.
-    fn find_laggards(&self) -> String {
+    /// Who of the group has not come to the collective, in words, and the rank that is furthest behind.
+    fn find_laggards(&self) -> (String, Option<usize>) {
         let survey = match self.store.survey(SURVEY) {
             Ok(survey) => survey,
             Err(error) => {
-                return format!("who holds the others up could not be found out: {error}");
+                let words = format!("who holds the others up could not be found out: {error}");
+                return (words, None);
             }
         };
         let (mut words, mut elsewhere) = (Vec::new(), Vec::new());
+        // A rank that does not answer comes before all others, and may be why they are behind.
+        let mut last: Option<(Option<u64>, usize)> = None;
+        let mut note = |reached: Option<u64>, rank| {
+            if last.is_none_or(|(least, _)| reached < least) {
+                last = Some((reached, rank));
+            }
+        };
         // This rank waits, whatever it has begun in another group since.
         for rank in self
             .members
@@ -613,10 +626,14 @@ impl Explained<'_> {
         {
             let progress = survey.get(*rank).copied().flatten();
             match progress.map(|progress| self.members.reached(progress)) {
-                None => words.push(format!(
-                    "rank {rank} does not answer: stopped, or its host is gone"
-                )),
+                None => {
+                    note(None, *rank);
+                    words.push(format!(
+                        "rank {rank} does not answer: stopped, or its host is gone"
+                    ));
+                }
                 Some(Ok(reached)) if reached < self.what.sequence => {
+                    note(Some(reached), *rank);
                     let busy = match progress.is_some_and(Members::is_busy) {
                         true => " and is still reading or writing files",
                         false => "",
@@ -636,8 +653,10 @@ impl Explained<'_> {
             words = elsewhere;
         }
         if words.is_empty() {
-            return "all ranks have entered it: the connection between two of them is stuck".into();
+            words.push(
+                "all ranks have entered it: the connection between two of them is stuck".into(),
+            );
         }
-        words.join("; ")
+        (words.join("; "), last.map(|(_, rank)| rank))
     }
 }

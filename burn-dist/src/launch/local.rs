@@ -439,10 +439,10 @@ impl Watch<'_> {
         };
         let now = Instant::now();
         if let Some((_, signal)) = ending.ask.take_if(|(at, _)| *at <= now) {
-            self.ranks.signal(signal);
+            self.ranks.hurry(signal);
         }
         if ending.kill.is_some_and(|kill| kill <= now) {
-            self.ranks.signal(Signal::KILL);
+            self.ranks.hurry(Signal::KILL);
         }
     }
 
@@ -462,16 +462,23 @@ impl Watch<'_> {
         let exits = self.ranks.exits();
         // Who failed first shows in the store before it shows here: a rank that fails because
         // another did may end sooner than that one.
-        let in_store = self.server.first_fault().and_then(|fault| fault.rank);
-        let first = self.first_failed.map(|seen| match in_store {
+        let in_store = self.server.first_fault();
+        let blamed = in_store.as_ref().and_then(|fault| fault.rank);
+        let first = self.first_failed.map(|seen| match blamed {
+            Some(rank) if self.ranks.was_hurried(rank) => rank,
             Some(rank) if exits.get(rank).is_some_and(RankExit::is_failure) => rank,
             _ => seen,
         });
         let failure = first.and_then(|rank| {
+            let own = self.server.abort_reason(rank);
+            // It did not end by itself, and others have said why it should.
+            let held_up = own.is_none() && Some(rank) == blamed && self.ranks.was_hurried(rank);
+            let of_others = in_store.filter(|_| held_up).map(|fault| fault.reason);
             Some(RankFailure {
                 rank,
                 exit: *exits.get(rank)?,
-                reason: self.server.abort_reason(rank),
+                held_up,
+                reason: own.or(of_others),
                 last_words: self.ranks.last_words(rank),
             })
         });

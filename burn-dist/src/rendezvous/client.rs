@@ -521,8 +521,8 @@ impl Monitor {
                 let _ = lock(&self.wire.writer).send(&Message::Report { query, progress });
                 return Ok(());
             }
-            Message::Waiting { waited, absent } => {
-                tracing::warn!("{}", still_missing(self.address, waited, &absent));
+            Message::Waiting { waited, ranks } => {
+                tracing::warn!("{}", still_missing(self.address, waited, &ranks));
                 return Ok(());
             }
             _ => return Err("the store sent a message that makes no sense here".into()),

@@ -2,14 +2,14 @@
 
 use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, Session, StreamError};
 use super::error::RendezvousError;
-use super::net::{LOOPBACK, listen_everywhere, listening_user};
+use super::net::{LOOPBACK, listen_at, listen_everywhere, listening_user};
 use super::protocol::{self, Message, Refusal};
 use super::roster::SAYS_WHO_IS_MISSING;
 use super::server::{StoreServer, encode_context};
 use crate::world::{Launch, Master, Secret, World};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -178,18 +178,27 @@ fn may_span_nodes(world: &World, master: &Master) -> bool {
 }
 
 /// Ranks of the same machine look for the store at its loopback address, too. There they are told why there is none.
+///
+/// Those of other machines look at MASTER_ADDR alone. If that is translated on the way (the public address of a virtual
+/// machine, that of a service of Kubernetes), they reach this one, and learn that it is refused. Otherwise it leads
+/// nowhere or to a third machine, and nobody can tell them: they go on until their launcher ends them, or the time-out.
 fn tell_others(world: &World, master: &Master, secret: &Secret, error: &RendezvousError) {
-    let alone = world.local_size() == 1;
+    let may_be_reached = world.nodes() > 1 && matches!(error, RendezvousError::NotLocal { .. });
+    let alone = world.local_size() == 1 && !may_be_reached;
     if alone || matches!(error, RendezvousError::PortInUse { .. }) {
         return;
     }
+    let host = |listener| StoreServer::on(listener, world.size(), secret.clone()).ok();
+    let everywhere = || {
+        let mut ports = master.ports().filter(|_| may_be_reached);
+        ports.find_map(|port| host(listen_everywhere(port).ok()?))
+    };
     let mut places = LOOPBACK.into_iter().flat_map(|ip| {
         let ports = master.ports();
         ports.map(move |port| SocketAddr::new(ip, port))
     });
-    let hosted =
-        places.find_map(|place| StoreServer::bind(place, world.size(), secret.clone()).ok());
-    if let Some(server) = hosted {
+    let mut here = || places.find_map(|place| host(listen_at(place).ok()?));
+    if let Some(server) = everywhere().or_else(&mut here) {
         server.report_failure(world.rank(), &error.to_string());
         server.wait_until_seen(world.rank(), TELLS);
         server.wait_until_left(READS);
@@ -488,11 +497,24 @@ impl<'a> Attempt<'a> {
         Reminder::new(SAYS_WHO_IS_MISSING, move |last| {
             tracing::warn!(
                 "rank {rank} has not reached rank 0 at {master} in {} s and goes on trying for {left} \
-                 s ({last}). Does rank 0 run there, and does MASTER_ADDR lead to it from here?",
-                SAYS_WHO_IS_MISSING.as_secs()
+                 s ({last}). Does rank 0 run there, and does MASTER_ADDR lead to it from here? If it is no \
+                 address of its host, rank 0 has ended and says so{}",
+                SAYS_WHO_IS_MISSING.as_secs(),
+                match is_own(&master) {
+                    true => ". It is an address of this host",
+                    false => "",
+                }
             );
         })
     }
+}
+
+/// Whether the address of the store is one of this machine, loopback aside.
+fn is_own(master: &Master) -> bool {
+    let addresses = resolve(master, 0).unwrap_or_default();
+    let own =
+        |address: &SocketAddr| !address.ip().is_loopback() && UdpSocket::bind(address).is_ok();
+    addresses.iter().any(own)
 }
 
 /// Says something once, after a while, unless it is dropped before.

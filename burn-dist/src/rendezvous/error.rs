@@ -393,15 +393,27 @@ fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, b
     )
 }
 
-/// What to say of ranks that have not connected after a while.
-pub(super) fn still_missing(address: SocketAddr, waited: Duration, absent: &[usize]) -> String {
-    let have = if absent.len() == 1 { "has" } else { "have" };
-    format!(
-        "{} {have} not connected to the store at {address} in {} s: were they started, with the same \
-         MASTER_ADDR and MASTER_PORT?",
-        list(absent.iter().copied()),
-        waited.as_secs()
-    )
+/// What to say of ranks that have not come after a while.
+pub(super) fn still_missing(
+    address: SocketAddr,
+    waited: Duration,
+    ranks: &[(usize, bool)],
+) -> String {
+    let named = |connected: bool| {
+        let named = ranks.iter().filter(|(_, is)| *is == connected);
+        let named: Vec<usize> = named.map(|(rank, _)| *rank).collect();
+        let have = if named.len() == 1 { "has" } else { "have" };
+        (!named.is_empty()).then(|| format!("{} {have}", list(named.into_iter())))
+    };
+    let absent = named(false).map(|who| {
+        format!(
+            "{who} not connected to the store at {address}: were they started, with the same \
+             MASTER_ADDR and MASTER_PORT?"
+        )
+    });
+    let late = named(true).map(|who| format!("{who} connected and not gone on: slow, or stopped?"));
+    let all: Vec<String> = absent.into_iter().chain(late).collect();
+    format!("after {} s {}", waited.as_secs(), all.join(" "))
 }
 
 /// "rank 2" or "ranks 2, 3"; long lists are cut.
@@ -452,9 +464,20 @@ mod tests {
     #[test]
     fn who_is_still_missing_is_one_line() {
         let address = "10.0.0.1:29500".parse().unwrap();
-        let text = still_missing(address, Duration::from_secs(10), &[1, 3]);
-        assert!(text.starts_with("ranks 1, 3 have not connected to the store at 10.0.0.1:29500"));
-        assert!(!text.contains('\n') && text.contains("10 s"), "{text}");
+        let ranks = [(1, false), (2, true), (3, false)];
+        let text = still_missing(address, Duration::from_secs(10), &ranks);
+        let absent = "after 10 s ranks 1, 3 have not connected to the store at 10.0.0.1:29500";
+        assert!(text.starts_with(absent), "{text}");
+        assert!(
+            text.contains("rank 2 has connected and not gone on"),
+            "{text}"
+        );
+        assert!(!text.contains('\n'), "{text}");
+        let late = still_missing(address, Duration::from_secs(10), &[(2, true)]);
+        assert_eq!(
+            late,
+            "after 10 s rank 2 has connected and not gone on: slow, or stopped?"
+        );
     }
 
     #[test]

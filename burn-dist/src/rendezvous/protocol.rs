@@ -60,10 +60,10 @@ pub(crate) enum Message {
     PeerLeft { rank: usize },
     /// How far are you?
     Query { query: u64 },
-    /// These ranks have not connected for so long; the run waits for them.
+    /// These ranks have not come for so long, connected or not; the run waits for them.
     Waiting {
         waited: Duration,
-        absent: Vec<usize>,
+        ranks: Vec<(usize, bool)>,
     },
     /// What the ranks answered to a survey; `None` for those that did not.
     Surveyed {
@@ -153,7 +153,7 @@ fn limit(kind: u8) -> Option<usize> {
         kind::GATHER | kind::GATHERED => MAX_PAYLOAD + MAX_TAG + 64,
         kind::SURVEYED => 64 + 9 * MAX_WORLD_SIZE,
         kind::GATHER_FAILED => 64 + 2 * MAX_TAG + 5 * MAX_WORLD_SIZE,
-        kind::WAITING => 64 + 4 * MAX_WORLD_SIZE,
+        kind::WAITING => 64 + 5 * MAX_WORLD_SIZE,
         kind::ABORT | kind::PEER_FAILED => MAX_REASON + 64,
         kind::REPORT | kind::SURVEY | kind::BYE => 64,
         kind::WELCOME | kind::REFUSED | kind::PEER_LEFT | kind::QUERY => 64,
@@ -239,7 +239,7 @@ fn decode(kind: u8, body: &[u8]) -> Option<Message> {
         kind::QUERY => Message::Query { query: body.u64()? },
         kind::WAITING => Message::Waiting {
             waited: body.duration()?,
-            absent: body.list(4, Body::rank)?,
+            ranks: body.list(5, |body| Some((body.rank()?, body.flag()?)))?,
         },
         kind::SURVEYED => Message::Surveyed {
             survey: body.u64()?,
@@ -419,10 +419,10 @@ impl Message {
                 frame.u64(*query);
                 kind::QUERY
             }
-            Self::Waiting { waited, absent } => {
-                frame.duration(*waited).rank(absent.len());
-                for rank in absent {
-                    frame.rank(*rank);
+            Self::Waiting { waited, ranks } => {
+                frame.duration(*waited).rank(ranks.len());
+                for (rank, connected) in ranks {
+                    frame.rank(*rank).flag(*connected);
                 }
                 kind::WAITING
             }
@@ -605,8 +605,8 @@ mod tests {
             (rank(), ".{0,60}").prop_map(|(rank, reason)| Message::PeerFailed { rank, reason }),
             rank().prop_map(|rank| Message::PeerLeft { rank }),
             number().prop_map(|query| Message::Query { query }),
-            (ms(), vec(rank(), 0..9))
-                .prop_map(|(waited, absent)| Message::Waiting { waited, absent }),
+            (ms(), vec((rank(), any::<bool>()), 0..9))
+                .prop_map(|(waited, ranks)| Message::Waiting { waited, ranks }),
             (number(), vec(proptest::option::of(number()), 0..9))
                 .prop_map(|(survey, progress)| Message::Surveyed { survey, progress }),
         ]
@@ -690,7 +690,7 @@ mod tests {
             },
             Message::Waiting {
                 waited: Duration::MAX,
-                absent: vec![MAX_WORLD_SIZE - 1; MAX_WORLD_SIZE],
+                ranks: vec![(MAX_WORLD_SIZE - 1, true); MAX_WORLD_SIZE],
             },
             Message::GatherFailed(GatherFailure::Missing {
                 tag,

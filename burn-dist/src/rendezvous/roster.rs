@@ -31,6 +31,9 @@ pub(crate) struct Roster {
     surveys: Vec<Survey>,
     queries: u64,
     first_fault: Option<Fault>,
+    /// The rank that an exchange has failed for, unless there was a fault before: what those that waited say of it comes
+    /// later.
+    missed: Option<Fault>,
     /// What ranks said of their own failure.
     aborts: BTreeMap<usize, String>,
     /// Whether ranks that have all left may come again.
@@ -64,6 +67,16 @@ struct Gather {
     told: bool,
 }
 
+impl Gather {
+    /// Who has not come, and whether it is connected.
+    fn missing(&self, members: &[Member]) -> Vec<(usize, bool)> {
+        let all = self.payloads.iter().zip(members).enumerate();
+        all.filter(|(_, (payload, _))| payload.is_none())
+            .map(|(rank, (_, member))| (rank, matches!(member, Member::Present(_))))
+            .collect()
+    }
+}
+
 struct Survey {
     query: u64,
     begin: Instant,
@@ -95,6 +108,7 @@ impl Roster {
             surveys: Vec::new(),
             queries: 0,
             first_fault: None,
+            missed: None,
             aborts: BTreeMap::new(),
             again: false,
         }
@@ -106,7 +120,7 @@ impl Roster {
     }
 
     pub(crate) fn first_fault(&self) -> Option<Fault> {
-        self.first_fault.clone()
+        self.missed.clone().or_else(|| self.first_fault.clone())
     }
 
     pub(crate) fn abort_reason(&self, rank: usize) -> Option<String> {
@@ -295,6 +309,16 @@ impl Roster {
 
     fn fail_gather(&mut self, failure: GatherFailure) {
         self.gather = None;
+        if let GatherFailure::Missing { tag, waited, ranks } = &failure {
+            // Those that never came are why others are busy elsewhere.
+            let culprit = ranks.iter().min_by_key(|(_, is_here)| *is_here);
+            if let (None, Some((rank, _))) = (&self.first_fault, culprit) {
+                self.missed = Some(Fault {
+                    rank: Some(*rank),
+                    reason: format!("it did not come to `{tag}` within {} s", waited.as_secs()),
+                });
+            }
+        }
         self.broadcast(&Message::GatherFailed(failure.clone()));
         self.gather_failure = Some(failure);
     }
@@ -457,15 +481,10 @@ impl Roster {
         if let Some(gather) = &self.gather
             && gather.deadline <= now
         {
-            let absent = gather.payloads.iter().zip(&self.members).enumerate();
-            let ranks = absent
-                .filter(|(_, (payload, _))| payload.is_none())
-                .map(|(rank, (_, member))| (rank, matches!(member, Member::Present(_))))
-                .collect();
             let failure = GatherFailure::Missing {
                 tag: gather.tag.clone(),
                 waited: now.saturating_duration_since(gather.since),
-                ranks,
+                ranks: gather.missing(&self.members),
             };
             self.fail_gather(failure);
         }
@@ -479,9 +498,8 @@ impl Roster {
         gather.chain(surveys).min()
     }
 
-    /// Tells the first rank that is here, once, which ones others have been waiting for.
+    /// Tells the first rank that waits, once, for which ones it has been waiting.
     fn say_who_is_missing(&mut self, now: Instant) {
-        let absent: Vec<usize> = self.absent().collect();
         let Some(gather) = &mut self.gather else {
             return;
         };
@@ -490,8 +508,14 @@ impl Roster {
             return;
         }
         gather.told = true;
-        if let Some(first) = self.peers().next().filter(|_| !absent.is_empty()) {
-            post(&first.outbox, &Message::Waiting { waited, absent });
+        let ranks = gather.missing(&self.members);
+        let waiting = self.members.iter().zip(&gather.payloads);
+        let mut waiting = waiting.filter_map(|(member, payload)| match (member, payload) {
+            (Member::Present(peer), Some(_)) => Some(peer),
+            _ => None,
+        });
+        if let Some(first) = waiting.next() {
+            post(&first.outbox, &Message::Waiting { waited, ranks });
         }
     }
 
@@ -591,22 +615,31 @@ mod tests {
         assert_eq!(roster.tick(said + SAYS_WHO_IS_MISSING), end);
         let waiting = Message::Waiting {
             waited: SAYS_WHO_IS_MISSING,
-            absent: vec![2, 3],
+            ranks: vec![(0, true), (2, false), (3, false)],
         };
-        assert_eq!(read(&mail[0]), [Message::Welcome, waiting]);
-        assert_eq!(read(&mail[1]), [Message::Welcome]);
+        // To one that waits: the others may be stopped.
+        assert_eq!(read(&mail[0]), [Message::Welcome]);
+        assert_eq!(read(&mail[1]), [Message::Welcome, waiting]);
     }
 
-    /// A rank that is connected and comes late has its reasons.
     #[test]
-    fn nobody_is_missing_who_is_connected() {
-        let (mut roster, mail) = roster(2, 2);
+    fn whom_a_launcher_names_is_who_never_came() {
+        let (mut roster, _mail) = roster(3, 2);
         let now = Instant::now();
-        roster
-            .receive(0, gather(0, Duration::from_secs(60)), now)
-            .unwrap();
-        roster.tick(now + SAYS_WHO_IS_MISSING);
-        assert_eq!(read(&mail[0]), [Message::Welcome]);
+        let second = Duration::from_secs(1);
+        roster.receive(0, gather(0, second), now).unwrap();
+        roster.tick(now + second);
+        let fault = roster.first_fault().unwrap();
+        assert_eq!(fault.rank, Some(2));
+        assert!(fault.reason.ends_with("within 1 s"), "{}", fault.reason);
+        // What it means to those that waited is no news.
+        let reason = "waited for rank 2".into();
+        let abort = Message::Abort {
+            culprit: None,
+            reason,
+        };
+        roster.receive(0, abort, now).unwrap();
+        assert_eq!(roster.first_fault().unwrap().rank, Some(2));
     }
 
     #[test]

@@ -142,7 +142,10 @@ fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
                 }
                 false => "",
             };
-            complain(&format!("error: rank {rank} {exit}{why}"));
+            complain(&match failure.held_others_up() {
+                true => format!("error: {failure}"),
+                false => format!("error: rank {rank} {exit}{why}"),
+            });
             if let Some(shortage) = failure.may_lack_memory().then(shortage).flatten() {
                 complain(&format!("by its estimate, {shortage}"));
             }

@@ -35,6 +35,7 @@ impl std::fmt::Display for RankExit {
 pub struct RankFailure {
     pub(super) rank: usize,
     pub(super) exit: RankExit,
+    pub(super) held_up: bool,
     pub(super) reason: Option<String>,
     pub(super) last_words: Vec<String>,
 }
@@ -50,12 +51,18 @@ impl RankFailure {
         self.exit
     }
 
+    /// Whether the others waited for it in vain, so that the launcher had to end it: how it ended says nothing then.
+    pub fn held_others_up(&self) -> bool {
+        self.held_up
+    }
+
     /// Whether the system may have killed it for its memory: nobody else is known to have killed it.
     pub fn may_lack_memory(&self) -> bool {
         self.exit == RankExit::Signal(SIGKILL) && self.reason.is_none()
     }
 
-    /// What it told the other ranks, if it had the time.
+    /// What it told the other ranks, if it had the time; of one that [held them up](Self::held_others_up), what one of them
+    /// told.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
@@ -68,7 +75,10 @@ impl RankFailure {
 
 impl std::fmt::Display for RankFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "rank {} {}", self.rank, self.exit)?;
+        match self.held_up {
+            true => write!(f, "rank {} held the others up", self.rank)?,
+            false => write!(f, "rank {} {}", self.rank, self.exit)?,
+        }
         match &self.reason {
             Some(reason) => write!(f, ": {reason}"),
             None if self.may_lack_memory() => f.write_str("; lack of memory may be why"),
@@ -121,13 +131,13 @@ impl LaunchOutcome {
     }
 
     /// What the launcher should exit with: 0 when all is done; the code of the rank that failed
-    /// first, 1 if a signal killed it; 130 after Ctrl-C and 143 after SIGTERM unless all ranks
+    /// first, 1 if a signal killed it or it held the others up; 130 after Ctrl-C and 143 after SIGTERM unless all ranks
     /// ended properly; 75 when they stopped early with a checkpoint.
     pub fn exit_code(&self) -> u8 {
         if let Some(failure) = &self.failure {
             return match failure.exit {
-                RankExit::Code(code) => u8::try_from(code).unwrap_or(1),
-                RankExit::Signal(_) => 1,
+                RankExit::Code(code) if !failure.held_up => u8::try_from(code).unwrap_or(1),
+                _ => 1,
             };
         }
         if self.exits.iter().any(RankExit::is_failure) {
@@ -170,6 +180,7 @@ mod tests {
             failure: first.map(|rank| RankFailure {
                 rank,
                 exit: exits[rank],
+                held_up: false,
                 reason: None,
                 last_words: Vec::new(),
             }),
@@ -207,6 +218,15 @@ mod tests {
             failed.to_string(),
             "rank 2 exited with code 1: loss is not finite"
         );
+        // However it ended when it was told to.
+        let mut failed = outcome(&[Code(75), Code(1)], Some(0), None);
+        let failure = failed.failure.as_mut().unwrap();
+        (failure.held_up, failure.reason) = (true, Some("rank 1 waited 3 s for rank 0".into()));
+        assert_eq!(
+            failed.to_string(),
+            "rank 0 held the others up: rank 1 waited 3 s for rank 0"
+        );
+        assert_eq!(failed.exit_code(), 1);
         assert_eq!(
             outcome(&[Signal(2)], None, Some(2)).to_string(),
             "stopped by SIGINT"

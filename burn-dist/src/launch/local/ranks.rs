@@ -21,6 +21,8 @@ struct Rank {
     child: Child,
     /// Set once it was waited for; until then its process id is its own.
     exit: Option<RankExit>,
+    /// Whether it was told to end before it did.
+    hurried: bool,
     last_words: LastWords,
 }
 
@@ -52,6 +54,7 @@ impl Ranks {
         self.list.push(Rank {
             child,
             exit: None,
+            hurried: false,
             last_words: last_words.clone(),
         });
         let child = self.list.last_mut().map(|rank| &mut rank.child);
@@ -118,6 +121,19 @@ impl Ranks {
         for rank in self.list.iter().filter(|rank| rank.exit.is_none()) {
             let _ = kill_process(Pid::from_child(&rank.child), signal);
         }
+    }
+
+    /// Sends a signal that is to end them to all ranks that have not ended.
+    pub(super) fn hurry(&mut self, signal: Signal) {
+        self.signal(signal);
+        for rank in &mut self.list {
+            rank.hurried |= rank.exit.is_none();
+        }
+    }
+
+    /// Whether a rank was told to end before it did.
+    pub(super) fn was_hurried(&self, rank: usize) -> bool {
+        self.list.get(rank).is_some_and(|rank| rank.hurried)
     }
 
     /// How the ranks ended; those that have.
