@@ -8,23 +8,33 @@ use std::thread;
 
 use rustix::process::{Resource, getrlimit};
 
+/// The variable with the stack of each thread in bytes, as the standard library reads it.
+const MIN_STACK: &str = "RUST_MIN_STACK";
+/// A stack that is the likeliest reason for there being no thread.
+const HUGE_STACK: usize = 4 << 30;
+
 /// Memory of a thread that only shows that there is room for it.
 const STACK: usize = 64 << 10;
 
 /// The system does not let this process start another thread or process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "can't start another thread or process: {reason}. Raise the limit (`ulimit -u` or `-v`, `nproc` in limits.conf, TasksMax of a \
-     service, --pids-limit of a container), or start fewer ranks or threads (--nproc, RAYON_NUM_THREADS, data.workers)"
-)]
+#[error("can't start another thread or process: {reason}. {cure}")]
 pub struct NoThreads {
     reason: String,
+    cure: &'static str,
 }
+
+const CURE: &str = "Raise the limit (`ulimit -u` or `-v`, `nproc` in limits.conf, TasksMax of a service, --pids-limit \
+                    of a container), or start fewer ranks or threads (--nproc, RAYON_NUM_THREADS, data.workers)";
 
 impl NoThreads {
     /// What it means that the start of a thread or process failed with `error`; nothing if that is about something else.
     pub fn of(error: &io::Error) -> Option<Self> {
-        (error.kind() == ErrorKind::WouldBlock).then(Self::by_limits)
+        match error.kind() {
+            ErrorKind::WouldBlock => Some(Self::by_limits()),
+            ErrorKind::InvalidInput => Self::by_stack(),
+            _ => None,
+        }
     }
 
     /// The same of an error of a library that has that of the system as its source.
@@ -35,12 +45,33 @@ impl NoThreads {
     /// What it means that a library panicked with these words, as those do that need a thread and get none.
     pub fn of_panic(words: &str) -> Option<Self> {
         // As the standard library and rayon write an `io::Error`.
-        let is_limit = words.contains("kind: WouldBlock") && words.contains("thread");
-        is_limit.then(Self::by_limits)
+        if !words.contains("thread") {
+            return None;
+        }
+        match words.contains("kind: WouldBlock") {
+            true => Some(Self::by_limits()),
+            false => Self::by_stack().filter(|_| words.contains("kind: InvalidInput")),
+        }
+    }
+
+    /// What a stack means that no thread can have.
+    fn by_stack() -> Option<Self> {
+        let given = std::env::var(MIN_STACK).ok()?;
+        let bytes = given
+            .parse::<usize>()
+            .ok()
+            .filter(|bytes| *bytes >= HUGE_STACK)?;
+        Some(Self {
+            reason: format!("{MIN_STACK} gives each thread {} GiB of stack", bytes >> 30),
+            cure: "Unset it",
+        })
     }
 
     /// The limits that there are.
     fn by_limits() -> Self {
+        if let Some(stack) = Self::by_stack() {
+            return stack;
+        }
         let user = getrlimit(Resource::Nproc).current;
         let user = user.map(|limit| format!("this user may have {limit} (`ulimit -u`)"));
         let group =
@@ -58,7 +89,7 @@ impl NoThreads {
             true => "the system has no room for more (kernel.threads-max)".to_owned(),
             false => limits.join(", and "),
         };
-        Self { reason }
+        Self { reason, cure: CURE }
     }
 }
 
@@ -90,6 +121,7 @@ pub fn make_room(threads: usize) -> Result<(), NoThreads> {
         started.map_err(|error| {
             NoThreads::of(&error).unwrap_or_else(|| NoThreads {
                 reason: error.to_string(),
+                cure: CURE,
             })
         })
     })

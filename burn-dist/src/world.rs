@@ -216,7 +216,8 @@ impl World {
     }
 
     /// The world of a process that was told to start ranks itself, as by `--nproc`: [`World::single`], unless a launcher
-    /// has started it as one of several ranks. What MPI or Slurm has left in the environment of a shell does not count.
+    /// has started it as one of several ranks. What MPI or Slurm has left in the environment of a shell does not count, nor
+    /// do variables of torchrun of which some are missing; [`World::advice`] names them.
     ///
     /// # Errors
     /// As for [`World::from_env`].
@@ -238,6 +239,12 @@ impl World {
     pub fn from_vars(vars: Vars) -> Result<Self, WorldError> {
         let mut world = launch::decide(vars)?;
         world.link.devices = launch::visible(vars);
+        let is_weak = world.secret.as_ref().is_some_and(Secret::is_weak);
+        if is_weak && world.size > 1 && world.link.advice.is_none() {
+            let advice =
+                "the secret of this run is easy to guess: make one with `openssl rand -hex 16`";
+            world.link.advice = Some(advice.to_owned());
+        }
         Ok(world)
     }
 
@@ -364,7 +371,7 @@ impl World {
     }
 
     /// What the user should know of this world and probably does not: that ranks were asked for which
-    /// nobody started.
+    /// nobody started, that variables are ignored, that the secret is weak.
     pub fn advice(&self) -> Option<&str> {
         self.link.advice.as_deref()
     }

@@ -62,6 +62,7 @@ pub mod schedule;
 mod scores;
 mod seed;
 mod signals;
+mod stack;
 pub mod tensorboard;
 pub mod threads;
 mod train;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::Trial;
+use common::{Trial, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
@@ -122,6 +122,13 @@ fn contradictions_with_a_launcher_are_refused() {
             "--nproc starts ranks, but",
             "or unset RANK, LOCAL_RANK and WORLD_SIZE",
         ]);
+    // One that cannot be a rank as it is might be meant to be none.
+    launched("2", "2", &["--nproc", "2"])
+        .assert_code(2)
+        .assert_stderr(&[
+            "rank 2 does not exist",
+            "To start ranks with --nproc, unset RANK, LOCAL_RANK and WORLD_SIZE",
+        ]);
     launched("2", "2", &[])
         .assert_code(2)
         .assert_stderr(&["rank 2 does not exist"]);
@@ -139,27 +146,59 @@ fn contradictions_with_a_launcher_are_refused() {
 /// Of a shell that was opened by one, say.
 #[test]
 fn ranks_are_started_in_spite_of_what_a_launcher_left_behind() {
-    for left in [
-        &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")][..],
-        &[("PMI_RANK", "1"), ("PMI_SIZE", "4")],
-        &[("PMIX_RANK", "0")],
-        &[
-            ("SLURM_JOB_ID", "7"),
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_PROCID", "0"),
-            ("SLURM_NTASKS", "2"),
-        ],
-        &[("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")],
+    for (left, named) in [
+        (
+            &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")][..],
+            "warning: --nproc starts ranks: OMPI_COMM_WORLD_RANK is ignored",
+        ),
+        (&[("PMI_RANK", "1"), ("PMI_SIZE", "4")], "PMI_RANK"),
+        (&[("PMIX_RANK", "0")], "PMIX_RANK"),
+        (
+            &[
+                ("SLURM_JOB_ID", "7"),
+                ("SLURM_STEP_ID", "0"),
+                ("SLURM_PROCID", "0"),
+                ("SLURM_NTASKS", "2"),
+            ],
+            "",
+        ),
+        (
+            &[("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")],
+            "",
+        ),
+        // Nobody can be that rank.
+        (
+            &[("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "4")],
+            "RANK, LOCAL_RANK and WORLD_SIZE are ignored",
+        ),
+        (&[("RANK", "none")], "RANK is ignored"),
     ] {
         let mut trial = Trial::tiny(&["--nproc", "2"], &["train.max_steps=1"]);
         for (name, value) in left {
             trial = trial.env(name, value);
         }
         let finished = trial.run();
-        finished.assert_code(0);
+        finished.assert_code(0).assert_stderr(&[named]);
+        let is_warned = finished.stderr.contains("warning");
+        assert_eq!(is_warned, !named.is_empty(), "{}", finished.stderr);
         let told = "2 ranks on 1 node, started by local";
         assert!(finished.stdout.contains(told), "{}", finished.stdout);
     }
+}
+
+#[test]
+fn a_secret_that_is_guessed_at_once_is_warned_of() {
+    let port = free_port();
+    let start = |rank| {
+        Trial::tiny(&[], &["train.max_steps=1"])
+            .rank(rank, 2, &port)
+            .env("BURN_DIST_SECRET", "aaaaaaaaaaaaaaaa")
+            .start()
+    };
+    let [main, other] = [start(0), start(1)].map(|rank| rank.wait(Duration::from_secs(60)));
+    let warning = "easy to guess: make one with `openssl rand -hex 16`";
+    main.assert_code(0).assert_stderr(&[warning]);
+    assert!(!other.stderr.contains(warning), "{}", other.stderr);
 }
 
 /// Whose ranks would start as many again, each for itself.

@@ -92,6 +92,33 @@ fn a_run_whose_time_is_over_is_continued_to_the_same_end() {
     assert_eq!(checksum(&finished.stdout), checksum(&whole.stdout));
 }
 
+#[test]
+fn a_stack_that_is_too_small_is_raised_or_named() {
+    let run = |limit: &str| {
+        let trial = Trial::tiny(&["--nproc", "2"], &["train.max_steps=1"]);
+        trial.with_limit(limit).run()
+    };
+    run("--stack=65536:8388608").assert_code(0);
+    for limit in ["--stack=16384:16384", "--stack=65536:65536"] {
+        run(limit)
+            .assert_code(1)
+            .assert_stderr(&["error: the stack may have", "`ulimit -s 8192`"])
+            .assert_no_files(&[]);
+    }
+}
+
+#[test]
+fn stacks_that_no_thread_can_have_are_named() {
+    for bytes in ["100000000000000", "18446744073709551615"] {
+        Trial::tiny(&["--nproc", "2"], &["train.max_steps=1"])
+            .env("RUST_MIN_STACK", bytes)
+            .run()
+            .assert_code(1)
+            .assert_stderr(&["RUST_MIN_STACK gives each thread", "Unset it"])
+            .assert_no_files(&[]);
+    }
+}
+
 /// It used to start them all, silently, before it listened to signals.
 #[test]
 fn more_threads_than_cpus_are_not_started() {

@@ -29,7 +29,8 @@ pub(crate) fn decide(vars: Vars) -> Result<World, WorldError> {
 /// The world of a process that was told to start ranks itself: what other launchers have left in the environment, of
 /// which none is there any more, does not count.
 ///
-/// RANK and WORLD_SIZE do: scripts that set them, for one process on each node, need not live on there.
+/// RANK and WORLD_SIZE do where nothing is missing: scripts that set them, for one process on each node, need not live on
+/// there.
 pub(crate) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
     let is_told = vars(LAUNCH).is_some_and(|launch| !launch.is_empty());
     let setter = |name: &str| ancestors::up_to_who_set(name).pop();
@@ -37,7 +38,24 @@ pub(crate) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
     if is_told || is_started(vars, &ancestors, &setter) {
         return decide(vars);
     }
-    Ok(alone("it was told to start ranks".to_owned()))
+    let mut world = alone("it was told to start ranks".to_owned());
+    world.link.advice = passed_over(vars);
+    Ok(world)
+}
+
+/// What a launcher that is gone, or somebody by hand, has left in the environment, in words.
+fn passed_over(vars: Vars) -> Option<String> {
+    let only = vars(torchrun::WORLD_SIZE).is_some_and(|size| size.trim() == "1");
+    let of_torchrun = torchrun::variables(vars).filter(|_| !only);
+    let names: Vec<&str> = of_torchrun.chain(mpi::rank_variables(vars)).collect();
+    match &*names {
+        [] => None,
+        [name] => Some(format!("--nproc starts ranks: {name} is ignored")),
+        [names @ .., last] => Some(format!(
+            "--nproc starts ranks: {} and {last} are ignored",
+            names.join(", ")
+        )),
+    }
 }
 
 /// Whether the variables are those of a launcher that has started this process as one of several ranks. `ancestors` are
@@ -51,7 +69,7 @@ fn is_started(
     // Only torchrun gives a run an id, and it is no shell.
     let is_left =
         || torchrun::is_parent(vars) && setter(torchrun::RUN_ID).is_none_or(|one| one.is_shell());
-    if torchrun::detected(vars) && !is_only && !is_left() {
+    if torchrun::are_complete(vars) && !is_only && !is_left() {
         return true;
     }
     let in_step = slurm::step_of_srun(vars).is_some();
@@ -227,13 +245,32 @@ mod tests {
 
     #[test]
     fn torchruns_variables_count_unless_a_shell_kept_them() {
-        let set = [("RANK", "0"), ("WORLD_SIZE", "2")];
+        let half = [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")];
+        assert!(!of_launcher(&half, &["bash"], 0));
+        let meeting = [("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];
+        let set = [&half[..], &meeting].concat();
         assert!(of_launcher(&set, &["bash"], 0));
         let of_run = [&set[..], &[("TORCHELASTIC_RUN_ID", "7")]].concat();
         assert!(of_launcher(&of_run, &["bash", "python3"], 1));
         assert!(!of_launcher(&of_run, &["bash", "sshd"], 0));
         // One of one may start others.
-        let only = [("RANK", "0"), ("WORLD_SIZE", "1")];
+        let only = [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")];
+        let only = [&only[..], &meeting].concat();
         assert!(!of_launcher(&only, &["bash"], 0));
+    }
+
+    #[test]
+    fn what_is_ignored_is_named() {
+        let said = |set: &[(&str, &str)]| {
+            passed_over(&|name| {
+                let found = set.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| value.to_string())
+            })
+        };
+        assert_eq!(said(&[("RANK", "0"), ("WORLD_SIZE", "1")]), None);
+        let one = said(&[("RANK", "0")]).unwrap();
+        assert_eq!(one, "--nproc starts ranks: RANK is ignored");
+        let some = said(&[("OMPI_COMM_WORLD_RANK", "0"), ("WORLD_SIZE", "4")]).unwrap();
+        assert!(some.ends_with("WORLD_SIZE and OMPI_COMM_WORLD_RANK are ignored"));
     }
 }

@@ -33,6 +33,14 @@ pub(super) fn variables(vars: Vars) -> impl Iterator<Item = &'static str> {
     [RANK, LOCAL_RANK, WORLD_SIZE].into_iter().filter(is_set)
 }
 
+/// Whether the variables are all there that make a process a rank of several.
+pub(super) fn are_complete(vars: Vars) -> bool {
+    let names = [RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];
+    names
+        .iter()
+        .all(|name| vars(name).is_some_and(|value| !value.is_empty()))
+}
+
 /// Whether torchrun itself set them, which does so for the processes it has started, and not a script
 /// for whatever it starts.
 pub(super) fn is_parent(vars: Vars) -> bool {

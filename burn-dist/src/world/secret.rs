@@ -1,5 +1,6 @@
 //! The secret that the ranks of one run share: whoever knows it may join, nobody else.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -74,6 +75,7 @@ pub enum SecretError {
 #[derive(Clone)]
 pub struct Secret {
     key: [u8; 32],
+    weak: bool,
 }
 
 impl Secret {
@@ -140,7 +142,14 @@ impl Secret {
     pub(crate) fn derive(&self, purpose: &[u8]) -> Self {
         Self {
             key: *blake3::keyed_hash(&self.key, purpose).as_bytes(),
+            weak: self.weak,
         }
+    }
+
+    /// Whether the text that it was made of is among the first that somebody guesses: one of few different characters, one
+    /// that repeats itself, or a row such as `0123456789abcdef`.
+    pub fn is_weak(&self) -> bool {
+        self.weak
     }
 
     /// The key, for keyed hashes.
@@ -159,8 +168,26 @@ impl Secret {
             true => blake3::derive_key(KEY_CONTEXT, text),
             false => blake3::derive_key(KEY_CONTEXT, &stretch(text)?),
         };
-        Ok(Self { key })
+        Ok(Self {
+            key,
+            weak: is_weak(text),
+        })
     }
+}
+
+/// Fewest different bytes of a text that is not guessed at once.
+const FEW_BYTES: usize = 8;
+
+/// See [`Secret::is_weak`]. A text that passes may be weak all the same: nobody here knows what people choose.
+fn is_weak(text: &[u8]) -> bool {
+    let distinct: BTreeSet<&u8> = text.iter().collect();
+    let repeats = |period: usize| {
+        let (start, rest) = (text.iter(), text.iter().skip(period));
+        start.zip(rest).all(|(one, other)| one == other)
+    };
+    let in_row = |pair: &[u8]| matches!(pair, [one, other] if one.abs_diff(*other) <= 1);
+    let steps = text.windows(2).filter(|pair| in_row(pair)).count();
+    distinct.len() < FEW_BYTES || (1..=text.len() / 2).any(repeats) || steps > text.len() / 2
 }
 
 /// Whether a text looks like `openssl rand -hex 16` or longer.
@@ -254,6 +281,26 @@ mod tests {
         stretch(TEXT.as_bytes()).unwrap();
         let took = begin.elapsed();
         assert!(took > std::time::Duration::from_millis(2), "{took:?}");
+    }
+
+    #[test]
+    fn what_is_guessed_at_once_is_weak() {
+        let random = "7f3a09c4d1e85b26a0f97c3e4d5b1862";
+        for (text, weak) in [
+            (random, false),
+            (TEXT, false),
+            ("a secret of this test only", false),
+            (&*"a".repeat(16), true),
+            ("0123456789abcdef", true),
+            ("1234567890123456", true),
+            ("passwordpassword", true),
+            ("secret-ABsecret-AB", true),
+        ] {
+            let secret = Secret::from_text(text).unwrap();
+            assert_eq!(secret.is_weak(), weak, "{text}");
+            assert_eq!(secret.derive(b"purpose").is_weak(), weak, "{text}");
+        }
+        assert!(!Secret::generate().unwrap().1.is_weak());
     }
 
     #[test]

@@ -17,16 +17,17 @@ mod report;
 mod train;
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use burn_dist::launch::abort_all;
-use burn_dist::world::World;
+use burn_dist::launch::{self, abort_all};
+use burn_dist::world::{Launch, World, WorldError};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::reference;
 use crate::console::{self, say};
-use crate::{FAILED, STOPPED_EARLY, allocator, signals, threads};
+use crate::{FAILED, STOPPED_EARLY, allocator, signals, stack, threads};
 use failure::Failure;
 
 /// Trains image models on one device or many.
@@ -92,15 +93,34 @@ static WITHIN: OnceLock<&str> = OnceLock::new();
 
 /// Runs the program; its exit code is the result.
 pub fn main() -> ExitCode {
-    run(Cli::parse())
+    with_stack(|| run(Cli::parse()))
 }
 
 /// Runs the program as the sub-command `name` of another one, with the `arguments` that stand behind that name.
 pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
     let _ = WITHIN.set(name);
-    run(Cli::parse_from(
-        std::iter::once(name.into()).chain(arguments),
-    ))
+    with_stack(|| {
+        run(Cli::parse_from(
+            std::iter::once(name.into()).chain(arguments),
+        ))
+    })
+}
+
+/// Does `work` where there is room for it.
+fn with_stack(work: impl FnOnce() -> ExitCode) -> ExitCode {
+    match stack::make_room() {
+        Ok(()) => roomy(work),
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::from(FAILED as u8)
+        }
+    }
+}
+
+/// In a frame of its own, since a function takes its stack when it begins.
+#[inline(never)]
+fn roomy(work: impl FnOnce() -> ExitCode) -> ExitCode {
+    work()
 }
 
 fn run(Cli { command, train }: Cli) -> ExitCode {
@@ -154,6 +174,18 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
     }
 }
 
+/// What to say where the environment is that of no rank; who was told to start ranks may have wanted to be none.
+fn wrong_world(error: &WorldError, nproc: Option<u16>) -> Failure {
+    let set = launch::variables(Launch::Torchrun);
+    Failure::Usage(match nproc.filter(|_| !set.is_empty()) {
+        Some(_) => format!(
+            "{error}. To start ranks with --nproc, unset {}",
+            ranks::listed(&set)
+        ),
+        None => error.to_string(),
+    })
+}
+
 /// Does what is done by several ranks, as the one that the environment says, or as who starts `nproc`.
 fn in_world(
     nproc: Option<u16>,
@@ -170,6 +202,6 @@ fn in_world(
             let outcome = command(&world);
             (world, outcome)
         }
-        Err(error) => (World::single(), Err(Failure::Usage(error.to_string()))),
+        Err(error) => (World::single(), Err(wrong_world(&error, nproc))),
     }
 }

@@ -51,7 +51,7 @@ pub fn world_size(nproc: Option<u16>, default: usize, world: &World) -> Result<u
 }
 
 /// Names as in `a, b and c`.
-fn listed(names: &[&str]) -> String {
+pub fn listed(names: &[&str]) -> String {
     match names {
         [] => String::new(),
         [name] => (*name).to_owned(),
@@ -86,13 +86,13 @@ pub fn on_ranks(
     shortage: impl Fn() -> Option<String>,
     work: impl FnOnce() -> Result<i32, Failure>,
 ) -> Result<i32, Failure> {
+    if let Some(advice) = world.advice().filter(|_| world.is_main()) {
+        complain(&format!("warning: {advice}"));
+    }
     if ranks.are_ours(world) {
         return start(ranks, &shortage);
     }
     log_warnings(world);
-    if let Some(advice) = world.advice() {
-        complain(&format!("warning: {advice}"));
-    }
     prepare_process(world).map_err(Failure::NotStarted)?;
     work()
 }

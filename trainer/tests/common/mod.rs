@@ -159,6 +159,13 @@ impl Trial {
         self.through(command)
     }
 
+    /// Gives it a limit, as `prlimit` takes it.
+    pub fn with_limit(self, limit: &str) -> Self {
+        let mut command = Command::new("prlimit");
+        command.args([limit, "--"]);
+        self.through(command)
+    }
+
     /// Lets no file that it writes become larger than so many blocks of 512 bytes.
     pub fn with_file_limit(self, blocks: u32) -> Self {
         let mut command = Command::new("sh");
