@@ -57,10 +57,10 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // As the trainer does, so that the loop without it is measured under the same conditions.
-    trainer::allocator::keep_freed_memory();
+    trainer::system::allocator::keep_freed_memory();
     // That does so when it knows how many ranks there are.
     if !matches!(cli.command, Command::Trainer { .. }) {
-        trainer::threads::join_pool(1);
+        trainer::system::threads::join_pool(1);
     }
     let done = match cli.command {
         Command::Checkpoint(args) => checkpoint::run(&args),

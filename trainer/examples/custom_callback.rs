@@ -7,9 +7,9 @@ use std::error::Error;
 
 use burn_dist::world::World;
 use models::CnnConfig;
-use trainer::callback::{Action, Begin, Callback, CallbackError, EpochEnd};
 use trainer::config::Loaded;
-use trainer::metrics::TrainLine;
+use trainer::run::metrics::TrainLine;
+use trainer::train::callback::{Action, Begin, Callback, CallbackError, EpochEnd};
 use trainer::{Summary, Trainer, prepare_process};
 
 /// Ends the run when the loss, smoothed over some steps, is low.

@@ -6,8 +6,28 @@ use std::path::{Path, PathBuf};
 use burn_dist::CollectiveError;
 use burn_dist::parallel::ParallelError;
 use burn_dist::thread_limit::NoThreads;
+use models::weights::WeightsError;
 
 use crate::config::ConfigError;
+
+/// Weights of a file that a model cannot start from.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start from model.weights: {source}{}", hint(*other_head))]
+pub struct InitialError {
+    /// Whether all but the last layer fits.
+    pub(crate) other_head: bool,
+    pub(crate) source: WeightsError,
+}
+
+fn hint(other_head: bool) -> &'static str {
+    match other_head {
+        true => {
+            "\nonly the last layer does not fit, as of a model for other classes: set model.new_head = true \
+             to start with a new one"
+        }
+        false => "",
+    }
+}
 
 /// Any error of a run.
 #[derive(Debug, thiserror::Error)]
@@ -168,7 +188,7 @@ pub enum TrainError {
     },
     /// The weights that training should start from cannot be used.
     #[error(transparent)]
-    Initial(#[from] crate::initial::InitialError),
+    Initial(#[from] InitialError),
     /// Weights cannot be read or written.
     #[error(transparent)]
     Weights(#[from] models::weights::WeightsError),

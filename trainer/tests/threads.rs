@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 #[test]
 fn the_calling_thread_is_the_first_of_the_pool() {
-    trainer::threads::join_pool(1);
+    trainer::system::threads::join_pool(1);
     let expected = (rayon::current_num_threads() > 1).then_some(0);
     assert_eq!(rayon::current_thread_index(), expected);
 
@@ -15,6 +15,6 @@ fn the_calling_thread_is_the_first_of_the_pool() {
     assert_eq!(elsewhere.expect("no panic"), 49_995_000);
 
     // Too late to change anything, and no error.
-    trainer::threads::join_pool(1);
+    trainer::system::threads::join_pool(1);
     assert_eq!(rayon::current_thread_index(), expected);
 }

@@ -8,9 +8,9 @@ use burn_dist::device::{self, ChosenDevice, DeviceChoice};
 use burn_dist::world::World;
 use serde_json::{Value, json};
 use trainer::Trainer;
-use trainer::callback::{Action, Callback, CallbackError};
 use trainer::config::Loaded;
-use trainer::metrics::TrainLine;
+use trainer::run::metrics::TrainLine;
+use trainer::train::callback::{Action, Callback, CallbackError};
 
 use super::child::Left;
 use super::{Precision, parity};

@@ -12,7 +12,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use models::ImageClassifier;
 use trainer::config::{KernelsName, Precision};
-use trainer::model::{self, WithModel};
+use trainer::train::model::{self, WithModel};
 
 use super::workload::{Optimizer, Sizes, Workload};
 use super::{LEARNING_RATE, MOMENTUM, SEED};
@@ -56,7 +56,8 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
         .model
         .config_with(Sizes::one_batch(), Optimizer::Sgd, &args.set)?;
     let config = loaded.config;
-    trainer::compute::choose_kernels(&config, &device).map_err(trainer::TrainError::from)?;
+    trainer::system::compute::choose_kernels(&config, &device)
+        .map_err(trainer::TrainError::from)?;
     let data = trainer::data::open(&config.data, SEED)
         .map_err(trainer::TrainError::from)?
         .train;

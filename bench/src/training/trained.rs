@@ -13,10 +13,11 @@ use burn_dist::device::reserved;
 use burn_dist::launch::LocalLauncher;
 use burn_dist::world::{Launch, World};
 use serde::{Deserialize, Serialize};
-use trainer::callback::{Action, Callback, CallbackError};
+use trainer::Trainer;
 use trainer::config::Loaded;
-use trainer::metrics::TrainLine;
-use trainer::{Trainer, metrics};
+use trainer::run::metrics;
+use trainer::run::metrics::TrainLine;
+use trainer::train::callback::{Action, Callback, CallbackError};
 
 use super::workload::{Optimizer, Sizes, Workload};
 use crate::error::BenchError;

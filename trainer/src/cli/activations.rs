@@ -9,9 +9,11 @@ use clap::Args;
 use super::args::ConfigArgs;
 use super::failure::Failure;
 use crate::config::Config;
-use crate::console::say;
+use crate::data;
 use crate::error::TrainError;
-use crate::{activations, allocator, data};
+use crate::system::allocator;
+use crate::system::output::say;
+use crate::tools::activations;
 
 /// Arguments of `trainer activations`.
 #[derive(Debug, Args)]

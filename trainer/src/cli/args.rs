@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::config::paths;
 use crate::config::{ConfigError, DEFAULT, Loaded};
-use crate::paths;
-use crate::trained::{FindError, Trained, Which};
+use crate::tools::trained::{FindError, Trained, Which};
 
 /// Which configuration.
 #[derive(Debug, Args)]

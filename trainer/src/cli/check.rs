@@ -12,9 +12,11 @@ use super::ranks::world_size;
 use burn_dist::parallel::{MemoryEstimate, Strategy};
 
 use crate::config::{AlgorithmName, Config, Loaded, StrategyName, TransportName};
-use crate::console::say;
-use crate::schedule::Schedule;
-use crate::{Plan, data, device, free_memory, plan};
+use crate::data;
+use crate::system::output::say;
+use crate::system::{device, free_memory};
+use crate::tools::plan::{Plan, plan};
+use crate::train::schedule::Schedule;
 
 /// Arguments of `trainer check`.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use clap::Command;
 use clap_complete::Shell;
 
 use super::failure::Failure;
-use crate::console::say;
+use crate::system::output::say;
 
 /// Prints the script that the shell sources.
 pub fn run(shell: Shell, mut program: Command) -> Result<i32, Failure> {

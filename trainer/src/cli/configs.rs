@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use crate::config::{EMBEDDED, Embedded};
-use crate::console::say;
+use crate::system::output::say;
 
 /// Lists them, or prints the one called `name`.
 pub fn run(name: Option<&str>) -> Result<i32, Failure> {

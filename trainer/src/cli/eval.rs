@@ -9,9 +9,9 @@ use super::args::TrainedArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
-use crate::console::say;
+use crate::config::paths;
 use crate::error::TrainError;
-use crate::paths;
+use crate::system::output::say;
 
 /// Arguments of `trainer eval`.
 #[derive(Debug, Args)]

@@ -7,9 +7,9 @@ use clap::Args;
 use super::args::TrainedArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
-use crate::console::{complain, say};
-use crate::paths;
-use crate::trained::Format;
+use crate::config::paths;
+use crate::system::output::{complain, say};
+use crate::tools::trained::Format;
 
 /// Arguments of `trainer export`.
 #[derive(Debug, Args)]

@@ -5,11 +5,11 @@ use std::io::{self, IsTerminal};
 use burn_dist::world::{Launch, World};
 
 use crate::config::ConfigError;
-use crate::console::complain;
 use crate::error::TrainError;
-use crate::preview::PreviewError;
 use crate::report::ReportError;
-use crate::trained::FindError;
+use crate::system::output::complain;
+use crate::tools::preview::PreviewError;
+use crate::tools::trained::FindError;
 use crate::{FAILED, USAGE};
 
 /// Why the program ends without having done what it was asked.

@@ -7,9 +7,10 @@ use clap::Args;
 use super::args::ConfigArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
-use crate::console::say;
-use crate::lr_find::{Curve, Point, Suggestion, Sweep, svg, sweep};
-use crate::{allocator, panics, paths};
+use crate::config::paths;
+use crate::system::output::say;
+use crate::system::{allocator, panics};
+use crate::tools::lr_find::{Curve, Point, Suggestion, Sweep, svg, sweep};
 
 /// Between two rates, the larger of which is not so many times the other, no fall can be told from what is around it,
 /// and a tenth of the rate of the smallest loss would not be among them.

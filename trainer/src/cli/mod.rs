@@ -26,8 +26,9 @@ use burn_dist::world::{Launch, World, WorldError};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::reference;
-use crate::console::{self, say};
-use crate::{FAILED, STOPPED_EARLY, allocator, signals, stack, threads};
+use crate::system::output::{complain, flush, say, unsaid};
+use crate::system::{allocator, signals, stack, threads};
+use crate::{FAILED, STOPPED_EARLY};
 use failure::Failure;
 
 /// Trains image models on one device or many.
@@ -127,12 +128,12 @@ fn run(Cli { command, train }: Cli) -> ExitCode {
     let command = command.unwrap_or(Command::Train(train));
     let answers = command.answers();
     if let Err(error) = signals::survive_large_files() {
-        console::complain(&format!(
+        complain(&format!(
             "warning: files that are too large will end this program: {error}"
         ));
     }
     let (world, outcome) = execute(command);
-    let outcome = outcome.and_then(|code| match console::unsaid() {
+    let outcome = outcome.and_then(|code| match unsaid() {
         Some(error) if answers && code == 0 => Err(Failure::Unsaid(error)),
         _ => Ok(code),
     });
@@ -140,7 +141,7 @@ fn run(Cli { command, train }: Cli) -> ExitCode {
         failure::report(&world, &failure);
         failure.exit_code()
     });
-    console::flush();
+    flush();
     if code != 0 && code != STOPPED_EARLY {
         abort_all(code);
     }

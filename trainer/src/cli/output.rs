@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::failure::Failure;
 use crate::error::TrainError;
-use crate::whole_file::{self, folder_of};
+use crate::system::whole_file::{self, folder_of};
 
 /// How a file comes to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use super::args::TrainedArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
-use crate::console::{complain, say};
-use crate::trained::Guess;
-use crate::{FAILED, paths};
+use crate::FAILED;
+use crate::config::paths;
+use crate::system::output::{complain, say};
+use crate::tools::trained::Guess;
 
 /// Arguments of `trainer predict`.
 #[derive(Debug, Args)]

@@ -7,9 +7,9 @@ use clap::Args;
 use super::args::ConfigArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
-use crate::console::say;
-use crate::paths;
-use crate::preview::{self, PreviewOptions};
+use crate::config::paths;
+use crate::system::output::say;
+use crate::tools::preview::{self, PreviewOptions};
 
 /// Arguments of `trainer preview`.
 #[derive(Debug, Args)]

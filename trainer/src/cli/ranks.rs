@@ -11,9 +11,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::Failure;
-use crate::console::outlet::{self, Stream};
-use crate::console::{complain, not_said};
-use crate::{USAGE, prepare_process, run_log};
+use crate::system::log;
+use crate::system::output::outlet::{self, Stream};
+use crate::system::output::{complain, not_said};
+use crate::{USAGE, prepare_process};
 
 /// What a command runs on.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +195,7 @@ fn log_warnings(world: &World) {
     // Fails only where somebody listens already, which is as good.
     let _ = tracing_subscriber::registry()
         .with(shown)
-        .with(run_log::events())
+        .with(log::events())
         .try_init();
 }
 

@@ -6,8 +6,9 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::output::{self, Way};
-use crate::console::say;
-use crate::{paths, report};
+use crate::config::paths;
+use crate::report;
+use crate::system::output::say;
 
 /// Where a comparison goes that was given no file.
 const COMPARISON: &str = "compare.html";

@@ -11,15 +11,16 @@ use super::args::ConfigArgs;
 use super::check::{check_program, say_resolved};
 use super::failure::Failure;
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
+use crate::config::paths;
+use crate::config::run_name::{CHECKPOINTS, CONFIG_FILE};
 use crate::config::{ConfigError, Loaded};
-use crate::console::say;
 use crate::error::TrainError;
-use crate::paths;
-use crate::progress::Meta;
-use crate::resume::{self, Resume, Start};
-use crate::run::Trainer;
-use crate::run_dir::{self, CONFIG_FILE};
-use crate::run_lock::RunLock;
+use crate::run::dir;
+use crate::run::lock::RunLock;
+use crate::run::resume::{self, Resume, Start};
+use crate::system::output::say;
+use crate::train::progress::Meta;
+use crate::train::trainer::Trainer;
 
 /// Ranks of the built-in run, which shows training on several.
 const DEFAULT_RANKS: usize = 2;
@@ -67,7 +68,7 @@ impl TrainArgs {
         if let Some(run) = folders.find(|folder| folder.join(CONFIG_FILE).is_file()) {
             return Loaded::load_run(&run, sets).map(Some);
         }
-        let saved = checkpoint::list(&path.join(resume::FOLDER)).unwrap_or_default();
+        let saved = checkpoint::list(&path.join(CHECKPOINTS)).unwrap_or_default();
         let saved = saved.into_iter().rev().map(|found| found.path);
         let mut manifests = [path.clone()].into_iter().chain(saved);
         // Of a damaged one it is said later what is wrong with it.
@@ -138,7 +139,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         }
         return Ok(0);
     }
-    let shortage = || crate::plan::shortage(&loaded, size);
+    let shortage = || crate::tools::plan::shortage(&loaded, size);
     on_ranks(ranks, world, shortage, || {
         let mut trainer = Trainer::new(&loaded, world)
             .resume(args.resume)
@@ -184,8 +185,8 @@ fn check_folders(args: &TrainArgs) -> Result<(), Failure> {
     };
     RunLock::check(folder).map_err(|error| Failure::Usage(error.to_string()))?;
     let checked = match args.resume {
-        Resume::Auto => run_dir::check_folder(folder),
-        Resume::Off | Resume::Path(_) => run_dir::check_unused(folder),
+        Resume::Auto => dir::check_folder(folder),
+        Resume::Off | Resume::Path(_) => dir::check_unused(folder),
     };
     checked.map_err(wrong)
 }

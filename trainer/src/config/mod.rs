@@ -11,8 +11,10 @@ mod error;
 mod groups;
 mod model;
 mod optimizer;
+pub(crate) mod paths;
 mod precision;
 pub mod reference;
+pub(crate) mod run_name;
 mod schedule;
 mod section;
 mod sections;
@@ -48,8 +50,6 @@ pub use whole_tensors::*;
 use error::Fault;
 use section::{Choice, Section, fields, suggest};
 use source::Sources;
-
-use crate::paths;
 
 /// Everything that decides what a run does, every default filled in.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -301,8 +301,8 @@ impl Loaded {
     pub(crate) fn load_run(folder: &Path, sets: &[String]) -> Result<Self, ConfigError> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         Ok(Self {
-            name: crate::run_dir::name_of(&name).to_owned(),
-            ..Self::load_file(&folder.join(crate::run_dir::CONFIG_FILE), sets)?
+            name: run_name::name_of(&name).to_owned(),
+            ..Self::load_file(&folder.join(run_name::CONFIG_FILE), sets)?
         })
     }
 
@@ -312,11 +312,11 @@ impl Loaded {
         text: &str,
         sets: &[String],
     ) -> Result<Self, ConfigError> {
-        let name = match path.join(crate::resume::FOLDER).is_dir() {
+        let name = match path.join(run_name::CHECKPOINTS).is_dir() {
             true => path.file_name().unwrap_or_default().to_string_lossy(),
             false => "resumed".into(),
         };
-        let name = crate::run_dir::name_of(&name);
+        let name = run_name::name_of(&name);
         let place = format!("the configuration in {}", path.display());
         Self::parse_as((&place, name), text, sets, true)
     }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::axis::number;
 use super::html;
 use super::matrix::Matrix;
-use crate::evaluation_details::{Details, Prediction};
+use crate::eval::details::{Details, Prediction};
 
 /// Most images that are shown, and most characters of one and of all.
 const IMAGES: usize = 64;
@@ -291,7 +291,7 @@ fn picture(prediction: &Prediction, names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evaluation_details::{ClassCount, Guess};
+    use crate::eval::details::{ClassCount, Guess};
 
     fn prediction(image: &str) -> Prediction {
         Prediction {

@@ -9,9 +9,10 @@ use serde::de::DeserializeOwned;
 
 use super::ReportError;
 use super::lines::Metrics;
-use crate::environment::{self, Environment};
-use crate::evaluation_details::{self, Details};
-use crate::{metrics, run_dir};
+use crate::config::run_name::CONFIG_FILE;
+use crate::eval::details::{self, Details};
+use crate::run::environment::{self, Environment};
+use crate::run::metrics;
 
 /// Longest file that is read whole; the confusion matrix of 2000 classes is shorter.
 const WHOLE: u64 = 64 << 20;
@@ -44,9 +45,9 @@ impl Run {
         }
         let metrics = read_metrics(folder)?;
         let mut remarks = Vec::new();
-        let config = whole(&folder.join(run_dir::CONFIG_FILE), &mut remarks);
+        let config = whole(&folder.join(CONFIG_FILE), &mut remarks);
         let environment = json(&folder.join(environment::FILE), &mut remarks);
-        let details = json(&folder.join(evaluation_details::FILE), &mut remarks);
+        let details = json(&folder.join(details::FILE), &mut remarks);
         if metrics.broken > 0 {
             remarks.push(format!(
                 "{} of {} could not be read and {} left out; the first is line {}.",
@@ -154,7 +155,7 @@ mod tests {
         let run = Run::read(folder.path()).unwrap();
         assert!(run.environment.is_none() && run.details.is_none() && run.config.is_none());
         assert_eq!(run.remarks.len(), 1, "{:?}", run.remarks);
-        write(evaluation_details::FILE, "{\"epoch\":");
+        write(details::FILE, "{\"epoch\":");
         write(environment::FILE, "{\"world_size\":2}");
         let run = Run::read(folder.path()).unwrap();
         assert_eq!(run.environment.unwrap().world_size, 2);

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read};
 use serde::Deserialize;
 
 use super::series::{Series, is_drawable};
-use crate::metrics::Changed;
+use crate::run::metrics::Changed;
 
 /// Longest line that is read; one with the numbers of ten thousand ranks is shorter.
 const LINE: u64 = 1 << 20;

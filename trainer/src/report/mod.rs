@@ -15,7 +15,7 @@ mod series;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::whole_file;
+use crate::system::whole_file;
 use folder::Run;
 
 /// File in the run folder.

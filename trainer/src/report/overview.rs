@@ -9,8 +9,8 @@ use super::html;
 use super::lines::Metrics;
 use super::plot::{self, Curve, Frame, Pen};
 use super::series::Series;
-use crate::environment::Environment;
-use crate::metrics::Changed;
+use crate::run::environment::Environment;
+use crate::run::metrics::Changed;
 
 /// Characters of the configuration and of other long texts that are shown.
 const TEXT: usize = 100_000;

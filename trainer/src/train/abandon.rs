@@ -5,10 +5,10 @@ use burn_dist::parallel::ParallelError;
 use models::ImageClassifier;
 
 use super::Training;
-use crate::console::complain;
+use crate::config::run_name::CHECKPOINTS;
 use crate::error::TrainError;
-use crate::resume;
-use crate::run_lock::RunLock;
+use crate::run::lock::RunLock;
+use crate::system::output::complain;
 
 impl<M: ImageClassifier> Training<'_, M> {
     /// Takes the checkpoint out of the way with whose state the run diverged, if that is why it ended: a loss that
@@ -29,7 +29,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         if !self.lock.as_deref().is_some_and(is_ours) {
             return;
         }
-        let folder = run_dir.join(resume::FOLDER);
+        let folder = run_dir.join(CHECKPOINTS);
         let told = match checkpoint::set_aside(&folder, state.saturating_sub(1)) {
             Ok(aside) if aside.is_empty() => return,
             Ok(aside) => {

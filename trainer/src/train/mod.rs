@@ -1,9 +1,26 @@
 //! The training loop: epochs of steps of micro-batches, an evaluation after each epoch.
 
 mod abandon;
+pub mod callback;
+pub(crate) mod changes;
+pub(crate) mod checkpointing;
+pub mod early_stopping;
+pub(crate) mod few_values;
+pub(crate) mod flat_loss;
+pub(crate) mod initial;
+pub(crate) mod misfit;
+pub mod model;
+pub(crate) mod named_weights;
+pub mod optimizer;
+pub mod progress;
+pub(crate) mod record;
+pub mod schedule;
+pub(crate) mod seed;
+pub(crate) mod session;
 mod setup;
 mod step;
 mod summary;
+pub mod trainer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,22 +34,24 @@ use serde::{Deserialize, Serialize};
 pub(crate) use setup::{parallel_options, restore, train};
 pub use summary::{End, Summary};
 
-use crate::batch::Batches;
-use crate::callback::{Action, Callback, CallbackError, EpochEnd};
-use crate::checkpointing::Checkpoints;
 use crate::config::Precision;
-use crate::console::{Console, complain, duration};
-use crate::early_stopping::{is_better, monitored};
+use crate::data::batch::Batches;
 use crate::error::TrainError;
-use crate::evaluate::{Evaluated, Evaluation, Evaluator, within_range};
-use crate::flat_loss::FlatLoss;
-use crate::memory;
-use crate::metrics::{EvalLine, Metric, RanksLine, TrainLine};
-use crate::progress::{Meta, Progress};
-use crate::record::{Recorder, Wishes};
-use crate::run::Session;
-use crate::run_lock::RunLock;
-use crate::schedule::Schedule;
+use crate::eval::evaluate::{Evaluated, Evaluator, within_range};
+use crate::eval::evaluation::Evaluation;
+use crate::run::console::Console;
+use crate::run::lock::RunLock;
+use crate::run::metrics::{EvalLine, Metric, RanksLine, TrainLine};
+use crate::system::memory;
+use crate::system::output::{complain, duration};
+use crate::train::callback::{Action, Callback, CallbackError, EpochEnd};
+use crate::train::checkpointing::Checkpoints;
+use crate::train::early_stopping::{is_better, monitored};
+use crate::train::flat_loss::FlatLoss;
+use crate::train::progress::{Meta, Progress};
+use crate::train::record::{Recorder, Wishes};
+use crate::train::schedule::Schedule;
+use crate::train::session::Session;
 
 /// A run in progress.
 struct Training<'s, M: ImageClassifier> {

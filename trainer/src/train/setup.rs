@@ -4,31 +4,42 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use burn_dist::checkpoint::{self, Source};
-use burn_dist::parallel::{BucketSizes, Parallel, ParallelOptions, Strategy};
+use burn_dist::device::{MemoryShortage, device_memory};
+use burn_dist::parallel::{
+    BucketSizes, MemoryEstimate, Parallel, ParallelOptions, ParameterState, Strategy,
+};
 use models::{ImageClassifier, flops};
 
 use super::{End, Summary, Training, failed};
-use crate::callback::{Begin, Callback};
-use crate::changes::{self, Before, Now};
-use crate::checkpointing::Checkpoints;
+use crate::config::run_name::CHECKPOINTS;
 use crate::config::{Compression, Config, StrategyName};
-use crate::console::Console;
-use crate::environment::Environment;
+use crate::data::input::steps_per_epoch;
 use crate::error::TrainError;
-use crate::flat_loss::FlatLoss;
-use crate::metrics::{Metric, MetricsFile};
-use crate::progress::{Meta, Progress, Task};
-use crate::record::{Recorder, Wishes, Work};
-use crate::resume::Start;
-use crate::run::{Session, steps_per_epoch};
-use crate::run_lock::RunLock;
-use crate::schedule::Schedule;
-use crate::signals::Heed;
-use crate::tensorboard::{self, EventWriter};
-use crate::{evaluation_details, few_values, flat_loss, optimizer, peak, resume, run_dir, run_log};
+use crate::eval::details;
+use crate::run::console::Console;
+use crate::run::dir;
+use crate::run::environment::Environment;
+use crate::run::lock::RunLock;
+use crate::run::metrics::{Metric, MetricsFile};
+use crate::run::resume::Start;
+use crate::run::tensorboard::{self, EventWriter};
+use crate::system::clock;
+use crate::system::compute::kernels_name;
+use crate::system::device::on_device;
+use crate::system::signals::Heed;
+use crate::system::{log, peak};
+use crate::train::callback::{Begin, Callback};
+use crate::train::changes::{self, Before, Now};
+use crate::train::checkpointing::Checkpoints;
+use crate::train::flat_loss::FlatLoss;
+use crate::train::progress::{Meta, Progress, Task};
+use crate::train::record::{Recorder, Wishes, Work};
+use crate::train::schedule::Schedule;
+use crate::train::session::Session;
+use crate::train::{few_values, flat_loss, optimizer};
 
 /// Trains `model`, which is on an autodiff device.
 pub(crate) fn train<M: ImageClassifier>(
@@ -40,9 +51,9 @@ pub(crate) fn train<M: ImageClassifier>(
     let (size, images) = (session.group.size(), session.data.splits.train.as_ref());
     few_values::check(config, session.batching, size, images.shape(), &model)?;
     let work = work(session, &model);
-    let states = crate::model::states(&model, config);
-    optimizer::check(&config.optimizer, &crate::model::parameters(&model))?;
-    crate::device::check_memory(session, &states)?;
+    let states = crate::train::model::states(&model, config);
+    optimizer::check(&config.optimizer, &crate::train::model::parameters(&model))?;
+    check_memory(session, &states)?;
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
@@ -60,18 +71,21 @@ pub(crate) fn train<M: ImageClassifier>(
         progress.leave_epoch();
     }
     let steps_per_epoch = steps_per_epoch(config, &session.data.train_sampler);
-    let environment = Environment::gather(session, parallel.num_parameters(), steps_per_epoch)?;
+    let environment = environment(session, parallel.num_parameters(), steps_per_epoch)?;
     // Only now, when nothing is left that could be wrong with the configuration or the data.
     let main = session.world.is_main();
     let before = start.checkpoint.as_deref().filter(|_| main);
     let before = before.and_then(Before::of);
     let created = (main && !config.train.fast_dev_run)
-        .then(|| run_dir::create(start, session.name, config))
+        .then(|| {
+            let (folder, lock) = (start.run_dir.as_deref(), start.lock.as_ref());
+            dir::create(folder, lock, session.name, config)
+        })
         .transpose()?;
     let (run_dir, lock) = created.unzip();
     let home = share_folder(session, run_dir.as_deref())?;
     if let Some(home) = &home {
-        run_log::start(home, session.world, session.group);
+        log::start(home, session.world, session.group);
     }
     let mut notes = start.notes.clone();
     notes.extend(
@@ -243,8 +257,8 @@ pub(crate) fn restore<M: ImageClassifier>(
 /// are taken out of the way instead. Gives what is to be told of it.
 fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
     if start.checkpoint.is_none() {
-        evaluation_details::forget_after(run_dir, steps);
-        let aside = run_dir::set_metrics_aside(run_dir)?;
+        details::forget_after(run_dir, steps);
+        let aside = dir::set_metrics_aside(run_dir)?;
         let told =
             |path: PathBuf| format!("set aside the numbers that are there: {}", path.display());
         return Ok(aside.map(told));
@@ -252,8 +266,8 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
     if start.of_another_run {
         return Ok(None);
     }
-    evaluation_details::forget_after(run_dir, steps);
-    let aside = checkpoint::set_aside(&run_dir.join(resume::FOLDER), steps)?;
+    details::forget_after(run_dir, steps);
+    let aside = checkpoint::set_aside(&run_dir.join(CHECKPOINTS), steps)?;
     let names = aside.iter().filter_map(|path| path.file_name());
     let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
     let told = || {
@@ -296,7 +310,7 @@ pub(super) fn start_checkpoints(
         return Ok(None);
     };
     let config = &session.config.checkpoint;
-    let folder = home.join(resume::FOLDER);
+    let folder = home.join(CHECKPOINTS);
     let timeout = Duration::from_secs(session.config.parallel.timeout_seconds);
     let group = session.group;
     // That of another run lies elsewhere.
@@ -332,4 +346,61 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
         loss_scale: config.loss_scale.options(),
         ema: config.ema.options(),
     }
+}
+/// What ran, where, and on what: asks all ranks, a collective call.
+fn environment(
+    session: &Session<'_>,
+    parameters: usize,
+    steps_per_epoch: u64,
+) -> Result<Environment, TrainError> {
+    let host = rustix::system::uname();
+    let hosts = session.group.gather_bytes(host.nodename().to_bytes())?;
+    let splits = &session.data.splits;
+    let (shape, normalization) = (splits.train.shape(), splits.train.normalization());
+    Ok(Environment {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: std::env::args_os()
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect(),
+        started: clock::rfc3339(SystemTime::now()),
+        hosts: hosts
+            .iter()
+            .map(|host| String::from_utf8_lossy(host).into_owned())
+            .collect(),
+        device: session.device.name.clone(),
+        kernels: kernels_name(session.config, &session.device.device),
+        world_size: session.group.size(),
+        nodes: session.group.nodes(),
+        threads: rayon::current_num_threads(),
+        parameters,
+        train_samples: splits.train.len(),
+        test_samples: splits.test.len(),
+        steps_per_epoch,
+        weights: session.initial.get().map(|(initial, _)| initial.clone()),
+        class_names: splits.train.class_names().to_vec(),
+        image_shape: [shape.channels, shape.height, shape.width],
+        mean: normalization.mean,
+        std: normalization.std,
+    })
+}
+
+/// Refuses a training whose state is larger than the memory of its device, where that is known.
+/// Activations come on top and are not known beforehand.
+fn check_memory(session: &Session<'_>, states: &[ParameterState]) -> Result<(), TrainError> {
+    let (chosen, group) = (&session.device, session.group);
+    let Some(total) = chosen.cuda.and_then(device_memory) else {
+        return Ok(());
+    };
+    let whole = states.iter().any(|state| state.whole);
+    let options = parallel_options(session.config, 1);
+    let options = options.carried_out(&chosen.device, whole, group.size());
+    let ranks = options.shard_within.ranks(group.size(), group.nodes());
+    let states = on_device(session.config, states);
+    let needed = MemoryEstimate::of(options.strategy, &states, ranks).total();
+    Ok(MemoryShortage::check(
+        needed,
+        states.iter().map(|state| state.elements).sum(),
+        total,
+        session.sharing.ranks,
+    )?)
 }

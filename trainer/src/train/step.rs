@@ -7,15 +7,16 @@ use burn_dist::parallel::ParameterSpec;
 use models::ImageClassifier;
 
 use super::Training;
-use crate::batch::Batches;
-use crate::checkpointing::Checkpoints;
 use crate::config::{Batching, Config};
+use crate::data::batch::Batches;
 use crate::error::TrainError;
-use crate::loss::{self, StepLoss};
-use crate::metrics::StepTimes;
-use crate::record::{Step, Wishes};
-use crate::run::training_device;
-use crate::{seed, signals};
+use crate::eval::loss::{self, StepLoss};
+use crate::run::metrics::StepTimes;
+use crate::system::signals;
+use crate::train::checkpointing::Checkpoints;
+use crate::train::record::{Step, Wishes};
+use crate::train::seed;
+use crate::train::session::training_device;
 
 impl<M: ImageClassifier> Training<'_, M> {
     /// Trains on the next micro-batches; `elapsed` gives the seconds of training so far.

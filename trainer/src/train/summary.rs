@@ -8,11 +8,11 @@ use burn_dist::parallel::Checksum;
 use models::ImageClassifier;
 
 use super::Training;
-use crate::compute::kernels_name;
 use crate::config::Batching;
-use crate::console::{complain, duration};
 use crate::error::TrainError;
-use crate::evaluate::Evaluation;
+use crate::eval::evaluation::Evaluation;
+use crate::system::compute::kernels_name;
+use crate::system::output::{complain, duration};
 use crate::{STOPPED_EARLY, report};
 
 /// Why a run ended.

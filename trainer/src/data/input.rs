@@ -1,0 +1,95 @@
+//! Which images a rank reads, in which order, and what happens to them on the way.
+
+use std::sync::Arc;
+
+use burn_dist::world::World;
+use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
+
+use crate::config::{Batching, Config};
+use crate::data::{self, Splits};
+use crate::error::TrainError;
+
+/// Images that are evaluated at a time when micro-batches are smaller.
+pub(crate) const EVAL_BATCH: usize = 128;
+
+/// Data, and who sees which part of it when.
+pub(crate) struct Input {
+    pub splits: Splits,
+    pub train_sampler: TrainSampler,
+    pub train_loader: Loader,
+    pub eval_sampler: EvalSampler,
+    pub eval_loader: Loader,
+}
+
+/// Opens the data and divides it among the ranks.
+pub(crate) fn open(
+    config: &Config,
+    own: Option<&Splits>,
+    batching: Batching,
+    world: &World,
+) -> Result<Input, TrainError> {
+    let (rank, size) = (world.rank(), world.size());
+    let splits = match own {
+        Some(own) => data::of_program(&config.data, own)?,
+        None => data::open(&config.data, config.train.seed)?,
+    };
+    let splits = to_overfit(config, batching.global, splits);
+    let eval_batch = batching.micro.max(EVAL_BATCH);
+    let mut eval_sampler = EvalSampler::new(splits.test.len(), eval_batch, rank, size)?;
+    if let Some(batches) = config.train.limit_batches {
+        eval_sampler = eval_sampler.limit(usize::try_from(batches).unwrap_or(usize::MAX));
+    }
+    let loader = |dataset: &Arc<dyn Dataset>| {
+        Ok::<_, TrainError>(Loader::new(dataset.clone())?.workers(config.data.workers))
+    };
+    Ok(Input {
+        train_sampler: train_sampler(config, batching, &splits, (rank, size))?,
+        train_loader: loader(&splits.train)?.augment(augment(config), config.train.seed),
+        eval_loader: loader(&splits.test)?,
+        splits,
+        eval_sampler,
+    })
+}
+
+/// The data that the configuration names, or the few images of it that are to be learned by heart.
+pub(crate) fn splits(config: &Config, global_batch: usize) -> Result<Splits, TrainError> {
+    let splits = data::open(&config.data, config.train.seed)?;
+    Ok(to_overfit(config, global_batch, splits))
+}
+
+fn to_overfit(config: &Config, global_batch: usize, splits: Splits) -> Splits {
+    match config.train.overfit_batches {
+        Some(batches) => splits.overfit(batches.saturating_mul(global_batch)),
+        None => splits,
+    }
+}
+
+/// Which images a rank of a world of that size learns from, and when.
+pub(crate) fn train_sampler(
+    config: &Config,
+    batching: Batching,
+    splits: &Splits,
+    (rank, size): (usize, usize),
+) -> Result<TrainSampler, TrainError> {
+    let samples = splits.train.len();
+    let (global, micro) = (batching.global, batching.micro);
+    let sampler = TrainSampler::new(samples, global, micro, rank, size, config.train.seed)?;
+    Ok(sampler.repeat(augment(config).repeat()))
+}
+
+/// Optimizer steps in one epoch.
+pub(crate) fn steps_per_epoch(config: &Config, sampler: &TrainSampler) -> u64 {
+    let all = sampler.steps_per_epoch() as u64;
+    config
+        .train
+        .limit_batches
+        .map_or(all, |limit| limit.min(all))
+}
+
+/// What happens to training images.
+pub(crate) fn augment(config: &Config) -> Augment {
+    match config.train.overfit_batches {
+        Some(_) => Augment::default(),
+        None => config.data.augment.clone(),
+    }
+}

@@ -1,0 +1,448 @@
+//! `[data]` becomes data sets.
+
+pub(crate) mod batch;
+pub(crate) mod class_names;
+pub(crate) mod device_data;
+pub(crate) mod input;
+pub(crate) mod normalization;
+pub(crate) mod same_data;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datasets::{
+    Area, Cifar10, Cifar100, Cifar100Labels, Color, Dataset, DatasetError, Digits, FashionMnist,
+    Generated, ImageFolder, ImageFolderOptions, ImageShape, Mnist, Normalization, Split,
+};
+
+use crate::config::{ColorName, DataConfig, DataName, LabelsName};
+use crate::data::normalization::normalized;
+
+/// Digits to train with when the configuration names no number.
+const DIGITS_TRAIN: usize = 8192;
+/// Digits to evaluate with when the configuration names no number.
+const DIGITS_TEST: usize = 2048;
+/// The same for generated images, which have the numbers, the size and the classes of CIFAR-10.
+const GENERATED_TRAIN: usize = 50_000;
+const GENERATED_TEST: usize = 10_000;
+const GENERATED_SIDE: usize = 32;
+const GENERATED_CLASSES: usize = 10;
+
+/// What a run learns from and what it is measured on.
+#[derive(Clone)]
+pub struct Splits {
+    /// Images to learn from.
+    pub train: Arc<dyn Dataset>,
+    /// Images for evaluation.
+    pub test: Arc<dyn Dataset>,
+}
+
+impl Splits {
+    /// A few training images to learn from and to be measured on: `samples` of them, evenly taken
+    /// so that sets that are sorted by class keep all classes.
+    pub fn overfit(self, samples: usize) -> Self {
+        let len = self.train.len();
+        let samples = samples.clamp(1, len.max(1));
+        let few: Arc<dyn Dataset> = Arc::new(Picked {
+            dataset: self.train,
+            indices: evenly(samples, len),
+        });
+        Self {
+            train: few.clone(),
+            test: few,
+        }
+    }
+}
+
+/// Some images of a data set.
+struct Picked {
+    dataset: Arc<dyn Dataset>,
+    indices: Vec<usize>,
+}
+
+impl Picked {
+    /// Which image of the data set image `index` is.
+    fn origin(&self, index: usize) -> Result<usize, DatasetError> {
+        let len = self.len();
+        let picked = self.indices.get(index).copied();
+        picked.ok_or(DatasetError::Index { index, len })
+    }
+}
+
+impl Dataset for Picked {
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn shape(&self) -> ImageShape {
+        self.dataset.shape()
+    }
+
+    fn class_names(&self) -> &[String] {
+        self.dataset.class_names()
+    }
+
+    fn normalization(&self) -> Normalization {
+        self.dataset.normalization()
+    }
+
+    fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
+        self.dataset.read(self.origin(index)?, image)
+    }
+
+    fn read_part(
+        &self,
+        index: usize,
+        choose: &mut dyn FnMut(usize, usize) -> Area,
+        image: &mut [u8],
+    ) -> Result<u32, DatasetError> {
+        let origin = self.origin(index)?;
+        self.dataset.read_part(origin, choose, image)
+    }
+}
+
+/// Downloads what is missing, if the configuration allows it. One rank of each node calls this
+/// before any of them calls [`open`].
+///
+/// # Errors
+/// If files are missing and cannot be downloaded.
+pub fn prepare(config: &DataConfig) -> Result<(), DatasetError> {
+    if !config.download {
+        return Ok(());
+    }
+    let dir = dir(config);
+    match config.name {
+        DataName::Digits | DataName::Generated | DataName::ImageFolder | DataName::Own => Ok(()),
+        DataName::Mnist => Mnist::download(dir),
+        DataName::FashionMnist => FashionMnist::download(dir),
+        DataName::Cifar10 => Cifar10::download(dir),
+        DataName::Cifar100 => Cifar100::download(dir),
+    }
+}
+
+/// Whether [`prepare`] would have something to download.
+pub fn needs_download(config: &DataConfig) -> bool {
+    let dir = dir(config);
+    let missing = match config.name {
+        DataName::Digits | DataName::Generated | DataName::ImageFolder | DataName::Own => {
+            return false;
+        }
+        DataName::Mnist => Mnist::missing(dir),
+        DataName::FashionMnist => FashionMnist::missing(dir),
+        DataName::Cifar10 => Cifar10::missing(dir),
+        DataName::Cifar100 => Cifar100::missing(dir),
+    };
+    config.download && !missing.is_empty()
+}
+
+/// Opens both splits; `seed` is that of generated data and of what is kept for validation.
+///
+/// # Errors
+/// If files are missing or not what they should be.
+pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
+    let train = open_split(config, seed, Split::Train)?;
+    let test = open_split(config, seed, Split::Test)?;
+    fitting(config, train, test)
+}
+
+/// What the configuration makes of a program's own images: as many of them as it says, normalised as it says.
+///
+/// # Errors
+/// If it names another data set, or images to learn from and for evaluation differ in size.
+pub(crate) fn of_program(config: &DataConfig, own: &Splits) -> Result<Splits, DatasetError> {
+    if config.name != DataName::Own {
+        return Err(DatasetError::Settings {
+            what: "data.name",
+            reason: format!(
+                "it is {:?}, but the program brings images of its own: they are \"own\"",
+                config.name.name()
+            ),
+        });
+    }
+    let train = some(own.train.clone(), config.train_samples, in_order);
+    let test = some(own.test.clone(), config.test_samples, in_order);
+    fitting(config, train, test)
+}
+
+/// Both splits, if their images are alike.
+fn fitting(
+    config: &DataConfig,
+    train: Arc<dyn Dataset>,
+    test: Arc<dyn Dataset>,
+) -> Result<Splits, DatasetError> {
+    let (wanted, found) = (train.shape(), test.shape());
+    if wanted != found {
+        let size = |shape: ImageShape| {
+            let ImageShape {
+                channels,
+                height,
+                width,
+            } = shape;
+            format!("{channels}×{height}×{width}")
+        };
+        return Err(DatasetError::Settings {
+            what: "size of the test images",
+            reason: format!(
+                "{} (channels, height, width), the training images have {}; for a folder of images \
+                 set data.color",
+                size(found),
+                size(wanted)
+            ),
+        });
+    }
+    Ok(Splits {
+        train: normalized(config, train)?,
+        test: normalized(config, test)?,
+    })
+}
+
+fn open_split(
+    config: &DataConfig,
+    seed: u64,
+    split: Split,
+) -> Result<Arc<dyn Dataset>, DatasetError> {
+    let samples = match split {
+        Split::Train => config.train_samples,
+        Split::Test => config.test_samples,
+    };
+    let by_split = |train, test| match split {
+        Split::Train => train,
+        Split::Test => test,
+    };
+    let dir = dir(config);
+    Ok(match config.name {
+        DataName::Digits => {
+            let samples = samples.unwrap_or(by_split(DIGITS_TRAIN, DIGITS_TEST));
+            Arc::new(Digits::new(split, samples, seed))
+        }
+        DataName::Generated => {
+            let samples = samples.unwrap_or(by_split(GENERATED_TRAIN, GENERATED_TEST));
+            let side = config.size.unwrap_or(GENERATED_SIDE);
+            let shape = ImageShape {
+                channels: config.channels.unwrap_or(3),
+                height: side,
+                width: side,
+            };
+            let classes = config.classes.unwrap_or(GENERATED_CLASSES);
+            Arc::new(Generated::new(shape, classes, samples, seed)?.split(split))
+        }
+        DataName::Mnist => first(Mnist::open(dir, split)?, samples),
+        DataName::FashionMnist => first(FashionMnist::open(dir, split)?, samples),
+        DataName::Cifar10 => {
+            let dataset = match &config.cache_dir {
+                Some(cache) => Cifar10::open_with_cache(dir, split, cache)?,
+                None => Cifar10::open(dir, split)?,
+            };
+            first(dataset, samples)
+        }
+        DataName::Cifar100 => {
+            let labels = match config.labels {
+                Some(LabelsName::Coarse) => Cifar100Labels::Coarse,
+                Some(LabelsName::Fine) | None => Cifar100Labels::Fine,
+            };
+            let dataset = match &config.cache_dir {
+                Some(cache) => Cifar100::open_with_cache(dir, split, labels, cache)?,
+                None => Cifar100::open(dir, split, labels)?,
+            };
+            first(dataset, samples)
+        }
+        DataName::ImageFolder => {
+            let options = image_folder_options(config, seed);
+            // Files are sorted by class, so the first are of the first classes.
+            let folder = ImageFolder::open(dir, split, &options)?;
+            some(Arc::new(folder), samples, evenly)
+        }
+        DataName::Own => {
+            return Err(DatasetError::Settings {
+                what: "data.name",
+                reason: "\"own\" stands for images that a program gives to the library's `Trainer`, and here are none"
+                    .into(),
+            });
+        }
+    })
+}
+
+/// To how many pixels the shorter side of an image file is scaled before its middle is cut out, if
+/// that is not the side of the images themselves.
+pub fn resize(config: &DataConfig) -> Option<usize> {
+    match config.name {
+        DataName::ImageFolder => image_folder_options(config, 0).resize,
+        _ => None,
+    }
+}
+
+fn image_folder_options(config: &DataConfig, seed: u64) -> ImageFolderOptions {
+    let size = config.folder_side();
+    let mut options = ImageFolderOptions::new(size);
+    // As images of 224 pixels are usually cut out of 256.
+    let usual = size.saturating_mul(256) / 224;
+    options.resize = Some(config.resize.unwrap_or(usual));
+    options.color = match config.color {
+        Some(ColorName::Rgb) => Color::Rgb,
+        Some(ColorName::Grey) => Color::Grey,
+        Some(ColorName::Auto) | None => Color::AsStored,
+    };
+    options.validation = config.validation;
+    options.seed = seed;
+    options
+}
+
+fn dir(config: &DataConfig) -> PathBuf {
+    match &config.dir {
+        Some(dir) => dir.clone(),
+        None => Path::new("data").join(config.name.name()),
+    }
+}
+
+/// The first `samples` of a data set; all of it if there are no more, or no number is given.
+fn first(dataset: impl Dataset + 'static, samples: Option<usize>) -> Arc<dyn Dataset> {
+    some(Arc::new(dataset), samples, in_order)
+}
+
+/// As many samples of a data set as `pick` takes of so many; all of it as [`first`].
+fn some(
+    dataset: Arc<dyn Dataset>,
+    samples: Option<usize>,
+    pick: impl FnOnce(usize, usize) -> Vec<usize>,
+) -> Arc<dyn Dataset> {
+    let len = dataset.len();
+    match samples {
+        Some(samples) if samples < len => Arc::new(Picked {
+            dataset,
+            indices: pick(samples, len),
+        }),
+        _ => dataset,
+    }
+}
+
+/// The first `samples`.
+fn in_order(samples: usize, _: usize) -> Vec<usize> {
+    (0..samples).collect()
+}
+
+/// `samples` of `len`, the same number apart.
+fn evenly(samples: usize, len: usize) -> Vec<usize> {
+    let index = |i| (i as u128 * len as u128 / samples as u128) as usize;
+    (0..samples).map(index).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_have_the_numbers_asked_for() {
+        let config = DataConfig {
+            train_samples: Some(30),
+            test_samples: Some(7),
+            ..DataConfig::default()
+        };
+        let splits = open(&config, 1).unwrap();
+        assert_eq!((splits.train.len(), splits.test.len()), (30, 7));
+        assert!(!needs_download(&config));
+    }
+
+    #[test]
+    fn own_images_are_those_of_a_program_that_has_some() {
+        let own = Splits {
+            train: Arc::new(Digits::new(Split::Train, 20, 3)),
+            test: Arc::new(Digits::new(Split::Test, 10, 3)),
+        };
+        let config = DataConfig {
+            name: DataName::Own,
+            train_samples: Some(5),
+            mean: Some(vec![0.25]),
+            ..DataConfig::default()
+        };
+        let splits = of_program(&config, &own).unwrap();
+        assert_eq!((splits.train.len(), splits.test.len()), (5, 10));
+        assert_eq!(splits.test.normalization().mean, [0.25]);
+        let nobodys = open(&config, 1).err().unwrap().to_string();
+        assert!(nobodys.contains("`Trainer`"), "{nobodys}");
+        let other = of_program(&DataConfig::default(), &own).err().unwrap();
+        assert!(other.to_string().contains("\"digits\""), "{other}");
+    }
+
+    #[test]
+    fn the_first_samples_are_those_of_the_whole_set() {
+        let whole = Digits::new(Split::Train, 20, 3);
+        let part = first(whole.clone(), Some(5));
+        assert_eq!(part.len(), 5);
+        assert_eq!(part.shape(), whole.shape());
+        let (mut a, mut b) = (vec![0; 784], vec![0; 784]);
+        assert_eq!(
+            part.read(4, &mut a).unwrap(),
+            whole.read(4, &mut b).unwrap()
+        );
+        assert_eq!(a, b);
+        assert!(part.read(5, &mut a).is_err());
+        assert_eq!(first(whole, Some(50)).len(), 20);
+    }
+
+    #[test]
+    fn a_few_images_of_every_kind_are_learned_by_heart() {
+        let config = DataConfig {
+            train_samples: Some(100),
+            ..DataConfig::default()
+        };
+        let whole = open(&config, 1).unwrap();
+        let few = whole.clone().overfit(4);
+        assert_eq!((few.train.len(), few.test.len()), (4, 4));
+        let (mut a, mut b) = (vec![0; 784], vec![0; 784]);
+        for (index, origin) in [0, 25, 50, 75].into_iter().enumerate() {
+            let label = few.test.read(index, &mut a).unwrap();
+            assert_eq!(label, whole.train.read(origin, &mut b).unwrap());
+            assert_eq!(a, b);
+        }
+        assert!(few.train.read(4, &mut a).is_err());
+        assert_eq!(whole.overfit(1000).train.len(), 100);
+    }
+
+    #[test]
+    fn parts_of_picked_images_are_those_of_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let class = folder.path().join("train/a");
+        std::fs::create_dir_all(&class).unwrap();
+        for number in 0..4u8 {
+            let picture = image::RgbImage::from_fn(40, 10, |x, _| image::Rgb([x as u8, number, 0]));
+            picture.save(class.join(format!("{number}.png"))).unwrap();
+        }
+        let options = ImageFolderOptions::new(4);
+        let whole = ImageFolder::open(folder.path(), Split::Train, &options).unwrap();
+        let few = some(Arc::new(whole), Some(2), evenly);
+        let mut image = [0; 48];
+        // The last columns, which are cut off where the image is read as a whole.
+        let mut right = |height, width| Area {
+            top: height - 4,
+            left: width - 4,
+            height: 4,
+            width: 4,
+        };
+        few.read_part(1, &mut right, &mut image).unwrap();
+        assert_eq!(image[..16], [36, 37, 38, 39].repeat(4));
+        assert_eq!(image[16..32], [2; 16]);
+        assert!(few.read_part(2, &mut right, &mut image).is_err());
+    }
+
+    #[test]
+    fn missing_files_are_an_error_that_names_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = DataConfig {
+            name: DataName::Mnist,
+            dir: Some(folder.path().join("nowhere")),
+            download: false,
+            ..DataConfig::default()
+        };
+        let error = open(&config, 1).err().unwrap().to_string();
+        assert!(error.contains("nowhere"), "{error}");
+        assert!(!needs_download(&config));
+        prepare(&config).unwrap();
+    }
+
+    #[test]
+    fn a_few_of_what_is_sorted_are_of_all_of_it() {
+        assert_eq!(evenly(4, 8), [0, 2, 4, 6]);
+        assert_eq!(evenly(3, 10), [0, 3, 6]);
+        assert_eq!(evenly(2, 2), [0, 1]);
+    }
+}

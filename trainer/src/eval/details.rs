@@ -1,0 +1,405 @@
+//! `evaluation.json`: which classes a model takes for which, and what it says of a few images.
+
+use std::io::{self, Cursor};
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use burn_dist::{ProcessGroup, ReduceOp};
+use datasets::{Dataset, ImageShape};
+use image::{DynamicImage, GrayImage, ImageFormat, RgbImage};
+use serde::{Deserialize, Serialize};
+
+use crate::error::TrainError;
+use crate::eval::evaluation::Evaluation;
+use crate::system::whole_file;
+
+/// File in the run folder.
+pub const FILE: &str = "evaluation.json";
+
+/// Most classes for which all pairs of them are counted; more would be no picture any more.
+const MATRIX_CLASSES: usize = 2000;
+/// Images from the beginning of the data set.
+const FIRST: usize = 8;
+/// Images that were taken for something else with the greatest confidence.
+const MISTAKEN: usize = 16;
+/// Classes that are given for each of them.
+const CLASSES: usize = 3;
+/// Longest side of a picture, in pixels.
+const SIDE: u32 = 64;
+
+/// What there is to know of an evaluation beside its means.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Details {
+    /// Epoch after which it took place.
+    pub epoch: u64,
+    /// Steps so far.
+    pub step: u64,
+    /// Mean loss.
+    pub loss: f64,
+    /// Share of samples whose class was predicted.
+    pub accuracy: f64,
+    /// The same for the five most likely classes, where there are more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top5: Option<f64>,
+    /// Samples.
+    pub samples: u64,
+    /// Names of the classes.
+    pub class_names: Vec<String>,
+    /// How often which class (row) was taken for which (column); not with very many classes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confusion: Option<Vec<Vec<i64>>>,
+    /// Of each class.
+    pub per_class: Vec<ClassCount>,
+    /// The first images, and the gravest mistakes.
+    pub predictions: Vec<Prediction>,
+}
+
+/// Samples of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassCount {
+    /// How many there are.
+    pub samples: i64,
+    /// Of how many the class was predicted.
+    pub correct: i64,
+}
+
+/// One image and what the model says of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// A small PNG.
+    pub image_png_base64: String,
+    /// The right class.
+    pub label: usize,
+    /// The likeliest classes.
+    pub top: Vec<Guess>,
+}
+
+/// A class and how likely the model thinks it is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Guess {
+    /// The class.
+    pub class: usize,
+    /// From 0 to 1.
+    pub probability: f64,
+}
+
+/// An image that may be shown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Candidate {
+    index: usize,
+    label: usize,
+    top: Vec<Guess>,
+}
+
+impl Candidate {
+    fn confidence(&self) -> f64 {
+        self.top.first().map_or(0.0, |guess| guess.probability)
+    }
+}
+
+/// Counts during an evaluation.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    classes: usize,
+    /// Row by row; empty with too many classes.
+    confusion: Vec<i64>,
+    samples: Vec<i64>,
+    correct: Vec<i64>,
+    first: Vec<Candidate>,
+    mistaken: Vec<Candidate>,
+}
+
+impl Tally {
+    pub(crate) fn new(classes: usize) -> Self {
+        let cells = match classes <= MATRIX_CLASSES {
+            true => classes * classes,
+            false => 0,
+        };
+        Self {
+            classes,
+            confusion: vec![0; cells],
+            samples: vec![0; classes],
+            correct: vec![0; classes],
+            first: Vec::new(),
+            mistaken: Vec::new(),
+        }
+    }
+
+    /// Takes a sample of class `label` and the model's scores for it.
+    pub(crate) fn see(&mut self, index: usize, label: usize, predicted: usize, scores: &[f32]) {
+        if label >= self.classes || predicted >= self.classes {
+            return;
+        }
+        if let Some(cell) = self.confusion.get_mut(label * self.classes + predicted) {
+            *cell += 1;
+        }
+        self.samples[label] += 1;
+        self.correct[label] += i64::from(predicted == label);
+        if index >= FIRST && predicted == label {
+            return;
+        }
+        let candidate = Candidate {
+            index,
+            label,
+            top: likeliest(scores),
+        };
+        if index < FIRST {
+            self.first.push(candidate);
+        } else {
+            self.mistaken.push(candidate);
+            if self.mistaken.len() >= 2 * MISTAKEN {
+                keep_gravest(&mut self.mistaken);
+            }
+        }
+    }
+
+    /// Adds what the other ranks counted.
+    pub(crate) fn gather(
+        mut self,
+        dataset: &dyn Dataset,
+        evaluation: &Evaluation,
+        group: &ProcessGroup,
+    ) -> Result<Details, TrainError> {
+        for counts in [&mut self.confusion, &mut self.samples, &mut self.correct] {
+            group.all_reduce(counts, ReduceOp::Sum)?;
+        }
+        keep_gravest(&mut self.mistaken);
+        let own = [self.first, self.mistaken].concat();
+        let message = serde_json::to_vec(&own).unwrap_or_default();
+        let all = group.gather_bytes(&message)?;
+        let mut all: Vec<Candidate> = all
+            .iter()
+            .filter_map(|message| serde_json::from_slice::<Vec<Candidate>>(message).ok())
+            .flatten()
+            .collect();
+        all.sort_by_key(|candidate| candidate.index);
+        let (first, mut mistaken): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|candidate| candidate.index < FIRST);
+        keep_gravest(&mut mistaken);
+        // Every rank has the whole data set, so rank 0 draws what the others have chosen.
+        let drawn = match group.rank() {
+            0 => [first, mistaken].concat(),
+            _ => Vec::new(),
+        };
+        let predictions: Result<_, TrainError> = drawn
+            .into_iter()
+            .map(|candidate| draw(dataset, candidate))
+            .collect();
+        let rows = self
+            .confusion
+            .chunks(self.classes.max(1))
+            .map(<[i64]>::to_vec);
+        Ok(Details {
+            epoch: 0,
+            step: 0,
+            loss: evaluation.loss,
+            accuracy: evaluation.accuracy,
+            top5: evaluation.top5,
+            samples: evaluation.samples,
+            class_names: dataset.class_names().to_vec(),
+            confusion: (!self.confusion.is_empty()).then(|| rows.collect()),
+            per_class: self
+                .samples
+                .iter()
+                .zip(&self.correct)
+                .map(|(&samples, &correct)| ClassCount { samples, correct })
+                .collect(),
+            predictions: predictions?,
+        })
+    }
+}
+
+/// Takes away what a run folder has of an evaluation after this step, to which the run has gone back.
+pub(crate) fn forget_after(run_dir: &Path, step: u64) {
+    let path = run_dir.join(FILE);
+    let bytes = whole_file::read(&path).unwrap_or_default();
+    let details = serde_json::from_slice::<Details>(&bytes);
+    if details.is_ok_and(|details| details.step > step) {
+        // Only for people to look at, and soon written anew.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+impl Details {
+    /// Writes them into the run folder, whole or not at all.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn write(&self, run_dir: &Path) -> Result<(), TrainError> {
+        let path = run_dir.join(FILE);
+        let written = serde_json::to_vec(self).map_err(io::Error::from);
+        let written = written.and_then(|json| whole_file::replace(&path, &json, None));
+        written.map_err(|error| TrainError::RunDir {
+            path: path.clone(),
+            error,
+        })
+    }
+}
+
+/// Keeps the mistakes with the greatest confidence; of equal ones, those that come first.
+fn keep_gravest(mistaken: &mut Vec<Candidate>) {
+    mistaken.sort_by(|a, b| {
+        let by_confidence = b.confidence().total_cmp(&a.confidence());
+        by_confidence.then(a.index.cmp(&b.index))
+    });
+    mistaken.truncate(MISTAKEN);
+}
+
+/// The classes with the highest scores, and their shares of the softmax.
+fn likeliest(scores: &[f32]) -> Vec<Guess> {
+    let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weight = |score: f32| f64::from(score - highest).exp();
+    let sum: f64 = scores.iter().map(|score| weight(*score)).sum();
+    let mut classes: Vec<usize> = (0..scores.len()).collect();
+    // The higher score first, of equal ones the first class.
+    let order = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+    if CLASSES < classes.len() {
+        classes.select_nth_unstable_by(CLASSES, order);
+        classes.truncate(CLASSES);
+    }
+    classes.sort_by(order);
+    classes
+        .into_iter()
+        .map(|class| Guess {
+            class,
+            probability: weight(scores[class]) / sum,
+        })
+        .collect()
+}
+
+fn draw(dataset: &dyn Dataset, candidate: Candidate) -> Result<Prediction, TrainError> {
+    let shape = dataset.shape();
+    let mut pixels = vec![0; shape.len()];
+    dataset.read(candidate.index, &mut pixels)?;
+    Ok(Prediction {
+        image_png_base64: STANDARD.encode(png(&pixels, shape)),
+        label: candidate.label,
+        top: candidate.top,
+    })
+}
+
+/// A small picture of an image whose channels lie one after the other.
+fn png(pixels: &[u8], shape: ImageShape) -> Vec<u8> {
+    let plane = shape.height * shape.width;
+    let at = |channel: usize, pixel: usize| pixels.get(channel * plane + pixel).copied();
+    let (width, height) = (shape.width as u32, shape.height as u32);
+    let picture = if shape.channels == 3 {
+        let bytes = (0..3 * plane).map(|i| at(i % 3, i / 3).unwrap_or_default());
+        RgbImage::from_raw(width, height, bytes.collect()).map(DynamicImage::from)
+    } else {
+        let bytes = (0..plane).map(|i| at(0, i).unwrap_or_default());
+        GrayImage::from_raw(width, height, bytes.collect()).map(DynamicImage::from)
+    };
+    let mut bytes = Vec::new();
+    if let Some(mut picture) = picture {
+        if width.max(height) > SIDE {
+            picture = picture.thumbnail(SIDE, SIDE);
+        }
+        // Memory does not refuse to be written; an empty picture is no reason to stop.
+        let _ = picture.write_to(&mut Cursor::new(&mut bytes), ImageFormat::Png);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use datasets::{Digits, Split};
+
+    #[test]
+    fn the_likeliest_classes_come_first() {
+        let guesses = likeliest(&[1.0, 3.0, 3.0, 0.0, 2.0]);
+        let classes: Vec<usize> = guesses.iter().map(|guess| guess.class).collect();
+        assert_eq!(classes, [1, 2, 4]);
+        let exp = |x: f64| x.exp();
+        let sum = exp(1.0) + 2.0 * exp(3.0) + exp(0.0) + exp(2.0);
+        assert!((guesses[2].probability - exp(2.0) / sum).abs() < 1e-12);
+        assert_eq!(likeliest(&[0.5]).len(), 1);
+        assert!(likeliest(&[]).is_empty());
+    }
+
+    #[test]
+    fn mistakes_and_first_images_are_kept() {
+        let data = Digits::new(Split::Test, 100, 1);
+        let mut tally = Tally::new(10);
+        for index in 0..100 {
+            // Every third is taken for the next class, ever more confidently.
+            let label = index % 10;
+            let predicted = if index % 3 == 0 {
+                (label + 1) % 10
+            } else {
+                label
+            };
+            let mut scores = [0f32; 10];
+            scores[predicted] = index as f32 / 10.0;
+            tally.see(index, label, predicted, &scores);
+        }
+        let evaluation = Evaluation {
+            loss: 0.5,
+            accuracy: 0.66,
+            top5: None,
+            samples: 100,
+        };
+        let details = tally
+            .gather(&data, &evaluation, &ProcessGroup::single())
+            .unwrap();
+        assert_eq!(details.per_class.len(), 10);
+        let total: i64 = details.per_class.iter().map(|class| class.samples).sum();
+        let correct: i64 = details.per_class.iter().map(|class| class.correct).sum();
+        assert_eq!((total, correct), (100, 66));
+        let confusion = details.confusion.as_ref().unwrap();
+        let diagonal: i64 = (0..10).map(|class| confusion[class][class]).sum();
+        assert_eq!(diagonal, 66);
+        assert_eq!(details.predictions.len(), FIRST + MISTAKEN);
+        let gravest = &details.predictions[FIRST];
+        assert_eq!((gravest.label, gravest.top[0].class), (9, 0));
+        let png = STANDARD.decode(&gravest.image_png_base64).unwrap();
+        let picture = image::load_from_memory(&png).unwrap();
+        assert_eq!((picture.width(), picture.height()), (28, 28));
+
+        let folder = tempfile::tempdir().unwrap();
+        details.write(folder.path()).unwrap();
+        let text = std::fs::read(folder.path().join(FILE)).unwrap();
+        let file = std::fs::metadata(folder.path().join(FILE)).unwrap();
+        assert_ne!(file.permissions().mode() & 0o777, 0o600);
+        assert_eq!(serde_json::from_slice::<Details>(&text).unwrap(), details);
+        assert!(details.write(&folder.path().join("nowhere")).is_err());
+    }
+
+    #[test]
+    fn pictures_keep_their_colours_and_shrink() {
+        let shape = ImageShape {
+            channels: 3,
+            height: 100,
+            width: 200,
+        };
+        let plane = shape.height * shape.width;
+        let pixels = [vec![200; plane], vec![100; plane], vec![50; plane]].concat();
+        let picture = image::load_from_memory(&png(&pixels, shape)).unwrap();
+        assert_eq!((picture.width(), picture.height()), (64, 32));
+        assert_eq!(picture.to_rgb8().get_pixel(5, 5).0, [200, 100, 50]);
+    }
+
+    #[test]
+    fn very_many_classes_have_no_matrix() {
+        assert!(Tally::new(MATRIX_CLASSES + 1).confusion.is_empty());
+    }
+
+    #[test]
+    fn an_evaluation_after_the_step_that_a_run_goes_back_to_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let details = Details {
+            step: 60,
+            ..Details::default()
+        };
+        details.write(folder.path()).unwrap();
+        forget_after(folder.path(), 60);
+        assert!(folder.path().join(FILE).exists());
+        forget_after(folder.path(), 59);
+        assert!(!folder.path().join(FILE).exists());
+    }
+}

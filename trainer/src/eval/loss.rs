@@ -1,0 +1,203 @@
+//! The training objective of a classifier: cross-entropy, with smoothed and with mixed labels.
+
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{FloatDType, Int, Tensor};
+use burn_dist::parallel::Parallel;
+use models::ImageClassifier;
+
+use crate::data::batch::{Mix, Targets};
+use crate::error::TrainError;
+use crate::eval::reading::Reading;
+
+/// Mean cross-entropy over a micro-batch, against labels of which a share of `smoothing` (0 to 1)
+/// is spread evenly over all classes (Szegedy et al. 2016, <https://arxiv.org/abs/1512.00567>), as
+/// PyTorch's `label_smoothing` does it. A mixed image counts for both its classes by their weights
+/// (Zhang et al. 2018, <https://arxiv.org/abs/1710.09412>).
+///
+/// `logits` is \[samples, classes\], of any float type; the loss is computed in `f32`. The result
+/// has one element.
+pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<1> {
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
+    if kernels::gpu::computes_on(&logits.device()) {
+        let other = targets.mix.map(|mix| (mix.labels, mix.weights));
+        return kernels::gpu::cross_entropy(logits, targets.labels, other, smoothing);
+    }
+    let log_probabilities = log_softmax(logits.cast(FloatDType::F32), 1);
+    let mut loss = surprise(&log_probabilities, targets.labels);
+    if let Some(Mix { labels, weights }) = targets.mix {
+        let other = surprise(&log_probabilities, labels);
+        loss = other.clone() + (loss - other) * weights;
+    }
+    let loss = mean(loss);
+    match smoothing {
+        0.0 => loss,
+        // The mean over samples and classes is that over samples of the evenly spread label's loss.
+        share => {
+            let of_classes = log_probabilities.mean_dim(1).squeeze_dim::<1>(1);
+            loss * (1.0 - share) - mean(of_classes) * share
+        }
+    }
+}
+
+/// The mean in an order of its own: `Tensor::mean` adds atomically on CUDA, so that a run that is repeated
+/// may report another loss.
+fn mean(values: Tensor<1>) -> Tensor<1> {
+    values.mean_dim(0)
+}
+
+/// How surprised each row of log-probabilities is by its label.
+fn surprise(log_probabilities: &Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
+    let picked = log_probabilities
+        .clone()
+        .gather(1, labels.unsqueeze_dim::<2>(1));
+    picked.squeeze_dim::<1>(1).neg()
+}
+
+/// The loss of a micro-batch: forward in the number format of `parallel`, the rest in f32.
+pub fn of_batch<M: ImageClassifier>(
+    parallel: &Parallel<M>,
+    (images, targets): (Tensor<4>, Targets),
+    smoothing: f64,
+) -> Tensor<1> {
+    let images = images.cast(parallel.compute_dtype());
+    objective(parallel.model().forward(images), targets, smoothing)
+}
+
+/// The value of a loss in step `number`. What failed on the device since the last reading shows here.
+///
+/// # Errors
+/// [`TrainError::NotComputed`].
+pub fn read(loss: Tensor<1>, number: u64) -> Result<f64, TrainError> {
+    let value = loss.try_into_scalar::<f32>().map(f64::from);
+    value.map_err(|error| not_computed(number, error.to_string()))
+}
+
+fn not_computed(number: u64, reason: String) -> TrainError {
+    TrainError::NotComputed {
+        what: format!("the loss of step {number}"),
+        reason,
+    }
+}
+
+/// The mean loss of a step's micro-batches, which a GPU may still have to compute.
+#[derive(Debug)]
+pub struct StepLoss {
+    number: u64,
+    losses: Reading,
+}
+
+impl StepLoss {
+    /// Of the losses of the micro-batches of step `number`, of which there is at least one. A GPU is not waited for, so
+    /// that it gets the next step's work before it is done with this one's.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn start_reading(losses: Vec<Tensor<1>>, number: u64) -> Result<Self, TrainError> {
+        let losses = Reading::start(losses).map_err(|reason| not_computed(number, reason))?;
+        Ok(Self { number, losses })
+    }
+
+    /// Whether there is nothing to wait for.
+    pub fn is_known(&self) -> bool {
+        matches!(self.losses, Reading::Known(_))
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn wait(self) -> Result<f64, TrainError> {
+        let losses = self.losses.wait();
+        let losses = losses.map_err(|reason| not_computed(self.number, reason))?;
+        let sum: f64 = losses.iter().copied().map(f64::from).sum();
+        Ok(sum / losses.len() as f64)
+    }
+}
+
+#[cfg(test)]
+impl StepLoss {
+    /// One that is known.
+    pub fn known(loss: f32) -> Self {
+        Self {
+            number: 0,
+            losses: Reading::Known(vec![loss]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    const LOGITS: [[f32; 3]; 2] = [[0.5, -1.0, 2.0], [1.0, 0.0, 0.25]];
+
+    fn logits() -> Tensor<2> {
+        Tensor::from_floats(LOGITS, &Device::flex())
+    }
+
+    fn labels(values: [i32; 2]) -> Tensor<1, Int> {
+        Tensor::from_ints(values, &Device::flex())
+    }
+
+    fn targets(values: [i32; 2], mix: Option<Mix>) -> Targets {
+        Targets {
+            labels: labels(values),
+            mix,
+        }
+    }
+
+    /// The mean over samples of `-sum(target * log softmax)`, in double precision.
+    fn expected(targets: [[f64; 3]; 2]) -> f64 {
+        let sample = |(logits, target): (&[f32; 3], &[f64; 3])| {
+            let sum: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
+            let log_probability = |x: &f32| f64::from(*x) - sum.ln();
+            -logits
+                .iter()
+                .zip(target)
+                .map(|(x, t)| t * log_probability(x))
+                .sum::<f64>()
+        };
+        LOGITS.iter().zip(&targets).map(sample).sum::<f64>() / 2.0
+    }
+
+    #[track_caller]
+    fn assert_loss(targets: Targets, smoothing: f64, wanted: [[f64; 3]; 2]) {
+        let loss = f64::from(objective(logits(), targets, smoothing).into_scalar::<f32>());
+        let wanted = expected(wanted);
+        assert!((loss - wanted).abs() < 1e-6, "{loss} {wanted}");
+    }
+
+    #[test]
+    fn one_class_each() {
+        assert_loss(
+            targets([2, 0], None),
+            0.0,
+            [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]],
+        );
+    }
+
+    #[test]
+    fn smoothing_spreads_a_share_evenly() {
+        let (most, rest) = (0.7 + 0.1, 0.1);
+        assert_loss(
+            targets([2, 0], None),
+            0.3,
+            [[rest, rest, most], [most, rest, rest]],
+        );
+    }
+
+    #[test]
+    fn a_mixed_image_counts_for_both_classes() {
+        let mix = || {
+            Some(Mix {
+                labels: labels([1, 0]),
+                weights: Tensor::from_floats([0.75, 0.4], &Device::flex()),
+            })
+        };
+        let unsmoothed = [[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]];
+        assert_loss(targets([2, 0], mix()), 0.0, unsmoothed);
+        let smoothed = unsmoothed.map(|row| row.map(|share| 0.9 * share + 0.1 / 3.0));
+        assert_loss(targets([2, 0], mix()), 0.1, smoothed);
+    }
+}

@@ -1,0 +1,194 @@
+//! What a run tells the person who started it: a progress bar on a terminal, plain lines
+//! elsewhere, and a line for every epoch. Rank 0 speaks; the others have a silent console.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use crate::run::dashboard::Dashboard;
+use crate::system::output::outlet::{self, Bar};
+use crate::system::output::{complain, duration, say};
+use crate::system::{log, memory};
+
+/// Time between two plain progress lines.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Time between two pictures of the progress bar.
+const BAR_EVERY: Duration = Duration::from_millis(100);
+
+/// Where a rank writes what people read.
+#[derive(Debug)]
+pub struct Console {
+    main: bool,
+    bar: Option<Bar>,
+    /// Bars so far.
+    bars: u64,
+    epoch: Epoch,
+    last_line: Instant,
+    /// Loss of the last step that is known.
+    loss: Option<f64>,
+    /// Accuracy of the last evaluation, from 0 to 1.
+    accuracy: Option<f64>,
+    /// What is shown instead of lines and bars, if somebody wanted it.
+    screen: Option<Dashboard>,
+}
+
+impl Console {
+    /// A console that speaks if this is the main rank.
+    pub fn new(main: bool) -> Self {
+        Self {
+            main,
+            bar: None,
+            bars: 0,
+            epoch: Epoch {
+                of: String::new(),
+                begin: Instant::now(),
+                done_before: 0,
+            },
+            last_line: Instant::now(),
+            loss: None,
+            accuracy: None,
+            screen: None,
+        }
+    }
+
+    /// Shows everything on a full screen from now on, where there is a terminal.
+    pub fn open_dashboard(&mut self) {
+        if !self.main {
+            return;
+        }
+        match Dashboard::open() {
+            Ok(screen) => self.screen = Some(screen),
+            Err(error) => complain(&format!("warning: there is no dashboard: {error}")),
+        }
+    }
+
+    /// Writes a line, which the log of the run gets, too.
+    pub fn line(&mut self, text: &str) {
+        if self.main {
+            log::write(text);
+        }
+        match &mut self.screen {
+            Some(screen) => screen.line(text),
+            None if self.main => say(text),
+            None => {}
+        }
+    }
+
+    /// Starts the progress of an epoch of `steps` steps, of which `done` were done before.
+    pub fn start_epoch(&mut self, epoch: u64, epochs: u64, steps: u64, done: u64) {
+        self.last_line = Instant::now();
+        self.epoch = Epoch {
+            of: format!("epoch {epoch}/{epochs}"),
+            begin: Instant::now(),
+            done_before: done,
+        };
+        if let Some(screen) = &mut self.screen {
+            screen.start_epoch(epoch, epochs, steps, done);
+            return;
+        }
+        if !self.main || !std::io::stderr().is_terminal() {
+            return;
+        }
+        self.bars += 1;
+        let bar = Bar {
+            number: self.bars,
+            prefix: self.epoch.of.clone(),
+            steps,
+            done,
+            message: String::new(),
+        };
+        outlet::put_bar(Some(bar.clone()));
+        self.bar = Some(bar);
+    }
+
+    /// Takes the loss of a step.
+    pub fn loss(&mut self, step: u64, loss: f64) {
+        self.loss = Some(loss);
+        if let Some(screen) = &mut self.screen {
+            screen.loss(step, loss);
+        }
+    }
+
+    /// Takes the accuracy of an evaluation, from 0 to 1.
+    pub fn accuracy(&mut self, accuracy: f64) {
+        self.accuracy = Some(accuracy);
+        if let Some(screen) = &mut self.screen {
+            screen.accuracy(accuracy);
+        }
+    }
+
+    /// Shows that `done` of `steps` steps of the epoch are over.
+    pub fn step(&mut self, done: u64, steps: u64, images_per_second: f64) {
+        if !self.main {
+            return;
+        }
+        if let Some(screen) = &mut self.screen {
+            screen.step(done, images_per_second, memory::resident_mib());
+        } else if self.bar.is_some() {
+            if self.last_line.elapsed() < BAR_EVERY {
+                return;
+            }
+            self.last_line = Instant::now();
+            let message = self.numbers(images_per_second);
+            if let Some(bar) = &mut self.bar {
+                (bar.done, bar.message) = (done, message);
+                outlet::put_bar(Some(bar.clone()));
+            }
+        } else if self.last_line.elapsed() >= LINE_EVERY && done < steps {
+            self.last_line = Instant::now();
+            let numbers = self.numbers(images_per_second);
+            let (epoch, left) = (&self.epoch.of, duration(self.epoch.left(done, steps)));
+            say(&format!(
+                "  {epoch}, step {done}/{steps}{numbers}, {left} left"
+            ));
+        }
+    }
+
+    /// What a line of progress says behind the number of the step.
+    fn numbers(&self, images_per_second: f64) -> String {
+        let mut text = String::new();
+        if let Some(loss) = self.loss {
+            text += &format!(", loss {loss:.4}");
+        }
+        if let Some(accuracy) = self.accuracy {
+            text += &format!(", val accuracy {:.2} %", 100.0 * accuracy);
+        }
+        text += &format!(", {images_per_second:.0} images/s");
+        if let Some(memory) = memory::resident_mib() {
+            text += &format!(", {memory:.0} MiB");
+        }
+        text
+    }
+
+    /// Takes the progress bar away.
+    pub fn end_epoch(&mut self) {
+        if self.bar.take().is_some() {
+            outlet::put_bar(None);
+        }
+    }
+}
+
+/// The epoch that is going on, as lines of progress tell of it.
+#[derive(Debug)]
+struct Epoch {
+    of: String,
+    begin: Instant,
+    /// Steps that another process has done, or this one before an evaluation.
+    done_before: u64,
+}
+
+impl Epoch {
+    /// How long the rest of its steps will take, if they take as long as those before.
+    fn left(&self, done: u64, steps: u64) -> Duration {
+        let own = done.saturating_sub(self.done_before).max(1);
+        let per_step = self.begin.elapsed().as_secs_f64() / own as f64;
+        let left = per_step * steps.saturating_sub(done) as f64;
+        Duration::try_from_secs_f64(left).unwrap_or_default()
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        self.end_epoch();
+    }
+}

@@ -1,0 +1,168 @@
+//! `environment.json`: what ran, where, and on what, for reports and for people who come later.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use models::weights::Taken;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::TrainError;
+use crate::run::dir;
+use crate::system::whole_file;
+
+/// File in the run folder.
+pub const FILE: &str = "environment.json";
+
+/// Which weights a run started from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Initial {
+    /// The file, by its absolute path.
+    pub path: String,
+    /// SHA-256 of the file, as `sha256sum` prints it.
+    pub sha256: String,
+    /// What stands in the file before the names of the tensors.
+    pub prefix: String,
+    /// Tensors that were loaded.
+    pub tensors: usize,
+    /// Batches that PyTorch's batch normalizations had counted, the largest number of them.
+    pub batches: i64,
+    /// Those that had counted fewer, by the names of their counters.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub fewer_batches: BTreeMap<String, i64>,
+}
+
+impl Initial {
+    /// That of a file, of which so much was taken.
+    ///
+    /// # Errors
+    /// If the file cannot be read again.
+    pub(crate) fn of(path: &Path, taken: &Taken) -> io::Result<Self> {
+        let mut hasher = Sha256::new();
+        io::copy(&mut File::open(path)?, &mut hasher)?;
+        let digest = hasher.finalize();
+        let absolute = std::path::absolute(path)?;
+        let most = taken.batches.values().copied().max().unwrap_or_default();
+        let fewer = taken.batches.iter().filter(|(_, count)| **count < most);
+        Ok(Self {
+            path: absolute.display().to_string(),
+            sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            prefix: taken.prefix.clone(),
+            tensors: taken.tensors,
+            batches: most,
+            fewer_batches: fewer.map(|(name, count)| (name.clone(), *count)).collect(),
+        })
+    }
+}
+
+/// What ran, where, and on what. A run that is continued has that of its last process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Environment {
+    /// Version of this program.
+    pub version: String,
+    /// Arguments of the process.
+    pub command: Vec<String>,
+    /// When it started, in UTC, as RFC 3339 writes it.
+    pub started: String,
+    /// Name of the host of each rank.
+    pub hosts: Vec<String>,
+    /// What computes.
+    pub device: String,
+    /// What the layers of the model compute with: Burn's own operations, or the kernels of which
+    /// instruction set.
+    pub kernels: String,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Threads that a rank computes with.
+    pub threads: usize,
+    /// Trainable elements of the model.
+    pub parameters: usize,
+    /// Training images.
+    pub train_samples: usize,
+    /// Test images.
+    pub test_samples: usize,
+    /// Optimizer steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// The weights that the run started from, if it started from a file of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<Initial>,
+    /// Names of the classes.
+    pub class_names: Vec<String>,
+    /// Channels, height and width of the images.
+    pub image_shape: [usize; 3],
+    /// Mean of each channel by which images are normalised, of values from 0 to 1.
+    pub mean: Vec<f32>,
+    /// The standard deviation.
+    pub std: Vec<f32>,
+}
+
+impl Environment {
+    /// That of a run folder, if it has one.
+    pub(crate) fn read(folder: &Path) -> Option<Self> {
+        let text = whole_file::read(&folder.join(FILE)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Writes it into the run folder.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn write(&self, folder: &Path) -> Result<(), TrainError> {
+        let mut environment = self.clone();
+        // A process that continues the run has not read the weights that it started from.
+        if environment.weights.is_none() {
+            environment.weights = Self::read(folder).and_then(|earlier| earlier.weights);
+        }
+        let text =
+            serde_json::to_string_pretty(&environment).map_err(|error| TrainError::RunDir {
+                path: folder.join(FILE),
+                error: error.into(),
+            })?;
+        dir::replace(folder, FILE, &text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who is killed while a continued run writes it must find the one of before.
+    #[test]
+    fn the_file_is_replaced_and_never_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |version: &str| Environment {
+            version: version.to_owned(),
+            ..Environment::default()
+        };
+        of("1").write(folder.path()).unwrap();
+        let before = folder.path().join("before");
+        std::fs::hard_link(folder.path().join(FILE), &before).unwrap();
+        of("2").write(folder.path()).unwrap();
+        let of_weights = Environment {
+            weights: Some(Initial {
+                sha256: "0f".to_owned(),
+                ..Initial::default()
+            }),
+            ..of("3")
+        };
+        of_weights.write(folder.path()).unwrap();
+        of("4").write(folder.path()).unwrap();
+        let kept = Environment::read(folder.path()).unwrap();
+        assert_eq!(
+            (kept.version.as_str(), kept.weights),
+            ("4", of_weights.weights)
+        );
+        of("2").write(folder.path()).unwrap();
+        let read = |path: &Path| -> Environment {
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+        };
+        assert_eq!(read(&before).version, "1");
+        assert_eq!(read(&folder.path().join(FILE)).version, "2");
+    }
+}

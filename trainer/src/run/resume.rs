@@ -1,0 +1,452 @@
+//! Where a run continues: which folder, which checkpoint, and whether that belongs to this run.
+
+mod verify;
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use burn_dist::ProcessGroup;
+use burn_dist::checkpoint::{CheckpointError, Found, leftovers, newest_good_by};
+use serde::{Deserialize, Serialize};
+
+use crate::config::run_name::CHECKPOINTS;
+use crate::error::TrainError;
+use crate::run::lock::RunLock;
+use crate::run::{checkpoints, dir};
+
+/// What a run continues from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// Nothing.
+    #[default]
+    Off,
+    /// The last good checkpoint of the run folder; without a run folder, that of the newest run of
+    /// the same configuration. Nothing if that has none.
+    Auto,
+    /// This checkpoint, or the last good one of this run folder.
+    Path(PathBuf),
+}
+
+/// What rank 0 found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Start {
+    /// The folder of the run, if it is not to be a new one.
+    #[serde(with = "bytes_of_path")]
+    pub run_dir: Option<PathBuf>,
+    /// The checkpoint.
+    #[serde(with = "bytes_of_path")]
+    pub checkpoint: Option<PathBuf>,
+    /// Whether the checkpoint is of another run, whose numbers stay where they are.
+    pub of_another_run: bool,
+    /// What a person should know of it.
+    pub notes: Vec<String>,
+    /// Keeps others out of the folder, if it was there already; on rank 0.
+    #[serde(skip)]
+    pub(crate) lock: Option<Arc<RunLock>>,
+}
+
+/// Paths need not be text.
+mod bytes_of_path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+        let bytes = path.as_ref().map(|path| path.as_os_str().as_bytes());
+        bytes.serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+        let bytes = Option::<Vec<u8>>::deserialize(from)?;
+        Ok(bytes.map(|bytes| OsString::from_vec(bytes).into()))
+    }
+}
+
+/// What rank 0 tells the others when it found nothing to go on with.
+#[derive(Debug, Serialize, Deserialize)]
+enum Reason {
+    /// The arguments are wrong.
+    Usage(String),
+    /// What should be continued cannot be.
+    Resume(String),
+}
+
+impl From<TrainError> for Reason {
+    fn from(error: TrainError) -> Self {
+        match error {
+            // The others add the same words in front of it.
+            TrainError::Resume(reason) => Self::Resume(reason),
+            error if error.is_usage() => Self::Usage(error.to_string()),
+            error => Self::Resume(error.to_string()),
+        }
+    }
+}
+
+/// Whose folder a run locks before it looks into it.
+type Lock<'a> = &'a dyn Fn(&Path) -> Result<Option<Arc<RunLock>>, TrainError>;
+
+/// How it is found out whether a checkpoint is as it was written.
+type Verify<'a> = &'a dyn Fn(&Path) -> Result<(), CheckpointError>;
+
+/// Locks a folder that exists.
+fn lock(folder: &Path) -> Result<Option<Arc<RunLock>>, TrainError> {
+    let take = || RunLock::take(folder).map(Arc::new);
+    folder.is_dir().then(take).transpose()
+}
+
+impl Start {
+    /// Rank 0 looks, and locks the folder that it finds if the run `writes`; all ranks get what it
+    /// found. A collective call.
+    ///
+    /// # Errors
+    /// If there is something that should be continued from but cannot, on all ranks.
+    pub fn find(
+        resume: &Resume,
+        run_dir: Option<&Path>,
+        name: &str,
+        writes: bool,
+        group: &ProcessGroup,
+    ) -> Result<Self, TrainError> {
+        let lock: Lock<'_> = match writes {
+            true => &lock,
+            false => &|_| Ok(None),
+        };
+        let found = match group.rank() {
+            0 => look(resume, run_dir, name, lock, &|path| {
+                verify::ask(path, group)
+            })
+            .map_err(Reason::from),
+            _ => Ok(Self::default()),
+        };
+        let message = serde_json::to_vec(&found).unwrap_or_default();
+        let first = match group.rank() {
+            0 => verify::conclude(message, group)?,
+            _ => verify::help(group)?,
+        };
+        match serde_json::from_slice::<Result<Self, Reason>>(&first) {
+            Ok(Ok(start)) => Ok(Self {
+                lock: found.ok().and_then(|own| own.lock),
+                ..start
+            }),
+            Ok(Err(Reason::Usage(reason))) => Err(TrainError::Refused(reason)),
+            Ok(Err(Reason::Resume(reason))) => Err(TrainError::Resume(reason)),
+            Err(error) => Err(TrainError::Resume(format!(
+                "rank 0 said where to continue in words that this rank does not understand: {error}"
+            ))),
+        }
+    }
+}
+
+fn look(
+    resume: &Resume,
+    run_dir: Option<&Path>,
+    name: &str,
+    lock: Lock<'_>,
+    verify: Verify<'_>,
+) -> Result<Start, TrainError> {
+    // Before anything is looked at: who has the lock may be changing it.
+    let own = run_dir.map(lock).transpose()?.flatten();
+    let start = match resume {
+        Resume::Off => {
+            if let Some(folder) = run_dir {
+                dir::check_unused(folder)?;
+            }
+            Start {
+                run_dir: run_dir.map(Path::to_owned),
+                ..Start::default()
+            }
+        }
+        Resume::Auto => match run_dir {
+            Some(folder) => {
+                dir::check_folder(folder)?;
+                newest_in(folder, verify)?
+            }
+            None => newest_run(dir::of_name(name)?, lock, verify)?,
+        },
+        Resume::Path(path) => at(path, run_dir, lock, verify)?,
+    };
+    Ok(Start {
+        lock: own.or(start.lock),
+        ..start
+    })
+}
+
+/// The last good checkpoint of a run folder, or the folder alone if there are none. To start anew
+/// where there are some would give up what somebody may be able to repair.
+fn newest_in(run_dir: &Path, verify: Verify<'_>) -> Result<Start, TrainError> {
+    let folder = run_dir.join(CHECKPOINTS);
+    let (found, bad) = newest_good_by(&folder, verify)?;
+    if found.is_none() && !bad.is_empty() {
+        let wrong: Vec<String> = bad.iter().map(ToString::to_string).collect();
+        return Err(TrainError::Resume(format!(
+            "{} holds no good checkpoint: {}. Try again if this may pass, continue from another \
+             checkpoint with --resume PATH, or start anew with another --run-dir",
+            folder.display(),
+            wrong.join("; ")
+        )));
+    }
+    let mut notes: Vec<String> = bad
+        .iter()
+        .map(|error| format!("warning: passed over a checkpoint: {error}"))
+        .collect();
+    match &found {
+        Some(Found { path, .. }) => notes.push(format!("continues from {}", path.display())),
+        None => {
+            notes.extend(of_leftovers(&folder)?);
+            notes.push("there is no checkpoint, training starts anew".to_owned());
+        }
+    }
+    Ok(Start {
+        run_dir: Some(run_dir.to_owned()),
+        checkpoint: found.map(|found| found.path),
+        notes,
+        ..Start::default()
+    })
+}
+
+/// What a run that starts anew is to be told of checkpoints that lie there and do not count.
+fn of_leftovers(folder: &Path) -> Result<Vec<String>, TrainError> {
+    let [aside, unfinished] = leftovers(folder)?;
+    let mut notes = Vec::new();
+    if let Some(last) = aside.last() {
+        let names: Vec<_> = aside.iter().filter_map(|path| path.file_name()).collect();
+        let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+        notes.push(format!(
+            "warning: {} holds only checkpoints that were set aside ({}). To continue from one of them: --resume {}",
+            folder.display(),
+            names.join(", "),
+            last.display()
+        ));
+    }
+    if !unfinished.is_empty() {
+        notes.push(format!(
+            "warning: {} holds {} that an earlier run did not finish writing. No run can continue from that",
+            folder.display(),
+            match unfinished.len() {
+                1 => "a checkpoint".to_owned(),
+                many => format!("{many} checkpoints"),
+            },
+        ));
+    }
+    Ok(notes)
+}
+
+/// The newest of the runs of a name, the oldest first. One that saved nothing is not continued, and neither are those before it: whoever
+/// started a run after them had done with them, or says which one is meant.
+fn newest_run(
+    mut runs: Vec<PathBuf>,
+    lock: Lock<'_>,
+    verify: Verify<'_>,
+) -> Result<Start, TrainError> {
+    let anew = |notes: Vec<String>| Start {
+        notes,
+        ..Start::default()
+    };
+    let Some(newest) = runs.pop() else {
+        let note = "there is no run to continue, training starts anew";
+        return Ok(anew(vec![note.to_owned()]));
+    };
+    if checkpoints::has_checkpoint(&newest)? {
+        let own = lock(&newest)?;
+        return Ok(Start {
+            lock: own,
+            ..newest_in(&newest, verify)?
+        });
+    }
+    let mut notes = of_leftovers(&newest.join(CHECKPOINTS))?;
+    let mut note = format!(
+        "the newest run, {}, has no checkpoint: training starts anew",
+        newest.display()
+    );
+    while let Some(older) = runs.pop() {
+        if checkpoints::has_checkpoint(&older)? {
+            note += &format!("; to continue an older one: --resume {}", older.display());
+            break;
+        }
+    }
+    notes.push(note);
+    Ok(anew(notes))
+}
+
+/// Refuses a path of nothing.
+///
+/// # Errors
+/// [`TrainError::Refused`].
+pub(crate) fn check_there(path: &Path) -> Result<(), TrainError> {
+    match path.exists() {
+        true => Ok(()),
+        false => Err(TrainError::Refused(format!(
+            "cannot resume from {}: there is no such checkpoint or run folder",
+            path.display()
+        ))),
+    }
+}
+
+/// What a user named: a checkpoint or a run folder. One of another run, or of no run, makes a new
+/// run that begins there.
+fn at(
+    path: &Path,
+    run_dir: Option<&Path>,
+    lock: Lock<'_>,
+    verify: Verify<'_>,
+) -> Result<Start, TrainError> {
+    if let Some(folder) = run_dir {
+        dir::check_unused(folder)?;
+    }
+    check_there(path)?;
+    let path = named(path);
+    // That of another run is only read.
+    let home = match path.join(CHECKPOINTS).is_dir() {
+        true => Some(path.clone()),
+        false => run_of(&path),
+    };
+    let home = home.filter(|home| run_dir.is_none() && dir::is_run(home));
+    let own = home.as_deref().map(lock).transpose()?.flatten();
+    let mut start = if path.join(CHECKPOINTS).is_dir() {
+        newest_in(&path, verify)?
+    } else {
+        verify(&path)?;
+        Start {
+            run_dir: run_of(&path),
+            checkpoint: Some(path.clone()),
+            notes: vec![format!("continues from {}", path.display())],
+            ..Start::default()
+        }
+    };
+    if start.checkpoint.is_none() {
+        return Err(TrainError::Resume(format!(
+            "{} holds no checkpoint",
+            path.display()
+        )));
+    }
+    // Nothing is written into a folder that is no run's, unless the user named it.
+    start.run_dir = start.run_dir.filter(|folder| dir::is_run(folder));
+    if let Some(folder) = run_dir {
+        start.run_dir = Some(folder.to_owned());
+    }
+    start.of_another_run = run_dir.is_some() || start.run_dir.is_none();
+    start.lock = own;
+    Ok(start)
+}
+
+/// The whole path of what a user named: of a run, also where it is the folder of its checkpoints.
+pub(crate) fn named(path: &Path) -> PathBuf {
+    let path = absolute(path);
+    let is_of_run =
+        path.file_name() == Some(CHECKPOINTS.as_ref()) && !path.join(CHECKPOINTS).is_dir();
+    let run = path.parent().filter(|_| is_of_run && path.is_dir());
+    run.map(Path::to_owned).unwrap_or(path)
+}
+
+/// The whole path. What `..` leads to only the system knows, where there are links; other links keep their names, by
+/// which a checkpoint is known to lie in a run folder.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    let climbs = path.components().any(|part| part == Component::ParentDir);
+    let resolved = climbs.then(|| path.canonicalize().ok()).flatten();
+    resolved
+        .or_else(|| std::path::absolute(path).ok())
+        .unwrap_or_else(|| path.to_owned())
+}
+
+/// The folder of the run that a checkpoint belongs to, going by where it lies:
+/// `RUN/checkpoints/step-N`.
+pub(crate) fn run_of(checkpoint: &Path) -> Option<PathBuf> {
+    let folder = checkpoint.parent()?;
+    let run_dir = folder.parent()?;
+    (folder.file_name()? == CHECKPOINTS).then(|| run_dir.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_dist::checkpoint::Manifest;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_another_one_followed_is_not_continued() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |name: &str, saved: bool| {
+            let path = folder.path().join(name);
+            let checkpoint = path.join(CHECKPOINTS).join("step-0000000001");
+            let made = if saved { &checkpoint } else { &path };
+            std::fs::create_dir_all(made).unwrap();
+            path
+        };
+        let (old, new) = (run("old", true), run("new", false));
+        let find = |runs: &[&PathBuf]| {
+            let runs = runs.iter().map(|run| (*run).clone()).collect();
+            newest_run(runs, &|_| Ok(None), &|path| Manifest::read(path).map(drop))
+        };
+        for (runs, parts) in [
+            (&[][..], vec!["no run to continue"]),
+            (&[&new], vec!["has no checkpoint"]),
+            (&[&old, &new], vec!["new, has no", "old"]),
+        ] {
+            let start = find(runs).unwrap();
+            assert_eq!((&start.run_dir, &start.checkpoint), (&None, &None));
+            for part in parts {
+                assert!(start.notes[0].contains(part), "{:?}", start.notes);
+            }
+        }
+        // Its checkpoint is an empty folder.
+        let error = find(&[&new, &old]).unwrap_err();
+        assert!(error.to_string().contains("no good checkpoint"), "{error}");
+    }
+
+    #[test]
+    fn a_run_that_starts_anew_beside_what_does_not_count_says_so() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join(CHECKPOINTS);
+        let verify: Verify<'_> = &|path| Manifest::read(path).map(drop);
+        let notes = || newest_in(home.path(), verify).unwrap().notes;
+        assert_eq!(notes().len(), 1);
+        std::fs::create_dir_all(folder.join(".writing-0123456789abcdef-0000000020-0")).unwrap();
+        std::fs::create_dir(folder.join("abandoned-0000000009")).unwrap();
+        std::fs::create_dir(folder.join("abandoned-0000000010")).unwrap();
+        dir::check_unused(home.path()).unwrap_err();
+        let newest = newest_run(vec![home.path().to_owned()], &|_| Ok(None), verify);
+        for notes in [notes(), newest.unwrap().notes] {
+            let last = format!("--resume {}/abandoned-0000000010", folder.display());
+            assert!(notes[0].ends_with(&last), "{notes:?}");
+            assert!(
+                notes[0].contains("(abandoned-0000000009, abandoned-0000000010)"),
+                "{notes:?}"
+            );
+            assert!(notes[1].contains("did not finish"), "{notes:?}");
+            assert!(notes[2].contains("starts anew"), "{notes:?}");
+        }
+    }
+
+    #[test]
+    fn the_folder_of_checkpoints_names_its_run() {
+        let home = tempfile::tempdir().unwrap();
+        let run = home.path().canonicalize().unwrap().join(CHECKPOINTS);
+        std::fs::create_dir_all(run.join(CHECKPOINTS).join("step-1")).unwrap();
+        assert_eq!(named(&run.join(CHECKPOINTS)), run);
+        assert_eq!(named(&run), run);
+        assert_eq!(named(&run.join(CHECKPOINTS).join("step-1/..")), run);
+        let checkpoint = run.join(CHECKPOINTS).join("step-1");
+        assert_eq!(named(&checkpoint), checkpoint);
+        let none = home.path().join("none").join(CHECKPOINTS);
+        assert_eq!(named(&none), none);
+    }
+
+    #[test]
+    fn a_path_that_climbs_leads_to_where_the_system_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        for name in ["run/checkpoints/a", "run/checkpoints/b", "elsewhere/deep"] {
+            std::fs::create_dir_all(real.join(name)).unwrap();
+        }
+        let of = |path: &str| absolute(&real.join(path));
+        let expected = real.join("run/checkpoints/b");
+        assert_eq!(of("run/checkpoints/a/../b"), expected);
+        // A link keeps its name, and leads elsewhere from there.
+        std::os::unix::fs::symlink(real.join("elsewhere/deep"), real.join("run/link")).unwrap();
+        assert_eq!(of("run/link"), real.join("run/link"));
+        assert_eq!(of("run/link/.."), real.join("elsewhere"));
+        assert_eq!(of("none/../x"), real.join("none/../x"));
+    }
+}

@@ -1,0 +1,200 @@
+//! Event files for TensorBoard, so that runs can be watched with the tool that people know.
+//!
+//! The format is that of TensorFlow: records framed with checksums
+//! ([TFRecord](https://www.tensorflow.org/tutorials/load_data/tfrecord)), each an `Event` message
+//! of [event.proto](https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto).
+
+mod event;
+mod record;
+
+use std::borrow::Cow;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::error::TrainError;
+use crate::run::metrics::{Changed, Metric, ResumeLine};
+use event::Event;
+
+/// Folder in the run folder.
+pub const FOLDER: &str = "tensorboard";
+
+/// Names that are tried for a file.
+const ATTEMPTS: u32 = 1000;
+
+/// Writes one file of events.
+#[derive(Debug)]
+pub struct EventWriter {
+    path: PathBuf,
+    file: File,
+}
+
+impl EventWriter {
+    /// Starts a new file in `folder`. A run that goes on after `steps` steps, or starts anew after none, tells
+    /// TensorBoard to forget what older files have of later steps.
+    ///
+    /// # Errors
+    /// If the folder or file cannot be made.
+    pub fn open(folder: &Path, steps: u64) -> Result<Self, TrainError> {
+        let create = || {
+            std::fs::create_dir_all(folder)?;
+            create_file(folder)
+        };
+        let (path, file) = create().map_err(|error| TrainError::RunDir {
+            path: folder.to_owned(),
+            error,
+        })?;
+        let mut writer = Self { path, file };
+        writer.append(&Event::Version)?;
+        writer.append(&Event::Start { step: steps + 1 })?;
+        Ok(writer)
+    }
+
+    /// Writes the numbers of a line of metrics.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
+        if let Metric::Resume(line) = metric {
+            return self.append(&changes(line));
+        }
+        let (step, values) = scalars(metric);
+        self.append(&Event::Scalars { step, values })
+    }
+
+    fn append(&mut self, event: &Event) -> Result<(), TrainError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let wall_time = now.unwrap_or(Duration::ZERO).as_secs_f64();
+        let record = record::frame(&event.encode(wall_time));
+        // One call, so that a killed process leaves no half record where that can be helped.
+        self.file
+            .write_all(&record)
+            .map_err(|error| TrainError::RunDir {
+                path: self.path.clone(),
+                error,
+            })
+    }
+}
+
+/// A file with a name that TensorBoard knows: files are read in the order of their names, which
+/// begin with the time.
+fn create_file(folder: &Path) -> io::Result<(PathBuf, File)> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = now.unwrap_or(Duration::ZERO).as_secs();
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().replace('/', "-");
+    for attempt in 0..ATTEMPTS {
+        let name = format!("events.out.tfevents.{seconds:010}.{attempt:03}.{host}");
+        let path = folder.join(name);
+        match OpenOptions::new().append(true).create_new(true).open(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// What was changed when the run was continued, as a table.
+fn changes(line: &ResumeLine) -> Event {
+    // Values are TOML, in which a bar may stand.
+    let cell = |text: &str| format!("`{}`", text.replace('|', "\\|"));
+    let mut text = "| key | before | after |\n|---|---|---|\n".to_owned();
+    for Changed { key, before, after } in &line.changes {
+        text += &format!("| {key} | {} | {} |\n", cell(before), cell(after));
+    }
+    Event::Text {
+        step: line.step,
+        tag: "run/changes",
+        text,
+    }
+}
+
+/// The step and the named numbers of a line.
+fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
+    let (step, values, norms) = match metric {
+        Metric::Train(line) => {
+            let optional = [
+                ("train/memory_mib", line.memory_mib),
+                ("train/tflops", line.tflops),
+                ("train/share_of_peak", line.share_of_peak),
+                ("train/gradient_norm", line.gradient_norm),
+            ];
+            let mut values = vec![
+                ("train/loss", line.loss),
+                ("train/lr", line.lr),
+                ("train/images_per_second", line.images_per_second),
+                ("time/data", line.time.data),
+                ("time/forward", line.time.forward),
+                ("time/backward", line.time.backward),
+                ("time/wait", line.time.wait),
+                ("time/update", line.time.update),
+            ];
+            let known = optional.into_iter();
+            values.extend(known.filter_map(|(tag, value)| Some((tag, value?))));
+            (line.step, values, line.gradient_norms.as_ref())
+        }
+        Metric::Eval(line) => {
+            let mut values = vec![
+                ("eval/loss", line.loss),
+                ("eval/accuracy", line.accuracy),
+                ("eval/seconds", line.seconds),
+            ];
+            values.extend(line.top5.map(|top5| ("eval/top5", top5)));
+            (line.step, values, None)
+        }
+        Metric::Ranks(line) => {
+            let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+            let mut values = vec![
+                ("ranks/compute_max", most(&line.compute)),
+                ("ranks/wait_max", most(&line.wait)),
+                ("ranks/memory_mib_max", most(&line.memory_mib)),
+            ];
+            if !line.device_mib.is_empty() {
+                values.push(("ranks/device_mib_max", most(&line.device_mib)));
+            }
+            (line.step, values, None)
+        }
+        // A text, see `changes`.
+        Metric::Resume(line) => (line.step, Vec::new(), None),
+    };
+    let values = values.into_iter().map(|(tag, value)| (tag.into(), value));
+    let norms = norms.into_iter().flatten();
+    let norms = norms.map(|(path, norm)| (format!("gradient_norm/{path}").into(), *norm));
+    (step, values.chain(norms).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::metrics::TrainLine;
+
+    #[test]
+    fn files_never_overwrite_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("new");
+        for _ in 0..3 {
+            let mut writer = EventWriter::open(&folder, 5).unwrap();
+            writer.write(&Metric::Train(TrainLine::default())).unwrap();
+        }
+        let names: Vec<String> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(names.len(), 3);
+        assert!(
+            names
+                .iter()
+                .all(|name| name.starts_with("events.out.tfevents."))
+        );
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(EventWriter::open(&file.join("events"), 0).is_err());
+    }
+}

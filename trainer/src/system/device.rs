@@ -1,0 +1,110 @@
+//! What a rank computes on, and whether the state of the training fits there.
+
+use burn::tensor::Device;
+use burn_dist::device::{ChosenDevice, DeviceChoice, DeviceError, device_memory, is_host};
+use burn_dist::parallel::ParameterState;
+use burn_dist::world::World;
+
+use crate::config::{Config, DeviceName, StrategyName};
+use crate::error::TrainError;
+use crate::system::free_memory;
+
+/// The device that the configuration asks for.
+pub(crate) fn choose(config: &Config, world: &World) -> Result<ChosenDevice, TrainError> {
+    Ok(world.choose_device(wanted(config))?)
+}
+
+/// Refuses what no rank can have, before any is started.
+pub(crate) fn check_built(config: &Config) -> Result<(), DeviceError> {
+    let wanted = wanted(config);
+    let lacks_cuda = wanted == DeviceChoice::Cuda && cfg!(not(feature = "cuda"));
+    let lacks_wgpu = wanted == DeviceChoice::Wgpu && cfg!(not(feature = "wgpu"));
+    if lacks_cuda || lacks_wgpu {
+        return Err(DeviceError::NotBuilt { wanted });
+    }
+    Ok(())
+}
+
+fn wanted(config: &Config) -> DeviceChoice {
+    match config.train.device {
+        DeviceName::Auto => DeviceChoice::Auto,
+        DeviceName::Cpu => DeviceChoice::Cpu,
+        DeviceName::Cuda => DeviceChoice::Cuda,
+        DeviceName::Wgpu => DeviceChoice::Wgpu,
+    }
+}
+
+/// What a GPU holds of each parameter: of what the optimizer keeps nothing, where that is in host memory.
+pub(crate) fn on_device(config: &Config, states: &[ParameterState]) -> Vec<ParameterState> {
+    let averages = config.ema.options().is_some();
+    let on_device = |state: &ParameterState| match config.parallel.offload_optimizer {
+        true => ParameterState {
+            kept: if averages { state.elements } else { 0 },
+            ..*state
+        },
+        false => *state,
+    };
+    states.iter().map(on_device).collect()
+}
+
+/// What a rank may take of the memory that it computes in, and what a person has to know of that.
+pub(crate) struct Room {
+    /// Unknown of devices that are not here or do not say.
+    pub bytes: Option<u64>,
+    pub words: Option<String>,
+    /// Whether that is a GPU's.
+    pub on_gpu: bool,
+}
+
+/// What each of `size` ranks on so many nodes like this one may take.
+pub(crate) fn room(config: &Config, size: usize, nodes: usize) -> Room {
+    let unknown = |reason: String| Room {
+        bytes: None,
+        words: Some(format!("what fits is not told: {reason}")),
+        on_gpu: true,
+    };
+    let chosen = match choose(config, &World::single()) {
+        Ok(chosen) => chosen,
+        Err(error) => return unknown(error.to_string()),
+    };
+    if is_host(&chosen.device) {
+        let free = free_memory::free();
+        let limit =
+            "of the memory of this host, what a limit leaves that is set to this job or container";
+        return Room {
+            bytes: free.map(|free| free.bytes / size.max(1) as u64),
+            words: free
+                .is_some_and(|free| free.limited)
+                .then(|| limit.to_owned()),
+            on_gpu: false,
+        };
+    }
+    let all: Vec<u64> = (0..).map_while(device_memory).collect();
+    let Some(least) = all.iter().min().filter(|_| chosen.cuda.is_some()) else {
+        return unknown(format!("how much memory {} has is not known", chosen.name));
+    };
+    let sharing = size.div_ceil(nodes.max(1)).div_ceil(all.len()).max(1);
+    let shared = match sharing {
+        1 => String::new(),
+        _ => format!(", which {sharing} ranks share"),
+    };
+    Room {
+        bytes: Some(least / sharing as u64),
+        words: Some(format!(
+            "of the memory of {}{shared}; activations as the processor's kernels keep them, a GPU's keep others",
+            chosen.name
+        )),
+        on_gpu: true,
+    }
+}
+
+/// `device` with autodiff. Where parameters are gathered, they and what is made of them must not be
+/// kept for backward.
+pub(crate) fn autodiff(device: &Device, config: &Config) -> Device {
+    let device = device.clone().autodiff();
+    if config.train.recompute || config.parallel.strategy == StrategyName::Zero3 {
+        device.gradient_checkpointing()
+    } else {
+        device
+    }
+}

@@ -1,0 +1,18 @@
+//! The process and the machine under it: output, signals, panics, memory, threads, devices.
+
+pub mod allocator;
+pub(crate) mod clock;
+pub mod compute;
+pub(crate) mod device;
+pub(crate) mod free_memory;
+pub(crate) mod limits;
+pub mod log;
+pub(crate) mod memory;
+pub mod output;
+pub(crate) mod panics;
+pub mod peak;
+pub(crate) mod process;
+pub(crate) mod signals;
+pub(crate) mod stack;
+pub mod threads;
+pub(crate) mod whole_file;

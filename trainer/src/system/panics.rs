@@ -1,0 +1,233 @@
+//! A panic on one rank must not leave the others waiting: it is reported with the rank, told to
+//! the group, and ends the process.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic::PanicHookInfo;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use burn_dist::ProcessGroup;
+use burn_dist::launch::abort_all;
+use burn_dist::thread_limit::NoThreads;
+
+use crate::system::output::{complain, complain_unlogged};
+
+/// How long the group may take to tell the other ranks, and how long it may take to tell people.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+static GROUP: Mutex<Option<ProcessGroup>> = Mutex::new(None);
+
+/// A panic aborts `group` as long as what is returned lives.
+pub fn watch(group: &ProcessGroup) -> Watched {
+    *GROUP.lock().unwrap_or_else(PoisonError::into_inner) = Some(group.clone());
+    Watched(())
+}
+
+/// See [`watch`].
+#[must_use]
+#[derive(Debug)]
+pub struct Watched(());
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        GROUP.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// From now on a panic on any thread ends this process, which is rank `rank`, with exit code 1, unless it becomes an
+/// error.
+pub fn end_on_panic(rank: usize) {
+    std::panic::set_hook(Box::new(move |info| {
+        if burn_dist::contained::is_running() || datasets::contained::is_running() {
+            tracing::debug!("a panic that becomes an error: {info}");
+            return;
+        }
+        let report = report(info);
+        let limit = payload(info).and_then(NoThreads::of_panic);
+        let (reason, told) = match limit {
+            Some(limit) => (limit.to_string(), format!("error on rank {rank}: {limit}")),
+            None => {
+                let reason = format!("rank {rank} panicked: {info}");
+                let told = format!("error: {reason}; this is a bug");
+                (reason, told)
+            }
+        };
+        // First: what is said may have to wait for who reads it, or for what the panicking thread holds.
+        abort(reason);
+        in_time(move || {
+            crate::system::output::screen::restore();
+            complain_unlogged(&report);
+            complain(&told);
+            crate::system::output::flush();
+        });
+        abort_all(crate::FAILED);
+        // Not what runs at a usual exit: it may wait for the thread that panicked.
+        signal_hook::low_level::exit(crate::FAILED);
+    }));
+}
+
+/// What was said.
+fn payload<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
+    let payload = info.payload();
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied())
+}
+
+/// Tells the other ranks why this one ends, on a thread of its own: who ends it may hold the group's locks.
+pub(crate) fn abort(reason: String) {
+    let Some(group) = GROUP.lock().ok().and_then(|mut group| group.take()) else {
+        return;
+    };
+    in_time(move || group.abort(&reason));
+}
+
+/// What a panic says by itself.
+fn report(info: &PanicHookInfo<'_>) -> String {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("<unnamed>");
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => {
+            format!("thread '{name}' {info}\nstack backtrace:\n{backtrace}")
+        }
+        _ => format!(
+            "thread '{name}' {info}\nnote: run with `RUST_BACKTRACE=1` environment variable to display a backtrace"
+        ),
+    }
+}
+
+fn take<F>(work: &Mutex<Option<F>>) -> Option<F> {
+    work.lock().ok().and_then(|mut work| work.take())
+}
+
+/// Has that done by another thread, and goes on when it takes too long.
+fn in_time(work: impl FnOnce() + Send + 'static) {
+    let (sender, done) = std::sync::mpsc::channel();
+    let work = Arc::new(Mutex::new(Some(work)));
+    let of_thread = work.clone();
+    let thread = std::thread::Builder::new().name("panic".into());
+    let started = thread.spawn(move || {
+        if let Some(work) = take(&of_thread) {
+            work();
+        }
+        // Nobody listens any more when it took too long.
+        let _ = sender.send(());
+    });
+    if started.is_ok() {
+        let _ = done.recv_timeout(PATIENCE);
+    } else if let Some(work) = take(&work) {
+        // No thread is to be had, which may be what the panic is about.
+        work();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::net::TcpListener;
+    use std::process::{Command, Stdio};
+    use std::time::Instant;
+
+    use rustix::fs::{OFlags, fcntl_setfl};
+
+    use super::*;
+    use burn_dist::launch::{LocalLauncher, RankExit};
+    use burn_dist::world::World;
+
+    /// Set for the processes that are ranks.
+    const RANK: &str = "TRAINER_TEST_PANICS";
+
+    /// Does something in a process of the test below only: the first rank panics, the other waits
+    /// for it and ends properly if it is told why it need not.
+    #[test]
+    fn rank() {
+        if std::env::var_os(RANK).is_none() {
+            return;
+        }
+        let world = World::from_env().unwrap();
+        let group = ProcessGroup::connect(&world).unwrap();
+        if world.is_main() {
+            let _watched = watch(&group);
+            end_on_panic(world.rank());
+            let contained = burn_dist::contained::run(|| panic!("contained"));
+            assert_eq!(contained, Err("contained".to_owned()));
+            let decoder = datasets::contained::run(|| panic!("decoder"));
+            assert_eq!(decoder, Err("decoder".to_owned()));
+            panic!("on purpose");
+        }
+        let told = group.barrier().unwrap_err().to_string();
+        assert!(
+            told.contains("rank 0 panicked") && told.contains("on purpose"),
+            "{told}"
+        );
+    }
+
+    /// A pipe that takes nothing more.
+    fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
+        let (reader, mut writer) = io::pipe().unwrap();
+        fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+        for piece in [&[b'x'; 4096][..], b"x"] {
+            while writer.write_all(piece).is_ok() {}
+        }
+        fcntl_setfl(&writer, OFlags::empty()).unwrap();
+        (reader, writer)
+    }
+
+    #[test]
+    fn a_panic_is_told_to_the_others_whatever_happens_to_what_is_printed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        drop(listener);
+        let (_reader, full) = full_pipe();
+        let start = |rank: &str, output: Stdio| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "system::panics::tests::rank", "--nocapture"]);
+            for (name, value) in [
+                (RANK, "1"),
+                ("RANK", rank),
+                ("LOCAL_RANK", rank),
+                ("WORLD_SIZE", "2"),
+                ("LOCAL_WORLD_SIZE", "2"),
+                ("MASTER_ADDR", "127.0.0.1"),
+                ("MASTER_PORT", &port),
+                ("BURN_DIST_SECRET", "a secret of this test only"),
+            ] {
+                command.env(name, value);
+            }
+            command.stderr(output).spawn().unwrap()
+        };
+        let mut ranks = [start("0", full.into()), start("1", Stdio::inherit())];
+        let begin = Instant::now();
+        let mut codes = [None, None];
+        while codes.contains(&None) && begin.elapsed() < Duration::from_secs(30) {
+            for (rank, code) in ranks.iter_mut().zip(&mut codes) {
+                let ended = rank.try_wait().unwrap();
+                *code = code.or(ended.map(|status| status.code()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for rank in &mut ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+        assert_eq!(codes, [Some(Some(crate::FAILED)), Some(Some(0))]);
+    }
+
+    #[test]
+    fn a_panic_is_told_to_the_others_and_ends_the_process() {
+        let outcome = LocalLauncher::new(2)
+            .args(["--exact", "system::panics::tests::rank", "--nocapture"])
+            .env(RANK, "1")
+            .run()
+            .unwrap();
+        assert_eq!(
+            outcome.exits(),
+            [RankExit::Code(crate::FAILED), RankExit::Code(0)]
+        );
+        let reason = outcome.failure().and_then(|failure| failure.reason());
+        assert!(
+            reason.is_some_and(|reason| reason.contains("on purpose")),
+            "{outcome}"
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! `trainer lr-find`: tries learning rates from small to large on the real data, one step each, and
+//! says which look good (Smith 2017, <https://arxiv.org/abs/1506.01186>).
+
+mod curve;
+mod plot;
+
+use burn::tensor::Device;
+use burn_dist::ProcessGroup;
+use burn_dist::parallel::{Parallel, ParallelOptions, ShardWithin};
+use burn_dist::world::World;
+use datasets::{BatchIter, ImageShape, Loader, TrainSampler};
+use models::ImageClassifier;
+use models::weights::PyTorchKeys;
+
+use crate::config::{Batching, Config, Loaded};
+use crate::data;
+use crate::data::batch::to_tensors;
+use crate::data::input;
+use crate::error::TrainError;
+use crate::eval::loss;
+use crate::system::{compute, device};
+use crate::train::model::{self, WithModel};
+use crate::train::parallel_options;
+use crate::train::{few_values, initial, misfit, optimizer, seed};
+
+pub use curve::{Curve, Point, Suggestion, Unclear};
+pub use plot::svg;
+
+/// Which rates are tried.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sweep {
+    /// Number of steps, each with its rate, at least 2.
+    pub steps: u64,
+    /// The rate of the first step, above 0.
+    pub min: f64,
+    /// The rate of the last step, above `min`.
+    pub max: f64,
+}
+
+impl Sweep {
+    /// The rate of step `index`, from 0: each is larger than the one before by the same factor.
+    pub fn lr(&self, index: u64) -> f64 {
+        let share = index as f64 / (self.steps.max(2) - 1) as f64;
+        // The ratio of the two may be too large for a number.
+        let (low, high) = (self.min.ln(), self.max.ln());
+        (low + share * (high - low)).exp()
+    }
+}
+
+/// Trains with rates that rise until the loss goes up for good; `each` sees every step. Nothing is
+/// written. One process does it, with the global batch of the configuration.
+///
+/// # Errors
+/// If the data cannot be read or the model cannot be built.
+pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
+    try_sweep(loaded, sweep, each).map_err(|error| misfit::locate(loaded, error))
+}
+
+fn try_sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
+    let config = &loaded.config;
+    let batching = loaded.batching(1)?;
+    data::prepare(&config.data)?;
+    let splits = input::splits(config, batching.global)?;
+    let sampler = input::train_sampler(config, batching, &splits, (0, 1))?;
+    let (dataset, seed) = (splits.train, config.train.seed);
+    let loader = Loader::new(dataset.clone())?
+        .workers(config.data.workers)
+        .augment(input::augment(config), seed);
+    let chosen = device::choose(config, &World::single())?;
+    let device = device::autodiff(&chosen.device, config);
+    compute::choose_kernels(config, &device)?;
+    device.seed(seed::of_parameters(seed));
+    let run = Run {
+        config,
+        shape: dataset.shape(),
+        batching,
+        sweep,
+        data: Endless {
+            loader: &loader,
+            sampler: &sampler,
+            epoch: 0,
+            batches: loader.iter(sampler.epoch(0)),
+        },
+        device: &device,
+        each,
+    };
+    model::build(&config.model, dataset.as_ref(), &device, run)
+        .map_err(|error| misfit::of_model(loaded, &error))?
+}
+
+struct Run<'a, F> {
+    config: &'a Config,
+    shape: ImageShape,
+    batching: Batching,
+    sweep: Sweep,
+    data: Endless<'a>,
+    device: &'a Device,
+    each: F,
+}
+
+impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
+    type Output = Result<Curve, TrainError>;
+
+    fn call<M: ImageClassifier + PyTorchKeys>(mut self, model: M) -> Self::Output {
+        few_values::check(self.config, self.batching, 1, self.shape, &model)?;
+        let (model, _) = initial::load(model, self.config)?;
+        let group = ProcessGroup::single();
+        let options = ParallelOptions {
+            // Nothing is evaluated.
+            ema: None,
+            // One rank has everything.
+            shard_within: ShardWithin::All,
+            ..parallel_options(self.config, self.batching.accumulate)
+        };
+        let optimizer = optimizer::build(&self.config.optimizer);
+        let mut parallel = Parallel::new(model, optimizer, options, &group)?;
+        let mut curve = Curve::default();
+        for index in 0..self.sweep.steps {
+            let lr = self.sweep.lr(index);
+            let loss = self.gradients(index, &mut parallel)?;
+            if !curve.push(lr, loss) {
+                break;
+            }
+            curve.points().last().into_iter().for_each(&mut self.each);
+            let report = parallel.step(lr)?;
+            if !report.applied && report.loss_scale.is_none() {
+                break;
+            }
+        }
+        Ok(curve)
+    }
+}
+
+impl<F> Run<'_, F> {
+    /// Computes the gradients of a global batch; gives its loss.
+    fn gradients<M: ImageClassifier>(
+        &mut self,
+        index: u64,
+        parallel: &mut Parallel<M>,
+    ) -> Result<f64, TrainError> {
+        let train = &self.config.train;
+        self.device.seed(seed::of_step(train.seed, 0, index + 1));
+        let mut sum = 0.0;
+        for _ in 0..self.batching.accumulate {
+            let batch = self.data.next()?;
+            let batch = to_tensors(batch, self.device);
+            let loss = loss::of_batch(parallel, batch, train.label_smoothing);
+            sum += loss::read(loss.clone(), index + 1)?;
+            parallel.backward(loss)?;
+        }
+        Ok(sum / self.batching.accumulate.max(1) as f64)
+    }
+}
+
+/// Micro-batches of one epoch after the other.
+struct Endless<'a> {
+    loader: &'a Loader,
+    sampler: &'a TrainSampler,
+    epoch: usize,
+    batches: BatchIter,
+}
+
+impl Endless<'_> {
+    fn next(&mut self) -> Result<datasets::Batch, TrainError> {
+        if let Some(batch) = self.batches.next() {
+            return Ok(batch?);
+        }
+        self.epoch += 1;
+        self.batches = self.loader.iter(self.sampler.epoch(self.epoch));
+        // An epoch has a step at least, or there would be no sampler.
+        Ok(self.batches.next().transpose()?.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_rise_by_one_factor_from_the_first_to_the_last() {
+        let sweep = Sweep {
+            steps: 5,
+            min: 1e-6,
+            max: 1e-2,
+        };
+        let rates: Vec<f64> = (0..5).map(|index| sweep.lr(index)).collect();
+        for (rate, expected) in rates.iter().zip([1e-6, 1e-5, 1e-4, 1e-3, 1e-2]) {
+            assert!((rate / expected - 1.0).abs() < 1e-9, "{rates:?}");
+        }
+        let whole = Sweep {
+            min: f64::MIN_POSITIVE,
+            max: f64::MAX,
+            ..sweep
+        };
+        assert!((0..5).all(|index| whole.lr(index).is_normal()), "{whole:?}");
+    }
+}

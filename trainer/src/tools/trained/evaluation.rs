@@ -1,0 +1,157 @@
+//! Evaluates a trained model, on any number of ranks.
+
+use burn::tensor::{DType, Device};
+use burn_dist::parallel::autocast;
+use burn_dist::world::World;
+use burn_dist::{ProcessGroup, ReduceOp};
+use datasets::{Dataset, EvalSampler, Loader};
+use models::ImageClassifier;
+
+use super::{Trained, WithTrained};
+use crate::config::{ConfigError, Precision};
+use crate::data;
+use crate::data::input::{self, EVAL_BATCH};
+use crate::data::same_data;
+use crate::error::TrainError;
+use crate::eval::details::Details;
+use crate::eval::evaluate::{Evaluated, Evaluator, not_computed, within_range};
+use crate::eval::evaluation::Evaluation;
+use crate::run::group;
+use crate::system::output::complain;
+
+/// What to do about it.
+const NO_DATA: &str = "does not say on which data its model is to be evaluated; name a configuration with \
+                       --config, or the data with --set data.name=... and --set data.dir=...";
+
+impl Trained {
+    /// Evaluates the model on the images that its training is evaluated on: the test images of its configuration, or the
+    /// few that it has to know by heart (`train.overfit_batches`). Every rank of `world` makes
+    /// this call; all get the result for the whole, and rank 0 the details of the whole.
+    ///
+    /// # Errors
+    /// If the data cannot be read, the checkpoint is of another model, or a rank fails.
+    pub fn evaluate(&self, world: &World) -> Result<(Evaluation, Details), TrainError> {
+        self.evaluate_if(world, || Ok(()))
+    }
+
+    /// As [`Trained::evaluate`], but only if the caller is `ready`: if this rank is not, the others are told.
+    ///
+    /// # Errors
+    /// Also what is in the way of this rank's being ready.
+    pub fn evaluate_if(
+        &self,
+        world: &World,
+        ready: impl FnOnce() -> Result<(), TrainError>,
+    ) -> Result<(Evaluation, Details), TrainError> {
+        self.check_has_data()?;
+        group::with_group(self.config(), world, |group| {
+            ready()?;
+            let evaluated = self.evaluate_in(world, group);
+            evaluated.map_err(|error| self.locate(error))
+        })
+    }
+
+    /// Whether it is known what the model could be evaluated on.
+    ///
+    /// # Errors
+    /// If only a file of weights says what the model is.
+    pub fn check_has_data(&self) -> Result<(), ConfigError> {
+        match self.has_data {
+            true => Ok(()),
+            false => Err(ConfigError::new(
+                format!("{} {NO_DATA}", self.path.display()),
+                None,
+            )),
+        }
+    }
+
+    fn evaluate_in(
+        &self,
+        world: &World,
+        group: &ProcessGroup,
+    ) -> Result<(Evaluation, Details), TrainError> {
+        let config = self.config();
+        let test = group::in_turn(world, group, || {
+            data::prepare(&config.data)?;
+            Ok(input::splits(config, self.trained_batch()?)?.test)
+        })?;
+        same_data::check(&[test.as_ref()], group)?;
+        let device = crate::system::device::choose(config, world)?.device;
+        let evaluate = Evaluate {
+            dataset: test.as_ref(),
+            loader: Loader::new(test.clone())?.workers(config.data.workers),
+            sampler: EvalSampler::new(test.len(), EVAL_BATCH, world.rank(), world.size())?,
+            device: &device,
+            precision: self.precision_on(&device, group)?,
+            group,
+        };
+        self.with_model(test.as_ref(), &device, evaluate)
+    }
+
+    /// That of the configuration, if the devices of all ranks have it: it may have been meant for others. A collective
+    /// call.
+    fn precision_on(&self, device: &Device, group: &ProcessGroup) -> Result<Precision, TrainError> {
+        let wanted = self.config().train.eval_precision();
+        let dtype = burn_dist::parallel::Precision::from(wanted).compute_dtype();
+        let mut supported = [i64::from(device.supports_dtype(DType::from(dtype)))];
+        group.all_reduce(&mut supported, ReduceOp::Min)?;
+        if supported == [1] {
+            return Ok(wanted);
+        }
+        if group.rank() == 0 {
+            complain(&format!(
+                "warning: {} is not supported here, evaluating in f32",
+                wanted.name()
+            ));
+        }
+        Ok(Precision::F32)
+    }
+
+    /// Images per step of the training, however many ranks evaluate.
+    fn trained_batch(&self) -> Result<usize, TrainError> {
+        let configured = || Ok(self.loaded.batching(1)?.global);
+        self.global_batch.map_or_else(configured, Ok)
+    }
+}
+
+struct Evaluate<'a> {
+    dataset: &'a dyn Dataset,
+    loader: Loader,
+    sampler: EvalSampler,
+    device: &'a Device,
+    precision: Precision,
+    group: &'a ProcessGroup,
+}
+
+impl WithTrained for Evaluate<'_> {
+    type Output = (Evaluation, Details);
+
+    fn call<M: ImageClassifier>(self, model: M) -> Result<Self::Output, TrainError> {
+        let evaluated = within_range(self.precision, self.group, |precision| {
+            self.evaluated(&model, precision)
+        })?;
+        evaluated.ok_or_else(|| not_computed("nobody could end it".to_owned()))
+    }
+}
+
+impl Evaluate<'_> {
+    fn evaluated<M: ImageClassifier>(
+        &self,
+        model: &M,
+        precision: Precision,
+    ) -> Result<Option<Evaluated>, TrainError> {
+        let precision = precision.into();
+        let evaluator = Evaluator {
+            dataset: self.dataset,
+            loader: &self.loader,
+            resident: None,
+            sampler: &self.sampler,
+            device: self.device,
+            precision,
+            group: self.group,
+            together: false,
+        };
+        // A clone would share its running statistics.
+        evaluator.evaluate(&autocast(model.valid(), precision)?, None)
+    }
+}

@@ -1,0 +1,173 @@
+//! Writes a trained model into one file.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::Path;
+
+use burn_dist::checkpoint::Source;
+use burn_dist::parallel::{ParallelError, TrainedValues};
+use clap::ValueEnum;
+use models::ImageClassifier;
+use models::weights::{self, Batches, KeyMap, PyTorchKeys, save_from, save_with};
+
+use super::weights_file::About;
+use super::{Trained, WithTrained};
+use crate::error::TrainError;
+use crate::run::environment::Environment;
+use crate::train::misfit;
+use crate::train::model::WithModel;
+
+/// How tensors are named and laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// As the model's reference in PyTorch.
+    #[default]
+    Torch,
+    /// As Burn's modules.
+    Burn,
+}
+
+impl Trained {
+    /// Writes parameters and buffers to the safetensors file `path`, which appears when it is
+    /// complete. Its metadata has the `[model]` section as JSON, the names of the classes, the size
+    /// of the images, their normalisation and the step, with which [`Trained::find`] finds the model again.
+    ///
+    /// [`models::weights::load`] reads both formats.
+    ///
+    /// # Errors
+    /// If the model cannot be built or the file cannot be written.
+    pub fn export(&self, path: &Path, format: Format) -> Result<(), TrainError> {
+        let exported = self.try_export(path, format);
+        exported.map_err(|error| self.locate(error))
+    }
+
+    fn try_export(&self, path: &Path, format: Format) -> Result<(), TrainError> {
+        let subject = self.subject()?;
+        let (config, resize) = (&self.config().model, self.resize());
+        let about = About::of_export(config, subject.clone(), resize, self.step).to_metadata();
+        let device = burn::tensor::Device::flex();
+        if self.file.is_some() {
+            let batches = Batches {
+                by_name: weights::batches(&self.path)?,
+                otherwise: 0,
+            };
+            let save = Save {
+                path,
+                format,
+                about,
+                batches,
+            };
+            return self.with_model(&subject, &device, save);
+        }
+        let source = self.source(&subject)?;
+        let export = Export {
+            source: &source,
+            path,
+            format,
+            about,
+            batches: self.batches(),
+        };
+        crate::train::model::build(config, &subject, &device, export)
+            .map_err(|error| misfit::of_model(&self.loaded, &error))?
+    }
+}
+
+impl Trained {
+    /// The batches of which the statistics of a checkpoint come, as PyTorch counts them: those of this run on one rank, and
+    /// those of the weights that it started from.
+    fn batches(&self) -> Batches {
+        let environment = self.run_dir.as_deref().and_then(Environment::read);
+        let environment = environment.unwrap_or_default();
+        let of_checkpoint = || {
+            let batching = self.loaded.batching(environment.world_size.max(1));
+            let of_step = batching.map_or(1, |batching| batching.accumulate);
+            self.step.unwrap_or_default().saturating_mul(of_step as u64)
+        };
+        let own = self.batches.unwrap_or_else(of_checkpoint);
+        let own = i64::try_from(own).unwrap_or(i64::MAX);
+        let before = environment.weights.unwrap_or_default();
+        let of_layer = |(name, count): (String, i64)| (name, count.saturating_add(own));
+        Batches {
+            by_name: before.fewer_batches.into_iter().map(of_layer).collect(),
+            otherwise: before.batches.saturating_add(own),
+        }
+    }
+}
+
+impl Format {
+    fn keys(self, model: &impl PyTorchKeys) -> KeyMap {
+        match self {
+            Self::Torch => model.key_map(),
+            Self::Burn => KeyMap::native(),
+        }
+    }
+}
+
+/// Writes a model that is filled.
+struct Save<'a> {
+    path: &'a Path,
+    format: Format,
+    about: HashMap<String, String>,
+    batches: Batches,
+}
+
+impl WithTrained for Save<'_> {
+    type Output = ();
+
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Result<(), TrainError> {
+        let keys = self.format.keys(&model);
+        Ok(save_with(
+            &model,
+            self.path,
+            &keys,
+            self.about,
+            &self.batches,
+        )?)
+    }
+}
+
+/// Copies tensor by tensor: the model gives the names and shapes, and its parameters, which come to
+/// exist when they are first used, never do.
+struct Export<'a> {
+    source: &'a Source,
+    path: &'a Path,
+    format: Format,
+    about: HashMap<String, String>,
+    batches: Batches,
+}
+
+impl WithModel for Export<'_> {
+    type Output = Result<(), TrainError>;
+
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+        let keys = self.format.keys(&model);
+        let values = RefCell::new(TrainedValues::new(self.source));
+        let misfit = RefCell::new(None);
+        let told = |error: ParallelError| {
+            let reason = error.to_string();
+            misfit.borrow_mut().get_or_insert(error);
+            reason
+        };
+        let read = |path: &str, shape: &[usize]| {
+            let read = values.borrow_mut().read(path, shape);
+            read.map_err(|reason| {
+                told(ParallelError::Restore {
+                    path: path.to_owned(),
+                    reason,
+                })
+            })
+        };
+        let complete = || values.borrow().finish().map_err(told);
+        let saved = save_from(
+            &model,
+            self.path,
+            &keys,
+            (self.about, &self.batches),
+            read,
+            complete,
+        );
+        // What the file cannot be written for then.
+        misfit.take().map_or(Ok(()), Err)?;
+        Ok(saved?)
+    }
+}

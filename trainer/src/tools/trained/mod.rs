@@ -1,0 +1,344 @@
+//! Models that a run has trained, for those who want to use them: where the checkpoint lies, and
+//! how the model is built again.
+
+mod evaluation;
+mod export;
+mod prediction;
+mod subject;
+mod weights_file;
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use burn_dist::checkpoint::{CheckpointError, Manifest, Source, list, newest_good};
+use burn_dist::parallel::load_model;
+use datasets::Dataset;
+use models::ImageClassifier;
+use models::weights::{PyTorchKeys, WeightsError};
+use serde_json::Value;
+
+use crate::config::run_name::{CHECKPOINTS, CONFIG_FILE};
+use crate::config::{Config, ConfigError, Loaded, WeightsConfig};
+use crate::error::TrainError;
+use crate::run::dir;
+use crate::run::resume::{absolute, named};
+use crate::system::compute;
+use crate::train::{misfit, named_weights, progress};
+use weights_file::About;
+
+pub use export::Format;
+pub use prediction::Guess;
+pub use subject::Subject;
+
+/// Which checkpoint of a run folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Which {
+    /// The one of the best evaluation; the last good one where there is none.
+    #[default]
+    Best,
+    /// The last good one.
+    Last,
+}
+
+/// Trained parameters, of a checkpoint or a file of weights, and the configuration of their model.
+#[derive(Clone, Debug)]
+pub struct Trained {
+    /// The configuration, and where each of its keys stands.
+    pub loaded: Loaded,
+    /// Folder of the checkpoint, or the file.
+    pub path: PathBuf,
+    /// Optimizer steps that were done, where that is known.
+    pub step: Option<u64>,
+    /// The epoch in which they ended, from 1; 0 where the checkpoint does not say.
+    pub epoch: u64,
+    /// Folder of the run, where it is known.
+    pub run_dir: Option<PathBuf>,
+    /// What a person should know of the choice.
+    pub notes: Vec<String>,
+    /// Micro-batches that a rank has trained on, where the checkpoint says so.
+    batches: Option<u64>,
+    /// Images per step of its training over all ranks, where the checkpoint says so.
+    global_batch: Option<usize>,
+    /// What the file of weights says, if it is one.
+    file: Option<About>,
+    /// Whether the configuration says on which data the model is evaluated.
+    has_data: bool,
+}
+
+/// Why there is no trained model.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A checkpoint is damaged or cannot be read.
+    #[error(transparent)]
+    Checkpoint(CheckpointError),
+    /// A file of weights is damaged or cannot be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// Nothing of the kind lies there.
+    #[error("{}: {reason}", path.display())]
+    Nothing {
+        /// Where.
+        path: PathBuf,
+        /// What is missing, and what to do.
+        reason: String,
+    },
+}
+
+impl From<CheckpointError> for FindError {
+    fn from(error: CheckpointError) -> Self {
+        match error {
+            CheckpointError::NotACheckpoint(path) => Self::Nothing {
+                path,
+                reason: "is neither a checkpoint (it has no manifest.json) nor a run folder with \
+                         checkpoints"
+                    .to_owned(),
+            },
+            other => Self::Checkpoint(other),
+        }
+    }
+}
+
+impl Trained {
+    /// Finds what `path` names: a run folder or a checkpoint, whose checksums are verified, or a file of weights. The
+    /// configuration is that of the run folder, or of the model in the file if that says what it is, unless `config` names
+    /// another; `sets` change it.
+    ///
+    /// # Errors
+    /// See [`FindError`].
+    pub fn find(
+        path: &Path,
+        which: Which,
+        config: Option<&str>,
+        sets: &[String],
+    ) -> Result<Self, FindError> {
+        if !path.exists() {
+            return Err(FindError::Nothing {
+                path: path.to_owned(),
+                reason: "there is no such checkpoint, run folder or file of weights".to_owned(),
+            });
+        }
+        if path.is_file() {
+            return Self::of_file(path, config, sets);
+        }
+        let run = named(path);
+        let path = match run == absolute(path) {
+            true => path,
+            false => run.as_path(),
+        };
+        // A run makes the folder of checkpoints when it first wants one.
+        if dir::is_run(path) && !path.join(CHECKPOINTS).is_dir() {
+            return Err(no_checkpoint(path));
+        }
+        let (checkpoint, notes, run_dir) = if path.join(CHECKPOINTS).is_dir() {
+            let (checkpoint, notes) = in_run(path, which)?;
+            (checkpoint, notes, Some(path.to_owned()))
+        } else {
+            verify(path)?;
+            // RUN/checkpoints/step-N
+            let run_dir = absolute(path).ancestors().nth(2).map(Path::to_owned);
+            (path.to_owned(), Vec::new(), run_dir)
+        };
+        let of_run = run_dir.as_ref().map(|folder| folder.join(CONFIG_FILE));
+        let loaded = match (config, of_run.filter(|file| file.is_file())) {
+            (Some(name), _) => Loaded::load(name, sets)?,
+            (None, Some(file)) => Loaded::load_file(&file, sets)?,
+            (None, None) => {
+                return Err(FindError::Nothing {
+                    path: path.to_owned(),
+                    reason: format!(
+                        "its run folder has no {CONFIG_FILE}; name the configuration with --config"
+                    ),
+                });
+            }
+        };
+        let manifest = Manifest::read(&checkpoint)?;
+        Ok(Self {
+            step: Some(manifest.step),
+            epoch: manifest.meta["progress"]["epoch"]
+                .as_u64()
+                .unwrap_or_default(),
+            batches: manifest.meta["progress"]["batches"].as_u64(),
+            global_batch: manifest.meta["task"]["global_batch"]
+                .as_u64()
+                .and_then(|images| usize::try_from(images).ok()),
+            loaded,
+            path: checkpoint,
+            run_dir,
+            notes,
+            file: None,
+            has_data: true,
+        })
+    }
+
+    fn of_file(path: &Path, config: Option<&str>, sets: &[String]) -> Result<Self, FindError> {
+        let (loaded, about) = weights_file::find(path, config, sets)?;
+        Ok(Self {
+            path: path.to_owned(),
+            step: about.step,
+            epoch: 0,
+            run_dir: None,
+            notes: Vec::new(),
+            batches: None,
+            global_batch: None,
+            has_data: config.is_some() || loaded.is_written("data.name"),
+            loaded,
+            file: Some(about),
+        })
+    }
+
+    /// In words where it lies and how far its training had come.
+    pub fn title(&self) -> String {
+        let path = self.path.display();
+        let step = self.step.map(|step| format!("{path}, step {step}"));
+        step.unwrap_or_else(|| path.to_string())
+    }
+
+    /// Builds the model for images and classes like those of `data`, with the parameters of the
+    /// checkpoint or file, and hands it to `then`.
+    ///
+    /// # Errors
+    /// If they are of another model, or of one for other classes.
+    pub fn with_model<T>(
+        &self,
+        data: &dyn Dataset,
+        device: &Device,
+        then: impl WithTrained<Output = T>,
+    ) -> Result<T, TrainError> {
+        let config = self.config();
+        compute::choose_kernels(config, device)?;
+        let values = match &self.file {
+            Some(about) => {
+                about.check_data(data)?;
+                Values::File(&self.path, &config.weights)
+            }
+            None => Values::Checkpoint(self.source(data)?),
+        };
+        let load = Load { values, then };
+        crate::train::model::build(&config.model, data, device, load)
+            .map_err(|error| misfit::of_model(&self.loaded, &error))?
+    }
+
+    fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// `error` with the place of the key that is to blame.
+    fn locate(&self, error: TrainError) -> TrainError {
+        misfit::of_checkpoint(&self.loaded, error)
+    }
+
+    /// The parameters of the checkpoint, for the classes of `data`.
+    fn source(&self, data: &dyn Dataset) -> Result<Source, TrainError> {
+        let source = Source::open(&self.path)?;
+        progress::check_classes(source.manifest(), data.class_names())?;
+        Ok(source)
+    }
+}
+
+/// What is done with a trained model.
+pub trait WithTrained {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Whatever is in its way.
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Result<Self::Output, TrainError>;
+}
+
+/// Where the parameters of a model are.
+enum Values<'a> {
+    Checkpoint(Source),
+    File(&'a Path, &'a WeightsConfig),
+}
+
+/// Fills a model that is built.
+struct Load<'a, T> {
+    values: Values<'a>,
+    then: T,
+}
+
+impl<T: WithTrained> crate::train::model::WithModel for Load<'_, T> {
+    type Output = Result<T::Output, TrainError>;
+
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+        let model = match self.values {
+            Values::Checkpoint(source) => load_model(model, &source)?,
+            // What is evaluated has to be all of the model.
+            Values::File(path, config) => {
+                let whole = WeightsConfig {
+                    strict: true,
+                    ..config.clone()
+                };
+                named_weights::load(&model, path, false, &whole)?.0
+            }
+        };
+        self.then.call(model)
+    }
+}
+
+/// A checkpoint of a run folder, and what there is to say of the choice.
+fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindError> {
+    let folder = run_dir.join(CHECKPOINTS);
+    let (newest, bad) = newest_good(&folder)?;
+    let mut notes: Vec<String> = bad
+        .iter()
+        .map(|error| format!("warning: passed over a checkpoint: {error}"))
+        .collect();
+    let Some(newest) = newest else {
+        if bad.is_empty() {
+            return Err(no_checkpoint(run_dir));
+        }
+        let wrong: Vec<String> = bad.iter().map(ToString::to_string).collect();
+        return Err(FindError::Nothing {
+            path: run_dir.to_owned(),
+            reason: format!("holds no good checkpoint: {}", wrong.join("; ")),
+        });
+    };
+    if which == Which::Last {
+        return Ok((newest.path, notes));
+    }
+    let found = list(&folder)?;
+    for step in best_steps(&Manifest::read(&newest.path)?) {
+        // Of a best state that could not be written there is none, but the best one before it stays.
+        let Some(best) = found.iter().find(|found| found.step == step) else {
+            continue;
+        };
+        match verify(&best.path) {
+            Ok(()) => return Ok((best.path.clone(), notes)),
+            Err(error) => notes.push(format!(
+                "warning: the best checkpoint cannot be used, another one is taken: {error}"
+            )),
+        }
+    }
+    Ok((newest.path, notes))
+}
+
+fn no_checkpoint(run_dir: &Path) -> FindError {
+    FindError::Nothing {
+        path: run_dir.to_owned(),
+        reason:
+            "this run saved no checkpoints; train with checkpoint.every_epochs = 1, the default, \
+                 or wait for the first one if it still goes on"
+                .to_owned(),
+    }
+}
+
+/// The steps after which the best evaluations were, the best first, as far as the run had come.
+fn best_steps(manifest: &Manifest) -> Vec<u64> {
+    let progress = &manifest.meta["progress"];
+    let earlier = progress["earlier_bests"].as_array();
+    let all = [&progress["best"][0]]
+        .into_iter()
+        .chain(earlier.into_iter().flatten());
+    all.filter_map(Value::as_u64).collect()
+}
+
+fn verify(path: &Path) -> Result<(), CheckpointError> {
+    let manifest = Manifest::read(path)?;
+    manifest.files.iter().try_for_each(|file| file.verify(path))
+}

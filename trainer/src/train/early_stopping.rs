@@ -1,0 +1,211 @@
+//! When a run ends before its last epoch: the target is reached, or nothing gets better any more.
+//!
+//! All ranks see the same evaluations, so all of them stop at the same step.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{EarlyStoppingConfig, MonitorName};
+use crate::eval::evaluation::Evaluation;
+
+/// What early stopping has seen so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Watch {
+    /// Evaluations in a row that reached the target.
+    reached: u64,
+    /// The best value of the monitored number.
+    best: Option<f64>,
+    /// Evaluations since then.
+    stale: u64,
+    /// What the evaluations were held against: `[early_stopping]` without its patience.
+    #[serde(default)]
+    rule: Option<EarlyStoppingConfig>,
+}
+
+impl Watch {
+    /// Takes an evaluation; says why the run should end, if it should.
+    pub fn see(&mut self, config: &EarlyStoppingConfig, evaluation: &Evaluation) -> Option<String> {
+        let rule = rule(config);
+        if self.rule.as_ref().is_some_and(|before| *before != rule) {
+            *self = Self::default();
+        }
+        self.rule = Some(rule);
+        if let Some(target) = config.target_accuracy {
+            self.reached = match evaluation.accuracy >= target {
+                true => self.reached + 1,
+                false => 0,
+            };
+        } else if config.patience.is_some() {
+            self.compare(config, monitored(config.monitor, evaluation));
+        }
+        self.over(config)
+    }
+
+    fn compare(&mut self, config: &EarlyStoppingConfig, value: f64) {
+        let better = match self.best {
+            Some(best) => is_better(config.monitor, value, best, config.min_delta),
+            None => true,
+        };
+        if better {
+            self.best = Some(value);
+            self.stale = 0;
+        } else {
+            self.stale += 1;
+        }
+    }
+
+    /// Why the run should end after the evaluations so far, if it should. What they were counted for
+    /// must be what `config` wants: with another target, for one, nothing is known of them.
+    pub fn over(&self, config: &EarlyStoppingConfig) -> Option<String> {
+        if self.rule.as_ref() != Some(&rule(config)) {
+            return None;
+        }
+        if let Some(target) = config.target_accuracy {
+            let wanted = config.patience.unwrap_or(1);
+            return (self.reached >= wanted).then(|| {
+                format!(
+                    "the accuracy reached {:.2} % in {}",
+                    100.0 * target,
+                    evaluations(self.reached)
+                )
+            });
+        }
+        (self.stale >= config.patience?).then(|| {
+            format!(
+                "the {} was no better for {}",
+                config.monitor,
+                evaluations(self.stale)
+            )
+        })
+    }
+}
+
+/// What evaluations are held against; how many of them it takes is no part of it.
+fn rule(config: &EarlyStoppingConfig) -> EarlyStoppingConfig {
+    EarlyStoppingConfig {
+        patience: None,
+        ..config.clone()
+    }
+}
+
+/// The number of an evaluation that is watched.
+pub fn monitored(monitor: MonitorName, evaluation: &Evaluation) -> f64 {
+    match monitor {
+        MonitorName::Accuracy => evaluation.accuracy,
+        MonitorName::Loss => evaluation.loss,
+    }
+}
+
+/// Whether `value` is better than `best` by more than `delta`.
+pub fn is_better(monitor: MonitorName, value: f64, best: f64, delta: f64) -> bool {
+    match monitor {
+        MonitorName::Accuracy => value > best + delta,
+        MonitorName::Loss => value < best - delta,
+    }
+}
+
+fn evaluations(number: u64) -> String {
+    match number {
+        1 => "1 evaluation".to_owned(),
+        _ => format!("{number} evaluations in a row"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After how many of these accuracies (and losses of one minus that) the run ends.
+    fn ends(config: &EarlyStoppingConfig, accuracies: &[f64]) -> Option<usize> {
+        let mut watch = Watch::default();
+        let end = accuracies.iter().position(|accuracy| {
+            let evaluation = Evaluation {
+                loss: 1.0 - accuracy,
+                accuracy: *accuracy,
+                top5: None,
+                samples: 1,
+            };
+            watch.see(config, &evaluation).is_some()
+        });
+        end.map(|index| index + 1)
+    }
+
+    #[test]
+    fn the_target_has_to_be_reached_in_a_row() {
+        let mut config = EarlyStoppingConfig {
+            target_accuracy: Some(0.9),
+            ..EarlyStoppingConfig::default()
+        };
+        assert_eq!(ends(&config, &[0.8, 0.9, 0.1]), Some(2));
+        config.patience = Some(2);
+        assert_eq!(ends(&config, &[0.95, 0.8, 0.9, 0.91]), Some(4));
+        assert_eq!(ends(&config, &[0.95, 0.8, 0.9]), None);
+    }
+
+    #[test]
+    fn patience_ends_when_nothing_gets_better() {
+        let mut config = EarlyStoppingConfig {
+            patience: Some(2),
+            ..EarlyStoppingConfig::default()
+        };
+        for monitor in [MonitorName::Accuracy, MonitorName::Loss] {
+            config.monitor = monitor;
+            assert_eq!(ends(&config, &[0.5, 0.6, 0.6, 0.7, 0.6, 0.7]), Some(6));
+            assert_eq!(ends(&config, &[0.5, 0.6, 0.7, 0.8]), None);
+        }
+        config.min_delta = 0.2;
+        assert_eq!(ends(&config, &[0.5, 0.6, 0.65]), Some(3));
+    }
+
+    #[test]
+    fn without_a_wish_nothing_ends() {
+        assert_eq!(ends(&EarlyStoppingConfig::default(), &[0.5; 100]), None);
+    }
+
+    #[test]
+    fn what_is_over_stays_over_unless_more_is_wanted() {
+        let evaluation = Evaluation {
+            loss: 0.1,
+            accuracy: 0.9,
+            top5: None,
+            samples: 1,
+        };
+        let target = EarlyStoppingConfig {
+            target_accuracy: Some(0.8),
+            patience: Some(2),
+            ..EarlyStoppingConfig::default()
+        };
+        let patience = EarlyStoppingConfig {
+            patience: Some(2),
+            ..EarlyStoppingConfig::default()
+        };
+        assert_eq!(Watch::default().over(&target), None);
+        for (config, needed) in [(target, 2), (patience, 3)] {
+            let mut watch = Watch::default();
+            for _ in 1..needed {
+                assert_eq!(watch.see(&config, &evaluation), None);
+                assert_eq!(watch.over(&config), None);
+            }
+            let reason = watch.see(&config, &evaluation);
+            assert!(reason.is_some());
+            // As a checkpoint has it.
+            let text = serde_json::to_string(&watch).unwrap();
+            let mut watch: Watch = serde_json::from_str(&text).unwrap();
+            assert_eq!(watch.over(&config), reason);
+            let longer = EarlyStoppingConfig {
+                patience: Some(3),
+                ..config.clone()
+            };
+            assert_eq!(watch.over(&longer), None);
+            assert!(watch.clone().see(&longer, &evaluation).is_some());
+            let higher = EarlyStoppingConfig {
+                target_accuracy: Some(0.85),
+                ..config.clone()
+            };
+            assert_eq!(watch.over(&higher), None);
+            // Counted anew.
+            assert_eq!(watch.see(&higher, &evaluation), None);
+            assert!(watch.see(&higher, &evaluation).is_some());
+            assert_eq!(watch.over(&EarlyStoppingConfig::default()), None);
+        }
+    }
+}

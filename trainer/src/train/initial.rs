@@ -1,0 +1,61 @@
+//! The weights that training starts from, where the configuration names a file of them.
+
+use std::path::Path;
+
+use models::ImageClassifier;
+use models::weights::{PyTorchKeys, Taken, WeightsError};
+
+use crate::config::Config;
+use crate::error::InitialError;
+use crate::train::named_weights;
+
+/// What a person should know of what was taken of `path`.
+pub(crate) fn notes(path: &Path, taken: &Taken) -> Vec<String> {
+    let path = path.display();
+    let name = |prefix: &str| match prefix.trim_end_matches('.') {
+        "" => "the top".to_owned(),
+        prefix => format!("`{prefix}`"),
+    };
+    let mut notes = Vec::new();
+    if !taken.prefix.is_empty() {
+        notes.push(format!("weights: {path}, under {}", name(&taken.prefix)));
+    }
+    if !taken.alternatives.is_empty() {
+        let others: Vec<String> = taken.alternatives.iter().map(|other| name(other)).collect();
+        notes.push(format!(
+            "warning: {path} has weights that fit under {} as well; weights.part chooses",
+            others.join(", ")
+        ));
+    }
+    if !taken.mismatches.is_empty() {
+        notes.push(format!(
+            "warning: {} tensors of {path} were loaded (weights.strict = false); of the others the model has its own{}",
+            taken.tensors, taken.mismatches
+        ));
+    }
+    notes
+}
+
+/// Gives `model` the weights of the file that `config` names, if it names one, and says what was taken. Rank 0 calls this
+/// before its parameters are broadcast.
+///
+/// # Errors
+/// If the file cannot be read or is of another model.
+pub fn load<M: ImageClassifier + PyTorchKeys>(
+    model: M,
+    config: &Config,
+) -> Result<(M, Option<Taken>), InitialError> {
+    let (Some(file), new_head) = config.model.weights() else {
+        return Ok((model, None));
+    };
+    let loaded = named_weights::load(&model, file, new_head, &config.weights);
+    let (model, taken) = loaded.map_err(|source| {
+        let is_misfit = matches!(source, WeightsError::Mismatch { .. });
+        let fits_without = || named_weights::load(&model, file, true, &config.weights).is_ok();
+        InitialError {
+            other_head: is_misfit && !new_head && fits_without(),
+            source,
+        }
+    })?;
+    Ok((model, Some(taken)))
+}

@@ -1,0 +1,538 @@
+//! The numbers of every training step: averaged over the ranks without holding up the next step,
+//! checked, and written down by the main rank.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use burn_dist::{Buffer, Handle, ProcessGroup, ReduceOp};
+
+use crate::error::TrainError;
+use crate::eval::loss::StepLoss;
+use crate::run::lock::RunLock;
+use crate::run::metrics::{Metric, MetricsFile, StepTimes, TrainLine};
+use crate::run::tensorboard::EventWriter;
+use crate::system::memory;
+use crate::system::output::complain;
+
+/// What a rank wants to happen. It travels with the loss, so that all ranks do it after the same
+/// step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// To save a checkpoint.
+    pub save: bool,
+    /// To end the run, with an evaluation.
+    pub stop: bool,
+    /// To leave at once, to be continued later.
+    pub pause: bool,
+}
+
+impl Wishes {
+    /// As numbers whose sum over the ranks is above zero where any rank wishes.
+    pub fn encode(self) -> [f64; 3] {
+        [self.save, self.stop, self.pause].map(|wish| f64::from(u8::from(wish)))
+    }
+
+    /// From a sum or mean over the ranks.
+    pub fn decode(numbers: &[f64]) -> Self {
+        let any = |index: usize| numbers.get(index).is_some_and(|number| *number > 0.0);
+        Self {
+            save: any(0),
+            stop: any(1),
+            pause: any(2),
+        }
+    }
+
+    /// What either wants.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            save: self.save || other.save,
+            stop: self.stop || other.stop,
+            pause: self.pause || other.pause,
+        }
+    }
+}
+
+/// One step, as this rank saw it.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Steps of the run so far, this one included.
+    pub number: u64,
+    /// Epoch, from 1.
+    pub epoch: u64,
+    /// Learning rate.
+    pub lr: f64,
+    /// Seconds of training in the whole run so far.
+    pub elapsed: f64,
+    /// Where this rank spent the time.
+    pub times: StepTimes,
+    /// Norm of the gradient, if it was computed.
+    pub gradient_norm: Option<f64>,
+    /// Those of single parameters by their paths, if they were asked for.
+    pub gradient_norms: Option<BTreeMap<String, f64>>,
+    /// Factor of the loss, in half precision.
+    pub loss_scale: Option<f64>,
+    /// Steps that were skipped so far, in half precision.
+    pub skipped_steps: Option<u64>,
+    /// Whether this one was, on all ranks: its scaled loss, or what followed from it, was no number of this precision.
+    pub skipped: bool,
+}
+
+/// A step that the device may still compute.
+struct Computing {
+    step: Step,
+    loss: StepLoss,
+    wishes: Wishes,
+    /// When it was done, if it is: a loss that is known is read later, but nothing is waited for then.
+    ended: Option<Instant>,
+}
+
+/// A step whose loss is on its way around the ranks.
+struct Pending {
+    step: Step,
+    ended: Instant,
+    mean: Handle,
+}
+
+/// Steps since the last line that was written.
+struct Window {
+    begin: Instant,
+    steps: u64,
+    times: StepTimes,
+}
+
+impl Window {
+    fn starting(begin: Instant) -> Self {
+        Self {
+            begin,
+            steps: 0,
+            times: StepTimes::default(),
+        }
+    }
+}
+
+/// What the arithmetic of a run amounts to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// Operations of forward and backward for one image.
+    pub flops_per_image: Option<f64>,
+    /// Operations per second that all ranks together could do at best.
+    pub peak_flops: Option<f64>,
+}
+
+/// Where the numbers of a run are gathered.
+pub struct Recorder {
+    group: ProcessGroup,
+    metrics: Option<MetricsFile>,
+    events: Option<EventWriter>,
+    /// Keeps others out of the folder that those lie in.
+    lock: Option<Arc<RunLock>>,
+    /// Steps from one line to the next.
+    every: u64,
+    global_batch: usize,
+    work: Work,
+    computing: Option<Computing>,
+    pending: Option<Pending>,
+    window: Window,
+    epoch_loss: f64,
+    epoch_losses: u64,
+    /// Steps of the run that were skipped, in half precision, and how many those were before this process's steps of
+    /// the epoch.
+    skipped: Option<u64>,
+    skipped_before: Option<u64>,
+    /// Sum over this process's steps of the epoch.
+    epoch_times: StepTimes,
+    /// What any rank wished at the last step that is known.
+    wishes: Wishes,
+}
+
+impl Recorder {
+    /// A recorder that writes to `metrics`, and to `events` if there are any, every `every` steps;
+    /// ranks other than the main one have nothing to write to.
+    pub fn new(
+        group: &ProcessGroup,
+        (metrics, events): (Option<MetricsFile>, Option<EventWriter>),
+        every: u64,
+        global_batch: usize,
+        work: Work,
+    ) -> Self {
+        Self {
+            group: group.clone(),
+            metrics,
+            events,
+            lock: None,
+            every: every.max(1),
+            global_batch,
+            work,
+            computing: None,
+            pending: None,
+            window: Window::starting(Instant::now()),
+            epoch_loss: 0.0,
+            epoch_losses: 0,
+            skipped: None,
+            skipped_before: None,
+            epoch_times: StepTimes::default(),
+            wishes: Wishes::default(),
+        }
+    }
+
+    /// Writes only as long as `lock` is held.
+    pub(crate) fn guarded_by(self, lock: Option<Arc<RunLock>>) -> Self {
+        Self { lock, ..self }
+    }
+
+    /// Starts the clock and the mean of an epoch, of which so many losses with this sum are known from before.
+    pub fn start_epoch(&mut self, losses: u64, loss: f64) {
+        self.window = Window::starting(Instant::now());
+        self.epoch_loss = loss;
+        self.epoch_losses = losses;
+        self.skipped_before = None;
+        self.epoch_times = StepTimes::default();
+    }
+
+    /// Takes the numbers of a step that just ended, with the mean loss of this rank's samples. What this rank wishes
+    /// travels with that.
+    pub fn record(&mut self, step: Step, loss: StepLoss, wishes: Wishes) {
+        self.epoch_times.add(&step.times);
+        let ended = loss.is_known().then(Instant::now);
+        self.computing = Some(Computing {
+            step,
+            loss,
+            wishes,
+            ended,
+        });
+    }
+
+    /// Waits for the loss of the last step, for which the device has to be done with that, and sends it around the
+    /// ranks; gives the numbers of the step before it. To be called when the device has the next step to do: it is not
+    /// held up then, and neither do ranks wait for each other.
+    ///
+    /// # Errors
+    /// If the device or a rank failed, the loss of the step before is not finite, or the run folder is another run's.
+    pub fn read(&mut self) -> Result<Option<TrainLine>, TrainError> {
+        let Some(computing) = self.computing.take() else {
+            return Ok(None);
+        };
+        let Computing {
+            step,
+            loss,
+            wishes,
+            ended,
+        } = computing;
+        let before = self.settle_pending()?;
+        let loss = loss.wait()?;
+        let [save, stop, pause] = wishes.encode();
+        let numbers = Buffer::from_slice(&[loss, save, stop, pause]);
+        self.pending = Some(Pending {
+            step,
+            ended: ended.unwrap_or_else(Instant::now),
+            mean: self.group.start_all_reduce(numbers, ReduceOp::Mean),
+        });
+        Ok(before)
+    }
+
+    /// Waits for the numbers of the first step that nobody had yet, and gives them; nothing if there is none.
+    ///
+    /// # Errors
+    /// As [`Recorder::read`].
+    pub fn settle(&mut self) -> Result<Option<TrainLine>, TrainError> {
+        loop {
+            if self.pending.is_none() {
+                self.read()?;
+            }
+            let is_last = self.computing.is_none();
+            let line = self.settle_pending()?;
+            if line.is_some() || is_last {
+                return Ok(line);
+            }
+        }
+    }
+
+    /// Of a step that was skipped and has no loss there are no numbers.
+    fn settle_pending(&mut self) -> Result<Option<TrainLine>, TrainError> {
+        let Some(Pending { step, ended, mean }) = self.pending.take() else {
+            return Ok(None);
+        };
+        let mean = mean.wait()?;
+        let mean = mean.as_slice::<f64>().map_err(burn_dist::Error::from)?;
+        let loss = mean.first().copied().unwrap_or(f64::NAN);
+        let wishes = Wishes::decode(mean.get(1..).unwrap_or_default());
+        self.wishes = self.wishes.or(wishes);
+        self.window.steps += 1;
+        self.window.times.add(&step.times);
+        if let Some(skipped) = step.skipped_steps {
+            let before = skipped.saturating_sub(u64::from(step.skipped));
+            self.skipped_before.get_or_insert(before);
+            self.skipped = Some(skipped);
+        }
+        if !loss.is_finite() && step.skipped {
+            return Ok(None);
+        }
+        // All ranks have the same mean, so all of them stop here.
+        if !loss.is_finite() {
+            return Err(TrainError::Diverged {
+                what: format!("the training loss of step {}", step.number),
+                value: loss,
+                state: step.number.saturating_sub(1),
+            });
+        }
+        self.epoch_loss += loss;
+        self.epoch_losses += 1;
+        let line = self.line(&step, loss, ended);
+        if step.number.is_multiple_of(self.every) {
+            self.window = Window::starting(ended);
+            self.write(&Metric::Train(line.clone()))?;
+        }
+        Ok(Some(line))
+    }
+
+    fn line(&self, step: &Step, loss: f64, ended: Instant) -> TrainLine {
+        let images = self.window.steps as f64 * self.global_batch as f64;
+        let seconds = ended.duration_since(self.window.begin).as_secs_f64();
+        // A clock too coarse for a step would make this infinite, which JSON cannot say.
+        let images_per_second = images / seconds.max(1e-9);
+        let work = self.work.flops_per_image;
+        let flops = work.map(|flops| flops * images_per_second);
+        let due = step.number.is_multiple_of(self.every);
+        TrainLine {
+            step: step.number,
+            epoch: step.epoch,
+            loss,
+            lr: step.lr,
+            images_per_second,
+            elapsed: step.elapsed,
+            time: self.window.times.mean(self.window.steps),
+            memory_mib: due.then(memory::resident_mib).flatten(),
+            tflops: flops.map(|flops| flops / 1e12),
+            share_of_peak: flops
+                .zip(self.work.peak_flops)
+                .map(|(flops, peak)| flops / peak),
+            gradient_norm: step.gradient_norm,
+            gradient_norms: step.gradient_norms.clone().filter(|_| due),
+            loss_scale: step.loss_scale,
+            skipped_steps: step.skipped_steps,
+        }
+    }
+
+    /// Sum of the losses of the epoch's steps that are known.
+    pub fn epoch_loss(&self) -> f64 {
+        self.epoch_loss
+    }
+
+    /// How many those are.
+    pub fn epoch_losses(&self) -> u64 {
+        self.epoch_losses
+    }
+
+    /// Mean loss of the epoch's steps that are known, if there are any that have one.
+    pub fn mean_loss(&self) -> Option<f64> {
+        (self.epoch_losses > 0).then(|| self.epoch_loss / self.epoch_losses as f64)
+    }
+
+    /// Steps of the run that were skipped, as far as they are known, in half precision.
+    pub fn skipped_steps(&self) -> Option<u64> {
+        self.skipped
+    }
+
+    /// How many of those this process had in the epoch.
+    pub fn skipped_in_epoch(&self) -> u64 {
+        let skipped = self.skipped.zip(self.skipped_before);
+        skipped.map_or(0, |(skipped, before)| skipped.saturating_sub(before))
+    }
+
+    /// Where this rank spent the steps that this process did in the epoch.
+    pub fn epoch_times(&self) -> StepTimes {
+        self.epoch_times
+    }
+
+    /// Length of the file of metrics, which is brought to disk; 0 on ranks that have none.
+    pub fn metrics_bytes(&mut self) -> u64 {
+        let busy = self.group.busy();
+        let length = || self.metrics.as_mut().map_or(0, MetricsFile::synced_length);
+        busy.during(length)
+    }
+
+    /// What any rank wished at the steps that are known. All ranks get the same answer at the same
+    /// step, and only once.
+    pub fn take_wishes(&mut self) -> Wishes {
+        std::mem::take(&mut self.wishes)
+    }
+
+    /// The state after all steps that are known is saved: nobody wishes that any more.
+    pub fn forget_saves(&mut self) {
+        self.wishes.save = false;
+    }
+
+    /// Writes a line, if the disk takes it.
+    ///
+    /// # Errors
+    /// If the run folder is not this run's any more.
+    pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
+        self.group.busy().during(|| self.put(metric))
+    }
+
+    fn put(&mut self, metric: &Metric) -> Result<(), TrainError> {
+        if let Some(lock) = &self.lock {
+            lock.check_held()?;
+        }
+        if let Some(file) = &mut self.metrics {
+            file.write(metric);
+        }
+        let written = self.events.as_mut().map(|events| events.write(metric));
+        if let Some(Err(error)) = written {
+            // The same numbers stand in the file above: the run is worth more than the picture.
+            complain(&format!("warning: no more events for TensorBoard: {error}"));
+            self.events = None;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn one_ranks_wish_is_everybodys() {
+        let save = Wishes {
+            save: true,
+            ..Wishes::default()
+        };
+        let pause = Wishes {
+            pause: true,
+            ..Wishes::default()
+        };
+        let mut mean = [0.0; 3];
+        for wishes in [save, pause, Wishes::default()] {
+            for (sum, number) in mean.iter_mut().zip(wishes.encode()) {
+                *sum += number / 3.0;
+            }
+        }
+        assert_eq!(Wishes::decode(&mean), save.or(pause));
+        assert_eq!(Wishes::decode(&[0.0; 3]), Wishes::default());
+    }
+
+    fn step(number: u64) -> Step {
+        Step {
+            number,
+            epoch: 1,
+            lr: 0.1,
+            elapsed: 1.0,
+            times: StepTimes {
+                forward: number as f64,
+                ..StepTimes::default()
+            },
+            gradient_norm: None,
+            gradient_norms: None,
+            loss_scale: None,
+            skipped_steps: None,
+            skipped: false,
+        }
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_ends_the_run_unless_the_step_was_skipped() {
+        let none = Wishes::default();
+        let mut recorder =
+            Recorder::new(&ProcessGroup::single(), (None, None), 1, 1, Work::default());
+        recorder.start_epoch(0, 0.0);
+        let skipped = Step {
+            skipped: true,
+            ..step(2)
+        };
+        recorder.record(step(1), StepLoss::known(3.0), none);
+        recorder.read().unwrap();
+        recorder.record(skipped, StepLoss::known(f32::NAN), none);
+        assert_eq!(recorder.read().unwrap().unwrap().step, 1);
+        recorder.record(step(3), StepLoss::known(1.0), none);
+        assert_eq!(recorder.settle().unwrap().unwrap().step, 3);
+        assert_eq!(recorder.settle().unwrap(), None);
+        assert_eq!(recorder.mean_loss(), Some(2.0));
+        recorder.record(step(4), StepLoss::known(f32::NAN), none);
+        let error = recorder.settle().unwrap_err();
+        assert!(error.to_string().contains("step 4"), "{error}");
+    }
+
+    #[test]
+    fn skipped_steps_are_counted_by_epoch_and_none_of_them_is_a_loss_of_0() {
+        let group = ProcessGroup::single();
+        let mut recorder = Recorder::new(&group, (None, None), 1, 1, Work::default());
+        // Goes on with a run in which there were seven.
+        let mut skipped = 7;
+        for (epoch, steps) in [(1, [true, false, true]), (2, [true, true, true])] {
+            recorder.start_epoch(0, 0.0);
+            for is_skipped in steps {
+                skipped += u64::from(is_skipped);
+                let step = Step {
+                    skipped: is_skipped,
+                    skipped_steps: Some(skipped),
+                    ..step(3 * epoch)
+                };
+                let loss = if is_skipped { f32::INFINITY } else { 2.0 };
+                recorder.record(step, StepLoss::known(loss), Wishes::default());
+                recorder.read().unwrap();
+            }
+            while recorder.settle().unwrap().is_some() {}
+            let expected = if epoch == 1 {
+                (2, Some(2.0))
+            } else {
+                (3, None)
+            };
+            let found = (recorder.skipped_in_epoch(), recorder.mean_loss());
+            assert_eq!(found, expected, "epoch {epoch}");
+        }
+        assert_eq!(recorder.skipped_steps(), Some(12));
+    }
+
+    /// The last step before an evaluation or a checkpoint is asked for right after it: no step may seem to have taken
+    /// no time, nor the time of another.
+    #[test]
+    fn a_step_has_the_rate_of_its_own_time() {
+        let group = ProcessGroup::single();
+        let mut recorder = Recorder::new(&group, (None, None), 1, 1, Work::default());
+        recorder.start_epoch(0, 0.0);
+        let mut lines = Vec::new();
+        for (number, millis) in [(1, 20), (2, 60)] {
+            std::thread::sleep(Duration::from_millis(millis));
+            lines.extend(recorder.read().unwrap());
+            recorder.record(step(number), StepLoss::known(1.0), Wishes::default());
+        }
+        while let Some(line) = recorder.settle().unwrap() {
+            lines.push(line);
+        }
+        let seconds: Vec<f64> = lines.iter().map(|l| 1.0 / l.images_per_second).collect();
+        assert!(seconds[0] >= 0.02 && seconds[1] >= 0.06, "{seconds:?}");
+    }
+
+    #[test]
+    fn rates_are_those_since_the_last_line() {
+        let work = Work {
+            flops_per_image: Some(2.0),
+            peak_flops: Some(1e30),
+        };
+        let mut recorder = Recorder::new(&ProcessGroup::single(), (None, None), 2, 10, work);
+        recorder.start_epoch(0, 0.0);
+        let none = Wishes::default();
+        let record = |recorder: &mut Recorder, number| {
+            let before = recorder.read().unwrap();
+            recorder.record(step(number), StepLoss::known(number as f32), none);
+            before
+        };
+        assert_eq!(record(&mut recorder, 1), None);
+        assert_eq!(record(&mut recorder, 2), None);
+        let first = record(&mut recorder, 3).unwrap();
+        assert_eq!((first.step, first.time.forward), (1, 1.0));
+        assert!(first.memory_mib.is_none());
+        let second = recorder.settle().unwrap().unwrap();
+        assert_eq!((second.step, second.time.forward), (2, 1.5));
+        assert!(second.memory_mib.is_some());
+        assert_eq!(second.tflops, Some(second.images_per_second * 2.0 / 1e12));
+        let third = recorder.settle().unwrap().unwrap();
+        assert_eq!((third.step, third.time.forward), (3, 3.0));
+        assert_eq!(recorder.settle().unwrap(), None);
+        assert_eq!(recorder.mean_loss(), Some(2.0));
+        assert_eq!(recorder.epoch_times().own(), 6.0);
+    }
+}

@@ -1,0 +1,79 @@
+//! Everything a training loop needs: the ranks, the device, the data, and the checkpoint to continue from.
+
+use std::sync::OnceLock;
+
+use burn::tensor::Device;
+use burn_dist::ProcessGroup;
+use burn_dist::device::{ChosenDevice, Sharing};
+use burn_dist::world::World;
+
+use crate::config::{Batching, Config, DataName};
+use crate::data::device_data::{self, DeviceData, place};
+use crate::data::input::Input;
+use crate::error::TrainError;
+use crate::run::environment::Initial;
+use crate::run::resume::Start;
+use crate::system::device::autodiff;
+
+/// Everything a training loop needs, made by [`Trainer`].
+pub(crate) struct Session<'a> {
+    pub config: &'a Config,
+    /// Name of the run.
+    pub name: &'a str,
+    pub start: Start,
+    pub world: &'a World,
+    pub group: &'a ProcessGroup,
+    pub batching: Batching,
+    /// Whether there is to be a full screen.
+    pub dashboard: bool,
+    /// The device without autodiff, and why it is this one.
+    pub device: ChosenDevice,
+    /// How the ranks share their devices.
+    pub sharing: Sharing,
+    pub data: Input,
+    /// The weights that the run started from, and what there is to say of them; on the main rank.
+    pub initial: OnceLock<(Initial, Vec<String>)>,
+    /// The images that lie on the device.
+    pub resident: Resident,
+}
+
+/// Which images lie on the device.
+#[derive(Default)]
+pub(crate) struct Resident {
+    pub train: Option<DeviceData>,
+    pub test: Option<DeviceData>,
+}
+
+/// Brings the images to the device that are to be there: those of the training to `device`, which has autodiff.
+pub(crate) fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resident, TrainError> {
+    let (plain, data) = (&session.device.device, &session.data);
+    let (train, test) = (data.splits.train.as_ref(), data.splits.test.as_ref());
+    let total = session
+        .device
+        .cuda
+        .and_then(burn_dist::device::device_memory)
+        .map(|total| total / session.sharing.ranks.max(1) as u64);
+    let possible = data.train_loader.only_moves();
+    let on_device = session.config.data.on_device;
+    if on_device == Some(true) && !possible {
+        return Err(TrainError::DataOnDevice);
+    }
+    let is_gpu = !burn_dist::device::is_host(plain);
+    // Of a folder all images would have to be decoded before the first step.
+    let name = session.config.data.name;
+    let is_stored = !matches!(name, DataName::ImageFolder | DataName::Own);
+    let bytes = [train, test].map(|images| device_data::size(images, plain));
+    let usual = is_gpu && is_stored;
+    let [brings_train, brings_test] = place(on_device, usual, possible, bytes, total);
+    let train = || DeviceData::upload(train, &data.train_loader, device);
+    let test = || DeviceData::upload(test, &data.eval_loader, plain);
+    Ok(Resident {
+        train: brings_train.then(train).transpose()?,
+        test: brings_test.then(test).transpose()?,
+    })
+}
+
+/// The device with autodiff as the configuration wants it.
+pub(crate) fn training_device(session: &Session<'_>) -> Device {
+    autodiff(&session.device.device, session.config)
+}

@@ -1,0 +1,237 @@
+//! A run from its checked configuration to its summary: connects the ranks, prepares data and
+//! model, and hands over to the training loop.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use burn::tensor::Device;
+use burn_dist::ProcessGroup;
+use burn_dist::world::World;
+use datasets::Dataset;
+use models::weights::{PyTorchKeys, WeightsError};
+use models::{ImageClassifier, ModelError};
+
+use crate::config::Loaded;
+use crate::data::input;
+use crate::data::same_data;
+use crate::data::{self, Splits};
+use crate::error::TrainError;
+use crate::run::environment::Initial;
+use crate::run::group;
+use crate::run::resume::{Resume, Start};
+use crate::system::output;
+use crate::system::signals::Beginning;
+use crate::system::{compute, device, limits, log};
+use crate::train::callback::Callback;
+use crate::train::model::WithModel;
+use crate::train::session::{Resident, Session, bring_data, training_device};
+use crate::train::{self, End, Summary};
+use crate::train::{initial, misfit, model, seed};
+
+/// A run that is about to start: what its configuration says, and what the caller adds.
+///
+/// Every rank of the world makes the same one.
+///
+/// ```no_run
+/// use burn_dist::world::World;
+/// use trainer::Trainer;
+/// use trainer::config::Loaded;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let loaded = Loaded::load("mnist-cnn.toml", &["train.epochs=2".to_owned()])?;
+/// let world = World::from_env()?;
+/// let summary = Trainer::new(&loaded, &world).run_dir("runs/first").run()?;
+/// println!("{:?}", summary.evaluation);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Trainer<'a> {
+    loaded: &'a Loaded,
+    world: &'a World,
+    run_dir: Option<PathBuf>,
+    resume: Resume,
+    data: Option<Splits>,
+    callbacks: Vec<Box<dyn Callback>>,
+    dashboard: bool,
+}
+
+impl<'a> Trainer<'a> {
+    /// Trains as `loaded` says, on the ranks of `world`.
+    pub fn new(loaded: &'a Loaded, world: &'a World) -> Self {
+        Self {
+            loaded,
+            world,
+            run_dir: None,
+            resume: Resume::Off,
+            data: None,
+            callbacks: Vec::new(),
+            dashboard: false,
+        }
+    }
+
+    /// The folder of the run; `runs/<name>-<time>` if not given.
+    pub fn run_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.run_dir = Some(folder.into());
+        self
+    }
+
+    /// What the run continues; nothing if not given.
+    pub fn resume(mut self, resume: Resume) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// Images of the caller's own, for a configuration with `data.name = "own"`; its other keys apply to them, such as
+    /// `data.augment`. Every rank brings the same ones: which of them it reads is decided here.
+    pub fn data(mut self, splits: Splits) -> Self {
+        self.data = Some(splits);
+        self
+    }
+
+    /// Adds a callback, called after those that were added before.
+    pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Shows the run on a full screen, if this is the main rank and there is a terminal.
+    pub fn dashboard(mut self, wanted: bool) -> Self {
+        self.dashboard = wanted;
+        self
+    }
+
+    /// Trains the model that the configuration names.
+    ///
+    /// # Errors
+    /// Whatever ends the run before its time; the other ranks are told. With several ranks this process ends
+    /// `parallel.abort_seconds` after that at the latest, whatever it does then.
+    pub fn run(self) -> Result<Summary, TrainError> {
+        let loaded = self.loaded;
+        let config = loaded.config.model.clone();
+        self.go(|session, device, callbacks| {
+            let data = session.data.splits.train.as_ref();
+            let then = Train { session, callbacks };
+            model::build(&config, data, device, then)
+                .map_err(|error| misfit::of_model(loaded, &error))?
+        })
+    }
+
+    /// Trains a model of the caller's, which `build` makes on the given device for images and
+    /// classes like those of the given data; `[model]` of the configuration is not looked at.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_model<M: ImageClassifier>(
+        self,
+        build: impl FnOnce(&Device, &dyn Dataset) -> Result<M, ModelError>,
+    ) -> Result<Summary, TrainError> {
+        self.go(|session, device, callbacks| {
+            let model = build(device, session.data.splits.train.as_ref())?;
+            train::train(session, model, callbacks)
+        })
+    }
+
+    fn go(
+        self,
+        then: impl FnOnce(&Session<'_>, &Device, Vec<Box<dyn Callback>>) -> Result<Summary, TrainError>,
+    ) -> Result<Summary, TrainError> {
+        let _beginning = Beginning::start();
+        output::never_wait();
+        let (loaded, world) = (self.loaded, self.world);
+        let mut config = loaded.config.clone();
+        limits::apply(&mut config);
+        let batching = loaded.batching(world.size())?;
+        let work = |group: &ProcessGroup| {
+            let run_dir = self.run_dir.as_deref();
+            let writes = !config.train.fast_dev_run;
+            let start = Start::find(&self.resume, run_dir, &loaded.name, writes, group)?;
+            let chosen = device::choose(&config, world)?;
+            let mut session = Session {
+                config: &config,
+                name: &loaded.name,
+                start,
+                world,
+                group,
+                batching,
+                dashboard: self.dashboard,
+                sharing: chosen.sharing(group)?,
+                device: chosen,
+                data: group::in_turn(world, group, || {
+                    data::prepare(&config.data)?;
+                    input::open(&config, self.data.as_ref(), batching, world)
+                })?,
+                initial: OnceLock::new(),
+                resident: Resident::default(),
+            };
+            let splits = &session.data.splits;
+            same_data::check(&[splits.train.as_ref(), splits.test.as_ref()], group)?;
+            let device = training_device(&session);
+            compute::choose_kernels(&config, &device)?;
+            session.resident = bring_data(&session, &device)?;
+            device.seed(seed::of_parameters(config.train.seed));
+            then(&session, &device, self.callbacks)
+        };
+        let outcome = group::with_group(&config, world, |group| {
+            let outcome = work(group).map_err(|error| misfit::locate(loaded, error));
+            log::finish(&ending(&outcome));
+            outcome
+        });
+        output::flush();
+        outcome
+    }
+}
+
+/// The last line of the log.
+fn ending(outcome: &Result<Summary, TrainError>) -> String {
+    match outcome {
+        Ok(Summary { steps, end, .. }) => format!(
+            "ended after step {steps}: {}",
+            match end {
+                End::Complete => "complete".to_owned(),
+                End::Early(reason) => format!("early, {reason}"),
+                End::Paused(reason) => format!("to be continued, because of {reason}"),
+            }
+        ),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+/// Trains the model that is built.
+struct Train<'s> {
+    session: &'s Session<'s>,
+    callbacks: Vec<Box<dyn Callback>>,
+}
+
+impl WithModel for Train<'_> {
+    type Output = Result<Summary, TrainError>;
+
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+        let session = self.session;
+        // The others get those of rank 0, and a checkpoint has its own.
+        let model = match session.group.rank() == 0 && session.start.checkpoint.is_none() {
+            true => self.start_from_weights(model)?,
+            false => model,
+        };
+        train::train(session, model, self.callbacks)
+    }
+}
+
+impl Train<'_> {
+    /// The model with the weights that the configuration names; the session takes note of them.
+    fn start_from_weights<M: ImageClassifier + PyTorchKeys>(
+        &self,
+        model: M,
+    ) -> Result<M, TrainError> {
+        let session = self.session;
+        let (model, taken) = initial::load(model, session.config)?;
+        if let (Some(path), Some(taken)) = (session.config.model.weights().0, taken) {
+            let initial = Initial::of(path, &taken).map_err(|source| WeightsError::Read {
+                path: path.to_owned(),
+                source,
+            })?;
+            // This is done once.
+            let _ = session.initial.set((initial, initial::notes(path, &taken)));
+        }
+        Ok(model)
+    }
+}
