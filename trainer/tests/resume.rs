@@ -684,7 +684,14 @@ fn what_does_not_belong_together_is_refused() {
     for (setting, part) in [
         ("train.batch_size=24", "train.batch_size = 12"),
         ("train.seed=5", "train.seed = 1"),
-        ("data.train_samples=120", "number of training images = 240"),
+        (
+            "data.train_samples=120",
+            "images = 240, this run has 120; data.train_samples was 240 and is 120: set it back",
+        ),
+        (
+            "train.overfit_batches=2",
+            "train.overfit_batches was not set and is 2",
+        ),
         ("data.mean=[0.25]", "written with data.mean = [0.1216"),
         ("data.std=[0.5]", "written with data.std = [0.2544"),
         ("model.hidden=17", "model.hidden was 16 and is 17"),
@@ -1004,6 +1011,15 @@ fn what_has_changed_is_told_kept_and_recorded() {
     let old = fs::read_to_string(run.dir().join("config.toml")).unwrap();
     let same = run.finish(2, &["--resume", "auto"]);
     assert!(!same.stdout.contains("changed since"), "{}", same.stdout);
+    let weights = [
+        "--resume",
+        "auto",
+        "--dry-run",
+        "--set",
+        "model.weights=none.pt",
+    ];
+    let told = "warning: model.weights is not read";
+    assert!(run.finish(1, &weights).stdout.contains(told));
     let sets = ["--set", "train.epochs=3", "--set", "optimizer.lr=0.002"];
     let would = [&["--resume", "auto", "--dry-run"], &sets[..]].concat();
     let would = run.finish(1, &would);
@@ -1116,6 +1132,11 @@ fn who_goes_on_with_fewer_ranks_is_told_the_key_that_keeps_the_batch() {
         Trial::new(&args).file("own.toml", config).run()
     };
     train("2", &[]).assert_code(0);
+    // A batch that was set does not grow with the ranks.
+    let refused = train("1", &["train.batch_size=6"]);
+    refused
+        .assert_code(1)
+        .assert_stderr(&["this run has 6; set train.batch_size = 12"]);
     let refused = train("1", &["train.epochs=2"]);
     refused.assert_code(1).assert_stderr(&[
         "written with train.batch_size = 12, this run has 6",

@@ -40,6 +40,9 @@ pub(crate) fn check(config: &Config, group: &ProcessGroup) -> Result<(), TrainEr
     })
 }
 
+/// Said of a key without a value.
+pub(crate) const NOT_SET: &str = "not set";
+
 /// The keys whose values differ, in order, and both values.
 pub(crate) fn differences(one: &Table, other: &Table) -> Vec<(String, String, String)> {
     let mut found = Vec::new();
@@ -67,7 +70,7 @@ fn differences_in(
             }
             (one, other) if one == other => {}
             (one, other) => {
-                let text = |value: Option<&Value>| value.map_or("not set".into(), Value::to_string);
+                let text = |value: Option<&Value>| value.map_or(NOT_SET.into(), Value::to_string);
                 found.push((path, text(one), text(other)));
             }
         }

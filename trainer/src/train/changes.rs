@@ -13,7 +13,7 @@ use crate::data::input::{steps_per_epoch, train_sampler};
 use crate::error::TrainError;
 use crate::run::metrics::{Changed, ResumeLine};
 use crate::run::resume::run_of;
-use crate::run::same_config::differences;
+use crate::run::same_config::{NOT_SET, differences};
 use crate::system::whole_file;
 use crate::train::progress::Meta;
 use crate::train::schedule::Schedule;
@@ -97,6 +97,17 @@ impl Now<'_> {
     }
 }
 
+/// The first key that decides which images there are and has changed since the checkpoint was written, and that it is to
+/// be set back.
+pub(crate) fn of_data(manifest: &Manifest, now: &Config) -> Option<String> {
+    let before: Table = Meta::config_of(manifest)?.parse().ok()?;
+    let changed = differences(&before, &Table::try_from(now).ok()?);
+    let likely = ["data.", "train.overfit_batches"];
+    let first = |start: &str| changed.iter().find(|(key, ..)| key.starts_with(start));
+    let (key, before, now) = likely.into_iter().find_map(first)?;
+    Some(format!("{key} was {before} and is {now}: set it back"))
+}
+
 /// `error`, or what the configuration names otherwise than that of the checkpoint at `path`, whose state is not restored
 /// because of it.
 pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainError {
@@ -139,6 +150,14 @@ pub(crate) fn say(line: &ResumeLine) -> Vec<String> {
         format!("  {key}: {before} → {after}")
     };
     said.extend(line.changes.iter().map(changed));
+    let names_weights = |change: &Changed| change.key == "model.weights" && change.after != NOT_SET;
+    if line.changes.iter().any(names_weights) {
+        said.push(
+            "warning: model.weights is not read: the run goes on with the weights of its checkpoint. To start from that \
+             file, start a new run"
+                .to_owned(),
+        );
+    }
     if let (Some(last), Some(unchanged)) = (line.lr_before, line.lr_unchanged)
         && unchanged != line.lr
     {

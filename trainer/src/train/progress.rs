@@ -10,6 +10,7 @@ use crate::data::Splits;
 use crate::data::class_names::ClassNames;
 use crate::error::TrainError;
 use crate::eval::evaluation::Evaluation;
+use crate::train::changes;
 use crate::train::early_stopping::Watch;
 
 /// What a run learns from; two runs that differ in it cannot continue each other.
@@ -33,7 +34,7 @@ pub struct Task {
     pub global_batch: usize,
     /// Seed of the run.
     pub seed: u64,
-    /// Images that a rank computes at a time, and ranks; of the run that goes on.
+    /// Images that a rank computes at a time, and ranks, where the global batch grows with them; of the run that goes on.
     #[serde(skip)]
     pub portions: Option<[usize; 2]>,
 }
@@ -46,6 +47,7 @@ impl Task {
     pub(crate) fn of(config: &Config, batching: Batching, splits: &Splits) -> Self {
         let class_names = splits.train.class_names();
         let Normalization { mean, std } = splits.train.normalization();
+        let grows = config.train.batch_size.is_none() && config.train.micro_batch_size.is_some();
         Self {
             data: config.data.name.to_string(),
             train_samples: splits.train.len(),
@@ -55,7 +57,7 @@ impl Task {
             normalization: Some([mean, std]),
             global_batch: batching.global,
             seed: config.train.seed,
-            portions: Some([batching.micro, batching.ranks()]),
+            portions: grows.then(|| [batching.micro, batching.ranks()]),
         }
     }
 
@@ -222,11 +224,11 @@ impl Meta {
         Some(manifest.meta.get("config")?.as_str()?.to_owned())
     }
 
-    /// What a checkpoint says, if it is of the same task.
+    /// What a checkpoint says, if it is of the same task; `now` is the configuration that the task is of.
     ///
     /// # Errors
     /// If it is of another one, or of another program.
-    pub fn of(manifest: &Manifest, task: &Task) -> Result<Self, TrainError> {
+    pub fn of(manifest: &Manifest, task: &Task, now: Option<&Config>) -> Result<Self, TrainError> {
         let meta: Self = serde_json::from_value(manifest.meta.clone()).map_err(|error| {
             TrainError::Resume(format!("the checkpoint is not of this program: {error}"))
         })?;
@@ -234,6 +236,9 @@ impl Meta {
             let then = (meta.task.global_batch, manifest.world_size);
             let cure = match key {
                 "train.batch_size" => task.cure_of_batch(then),
+                "data" => now
+                    .and_then(|now| changes::of_data(manifest, now))
+                    .unwrap_or_else(|| "set data back".to_owned()),
                 _ => format!("set {key} back"),
             };
             return Err(TrainError::Resume(format!(
@@ -330,10 +335,10 @@ mod tests {
             ..task.clone()
         };
         let new = manifest(meta.clone());
-        Meta::of(&new, &task).unwrap();
+        Meta::of(&new, &task, None).unwrap();
         check_classes(&new, &names(["cat", "dog"])).unwrap();
         for error in [
-            Meta::of(&new, &renamed).unwrap_err(),
+            Meta::of(&new, &renamed, None).unwrap_err(),
             check_classes(&new, &others).unwrap_err(),
         ] {
             assert!(matches!(error, TrainError::OtherClasses(_)), "{error}");
@@ -346,7 +351,7 @@ mod tests {
             part.retain(|key, _| !keys.contains(&key.as_str()));
         }
         let old = manifest(meta);
-        let read = Meta::of(&old, &renamed).unwrap();
+        let read = Meta::of(&old, &renamed, None).unwrap();
         assert_eq!(
             (read.task.class_names, read.task.normalization),
             (None, None)

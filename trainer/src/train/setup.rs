@@ -246,7 +246,7 @@ pub(crate) fn restore<M: ImageClassifier>(
     config: &Config,
 ) -> Result<Progress, TrainError> {
     let source = Source::open(path)?;
-    let meta = Meta::of(source.manifest(), task)?;
+    let meta = Meta::of(source.manifest(), task, Some(config))?;
     let restored = parallel.restore(&source);
     restored.map_err(|error| changes::of_restore(error.into(), path, config))?;
     Ok(meta.progress)
