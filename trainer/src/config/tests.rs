@@ -670,7 +670,7 @@ fn keys_of_another_optimizer_or_model_go_with_its_name() {
         let config = of_run(&resolved, sets).unwrap().config;
         assert_eq!(config.optimizer.lr(), 0.25, "{sets:?}");
     }
-    let typo = resolved.replace("eps = ", "momentun = 0.9\neps = ");
+    let typo = resolved.replace("\neps = ", "\nmomentun = 0.9\neps = ");
     let file = resolved.replace("\"adamw\"", "\"sgd\"");
     let given = ["optimizer.name=sgd", "optimizer.betas=[0.5, 0.5]"];
     for (text, sets, part) in [
