@@ -1133,7 +1133,7 @@ fn who_goes_on_with_fewer_ranks_is_told_the_key_that_keeps_the_batch() {
     };
     train("2", &[]).assert_code(0);
     // A batch that was set does not grow with the ranks.
-    let refused = train("1", &["train.batch_size=6"]);
+    let refused = train("1", &["train.batch_size=6", "schedule.lr_scaling=none"]);
     refused
         .assert_code(1)
         .assert_stderr(&["this run has 6; set train.batch_size = 12"]);
