@@ -886,6 +886,7 @@ fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
             "a checkpoint was not written, the run goes on",
             "No space left",
             "the state after step 60 was not saved: the run has ended, but the model",
+            "error: rank 0 exited with code 1",
         ]);
     assert_eq!(checksum(&finished), whole);
     assert_eq!(finished.stderr.matches("was not saved").count(), 1);

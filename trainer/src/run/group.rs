@@ -2,6 +2,7 @@
 //! turns.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use burn_dist::group::{Abort, Algorithm, GroupOptions, ProcessGroup, TransportKind};
@@ -27,10 +28,12 @@ pub(crate) fn with_group<T>(
     worked.inspect_err(|error| {
         let another = error.is_of_another_rank().then(|| error.to_string());
         signals::come_first(another.as_deref());
-        // Who failed because another rank did has nothing to tell; nor has who knows that all of
-        // them end now.
-        if !error.is_of_another_rank() && !matches!(error, TrainError::NotSaved { .. }) {
-            group.abort(&error.to_string());
+        match error {
+            // All know it. Who started them is to hear it from the one that says why, before another ends.
+            TrainError::NotSaved { .. } if !world.is_main() => thread::sleep(HEARD),
+            // Who failed because another rank did has nothing to tell.
+            error if error.is_of_another_rank() => {}
+            error => group.abort(&error.to_string()),
         }
     })
 }
@@ -62,6 +65,9 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
     drop(waiting);
     Ok(connected?)
 }
+
+/// How long what rank 0 says may take to its launcher.
+const HEARD: Duration = Duration::from_millis(300);
 
 /// The rank that this process is.
 static RANK: AtomicUsize = AtomicUsize::new(0);
