@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use burn_dist::world::World;
 use burn_dist::{Abort, Error, GroupOptions, ProcessGroup, ReduceOp, TransportKind};
+use rustix::process::{Signal, getpid, kill_process};
 use world_support::{LIMIT, Process, SECRET, free_port, limited, part, play};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -151,6 +152,10 @@ fn parts() {
             "hangs in its last words" => Some(Abort { after: LEASH, tell }),
             _ => None,
         },
+        timeout: match part.as_str() {
+            "waits for hours" => SHORT,
+            _ => GroupOptions::default().timeout,
+        },
         ..GroupOptions::default()
     };
     let group = ProcessGroup::connect_with(&World::from_env().unwrap(), options).unwrap();
@@ -160,36 +165,60 @@ fn parts() {
         group.abort("the disk is full");
         exit(1);
     }
+    if part == "waits for hours" {
+        let error = group
+            .barrier_within(Duration::from_secs(10_000))
+            .unwrap_err();
+        println!("{error}");
+        exit(3);
+    }
+    if part == "is stopped" {
+        kill_process(getpid(), Signal::STOP).unwrap();
+    }
     println!("{part} and sleeps");
     thread::sleep(SLEEP);
     println!("{part} and woke up");
     exit(0);
 }
 
+/// Starts ranks that play these parts.
+fn start(parts: &[&str]) -> Vec<Process> {
+    let port = free_port().to_string();
+    (0..parts.len())
+        .map(|rank| {
+            let mut command = play(parts[rank]);
+            command
+                .env("RANK", rank.to_string())
+                .env("LOCAL_RANK", rank.to_string())
+                .env("WORLD_SIZE", parts.len().to_string())
+                .env("MASTER_ADDR", "127.0.0.1")
+                .env("MASTER_PORT", &port)
+                .env("BURN_DIST_SECRET", SECRET);
+            Process::start(command)
+        })
+        .collect()
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_not_waited_for_as_long_as_one_that_works() {
+    limited(|| {
+        let mut ranks = start(&["waits for hours", "is stopped"]).into_iter();
+        let (status, output) = ranks.next().unwrap().end();
+        assert_eq!(status.code(), Some(3), "{output}");
+        assert!(output.contains("rank 1 does not answer"), "{output}");
+    });
+}
+
 #[test]
 fn a_rank_that_is_busy_elsewhere_ends_some_time_after_its_run_has_failed_if_it_is_asked_to() {
     limited(|| {
-        let port = free_port().to_string();
         let parts = [
             "is on a leash",
             "hangs in its last words",
             "is not",
             "fails",
         ];
-        let ranks: Vec<_> = (0..parts.len())
-            .map(|rank| {
-                let mut command = play(parts[rank]);
-                command
-                    .env("RANK", rank.to_string())
-                    .env("LOCAL_RANK", rank.to_string())
-                    .env("WORLD_SIZE", parts.len().to_string())
-                    .env("MASTER_ADDR", "127.0.0.1")
-                    .env("MASTER_PORT", &port)
-                    .env("BURN_DIST_SECRET", SECRET);
-                Process::start(command)
-            })
-            .collect();
-        let ends: Vec<_> = ranks
+        let ends: Vec<_> = start(&parts)
             .into_iter()
             .map(|rank| {
                 let (status, output) = rank.end();

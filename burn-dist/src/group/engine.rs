@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::GroupOptions;
 use super::busy::Busy;
@@ -22,6 +22,9 @@ use crate::watchdog::{Abort, Leash};
 
 /// How long the store may take to find out who holds the others up.
 const SURVEY: Duration = Duration::from_secs(1);
+
+/// How long a rank may take to answer that others wait for patiently.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// How long the news of a peer's end may take to come after its connection broke.
 const NEWS: Duration = Duration::from_millis(500);
@@ -449,13 +452,20 @@ impl Engine {
         let progress = self.members.progress(what.sequence);
         self.fuse.busy().advance(progress);
         self.recorder.begin(self.members.describe(what));
-        let limit = self.own_limit.unwrap_or_else(|| self.patience.limit());
         let ranks = self.members.ranks().clone();
+        let appeal = self.appeal.clone();
+        let (limit, appeal) = match (self.own_limit, appeal) {
+            (Some(limit), Some(appeal)) => {
+                let (look, judge) = patient(link, &self.members, self.place.rank, limit, appeal);
+                (look, Some(judge))
+            }
+            (own, appeal) => (own.unwrap_or_else(|| self.patience.limit()), appeal),
+        };
         let mut watch = Watch::new(limit, link.store.faults(), ranks);
-        if let Some(appeal) = &self.appeal {
+        if let Some(appeal) = appeal {
             watch = watch.appealing(Appeal {
                 sequence: what.sequence,
-                ..appeal.clone()
+                ..appeal
             });
         }
         let at = Neighbours {
@@ -518,6 +528,42 @@ fn appeal(link: &Link, members: &Members, own: usize) -> Appeal {
     }
 }
 
+/// How long to wait in a collective that may take as long as `limit`, and who is then asked for more time, again and again.
+/// Ranks that are late do what all wait for, but one that does not answer is stopped. After `limit` it is `then` who is
+/// asked.
+fn patient(
+    link: &Link,
+    members: &Members,
+    own: usize,
+    limit: Duration,
+    then: Appeal,
+) -> (Duration, Appeal) {
+    let look = link.options.timeout;
+    if look.is_zero() || limit <= look {
+        return (limit, then);
+    }
+    let (store, members) = (link.store.clone(), members.clone());
+    let own = members.in_world(own);
+    let begin = Instant::now();
+    let most = (limit - look).saturating_add(then.most);
+    let judge = move |sequence: u64| {
+        if begin.elapsed() >= limit {
+            return (then.judge)(sequence);
+        }
+        let Ok(survey) = store.survey(SILENCE.min(look).max(SURVEY)) else {
+            return false;
+        };
+        let mut others = members.ranks().iter().filter(|rank| **rank != own);
+        others.all(|rank| survey.get(*rank).is_some_and(Option::is_some))
+    };
+    let appeal = Appeal {
+        sequence: then.sequence,
+        most,
+        judge: Arc::new(judge),
+    };
+    (look, appeal)
+}
+
 /// A collective that failed, as people are told of it.
 struct Explained<'a> {
     what: Descriptor,
@@ -564,8 +610,8 @@ impl Explained<'_> {
                 let faults = self.store.faults();
                 let peer = source.peer().map(|peer| members.in_world(peer));
                 let left = || peer.is_some_and(|peer| faults.left(peer));
-                let deadline = std::time::Instant::now() + NEWS;
-                while !faults.is_faulty() && !left() && std::time::Instant::now() < deadline {
+                let deadline = Instant::now() + NEWS;
+                while !faults.is_faulty() && !left() && Instant::now() < deadline {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 let has_left = || peer.filter(|_| left()).map(Fault::left);

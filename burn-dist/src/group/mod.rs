@@ -411,7 +411,8 @@ impl ProcessGroup {
     }
 
     /// [`barrier`](Self::barrier), for which the others may be as late as `limit`, whatever the group's time-out: where
-    /// one rank has something to do for all. A rank that fails is noticed at once even so.
+    /// one rank has something to do for all. A rank that fails is noticed at once even so, and one that is stopped within
+    /// the group's time-out and some seconds.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).

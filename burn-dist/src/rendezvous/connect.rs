@@ -408,7 +408,10 @@ impl<'a> Attempt<'a> {
             },
             Some(Failure::Later(address, error)) => RendezvousError::NotAStore {
                 address,
-                reason: error.to_string(),
+                reason: match error {
+                    StreamError::TimedOut => format!("{error} (rank 0 may be stopped)"),
+                    other => other.to_string(),
+                },
             },
             Some(Failure::Final(error) | Failure::Ending(error) | Failure::Stranger(error)) => {
                 error
