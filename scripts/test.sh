@@ -335,7 +335,7 @@ test_cuda() {
   # Tensor cores are interpreted number by number.
   local runner="target.'cfg(all())'.runner = ['bash', '-c', '$by_package', 'run', '$PWD/scripts/cuda-software.sh', 'timeout', '--verbose', '-k', '10', '$((2 * limit))']"
   BURN_DIST_TEST_DEVICE=cuda SOFT_CUDA_DEVICES=4 cargo test --release "${of_gpus[@]}" --features "$features" \
-    --config "$runner" -- --show-output device:: gpu resident zero::fused soft_cuda --skip a_machine_without_a_driver ||
+    --config "$runner" -- --show-output device:: gpu resident fused:: soft_cuda --skip a_machine_without_a_driver ||
     code=$?
   cargo build --release --workspace --bins --features "$features" || code=$?
   local golden=$PWD/models/tests/golden script=$PWD/scripts/cuda-software.sh folder

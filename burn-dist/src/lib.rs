@@ -16,6 +16,8 @@ mod deadline;
 pub mod device;
 pub mod element;
 pub mod files;
+mod flat;
+mod fused;
 pub mod group;
 pub mod launch;
 #[cfg(feature = "mpi")]
@@ -30,7 +32,6 @@ pub mod rendezvous;
 mod shard;
 pub mod thread_limit;
 pub mod transport;
-mod values;
 mod watchdog;
 pub mod world;
 mod zero;

@@ -19,10 +19,10 @@ use burn::backend::{
     Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
     backend_extension,
 };
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::Tensor;
 
 use super::grad_hook::GradHookBackward;
-use super::sink::{GradientSink, ParameterSource, Use, WholeParameter};
+use super::sink::{GradientSink, ParameterSource, Use};
 use super::{depth, rung};
 
 /// What the operation has to know of its parameter.
@@ -78,11 +78,7 @@ where
         .upgrade()
         .and_then(|source| source.whole(fetch.parameter));
     match values {
-        Some(WholeParameter::Host(values)) if values.len() == elements * size_of::<f32>() => {
-            let data = TensorData::from_bytes(values, shape, DType::F32);
-            B::float_from_data(data, &placeholder.device())
-        }
-        Some(WholeParameter::Device(flat)) if flat.shape().num_elements() == elements => {
+        Some(flat) if flat.shape().num_elements() == elements => {
             let flat = flat.try_into_primitive::<B>();
             flat.map_or(placeholder, |flat| B::float_reshape(flat, shape))
         }

@@ -33,7 +33,7 @@ pub use rank_sum::{sum_over_ranks, sums_over_ranks};
 pub(crate) use depth::forget as forget_depth;
 pub(crate) use grad_hook::{GradHook, GradHooks};
 pub(crate) use rank_sum::{RankSums, set as sum_over, unset as sum_no_more_over};
-pub(crate) use sink::{GradientSink, ParameterSource, WholeParameter};
+pub(crate) use sink::{GradientSink, ParameterSource};
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use burn::tensor::{Bytes, Tensor};
+use burn::tensor::Tensor;
 
 /// Receives gradients from the hooks of one model. Parameters are named by their index among the
 /// trainable parameters in visit order.
@@ -31,17 +31,9 @@ pub(crate) trait GradientSink: fmt::Debug + Send + Sync {
 
 /// Gives the values of parameters that are not in the model itself.
 pub(crate) trait ParameterSource: fmt::Debug + Send + Sync {
-    /// All values of a parameter; `None` if they cannot be had, which is then known to the source.
-    fn whole(&self, parameter: usize) -> Option<WholeParameter>;
-}
-
-/// All values of a parameter, flat, in `f32`.
-#[derive(Debug)]
-pub(crate) enum WholeParameter {
-    /// In host memory, which whoever writes to it gets a copy of.
-    Host(Bytes),
-    /// On the model's device.
-    Device(Box<Tensor<1>>),
+    /// All values of a parameter, flat, in `f32`, on the model's device; `None` if they cannot be had, which is then known
+    /// to the source.
+    fn whole(&self, parameter: usize) -> Option<Tensor<1>>;
 }
 
 /// One use of a parameter in a graph, alive as long as the operation that recorded it.

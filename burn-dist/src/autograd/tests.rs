@@ -7,12 +7,9 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::activation::relu;
-use burn::tensor::{Bytes, Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
-use super::{
-    GradHooks, GradientSink, ParameterSource, WholeParameter, boundary, depth, forget_depth,
-    grad_hook,
-};
+use super::{GradHooks, GradientSink, ParameterSource, boundary, depth, forget_depth, grad_hook};
 
 const WIDTH: usize = 6;
 
@@ -317,13 +314,11 @@ fn a_panic_while_collecting_stays_inside() {
 #[derive(Debug)]
 struct Elsewhere {
     values: Vec<Vec<f32>>,
-    /// Whether they come as a tensor of the model's device.
-    on_device: bool,
     reads: Mutex<Vec<usize>>,
 }
 
 impl Elsewhere {
-    fn of(model: &Blocks, on_device: bool) -> Arc<Self> {
+    fn of(model: &Blocks) -> Arc<Self> {
         struct Collect(Vec<Vec<f32>>);
         impl ModuleVisitor for Collect {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -334,7 +329,6 @@ impl Elsewhere {
         model.visit(&mut collect);
         Arc::new(Self {
             values: collect.0,
-            on_device,
             reads: Mutex::default(),
         })
     }
@@ -345,49 +339,41 @@ impl Elsewhere {
 }
 
 impl ParameterSource for Elsewhere {
-    fn whole(&self, parameter: usize) -> Option<WholeParameter> {
+    fn whole(&self, parameter: usize) -> Option<Tensor<1>> {
         self.reads.lock().unwrap().push(parameter);
-        let values = self.values[parameter].clone();
-        Some(match self.on_device {
-            true => {
-                let values = Tensor::from_floats(values.as_slice(), &device().inner());
-                WholeParameter::Device(Box::new(values))
-            }
-            false => WholeParameter::Host(Bytes::from_elems(values)),
-        })
+        let values = self.values[parameter].as_slice();
+        Some(Tensor::from_floats(values, &device().inner()))
     }
 }
 
 #[test]
 fn parameters_from_elsewhere_are_fetched_again_in_backward_and_not_kept() {
-    for on_device in [false, true] {
-        let plain = Blocks::new(&device());
-        let source = Elsewhere::of(&plain, on_device);
-        let sink = Recorder::new(true);
-        forget_depth();
-        // Other values, which nobody may use.
-        let model = Blocks::new(&device()).apply_reparameterization(GradHooks::new(
-            sink.clone(),
-            None,
-            Some(source.clone()),
-        ));
-        let loss = model.forward(input()).square().mean();
-        let expected_loss = plain.forward(input()).square().mean();
-        assert_eq!(
-            loss.clone().into_data().as_bytes(),
-            expected_loss.clone().into_data().as_bytes()
-        );
-        // Weight and bias of the stem and the three blocks, in the order of the forward pass.
-        assert_eq!(source.take_reads(), [0, 1, 2, 3, 4, 5, 6, 7]);
-        let expected = gradients(&plain, expected_loss);
-        drop(loss.backward());
-        // The gradient of a block's input needs its weight; that of the stem's input nobody needs, and
-        // biases are in no gradient.
-        assert_eq!(source.take_reads(), [6, 4, 2]);
-        let collected = sink.collected.lock().unwrap();
-        assert_eq!(collected.len(), expected.len());
-        for (index, gradient) in collected.iter() {
-            assert_eq!(expected[*index].as_deref(), Some(gradient.as_bytes()));
-        }
+    let plain = Blocks::new(&device());
+    let source = Elsewhere::of(&plain);
+    let sink = Recorder::new(true);
+    forget_depth();
+    // Other values, which nobody may use.
+    let model = Blocks::new(&device()).apply_reparameterization(GradHooks::new(
+        sink.clone(),
+        None,
+        Some(source.clone()),
+    ));
+    let loss = model.forward(input()).square().mean();
+    let expected_loss = plain.forward(input()).square().mean();
+    assert_eq!(
+        loss.clone().into_data().as_bytes(),
+        expected_loss.clone().into_data().as_bytes()
+    );
+    // Weight and bias of the stem and the three blocks, in the order of the forward pass.
+    assert_eq!(source.take_reads(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    let expected = gradients(&plain, expected_loss);
+    drop(loss.backward());
+    // The gradient of a block's input needs its weight; that of the stem's input nobody needs, and
+    // biases are in no gradient.
+    assert_eq!(source.take_reads(), [6, 4, 2]);
+    let collected = sink.collected.lock().unwrap();
+    assert_eq!(collected.len(), expected.len());
+    for (index, gradient) in collected.iter() {
+        assert_eq!(expected[*index].as_deref(), Some(gradient.as_bytes()));
     }
 }

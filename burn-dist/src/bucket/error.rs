@@ -85,4 +85,10 @@ impl BucketError {
             found: format!("{dtype:?}"),
         }
     }
+
+    /// Of a gradient that cannot be had; of all of them where that is not known.
+    pub(super) fn unreadable(spec: Option<&ParameterSpec>, reason: String) -> Self {
+        let path = spec.map_or("all parameters", |spec| &spec.path).to_owned();
+        Self::Read { path, reason }
+    }
 }

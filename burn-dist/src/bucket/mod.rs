@@ -1,25 +1,28 @@
 //! Gradients on their way between ranks: which of them travel together, and when.
 //!
-//! `layout` decides at start which parameters share a bucket and where each one lies in it,
-//! `storage` reads and writes that memory, and the reducer in `reducer` is what the gradient hooks
-//! call: it copies finished gradients into place and starts the all-reduce of a bucket as soon as
-//! the bucket is full. Gradients on a GPU stay there meanwhile, in `resident`.
+//! `layout` decides at start which parameters share a bucket and where each one lies in it, and `partition` what of it
+//! is whose. The reducer in `reducer` is what the gradient hooks call: it has finished gradients put into their place
+//! and starts the all-reduce of a bucket as soon as the bucket is full. Where gradients lie meanwhile, in host memory or
+//! on a device, is the business of `store`.
 
+mod agreement;
 mod error;
 mod layout;
+mod partition;
 mod reducer;
-mod resident;
-mod storage;
+mod store;
 
 pub use error::BucketError;
 pub use layout::{BucketSizes, ParameterSpec};
 
-pub(crate) use layout::{BucketLayout, Slot};
-pub(crate) use reducer::{Gradients, Reducer};
-pub(crate) use resident::{
-    Alone, DeviceCollectives, DeviceHandle, Resident, TOGETHER, assemble, take_parts,
+pub(crate) use agreement::Agreement;
+pub(crate) use layout::BucketLayout;
+pub(crate) use partition::{Gradients, Partition};
+pub(crate) use reducer::Reducer;
+pub(crate) use store::{
+    Alone, DeviceCollectives, DeviceHandle, DeviceStore, FusedStep, Gathering, GradientStore,
+    HostStore, Resident, burn_dtype, gradient_dtype, take_parts,
 };
-pub(crate) use storage::{burn_dtype, gradient_dtype};
 
 #[cfg(test)]
 mod tests;

@@ -2,10 +2,13 @@
 
 mod interplay;
 
-use burn::tensor::{Device, Shape, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
+use super::agreement::Agreement;
 use super::layout::{BucketSizes, ParameterSpec};
-use super::reducer::{Gradients, Reducer};
+use super::partition::{Gradients, Partition};
+use super::reducer::Reducer;
+use super::store::HostStore;
 use crate::autograd::GradientSink;
 use crate::{DType, ProcessGroup};
 
@@ -16,6 +19,15 @@ const SMALL: BucketSizes = BucketSizes {
     others: 1,
 };
 
+fn in_host_memory(partition: Partition) -> Reducer {
+    Reducer::new(Box::new(HostStore::new(partition).unwrap()))
+}
+
+/// Waits for the gradients of a step, as whoever steps does it.
+fn wait(reducer: &Reducer) {
+    assert!(reducer.wait(&Agreement::on_rate(0.1)).unwrap());
+}
+
 fn reducer_of(dtypes: &[DType]) -> Reducer {
     let spec = |(index, dtype): (usize, &DType)| ParameterSpec {
         path: format!("p{index}"),
@@ -24,7 +36,7 @@ fn reducer_of(dtypes: &[DType]) -> Reducer {
     };
     let parameters = dtypes.iter().enumerate().map(spec).collect();
     let (alone, keep) = (ProcessGroup::single(), Gradients::Whole);
-    Reducer::new(&alone, parameters, &[], SMALL, keep).unwrap()
+    in_host_memory(Partition::new(&alone, parameters, &[], SMALL, keep).unwrap())
 }
 
 fn reducer(parameters: usize) -> Reducer {
@@ -42,8 +54,8 @@ fn fire(reducer: &Reducer, parameter: usize, value: f32) {
 }
 
 fn result(reducer: &Reducer, parameter: usize) -> Option<Vec<f32>> {
-    let gradient = reducer.gradient(parameter, &Shape::new([LEN])).unwrap();
-    gradient.map(|gradient| gradient.convert::<f32>().try_to_vec().unwrap())
+    let gradient = reducer.shards(&[parameter]).unwrap().pop().flatten();
+    gradient.map(|gradient| gradient.into_data().convert::<f32>().try_to_vec().unwrap())
 }
 
 #[test]
@@ -76,7 +88,7 @@ fn a_bucket_waits_for_every_use() {
     fire(&reducer, 0, 2.0);
     assert_eq!(reducer.sent(), 1);
     reducer.end_backward().unwrap();
-    reducer.wait([0; 8]).unwrap();
+    wait(&reducer);
     assert_eq!(result(&reducer, 0), Some(vec![3.0; LEN]));
 }
 
@@ -88,8 +100,8 @@ fn replicated(keep: Gradients) -> Reducer {
     };
     let parameters = (0..6).map(spec).collect();
     let group = ProcessGroup::single();
-    let reducer = Reducer::new(&group, parameters, &[], SMALL, keep).unwrap();
-    reducer.replicated(Some(group))
+    let partition = Partition::new(&group, parameters, &[], SMALL, keep).unwrap();
+    in_host_memory(partition.replicated(Some(group)))
 }
 
 #[test]
@@ -107,11 +119,10 @@ fn shards_go_on_to_their_replicas_in_the_last_backward_alone_while_it_runs() {
             fire(&reducer, 0, 2.0);
             reducer.end_backward().unwrap();
         }
-        reducer.wait([0; 8]).unwrap();
+        wait(&reducer);
         assert_eq!(reducer.replicating(), 0);
         for (parameter, expected) in [(0, 4.0), (5, 2.0)] {
-            let check = |values: &[f32]| assert_eq!(values, [expected; LEN]);
-            reducer.with_owned(parameter, check).unwrap();
+            assert_eq!(result(&reducer, parameter), Some(vec![expected; LEN]));
         }
     }
 }
@@ -141,7 +152,7 @@ fn what_the_graph_does_not_use_holds_nothing_up() {
     fire(&reducer, 0, 1.0);
     assert_eq!(reducer.sent(), 3);
     reducer.end_backward().unwrap();
-    reducer.wait([0; 8]).unwrap();
+    wait(&reducer);
     assert_eq!(result(&reducer, 2), None);
     assert_eq!(result(&reducer, 0), Some(vec![1.0; LEN]));
 }
@@ -172,7 +183,7 @@ fn a_step_starts_from_nothing() {
             }
             reducer.end_backward().unwrap();
         }
-        reducer.wait([0; 8]).unwrap();
+        wait(&reducer);
         let results = [0, 1].map(|parameter| result(&reducer, parameter));
         reducer.reset();
         results
@@ -204,7 +215,7 @@ fn every_float_type_is_summed_measured_and_scaled() {
         }
         reducer.end_backward().unwrap();
     }
-    reducer.wait([0; 8]).unwrap();
+    wait(&reducer);
     let one = 9.0 + 16.0 + 0.25;
     assert_eq!(reducer.norm().unwrap(), f64::sqrt(4.0 * one));
     for parameter in 0..dtypes.len() {
@@ -220,14 +231,10 @@ fn integers_are_no_gradients() {
         shape: vec![LEN],
         dtype: DType::I32,
     }];
-    let error = Reducer::new(
-        &ProcessGroup::single(),
-        parameters,
-        &[],
-        SMALL,
-        Gradients::Whole,
-    )
-    .unwrap_err();
+    let (alone, keep) = (ProcessGroup::single(), Gradients::Whole);
+    let error = Partition::new(&alone, parameters, &[], SMALL, keep)
+        .err()
+        .unwrap();
     assert!(error.to_string().starts_with("parameter `table` holds i32"));
 }
 
@@ -238,7 +245,7 @@ mod resident {
     use std::time::Duration;
 
     use super::*;
-    use crate::bucket::resident::{Alone, DeviceCollectives, DeviceHandle, Resident};
+    use crate::bucket::store::{Alone, DeviceCollectives, DeviceHandle, DeviceStore, Resident};
     use crate::device::Staged;
     use crate::group::GroupOptions;
     use crate::{Compression, Cuts, Error};
@@ -262,20 +269,8 @@ mod resident {
         }
     }
 
-    /// What this rank has of a parameter's gradient, wherever it is; `None` if no rank had one.
-    pub(super) fn owned(reducer: &Reducer, parameter: usize) -> Option<Vec<f32>> {
-        let mut found = None;
-        match reducer.resident() {
-            Some(_) => {
-                let gradient = reducer.owned_there(&[parameter]).pop().flatten();
-                found = gradient.map(|g| g.into_data().try_to_vec().unwrap());
-            }
-            None => {
-                let take = |values: &[f32]| found = Some(values.to_vec());
-                reducer.with_owned(parameter, take).unwrap();
-            }
-        }
-        found
+    pub(super) fn on_device(partition: Partition, resident: Resident) -> Reducer {
+        Reducer::new(Box::new(DeviceStore::new(partition, resident)))
     }
 
     /// What a rank has after a step of two micro-batches with a parameter that is used twice, one
@@ -293,17 +288,17 @@ mod resident {
             }
             reducer.end_backward().unwrap();
         }
-        reducer.wait([0; 8]).unwrap();
+        wait(reducer);
         let norm = reducer.norm().unwrap();
-        // On a device nothing is kept of what this rank does not own.
+        // Nothing is kept of what this rank does not own.
         let some = |values: &Vec<f32>| !values.is_empty();
-        let all = (0..3).map(|parameter| owned(reducer, parameter).filter(some));
+        let all = (0..3).map(|parameter| result(reducer, parameter).filter(some));
         let all = all.collect();
         reducer.reset();
         (all, norm)
     }
 
-    fn ranks(on_device: bool, keep: Gradients, size: usize) -> Vec<(Vec<Option<Vec<f32>>>, f64)> {
+    fn ranks(here: bool, keep: Gradients, size: usize) -> Vec<(Vec<Option<Vec<f32>>>, f64)> {
         let groups = match size {
             1 => vec![ProcessGroup::single()],
             size => ProcessGroup::in_process(size, &GroupOptions::default()).unwrap(),
@@ -319,10 +314,11 @@ mod resident {
                 others: 100,
             };
             let parameters = (0..3).map(spec).collect();
-            let mut reducer = Reducer::new(&group, parameters, &[], sizes, keep).unwrap();
-            if on_device {
-                reducer = reducer.on_device(there(&group, None));
-            }
+            let partition = Partition::new(&group, parameters, &[], sizes, keep).unwrap();
+            let reducer = match here {
+                true => in_host_memory(partition),
+                false => on_device(partition, there(&group, None)),
+            };
             let first = step(&reducer, group.rank());
             let second = step(&reducer, group.rank());
             assert_eq!(first, second, "something is left of the first step");
@@ -341,7 +337,7 @@ mod resident {
     fn gradients_on_a_device_are_those_in_host_memory() {
         for size in [1, 2] {
             for keep in [Gradients::Whole, Gradients::Scattered, Gradients::Sharded] {
-                let (expected, found) = (ranks(false, keep, size), ranks(true, keep, size));
+                let (expected, found) = (ranks(true, keep, size), ranks(false, keep, size));
                 for ((found, norm), (expected, expected_norm)) in found.iter().zip(&expected) {
                     assert_eq!(found, expected, "{keep:?}, {size} ranks");
                     assert!((norm / expected_norm - 1.0).abs() < 1e-6);
@@ -352,15 +348,24 @@ mod resident {
 
     #[test]
     fn a_gradient_on_a_device_that_does_not_fit_or_comes_late_is_an_error() {
-        let alone = || there(&ProcessGroup::single(), None);
-        let reducer = super::reducer(1).on_device(alone());
+        let new = || {
+            let parameters = vec![ParameterSpec {
+                path: "p0".into(),
+                shape: vec![LEN],
+                dtype: DType::F32,
+            }];
+            let (alone, keep) = (ProcessGroup::single(), Gradients::Whole);
+            let partition = Partition::new(&alone, parameters, &[], SMALL, keep).unwrap();
+            on_device(partition, there(&alone, None))
+        };
+        let reducer = new();
         reducer.used(0);
         reducer.begin_backward(true).unwrap();
         reducer.collect(0, Tensor::zeros([LEN + 1], &Device::flex()));
         let message = reducer.end_backward().unwrap_err().to_string();
         assert!(message.contains("has 4 elements"), "{message}");
 
-        let reducer = super::reducer(1).on_device(alone());
+        let reducer = new();
         reducer.begin_backward(true).unwrap();
         reducer.used(0);
         fire(&reducer, 0, 1.0);
@@ -414,12 +419,18 @@ mod resident {
                 shape: vec![LEN],
                 dtype: DType::F32,
             }];
-            let reducer = Reducer::new(&group, parameters, &[], SMALL, keep).unwrap();
-            let reducer = reducer.on_device(resident);
+            let partition = Partition::new(&group, parameters, &[], SMALL, keep).unwrap();
+            let reducer = on_device(partition, resident);
             reducer.begin_backward(true).unwrap();
             reducer.end_backward().unwrap();
             // The group outlives the step, so nobody is missed.
-            (reducer.wait([0; 8]).unwrap_err().to_string(), group)
+            (
+                reducer
+                    .wait(&Agreement::on_rate(0.1))
+                    .unwrap_err()
+                    .to_string(),
+                group,
+            )
         };
         let reason = crate::CollectiveError::NoProgress.to_string();
         for keep in [Gradients::Whole, Gradients::Scattered, Gradients::Sharded] {

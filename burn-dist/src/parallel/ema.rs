@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::replicas::AutodiffPlace;
 use super::{ParallelError, ParameterSpec, StateSourceRead, state};
-use crate::reduce::vectorised;
-use crate::values::Values;
+use crate::bucket::{BucketError, Reducer};
+use crate::flat;
 
 /// Under which the average is saved.
 pub(super) const NAME: &str = "ema";
@@ -58,12 +58,12 @@ pub(super) struct Ema {
     options: EmaOptions,
     updates: u64,
     /// By index in visit order, of what this rank owns.
-    values: Vec<Values>,
+    values: Vec<Tensor<1>>,
 }
 
 impl Ema {
     /// Starts at the `values` that this rank owns of every parameter.
-    pub(super) fn new(options: EmaOptions, values: Vec<Values>) -> Self {
+    pub(super) fn new(options: EmaOptions, values: Vec<Tensor<1>>) -> Self {
         Self {
             options,
             updates: 0,
@@ -72,7 +72,7 @@ impl Ema {
     }
 
     /// Starts anew.
-    pub(super) fn start_at(&mut self, values: Vec<Values>) {
+    pub(super) fn start_at(&mut self, values: Vec<Tensor<1>>) {
         *self = Self::new(self.options, values);
     }
 
@@ -83,37 +83,36 @@ impl Ema {
         (1.0 - decay) as f32
     }
 
-    /// Takes in the new values, in host memory, of what this rank owns of a parameter.
-    pub(super) fn update(&mut self, index: usize, values: &[f32], weight: f32) {
-        if let Some(average) = self.values.get_mut(index) {
-            blend(average.host_mut(), values, weight);
-        }
-    }
-
-    /// Takes in the new values, flat and on a GPU, of what this rank owns of several parameters.
-    pub(super) fn update_on_device(&mut self, parameters: &[(usize, Tensor<1>)], weight: f32) {
+    /// Takes in the new values, flat, of what this rank owns of several parameters.
+    pub(super) fn update(
+        &mut self,
+        reducer: &Reducer,
+        parameters: &[(usize, Tensor<1>)],
+        weight: f32,
+    ) -> Result<(), BucketError> {
         let mut indices = Vec::new();
         let mut tensors = Vec::new();
         for (index, values) in parameters {
             let place = self.values.get_mut(*index);
-            if let Some(place) = place.filter(|place| !place.is_empty()) {
+            if let Some(place) = place.filter(|place| flat::len(place) > 0) {
                 let values = values.clone().cast(FloatDType::F32);
-                tensors.push([place.take().into_tensor(&values.device()), values]);
+                tensors.push([flat::take(place), values]);
                 indices.push(*index);
             }
         }
-        for (index, average) in indices.into_iter().zip(blend_on_device(tensors, weight)) {
-            self.values[index] = Values::on_device(average);
+        for (index, average) in indices.into_iter().zip(reducer.blend(tensors, weight)?) {
+            self.values[index] = average;
         }
+        Ok(())
     }
 
     /// The averages of what this rank owns of every parameter.
-    pub(super) fn all(&self) -> &[Values] {
+    pub(super) fn all(&self) -> &[Tensor<1>] {
         &self.values
     }
 
     /// The average of the parameter with this index.
-    pub(super) fn get(&self, index: usize) -> Option<&Values> {
+    pub(super) fn get(&self, index: usize) -> Option<&Tensor<1>> {
         self.values.get(index)
     }
 
@@ -122,11 +121,11 @@ impl Ema {
         vec![(UPDATES.to_owned(), self.updates.into())]
     }
 
-    /// Continues from a state that has averages, on `device` or in host memory; false if it has none.
+    /// Continues from a state that has averages, on `device`; false if it has none.
     pub(super) fn restore(
         &mut self,
         (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
-        device: Option<&Device>,
+        device: &Device,
         source: &dyn StateSourceRead,
     ) -> Result<bool, ParallelError> {
         let scalars = state::scalars(source, NAME);
@@ -148,7 +147,7 @@ impl Ema {
                 name = state::model_name(&parameter.path);
             }
             let values = state::read_owned(source, &name, parameter, owned);
-            let average = values.map(|values| Values::put(values, device));
+            let average = values.map(|values| flat::put(values, device));
             average.map_err(|reason| failed(&name, reason))
         };
         let all = parameters.iter().zip(owned);
@@ -191,33 +190,6 @@ fn read(
 /// The name of a parameter's average in a saved state.
 pub(super) fn tensor_name(path: &str) -> String {
     format!("{NAME}/{path}")
-}
-
-/// Moves an average towards `values` by `weight` of the distance. Works on any part of a parameter.
-fn blend(average: &mut [f32], values: &[f32], weight: f32) {
-    vectorised(
-        #[inline(always)]
-        || {
-            for (average, value) in average.iter_mut().zip(values) {
-                *average += (value - *average) * weight;
-            }
-        },
-    );
-}
-
-/// The same of averages and values on a GPU.
-fn blend_on_device(tensors: Vec<[Tensor<1>; 2]>, weight: f32) -> Vec<Tensor<1>> {
-    #[cfg(own_gpu)]
-    if let Some([average, _]) = tensors.first()
-        && kernels::gpu::computes_on(&average.device())
-    {
-        return kernels::gpu::blend(weight, tensors);
-    }
-    let blended = tensors.into_iter().map(|[average, values]| {
-        let step = (values - average.clone()).mul_scalar(weight);
-        average + step
-    });
-    blended.collect()
 }
 
 struct Load<'a> {
@@ -288,18 +260,5 @@ mod tests {
             };
             assert!(options.check().is_err());
         }
-    }
-
-    #[test]
-    fn blending_is_the_same_in_parts() {
-        let values: Vec<f32> = (0..37u8).map(|i| f32::from(i).sin()).collect();
-        let mut whole = vec![0.5f32; 37];
-        let mut parts = whole.clone();
-        blend(&mut whole, &values, 0.3);
-        for (average, values) in parts.chunks_mut(10).zip(values.chunks(10)) {
-            blend(average, values, 0.3);
-        }
-        assert_eq!(whole, parts);
-        assert!((f64::from(whole[1]) - (0.35 + 0.3 * 1f64.sin())).abs() < 1e-6);
     }
 }

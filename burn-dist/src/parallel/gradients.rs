@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 use super::ParallelError;
 use crate::bucket::{ParameterSpec, Reducer};
@@ -12,8 +12,6 @@ use crate::bucket::{ParameterSpec, Reducer};
 /// all ranks and micro-batches, of the loss before it was scaled, and not clipped yet.
 pub struct Gradients<'a> {
     pub(super) reducer: &'a Reducer,
-    /// Where parameters are computed with.
-    pub(super) device: Device,
     /// What they have been multiplied with.
     pub(super) scaled: Option<f64>,
 }
@@ -79,19 +77,15 @@ impl Gradients<'_> {
         mut change: impl FnMut(&ParameterSpec, Range<usize>, Tensor<1>) -> Tensor<1>,
     ) -> Result<(), ParallelError> {
         let parameters = self.reducer.parameters();
-        let changed = self
-            .reducer
-            .change(&self.device, |index, elements, gradient| {
-                let Some(spec) = parameters.get(index) else {
-                    return gradient;
-                };
-                match self.scaled {
-                    Some(scale) => {
-                        change(spec, elements, gradient.div_scalar(scale)).mul_scalar(scale)
-                    }
-                    None => change(spec, elements, gradient),
-                }
-            });
+        let changed = self.reducer.change(|index, elements, gradient| {
+            let Some(spec) = parameters.get(index) else {
+                return gradient;
+            };
+            match self.scaled {
+                Some(scale) => change(spec, elements, gradient.div_scalar(scale)).mul_scalar(scale),
+                None => change(spec, elements, gradient),
+            }
+        });
         Ok(changed?)
     }
 }

@@ -12,7 +12,7 @@ use burn::optim::DynOptimizer;
 
 use super::state::Rebuild;
 use super::{ParallelError, ParameterOptimizer, ParameterSpec};
-use crate::zero::Fused;
+use crate::fused::Fused;
 
 /// Paths that an error names at most.
 const PATHS_SHOWN: usize = 12;

@@ -21,6 +21,7 @@
 //! ```
 
 mod autocast;
+mod cut;
 mod describe;
 mod ema;
 mod error;
@@ -32,7 +33,6 @@ mod options;
 mod plain;
 mod replicas;
 mod shard_groups;
-mod sharded;
 mod state;
 mod statistics;
 mod step;
@@ -63,18 +63,18 @@ pub use step::StepReport;
 pub use trained::TrainedValues;
 
 use crate::autograd::{GradHooks, ParameterSource, RankSums, forget_depth, sum_over};
-use crate::bucket::Reducer;
+use crate::bucket::{Partition, Reducer};
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
 use crate::zero::Store;
 use crate::{ProcessGroup, device};
+use cut::{pieces_of, take_pieces};
 use describe::Description;
 use ema::Ema;
 use optimizer::OptimizerState;
 use plain::Bare;
 use replicas::Which;
 use shard_groups::ShardGroups;
-use sharded::{pieces_of, take_pieces};
 
 /// A model that all ranks of a group train together.
 ///
@@ -171,11 +171,10 @@ impl<M: Module> Parallel<M> {
         let (description, parameters, optimizer) =
             tell_others(group, Self::prepare(&model, &optimizer, &options, group))?;
         description.agree(group)?;
-        if let Some(device) = resident_device(&model) {
-            let whole = optimizer.whole().contains(&true);
-            let carried_out = options.carried_out(&device, whole, group.size());
-            options = replicas::keep_equal(options, carried_out, &parameters)?;
-        }
+        let device = device_of(&model);
+        let carried_out =
+            options.carried_out(&device, optimizer.whole().contains(&true), group.size());
+        options = replicas::keep_equal(options, carried_out, &parameters)?;
         let shards = tell_others(group, ShardGroups::of(group, options.shard_within))?;
         let sums = match options.sync_batch_norm && group.size() > 1 {
             true => Some(RankSums::over(group)?),
@@ -190,19 +189,13 @@ impl<M: Module> Parallel<M> {
         tell_others(group, outcome)?;
         let keep = options.strategy.gradients();
         let whole = optimizer.whole();
-        let sizes = options.buckets;
-        let within = &shards.within;
-        let reducer = match resident_device(&model) {
-            Some(device) => Reducer::without_memory(within, parameters, &whole, sizes, keep)?
-                .on_device(shards.resident(device, options.compression)?),
-            None => Reducer::new(within, parameters, &whole, sizes, keep)?,
-        };
-        let reducer = reducer
+        let partition = Partition::new(&shards.within, parameters, &whole, options.buckets, keep)?
             .replicated(shards.across.clone())
-            .of_model(group.next_model());
-        let reducer = Arc::new(reducer.compressed(options.compression));
+            .of_model(group.next_model())
+            .compressed(options.compression);
+        let reducer = Arc::new(Reducer::new(shards.store(device, partition)?));
         let (model, store) = match sharded {
-            true => Self::shard(model, &options, (group, &shards.within), &reducer),
+            true => Self::shard(model, &options, group, &reducer),
             false => (model, Ok(None)),
         };
         let store = tell_others(group, store)?;
@@ -260,13 +253,8 @@ impl<M: Module> Parallel<M> {
             return Err(ParallelError::NothingToTrain);
         }
         let strategy = options.strategy;
-        let device = resident_device(model);
-        let optimizer = OptimizerState::new(
-            optimizer,
-            &parameters,
-            device.as_ref(),
-            options.offload_optimizer,
-        )?;
+        let (device, offload) = (device_of(model), options.offload_optimizer);
+        let optimizer = OptimizerState::new(optimizer, &parameters, device, offload)?;
         if strategy.shards()
             && let Some(spec) = parameters.iter().find(|p| p.dtype != crate::DType::F32)
         {
@@ -287,8 +275,7 @@ impl<M: Module> Parallel<M> {
         let Some(options) = options.ema else {
             return (model, Ok(None));
         };
-        let device = reducer.resident().map(|resident| &resident.device);
-        let (model, pieces) = pieces_of(model, reducer.owned(), device);
+        let (model, pieces) = pieces_of(model, reducer.owned(), reducer.device());
         (model, pieces.map(|pieces| Some(Ema::new(options, pieces))))
     }
 
@@ -297,19 +284,11 @@ impl<M: Module> Parallel<M> {
     fn shard(
         model: M,
         options: &ParallelOptions,
-        (all, within): (&ProcessGroup, &ProcessGroup),
+        all: &ProcessGroup,
         reducer: &Arc<Reducer>,
     ) -> (M, Result<Option<Arc<Store>>, ParallelError>) {
-        let device = reducer.resident().map(|resident| &resident.device);
-        let (model, pieces) = take_pieces(model, reducer.owned(), device, all);
-        let store = |pieces| {
-            Arc::new(Store::new(
-                within,
-                reducer.clone(),
-                options.prefetch,
-                pieces,
-            ))
-        };
+        let (model, pieces) = take_pieces(model, reducer.owned(), reducer.device(), all);
+        let store = |pieces| Arc::new(Store::new(reducer.clone(), options.prefetch, pieces));
         (model, pieces.map(|pieces| Some(store(pieces))))
     }
 
@@ -456,9 +435,9 @@ impl<M: Module> Parallel<M> {
         self.model = Some(model);
         outcome?;
         let own = (self.reducer.parameters(), self.reducer.owned());
-        let resident = self.reducer.resident().map(|resident| &resident.device);
+        let device = self.reducer.device();
         if let Some(store) = &self.store {
-            let pieces = state::restore_pieces(own, resident, source)?;
+            let pieces = state::restore_pieces(own, device, source)?;
             store.update(|own| own.clone_from_slice(&pieces));
         }
         if let Some(loss_scale) = &mut self.loss_scale {
@@ -471,7 +450,7 @@ impl<M: Module> Parallel<M> {
                 })?;
         }
         if let Some(ema) = &mut self.ema
-            && !ema.restore(own, resident, source)?
+            && !ema.restore(own, device, source)?
         {
             let values = match (&self.store, self.model.take()) {
                 (Some(store), model) => {
@@ -479,7 +458,7 @@ impl<M: Module> Parallel<M> {
                     store.pieces()
                 }
                 (None, Some(model)) => {
-                    let (model, pieces) = pieces_of(model, own.1, resident);
+                    let (model, pieces) = pieces_of(model, own.1, device);
                     self.model = Some(model);
                     pieces?
                 }
@@ -487,10 +466,8 @@ impl<M: Module> Parallel<M> {
             };
             ema.start_at(values);
         }
-        let device = resident.filter(|_| !self.optimizer.offloads());
-        let device = device.cloned().unwrap_or_else(Device::flex);
         let (optimizer, cut) = (&mut self.optimizer, self.options.strategy.shards());
-        state::restore_optimizer(own, optimizer, source, &device, cut)
+        state::restore_optimizer(own, optimizer, source, cut)
     }
 
     /// Changes the number of micro-batches of the steps that follow. Every rank makes this call, with the same number.
@@ -611,10 +588,10 @@ fn one_device(devices: &[Device]) -> Result<(), ParallelError> {
     }
 }
 
-/// The device of a model's parameters, if it is not the processor.
-fn resident_device<M: Module>(model: &M) -> Option<Device> {
-    let device = model.devices().into_iter().next()?;
-    (!device::is_host(&device)).then(|| device.inner())
+/// The device of a model's parameters, without autodiff.
+fn device_of<M: Module>(model: &M) -> Device {
+    let device = model.devices().into_iter().next();
+    device.map_or_else(Device::flex, Device::inner)
 }
 
 /// Under which the loss scale is saved.

@@ -14,14 +14,17 @@ use burn::optim::{
     AdanConfig, DynOptimizer, DynState, Lamb, LambConfig, Lion, LionConfig, Muon, MuonConfig,
     Optimizer, RmsProp, RmsPropConfig, Sgd, SgdConfig,
 };
-use burn::tensor::{DType, Device, FloatDType, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Shape, Tensor};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::groups::{self, Choice, ParameterGroup};
 use super::state::{Rebuild, rebuild};
 use super::{ParallelError, ParameterSpec};
+use crate::bucket::{BucketError, FusedStep, Reducer};
+use crate::device::is_host;
+use crate::flat::Part;
+use crate::fused::{Fused, FusedState, steps_on};
 use crate::thread_limit::NoThreads;
-use crate::zero::{Fused, FusedState, OnDevice, step_on_device, steps_on};
 
 /// Numbers that Burn's CPU backend adds up on several threads from there on, where everything is added up. Which
 /// thread takes which part differs from call to call and with their number, and with it the last bits of the sum.
@@ -177,15 +180,19 @@ fn single_thread() -> Result<ThreadPool, ParallelError> {
 pub(super) enum Kept {
     /// For the parameter's shape, or flat if it may be a part.
     Burn(DynState),
-    Fused(FusedState),
+    Fused(Box<FusedState>),
 }
 
-/// What is stepped of a parameter on a device, flat.
-pub(super) struct Stepping {
+impl Kept {
+    pub(super) fn fused(state: FusedState) -> Self {
+        Self::Fused(Box::new(state))
+    }
+}
+
+/// What is stepped of a parameter, flat.
+pub(super) struct Stepping<'a> {
     pub index: usize,
-    pub values: Tensor<1>,
-    /// None if nobody had one: the values stay as they are.
-    pub gradients: Option<Tensor<1>>,
+    pub part: Part<'a>,
     /// In which Burn's optimizers see it.
     pub shape: Shape,
 }
@@ -197,24 +204,25 @@ pub(super) struct OptimizerState {
     states: Vec<Option<Kept>>,
     /// A single thread, where a step has to add up so many numbers that several threads would.
     alone: Option<ThreadPool>,
-    /// Whether states are in host memory, and steps are made there, of parameters on a device.
+    /// Where steps are made.
+    device: Device,
+    /// Whether that is not where the parameters are.
     offloads: bool,
     /// The first parameters that could not be stepped, by the index of one, and why.
     failure: Option<(usize, String)>,
 }
 
 impl OptimizerState {
-    /// `device`: where the parameters are, if not in host memory; `offload`: whether to keep the states in host memory
-    /// all the same.
+    /// `device`: where the parameters are; `offload`: whether to keep the states in host memory all the same.
     pub(super) fn new(
         optimizer: &ParameterOptimizer,
         parameters: &[ParameterSpec],
-        device: Option<&Device>,
+        device: Device,
         offload: bool,
     ) -> Result<Self, ParallelError> {
-        let offloads = offload && device.is_some();
-        let device = device.filter(|_| !offloads);
-        let fuses = device.is_none_or(steps_on);
+        let offloads = offload && !is_host(&device);
+        let device = if offloads { Device::flex() } else { device };
+        let fuses = steps_on(&device);
         let mut choices = groups::choose(optimizer, parameters)?;
         for (choice, parameter) in choices.iter_mut().zip(parameters) {
             choice.fused = choice
@@ -224,19 +232,20 @@ impl OptimizerState {
         let sums = |(choice, parameter): (&Choice, &ParameterSpec)| {
             choice.sums_by_threads(parameter.num_elements())
         };
-        let alone = device.is_none() && choices.iter().zip(parameters).any(sums);
+        let alone = is_host(&device) && choices.iter().zip(parameters).any(sums);
         Ok(Self {
             choices,
             states: vec![None; parameters.len()],
             alone: alone.then(single_thread).transpose()?,
+            device,
             offloads,
             failure: None,
         })
     }
 
-    /// Whether states are in host memory although the parameters are not.
-    pub(super) fn offloads(&self) -> bool {
-        self.offloads
+    /// Where steps are made, and states are.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Which parameter could not be stepped since this was last asked, and why.
@@ -272,7 +281,7 @@ impl OptimizerState {
     /// Parameters in half precision are stepped in `f32`, in which Burn rebuilds the optimizer's saved state.
     /// Large ones that are stepped as a whole are stepped by one thread, so that sums come out in the same
     /// bits on every rank and in every run.
-    pub(super) fn step<const D: usize>(
+    fn step_by_burn<const D: usize>(
         &mut self,
         index: usize,
         learning_rate: f64,
@@ -331,55 +340,69 @@ impl OptimizerState {
         }
     }
 
-    /// The new values of several parameters on a device, flat, in their order; the old ones of those that
-    /// [could not be stepped](Self::take_failure).
-    pub(super) fn step_there(
+    /// The new values of several parameters, in their order; the old ones of those that no rank had a gradient of, or
+    /// that [could not be stepped](Self::take_failure).
+    pub(super) fn step(
         &mut self,
+        reducer: &Reducer,
         learning_rate: f64,
-        parameters: Vec<Stepping>,
+        parameters: Vec<Stepping<'_>>,
         factor: Option<f64>,
-    ) -> Vec<Tensor<1>> {
+    ) -> Result<Vec<Tensor<1>>, BucketError> {
         if self.offloads {
-            return self.step_offloaded(learning_rate, parameters, factor);
+            return self.step_offloaded(reducer, learning_rate, parameters, factor);
         }
-        let mut stepped: Vec<Option<Tensor<1>>> = Vec::new();
-        let (mut places, mut fused) = (Vec::new(), Vec::new());
+        let (mut fused, mut by_burn) = (Vec::new(), Vec::new());
+        let mut is_fused = Vec::with_capacity(parameters.len());
         for parameter in parameters {
-            let (index, values) = (parameter.index, parameter.values);
+            let index = parameter.index;
             let choice = self.choices.get(index);
             let own = choice.and_then(|choice| Some((choice.fused?, choice.lr_factor)));
-            stepped.push(match (own, parameter.gradients) {
-                (Some((own, lr_factor)), Some(gradients)) => {
-                    places.push((stepped.len(), index));
-                    fused.push(OnDevice {
-                        fused: own,
-                        learning_rate: learning_rate * lr_factor,
-                        values,
-                        gradients,
-                        state: self.take_fused(index),
-                    });
-                    None
-                }
-                (None, Some(gradients)) => {
-                    let tensors = [values, gradients];
-                    let shape = parameter.shape;
-                    Some(self.step_flat(index, learning_rate, tensors, factor, shape))
-                }
-                (_, None) => Some(values),
-            });
+            is_fused.push(own.map(|_| index));
+            match own {
+                Some((own, lr_factor)) => fused.push(FusedStep {
+                    parameter: index,
+                    fused: own,
+                    learning_rate: learning_rate * lr_factor,
+                    values: parameter.part,
+                    state: self.take_fused(index),
+                }),
+                None => by_burn.push(parameter),
+            }
         }
-        let results = step_on_device(fused, factor.map(|factor| factor as f32));
-        for ((place, index), (values, state)) in places.into_iter().zip(results) {
-            stepped[place] = Some(values);
-            self.set_state(index, state.map(Kept::Fused));
-        }
-        stepped.into_iter().flatten().collect()
+        let indices: Vec<usize> = by_burn.iter().map(|parameter| parameter.index).collect();
+        let gradients = reducer.shards(&indices)?;
+        let by_burn = by_burn.into_iter().zip(gradients);
+        let by_burn = by_burn.map(|(parameter, gradients)| {
+            let Stepping {
+                index,
+                mut part,
+                shape,
+            } = parameter;
+            let Some(gradients) = gradients else {
+                return part.get();
+            };
+            let tensors = [part.take(), gradients];
+            part.put(self.step_flat(index, learning_rate, tensors, factor, shape))
+        });
+        let mut by_burn = by_burn.collect::<Vec<_>>().into_iter();
+        let factor = factor.map(|factor| factor as f32);
+        let mut fused = reducer.step(fused, factor)?.into_iter();
+        let results = is_fused.into_iter().filter_map(|is_fused| match is_fused {
+            Some(index) => {
+                let (values, state) = fused.next()?;
+                self.set_state(index, state.map(Kept::fused));
+                Some(values)
+            }
+            None => by_burn.next(),
+        });
+        Ok(results.collect())
     }
 
     /// Takes out the state of a parameter that is stepped in one pass.
     fn take_fused(&mut self, index: usize) -> Option<FusedState> {
         match self.states.get_mut(index).and_then(Option::take) {
-            Some(Kept::Fused(state)) => Some(state),
+            Some(Kept::Fused(state)) => Some(*state),
             _ => None,
         }
     }
@@ -400,7 +423,7 @@ impl OptimizerState {
                     $($dimensions => {
                         let values = values.reshape::<$dimensions, _>(shape.clone());
                         let gradients = gradients.reshape::<$dimensions, _>(shape);
-                        self.step(index, learning_rate, values, gradients, factor).reshape([len])
+                        self.step_by_burn(index, learning_rate, values, gradients, factor).reshape([len])
                     })*
                     // Burn's tensors have no more.
                     _ => values,
@@ -408,60 +431,6 @@ impl OptimizerState {
             };
         }
         by_dimensions!(0 1 2 3 4 5 6 7 8)
-    }
-
-    /// Whether the parameter with this index is stepped in one pass.
-    pub(super) fn is_fused(&self, index: usize) -> bool {
-        self.choices.get(index).is_some_and(|c| c.fused.is_some())
-    }
-
-    /// Steps the `values` that this rank owns of the parameter with this index, in host memory, by
-    /// the gradients times `factor`.
-    pub(super) fn step_host(
-        &mut self,
-        index: usize,
-        learning_rate: f64,
-        values: &mut [f32],
-        gradients: &[f32],
-        factor: Option<f64>,
-    ) {
-        let shape = self.shape(index, values.len());
-        self.step_host_as(index, (learning_rate, factor), values, gradients, shape);
-    }
-
-    /// The same, where Burn's optimizers see the values in the shape that is said.
-    fn step_host_as(
-        &mut self,
-        index: usize,
-        (learning_rate, factor): (f64, Option<f64>),
-        values: &mut [f32],
-        gradients: &[f32],
-        shape: Shape,
-    ) {
-        let choice = self.choices.get(index);
-        if let Some((fused, lr_factor)) = choice.and_then(|c| Some((c.fused?, c.lr_factor))) {
-            let mut state = self.take_fused(index);
-            let factor = factor.map(|factor| factor as f32);
-            fused.step(
-                learning_rate * lr_factor,
-                values,
-                gradients,
-                factor,
-                &mut state,
-            );
-            self.set_state(index, state.map(Kept::Fused));
-            return;
-        }
-        let place = Device::flex();
-        let tensor =
-            |values: &[f32]| Tensor::from_data(TensorData::from(values), (&place, DType::F32));
-        let (value, gradient) = (tensor(values), tensor(gradients));
-        let stepped = self.step_flat(index, learning_rate, [value, gradient], factor, shape);
-        if let Ok(stepped) = stepped.into_data().as_slice::<f32>()
-            && stepped.len() == values.len()
-        {
-            values.copy_from_slice(stepped);
-        }
     }
 }
 

@@ -9,12 +9,11 @@ use std::any::Any;
 use std::collections::VecDeque;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 
 use super::replicas::AutodiffPlace;
 use super::{Parallel, ParallelError, autocast, statistics, tell_others};
-use crate::autograd::{WholeParameter, full_precision, sum_no_more_over};
-use crate::values::Values;
+use crate::autograd::{full_precision, sum_no_more_over};
 use crate::zero::{Store, gather_values};
 
 impl<M: Module> Parallel<M> {
@@ -45,7 +44,7 @@ impl<M: Module> Parallel<M> {
             return Ok(None);
         };
         let averages = match self.options.strategy.shards() {
-            true => gather_values(&self.shards.within, &self.reducer, ema.all())?,
+            true => gather_values(&self.reducer, ema.all())?,
             false => ema.all().to_vec(),
         };
         self.plain(Purpose::Evaluation, Some(averages)).map(Some)
@@ -134,22 +133,19 @@ impl<M: Module> Parallel<M> {
 
     /// The model as it was before anything was put on it, with the parameters as they are now or with
     /// their `averages`.
-    fn plain(&self, purpose: Purpose, averages: Option<Vec<Values>>) -> Result<M, ParallelError> {
+    fn plain(
+        &self,
+        purpose: Purpose,
+        averages: Option<Vec<Tensor<1>>>,
+    ) -> Result<M, ParallelError> {
         self.no_more_sums();
         let gathers = self.store.is_some() && averages.is_none();
         let parameter = |index: usize, device: &Device| match (&averages, &self.store) {
             (Some(averages), _) => match averages.get(index) {
-                Some(average) => Ok(Some(average.clone().into_tensor(device))),
+                Some(average) => Ok(Some(average.clone().to_device(device))),
                 None => Err(self.unreadable(index, "it has no average")),
             },
-            (None, Some(store)) => Ok(Some(match store.read(index)? {
-                WholeParameter::Device(flat) => *flat,
-                WholeParameter::Host(bytes) => {
-                    let len = bytes.len() / size_of::<f32>();
-                    let data = TensorData::from_bytes(bytes, [len], DType::F32);
-                    Tensor::from_data(data, (device, DType::F32))
-                }
-            })),
+            (None, Some(store)) => Ok(Some(store.read(index)?)),
             (None, None) => Ok(None),
         };
         let model = self.bare.with_values(self.get(), purpose, parameter);

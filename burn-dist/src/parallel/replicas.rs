@@ -6,7 +6,6 @@ use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Ten
 
 use super::{ParallelError, ParallelOptions};
 use crate::ProcessGroup;
-use crate::autograd::WholeParameter;
 use crate::bucket::ParameterSpec;
 use crate::zero::Store;
 
@@ -102,18 +101,11 @@ pub(super) fn checksum<M: Module>(model: &M) -> Result<Checksum, ParallelError> 
 pub(super) fn checksum_of(store: &Store, parameters: usize) -> Result<Checksum, ParallelError> {
     let mut hasher = blake3::Hasher::new();
     for parameter in 0..parameters {
-        match store.read(parameter)? {
-            WholeParameter::Host(values) => {
-                hasher.update(&values);
-            }
-            WholeParameter::Device(values) => {
-                let data = values.try_into_data();
-                let data = data.map_err(|error| crate::Error::Device {
-                    reason: error.to_string(),
-                })?;
-                hasher.update(data.as_bytes());
-            }
-        }
+        let data = store.read(parameter)?.try_into_data();
+        let data = data.map_err(|error| crate::Error::Device {
+            reason: error.to_string(),
+        })?;
+        hasher.update(data.as_bytes());
     }
     store.release();
     Ok(Checksum(*hasher.finalize().as_bytes()))

@@ -7,8 +7,8 @@
 use burn::tensor::Device;
 
 use super::{ParallelError, ShardWithin};
-use crate::bucket::Resident;
-use crate::{Compression, ProcessGroup, device};
+use crate::bucket::{DeviceStore, GradientStore, HostStore, Partition, Resident};
+use crate::{ProcessGroup, device};
 
 /// The two groups that a rank is in.
 pub(super) struct ShardGroups {
@@ -45,20 +45,25 @@ impl ShardGroups {
         })
     }
 
-    /// How buckets on `device`, whose memory the processor does not share, are reduced. A collective call.
-    pub(super) fn resident(
+    /// Where the gradients of a model on `device` are. A collective call.
+    pub(super) fn store(
         &self,
         device: Device,
-        compression: Compression,
-    ) -> Result<Resident, ParallelError> {
+        partition: Partition,
+    ) -> Result<Box<dyn GradientStore>, ParallelError> {
+        if device::is_host(&device) {
+            return Ok(Box::new(HostStore::new(partition)?));
+        }
         let mut shared = device::Shared::default();
-        let mut over =
-            |group: &ProcessGroup| device::collectives(&device, group, compression, &mut shared);
-        Ok(Resident {
+        let mut over = |group: &ProcessGroup| {
+            device::collectives(&device, group, partition.compression, &mut shared)
+        };
+        let on = Resident {
             within: over(&self.within)?,
             across: self.across.as_ref().map(over).transpose()?,
             device,
-        })
+        };
+        Ok(Box::new(DeviceStore::new(partition, on)))
     }
 
     /// Whether this rank speaks for those that have the same shard.

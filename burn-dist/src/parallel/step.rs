@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::sharded::{self, Stepper};
-use super::{Gradients, Parallel, ParallelError, strays, tell_others, update};
+use super::update::{self, Stepper};
+use super::{Gradients, Parallel, ParallelError, strays, tell_others};
 use crate::autograd::{forget_depth, sum_no_more_over};
-use crate::bucket::BucketError;
+use crate::bucket::{Agreement, BucketError};
 use crate::precision::LossScale;
 
 /// What a step did.
@@ -166,10 +166,8 @@ impl<M: Module> Parallel<M> {
         then: impl FnOnce(&mut Gradients<'_>) -> Result<(), ParallelError>,
     ) -> Result<StepReport, ParallelError> {
         self.step_on(learning_rate, 1.0, |parallel, scaled| {
-            let devices = parallel.get().devices();
             then(&mut Gradients {
                 reducer: &parallel.reducer,
-                device: devices.into_iter().next().unwrap_or_default().inner(),
                 scaled,
             })
         })
@@ -217,7 +215,7 @@ impl<M: Module> Parallel<M> {
             };
             return tell_others(&self.group, Err(refused));
         }
-        let agreed = self.reducer.wait(learning_rate.to_le_bytes());
+        let agreed = self.reducer.wait(&Agreement::on_rate(learning_rate));
         if !self.in_order(agreed)? {
             return Err(self.other_rates(learning_rate));
         }
@@ -257,23 +255,20 @@ impl<M: Module> Parallel<M> {
     }
 
     fn update(&mut self, learning_rate: f64, factor: Option<f64>) -> Result<(), ParallelError> {
-        let sharded = self.options.strategy.shards();
-        let ema = self.ema.as_mut();
-        let stepper =
-            |optimizer, ema| Stepper::new(&self.reducer, optimizer, ema, learning_rate, factor);
+        let stepper = Stepper::new(
+            &self.reducer,
+            &mut self.optimizer,
+            self.ema.as_mut(),
+            (learning_rate, factor),
+            self.options.strategy.shards(),
+        );
         let outcome = if let Some(store) = &self.store {
-            sharded::store(store, stepper(&mut self.optimizer, ema))
+            update::store(store, stepper)
         } else {
             let Some(model) = self.model.take() else {
                 return Ok(());
             };
-            let (model, outcome) = if sharded {
-                let stepper = stepper(&mut self.optimizer, ema);
-                sharded::whole_model(model, &self.shards.within, &self.reducer, stepper)
-            } else {
-                let optimizer = &mut self.optimizer;
-                update::parameters(model, &self.reducer, optimizer, ema, learning_rate, factor)
-            };
+            let (model, outcome) = update::model(model, stepper);
             self.model = Some(model);
             outcome
         };

@@ -6,16 +6,7 @@ use burn::tensor::{Shape, Tensor};
 use super::replicas::AutodiffPlace;
 
 /// Where parameters came from, in visit order.
-pub(super) struct Homes {
-    homes: Vec<(Shape, AutodiffPlace)>,
-}
-
-impl Homes {
-    /// The shape of the parameter with this index.
-    pub(super) fn shape(&self, index: usize) -> Option<&Shape> {
-        self.homes.get(index).map(|(shape, _)| shape)
-    }
-}
+pub(super) type Homes = Vec<(Shape, AutodiffPlace)>;
 
 /// The values of all trainable parameters, flat and in visit order. The model is of no use until they are put back.
 pub(super) fn take_out<M: Module>(model: M) -> (M, Homes, Vec<Tensor<1>>) {
@@ -24,19 +15,18 @@ pub(super) fn take_out<M: Module>(model: M) -> (M, Homes, Vec<Tensor<1>>) {
         values: Vec::new(),
     };
     let model = model.map(&mut take_out);
-    let TakeOut { homes, values } = take_out;
-    (model, Homes { homes }, values)
+    (model, take_out.homes, take_out.values)
 }
 
 /// Puts `values` back, which are flat and in visit order, into the model that they or others were taken out of.
 pub(super) fn put_back<M: Module>(model: M, homes: Homes, values: Vec<Tensor<1>>) -> M {
     model.map(&mut PutBack {
-        taken: homes.homes.into_iter().zip(values),
+        taken: homes.into_iter().zip(values),
     })
 }
 
 struct TakeOut {
-    homes: Vec<(Shape, AutodiffPlace)>,
+    homes: Homes,
     values: Vec<Tensor<1>>,
 }
 
@@ -66,8 +56,13 @@ impl<I: Iterator<Item = ((Shape, AutodiffPlace), Tensor<1>)>> ModuleMapper for P
             return param;
         }
         match self.taken.next() {
-            Some(((shape, place), values)) => param.map(|_| place.restore(values.reshape(shape))),
-            None => param,
+            // Of one that could not be stepped nothing may be left: the step has failed.
+            Some(((shape, place), values))
+                if values.shape().num_elements() == shape.num_elements() =>
+            {
+                param.map(|_| place.restore(values.reshape(shape)))
+            }
+            _ => param,
         }
     }
 }

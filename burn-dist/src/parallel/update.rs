@@ -1,196 +1,175 @@
-//! The optimizer's step over all parameters of a model, where every rank steps all of them.
+//! The optimizer's step over all parameters of a model.
+//!
+//! Where every rank has all of the state, each steps all parameters. Where it has its shard (stages 1 and 2), the ranks
+//! step their shards of the parameters and gather the new values, bucket by bucket: one is on its way while the next is
+//! stepped. In stage 3 the shards are all there is.
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Shape, Tensor, TensorData};
+use std::collections::BTreeMap;
+use std::mem;
+
+use burn::module::Module;
+use burn::tensor::{Shape, Tensor};
 
 use super::ParallelError;
 use super::ema::Ema;
 use super::optimizer::{OptimizerState, Stepping};
-use super::replicas::AutodiffPlace;
 use super::taken;
-use crate::bucket::{Reducer, TOGETHER};
+use crate::bucket::{BucketError, BucketLayout, Gathering, Reducer};
+use crate::flat::Part;
+use crate::zero::Store;
 
-/// Steps every trainable parameter that any rank had a gradient for, the gradients times `factor`,
-/// and takes all of them into the average.
-pub(super) fn parameters<M: Module>(
-    model: M,
-    reducer: &Reducer,
-    optimizer: &mut OptimizerState,
-    ema: Option<&mut Ema>,
-    learning_rate: f64,
-    factor: Option<f64>,
-) -> (M, Result<(), ParallelError>) {
-    let ema = ema.map(|ema| {
-        let weight = ema.begin_update();
-        (ema, weight)
-    });
-    if reducer.resident().is_some() {
-        let stepped = step_there(model, reducer, optimizer, ema, (learning_rate, factor));
-        return (stepped, Ok(()));
-    }
-    let mut update = Update {
-        reducer,
-        optimizer,
-        ema,
-        learning_rate,
-        factor,
-        next: 0,
-        outcome: Ok(()),
-    };
-    let model = model.map(&mut update);
-    (model, update.outcome)
-}
-
-/// The same on a device whose memory the processor does not share, many parameters at a time.
-fn step_there<M: Module>(
-    model: M,
-    reducer: &Reducer,
-    optimizer: &mut OptimizerState,
-    mut ema: Option<(&mut Ema, f32)>,
-    (learning_rate, factor): (f64, Option<f64>),
-) -> M {
-    let (model, homes, values) = taken::take_out(model);
-    let mut stepped = Vec::with_capacity(values.len());
-    let mut values = values.into_iter().enumerate().peekable();
-    while values.peek().is_some() {
-        let mut numbers = 0;
-        let mut together = Vec::new();
-        while numbers < TOGETHER
-            && let Some((index, values)) = values.next()
-        {
-            numbers += values.shape().num_elements();
-            together.push((index, values));
-        }
-        let indices: Vec<usize> = together.iter().map(|(index, _)| *index).collect();
-        let gradients = reducer.owned_there(&indices);
-        let together = together.into_iter().zip(gradients);
-        let together = together.map(|((index, values), gradients)| Stepping {
-            index,
-            shape: homes.shape(index).cloned().unwrap_or(values.shape()),
-            values,
-            gradients,
-        });
-        let new = optimizer.step_there(learning_rate, together.collect(), factor);
-        let new = (stepped.len()..).zip(new).collect::<Vec<_>>();
-        if let Some((ema, weight)) = &mut ema {
-            ema.update_on_device(&new, *weight);
-        }
-        stepped.extend(new.into_iter().map(|(_, values)| values));
-    }
-    taken::put_back(model, homes, stepped)
-}
-
-struct Update<'a> {
+/// Steps what this rank owns of parameters, and takes it into the average.
+pub(super) struct Stepper<'a> {
     reducer: &'a Reducer,
     optimizer: &'a mut OptimizerState,
     /// The average, and the weight of new values in it.
     ema: Option<(&'a mut Ema, f32)>,
     learning_rate: f64,
     factor: Option<f64>,
-    /// Index of the parameter that is visited next.
-    next: usize,
-    outcome: Result<(), ParallelError>,
+    /// Whether parameters are cut over the ranks.
+    cut: bool,
 }
 
-impl Update<'_> {
-    fn gradient(&mut self, index: usize, shape: &Shape) -> Option<TensorData> {
-        if self.outcome.is_err() {
-            return None;
-        }
-        match self.reducer.gradient(index, shape) {
-            Ok(gradient) => gradient,
-            Err(error) => {
-                self.outcome = Err(error.into());
-                None
-            }
+impl<'a> Stepper<'a> {
+    /// Steps by gradients times `factor`.
+    pub(super) fn new(
+        reducer: &'a Reducer,
+        optimizer: &'a mut OptimizerState,
+        ema: Option<&'a mut Ema>,
+        (learning_rate, factor): (f64, Option<f64>),
+        cut: bool,
+    ) -> Self {
+        Self {
+            reducer,
+            optimizer,
+            ema: ema.map(|ema| {
+                let weight = ema.begin_update();
+                (ema, weight)
+            }),
+            learning_rate,
+            factor,
+            cut,
         }
     }
 
-    /// Steps a parameter in host memory, where it is.
-    fn step_host<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
-        let (shape, device, dtype) = (value.shape(), value.device(), value.dtype());
-        // The value has no other owner, so on the CPU this copies nothing.
-        let stepped = value.try_into_data().map_err(|error| error.to_string());
-        let stepped = stepped.and_then(|mut data| {
-            let values = data.as_mut_slice::<f32>().map_err(|e| format!("{e:?}"))?;
-            let (optimizer, rate, factor) = (&mut *self.optimizer, self.learning_rate, self.factor);
-            let outcome = self.reducer.with_owned(index, |gradients| {
-                optimizer.step_host(index, rate, values, gradients, factor);
-            });
-            if let (Err(error), Ok(())) = (outcome, &self.outcome) {
-                self.outcome = Err(error.into());
+    /// Steps parts of parameters, about as many at a time as are computed with together; gives the new values.
+    fn step<'v>(
+        &mut self,
+        parts: impl Iterator<Item = (usize, Part<'v>)>,
+    ) -> Result<Vec<(usize, Tensor<1>)>, BucketError> {
+        let mut stepped = Vec::new();
+        let (mut together, mut numbers) = (Vec::new(), 0);
+        for (index, part) in parts {
+            let len = part.elements.len();
+            let shape = match self.reducer.parameters().get(index) {
+                Some(spec) if !self.cut => Shape::from(spec.shape.clone()),
+                _ => self.optimizer.shape(index, len),
+            };
+            numbers += len;
+            together.push(Stepping { index, part, shape });
+            if numbers >= self.reducer.together() {
+                stepped.append(&mut self.step_together(mem::take(&mut together))?);
+                numbers = 0;
             }
-            Ok(data)
+        }
+        stepped.append(&mut self.step_together(together)?);
+        Ok(stepped)
+    }
+
+    fn step_together(
+        &mut self,
+        parameters: Vec<Stepping<'_>>,
+    ) -> Result<Vec<(usize, Tensor<1>)>, BucketError> {
+        let indices: Vec<usize> = parameters.iter().map(|p| p.index).collect();
+        let (rate, factor) = (self.learning_rate, self.factor);
+        let values = self
+            .optimizer
+            .step(self.reducer, rate, parameters, factor)?;
+        let stepped: Vec<_> = indices.into_iter().zip(values).collect();
+        if let Some((ema, weight)) = &mut self.ema {
+            ema.update(self.reducer, &stepped, *weight)?;
+        }
+        Ok(stepped)
+    }
+
+    /// Steps all of `values`, which are those of all parameters.
+    fn step_all(&mut self, values: &mut [Tensor<1>]) -> Result<(), BucketError> {
+        let cut = self.cut;
+        let parts = values.iter_mut().map(Part::all).enumerate();
+        // Of what is cut nothing may be this rank's.
+        let parts = parts.filter(|(_, part)| !cut || !part.elements.is_empty());
+        self.step(parts).map(drop)
+    }
+
+    /// Steps what this rank owns of the parameters of a bucket, and gives the new values.
+    fn step_bucket(
+        &mut self,
+        layout: &BucketLayout,
+        values: &mut [Tensor<1>],
+    ) -> Result<BTreeMap<usize, Tensor<1>>, BucketError> {
+        let owned = self.reducer.owned();
+        let mut values: Vec<_> = values.iter_mut().map(Some).collect();
+        let parts = layout.slots.iter().filter_map(|slot| {
+            let elements = owned.get(slot.parameter)?.clone();
+            let values = values.get_mut(slot.parameter)?.take()?;
+            let part = Part { values, elements };
+            (!part.elements.is_empty()).then_some((slot.parameter, part))
         });
-        match stepped {
-            Ok(data) => Tensor::from_data(data, (&device, dtype)),
-            Err(reason) => {
-                self.outcome = Err(self.unreadable(index, reason));
-                Tensor::zeros(shape, (&device, dtype))
-            }
-        }
+        Ok(self.step(parts)?.into_iter().collect())
     }
 
-    fn unreadable(&self, index: usize, reason: String) -> ParallelError {
-        let spec = self.reducer.parameters().get(index);
-        let path = spec.map_or_else(String::new, |spec| spec.path.clone());
-        ParallelError::Read { path, reason }
-    }
-
-    /// Takes a parameter's new value into the average, and gives it back.
-    fn average<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
-        let Some((ema, weight)) = &mut self.ema else {
-            return value;
-        };
-        let (shape, device, dtype) = (value.shape(), value.device(), value.dtype());
-        // The value has no other owner, so on the CPU this copies nothing.
-        match value.try_into_data() {
-            Ok(data) => {
-                match data.as_slice::<f32>() {
-                    Ok(values) => ema.update(index, values, *weight),
-                    Err(_) => {
-                        let values: Vec<f32> = data.iter::<f32>().collect();
-                        ema.update(index, &values, *weight);
-                    }
-                }
-                Tensor::from_data(data, (&device, dtype))
-            }
-            Err(error) => {
-                self.outcome = Err(self.unreadable(index, error.to_string()));
-                Tensor::zeros(shape, (&device, dtype))
-            }
+    /// Steps what this rank owns of `values`, which are all of every parameter, and gathers all of them.
+    fn step_and_gather(&mut self, values: &mut [Tensor<1>]) -> Result<(), ParallelError> {
+        let reducer = self.reducer;
+        let layouts = reducer.layouts();
+        // Of a bucket of whole parameters some ranks have much and others nothing: if they were stepped
+        // bucket by bucket, one rank after the other would wait.
+        let mut whole = BTreeMap::new();
+        for layout in layouts.iter().filter(|layout| layout.is_whole()) {
+            whole.append(&mut self.step_bucket(layout, values)?);
         }
+        let mut under_way: Option<(&BucketLayout, Box<dyn Gathering>)> = None;
+        for (bucket, layout) in layouts.iter().enumerate() {
+            let mut stepped = match layout.is_whole() {
+                true => BTreeMap::new(),
+                false => self.step_bucket(layout, values)?,
+            };
+            let gathering = reducer.gather(bucket, |parameter| {
+                let stepped = stepped.remove(&parameter);
+                stepped.or_else(|| whole.remove(&parameter))
+            })?;
+            arrive(under_way.replace((layout, gathering)), values)?;
+        }
+        arrive(under_way, values)
     }
 }
 
-impl ModuleMapper for Update<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if !param.is_require_grad() {
-            return param;
-        }
-        let index = self.next;
-        self.next += 1;
-        if self.optimizer.is_fused(index) && self.outcome.is_ok() {
-            return param.map(|value| {
-                let place = AutodiffPlace::of(&value);
-                let value = self.step_host(index, value.inner());
-                place.restore(self.average(index, value))
-            });
-        }
-        let shape = param.lazy_shape();
-        let gradient = self.gradient(index, &shape);
-        if gradient.is_none() && self.ema.is_none() {
-            return param;
-        }
-        param.map(|value| {
-            let place = AutodiffPlace::of(&value);
-            let mut value = value.inner();
-            if let Some(gradient) = gradient {
-                let gradient = Tensor::from_data(gradient, (&value.device(), value.dtype()));
-                let (rate, factor) = (self.learning_rate, self.factor);
-                value = self.optimizer.step(index, rate, value, gradient, factor);
-            }
-            place.restore(self.average(index, value))
-        })
-    }
+/// Waits for a bucket, and replaces its parameters.
+fn arrive(
+    bucket: Option<(&BucketLayout, Box<dyn Gathering>)>,
+    values: &mut [Tensor<1>],
+) -> Result<(), ParallelError> {
+    let Some((layout, mut gathering)) = bucket else {
+        return Ok(());
+    };
+    gathering.wait()?;
+    Ok(gathering.replace(layout, values)?)
+}
+
+/// Steps a model that is whole on every rank. A collective call where the state is cut over the ranks.
+pub(super) fn model<M: Module>(
+    model: M,
+    mut stepper: Stepper<'_>,
+) -> (M, Result<(), ParallelError>) {
+    let (model, homes, mut values) = taken::take_out(model);
+    let outcome = match stepper.cut {
+        true => stepper.step_and_gather(&mut values),
+        false => stepper.step_all(&mut values).map_err(ParallelError::from),
+    };
+    (taken::put_back(model, homes, values), outcome)
+}
+
+/// Steps parameters that live as shards.
+pub(super) fn store(store: &Store, mut stepper: Stepper<'_>) -> Result<(), ParallelError> {
+    Ok(store.update(|pieces| stepper.step_all(pieces))?)
 }

@@ -3,136 +3,51 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use burn::tensor::{AllocationProperty, Bytes, Tensor};
+use burn::tensor::Tensor;
 
-use crate::autograd::{ParameterSource, WholeParameter};
-use crate::bucket::{BucketLayout, DeviceHandle, Reducer, assemble, take_parts};
-use crate::values::Values;
-use crate::{Buffer, DType, Error, Handle, ProcessGroup};
-
-/// Gathers one bucket after the other, in host memory.
-pub(crate) struct Gatherer<'a> {
-    group: &'a ProcessGroup,
-    reducer: &'a Reducer,
-    under_way: VecDeque<(usize, Handle)>,
-}
-
-impl<'a> Gatherer<'a> {
-    pub(crate) fn new(group: &'a ProcessGroup, reducer: &'a Reducer) -> Self {
-        Self {
-            group,
-            reducer,
-            under_way: VecDeque::new(),
-        }
-    }
-
-    /// Starts gathering a bucket, of which `fill` writes what this rank owns of each parameter.
-    pub(crate) fn start(
-        &mut self,
-        bucket: usize,
-        fill: impl FnMut(usize, &mut [f32]),
-    ) -> Result<(), Error> {
-        let handle = start(self.group, self.reducer, bucket, fill)?;
-        self.under_way.push_back((bucket, handle));
-        Ok(())
-    }
-
-    /// Hands over, parameter by parameter, all buckets but the `left` newest ones.
-    pub(crate) fn take(
-        &mut self,
-        left: usize,
-        mut take: impl FnMut(usize, &[f32]),
-    ) -> Result<(), Error> {
-        while self.under_way.len() > left {
-            finish(self.reducer, self.under_way.pop_front(), &mut take)?;
-        }
-        Ok(())
-    }
-}
-
-fn start(
-    group: &ProcessGroup,
-    reducer: &Reducer,
-    bucket: usize,
-    mut fill: impl FnMut(usize, &mut [f32]),
-) -> Result<Handle, Error> {
-    let empty = BucketLayout::EMPTY;
-    let layout = reducer.layouts().get(bucket).unwrap_or(&empty);
-    let mut buffer = Buffer::recycled(DType::F32, layout.len);
-    let values = buffer.as_mut_slice::<f32>()?;
-    for slot in &layout.slots {
-        let place = reducer.own_place(slot.parameter).unwrap_or(0..0);
-        if let Some(own) = values.get_mut(place).filter(|own| !own.is_empty()) {
-            fill(slot.parameter, own);
-        }
-    }
-    Ok(group.start_all_gather(
-        buffer
-            .cut(layout.cuts.clone())
-            .numbered(reducer.number(bucket)),
-    ))
-}
-
-fn finish(
-    reducer: &Reducer,
-    bucket: Option<(usize, Handle)>,
-    mut take: impl FnMut(usize, &[f32]),
-) -> Result<(), Error> {
-    let Some((bucket, handle)) = bucket else {
-        return Ok(());
-    };
-    let buffer = handle.wait()?;
-    let values = buffer.as_slice::<f32>()?;
-    for slot in reducer.layouts().get(bucket).map_or(&[][..], |b| &b.slots) {
-        take(
-            slot.parameter,
-            values.get(slot.elements.clone()).unwrap_or_default(),
-        );
-    }
-    Ok(())
-}
+use crate::Error;
+use crate::autograd::ParameterSource;
+use crate::bucket::{BucketLayout, Gathering, Reducer};
+use crate::flat;
 
 /// The whole values of every parameter, of which this rank has the `pieces` that it owns. A
 /// collective call.
 pub(crate) fn gather_values(
-    group: &ProcessGroup,
     reducer: &Reducer,
-    pieces: &[Values],
-) -> Result<Vec<Values>, Error> {
-    let mut whole = vec![Values::put(Vec::new(), None); reducer.parameters().len()];
+    pieces: &[Tensor<1>],
+) -> Result<Vec<Tensor<1>>, Error> {
+    let mut whole = vec![flat::none(); reducer.parameters().len()];
     let mut under_way = VecDeque::new();
-    for bucket in 0..reducer.layouts().len() {
-        under_way.push_back((bucket, Content::start(group, reducer, bucket, pieces)?));
+    for (bucket, layout) in reducer.layouts().iter().enumerate() {
+        let gathering = reducer.gather(bucket, |parameter| pieces.get(parameter).cloned())?;
+        under_way.push_back((layout, gathering));
         if under_way.len() > 1 {
-            take_whole(reducer, under_way.pop_front(), &mut whole)?;
+            take_whole(under_way.pop_front(), &mut whole)?;
         }
     }
-    take_whole(reducer, under_way.pop_front(), &mut whole)?;
+    take_whole(under_way.pop_front(), &mut whole)?;
     Ok(whole)
 }
 
 fn take_whole(
-    reducer: &Reducer,
-    bucket: Option<(usize, Content)>,
-    whole: &mut [Values],
+    bucket: Option<(&BucketLayout, Box<dyn Gathering>)>,
+    whole: &mut [Tensor<1>],
 ) -> Result<(), Error> {
-    let Some((bucket, content)) = bucket else {
+    let Some((layout, mut gathering)) = bucket else {
         return Ok(());
     };
-    let content = content.arrive()?;
-    for slot in reducer.layouts().get(bucket).map_or(&[][..], |b| &b.slots) {
+    gathering.wait()?;
+    let places: Vec<_> = layout
+        .slots
+        .iter()
+        .map(|slot| slot.elements.clone())
+        .collect();
+    for (slot, part) in layout.slots.iter().zip(gathering.parts(&places)) {
         if let Some(place) = whole.get_mut(slot.parameter) {
-            *place = match content.part(slot.elements.clone()) {
-                Some(WholeParameter::Host(bytes)) => {
-                    Values::put(bytemuck::pod_collect_to_vec(&bytes), None)
-                }
-                Some(WholeParameter::Device(part)) => Values::Device(part),
-                None => continue,
-            };
+            *place = part;
         }
     }
     Ok(())
@@ -146,7 +61,6 @@ fn take_whole(
 /// longest ago are given up. Buckets of whole parameters and those that are cut alternate in one
 /// pass, so each of the two has an order of its own.
 pub(crate) struct Store {
-    group: ProcessGroup,
     reducer: Arc<Reducer>,
     prefetch: usize,
     state: Mutex<State>,
@@ -154,7 +68,7 @@ pub(crate) struct Store {
 
 struct State {
     /// By parameter: the elements that this rank owns.
-    pieces: Vec<Values>,
+    pieces: Vec<Tensor<1>>,
     /// Gathered buckets and those on their way; the one that was read last is at the back.
     gathered: VecDeque<Gathered>,
     /// Of the buckets that are cut, and of those of whole parameters.
@@ -196,112 +110,13 @@ impl Pass {
 
 struct Gathered {
     bucket: usize,
-    content: Content,
-}
-
-/// A bucket that is gathered, or will be.
-enum Content {
-    Coming(Handle),
-    Here(bytes::Bytes),
-    ComingThere(Box<dyn DeviceHandle>),
-    There(Box<Tensor<1>>),
-}
-
-impl Content {
-    /// Starts gathering a bucket, of which this rank has `pieces`.
-    fn start(
-        group: &ProcessGroup,
-        reducer: &Reducer,
-        bucket: usize,
-        pieces: &[Values],
-    ) -> Result<Self, Error> {
-        if reducer.resident().is_none() {
-            let fill = |parameter: usize, own: &mut [f32]| {
-                let piece = pieces.get(parameter).map_or(&[][..], Values::host);
-                if piece.len() == own.len() {
-                    own.copy_from_slice(piece);
-                }
-            };
-            return Ok(Self::Coming(start(group, reducer, bucket, fill)?));
-        }
-        let piece = |parameter: usize| match pieces.get(parameter) {
-            Some(Values::Device(piece)) => Some((**piece).clone()),
-            _ => None,
-        };
-        let started = start_there(reducer, bucket, piece);
-        Ok(started.map_or(Self::Here(bytes::Bytes::new()), Self::ComingThere))
-    }
-
-    /// Waits until it is there.
-    fn arrive(self) -> Result<Self, Error> {
-        Ok(match self {
-            Self::Coming(handle) => Self::Here(bytes::Bytes::from_owner(Owner(handle.wait()?))),
-            Self::ComingThere(handle) => Self::There(Box::new(handle.wait()?)),
-            here => here,
-        })
-    }
-
-    /// Some elements of what is there.
-    fn part(&self, place: Range<usize>) -> Option<WholeParameter> {
-        match self {
-            Self::Here(all) => {
-                let bytes = place.start * size_of::<f32>()..place.end * size_of::<f32>();
-                let part = (bytes.end <= all.len()).then(|| all.slice(bytes))?;
-                Some(WholeParameter::Host(Bytes::from_shared(
-                    part,
-                    AllocationProperty::Native,
-                )))
-            }
-            Self::There(all) => {
-                let part = take_parts((**all).clone(), &[place]).pop()?;
-                Some(WholeParameter::Device(Box::new(part)))
-            }
-            Self::Coming(_) | Self::ComingThere(_) => None,
-        }
-    }
-}
-
-/// Starts gathering a bucket on the device, of which `piece` gives what this rank owns of each
-/// parameter.
-pub(crate) fn start_there(
-    reducer: &Reducer,
-    bucket: usize,
-    mut piece: impl FnMut(usize) -> Option<Tensor<1>>,
-) -> Option<Box<dyn DeviceHandle>> {
-    let (flat, layout) = reducer.empty_there(bucket)?;
-    let parts = layout.slots.iter().filter_map(|slot| {
-        let place = reducer.own_place(slot.parameter)?;
-        let piece = piece(slot.parameter).filter(|_| !place.is_empty())?;
-        Some((place, piece))
-    });
-    let flat = assemble(flat, parts);
-    let resident = reducer.resident()?;
-    Some(
-        resident
-            .within
-            .start_gather(flat, reducer.number(bucket), &layout.cuts),
-    )
-}
-
-/// A gathered bucket, whose parts may outlive its place in the store.
-struct Owner(Buffer);
-
-impl AsRef<[u8]> for Owner {
-    fn as_ref(&self) -> &[u8] {
-        self.0.bytes()
-    }
+    content: Box<dyn Gathering>,
 }
 
 impl Store {
     /// Takes over the `pieces` that this rank owns of every parameter.
-    pub(crate) fn new(
-        group: &ProcessGroup,
-        reducer: Arc<Reducer>,
-        prefetch: usize,
-        pieces: Vec<Values>,
-    ) -> Self {
+    pub(crate) fn new(reducer: Arc<Reducer>, prefetch: usize, pieces: Vec<Tensor<1>>) -> Self {
         Self {
-            group: group.clone(),
             reducer,
             prefetch,
             state: Mutex::new(State {
@@ -314,12 +129,12 @@ impl Store {
     }
 
     /// What this rank owns.
-    pub(crate) fn pieces(&self) -> Vec<Values> {
+    pub(crate) fn pieces(&self) -> Vec<Tensor<1>> {
         self.lock().pieces.clone()
     }
 
     /// Changes what this rank owns; what was gathered before is given up.
-    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut [Values]) -> R) -> R {
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut [Tensor<1>]) -> R) -> R {
         let mut state = self.lock();
         state.gathered.clear();
         for pass in &mut state.passes {
@@ -329,8 +144,8 @@ impl Store {
     }
 
     /// Lets `then` read `pieces` in place of those that are kept here.
-    pub(crate) fn lend<R>(&self, pieces: Vec<Values>, then: impl FnOnce() -> R) -> R {
-        let swap = |mut pieces: Vec<Values>| {
+    pub(crate) fn lend<R>(&self, pieces: Vec<Tensor<1>>, then: impl FnOnce() -> R) -> R {
+        let swap = |mut pieces: Vec<Tensor<1>>| {
             self.release();
             std::mem::swap(&mut self.lock().pieces, &mut pieces);
             pieces
@@ -354,7 +169,7 @@ impl Store {
 
     /// The whole of a parameter: its part of the gathered bucket, which is not copied in host memory.
     /// Every rank reads the same parameters in the same order.
-    pub(crate) fn read(&self, parameter: usize) -> Result<WholeParameter, Error> {
+    pub(crate) fn read(&self, parameter: usize) -> Result<Tensor<1>, Error> {
         // None of it can be missing; to compute with the placeholder instead would be wrong unseen.
         let missing = |what: &str| Error::Device {
             reason: format!("parameter {parameter} was read, and its {what} is missing"),
@@ -372,9 +187,8 @@ impl Store {
             return Err(missing("gathered bucket"));
         };
         // Waits only now, when the next ones are under way.
-        let coming = std::mem::replace(content, Content::Here(bytes::Bytes::new()));
-        *content = coming.arrive()?;
-        let part = content.part(place);
+        content.wait()?;
+        let part = content.parts(&[place]).pop();
         part.ok_or_else(|| missing("part of the gathered bucket"))
     }
 
@@ -386,10 +200,11 @@ impl Store {
             .position(|entry| entry.bucket == bucket);
         let entry = match at.and_then(|at| state.gathered.remove(at)) {
             Some(entry) => entry,
-            None => Gathered {
-                bucket,
-                content: Content::start(&self.group, &self.reducer, bucket, &state.pieces)?,
-            },
+            None => {
+                let piece = |parameter: usize| state.pieces.get(parameter).cloned();
+                let content = self.reducer.gather(bucket, piece)?;
+                Gathered { bucket, content }
+            }
         };
         state.gathered.push_back(entry);
         Ok(())
@@ -425,7 +240,7 @@ impl Store {
 }
 
 impl ParameterSource for Store {
-    fn whole(&self, parameter: usize) -> Option<WholeParameter> {
+    fn whole(&self, parameter: usize) -> Option<Tensor<1>> {
         match self.read(parameter) {
             Ok(values) => Some(values),
             Err(error) => {

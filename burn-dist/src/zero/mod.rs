@@ -7,10 +7,8 @@
 //! parameter's index in visit order, and saved by its path. A rank that owns all of every parameter
 //! is what plain data parallelism has.
 //!
-//! `fused` steps a range in one pass, `gather` makes wholes of shards again.
+//! `gather` makes wholes of shards again.
 
-mod fused;
 mod gather;
 
-pub(crate) use fused::{Fused, FusedState, OnDevice, step_on_device, steps_on};
-pub(crate) use gather::{Gatherer, Store, gather_values, start_there};
+pub(crate) use gather::{Store, gather_values};

@@ -1,17 +1,17 @@
-//! The order of a step: backward once or several times, the wait for what is under way, and then
-//! nothing is left of it.
+//! The order of a step: backward once or several times, in which buckets are sent in their layout's order as soon as they
+//! are full; the wait for what is under way; and then nothing is left of it.
 
 use std::mem;
 use std::sync::atomic::Ordering;
 
-use super::state::{Health, Phase, State};
-use super::{Gradients, Reducer};
+use super::{Health, Phase, Reducer, State};
 use crate::ReduceOp;
+use crate::bucket::agreement::Agreement;
 use crate::bucket::error::BucketError;
-use crate::bucket::storage::Arrival;
+use crate::bucket::partition::Gradients;
 
-/// Bytes that ranks compare when they wait for the gradients.
-const SAID: usize = 8;
+/// Buckets on their way at a time, where their memory is given back on arrival.
+const IN_FLIGHT: usize = 2;
 
 impl Reducer {
     /// Backward is about to run. In the `last` one of a step, full buckets are sent.
@@ -31,19 +31,18 @@ impl Reducer {
                 ));
             }
         }
-        if !last && self.keep != Gradients::Sharded {
+        if !last && self.partition.keep != Gradients::Sharded {
             state.phase = Phase::Accumulating;
             return Ok(());
         }
         state.phase = Phase::Sending { last };
         state.next = 0;
         state.complete.fill(false);
-        for (bucket, layout) in state.buckets.iter_mut().zip(&self.layouts) {
-            bucket.missing = layout.slots.len();
-        }
+        let layouts = self.partition.layouts.iter();
+        state.missing = layouts.map(|layout| layout.slots.len()).collect();
         // What the graph does not use will not be heard of.
         let unused = |parameter: &usize| self.uses[*parameter].load(Ordering::Acquire) == 0;
-        let completed = (0..self.parameters.len())
+        let completed = (0..self.uses.len())
             .filter(unused)
             .try_for_each(|parameter| self.complete(&mut state, parameter));
         completed.map_err(|error| self.fail(&mut state, error))
@@ -57,15 +56,15 @@ impl Reducer {
             state.phase = Phase::Waiting;
             return Ok(());
         };
-        let completed = (0..self.parameters.len())
-            .try_for_each(|parameter| self.complete(&mut state, parameter));
+        let completed =
+            (0..self.uses.len()).try_for_each(|parameter| self.complete(&mut state, parameter));
         completed.map_err(|error| self.fail(&mut state, error))?;
         state.phase = if last { Phase::Sent } else { Phase::Waiting };
         Ok(())
     }
 
     /// Waits until all buckets hold the mean over ranks. Gives whether all ranks `said` the same.
-    pub(crate) fn wait(&self, said: [u8; SAID]) -> Result<bool, BucketError> {
+    pub(crate) fn wait(&self, said: &Agreement) -> Result<bool, BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
         if state.phase != Phase::Sent {
@@ -73,15 +72,10 @@ impl Reducer {
                 "step was called before backward had run for every micro-batch",
             ));
         }
-        // The largest of a byte and of its complement are complements where all ranks have the same.
-        let not = said.map(|byte| !byte);
-        state.marks.extend(said.into_iter().chain(not));
-        let received = self.receive_all(&mut state);
-        received.map_err(|error| self.fail(&mut state, error))?;
-        let all = state.marks.split_off(self.parameters.len());
-        let (most, least) = all.split_at(SAID);
+        let received = self.receive_all(&mut state, said.bytes());
+        let said = received.map_err(|error| self.fail(&mut state, error))?;
         state.phase = Phase::Reduced;
-        Ok(most.iter().zip(least).all(|(most, not)| *most == !not))
+        Ok(Agreement::is_reached(&said))
     }
 
     /// Whether any rank had a gradient for any parameter, once they have been waited for.
@@ -89,17 +83,23 @@ impl Reducer {
         self.lock().marks.iter().any(|mark| *mark != 0)
     }
 
-    fn receive_all(&self, state: &mut State) -> Result<(), BucketError> {
-        for index in 0..self.layouts.len() {
-            self.receive_bucket(state, index)?;
+    /// Waits for all gradients, and finds out which parameters any rank had one of; gives the maximum of what ranks `say`
+    /// meanwhile.
+    fn receive_all(&self, state: &mut State, say: &[u8]) -> Result<Vec<u8>, BucketError> {
+        for index in 0..self.layouts().len() {
+            self.arrive(state, index)?;
         }
-        for index in 0..self.layouts.len() {
-            self.receive_replica(state, index)?;
+        for index in 0..self.layouts().len() {
+            state.store.arrive_replicated(index)?;
         }
-        for group in [&self.group].into_iter().chain(&self.replicas) {
-            group.all_reduce::<u8>(&mut state.marks, ReduceOp::Max)?;
+        let mut all = [&state.marks[..], say].concat();
+        let partition = &self.partition;
+        for group in [&partition.group].into_iter().chain(&partition.replicas) {
+            group.all_reduce::<u8>(&mut all, ReduceOp::Max)?;
         }
-        Ok(())
+        let said = all.split_off(state.marks.len());
+        state.marks = all;
+        Ok(said)
     }
 
     /// Drops the gradients of the step that is going on. Every rank makes this call after the same backward.
@@ -110,10 +110,10 @@ impl Reducer {
             Phase::Accumulating | Phase::Sending { .. } => {
                 return Err(BucketError::Order("discard was called while backward runs"));
             }
-            Phase::Sent => self.receive_all(&mut state),
+            Phase::Sent => self.receive_all(&mut state, &[]).map(drop),
             // Of micro-batches before the last one buckets may be on their way.
             Phase::Waiting | Phase::Reduced => {
-                (0..self.layouts.len()).try_for_each(|index| self.receive_bucket(&mut state, index))
+                (0..self.layouts().len()).try_for_each(|index| self.arrive(&mut state, index))
             }
         };
         received.map_err(|error| self.fail(&mut state, error))?;
@@ -126,15 +126,58 @@ impl Reducer {
     pub(crate) fn reset(&self) {
         let mut state = self.lock();
         state.phase = Phase::Waiting;
-        state.present.fill(false);
         state.marks.fill(0);
-        for bucket in &mut state.buckets {
-            bucket.there.parts.clear();
-            bucket.there.mean = None;
-            bucket.there.shard = None;
+        state.store.reset();
+    }
+
+    /// Nothing more is expected for a parameter: sends what is full and next in order.
+    pub(super) fn complete(&self, state: &mut State, parameter: usize) -> Result<(), BucketError> {
+        let Some((bucket, _)) = self.partition.place_of(parameter) else {
+            return Ok(());
+        };
+        if mem::replace(&mut state.complete[parameter], true) {
+            return Ok(());
         }
-        for own in state.buckets.iter_mut().filter_map(|b| b.shard.as_mut()) {
-            own.arrival = Arrival::First;
+        state.missing[bucket] -= 1;
+        while state.missing.get(state.next) == Some(&0) {
+            self.send(state, state.next)?;
+            state.next += 1;
+        }
+        Ok(())
+    }
+
+    /// Sends a bucket. Waits for those that were sent long before.
+    fn send(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
+        self.arrive(state, index)?;
+        state.store.send(index)?;
+        let keep = self.partition.keep;
+        if keep == Gradients::Sharded || self.partition.replicas.is_some() {
+            for earlier in 0..(index + 1).saturating_sub(IN_FLIGHT) {
+                self.arrive(state, earlier)?;
+            }
+        }
+        if keep == Gradients::Scattered {
+            // Copies of shards that have yet to return.
+            for earlier in 0..(index + 1).saturating_sub(2 * IN_FLIGHT) {
+                state.store.arrive_replicated(earlier)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a bucket that is on its way. When it has come for the last time in this step, its shard goes on to the
+    /// mean over replicas.
+    pub(super) fn arrive(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
+        if !state.store.arrive(index)? {
+            return Ok(());
+        }
+        let is_last = match state.phase {
+            Phase::Sending { last } => last && state.is_sent(index),
+            phase => phase == Phase::Sent,
+        };
+        match is_last {
+            true => state.store.replicate(index),
+            false => Ok(()),
         }
     }
 
@@ -159,8 +202,9 @@ impl Reducer {
     /// not come.
     pub(super) fn fail(&self, state: &mut State, error: BucketError) -> BucketError {
         let reason = error.to_string();
-        if self.group.size() > 1 || self.replicas.is_some() {
-            self.group.abort(&reason);
+        let partition = &self.partition;
+        if partition.group.size() > 1 || partition.replicas.is_some() {
+            partition.group.abort(&reason);
         }
         state.health = Health::Failed(reason);
         error

@@ -1,134 +1,126 @@
-//! What the step reads of the reduced gradients: their norm, a whole gradient, or the part of one that
-//! this rank owns, from wherever the strategy keeps it.
+//! Reduced gradients, for who looks at them, changes them, or steps parameters by them.
 
 use std::ops::Range;
 
-use burn::tensor::{Shape, TensorData};
+use burn::tensor::Tensor;
 
 use super::Reducer;
-use super::state::{Memory, State};
+use crate::ReduceOp;
 use crate::bucket::error::BucketError;
-use crate::bucket::storage;
-use crate::{Buffer, ReduceOp};
+use crate::bucket::store::FusedStep;
+use crate::fused::FusedState;
 
 impl Reducer {
     /// Euclidean norm of all reduced gradients together; the same bits on every rank, and, where no
     /// parameter stays whole, whatever the ranks keep of the gradients. A collective call.
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
         let mut state = self.lock();
-        let own = match self.resident {
-            Some(_) => self.sum_of_squares_there(&state),
-            None => self.sum_of_squares(&state),
-        };
-        own.and_then(|own| self.over_ranks(own))
-            .map(f64::sqrt)
+        let own = state.store.sum_of_squares();
+        let sum = own.and_then(|own| {
+            let mut sums = [own];
+            self.over_ranks(&mut sums)?;
+            Ok(sums[0])
+        });
+        sum.map(f64::sqrt)
             .map_err(|error| self.fail(&mut state, error))
-    }
-
-    fn over_ranks(&self, own: f64) -> Result<f64, BucketError> {
-        let mut sums = [own];
-        self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
-        Ok(sums[0])
-    }
-
-    /// Sum of the squares of the gradients in this rank's shards.
-    fn sum_of_squares(&self, state: &State) -> Result<f64, BucketError> {
-        let mut sum = 0.0;
-        for slot in self.layouts.iter().flat_map(|layout| &layout.slots) {
-            // Of its shards alone, where it has more: sums of the same parts have the same bits.
-            let mine = self.shards.get(slot.parameter);
-            if let Some((buffer, place)) = self.reduced(state, slot.parameter, mine) {
-                sum += storage::sum_of_squares(buffer, &place)?;
-            }
-        }
-        Ok(sum)
     }
 
     /// Euclidean norms of the reduced gradients, by parameter; none where no rank had one. The same bits on every rank.
     /// A collective call.
     pub(crate) fn norms(&self) -> Result<Vec<Option<f64>>, BucketError> {
         let mut state = self.lock();
-        let own = match self.resident {
-            Some(_) => self.squares_there(&state),
-            None => self.squares_here(&state),
-        };
-        let sums = own.and_then(|mut sums| {
-            self.group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
-            Ok(sums)
+        let all = 0..self.partition.parameters.len();
+        let marked: Vec<usize> = all.filter(|at| state.is_marked(*at)).collect();
+        let mut sums = vec![0.0; self.partition.parameters.len()];
+        let own = state.store.squares(&marked);
+        let outcome = own.and_then(|own| {
+            for (at, sum) in marked.iter().zip(own) {
+                sums[*at] = sum;
+            }
+            self.over_ranks(&mut sums)
         });
-        let sums = sums.map_err(|error| self.fail(&mut state, error))?;
+        outcome.map_err(|error| self.fail(&mut state, error))?;
         let norm = |(parameter, sum): (usize, f64)| state.is_marked(parameter).then(|| sum.sqrt());
         Ok(sums.into_iter().enumerate().map(norm).collect())
     }
 
-    /// Of every parameter, the sum of the squares of the gradient in this rank's shards.
-    fn squares_here(&self, state: &State) -> Result<Vec<f64>, BucketError> {
-        let own = |(parameter, own)| match self.reduced(state, parameter, Some(own)) {
-            Some((buffer, place)) if state.is_marked(parameter) => {
-                Ok(storage::sum_of_squares(buffer, &place)?)
-            }
-            _ => Ok(0.0),
-        };
-        self.shards.iter().enumerate().map(own).collect()
+    fn over_ranks(&self, sums: &mut [f64]) -> Result<(), BucketError> {
+        let group = &self.partition.group;
+        Ok(group.all_reduce::<f64>(sums, ReduceOp::Sum)?)
     }
 
-    /// Hands the reduced gradient of the elements that this rank owns of a parameter to `then`, as
-    /// `f32`; not if no rank had one.
-    pub(crate) fn with_owned(
+    /// The reduced gradients of what this rank owns of `parameters`, in their order: none of those that no rank had
+    /// one of, or that this rank owns nothing of.
+    pub(crate) fn shards(
         &self,
-        parameter: usize,
-        then: impl FnOnce(&[f32]),
+        parameters: &[usize],
+    ) -> Result<Vec<Option<Tensor<1>>>, BucketError> {
+        let state = self.lock();
+        let is_marked = |parameter: &usize| state.is_marked(*parameter);
+        let marked: Vec<usize> = parameters.iter().copied().filter(is_marked).collect();
+        let mut found = state.store.shard(&marked)?.into_iter();
+        let of = |parameter| is_marked(parameter).then(|| found.next().flatten());
+        Ok(parameters.iter().map(of).map(Option::flatten).collect())
+    }
+
+    /// Replaces what this rank owns of every parameter's reduced gradient by what `change` makes of it.
+    pub(crate) fn change(
+        &self,
+        mut change: impl FnMut(usize, Range<usize>, Tensor<1>) -> Tensor<1>,
     ) -> Result<(), BucketError> {
-        let state = self.lock();
-        if !state.is_marked(parameter) {
-            return Ok(());
-        }
-        if let Some((buffer, place)) = self.reduced(&state, parameter, self.owned.get(parameter)) {
-            let values = buffer.as_slice::<f32>().map_err(crate::Error::from)?;
-            then(values.get(place).unwrap_or_default());
-        }
-        Ok(())
-    }
-
-    /// Where the reduced gradient of a `part` of a parameter lies, which this rank has.
-    pub(super) fn reduced<'s>(
-        &self,
-        state: &'s State,
-        parameter: usize,
-        part: Option<&Range<usize>>,
-    ) -> Option<(&'s Buffer, Range<usize>)> {
-        let ((index, slot), part) = (self.place(parameter)?, part?);
-        let start = slot.elements.start;
-        let place = start + part.start..start + part.end;
-        let bucket = state.buckets.get(index)?;
-        match (&bucket.shard, &bucket.memory) {
-            (Some(_), _) if place.is_empty() => None,
-            (Some(own), _) => {
-                let shift = self.shard_of(index).start;
-                Some((&own.buffer, place.start - shift..place.end - shift))
+        let mut changed = |parameter: usize, owned: &Range<usize>| {
+            let gradient = match owned.is_empty() {
+                true => None,
+                false => self.shards(&[parameter])?.pop().flatten(),
+            };
+            let Some(gradient) = gradient else {
+                return Ok(());
+            };
+            let (len, dtype) = (gradient.shape().num_elements(), gradient.dtype());
+            let gradient = change(parameter, owned.clone(), gradient);
+            let found = (gradient.shape().num_elements(), gradient.dtype());
+            if found != (len, dtype) {
+                let spec = &self.partition.parameters[parameter];
+                return Err(BucketError::mismatch(spec, len, found));
             }
-            (None, Memory::Here(buffer)) => Some((buffer, place)),
-            _ => None,
-        }
+            self.lock().store.replace(parameter, gradient)
+        };
+        let mut owned = self.partition.owned.iter().enumerate();
+        let outcome = owned.try_for_each(|(parameter, owned)| changed(parameter, owned));
+        outcome.map_err(|error| self.fail(&mut self.lock(), error))
     }
 
-    /// The reduced gradient of a parameter of which this rank keeps all in host memory, or `None` if no
-    /// rank had one.
-    pub(crate) fn gradient(
+    /// Steps what this rank owns of parameters by their reduced gradients times `factor`: the new values, and states.
+    /// Of those that no rank had a gradient of both are as they were.
+    pub(crate) fn step(
         &self,
-        parameter: usize,
-        shape: &Shape,
-    ) -> Result<Option<TensorData>, BucketError> {
+        parameters: Vec<FusedStep<'_>>,
+        factor: Option<f32>,
+    ) -> Result<Vec<(Tensor<1>, Option<FusedState>)>, BucketError> {
         let state = self.lock();
-        let Some((bucket, slot)) = self.place(parameter) else {
-            return Ok(None);
-        };
-        if !state.is_marked(parameter) {
-            return Ok(None);
+        let (mut marked, mut places) = (Vec::new(), Vec::new());
+        for step in parameters {
+            match state.is_marked(step.parameter) {
+                true => {
+                    marked.push(step);
+                    places.push(None);
+                }
+                false => places.push(Some((step.values.get(), step.state))),
+            }
         }
-        let Memory::Here(buffer) = &state.buckets[bucket].memory else {
-            return Ok(None);
-        };
-        Ok(storage::read(buffer, &slot.elements, shape)?)
+        let mut stepped = state.store.step(marked, factor)?.into_iter();
+        let all = places.into_iter();
+        Ok(all
+            .filter_map(|unchanged| unchanged.or_else(|| stepped.next()))
+            .collect())
+    }
+
+    /// Moves averages towards values by `weight` of the distance.
+    pub(crate) fn blend(
+        &self,
+        averages_and_values: Vec<[Tensor<1>; 2]>,
+        weight: f32,
+    ) -> Result<Vec<Tensor<1>>, BucketError> {
+        self.lock().store.blend(averages_and_values, weight)
     }
 }

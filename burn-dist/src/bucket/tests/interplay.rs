@@ -86,13 +86,12 @@ impl Case {
             first: self.limit,
             others: self.limit,
         };
-        let reducer = Reducer::new(&group, parameters, &whole, sizes, self.keep).unwrap();
+        let partition = Partition::new(&group, parameters, &whole, sizes, self.keep).unwrap();
+        let there = resident::there(&group, replicas.as_ref());
+        let partition = partition.replicated(replicas);
         match self.on_device {
-            true => {
-                let there = resident::there(&group, replicas.as_ref());
-                reducer.replicated(replicas).on_device(there)
-            }
-            false => reducer.replicated(replicas),
+            true => resident::on_device(partition, there),
+            false => in_host_memory(partition),
         }
     }
 
@@ -131,7 +130,7 @@ impl Case {
             for micro_batch in 0..self.accumulate {
                 self.backward(&reducer, step, micro_batch, all.rank());
             }
-            reducer.wait([0; 8]).unwrap();
+            wait(&reducer);
             let norm = reducer.norm().unwrap();
             if step == OVERFLOWS {
                 assert_eq!(norm.is_finite(), !self.overflows());
@@ -147,7 +146,7 @@ impl Case {
     fn check(&self, reducer: &Reducer, step: usize, norm: f64) {
         let mut squares = 0.0;
         for (parameter, expected) in self.expected(step).into_iter().enumerate() {
-            let found = resident::owned(reducer, parameter);
+            let found = result(reducer, parameter);
             let Some(expected) = expected else {
                 assert_eq!(found, None, "nobody has a gradient of p{parameter}");
                 continue;

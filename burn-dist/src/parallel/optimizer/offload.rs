@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, ExecutionError, Shape, Tensor, TensorData};
 
-use super::{OptimizerState, Stepping};
-use crate::bucket::take_parts;
+use super::{Kept, OptimizerState, Stepping};
+use crate::bucket::{BucketError, Reducer, take_parts};
 
 /// What is stepped together, in `f32`.
 #[derive(Default)]
@@ -54,21 +54,29 @@ impl Together {
 }
 
 impl OptimizerState {
-    /// The new values of several parameters, flat, in their order; the old ones of those that could not be stepped.
+    /// The new values of several parameters, in their order; the old ones of those that could not be stepped.
     pub(super) fn step_offloaded(
         &mut self,
+        reducer: &Reducer,
         learning_rate: f64,
-        parameters: Vec<Stepping>,
+        parameters: Vec<Stepping<'_>>,
         factor: Option<f64>,
-    ) -> Vec<Tensor<1>> {
-        let mut results = Vec::with_capacity(parameters.len());
+    ) -> Result<Vec<Tensor<1>>, BucketError> {
+        let indices: Vec<usize> = parameters.iter().map(|parameter| parameter.index).collect();
+        let gradients = reducer.shards(&indices)?;
+        let (mut parts, mut results) = (Vec::new(), Vec::new());
         let mut together = Together::default();
-        for parameter in parameters {
-            let (index, mut values) = (parameter.index, parameter.values);
-            match parameter.gradients {
+        for (parameter, gradients) in parameters.into_iter().zip(gradients) {
+            let Stepping {
+                index,
+                mut part,
+                shape,
+            } = parameter;
+            let mut values = part.take();
+            match gradients {
                 Some(gradients) if values.dtype() == DType::F32 => {
                     let place = (results.len(), index);
-                    together.add(place, values.clone(), gradients, parameter.shape);
+                    together.add(place, values.clone(), gradients, shape);
                 }
                 // Of other types one by one, and by Burn, as everywhere.
                 Some(gradients) => {
@@ -76,26 +84,30 @@ impl OptimizerState {
                         index,
                         [values.clone(), gradients],
                         (learning_rate, factor),
-                        &parameter.shape,
+                        &shape,
                     );
                     values = stepped.unwrap_or_else(|error| self.failed(index, &error, values));
                 }
                 None => {}
             }
+            parts.push(part);
             results.push(values);
         }
-        let Some(first) = together.places.first().map(|place| place.index) else {
-            return results;
-        };
-        match self.step_together(together, learning_rate, factor) {
-            Ok(stepped) => {
-                for (result, values) in stepped {
-                    results[result] = values;
+        if let Some(first) = together.places.first().map(|place| place.index) {
+            match self.step_together(together, learning_rate, factor) {
+                Ok(stepped) => {
+                    for (result, values) in stepped {
+                        results[result] = values;
+                    }
                 }
-                results
+                Err(error) => self.failed(first, &error, ()),
             }
-            Err(error) => self.failed(first, &error, results),
         }
+        let put = parts
+            .into_iter()
+            .zip(results)
+            .map(|(part, values)| part.put(values));
+        Ok(put.collect())
     }
 
     /// New values, and which of the results they are.
@@ -124,7 +136,7 @@ impl OptimizerState {
                 if let (Some(own), Some(gradients)) = (own, gradients) {
                     let rates = (learning_rate, factor);
                     let shape = place.shape.clone();
-                    self.step_host_as(place.index, rates, own, gradients, shape);
+                    self.step_host(place.index, rates, own, gradients, shape);
                 }
             }
         }
@@ -133,6 +145,38 @@ impl OptimizerState {
         let elements: Vec<Range<usize>> = places.iter().map(|p| p.elements.clone()).collect();
         let results = places.iter().map(|place| place.result);
         Ok(results.zip(take_parts(all, &elements)).collect())
+    }
+
+    /// Steps `values` in host memory, which Burn's optimizers see in the shape that is said.
+    fn step_host(
+        &mut self,
+        index: usize,
+        (learning_rate, factor): (f64, Option<f64>),
+        values: &mut [f32],
+        gradients: &[f32],
+        shape: Shape,
+    ) {
+        let choice = self.choices.get(index);
+        if let Some((fused, lr_factor)) = choice.and_then(|c| Some((c.fused?, c.lr_factor))) {
+            let mut state = self.take_fused(index);
+            let factor = factor.map(|factor| factor as f32);
+            let rate = learning_rate * lr_factor;
+            if let Err(reason) = fused.step(rate, values, gradients, factor, &mut state) {
+                self.failure.get_or_insert((index, reason));
+            }
+            self.set_state(index, state.map(Kept::fused));
+            return;
+        }
+        let place = Device::flex();
+        let tensor =
+            |values: &[f32]| Tensor::from_data(TensorData::from(values), (&place, DType::F32));
+        let (value, gradient) = (tensor(values), tensor(gradients));
+        let stepped = self.step_flat(index, learning_rate, [value, gradient], factor, shape);
+        if let Ok(stepped) = stepped.into_data().as_slice::<f32>()
+            && stepped.len() == values.len()
+        {
+            values.copy_from_slice(stepped);
+        }
     }
 
     fn step_alone(

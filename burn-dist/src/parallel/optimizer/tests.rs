@@ -1,6 +1,13 @@
 //! Steps that must not depend on how many threads there are, nor on where the state is.
 
+use burn::tensor::TensorData;
+
 use super::*;
+use crate::ProcessGroup;
+use crate::autograd::GradientSink;
+use crate::bucket::{
+    Agreement, Alone, BucketSizes, DeviceStore, Gradients, HostStore, Partition, Resident,
+};
 
 /// Rows and columns; more elements than one thread adds up.
 const SHAPE: [usize; 2] = [1024, 4097];
@@ -12,7 +19,7 @@ fn stepped(optimizer: ParameterOptimizer, threads: usize) -> Vec<u32> {
         shape: SHAPE.to_vec(),
         dtype: crate::DType::F32,
     };
-    let mut state = OptimizerState::new(&optimizer, &[spec], None, false).unwrap();
+    let mut state = OptimizerState::new(&optimizer, &[spec], Device::flex(), false).unwrap();
     let values = |scale: f32| -> Tensor<2> {
         let value = |i: usize| ((i * 2_654_435_761 % 65_521) as f32 / 65_521.0 - 0.3) * scale;
         let values: Vec<f32> = (0..SHAPE[0] * SHAPE[1]).map(value).collect();
@@ -20,8 +27,8 @@ fn stepped(optimizer: ParameterOptimizer, threads: usize) -> Vec<u32> {
     };
     let outer = ThreadPoolBuilder::new().num_threads(threads).build();
     let stepped = outer.unwrap().install(|| {
-        let first = state.step(0, 0.1, values(1.0), values(0.01), None);
-        state.step(0, 0.1, first, values(0.02), None)
+        let first = state.step_by_burn(0, 0.1, values(1.0), values(0.01), None);
+        state.step_by_burn(0, 0.1, first, values(0.02), None)
     });
     let values: Vec<f32> = stepped.into_data().try_into_vec().unwrap();
     values.into_iter().map(f32::to_bits).collect()
@@ -43,18 +50,31 @@ fn large_parameters_are_stepped_alike_by_any_number_of_threads() {
     }
 }
 
-/// Two steps of three parameters, of which the second has no gradient, on a device that the processor plays.
-fn stepped_there(optimizer: ParameterOptimizer, offload: bool) -> Vec<Vec<f32>> {
+/// Two steps of three parameters, of which the second has no gradient: offloaded from a device that the processor plays, or
+/// in host memory.
+fn stepped_together(optimizer: ParameterOptimizer, offload: bool) -> Vec<Vec<f32>> {
     let types = [crate::DType::F32, crate::DType::F32, crate::DType::F16];
     let spec = |dtype| ParameterSpec {
         path: "weight".to_owned(),
         shape: vec![2, 3],
         dtype,
     };
-    let device = Device::flex();
-    let specs = types.map(spec);
-    let mut state = OptimizerState::new(&optimizer, &specs, Some(&device), offload).unwrap();
-    assert_eq!(state.offloads(), offload);
+    let (device, specs) = (Device::flex(), types.map(spec));
+    let mut state = OptimizerState::new(&optimizer, &specs, device.clone(), false).unwrap();
+    state.offloads = offload;
+    let (group, sizes) = (ProcessGroup::single(), BucketSizes::default());
+    let partition = Partition::new(&group, specs.to_vec(), &[], sizes, Gradients::Whole).unwrap();
+    let reducer = Reducer::new(match offload {
+        false => Box::new(HostStore::new(partition).unwrap()),
+        true => Box::new(DeviceStore::new(
+            partition,
+            Resident {
+                device: device.clone(),
+                within: Arc::new(Alone),
+                across: None,
+            },
+        )),
+    });
     let numbers = |index: usize, scale: f32| {
         let number = |i: usize| ((i * (index + 2)) % 5) as f32 * scale - 0.1;
         let data = TensorData::from((0..6).map(number).collect::<Vec<f32>>().as_slice());
@@ -66,16 +86,25 @@ fn stepped_there(optimizer: ParameterOptimizer, offload: bool) -> Vec<Vec<f32>> 
     };
     let mut values: Vec<Tensor<1>> = (0..3).map(|index| numbers(index, 1.0)).collect();
     for scale in [0.5, 0.25] {
-        let stepping = values.into_iter().enumerate();
+        reducer.used(0);
+        reducer.used(2);
+        reducer.begin_backward(true).unwrap();
+        for index in [0, 2] {
+            reducer.collect(index, numbers(index, scale));
+            reducer.released(index);
+        }
+        reducer.end_backward().unwrap();
+        reducer.wait(&Agreement::on_rate(0.1)).unwrap();
+        let stepping = values.iter_mut().enumerate();
         let stepping = stepping.map(|(index, values)| Stepping {
             index,
             shape: state.shape(index, 6),
-            values,
-            gradients: (index != 1).then(|| numbers(index, scale)),
+            part: Part::all(values),
         });
         let stepping = stepping.collect();
-        values = state.step_there(0.1, stepping, Some(0.5));
+        state.step(&reducer, 0.1, stepping, Some(0.5)).unwrap();
         assert!(state.take_failure().is_none());
+        reducer.reset();
     }
     let numbers = values.into_iter().map(|values| {
         let data = values.into_data().convert::<f32>();
@@ -85,7 +114,7 @@ fn stepped_there(optimizer: ParameterOptimizer, offload: bool) -> Vec<Vec<f32>> 
 }
 
 #[test]
-fn offloaded_steps_are_those_of_the_device() {
+fn offloaded_steps_are_those_in_host_memory() {
     let optimizers: [fn() -> ParameterOptimizer; 4] = [
         || AdamWConfig::new().with_weight_decay(0.1).into(),
         || SgdConfig::new().into(),
@@ -94,8 +123,8 @@ fn offloaded_steps_are_those_of_the_device() {
         || MuonConfig::new().into(),
     ];
     for optimizer in optimizers {
-        let expected = stepped_there(optimizer(), false);
-        let offloaded = stepped_there(optimizer(), true);
+        let expected = stepped_together(optimizer(), false);
+        let offloaded = stepped_together(optimizer(), true);
         for (offloaded, expected) in offloaded.iter().flatten().zip(expected.iter().flatten()) {
             assert!(
                 (offloaded - expected).abs() < 1e-6,

@@ -8,11 +8,10 @@ use burn::tensor::{DType, Device};
 use serde_json::{Value, json};
 
 use super::{ROOT, StateSourceRead, optimizer_name, read_owned};
-use crate::device::is_host;
+use crate::flat;
 use crate::parallel::groups::Choice;
 use crate::parallel::optimizer::{Kept, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec};
-use crate::values::Values;
 
 /// Rebuilds the state that the optimizer has of what this rank owns from `source`; a parameter of
 /// which it has nothing starts without. Of parameters that are `cut` over the ranks, Burn's
@@ -21,7 +20,6 @@ pub(in crate::parallel) fn restore_optimizer(
     (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
     optimizer: &mut OptimizerState,
     source: &dyn StateSourceRead,
-    device: &Device,
     cut: bool,
 ) -> Result<(), ParallelError> {
     let names = source.names();
@@ -38,7 +36,9 @@ pub(in crate::parallel) fn restore_optimizer(
         let flat = cut && choice.is_some_and(|choice| choice.whole.is_none());
         let saved = Saved::of(parameter, &names, source, flat);
         let state = match choice {
-            Some(choice) if !saved.is_empty() => Some(saved.restore(choice, owned, device)),
+            Some(choice) if !saved.is_empty() => {
+                Some(saved.restore(choice, owned, optimizer.device()))
+            }
             _ => None,
         };
         optimizer.set_state(index, state.transpose().map_err(failed)?);
@@ -89,17 +89,16 @@ impl<'a> Saved<'a> {
     ) -> Result<Kept, String> {
         match &choice.fused {
             Some(fused) => {
-                let there = Some(device).filter(|device| !is_host(device));
                 let mut tensors = BTreeMap::new();
                 for (leaf, name) in &self.tensors {
                     let values = read_owned(self.source, name, self.parameter, owned)?;
-                    tensors.insert((*leaf).to_owned(), Values::put(values, there));
+                    tensors.insert((*leaf).to_owned(), flat::put(values, device));
                 }
                 let scalars = self.scalars.iter();
                 let scalars = scalars.map(|(leaf, value)| (leaf.clone(), plain(value)));
                 fused
                     .restore(tensors, &scalars.collect())
-                    .map(Kept::Fused)
+                    .map(Kept::fused)
                     .ok_or_else(another_optimizer)
             }
             None => self.rebuild(choice, owned, device).map(Kept::Burn),

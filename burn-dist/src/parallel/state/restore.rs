@@ -7,9 +7,9 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
 use super::{StateSourceRead, model_name, model_path, read_owned};
+use crate::flat;
 use crate::parallel::replicas::AutodiffPlace;
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
-use crate::values::Values;
 
 /// Replaces all tensors of `model` by those of `source`, but leaves trainable parameters alone if
 /// they are `elsewhere`.
@@ -137,16 +137,16 @@ impl ModuleMapper for Put<'_> {
     }
 }
 
-/// What this rank owns of the parameters themselves, on `device` or in host memory.
+/// What this rank owns of the parameters themselves, on `device`.
 pub(in crate::parallel) fn restore_pieces(
     (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
-    device: Option<&Device>,
+    device: &Device,
     source: &dyn StateSourceRead,
-) -> Result<Vec<Values>, ParallelError> {
+) -> Result<Vec<Tensor<1>>, ParallelError> {
     let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
         let values = read_owned(source, &model_name(&parameter.path), parameter, owned);
         values
-            .map(|values| Values::put(values, device))
+            .map(|values| flat::put(values, device))
             .map_err(|reason| ParallelError::Restore {
                 path: parameter.path.clone(),
                 reason,

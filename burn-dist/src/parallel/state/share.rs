@@ -14,7 +14,6 @@ use crate::parallel::groups::Choice;
 use crate::parallel::optimizer::{Kept, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
 use crate::shard;
-use crate::values::Values;
 
 /// Reads one tensor's values; moves to another thread before it does.
 type Read = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
@@ -28,7 +27,7 @@ pub struct StateShare {
     model: Vec<Taken>,
     states: Vec<(Place, Choice, DynState)>,
     /// What is owned, with the names of the tensors.
-    parts: Vec<(String, Place, Values)>,
+    parts: Vec<(String, Place, Tensor<1>)>,
     scalars: BTreeMap<String, Value>,
     /// Everything, where it has been read already.
     settled: Option<Result<StateValues, ParallelError>>,
@@ -133,7 +132,7 @@ impl StateShare {
             values.tensors.push((name, take(&path, read())?));
         }
         for (name, place, part) in self.parts {
-            let data = take(&place.path, part.read())?;
+            let data = take(&place.path, part.try_into_data())?;
             values.push(name, &place, data);
         }
         for (
@@ -173,7 +172,7 @@ pub(in crate::parallel) struct Whole<'a> {
     /// What this rank owns of every parameter, if state is sharded.
     pub(in crate::parallel) owned: Option<&'a [Range<usize>]>,
     /// Their values, if they are not in the model.
-    pub(in crate::parallel) pieces: Option<Vec<Values>>,
+    pub(in crate::parallel) pieces: Option<Vec<Tensor<1>>>,
 }
 
 /// Takes the share of `rank` among `size` ranks. What all ranks have is divided by whole

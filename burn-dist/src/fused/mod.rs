@@ -1,24 +1,26 @@
 //! AdamW, Adam and SGD in one pass over a range of elements: vectorised in host memory, and by one
-//! kernel on a GPU (`device`).
+//! kernel on a GPU (`gpu`).
 //!
 //! Burn's optimizers make a pass, and a temporary of the parameter's size, for every operation.
 //! Here the same operations are done in the same order on one element after the other, so the
 //! result is Burn's but for the last bit, at the speed of the memory. How a parameter is cut into
 //! ranges changes nothing.
 
-mod device;
+mod gpu;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
+use burn::tensor::{Device, Tensor};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::device::is_host;
+use crate::flat;
 use crate::reduce::vectorised;
-use crate::values::Values;
 
-pub(crate) use device::{OnDevice, step_on_device, steps_on};
+pub(crate) use gpu::{OnDevice, step_on_device};
 
 /// Elements that one thread steps at least.
 const PART: usize = 1 << 15;
@@ -66,16 +68,21 @@ impl Momentum {
     }
 }
 
+/// Whether these steps can be made on `device`.
+pub(crate) fn steps_on(device: &Device) -> bool {
+    is_host(device) || gpu::steps_on(device)
+}
+
 /// What an optimizer keeps for the elements of a parameter that this rank owns.
 #[derive(Clone, Debug)]
 pub(crate) enum FusedState {
     Adam {
         /// Steps that were done.
         time: u64,
-        moments: [Values; 2],
+        moments: [Tensor<1>; 2],
     },
     Sgd {
-        velocity: Option<Values>,
+        velocity: Option<Tensor<1>>,
     },
 }
 
@@ -155,6 +162,9 @@ impl Fused {
 
     /// Steps `values` by the gradients times `factor`; all of one length. Starts with the state
     /// that a first step has if there is none.
+    ///
+    /// # Errors
+    /// Why the state cannot be read.
     pub(crate) fn step(
         &self,
         learning_rate: f64,
@@ -162,7 +172,7 @@ impl Fused {
         gradients: &[f32],
         factor: Option<f32>,
         state: &mut Option<FusedState>,
-    ) {
+    ) -> Result<(), String> {
         match self {
             Self::Adam(adam) => adam.step(learning_rate, values, gradients, factor, state),
             Self::Sgd(sgd) => sgd.step(learning_rate as f32, values, gradients, factor, state),
@@ -178,14 +188,11 @@ impl Adam {
         gradients: &[f32],
         factor: Option<f32>,
         state: &mut Option<FusedState>,
-    ) {
+    ) -> Result<(), String> {
         // Zero moments make a first step: 0·β + g·(1 − β) is g·(1 − β).
         let (time, mut moments) = match state.take() {
             Some(FusedState::Adam { time, moments }) => (time + 1, moments),
-            _ => (
-                1,
-                [(); 2].map(|()| Values::put(vec![0.0; values.len()], None)),
-            ),
+            _ => (1, [(); 2].map(|()| zeros(values.len()))),
         };
         let Self {
             beta_1,
@@ -221,9 +228,14 @@ impl Adam {
                 },
             );
         };
-        let kept = moments.each_mut().map(Values::host_mut);
-        in_parts(values, gradients, kept, &step);
+        let [first, second] = &mut moments;
+        flat::change(first, |first| {
+            let step = |second: &mut [f32]| in_parts(values, gradients, [first, second], &step);
+            flat::change(second, step)
+        })
+        .flatten()?;
         *state = Some(FusedState::Adam { time, moments });
+        Ok(())
     }
 
     /// What changes from step to step, in the one with this number, from 1.
@@ -258,7 +270,7 @@ impl Sgd {
         gradients: &[f32],
         factor: Option<f32>,
         state: &mut Option<FusedState>,
-    ) {
+    ) -> Result<(), String> {
         let penalty = self.penalty;
         let Some(momentum) = self.momentum else {
             *state = Some(FusedState::Sgd { velocity: None });
@@ -274,14 +286,14 @@ impl Sgd {
                 );
             };
             in_parts(values, gradients, [], &step);
-            return;
+            return Ok(());
         };
         let before = match state.take() {
             Some(FusedState::Sgd { velocity }) => velocity,
             _ => None,
         };
         let (keep, intake) = momentum.keep_and_intake(before.is_some());
-        let mut velocity = before.unwrap_or_else(|| Values::put(vec![0.0; values.len()], None));
+        let mut velocity = before.unwrap_or_else(|| zeros(values.len()));
         let step = |values: &mut [f32], gradients: &[f32], [held]: [&mut [f32]; 1]| {
             vectorised(
                 #[inline(always)]
@@ -300,11 +312,19 @@ impl Sgd {
                 },
             );
         };
-        in_parts(values, gradients, [velocity.host_mut()], &step);
+        flat::change(&mut velocity, |held| {
+            in_parts(values, gradients, [held], &step)
+        })?;
         *state = Some(FusedState::Sgd {
             velocity: Some(velocity),
         });
+        Ok(())
     }
+}
+
+/// What is kept before the first step, in host memory.
+fn zeros(len: usize) -> Tensor<1> {
+    flat::put(vec![0.0; len], &Device::flex())
 }
 
 // As closures these two are calls in the loops, which are not vector code then.
@@ -355,7 +375,7 @@ fn in_parts<const N: usize>(
 
 impl FusedState {
     /// The tensors, named as Burn flattens them.
-    pub(crate) fn tensors(&self) -> Vec<(&'static str, Values)> {
+    pub(crate) fn tensors(&self) -> Vec<(&'static str, Tensor<1>)> {
         match self {
             Self::Adam {
                 moments: [first, second],
@@ -384,7 +404,7 @@ impl Fused {
     /// The state that `tensors` and `scalars` are of; `None` if they are another optimizer's.
     pub(crate) fn restore(
         &self,
-        mut tensors: BTreeMap<String, Values>,
+        mut tensors: BTreeMap<String, Tensor<1>>,
         scalars: &BTreeMap<String, Value>,
     ) -> Option<FusedState> {
         let mut take = |name: &str| tensors.remove(name);

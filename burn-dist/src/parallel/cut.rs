@@ -6,19 +6,18 @@ use std::ops::Range;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 
-use crate::ProcessGroup;
-use crate::parallel::ParallelError;
-use crate::parallel::replicas::{self, AutodiffPlace};
-use crate::values::Values;
+use super::ParallelError;
+use super::replicas::{self, AutodiffPlace};
+use crate::{ProcessGroup, flat};
 
 /// What this rank owns of every parameter, in visit order.
-pub(in crate::parallel) type Pieces = Vec<Values>;
+pub(super) type Pieces = Vec<Tensor<1>>;
 
-/// What this rank owns of every trainable parameter of a model, on `device` or in host memory.
-pub(in crate::parallel) fn pieces_of<M: Module>(
+/// What this rank owns of every trainable parameter of a model, on `device`.
+pub(super) fn pieces_of<M: Module>(
     model: M,
     owned: &[Range<usize>],
-    device: Option<&Device>,
+    device: &Device,
 ) -> (M, Result<Pieces, ParallelError>) {
     cut(model, owned, device, None)
 }
@@ -27,10 +26,10 @@ pub(in crate::parallel) fn pieces_of<M: Module>(
 /// owns, and leaves one element that pretends to have the parameter's shape. One parameter at a time,
 /// so that no rank has to hold a whole model whose parameters come to exist when they are first
 /// looked at. A collective call.
-pub(in crate::parallel) fn take_pieces<M: Module>(
+pub(super) fn take_pieces<M: Module>(
     model: M,
     owned: &[Range<usize>],
-    device: Option<&Device>,
+    device: &Device,
     group: &ProcessGroup,
 ) -> (M, Result<Pieces, ParallelError>) {
     cut(model, owned, device, Some(group))
@@ -39,7 +38,7 @@ pub(in crate::parallel) fn take_pieces<M: Module>(
 fn cut<M: Module>(
     model: M,
     owned: &[Range<usize>],
-    device: Option<&Device>,
+    device: &Device,
     take: Option<&ProcessGroup>,
 ) -> (M, Result<Pieces, ParallelError>) {
     let mut cut = Cut {
@@ -62,8 +61,8 @@ fn cut<M: Module>(
 struct Cut<'a> {
     path: Vec<String>,
     owned: &'a [Range<usize>],
-    /// Where the pieces go, if not into host memory.
-    device: Option<&'a Device>,
+    /// Where the pieces go.
+    device: &'a Device,
     /// Whose rank 0 has the values, if they leave the model.
     take: Option<&'a ProcessGroup>,
     /// Memory for the pieces that are still to come.
@@ -136,7 +135,7 @@ impl ModuleMapper for Cut<'_> {
             return param;
         }
         match self.piece(param.base().inner().try_into_data()) {
-            Ok(piece) => self.pieces.push(Values::put(piece, self.device)),
+            Ok(piece) => self.pieces.push(flat::put(piece, self.device)),
             Err(error) => self.outcome = Err(error),
         }
         if self.take.is_none() {

@@ -43,7 +43,6 @@ mod kernel {
 
     use super::super::{Adam, AdamNumbers, Sgd};
     use super::*;
-    use crate::values::Values;
 
     /// The numbers of a step; parameters with the same are stepped together.
     #[derive(Clone, Copy, PartialEq)]
@@ -110,33 +109,27 @@ mod kernel {
                             Some(FusedState::Sgd { velocity }) => velocity,
                             _ => None,
                         };
-                        let velocity = match velocity {
-                            Some(velocity) => velocity.into_tensor(&p.values.device()),
-                            None => p.values.zeros_like(),
-                        };
+                        let velocity = velocity.unwrap_or_else(|| p.values.zeros_like());
                         [p.values, p.gradients, velocity]
                     });
                     let stepped = sgd_momentum(&step, tensors.collect()).into_iter();
                     let stepped = stepped.map(|[values, velocity]| {
-                        let velocity = Some(Values::on_device(velocity));
+                        let velocity = Some(velocity);
                         (values, Some(FusedState::Sgd { velocity }))
                     });
                     stepped.collect()
                 }
                 Self::Adam { step, time } => {
                     let tensors = parameters.map(|p| {
-                        let device = p.values.device();
                         let [first, second] = match p.state {
-                            Some(FusedState::Adam { moments, .. }) => {
-                                moments.map(|moment| moment.into_tensor(&device))
-                            }
+                            Some(FusedState::Adam { moments, .. }) => moments,
                             _ => [(); 2].map(|()| p.values.zeros_like()),
                         };
                         [p.values, p.gradients, first, second]
                     });
                     let stepped = adam(&step, tensors.collect()).into_iter();
                     let stepped = stepped.map(|[values, first, second]| {
-                        let moments = [first, second].map(Values::on_device);
+                        let moments = [first, second];
                         (values, Some(FusedState::Adam { time, moments }))
                     });
                     stepped.collect()
