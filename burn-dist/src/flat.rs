@@ -105,3 +105,58 @@ impl<'a> Part<'a> {
         elements
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(values: &Tensor<1>) -> (Vec<f32>, usize) {
+        look(values, |numbers| {
+            (numbers.to_vec(), numbers.as_ptr() as usize)
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn numbers_change_where_they_are_and_snapshots_do_not() {
+        let mut values = put(vec![1.0, 2.0, 3.0], &Device::flex());
+        let (_, memory) = numbers(&values);
+        let double =
+            |values: &mut Tensor<1>| change(values, |n| n.iter_mut().for_each(|n| *n *= 2.0));
+        double(&mut values).unwrap();
+        assert_eq!(numbers(&values), (vec![2.0, 4.0, 6.0], memory));
+        let snapshot = values.clone();
+        double(&mut values).unwrap();
+        assert_eq!(numbers(&values).0, [4.0, 8.0, 12.0]);
+        assert_eq!(numbers(&snapshot), (vec![2.0, 4.0, 6.0], memory));
+    }
+
+    #[test]
+    fn a_part_is_seen_in_its_place_and_replaces_all_that_there_is_alone() {
+        let mut values = put(vec![1.0, 2.0, 3.0], &Device::flex());
+        let (_, memory) = numbers(&values);
+        let other = |len| put(vec![9.0; len], &Device::flex());
+        let mut part = Part {
+            values: &mut values,
+            elements: 1..3,
+        };
+        assert_eq!(
+            numbers(&part.take()),
+            (vec![2.0, 3.0], memory + size_of::<f32>())
+        );
+        assert_eq!(numbers(&part.put(other(2))).0, [9.0, 9.0]);
+        assert_eq!(numbers(&values), (vec![1.0, 2.0, 3.0], memory));
+        let mut part = Part::all(&mut values);
+        assert_eq!(numbers(&part.take()), (vec![1.0, 2.0, 3.0], memory));
+        part.put(other(3));
+        assert_eq!(numbers(&values).0, [9.0; 3]);
+    }
+
+    #[test]
+    fn numbers_of_other_types_and_none_at_all_are_told_apart() {
+        let doubles = Tensor::from_data(TensorData::from([1.0f64]), (&Device::flex(), DType::F64));
+        let message = look(&doubles, |_| ()).unwrap_err();
+        assert!(message.contains("F64"), "{message}");
+        assert_eq!(look(&none(), <[f32]>::len), Ok(0));
+    }
+}
