@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use kernels::{
+use kernels::cpu::{
     Attention, BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, Kernels, Matmul,
     MaxPool2d, Moments, Rows,
 };
@@ -62,7 +62,7 @@ impl Bench {
 
 /// Multiplications and additions per second of one thread that does nothing else.
 #[cfg(target_arch = "x86_64")]
-fn peak(isa: kernels::Isa) -> f64 {
+fn peak(isa: kernels::cpu::Isa) -> f64 {
     use std::arch::x86_64::*;
     const ROUNDS: usize = 200_000;
     /// Enough chains to hide the latency.
@@ -109,15 +109,15 @@ fn peak(isa: kernels::Isa) -> f64 {
     };
     match isa {
         // SAFETY: the kernels have found the instruction set.
-        kernels::Isa::Avx512 => operations(16) / best(|| unsafe { wide() }),
+        kernels::cpu::Isa::Avx512 => operations(16) / best(|| unsafe { wide() }),
         // SAFETY: as above.
-        kernels::Isa::Avx2 => operations(8) / best(|| unsafe { narrow() }),
+        kernels::cpu::Isa::Avx2 => operations(8) / best(|| unsafe { narrow() }),
         _ => 0.0,
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn peak(_: kernels::Isa) -> f64 {
+fn peak(_: kernels::cpu::Isa) -> f64 {
     0.0
 }
 

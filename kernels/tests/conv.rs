@@ -3,7 +3,8 @@
 mod common;
 
 use common::{assert_close, assert_same_bits, every_isa, random, wide};
-use kernels::{Conv2d, ConvMethod, KernelError, Kernels};
+use kernels::KernelError;
+use kernels::cpu::{Conv2d, ConvMethod, Kernels};
 use proptest::prelude::*;
 
 /// Calls `visit` with the offsets of input, weight and output of every product.

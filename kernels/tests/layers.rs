@@ -3,9 +3,9 @@
 mod common;
 
 use common::{assert_close, assert_same_bits, bf16, every_isa, mean_error, random, wide};
-use kernels::{
-    Attention, BatchNorm, BatchNormGradients, Epilogue, Isa, KernelError, Kernels, MaxPool2d,
-    Moments, Rows,
+use kernels::KernelError;
+use kernels::cpu::{
+    Attention, BatchNorm, BatchNormGradients, Epilogue, Isa, Kernels, MaxPool2d, Moments, Rows,
 };
 use proptest::prelude::*;
 

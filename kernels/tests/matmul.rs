@@ -3,7 +3,7 @@
 mod common;
 
 use common::{assert_close, assert_same_bits, bf16, every_isa, random};
-use kernels::{Epilogue, Input, Kernels, Matmul, Rows};
+use kernels::cpu::{Epilogue, Input, Kernels, Matmul, Rows};
 use proptest::prelude::*;
 
 fn reference(shape: &Matmul, left: &[f32], right: &[f32], round: impl Fn(f32) -> f32) -> Vec<f64> {

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{every_isa, random};
-use kernels::{
+use kernels::cpu::{
     Attention, BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, MaxPool2d, Moments,
     Rows,
 };

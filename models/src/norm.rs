@@ -11,7 +11,7 @@ use burn::tensor::activation;
 use burn::tensor::module::{batch_norm, batch_norm_train, layer_norm};
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::autograd::{full_precision, sum_over_ranks, sums_over_ranks};
-use kernels::burn as own;
+use kernels::cpu::flex as own;
 
 #[cfg(own_gpu)]
 use crate::layers::drops;

@@ -15,8 +15,9 @@ use burn::nn::pool::MaxPool2d;
 use burn::nn::{Dropout, Linear};
 use burn::tensor::{FloatDType, Tensor};
 use burn_dist::autograd::full_precision;
-use kernels::ConvMethod;
-use kernels::burn as own;
+use kernels::cpu::ConvMethod;
+use kernels::cpu::flex as own;
+use kernels::policy;
 
 #[cfg(own_gpu)]
 use crate::gpu;
@@ -90,7 +91,7 @@ impl Path {
         let dtype = FloatDType::from(images.dtype());
         let bf16 = dtype == FloatDType::BF16;
         let Some(choice) =
-            own::chosen_for(&images.device()).filter(|_| bf16 || dtype == FloatDType::F32)
+            policy::chosen_for(&images.device()).filter(|_| bf16 || dtype == FloatDType::F32)
         else {
             return (Self::Burn, images);
         };

@@ -18,7 +18,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use burn_dist::ProcessGroup;
 use burn_dist::parallel::{Parallel, ParameterOptimizer, Strategy};
-use kernels::burn::{Choice, scoped};
+use kernels::policy::{Choice, scoped};
 use models::ImageClassifier;
 use models::weights::{self, PyTorchKeys};
 

@@ -9,7 +9,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
 use burn_dist::parallel::{Checksum, Parallel, ParallelOptions, Precision, Strategy};
 use burn_dist::{GroupOptions, ProcessGroup};
-use kernels::burn::{Choice, scoped};
+use kernels::policy::{Choice, scoped};
 use models::{
     Cnn, CnnConfig, ImageClassifier, ResNet, ResNetConfig, Stem, Vit, VitConfig, WideResNet,
     WideResNetConfig,

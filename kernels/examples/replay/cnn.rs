@@ -1,6 +1,7 @@
 //! The CNN of the MNIST tutorials: two convolutions, max-pooling, two linear layers.
 
-use kernels::{Epilogue, KernelError, Kernels, MaxPool2d, Rows};
+use kernels::KernelError;
+use kernels::cpu::{Epilogue, Kernels, MaxPool2d, Rows};
 
 use crate::layers::{Conv, Linear, Parameter, loss, random};
 use crate::{BATCH, Model};

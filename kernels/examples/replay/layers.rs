@@ -1,8 +1,9 @@
 //! Layers with their parameters, gradients and plain SGD.
 
-use kernels::{
-    BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, Input, KernelError, Kernels,
-    Matmul, Moments, Rows,
+use kernels::KernelError;
+use kernels::cpu::{
+    BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, Input, Kernels, Matmul, Moments,
+    Rows,
 };
 use rayon::prelude::*;
 

@@ -12,7 +12,8 @@ mod wrn;
 
 use std::time::Instant;
 
-use kernels::{KernelError, Kernels};
+use kernels::KernelError;
+use kernels::cpu::Kernels;
 
 /// Images per step.
 const BATCH: usize = 64;

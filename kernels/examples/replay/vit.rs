@@ -1,6 +1,7 @@
 //! ViT-Tiny: twelve blocks of attention and a perceptron, 192 wide, three heads, 65 tokens.
 
-use kernels::{Attention, Epilogue, KernelError, Kernels, Rows};
+use kernels::KernelError;
+use kernels::cpu::{Attention, Epilogue, Kernels, Rows};
 
 use crate::layers::{Linear, Parameter, loss, random};
 use crate::{BATCH, Model};

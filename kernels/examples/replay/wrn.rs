@@ -1,6 +1,7 @@
 //! WRN-16-4: six blocks of two convolutions, normalised before they are convolved.
 
-use kernels::{Epilogue, KernelError, Kernels, Rows};
+use kernels::KernelError;
+use kernels::cpu::{Epilogue, Kernels, Rows};
 
 use crate::layers::{Conv, Linear, Norm, loss, random};
 use crate::{BATCH, Model};

@@ -57,7 +57,7 @@ pub use squares::sums_of_squares;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
 
-use crate::burn::{Choice, chosen};
+use crate::policy::{Choice, chosen};
 
 /// Whether these operations are used on `device`: a GPU, unless [`Choice::Burn`] was chosen.
 pub fn computes_on(device: &Device) -> bool {

@@ -15,7 +15,7 @@ use burn::backend::{Backend, Cube, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-use crate::burn::branches;
+use crate::branches;
 
 /// What is computed, forward and backward. What backward needs beside the first input, forward keeps
 /// in here; it may run a second time, where a result was not kept.

@@ -2,7 +2,7 @@
 //! comparison with references in f64.
 #![allow(dead_code, reason = "every test uses another part")]
 
-use kernels::{Isa, Kernels};
+use kernels::cpu::{Isa, Kernels};
 
 /// The kernels of every instruction set of this machine.
 pub fn every_isa() -> Vec<Kernels> {

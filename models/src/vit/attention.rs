@@ -40,7 +40,7 @@ impl Attention {
     ) -> Tensor<3> {
         let qkv = path.linear(&self.qkv, x, then_nothing());
         let x = match path {
-            Path::Own { bf16, .. } => kernels::burn::attention(qkv, self.heads, bf16),
+            Path::Own { bf16, .. } => kernels::cpu::flex::attention(qkv, self.heads, bf16),
             Path::Burn => self.mix(qkv),
         };
         path.linear_dropout(&self.proj, &self.proj_drop, wanted.of(x), then)

@@ -299,7 +299,7 @@ mod tests {
         let device = Device::flex();
         let model = small().with_average_pool(Some(2)).init(&device).unwrap();
         let mean = |x: Tensor<4>| {
-            let own = kernels::burn::scoped(kernels::burn::Choice::Auto, || {
+            let own = kernels::policy::scoped(kernels::policy::Choice::Auto, || {
                 let (path, x) = Path::enter(x.clone());
                 model.average(path, x).into_scalar::<f32>()
             });

@@ -20,8 +20,8 @@ mod softmax;
 mod sums_of_squares;
 
 use burn::tensor::Device;
-use kernels::burn::{Choice, scoped};
 use kernels::gpu::computes_on;
+use kernels::policy::{Choice, scoped};
 
 use check::device;
 

@@ -435,7 +435,7 @@ mod tests {
 
         #[test]
         fn one_kernel_makes_them_unless_burns_operations_are_asked_for() {
-            use kernels::burn::{Choice, scoped};
+            use kernels::policy::{Choice, scoped};
             let Some(device) = device("who makes batches") else {
                 return;
             };

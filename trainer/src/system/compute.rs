@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use kernels::KernelError;
-use kernels::burn::{Choice, choose, describe};
+use kernels::policy::{Choice, choose, describe};
 
 use crate::config::{Config, KernelsName, Precision};
 

@@ -35,7 +35,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::matrix::primitive;
 use super::tensor_cores::has_instructions;
-use crate::burn::{Choice, chosen};
+use crate::policy::{Choice, chosen};
 use geometry::Geometry;
 use launch::Convolution;
 

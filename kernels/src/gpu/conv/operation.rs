@@ -13,7 +13,7 @@ use burn::backend::{Autodiff, Backend, Cube, Dispatch, backend_extension};
 use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-use crate::burn::branches;
+use crate::branches;
 
 /// A layer that multiplies its input with a weight and may add to that, as an operation of the graph.
 pub(super) trait Product: Debug + Send + Sync + 'static {

@@ -1,0 +1,217 @@
+//! The blocked product around the micro-kernel: the right matrix is packed once, the left one in
+//! blocks that stay in the second-level cache.
+
+use std::ops::Range;
+
+use super::source::{Map, Source};
+use super::vector::{COLUMNS, Left, ROWS, tile};
+use crate::cpu::elementwise::Rows;
+use crate::cpu::epilogue::Epilogue;
+use crate::cpu::kernels::Kernels;
+use crate::cpu::matmul::Matmul;
+use crate::cpu::parallel::{Shared, each, piece};
+use crate::cpu::workspace::{Lease, Workspace};
+use crate::error::KernelError;
+
+/// Depth of a block; even.
+const DEPTH: usize = 768;
+/// Micro-tiles in the rows of a block at most.
+const BLOCK: usize = 20;
+/// And at least, where there are so many.
+const LEAST: usize = 4;
+/// Blocks at least, where the product is large enough.
+const BLOCKS: usize = 8;
+
+/// Steps of the depth that are packed at a time.
+const CHUNK: usize = 64;
+
+impl Source {
+    /// Packs the whole matrix: \[part of the depth\]\[panel\]\[pair\]\[lane\]. Calls `see` with the
+    /// number of each chunk of the depth and its steps while they are in the cache.
+    fn pack_all<'a>(
+        &self,
+        map: Option<Map>,
+        workspace: &'a Workspace,
+        [lanes, width, depth]: [usize; 3],
+        see: impl Fn(usize, Range<usize>) + Sync + Send,
+    ) -> Packed<'a> {
+        let panels = lanes.div_ceil(width);
+        let panel = DEPTH.min(depth.next_multiple_of(2)) / 2 * width;
+        let mut memory = workspace.take(depth.div_ceil(DEPTH) * panels * panel);
+        let words = Shared::new(memory.slice());
+        each(depth.div_ceil(CHUNK), |index| {
+            let steps = piece(index, CHUNK, depth);
+            let part = steps.start / DEPTH * panels * panel;
+            let start = part + steps.start % DEPTH / 2 * width;
+            // SAFETY: every index fills pairs of its own, in all panels.
+            unsafe {
+                let to = words.at(start).cast();
+                match map {
+                    None => self.pack(0..lanes, width, steps.clone(), to, panel),
+                    Some(map) => {
+                        let size = (lanes, width);
+                        self.pack_mapped((map, workspace), size, steps.clone(), to, panel);
+                    }
+                }
+            }
+            see(index, steps);
+        });
+        Packed {
+            words,
+            panel,
+            panels,
+            _memory: memory,
+        }
+    }
+}
+
+/// A packed matrix.
+struct Packed<'a> {
+    words: Shared,
+    /// Words per panel of a part of the depth.
+    panel: usize,
+    panels: usize,
+    _memory: Lease<'a>,
+}
+
+impl Packed<'_> {
+    /// A panel of a part of the depth.
+    fn panel(&self, part: usize, index: usize) -> *const u32 {
+        // SAFETY: there are so many parts and panels.
+        unsafe {
+            self.words
+                .at((part * self.panels + index) * self.panel)
+                .cast_const()
+                .cast()
+        }
+    }
+}
+
+/// What is done on the way, while the numbers are in the cache.
+#[derive(Default)]
+pub(super) struct Beside<'a> {
+    /// Applied to the product; its lengths have been checked.
+    pub epilogue: Epilogue<'a>,
+    /// Applied to the left matrix before.
+    pub map: Option<Map>,
+    /// Gets the sums of the columns of the right matrix, which is not transposed.
+    pub sums: Option<&'a mut [f32]>,
+}
+
+/// Multiplies matrices whose lengths have been checked, on a processor with AVX-512 BF16.
+///
+/// # Errors
+///
+/// Those of the epilogue.
+pub(super) fn multiply(
+    kernels: &Kernels,
+    shape: &Matmul,
+    left: &[f32],
+    right: &[f32],
+    product: &mut [f32],
+    beside: Beside<'_>,
+) -> Result<(), KernelError> {
+    let (workspace, table) = (&kernels.workspace, kernels.table);
+    let Beside {
+        epilogue,
+        map,
+        sums,
+    } = beside;
+    let Matmul {
+        rows,
+        columns,
+        depth,
+        ..
+    } = *shape;
+    let source = |matrix: &[f32], adjacent: bool, lanes: usize| Source {
+        start: Shared::read_only(matrix),
+        lane: if adjacent { 1 } else { depth },
+        step: if adjacent { lanes } else { 1 },
+    };
+    let left = source(left, shape.left_transposed, rows);
+    let right = source(right, !shape.right_transposed, columns);
+    let parts = depth.div_ceil(DEPTH);
+    let panels = columns.div_ceil(COLUMNS);
+    let packed = match sums {
+        None => right.pack_all(None, workspace, [columns, COLUMNS, depth], |_, _| ()),
+        Some(sums) => kernels.sum_of(depth.div_ceil(CHUNK), sums, |parts| {
+            right.pack_all(
+                None,
+                workspace,
+                [columns, COLUMNS, depth],
+                |index, steps| {
+                    // SAFETY: the steps are rows of the matrix; every chunk has sums of its own.
+                    unsafe {
+                        let from = right.start.at(steps.start * columns);
+                        (table.column_sums)(steps.len(), columns, from, parts(index));
+                    }
+                },
+            )
+        }),
+    };
+    // Its rows are read from end to end only if all of it is packed at once.
+    let all_left =
+        (left.lane == 1).then(|| left.pack_all(map, workspace, [rows, ROWS, depth], |_, _| ()));
+
+    // As many for every thread, and as large as the others.
+    let all = rows.div_ceil(ROWS);
+    let blocks = match all.div_ceil(BLOCK) {
+        1..BLOCKS => all.div_ceil(LEAST).min(BLOCKS),
+        many => many.next_multiple_of(BLOCKS),
+    };
+    let wide = panels.div_ceil(BLOCKS.div_ceil(blocks));
+    let groups = panels.div_ceil(wide);
+    // A group that has all columns has whole rows.
+    let fuse = groups == 1;
+    let target = Shared::new(product);
+    each(blocks * groups, |index| {
+        let (block, group) = (index / groups, index % groups);
+        let range = block * all / blocks * ROWS..((block + 1) * all / blocks * ROWS).min(rows);
+        let columns_of = piece(group, wide, panels);
+        let tiles = range.len().div_ceil(ROWS);
+        let mut scratch = workspace.take(tiles * ROWS * DEPTH.min(depth.next_multiple_of(2)) / 2);
+        let block: *mut u32 = scratch.pointer().cast();
+        for part in 0..parts {
+            let steps = piece(part, DEPTH, depth);
+            let pairs = steps.len().div_ceil(2);
+            // SAFETY: the scratch memory has room for all tiles of the block.
+            let (lefts, step) = unsafe {
+                match (&all_left, map) {
+                    (Some(all), _) => (Left::panel(all.panel(part, range.start / ROWS)), all.panel),
+                    (None, None) => left.pack_left(range.clone(), steps, block),
+                    (None, Some(map)) => {
+                        left.pack_left_mapped((map, workspace), range.clone(), steps, block)
+                    }
+                }
+            };
+            for panel in columns_of.clone() {
+                let column = panel * COLUMNS;
+                for index in 0..tiles {
+                    let row = range.start + index * ROWS;
+                    // SAFETY: both panels have been packed; this block of the product belongs to
+                    // this index alone.
+                    unsafe {
+                        tile(
+                            pairs,
+                            lefts.later(index * step),
+                            packed.panel(part, panel),
+                            (ROWS.min(range.end - row), COLUMNS.min(columns - column)),
+                            target.at(row * columns + column),
+                            columns,
+                            part > 0,
+                        );
+                    }
+                }
+            }
+        }
+        if fuse {
+            let rows = (range.start * columns, range.len());
+            // SAFETY: these rows belong to this index alone; the lengths have been checked.
+            unsafe { epilogue.apply(table, columns, rows, target) };
+        }
+    });
+    if fuse {
+        return Ok(());
+    }
+    kernels.finish(Rows { rows, columns }, product, &epilogue)
+}

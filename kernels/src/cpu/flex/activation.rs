@@ -1,0 +1,108 @@
+//! GELU, and the sum that ends a residual block.
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::Tensor;
+
+use super::conv::pixels;
+use super::operation::{Operation, Saved, To, apply};
+use super::tensor::{changed, filled, numbers};
+use crate::KernelError;
+use crate::cpu::{Epilogue, Kernels};
+
+/// `x · Φ(x)`, with the exact normal distribution.
+pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    apply(Gelu, x.into_dispatch(), vec![])
+}
+
+/// `a + b`, then ReLU if asked for.
+///
+/// # Panics
+/// When the shapes differ.
+pub fn add<const D: usize>(a: Tensor<D>, b: Tensor<D>, relu: bool) -> Tensor<D> {
+    apply(Add { relu }, a.into_dispatch(), vec![b.into_dispatch()])
+}
+
+#[derive(Debug)]
+struct Gelu;
+
+impl Operation for Gelu {
+    fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
+        let [x] = inputs else {
+            return Err(KernelError::Storage);
+        };
+        filled(x.layout().shape().clone(), |out| {
+            kernels.gelu(numbers(x)?, out)
+        })
+    }
+
+    fn backward(
+        &self,
+        kernels: &Kernels,
+        saved: Saved,
+        gradient: FlexTensor,
+        to: &mut To<'_>,
+    ) -> Result<(), KernelError> {
+        let x = saved.input(0)?;
+        let slope = Epilogue {
+            gelu_input: Some(numbers(x)?),
+            ..Epilogue::default()
+        };
+        let dx = changed(gradient, |dx| kernels.finish(pixels(x), dx, &slope));
+        to.give(0, dx?)?;
+        Ok(())
+    }
+
+    fn reads(&self, _index: usize) -> bool {
+        true
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+struct Add {
+    relu: bool,
+}
+
+impl Operation for Add {
+    fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
+        let [a, b] = inputs else {
+            return Err(KernelError::Storage);
+        };
+        filled(a.layout().shape().clone(), |out| {
+            let sum = Epilogue {
+                bias: None,
+                residual: Some(numbers(b)?),
+                relu: self.relu,
+                ..Epilogue::default()
+            };
+            kernels.finish_copy(pixels(a), numbers(a)?, out, &sum)
+        })
+    }
+
+    fn backward(
+        &self,
+        kernels: &Kernels,
+        saved: Saved,
+        mut gradient: FlexTensor,
+        to: &mut To<'_>,
+    ) -> Result<(), KernelError> {
+        if self.relu {
+            let output = numbers(saved.output()?)?;
+            gradient = changed(gradient, |gradient| kernels.relu_gradient(output, gradient))?;
+        }
+        to.give(0, gradient.clone())?;
+        to.give(1, gradient)?;
+        Ok(())
+    }
+
+    fn reads(&self, _index: usize) -> bool {
+        false
+    }
+
+    fn reads_output(&self) -> bool {
+        self.relu
+    }
+}

@@ -1,0 +1,74 @@
+//! Multi-head self-attention.
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{Shape, Tensor};
+
+use super::operation::{Operation, Saved, To, apply};
+use super::tensor::{dims, filled, numbers};
+use crate::KernelError;
+use crate::cpu::Kernels;
+
+/// `softmax(q kᵀ / √d) v` for every head; `qkv` is \[batch, tokens, 3 · width\], rows of query, key
+/// and value, each with the heads one after another; the result \[batch, tokens, width\]. With `bf16` the factors
+/// of its products are rounded to it where that is faster.
+///
+/// # Panics
+/// When the heads do not divide the width, as Burn's own operations do.
+pub fn attention(qkv: Tensor<3>, heads: usize, bf16: bool) -> Tensor<3> {
+    apply(Attention { heads, bf16 }, qkv.into_dispatch(), vec![])
+}
+
+#[derive(Debug)]
+struct Attention {
+    heads: usize,
+    bf16: bool,
+}
+
+impl Attention {
+    fn shape(&self, qkv: &FlexTensor) -> Result<crate::cpu::Attention, KernelError> {
+        let &[batch, tokens, rows] = dims(qkv) else {
+            return Err(KernelError::Storage);
+        };
+        // A remainder makes for another number of elements, which the kernel refuses.
+        let depth = rows / 3 / self.heads.max(1);
+        Ok(crate::cpu::Attention {
+            batch,
+            tokens,
+            heads: self.heads,
+            depth,
+            scale: (depth as f32).sqrt().recip(),
+            bf16: self.bf16,
+        })
+    }
+}
+
+impl Operation for Attention {
+    fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
+        let [qkv] = inputs else {
+            return Err(KernelError::Storage);
+        };
+        let shape = self.shape(qkv)?;
+        let out = Shape::new([shape.batch, shape.tokens, shape.heads * shape.depth]);
+        filled(out, |out| kernels.attention(&shape, numbers(qkv)?, out))
+    }
+
+    fn backward(
+        &self,
+        kernels: &Kernels,
+        saved: Saved,
+        gradient: FlexTensor,
+        to: &mut To<'_>,
+    ) -> Result<(), KernelError> {
+        let qkv = saved.input(0)?;
+        let dqkv = filled(qkv.layout().shape().clone(), |dqkv| {
+            let (shape, dy) = (self.shape(qkv)?, numbers(&gradient)?);
+            kernels.attention_gradient(&shape, numbers(qkv)?, dy, dqkv)
+        });
+        to.give(0, dqkv?)?;
+        Ok(())
+    }
+
+    fn reads(&self, _index: usize) -> bool {
+        true
+    }
+}

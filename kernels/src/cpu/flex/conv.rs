@@ -1,0 +1,164 @@
+//! Convolution of channels-last images, with what often follows it: bias, residual, ReLU.
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{Shape, Tensor};
+
+use super::epilogue::Epilogue;
+use super::operation::{Operation, Saved, To, apply};
+use super::tensor::{changed, dims, filled, last, numbers};
+use crate::KernelError;
+use crate::cpu::{Conv2d, ConvMethod, Kernels, Rows};
+
+/// How a convolution slides, and how it is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConvOptions {
+    /// Step of the window down and to the right.
+    pub stride: [usize; 2],
+    /// Zeros above and below, and on the left and on the right.
+    pub padding: [usize; 2],
+    /// How it is computed.
+    pub method: ConvMethod,
+    /// Whether ReLU follows.
+    pub relu: bool,
+}
+
+/// `x ⊛ weight + bias + residual`, then ReLU if asked for.
+///
+/// `x` is \[batch, height, width, in\], `weight` \[out, in, kernel height, kernel width\], `bias`
+/// \[out\], `residual` and the result \[batch, out height, out width, out\].
+///
+/// # Panics
+/// When the shapes do not fit together, as Burn's own operations do.
+pub fn conv2d(
+    x: Tensor<4>,
+    weight: Tensor<4>,
+    bias: Option<Tensor<1>>,
+    residual: Option<Tensor<4>>,
+    options: ConvOptions,
+) -> Tensor<4> {
+    let operation = Convolution {
+        options,
+        bias: bias.is_some(),
+        residual: residual.is_some(),
+    };
+    let mut others = vec![weight.into_dispatch()];
+    others.extend(bias.map(Tensor::into_dispatch));
+    others.extend(residual.map(Tensor::into_dispatch));
+    apply(operation, x.into_dispatch(), others)
+}
+
+/// Inputs: images, weight, then bias and residual if there are.
+#[derive(Debug)]
+struct Convolution {
+    options: ConvOptions,
+    bias: bool,
+    residual: bool,
+}
+
+impl Convolution {
+    fn shape(&self, x: &FlexTensor, weight: &FlexTensor) -> Result<Conv2d, KernelError> {
+        let (&[batch, height, width, in_channels], &[out_channels, _, rows, columns]) =
+            (dims(x), dims(weight))
+        else {
+            return Err(KernelError::Storage);
+        };
+        Ok(Conv2d {
+            batch,
+            height,
+            width,
+            in_channels,
+            out_channels,
+            kernel: [rows, columns],
+            stride: self.options.stride,
+            padding: self.options.padding,
+        })
+    }
+
+    fn epilogue(&self) -> Epilogue {
+        Epilogue {
+            bias: self.bias,
+            residual: self.residual,
+            relu: self.options.relu,
+        }
+    }
+
+    fn residual(&self) -> Option<usize> {
+        self.residual.then_some(2 + usize::from(self.bias))
+    }
+}
+
+/// A matrix of all pixels by channels.
+pub(super) fn pixels(tensor: &FlexTensor) -> Rows {
+    let columns = last(tensor);
+    Rows {
+        rows: tensor.layout().num_elements() / columns.max(1),
+        columns,
+    }
+}
+
+impl Operation for Convolution {
+    fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
+        let [x, weight, rest @ ..] = inputs else {
+            return Err(KernelError::Storage);
+        };
+        let shape = self.shape(x, weight)?;
+        let [height, width] = shape.output_size()?;
+        let out = Shape::new([shape.batch, height, width, shape.out_channels]);
+        filled(out, |out| {
+            let method = self.options.method;
+            kernels.conv2d(&shape, method, numbers(x)?, numbers(weight)?, out)?;
+            let rows = Rows {
+                rows: out.len() / shape.out_channels.max(1),
+                columns: shape.out_channels,
+            };
+            kernels.finish(rows, out, &self.epilogue().of(rest)?)
+        })
+    }
+
+    fn backward(
+        &self,
+        kernels: &Kernels,
+        saved: Saved,
+        mut gradient: FlexTensor,
+        to: &mut To<'_>,
+    ) -> Result<(), KernelError> {
+        if self.options.relu {
+            let output = numbers(saved.output()?)?;
+            gradient = changed(gradient, |gradient| kernels.relu_gradient(output, gradient))?;
+        }
+        let (x, weight) = (saved.input(0)?, saved.input(1)?);
+        let (shape, method) = (self.shape(x, weight)?, self.options.method);
+        let dy = numbers(&gradient)?;
+        if self.bias && to.wants(2) {
+            let rows = pixels(&gradient);
+            let sums = filled(Shape::new([rows.columns]), |sums| {
+                kernels.bias_gradient(rows, dy, sums)
+            });
+            to.give(2, sums?)?;
+        }
+        if to.wants(1) {
+            let dw = filled(weight.layout().shape().clone(), |dw| {
+                kernels.conv2d_weight_gradient(&shape, method, numbers(x)?, dy, dw)
+            });
+            to.give(1, dw?)?;
+        }
+        if to.wants(0) {
+            let dx = filled(x.layout().shape().clone(), |dx| {
+                kernels.conv2d_input_gradient(&shape, method, dy, numbers(weight)?, dx)
+            });
+            to.give(0, dx?)?;
+        }
+        if let Some(residual) = self.residual() {
+            to.give(residual, gradient)?;
+        }
+        Ok(())
+    }
+
+    fn reads(&self, index: usize) -> bool {
+        index < 2
+    }
+
+    fn reads_output(&self) -> bool {
+        self.options.relu
+    }
+}

@@ -1,0 +1,28 @@
+//! Bias, residual and ReLU among the inputs of an operation.
+
+use burn::backend::flex::FlexTensor;
+
+use super::tensor::numbers;
+use crate::KernelError;
+
+/// Which of them there are.
+#[derive(Clone, Copy)]
+pub(super) struct Epilogue {
+    pub bias: bool,
+    pub residual: bool,
+    pub relu: bool,
+}
+
+impl Epilogue {
+    /// As the kernels want it; `inputs` are the bias and the residual, as far as there are any.
+    pub fn of(self, inputs: &[FlexTensor]) -> Result<crate::cpu::Epilogue<'_>, KernelError> {
+        let bias = inputs.first().filter(|_| self.bias);
+        let residual = inputs.last().filter(|_| self.residual);
+        Ok(crate::cpu::Epilogue {
+            bias: bias.map(numbers).transpose()?,
+            residual: residual.map(numbers).transpose()?,
+            relu: self.relu,
+            ..crate::cpu::Epilogue::default()
+        })
+    }
+}

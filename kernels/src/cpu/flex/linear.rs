@@ -1,0 +1,211 @@
+//! Linear layers, with what often goes before and follows them: GELU; bias, residual, ReLU.
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{Shape, Tensor};
+
+use super::conv::pixels;
+use super::epilogue::Epilogue;
+use super::operation::{Operation, Saved, To, apply};
+use super::tensor::{changed, dims, filled, numbers};
+use crate::KernelError;
+use crate::cpu::{Input, Kernels, Matmul, Rows};
+
+/// How a linear layer is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinearOptions {
+    /// Whether GELU goes before. Its result is not kept but computed again in backward: in `bf16` that
+    /// is faster, in `f32` it saves memory only.
+    pub gelu: bool,
+    /// Whether ReLU follows.
+    pub relu: bool,
+    /// Whether the factors of all products are rounded to bf16, sums being in f32.
+    pub bf16: bool,
+}
+
+/// `x weight + bias + residual`, then ReLU if asked for; with GELU, `gelu(x)` in place of `x`.
+///
+/// `x` is \[…, in\], `weight` \[in, out\], `bias` \[out\], `residual` and the result \[…, out\].
+///
+/// # Panics
+/// When the shapes do not fit together, as Burn's own operations do.
+pub fn linear<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    residual: Option<Tensor<D>>,
+    options: LinearOptions,
+) -> Tensor<D> {
+    let operation = Layer {
+        options,
+        bias: bias.is_some(),
+        residual: residual.is_some(),
+    };
+    let mut others = vec![weight.into_dispatch()];
+    others.extend(bias.map(Tensor::into_dispatch));
+    others.extend(residual.map(Tensor::into_dispatch));
+    apply(operation, x.into_dispatch(), others)
+}
+
+/// Inputs: rows, weight, then bias and residual if there are.
+#[derive(Debug)]
+struct Layer {
+    options: LinearOptions,
+    bias: bool,
+    residual: bool,
+}
+
+impl Layer {
+    fn epilogue(&self) -> Epilogue {
+        Epilogue {
+            bias: self.bias,
+            residual: self.residual,
+            relu: self.options.relu,
+        }
+    }
+
+    /// A product of which the left factor is `input`, and what follows it.
+    fn multiply(
+        &self,
+        kernels: &Kernels,
+        shape: &Matmul,
+        (input, right): (Input<'_>, &[f32]),
+        epilogue: &crate::cpu::Epilogue<'_>,
+        product: &mut [f32],
+    ) -> Result<(), KernelError> {
+        if self.options.bf16 {
+            return kernels.linear_bf16(shape, input, right, epilogue, product);
+        }
+        match input {
+            Input::Plain(left) => kernels.matmul(shape, left, right, product)?,
+            Input::Gelu(x) => {
+                let left = filled(Shape::new([x.len()]), |left| kernels.gelu(x, left))?;
+                kernels.matmul(shape, numbers(&left)?, right, product)?;
+            }
+        }
+        let Matmul { rows, columns, .. } = *shape;
+        kernels.finish(Rows { rows, columns }, product, epilogue)
+    }
+
+    fn input<'a>(&self, x: &'a FlexTensor) -> Result<Input<'a>, KernelError> {
+        let x = numbers(x)?;
+        Ok(match self.options.gelu {
+            true => Input::Gelu(x),
+            false => Input::Plain(x),
+        })
+    }
+}
+
+/// The product of the rows of `x` and `weight`.
+fn shape(x: &FlexTensor, weight: &FlexTensor) -> Result<Matmul, KernelError> {
+    let &[depth, columns] = dims(weight) else {
+        return Err(KernelError::Storage);
+    };
+    let Rows { rows, .. } = pixels(x);
+    Ok(Matmul {
+        rows,
+        columns,
+        depth,
+        left_transposed: false,
+        right_transposed: false,
+    })
+}
+
+impl Operation for Layer {
+    fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
+        let [x, weight, rest @ ..] = inputs else {
+            return Err(KernelError::Storage);
+        };
+        let product = shape(x, weight)?;
+        let mut out = dims(x).to_vec();
+        if let Some(last) = out.last_mut() {
+            *last = product.columns;
+        }
+        filled(Shape::from(out), |out| {
+            let factors = (self.input(x)?, numbers(weight)?);
+            self.multiply(kernels, &product, factors, &self.epilogue().of(rest)?, out)
+        })
+    }
+
+    fn backward(
+        &self,
+        kernels: &Kernels,
+        saved: Saved,
+        mut gradient: FlexTensor,
+        to: &mut To<'_>,
+    ) -> Result<(), KernelError> {
+        if self.options.relu {
+            let output = numbers(saved.output()?)?;
+            gradient = changed(gradient, |gradient| kernels.relu_gradient(output, gradient))?;
+        }
+        let (x, weight) = (saved.input(0)?, saved.input(1)?);
+        let Matmul {
+            rows,
+            columns,
+            depth,
+            ..
+        } = shape(x, weight)?;
+        let dy = numbers(&gradient)?;
+        let plain = crate::cpu::Epilogue::default();
+        // Both read the whole gradient; in bf16 they share it.
+        let together = self.options.bf16 && self.bias && to.wants(1) && to.wants(2);
+        if together {
+            let mut db = filled(Shape::new([columns]), |_| Ok(()))?;
+            let dw = filled(weight.layout().shape().clone(), |dw| {
+                let (size, db) = ([rows, depth, columns], db.storage_mut());
+                kernels.linear_gradients_bf16(size, self.input(x)?, dy, dw, db)
+            });
+            to.give(1, dw?)?;
+            to.give(2, db)?;
+        }
+        if self.bias && to.wants(2) && !together {
+            let sums = filled(Shape::new([columns]), |sums| {
+                kernels.bias_gradient(Rows { rows, columns }, dy, sums)
+            });
+            to.give(2, sums?)?;
+        }
+        if to.wants(1) && !together {
+            let product = Matmul {
+                rows: depth,
+                columns,
+                depth: rows,
+                left_transposed: true,
+                right_transposed: false,
+            };
+            let dw = filled(weight.layout().shape().clone(), |dw| {
+                self.multiply(kernels, &product, (self.input(x)?, dy), &plain, dw)
+            });
+            to.give(1, dw?)?;
+        }
+        if to.wants(0) {
+            let product = Matmul {
+                rows,
+                columns: depth,
+                depth: columns,
+                left_transposed: false,
+                right_transposed: true,
+            };
+            let dx = filled(x.layout().shape().clone(), |dx| {
+                let factors = (Input::Plain(dy), numbers(weight)?);
+                let gelu_input = self.options.gelu.then(|| numbers(x)).transpose()?;
+                let slope = crate::cpu::Epilogue {
+                    gelu_input,
+                    ..plain
+                };
+                self.multiply(kernels, &product, factors, &slope, dx)
+            });
+            to.give(0, dx?)?;
+        }
+        if self.residual {
+            to.give(2 + usize::from(self.bias), gradient)?;
+        }
+        Ok(())
+    }
+
+    fn reads(&self, index: usize) -> bool {
+        index < 2
+    }
+
+    fn reads_output(&self) -> bool {
+        self.options.relu
+    }
+}

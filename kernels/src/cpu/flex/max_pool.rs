@@ -1,0 +1,92 @@
+//! Max-pooling of channels-last images.
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{Shape, Tensor};
+
+use super::operation::{Operation, Saved, To, apply};
+use super::tensor::{dims, filled, numbers};
+use crate::KernelError;
+use crate::cpu::{Kernels, MaxPool2d};
+
+/// How a window slides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Rows and columns of the window.
+    pub kernel: [usize; 2],
+    /// Step of the window down and to the right.
+    pub stride: [usize; 2],
+    /// Pixels around the image that never win; at most half a window.
+    pub padding: [usize; 2],
+}
+
+/// The largest value of every window; `x` is \[batch, height, width, channels\], and so is the
+/// result.
+///
+/// # Panics
+/// When the windows do not fit into the images, as Burn's own operations do.
+pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Tensor<4> {
+    apply(MaxPool { options }, x.into_dispatch(), vec![])
+}
+
+#[derive(Debug)]
+struct MaxPool {
+    options: PoolOptions,
+}
+
+impl MaxPool {
+    fn shape(&self, x: &FlexTensor) -> Result<MaxPool2d, KernelError> {
+        let &[batch, height, width, channels] = dims(x) else {
+            return Err(KernelError::Storage);
+        };
+        let PoolOptions {
+            kernel,
+            stride,
+            padding,
+        } = self.options;
+        Ok(MaxPool2d {
+            batch,
+            height,
+            width,
+            channels,
+            kernel,
+            stride,
+            padding,
+        })
+    }
+}
+
+impl Operation for MaxPool {
+    fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
+        let [x] = inputs else {
+            return Err(KernelError::Storage);
+        };
+        let shape = self.shape(x)?;
+        let [height, width] = shape.output_size()?;
+        let out = Shape::new([shape.batch, height, width, shape.channels]);
+        filled(out, |out| kernels.max_pool2d(&shape, numbers(x)?, out))
+    }
+
+    fn backward(
+        &self,
+        kernels: &Kernels,
+        saved: Saved,
+        gradient: FlexTensor,
+        to: &mut To<'_>,
+    ) -> Result<(), KernelError> {
+        let (x, y) = (saved.input(0)?, saved.output()?);
+        let dx = filled(x.layout().shape().clone(), |dx| {
+            let (shape, dy) = (self.shape(x)?, numbers(&gradient)?);
+            kernels.max_pool2d_gradient(&shape, numbers(x)?, numbers(y)?, dy, dx)
+        });
+        to.give(0, dx?)?;
+        Ok(())
+    }
+
+    fn reads(&self, _index: usize) -> bool {
+        true
+    }
+
+    fn reads_output(&self) -> bool {
+        true
+    }
+}

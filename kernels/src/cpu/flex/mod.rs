@@ -1,0 +1,51 @@
+//! The kernels as differentiable operations on tensors of Flex, Burn's CPU backend.
+//!
+//! Each operation is one node of Burn's graph with its own backward pass. Images are channels last,
+//! \[batch, height, width, channels\]; all values are f32. Inputs that lie in memory as their shape
+//! says are read where they are, results come from memory that is used again (`memory`).
+
+mod activation;
+mod attention;
+mod batch_norm;
+mod conv;
+mod cross_entropy;
+mod dropout;
+mod epilogue;
+mod layer_norm;
+mod linear;
+mod max_pool;
+mod mean;
+mod memory;
+mod operation;
+mod tensor;
+mod transpose;
+
+pub use activation::{add, gelu};
+pub use attention::attention;
+pub use batch_norm::{BatchMoments, batch_norm, batch_norm_train};
+pub use conv::{ConvOptions, conv2d};
+pub use cross_entropy::cross_entropy;
+pub use dropout::dropout;
+pub use layer_norm::layer_norm;
+pub use linear::{LinearOptions, linear};
+pub use max_pool::{PoolOptions, max_pool2d};
+pub use mean::mean_of_pixels;
+pub use transpose::{channels_first, channels_last};
+
+use std::sync::OnceLock;
+
+use super::Kernels;
+use crate::KernelError;
+
+/// The kernels that all operations of this process share, of the instruction set that
+/// [`Kernels::new`] chooses.
+///
+/// # Errors
+/// As [`Kernels::new`].
+pub fn shared() -> Result<&'static Kernels, KernelError> {
+    static KERNELS: OnceLock<Result<Kernels, KernelError>> = OnceLock::new();
+    KERNELS
+        .get_or_init(Kernels::new)
+        .as_ref()
+        .map_err(Clone::clone)
+}

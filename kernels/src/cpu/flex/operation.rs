@@ -1,0 +1,335 @@
+//! One differentiable operation: how a kernel enters Burn's graph.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
+use burn::backend::autodiff::checkpoint::state::BackwardStates;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::tensor::{DispatchTensor, Tensor};
+
+use super::conv::pixels;
+use super::shared;
+use super::tensor::{changed, contiguous, numbers};
+use crate::KernelError;
+use crate::branches;
+use crate::cpu::{Epilogue, Kernels};
+
+/// What is computed, forward and backward. Inputs and gradients are contiguous.
+pub(super) trait Operation: Debug + Send + Sync + 'static {
+    /// The result.
+    fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError>;
+
+    /// Gives `gradient`, that of the result, on to the inputs that want one.
+    fn backward(
+        &self,
+        kernels: &Kernels,
+        saved: Saved,
+        gradient: FlexTensor,
+        to: &mut To<'_>,
+    ) -> Result<(), KernelError>;
+
+    /// Whether backward reads the input with this index.
+    fn reads(&self, index: usize) -> bool;
+
+    /// Whether backward reads the result.
+    fn reads_output(&self) -> bool {
+        false
+    }
+
+    /// Whether computing the result again is better than to keep it, where memory is to be saved.
+    fn is_cheap(&self) -> bool {
+        false
+    }
+}
+
+/// What backward reads.
+pub(super) struct Saved {
+    inputs: Vec<Option<FlexTensor>>,
+    output: Option<FlexTensor>,
+}
+
+impl Saved {
+    /// The input with this index, which [`Operation::reads`] has named.
+    pub fn input(&self, index: usize) -> Result<&FlexTensor, KernelError> {
+        let input = self.inputs.get(index).and_then(Option::as_ref);
+        input.ok_or(KernelError::Storage)
+    }
+
+    /// The result, where [`Operation::reads_output`] said so.
+    pub fn output(&self) -> Result<&FlexTensor, KernelError> {
+        self.output.as_ref().ok_or(KernelError::Storage)
+    }
+}
+
+/// Where the gradients of the inputs go.
+pub(super) struct To<'a> {
+    nodes: &'a [Option<NodeId>],
+    gradients: &'a mut Gradients,
+    kernels: &'a Kernels,
+    /// What other operations have given the input with this index, if that can be added here.
+    others: &'a dyn Fn(&mut Gradients, usize, &FlexTensor) -> Option<FlexTensor>,
+}
+
+impl To<'_> {
+    /// Whether the input with this index wants a gradient.
+    pub fn wants(&self, index: usize) -> bool {
+        self.nodes.get(index).is_some_and(Option::is_some)
+    }
+
+    /// Gives the input its gradient, or its part of it.
+    pub fn give(&mut self, index: usize, gradient: FlexTensor) -> Result<(), KernelError> {
+        let Some(Some(node)) = self.nodes.get(index) else {
+            return Ok(());
+        };
+        let sum = match (self.others)(self.gradients, index, &gradient) {
+            Some(others) => self.sum(gradient, &contiguous(others))?,
+            None => gradient,
+        };
+        branches::register::<Flex>(self.gradients, *node, sum);
+        Ok(())
+    }
+
+    fn sum(&self, gradient: FlexTensor, others: &FlexTensor) -> Result<FlexTensor, KernelError> {
+        let sum = Epilogue {
+            residual: Some(numbers(others)?),
+            ..Epilogue::default()
+        };
+        let rows = pixels(&gradient);
+        changed(gradient, |gradient| {
+            self.kernels.finish(rows, gradient, &sum)
+        })
+    }
+}
+
+/// The result of an operation for one to four inputs.
+#[backend_extension(Flex, Autodiff)]
+pub(super) trait KernelOps: Backend {
+    fn kernel1(a: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
+
+    fn kernel2(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        operation: Arc<dyn Operation>,
+    ) -> FloatTensor<Self>;
+
+    fn kernel3(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        operation: Arc<dyn Operation>,
+    ) -> FloatTensor<Self>;
+
+    fn kernel4(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        operation: Arc<dyn Operation>,
+    ) -> FloatTensor<Self>;
+}
+
+impl KernelOps for Flex {
+    fn kernel1(a: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self> {
+        forward([a], &*operation)
+    }
+
+    fn kernel2(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        operation: Arc<dyn Operation>,
+    ) -> FloatTensor<Self> {
+        forward([a, b], &*operation)
+    }
+
+    fn kernel3(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        operation: Arc<dyn Operation>,
+    ) -> FloatTensor<Self> {
+        forward([a, b, c], &*operation)
+    }
+
+    fn kernel4(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        operation: Arc<dyn Operation>,
+    ) -> FloatTensor<Self> {
+        forward([a, b, c, d], &*operation)
+    }
+}
+
+fn forward(inputs: impl IntoIterator<Item = FlexTensor>, operation: &dyn Operation) -> FlexTensor {
+    let inputs: Vec<_> = inputs.into_iter().map(contiguous).collect();
+    computed(shared().and_then(|kernels| operation.forward(kernels, &inputs)))
+}
+
+/// Burn's operations have no way to return an error: they panic when shapes do not fit together,
+/// and so do these.
+fn computed<T>(result: Result<T, KernelError>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl<C: CheckpointStrategy> KernelOps for Autodiff<Flex, C> {
+    fn kernel1(a: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self> {
+        record::<C, 1>([a], operation)
+    }
+
+    fn kernel2(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        operation: Arc<dyn Operation>,
+    ) -> FloatTensor<Self> {
+        record::<C, 2>([a, b], operation)
+    }
+
+    fn kernel3(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        operation: Arc<dyn Operation>,
+    ) -> FloatTensor<Self> {
+        record::<C, 3>([a, b, c], operation)
+    }
+
+    fn kernel4(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        operation: Arc<dyn Operation>,
+    ) -> FloatTensor<Self> {
+        record::<C, 4>([a, b, c, d], operation)
+    }
+}
+
+/// Computes the result and adds the operation to the graph.
+fn record<C: CheckpointStrategy, const N: usize>(
+    inputs: [FloatTensor<Autodiff<Flex, C>>; N],
+    operation: Arc<dyn Operation>,
+) -> FloatTensor<Autodiff<Flex, C>> {
+    let primitives = inputs.iter().map(|input| input.primitive().clone());
+    let output = forward(primitives, &*operation);
+    let nodes = inputs.each_ref().map(|input| input.node());
+    let prepared = Backward::<Flex, N>::prepare::<C>(KernelBackward, nodes);
+    let prepared = match operation.is_cheap() {
+        true => prepared
+            .memory_bound()
+            .retro_forward(Again {
+                inputs: inputs.iter().map(|input| input.id()).collect(),
+                operation: Arc::clone(&operation),
+            })
+            .parents::<Flex, _>(&inputs),
+        false => prepared.compute_bound(),
+    };
+    match prepared.stateful() {
+        OpsKind::Tracked(mut prepared) => {
+            let kept = inputs
+                .iter()
+                .enumerate()
+                .map(|(index, input)| operation.reads(index).then(|| prepared.checkpoint(input)));
+            let state = State {
+                inputs: kept.collect(),
+                output: operation.reads_output().then(|| output.clone()),
+                operation,
+            };
+            prepared.finish(state, output)
+        }
+        OpsKind::UnTracked(prepared) => prepared.finish(output),
+    }
+}
+
+/// Computes a result again when backward needs it.
+#[derive(Debug)]
+struct Again {
+    inputs: Vec<NodeId>,
+    operation: Arc<dyn Operation>,
+}
+
+impl RetroForward for Again {
+    fn forward(&self, states: &mut BackwardStates, out: NodeId) {
+        let inputs = self
+            .inputs
+            .iter()
+            .map(|id| states.get_state::<FlexTensor>(id));
+        let output = forward(inputs, &*self.operation);
+        states.save(out, output);
+    }
+}
+
+/// What is kept from forward to backward.
+#[derive(Clone, Debug)]
+struct State {
+    inputs: Vec<Option<NodeId>>,
+    output: Option<FlexTensor>,
+    operation: Arc<dyn Operation>,
+}
+
+#[derive(Debug)]
+struct KernelBackward;
+
+impl<const N: usize> Backward<Flex, N> for KernelBackward {
+    type State = State;
+
+    fn backward(self, ops: Ops<State, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let gradient = contiguous(grads.consume::<Flex>(&ops.node));
+        let state = ops.state;
+        let inputs = state.inputs.iter().map(|id| {
+            let input = checkpointer.retrieve_node_output::<FlexTensor>((*id)?);
+            Some(contiguous(input))
+        });
+        let saved = Saved {
+            inputs: inputs.collect(),
+            output: state.output,
+        };
+        let nodes = ops
+            .parents
+            .each_ref()
+            .map(|parent| parent.as_ref().map(|node| node.id));
+        let others = |grads: &mut Gradients, index: usize, like: &FlexTensor| {
+            let to = ops.parents.get(index)?.as_ref()?;
+            let node = (to.id, to.requirement == ops.node.requirement);
+            let like = (like.layout().shape().clone(), like.dtype());
+            branches::take::<Flex>(grads, node, like, |grads| grads.consume::<Flex>(to))
+        };
+        computed(shared().and_then(|kernels| {
+            let mut to = To {
+                nodes: &nodes,
+                gradients: grads,
+                kernels,
+                others: &others,
+            };
+            state.operation.backward(kernels, saved, gradient, &mut to)
+        }));
+    }
+}
+
+/// The result of `operation` for a first and up to three more inputs, of any ranks.
+///
+/// # Panics
+/// When their shapes do not fit together, as Burn's own operations do.
+pub(super) fn apply<const D: usize>(
+    operation: impl Operation,
+    first: DispatchTensor,
+    others: Vec<DispatchTensor>,
+) -> Tensor<D> {
+    let operation: Arc<dyn Operation> = Arc::new(operation);
+    let mut others = others.into_iter();
+    let others = [others.next(), others.next(), others.next()];
+    Tensor::from_dispatch(match others {
+        [None, ..] => Dispatch::kernel1(first, operation),
+        [Some(a), None, _] => Dispatch::kernel2(first, a, operation),
+        [Some(a), Some(b), None] => Dispatch::kernel3(first, a, b, operation),
+        [Some(a), Some(b), Some(c)] => Dispatch::kernel4(first, a, b, c, operation),
+    })
+}

@@ -1,0 +1,74 @@
+//! Images from channels first to channels last, and back.
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{Shape, Tensor};
+
+use super::operation::{Operation, Saved, To, apply};
+use super::tensor::{dims, filled, numbers};
+use crate::KernelError;
+use crate::cpu::{Kernels, Rows};
+
+/// \[batch, channels, height, width\] to \[batch, height, width, channels\].
+pub fn channels_last(x: Tensor<4>) -> Tensor<4> {
+    let [batch, channels, height, width] = x.dims();
+    let x = x.reshape([batch, channels, height * width]);
+    let x: Tensor<3> = transposed(x);
+    x.reshape([batch, height, width, channels])
+}
+
+/// \[batch, height, width, channels\] to \[batch, channels, height, width\].
+pub fn channels_first(x: Tensor<4>) -> Tensor<4> {
+    let [batch, height, width, channels] = x.dims();
+    let x = x.reshape([batch, height * width, channels]);
+    let x: Tensor<3> = transposed(x);
+    x.reshape([batch, channels, height, width])
+}
+
+fn transposed(x: Tensor<3>) -> Tensor<3> {
+    let [batch, rows, columns] = x.dims();
+    if rows == 1 || columns == 1 {
+        return x.reshape([batch, columns, rows]);
+    }
+    apply(Transposition, x.into_dispatch(), vec![])
+}
+
+#[derive(Debug)]
+struct Transposition;
+
+/// \[batch, rows, columns\] to \[batch, columns, rows\].
+fn turn(kernels: &Kernels, x: &FlexTensor) -> Result<FlexTensor, KernelError> {
+    let &[batch, rows, columns] = dims(x) else {
+        return Err(KernelError::Storage);
+    };
+    filled(Shape::new([batch, columns, rows]), |out| {
+        kernels.transpose(batch, Rows { rows, columns }, numbers(x)?, out)
+    })
+}
+
+impl Operation for Transposition {
+    fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
+        let [x] = inputs else {
+            return Err(KernelError::Storage);
+        };
+        turn(kernels, x)
+    }
+
+    fn backward(
+        &self,
+        kernels: &Kernels,
+        _: Saved,
+        gradient: FlexTensor,
+        to: &mut To<'_>,
+    ) -> Result<(), KernelError> {
+        to.give(0, turn(kernels, &gradient)?)?;
+        Ok(())
+    }
+
+    fn reads(&self, _index: usize) -> bool {
+        false
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+}

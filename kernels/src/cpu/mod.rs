@@ -1,0 +1,39 @@
+//! Kernels for the CPU, forward and backward, over plain slices of f32.
+//!
+//! [`Kernels`] holds the functions of one instruction set and the scratch memory. Images are NHWC
+//! (channels last), weights of convolutions `[out, in, height, width]` as in Burn and PyTorch. Work
+//! is spread over the rayon pool that a call runs in. The shape alone decides how it is divided, so
+//! results are the same bits for any number of threads. They differ by rounding between instruction
+//! sets.
+
+mod attention;
+mod batch_norm;
+mod bf16;
+mod conv;
+mod cross_entropy;
+mod elementwise;
+mod epilogue;
+#[cfg(feature = "burn")]
+pub mod flex;
+mod isa;
+mod kernels;
+mod layer_norm;
+mod matmul;
+mod max_pool;
+mod pages;
+mod parallel;
+mod simd;
+mod table;
+mod vector;
+mod workspace;
+
+pub use attention::Attention;
+pub use batch_norm::{BatchNorm, BatchNormGradients, Moments};
+pub use bf16::Input;
+pub use conv::{Conv2d, ConvMethod};
+pub use elementwise::Rows;
+pub use epilogue::Epilogue;
+pub use isa::{ISA_VARIABLE, Isa};
+pub use kernels::Kernels;
+pub use matmul::Matmul;
+pub use max_pool::MaxPool2d;
