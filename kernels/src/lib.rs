@@ -7,8 +7,10 @@
 mod branches;
 pub mod cpu;
 mod error;
-#[cfg(feature = "gpu")]
+#[cfg(feature = "burn")]
 pub mod gpu;
+#[cfg(feature = "burn")]
+pub mod ops;
 #[cfg(feature = "burn")]
 pub mod policy;
 

@@ -1,16 +1,27 @@
-//! Whether models compute with these kernels or with Burn's own operations.
+//! Who computes an operation: the kernels for the CPU, those for GPUs, or Burn.
+//!
+//! | device | type | [`Choice::Auto`] | [`Choice::Exact`] | [`Choice::Burn`] |
+//! |---|---|---|---|---|
+//! | Burn's CPU backend | f32 | CPU kernels | CPU kernels, direct convolutions | Burn |
+//! | | others | Burn | Burn | Burn |
+//! | GPU | f32 | GPU kernels | GPU kernels, Burn's convolutions | Burn |
+//! | | others | GPU kernels | GPU kernels | Burn |
+//! | others | all | Burn | Burn | Burn |
+//!
+//! A program has the kernels for GPUs if it is built with the feature `wgpu` or `cuda`. An operation that has no kernel
+//! for a device or a shape is Burn's; its documentation says which.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::KernelError;
 use crate::cpu::ConvMethod;
 use crate::cpu::flex::shared;
+use crate::gpu;
 
-/// What models compute with. Away from the CPU most operations are Burn's own in any case, but for
-/// normalizations and softmax on GPUs.
+/// What a user wants operations to be computed by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Choice {
     /// These kernels.
@@ -18,8 +29,8 @@ pub enum Choice {
     Auto,
     /// Burn's own operations.
     Burn,
-    /// These kernels, with direct convolutions in place of Winograd's: slower, with rounding errors
-    /// as small as those of a matrix product.
+    /// These kernels, with convolutions whose rounding errors are as small as those of a matrix product: direct ones in
+    /// place of Winograd's on the CPU, Burn's for f32 on GPUs. Slower.
     Exact,
 }
 
@@ -51,21 +62,21 @@ thread_local! {
     static SCOPED: Cell<Option<Choice>> = const { Cell::new(None) };
 }
 
-/// Sets what the models of this process compute with from now on.
+/// Sets the choice of this process from now on.
 pub fn choose(choice: Choice) {
     let index = Choice::ALL.iter().position(|other| *other == choice);
     CHOICE.store(index.unwrap_or_default() as u8, Ordering::Relaxed);
 }
 
-/// What models compute with on this thread.
+/// The choice in force on this thread.
 pub fn chosen() -> Choice {
     let process = || Choice::ALL.get(usize::from(CHOICE.load(Ordering::Relaxed)));
     let scoped = SCOPED.get().or_else(|| process().copied());
     scoped.unwrap_or_default()
 }
 
-/// Runs `forward` so that models use `choice` on this thread, whatever the process uses. Backward
-/// passes follow the forward passes that they belong to.
+/// Runs `forward` with `choice` on this thread, whatever the process's is. Backward passes follow their forward
+/// passes.
 pub fn scoped<R>(choice: Choice, forward: impl FnOnce() -> R) -> R {
     // Also when `forward` panics, which a caller may catch.
     struct Restore(Option<Choice>);
@@ -78,23 +89,77 @@ pub fn scoped<R>(choice: Choice, forward: impl FnOnce() -> R) -> R {
     forward()
 }
 
-/// How a model on `device` uses these kernels, if it does: on Burn's CPU backend, unless
-/// [`Choice::Burn`] was chosen or the kernels cannot be had ([`shared`]).
-pub fn chosen_for(device: &Device) -> Option<Choice> {
-    let choice = chosen();
-    let wanted = choice != Choice::Burn && device.clone().inner() == Device::flex();
-    (wanted && shared().is_ok()).then_some(choice)
+/// Who computes an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The kernels for the CPU ([`crate::cpu::flex`]).
+    Cpu,
+    /// The kernels for GPUs.
+    Gpu,
+    /// Burn's own operations.
+    Burn,
 }
 
-/// In words what models on `device` compute with.
+/// Where the channels of images are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// \[batch, channels, height, width\], as in Burn and PyTorch.
+    #[default]
+    ChannelsFirst,
+    /// \[batch, height, width, channels\].
+    ChannelsLast,
+}
+
+/// Says who computes an operation on `x`.
+pub fn engine<const D: usize>(x: &Tensor<D>) -> Engine {
+    let device = x.device();
+    if on_cpu(&device) && x.dtype() == DType::F32 {
+        Engine::Cpu
+    } else if on_gpu(&device) && x.shape().num_elements() > 0 {
+        Engine::Gpu
+    } else {
+        Engine::Burn
+    }
+}
+
+/// Says who computes a convolution of `x`. The kernels for GPUs multiply 16 bits of each f32, so Burn computes exact ones.
+pub fn engine_of_conv(x: &Tensor<4>) -> Engine {
+    match engine(x) {
+        Engine::Gpu if x.dtype() == DType::F32 && chosen() == Choice::Exact => Engine::Burn,
+        engine => engine,
+    }
+}
+
+/// The layout in which a model on `device` computes fastest, with images that it gets in `dtype`.
+///
+/// With channels last, activations are in f32. In bf16 the kernels for the CPU then round the factors of products alone
+/// ([`LinearOptions::bf16`](crate::ops::LinearOptions)).
+pub fn layout(device: &Device, dtype: DType) -> Layout {
+    match on_cpu(device) && matches!(dtype, DType::F32 | DType::BF16) {
+        true => Layout::ChannelsLast,
+        false => Layout::ChannelsFirst,
+    }
+}
+
+/// Whether the kernels for GPUs are used on `device`: a GPU, unless [`Choice::Burn`] was chosen.
+pub fn on_gpu(device: &Device) -> bool {
+    chosen() != Choice::Burn && gpu::is_gpu(device)
+}
+
+/// Whether the kernels for the CPU are used on `device`: Burn's CPU backend, unless [`Choice::Burn`] was chosen or this
+/// machine lacks the instruction set that was asked for.
+fn on_cpu(device: &Device) -> bool {
+    chosen() != Choice::Burn && device.clone().inner() == Device::flex() && shared().is_ok()
+}
+
+/// Says in words what models on `device` compute with.
 ///
 /// # Errors
 /// As [`Kernels::new`](crate::cpu::Kernels::new), where the kernels are wanted.
 pub fn describe(device: &Device) -> Result<String, KernelError> {
-    #[cfg(feature = "gpu")]
-    if crate::gpu::computes_on(device) {
+    if on_gpu(device) {
         let own = "burn, own normalizations, softmax and optimizers";
-        let products = match crate::gpu::multiplies_on(device) {
+        let products = match gpu::multiplies_on(device) {
             true => ", convolutions and linear layers",
             false => "",
         };
@@ -120,13 +185,15 @@ mod tests {
     #[test]
     fn a_scope_goes_before_the_process_and_ends() {
         let before = chosen();
+        let x = Tensor::<1>::zeros([1], &Device::flex().autodiff());
         scoped(Choice::Exact, || {
             assert_eq!(chosen(), Choice::Exact);
             scoped(Choice::Burn, || {
-                assert_eq!(chosen_for(&Device::flex()), None);
+                assert_eq!(engine(&x), Engine::Burn);
                 assert_eq!(describe(&Device::flex()).as_deref(), Ok("burn"));
             });
-            assert_eq!(chosen_for(&Device::flex().autodiff()), Some(Choice::Exact));
+            assert_eq!(engine(&x), Engine::Cpu);
+            assert_eq!(engine(&x.clone().cast(DType::F16)), Engine::Burn);
             assert!(describe(&Device::flex()).unwrap().ends_with("exact"));
         });
         assert_eq!(chosen(), before);

@@ -9,6 +9,7 @@ use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
 use crate::flops::Tracer;
+use crate::layers::dropout;
 use crate::path::{Path, then_nothing, then_relu};
 use crate::{ImageClassifier, ModelError};
 
@@ -162,9 +163,9 @@ impl Cnn {
         let (path, images) = Path::enter(images);
         let x = path.conv(&self.conv1, boundary(images), then_relu());
         let x = path.conv(&self.conv2, boundary(x), then_relu());
-        let x = path.dropout(&self.dropout_conv, path.max_pool(&self.pool, x));
+        let x = dropout(&self.dropout_conv, path.max_pool(&self.pool, x));
         let x = path.linear(&self.fc1, boundary(path.flatten(x)), then_relu());
-        let x = path.dropout(&self.dropout_hidden, x);
+        let x = dropout(&self.dropout_hidden, x);
         path.leave(path.linear(&self.fc2, boundary(x), then_nothing()))
     }
 }

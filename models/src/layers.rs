@@ -1,14 +1,11 @@
-//! Layers as the reference implementations initialise them, and what they compute in `f32` whatever
-//! the precision of the model is.
+//! Layers as the reference implementations initialise them, and how they are read.
 
+use burn::module::Param;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::pool::MaxPool2d;
 use burn::nn::{Dropout, Initializer, Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::activation::{self, softmax};
-use burn::tensor::{Device, FloatDType, Tensor};
-
-#[cfg(own_gpu)]
-use crate::gpu;
+use burn::tensor::{Device, Tensor};
+use burn_dist::autograd::full_precision;
+use kernels::ops;
 
 /// How the weight of a convolution is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,128 +46,23 @@ pub(crate) fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
     LinearConfig::new(inputs, outputs).init(device)
 }
 
-/// The mean over the first rows and columns: \[batch, channels, height, width\] to \[batch, channels\].
-pub(crate) fn mean_of(x: Tensor<4>, part: [usize; 2]) -> Tensor<2> {
-    #[cfg(own_gpu)]
-    if let Some(out) = gpu::mean_of(&x, part) {
-        return out;
-    }
-    let [batch, channels, rows, columns] = x.dims();
-    let x = match [rows, columns] == part {
-        true => x,
-        false => x.slice([0..batch, 0..channels, 0..part[0], 0..part[1]]),
-    };
-    in_f32(x, |x| x.mean_dim(3).mean_dim(2)).flatten(1, 3)
-}
-
-/// Applies `operation` in `f32`; the result has the type of `x`.
-pub(crate) fn in_f32<const D: usize>(
-    x: Tensor<D>,
-    operation: impl FnOnce(Tensor<D>) -> Tensor<D>,
-) -> Tensor<D> {
-    let dtype: FloatDType = x.dtype().into();
-    operation(x.cast(FloatDType::F32)).cast(dtype)
-}
-
-/// Softmax over the last dimension, in `f32`: in half precision its sums lose what matters.
-pub(crate) fn softmax_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    in_f32(x, |x| softmax(x, D - 1))
+/// A parameter as it is, also where the model trains in a low precision: `kernels::ops` rounds it where it computes in
+/// that. Reading draws a parameter, the first time, and gathers it where it is sharded.
+pub(crate) fn read<const D: usize>(parameter: &Param<Tensor<D>>) -> Tensor<D> {
+    full_precision(|| parameter.val())
 }
 
 /// Dropout, on an autodiff device alone.
 pub(crate) fn dropout<const D: usize>(dropout: &Dropout, x: Tensor<D>) -> Tensor<D> {
-    #[cfg(own_gpu)]
-    if let Some(out) = gpu::dropout(dropout, &x) {
-        return out;
+    match drops(dropout, &x) {
+        true => ops::dropout(x, dropout.prob),
+        false => x,
     }
-    dropout.forward(x)
 }
 
 /// Whether any of `x` drops out.
 pub(crate) fn drops<const D: usize>(dropout: &Dropout, x: &Tensor<D>) -> bool {
     dropout.prob > 0.0 && dropout.training.is_enabled() && x.device().is_autodiff()
-}
-
-/// GELU with the exact normal distribution.
-pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    #[cfg(own_gpu)]
-    if let Some(out) = gpu::gelu(&x) {
-        return out;
-    }
-    activation::gelu(x)
-}
-
-/// ReLU.
-pub(crate) fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    #[cfg(own_gpu)]
-    if let Some(out) = gpu::relu(&x) {
-        return out;
-    }
-    activation::relu(x)
-}
-
-/// ReLU of `x + y`.
-pub(crate) fn add_relu<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
-    #[cfg(own_gpu)]
-    if let Some(out) = gpu::add_relu(&x, &y) {
-        return out;
-    }
-    activation::relu(x + y)
-}
-
-/// A convolution, and what is added to it.
-pub(crate) fn conv2d(conv: &Conv2d, x: Tensor<4>, plus: Option<Tensor<4>>) -> Tensor<4> {
-    #[cfg(own_gpu)]
-    if let Some(out) = gpu::conv2d(conv, &x, plus.as_ref()) {
-        return out;
-    }
-    added(conv.forward(x), plus)
-}
-
-/// A linear layer on the last dimension, and what is added to it.
-pub(crate) fn linear_forward<const D: usize>(
-    linear: &Linear,
-    x: Tensor<D>,
-    plus: Option<Tensor<D>>,
-) -> Tensor<D> {
-    #[cfg(own_gpu)]
-    if let Some(out) = gpu::linear(linear, &x, plus.as_ref()) {
-        return out;
-    }
-    added(linear.forward(x), plus)
-}
-
-/// `x`, and what is added to it.
-pub(crate) fn added<const D: usize>(x: Tensor<D>, plus: Option<Tensor<D>>) -> Tensor<D> {
-    match plus {
-        Some(plus) => x + plus,
-        None => x,
-    }
-}
-
-/// The maximum of a sliding window.
-pub(crate) fn max_pool2d(pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
-    #[cfg(own_gpu)]
-    if let Some(out) = gpu::max_pool2d(pool, &x) {
-        return out;
-    }
-    pool.forward(x)
-}
-
-/// Rows above and below, columns on both sides, where these are the same.
-pub(crate) fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
-    match *padding {
-        PaddingConfig2d::Valid => Some([0, 0]),
-        PaddingConfig2d::Explicit(top, left, bottom, right) => {
-            (top == bottom && left == right).then_some([top, left])
-        }
-        PaddingConfig2d::Same => None,
-    }
-}
-
-/// Whether a convolution neither spreads its window nor divides its channels.
-pub(crate) fn is_plain(conv: &Conv2d) -> bool {
-    conv.groups == 1 && conv.dilation == [1, 1]
 }
 
 #[cfg(test)]

@@ -18,8 +18,6 @@ mod cnn;
 mod csc_cnn;
 mod error;
 pub mod flops;
-#[cfg(own_gpu)]
-mod gpu;
 mod layers;
 mod norm;
 mod path;

@@ -6,25 +6,12 @@
 //! Burn's own layers compute in the low type.
 
 use burn::module::{Module, Param, RunningState};
-use burn::nn::{Dropout, Initializer};
-use burn::tensor::activation;
-use burn::tensor::module::{batch_norm, batch_norm_train, layer_norm};
+use burn::nn::Initializer;
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::autograd::{full_precision, sum_over_ranks, sums_over_ranks};
-use kernels::cpu::flex as own;
+use kernels::ops::{self, BatchMoments, Layout, ThenNorm};
 
-#[cfg(own_gpu)]
-use crate::layers::drops;
-use crate::layers::{added, dropout, in_f32};
-
-/// What follows a batch normalization, in this order.
-#[derive(Default)]
-pub(crate) struct ThenNorm<'a> {
-    pub relu: bool,
-    pub dropout: Option<&'a Dropout>,
-    /// Added to the result.
-    pub plus: Option<Tensor<4>>,
-}
+use crate::layers::read;
 
 const EPSILON: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
@@ -59,112 +46,42 @@ impl BatchNorm2d {
     /// remembers the statistics of the batch; elsewhere it uses those it remembers.
     /// Computes in `f32` and returns the type of `x`.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.forward_then(x, ThenNorm::default())
+        self.forward_then(x, Layout::ChannelsFirst, ThenNorm::default())
     }
 
-    /// The same and what follows it: where there is an operation for all, with that.
-    pub(crate) fn forward_then(&self, x: Tensor<4>, then: ThenNorm<'_>) -> Tensor<4> {
-        let together = x.device().is_autodiff() && sums_over_ranks();
-        if !together && let Some(out) = self.on_gpu(&x, &then) {
-            return out;
-        }
-        let out = in_f32(x, |x| {
-            full_precision(|| {
-                if together {
-                    self.train_together(x, 1)
-                } else if x.device().is_autodiff() {
-                    self.train(x)
-                } else {
-                    self.infer(x)
-                }
-            })
-        });
-        let out = match then.relu {
-            true => activation::relu(out),
-            false => out,
-        };
-        let out = match then.dropout {
-            Some(layer) => dropout(layer, out),
-            None => out,
-        };
-        added(out, then.plus)
-    }
-
-    #[cfg(not(own_gpu))]
-    fn on_gpu(&self, _x: &Tensor<4>, _then: &ThenNorm<'_>) -> Option<Tensor<4>> {
-        None
-    }
-
-    /// The same on a GPU, as one operation.
-    #[cfg(own_gpu)]
-    fn on_gpu(&self, x: &Tensor<4>, then: &ThenNorm<'_>) -> Option<Tensor<4>> {
-        use kernels::gpu;
+    /// The same in a layout, and what follows it.
+    pub(crate) fn forward_then(&self, x: Tensor<4>, layout: Layout, then: ThenNorm) -> Tensor<4> {
         let device = x.device();
-        let [_, channels, _, _] = x.dims();
-        let values = x.shape().num_elements() / channels.max(1);
-        if values == 0 || !gpu::computes_on(&device) {
-            return None;
-        }
-        let x = x.clone();
-        let parameters = full_precision(|| [self.weight.val(), self.bias.val()]);
-        let dropout = then.dropout.filter(|layer| drops(layer, &x));
-        let then = gpu::ThenNorm {
-            relu: then.relu,
-            drop: dropout.map_or(0.0, |layer| layer.prob),
-            plus: then.plus.clone(),
+        let channel = match layout {
+            Layout::ChannelsFirst => 1,
+            Layout::ChannelsLast => 3,
         };
+        if device.is_autodiff() && sums_over_ranks() {
+            let dtype: FloatDType = x.dtype().into();
+            let x = x.cast(FloatDType::F32);
+            let out = full_precision(|| self.train_together(x, channel));
+            return ops::finish_norm(out.cast(dtype), then);
+        }
+        let parameters = [read(&self.weight), read(&self.bias)];
         if !device.is_autodiff() {
             let state = |state: &RunningState<Tensor<1>>| state.value().to_device(&device);
             let moments = [state(&self.running_mean), state(&self.running_var)];
-            return Some(gpu::batch_norm(x, parameters, moments, EPSILON, then));
+            return ops::batch_norm(x, parameters, moments, EPSILON, layout, then);
         }
-        let (output, moments) = gpu::batch_norm_train(x, parameters, EPSILON, then);
+        let values = x.shape().num_elements() / x.dims()[channel].max(1);
+        let (out, moments) = ops::batch_norm_train(x, parameters, EPSILON, layout, then);
+        self.remember(values, &moments);
+        out
+    }
+
+    /// Takes the moments of `values` values into the running statistics.
+    fn remember(&self, values: usize, moments: &BatchMoments) {
         let states = [&self.running_mean, &self.running_var];
-        let old = states.map(|state| state.value_sync().without_autodiff());
+        let old = states.map(RunningState::value_sync);
         let new = moments.running(old, MOMENTUM, unbias(values));
         for (state, new) in states.into_iter().zip(new) {
             state.update(new);
         }
-        Some(output)
-    }
-
-    /// The same with the operations of `kernels`: `x` is \[batch, height, width, channels\] in `f32`;
-    /// ReLU follows if asked for.
-    pub(crate) fn forward_channels_last(&self, x: Tensor<4>, relu: bool) -> Tensor<4> {
-        if x.device().is_autodiff() && sums_over_ranks() {
-            let out = full_precision(|| self.train_together(x, 3));
-            return if relu { activation::relu(out) } else { out };
-        }
-        let parameters = full_precision(|| [self.weight.val(), self.bias.val()]);
-        let parameters = parameters.map(|parameter| parameter.cast(FloatDType::F32));
-        if !x.device().is_autodiff() {
-            let values = |state: &RunningState<Tensor<1>>| {
-                let value = state.value().to_data().convert::<f32>();
-                value.iter::<f32>().collect()
-            };
-            let moments = own::BatchMoments {
-                mean: values(&self.running_mean),
-                variance: values(&self.running_var),
-            };
-            return own::batch_norm(x, parameters, moments, EPSILON, relu);
-        }
-        let device = x.device().inner();
-        let values = x.shape().num_elements() / x.dims()[3].max(1);
-        let (out, moments) = own::batch_norm_train(x, parameters, EPSILON, relu);
-        let seen = |values: Vec<f32>| Tensor::from_floats(values.as_slice(), &device);
-        self.remember(values, seen(moments.mean), seen(moments.variance));
-        out
-    }
-
-    /// Takes mean and biased variance of `values` values into the running statistics.
-    fn remember(&self, values: usize, mean: Tensor<1>, variance: Tensor<1>) {
-        let remember = |state: &RunningState<Tensor<1>>, seen: Tensor<1>, factor: f64| {
-            let old = state.value_sync().to_device(&seen.device());
-            let new = old * (1.0 - MOMENTUM) + seen * (MOMENTUM * factor);
-            state.update(new.detach());
-        };
-        remember(&self.running_mean, mean, 1.0);
-        remember(&self.running_var, variance, unbias(values));
     }
 
     /// By the statistics of all ranks' batches together; the channels of `x`, in `f32`, are its dimension `channel`.
@@ -197,35 +114,10 @@ impl BatchNorm2d {
         let square = part(channels, 2 * channels) / values.clone();
         let variance = (square - mean.clone().square()).clamp_min(0.0);
         let values = values.into_scalar::<f32>() as usize;
-        self.remember(
-            values,
-            mean.clone().detach() + pivot,
-            variance.clone().detach(),
-        );
+        let moments = BatchMoments::new(mean.clone().detach() + pivot, variance.clone().detach());
+        self.remember(values, &moments);
         let scale = self.weight.val() / (variance + EPSILON).sqrt();
         (x - wide(mean)) * wide(scale) + wide(self.bias.val())
-    }
-
-    fn infer(&self, x: Tensor<4>) -> Tensor<4> {
-        let device = x.device();
-        let mean = self.running_mean.value().to_device(&device);
-        let variance = self.running_var.value().to_device(&device);
-        batch_norm(
-            x,
-            self.weight.val(),
-            self.bias.val(),
-            mean,
-            variance,
-            EPSILON,
-        )
-    }
-
-    fn train(&self, x: Tensor<4>) -> Tensor<4> {
-        let [batch, _, height, width] = x.dims();
-        let result = batch_norm_train(x, self.weight.val(), self.bias.val(), EPSILON);
-        let values = batch * height * width;
-        self.remember(values, result.mean.detach(), result.variance.detach());
-        result.output
     }
 }
 
@@ -257,19 +149,7 @@ impl LayerNorm {
 
     /// Normalises `x`, \[…, features\]. Computes in `f32` and returns the type of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let (gamma, beta) = full_precision(|| (self.gamma.val(), self.beta.val()));
-        #[cfg(own_gpu)]
-        if x.shape().num_elements() > 0 && kernels::gpu::computes_on(&x.device()) {
-            return kernels::gpu::layer_norm(x, [gamma, beta], self.epsilon);
-        }
-        in_f32(x, |x| layer_norm(x, gamma, Some(beta), self.epsilon))
-    }
-
-    /// The same with the operations of `kernels`, for `x` in `f32`.
-    pub(crate) fn forward_own<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let parameters = full_precision(|| [self.gamma.val(), self.beta.val()]);
-        let [gamma, beta] = parameters.map(|parameter| parameter.cast(FloatDType::F32));
-        own::layer_norm(x, gamma, beta, self.epsilon)
+        ops::layer_norm(x, [read(&self.gamma), read(&self.beta)], self.epsilon)
     }
 }
 

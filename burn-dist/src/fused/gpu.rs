@@ -35,7 +35,7 @@ pub(crate) fn step_on_device(
 #[cfg(own_gpu)]
 pub(crate) use kernel::step_on_device;
 #[cfg(own_gpu)]
-pub(crate) use kernels::gpu::computes_on as steps_on;
+pub(crate) use kernels::policy::on_gpu as steps_on;
 
 #[cfg(own_gpu)]
 mod kernel {

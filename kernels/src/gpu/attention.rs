@@ -21,7 +21,7 @@ use super::sums::cube;
 
 /// `softmax(q kᵀ / √depth) v` for every head. `qkv` is \[batch, tokens, 3 × heads × depth\]: queries, keys
 /// and values in this order, each with the heads one after another; the result is \[batch, tokens,
-/// heads × depth\], in the same type. For a device that [`super::computes_on`].
+/// heads × depth\], in the same type. For a device that [`super::is_gpu`].
 ///
 /// # Panics
 /// If the last dimension is no such multiple, or there is no value.

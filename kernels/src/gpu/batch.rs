@@ -83,7 +83,7 @@ impl Frame {
 }
 
 impl StoredImages {
-    /// `pixels` is \[images, channels, rows × columns\], in a type of bytes. For a device that [`super::computes_on`],
+    /// `pixels` is \[images, channels, rows × columns\], in a type of bytes. For a device that [`super::is_gpu`],
     /// and at least one value.
     ///
     /// # Panics

@@ -11,6 +11,7 @@ use super::channels::{self, Then, forward};
 use super::dropout::Drops;
 use super::matrix::{Matrix, primitive, row_of};
 use super::operation::{Operation, ToFirst, apply_with, apply_with_plus};
+use crate::gpu::ThenNorm;
 
 /// Mean and variance of each channel in a batch, in `f32`.
 #[derive(Debug)]
@@ -47,31 +48,18 @@ impl BatchMoments {
     }
 }
 
-/// What follows a batch normalization.
-#[derive(Clone, Debug, Default)]
-pub struct ThenNorm {
-    /// ReLU.
-    pub relu: bool,
-    /// Dropout after that, of each value with this probability, as [`super::dropout()`] has it; below 1.
-    pub drop: f64,
-    /// A sum with this, of the same shape and type, after that.
-    pub plus: Option<Tensor<4>>,
-}
-
-impl ThenNorm {
-    /// # Panics
-    /// When what is added is of another shape or type than `x`.
-    fn check(&self, x: &Tensor<4>) {
-        if let Some(plus) = &self.plus {
-            let fits = plus.dims() == x.dims() && plus.dtype() == x.dtype();
-            assert!(fits, "a sum of {:?} and {:?}", x.dims(), plus.dims());
-        }
+/// # Panics
+/// When what is added is of another shape or type than `x`.
+fn check(then: &ThenNorm, x: &Tensor<4>) {
+    if let Some(plus) = &then.plus {
+        let fits = plus.dims() == x.dims() && plus.dtype() == x.dtype();
+        assert!(fits, "a sum of {:?} and {:?}", x.dims(), plus.dims());
     }
 }
 
 /// Normalises `x`, \[batch, channels, height, width\], by mean and variance of this batch; `weight`
 /// and `bias` are \[channels\]. Sums are in `f32` whatever the type of `x`. For a device that
-/// [`super::computes_on`], and at least one value.
+/// [`super::is_gpu`], and at least one value.
 ///
 /// # Panics
 /// When the shapes do not fit together, as Burn's own operations do.
@@ -81,7 +69,7 @@ pub fn batch_norm_train(
     epsilon: f64,
     then: ThenNorm,
 ) -> (Tensor<4>, BatchMoments) {
-    then.check(&x);
+    check(&then, &x);
     let [_, channels, _, _] = x.dims();
     assert!(
         x.shape().num_elements() > 0 && [weight.dims(), bias.dims()] == [[channels]; 2],
@@ -122,7 +110,7 @@ pub fn batch_norm(
     epsilon: f64,
     then: ThenNorm,
 ) -> Tensor<4> {
-    then.check(&x);
+    check(&then, &x);
     let [_, channels, _, _] = x.dims();
     let scale = weight / (variance.clone() + epsilon).sqrt();
     let offset = bias - mean.clone() * scale.clone();

@@ -17,7 +17,7 @@ use super::sums::{UNITS, cube, over_lanes};
 /// and of that in `other` by the rest.
 ///
 /// `logits` is \[rows, classes\] of any float type, all else \[rows\]; the result has one element, in f32, in which it
-/// is computed. For a device that [`super::computes_on`]. A class that does not exist has no logit and no gradient.
+/// is computed. For a device that [`super::is_gpu`]. A class that does not exist has no logit and no gradient.
 ///
 /// # Panics
 /// Without a logit, or if there is not one class, and one of `other`, per row.

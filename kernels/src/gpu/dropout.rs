@@ -17,7 +17,7 @@ use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
 /// Sets each number to zero with the probability `rate`, in steps of 2⁻¹⁶, and divides the others by the probability
-/// that they stay, in the type of `x`; `rate` is below 1. For a device that [`super::computes_on`], and at least one value.
+/// that they stay, in the type of `x`; `rate` is below 1. For a device that [`super::is_gpu`], and at least one value.
 pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
     let drops = Drops::draw(rate, &x.device().inner());
     apply(Arc::new(drops), x)

@@ -21,7 +21,7 @@ use super::sums::cube;
 /// the type of `patches`, rounded once.
 ///
 /// `patches` is \[images, patches, features\], `token` \[1, 1, features\], `positions` \[1, 1 + patches, features\]. For a
-/// device that [`super::computes_on`], and at least one value of each.
+/// device that [`super::is_gpu`], and at least one value of each.
 ///
 /// # Panics
 /// If the shapes do not fit.

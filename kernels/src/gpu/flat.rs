@@ -15,7 +15,7 @@ use super::sums::cube;
 /// `flat` with `parts` at the places where they are to begin, which do not overlap.
 ///
 /// # Panics
-/// If they are not of the same type and on one device that [`super::computes_on`], or there is no room for a part.
+/// If they are not of the same type and on one device that [`super::is_gpu`], or there is no room for a part.
 pub fn put_parts(flat: Tensor<1>, parts: Vec<(usize, Tensor<1>)>) -> Tensor<1> {
     let flat = changeable(flat);
     let (starts, parts): (Vec<usize>, Vec<_>) = parts.into_iter().unzip();
@@ -29,7 +29,7 @@ pub fn put_parts(flat: Tensor<1>, parts: Vec<(usize, Tensor<1>)>) -> Tensor<1> {
 /// copies.
 ///
 /// # Panics
-/// If `flat` is not on a device that [`super::computes_on`], or ends before a range.
+/// If `flat` is not on a device that [`super::is_gpu`], or ends before a range.
 pub fn take_parts(flat: Tensor<1>, ranges: &[Range<usize>]) -> Vec<Tensor<1>> {
     let flat = Matrix::new(primitive(flat));
     let mut parts = Vec::new();

@@ -12,7 +12,7 @@ use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
 /// `x` times the share of the normal distribution below it, in the type of `x`; computed in `f32`. For a
-/// device that [`super::computes_on`], and at least one value.
+/// device that [`super::is_gpu`], and at least one value.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Gelu), x)
 }

@@ -11,23 +11,13 @@ use cubecl::prelude::*;
 use super::matrix::Matrix;
 use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
-
-/// How the window of [`max_pool2d`] slides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolOptions {
-    /// Height and width of the window.
-    pub window: [usize; 2],
-    /// Step of the window down and to the right.
-    pub stride: [usize; 2],
-    /// Places above and below, and on the left and on the right, at which there is nothing.
-    pub padding: [usize; 2],
-}
+use crate::gpu::PoolOptions;
 
 /// The maximum of each window, with the gradient for the first pixel that has it, as PyTorch's `max_pool2d`; nothing
 /// where a window may see no pixel.
 ///
 /// `x` is \[batch, channels, height, width\], as is the result; in memory its channels come last, as those of `x` do
-/// best. For a device that [`super::computes_on`].
+/// best. For a device that [`super::is_gpu`].
 pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Option<Tensor<4>> {
     let [batch, channels, height, width] = x.dims();
     let pool = Pool::new([height, width], options)?;

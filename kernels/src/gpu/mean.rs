@@ -16,7 +16,7 @@ use super::sums::cube;
 /// the type of `x`; summed up in f32. Nothing where `x` has fewer.
 ///
 /// `x` is \[batch, channels, height, width\], best with its channels last in memory, as is its gradient. For a device
-/// that [`super::computes_on`], and at least one value.
+/// that [`super::is_gpu`], and at least one value.
 pub fn mean_of_pixels(x: Tensor<4>, [height, width]: [usize; 2]) -> Option<Tensor<2>> {
     let [_, _, rows, columns] = x.dims();
     let mean = Mean {

@@ -1,66 +1,23 @@
-//! Operations for GPUs that Burn computes in many kernels: here they are written for CubeCL. Layers are
-//! nodes of Burn's graph with their own backward pass; steps of optimizers and norms are outside of it.
+//! Kernels for GPUs: operations that Burn computes in many kernels. Layers are nodes of Burn's graph with their own
+//! backward pass; steps of optimizers and norms are outside of it.
 //!
-//! Tensors are Burn's, of any float type that the device has. Layers on other devices take Burn's own
-//! operations.
+//! Tensors are Burn's, of any float type that the device has. A program without the feature `wgpu` or `cuda` has none of
+//! it: there no device is a GPU.
 
-mod attention;
-mod batch;
-mod batch_norm;
-mod channels;
-mod column_sums;
-mod conv;
-mod cross_entropy;
-mod dropout;
-mod embed;
-mod flash;
-mod flat;
-mod gelu;
-mod layer_norm;
-mod matrix;
-mod max_pool;
-mod mean;
-mod multi_tensor;
-mod operation;
-mod optimizer;
-mod reading;
-mod relu;
-mod rows;
-mod softmax;
-mod split;
-mod squares;
-mod sums;
-mod tensor_cores;
-#[cfg(all(test, feature = "cuda"))]
-mod test_device;
-mod tokens;
-mod warpgroup;
+mod options;
 
-pub use attention::attention;
-pub use batch::{ImageFacts, Sample, StoredImages};
-pub use batch_norm::{BatchMoments, ThenNorm, batch_norm, batch_norm_train};
-pub use conv::{ConvOptions, conv2d, linear, multiplies_on};
-pub use cross_entropy::cross_entropy;
-pub use dropout::dropout;
-pub use embed::embed;
-pub use flat::{put_parts, take_parts};
-pub use gelu::gelu;
-pub use layer_norm::layer_norm;
-pub use max_pool::{PoolOptions, max_pool2d};
-pub use mean::mean_of_pixels;
-pub use optimizer::{AdamStep, SgdStep, adam, blend, sgd, sgd_momentum};
-pub use reading::{Reading, start_reading};
-pub use relu::{add_relu, relu};
-pub use softmax::softmax;
-pub use squares::sums_of_squares;
+#[cfg(not(feature = "gpu"))]
+mod absent;
+#[cfg(feature = "gpu")]
+#[path = "cube.rs"]
+mod cube;
 
-use burn::backend::DispatchDevice;
-use burn::tensor::Device;
+#[cfg(not(feature = "gpu"))]
+pub(crate) use absent::*;
+#[cfg(feature = "gpu")]
+pub use cube::*;
+pub use options::{ConvOptions, PoolOptions, ThenNorm};
 
-use crate::policy::{Choice, chosen};
-
-/// Whether these operations are used on `device`: a GPU, unless [`Choice::Burn`] was chosen.
-pub fn computes_on(device: &Device) -> bool {
-    let device = device.clone().inner();
-    matches!(device.as_dispatch(), DispatchDevice::Cube(_)) && chosen() != Choice::Burn
-}
+/// Whether sizes of tiles are tried out for every shape.
+#[cfg(feature = "gpu")]
+const TUNES: bool = cfg!(feature = "tune");

@@ -52,7 +52,7 @@ pub struct AdamStep {
 ///
 /// # Panics
 /// All tensors here are flat, `f32`, as long as the others of their parameter, and on one device that
-/// [`super::computes_on`].
+/// [`super::is_gpu`].
 pub fn sgd(step: &SgdStep, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     let parameters = matrices(parameters, [0]);
     for batch in batches(&parameters, |of| parameters[of][0].vector()) {

@@ -39,7 +39,7 @@ impl Reading {
     }
 }
 
-/// Begins to copy the numbers of all `tensors`, as f32, to host memory. For a device that [`super::computes_on`].
+/// Begins to copy the numbers of all `tensors`, as f32, to host memory. For a device that [`super::is_gpu`].
 ///
 /// # Panics
 /// If a tensor is not on such a device, or has autodiff.

@@ -13,7 +13,7 @@ use super::operation::{Operation, ToFirst, apply, apply_to_both};
 use super::sums::cube;
 
 /// What is not above zero becomes zero; what is no number stays so. Its gradient is that of the result where that is
-/// above zero. For a device that [`super::computes_on`], and at least one value.
+/// above zero. For a device that [`super::is_gpu`], and at least one value.
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Rectify::default()), x)
 }

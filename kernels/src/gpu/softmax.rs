@@ -13,7 +13,7 @@ use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::cube;
 
 /// The softmax of each row of `x`, \[…, columns\], in its type; computed in `f32`. For a device that
-/// [`super::computes_on`], and at least one value.
+/// [`super::is_gpu`], and at least one value.
 pub fn softmax<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Softmax::default()), x)
 }

@@ -16,7 +16,7 @@ const PART: usize = 256 * UNITS;
 /// still to be added up: in `f64`, so that no number of them costs precision. Nothing if there are no numbers.
 ///
 /// # Panics
-/// If the tensors are not `f32`, or not on one device that [`super::computes_on`].
+/// If the tensors are not `f32`, or not on one device that [`super::is_gpu`].
 pub fn sums_of_squares(tensors: impl IntoIterator<Item = Tensor<1>>) -> Option<Tensor<1>> {
     let matrix = |tensor| [Matrix::new(primitive(tensor))];
     let sets: Vec<[Matrix; 1]> = tensors.into_iter().map(matrix).collect();

@@ -5,6 +5,7 @@ use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
+use kernels::ops;
 
 use super::VitConfig;
 use super::attention::Attention;
@@ -12,7 +13,7 @@ use super::config::{layer_norm, linear};
 use super::drop_path::DropPath;
 use crate::LayerNorm;
 use crate::flops::Tracer;
-use crate::layers::drops;
+use crate::layers::{dropout, drops};
 use crate::path::{Path, Then, then_nothing, then_plus};
 
 /// Which tokens of a block's result are wanted.
@@ -83,11 +84,11 @@ impl Block {
     /// \[batch, tokens, dim\] to the tokens wanted.
     pub(super) fn forward(&self, path: Path, x: Tensor<3>, wanted: Wanted) -> Tensor<3> {
         let x = boundary(x);
-        let normal = path.layer_norm(&self.norm1, x.clone());
+        let normal = self.norm1.forward(x.clone());
         let x = self.plus(wanted.of(x), |then| {
             self.attn.forward(path, normal, wanted, then)
         });
-        let normal = path.layer_norm(&self.norm2, x.clone());
+        let normal = self.norm2.forward(x.clone());
         self.plus(x, |then| self.mlp.forward(path, normal, then))
     }
 
@@ -114,7 +115,7 @@ impl Mlp {
         if !drops(&self.drop, &x) {
             return path.gelu_linear(&self.fc2, x, then);
         }
-        let x = path.dropout(&self.drop, path.gelu(x));
+        let x = dropout(&self.drop, ops::gelu(x));
         path.linear_dropout(&self.fc2, &self.drop, x, then)
     }
 }

@@ -11,8 +11,10 @@ use burn::nn::conv::Conv2d;
 use burn::nn::{Dropout, Linear};
 use burn::tensor::Tensor;
 use burn_dist::autograd::boundary;
+use kernels::ops;
 
 use crate::flops::Tracer;
+use crate::layers::{dropout, read};
 use crate::path::{Path, then_nothing};
 use crate::weights::Positions;
 use crate::{ImageClassifier, LayerNorm};
@@ -66,18 +68,18 @@ impl Vit {
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let (path, images) = Path::enter(images);
         let x = self.patch_embed.forward(path, boundary(images));
-        let x = path.embed(x, self.cls_token.as_ref(), &self.pos_embed);
-        let mut x = path.dropout(&self.pos_drop, x);
+        let x = ops::embed(x, self.cls_token.as_ref().map(read), read(&self.pos_embed));
+        let mut x = dropout(&self.pos_drop, x);
         for (block, wanted) in self.blocks() {
             x = block.forward(path, x, wanted);
         }
         let x = boundary(x);
         let mut x: Tensor<2> = match &self.norm {
-            Some(norm) => path.layer_norm(norm, x.narrow(1, 0, 1)).squeeze_dim(1),
-            None => path.mean_of_tokens(x),
+            Some(norm) => norm.forward(x.narrow(1, 0, 1)).squeeze_dim(1),
+            None => ops::mean_of_tokens(x),
         };
         if let Some(norm) = &self.fc_norm {
-            x = path.layer_norm(norm, x);
+            x = norm.forward(x);
         }
         path.leave(path.linear(&self.head, x, then_nothing()))
     }

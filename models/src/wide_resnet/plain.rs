@@ -269,6 +269,7 @@ impl PlainWideResNet {
 mod tests {
     use super::*;
     use crate::testing::trainable;
+    use kernels::policy::Choice;
 
     fn small() -> PlainWideResNetConfig {
         PlainWideResNetConfig::new(7).with_widths([2, 3, 4, 5])
@@ -299,11 +300,14 @@ mod tests {
         let device = Device::flex();
         let model = small().with_average_pool(Some(2)).init(&device).unwrap();
         let mean = |x: Tensor<4>| {
-            let own = kernels::policy::scoped(kernels::policy::Choice::Auto, || {
-                let (path, x) = Path::enter(x.clone());
-                model.average(path, x).into_scalar::<f32>()
-            });
-            assert_eq!(model.average(Path::Burn, x).into_scalar::<f32>(), own);
+            let mean_by = |choice| {
+                kernels::policy::scoped(choice, || {
+                    let (path, x) = Path::enter(x.clone());
+                    model.average(path, x).into_scalar::<f32>()
+                })
+            };
+            let own = mean_by(Choice::Auto);
+            assert_eq!(mean_by(Choice::Burn), own);
             own
         };
         let one = Tensor::<4>::from_floats([[[[1.0, 2.0, 90.0], [3.0, 4.0, 90.0]]]], &device);

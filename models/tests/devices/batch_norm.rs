@@ -1,7 +1,8 @@
 //! Batch normalization, of a batch and by given moments, against its definition.
 
 use burn::tensor::{Device, FloatDType, Tensor};
-use kernels::gpu::{ThenNorm, batch_norm, batch_norm_train, computes_on, relu};
+use kernels::gpu::{ThenNorm, batch_norm, batch_norm_train, relu};
+use kernels::policy::on_gpu as computes_on;
 
 use crate::EPSILON;
 use crate::check::{close, device, numbers};

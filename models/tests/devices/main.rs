@@ -1,6 +1,6 @@
 //! Operations that are written for GPUs against the same in f64. A GPU is wgpu's, in software where
 //! there is no other, or what `BURN_DIST_TEST_DEVICE` names; docs/gpu.md.
-#![cfg(own_gpu)]
+#![cfg(any(feature = "wgpu", feature = "cuda"))]
 
 mod attention;
 mod batch_norm;
@@ -20,7 +20,7 @@ mod softmax;
 mod sums_of_squares;
 
 use burn::tensor::Device;
-use kernels::gpu::computes_on;
+use kernels::policy::on_gpu as computes_on;
 use kernels::policy::{Choice, scoped};
 
 use check::device;

@@ -156,8 +156,9 @@ impl Images {
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod own {
     use super::*;
+    pub(super) use kernels::gpu::StoredImages;
     use kernels::gpu::{ImageFacts, Sample};
-    pub(super) use kernels::gpu::{StoredImages, computes_on};
+    pub(super) use kernels::policy::on_gpu as computes_on;
 
     pub(super) fn stored(
         pixels: Pixels,

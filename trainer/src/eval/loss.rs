@@ -1,11 +1,11 @@
 //! The training objective of a classifier: cross-entropy, with smoothed and with mixed labels.
 
-use burn::tensor::activation::log_softmax;
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::Tensor;
 use burn_dist::parallel::Parallel;
+use kernels::ops;
 use models::ImageClassifier;
 
-use crate::data::batch::{Mix, Targets};
+use crate::data::batch::Targets;
 use crate::error::TrainError;
 use crate::eval::reading::Reading;
 
@@ -17,40 +17,8 @@ use crate::eval::reading::Reading;
 /// `logits` is \[samples, classes\], of any float type; the loss is computed in `f32`. The result
 /// has one element.
 pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<1> {
-    #[cfg(any(feature = "wgpu", feature = "cuda"))]
-    if kernels::gpu::computes_on(&logits.device()) {
-        let other = targets.mix.map(|mix| (mix.labels, mix.weights));
-        return kernels::gpu::cross_entropy(logits, targets.labels, other, smoothing);
-    }
-    let log_probabilities = log_softmax(logits.cast(FloatDType::F32), 1);
-    let mut loss = surprise(&log_probabilities, targets.labels);
-    if let Some(Mix { labels, weights }) = targets.mix {
-        let other = surprise(&log_probabilities, labels);
-        loss = other.clone() + (loss - other) * weights;
-    }
-    let loss = mean(loss);
-    match smoothing {
-        0.0 => loss,
-        // The mean over samples and classes is that over samples of the evenly spread label's loss.
-        share => {
-            let of_classes = log_probabilities.mean_dim(1).squeeze_dim::<1>(1);
-            loss * (1.0 - share) - mean(of_classes) * share
-        }
-    }
-}
-
-/// The mean in an order of its own: `Tensor::mean` adds atomically on CUDA, so that a run that is repeated
-/// may report another loss.
-fn mean(values: Tensor<1>) -> Tensor<1> {
-    values.mean_dim(0)
-}
-
-/// How surprised each row of log-probabilities is by its label.
-fn surprise(log_probabilities: &Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
-    let picked = log_probabilities
-        .clone()
-        .gather(1, labels.unsqueeze_dim::<2>(1));
-    picked.squeeze_dim::<1>(1).neg()
+    let other = targets.mix.map(|mix| (mix.labels, mix.weights));
+    ops::cross_entropy(logits, targets.labels, other, smoothing)
 }
 
 /// The loss of a micro-batch: forward in the number format of `parallel`, the rest in f32.
@@ -128,7 +96,9 @@ impl StepLoss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::Device;
+    use burn::tensor::{Device, Int};
+
+    use crate::data::batch::Mix;
 
     const LOGITS: [[f32; 3]; 2] = [[0.5, -1.0, 2.0], [1.0, 0.0, 0.25]];
 

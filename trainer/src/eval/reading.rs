@@ -20,7 +20,7 @@ impl Reading {
         #[cfg(any(feature = "wgpu", feature = "cuda"))]
         if tensors
             .iter()
-            .all(|tensor| kernels::gpu::computes_on(&tensor.device()))
+            .all(|tensor| kernels::policy::on_gpu(&tensor.device()))
         {
             return Ok(Self::OnItsWay(kernels::gpu::start_reading(tensors)));
         }

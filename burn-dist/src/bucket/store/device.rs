@@ -475,7 +475,7 @@ fn assemble(
     parts: impl IntoIterator<Item = (Range<usize>, Tensor<1>)>,
 ) -> Tensor<1> {
     #[cfg(own_gpu)]
-    if kernels::gpu::computes_on(&flat.device()) {
+    if kernels::policy::on_gpu(&flat.device()) {
         let parts = parts.into_iter().map(|(place, part)| (place.start, part));
         return kernels::gpu::put_parts(flat, parts.collect());
     }
@@ -486,7 +486,7 @@ fn assemble(
 /// Parts of what was assembled; without copies, where the device allows it.
 pub(crate) fn take_parts(flat: Tensor<1>, places: &[Range<usize>]) -> Vec<Tensor<1>> {
     #[cfg(own_gpu)]
-    if kernels::gpu::computes_on(&flat.device()) {
+    if kernels::policy::on_gpu(&flat.device()) {
         return kernels::gpu::take_parts(flat, places);
     }
     let part = |place: &Range<usize>| flat.clone().slice(place.clone());
@@ -524,7 +524,7 @@ fn square(part: Tensor<1>) -> Tensor<1> {
 /// Sums of the squares of parts of all `tensors`.
 fn squares(tensors: Vec<Tensor<1>>) -> Option<Tensor<1>> {
     #[cfg(own_gpu)]
-    if kernels::gpu::computes_on(&tensors.first()?.device()) {
+    if kernels::policy::on_gpu(&tensors.first()?.device()) {
         return kernels::gpu::sums_of_squares(tensors);
     }
     let sums: Vec<Tensor<1>> = tensors.into_iter().map(square).collect();
@@ -535,7 +535,7 @@ fn squares(tensors: Vec<Tensor<1>>) -> Option<Tensor<1>> {
 fn blend(averages_and_values: Vec<[Tensor<1>; 2]>, weight: f32) -> Vec<Tensor<1>> {
     #[cfg(own_gpu)]
     if let Some([average, _]) = averages_and_values.first()
-        && kernels::gpu::computes_on(&average.device())
+        && kernels::policy::on_gpu(&average.device())
     {
         return kernels::gpu::blend(weight, averages_and_values);
     }

@@ -23,7 +23,7 @@ use super::operation::{Addends, Product, apply};
 /// Sums are in f32, in which the bias is read too.
 ///
 /// # Panics
-/// If they are not on a device that [`crate::gpu::computes_on`].
+/// If they are not on a device that [`crate::gpu::is_gpu`].
 pub fn linear<const D: usize>(
     x: &Tensor<D>,
     weight: &Tensor<2>,

@@ -35,29 +35,20 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::matrix::primitive;
 use super::tensor_cores::has_instructions;
-use crate::policy::{Choice, chosen};
+use crate::gpu::ConvOptions;
 use geometry::Geometry;
 use launch::Convolution;
 
-/// How a window slides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvOptions {
-    /// Step of the window down and to the right.
-    pub stride: [usize; 2],
-    /// Zeros above and below, and on the left and on the right.
-    pub padding: [usize; 2],
-}
-
 /// `x ⊛ weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight`
 /// may be in f32: it is rounded to the type of `x`, and its gradient is not. Of numbers in f32 sixteen bits are
-/// multiplied, unless [`Choice::Exact`] was chosen: then it is nothing for them either.
+/// multiplied.
 ///
 /// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the
 /// result \[batch, out, out height, out width\]; in memory its channels come last, as those of `x` and `plus` do
 /// best. Sums are in f32, in which the bias is read too.
 ///
 /// # Panics
-/// If they are not on a device that [`crate::gpu::computes_on`].
+/// If they are not on a device that [`crate::gpu::is_gpu`].
 pub fn conv2d(
     x: &Tensor<4>,
     weight: &Tensor<4>,
@@ -65,9 +56,6 @@ pub fn conv2d(
     plus: Option<Tensor<4>>,
     options: ConvOptions,
 ) -> Option<Tensor<4>> {
-    if x.dtype() == DType::F32 && chosen() == Choice::Exact {
-        return None;
-    }
     let inner = [x, weight].map(|tensor| primitive(tensor.clone().without_autodiff()));
     let geometry = Geometry::new(x.dims(), weight.dims(), options)?;
     let convolution = Convolution::new(&inner[0], &inner[1], geometry)?;
@@ -79,7 +67,7 @@ pub fn conv2d(
 /// Whether [`conv2d`] and [`linear`] are for `device`: it has the instructions for f16 and bf16, in which f32 is split.
 ///
 /// # Panics
-/// If it is not one that [`crate::gpu::computes_on`].
+/// If it is not one that [`crate::gpu::is_gpu`].
 pub fn multiplies_on(device: &Device) -> bool {
     let one = primitive(Tensor::<1>::zeros([1], &device.clone().inner()));
     [DType::F16, DType::BF16].map(|dtype| has_instructions(&one.client, dtype)) == [true; 2]

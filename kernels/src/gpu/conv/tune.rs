@@ -2,11 +2,9 @@
 //! the feature `tune`, the first of them without it. Results are the same bits in all of them.
 
 use std::hash::{Hash, Hasher};
-#[cfg(feature = "tune")]
 use std::sync::Arc;
 
 use burn_cubecl::tensor::CubeTensor;
-#[cfg(feature = "tune")]
 use cubecl::tune::{LocalTuner, Tunable, TunableSet, local_tuner};
 
 use super::tile::Tile;
@@ -23,25 +21,15 @@ pub(super) fn tried(tiles: &[Tile]) -> u64 {
 
 /// What `run` makes in one of `tiles`, of which there is at least one. `name` says what is computed, with all
 /// sizes that its time depends on.
-#[cfg(not(feature = "tune"))]
-pub(super) fn fastest(
-    _name: impl Fn() -> String,
-    _like: &CubeTensor,
-    tiles: &[Tile],
-    run: impl Fn(Tile) -> CubeTensor,
-) -> CubeTensor {
-    run(tiles[0])
-}
-
-/// What `run` makes in one of `tiles`, of which there is at least one. `name` says what is computed, with all
-/// sizes that its time depends on.
-#[cfg(feature = "tune")]
 pub(super) fn fastest(
     name: impl Fn() -> String,
     like: &CubeTensor,
     tiles: &[Tile],
     run: impl Fn(Tile) -> CubeTensor + Send + Sync + 'static,
 ) -> CubeTensor {
+    if !crate::gpu::TUNES {
+        return run(tiles[0]);
+    }
     static TUNER: LocalTuner<String, burn_cubecl::CubeTuneId> = local_tuner!("convolution");
     let id = burn_cubecl::CubeTuneId::new(&like.client, &like.device);
     let set = TUNER.init(&id, || {
@@ -62,7 +50,6 @@ pub(super) fn fastest(
 }
 
 /// What the tuner is given.
-#[cfg(feature = "tune")]
 #[derive(Clone)]
 struct Candidates {
     name: String,
@@ -70,7 +57,6 @@ struct Candidates {
     run: Arc<dyn Fn(Tile) -> CubeTensor + Send + Sync>,
 }
 
-#[cfg(feature = "tune")]
 impl Candidates {
     fn run(self, n: usize) -> Result<CubeTensor, String> {
         let tile = self.tiles.get(n).copied();
