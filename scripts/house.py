@@ -87,11 +87,18 @@ class Crate:
             if len(parts) > 1 and parts[0] in self.tops:
                 self.names[parts[-1]] = parts[0]
 
-    def read(self, path, module):
-        text = without_tests(blanked(path.read_text()))
+    def read(self, path, module, is_root=False):
+        source = path.read_text()
+        text = without_tests(blanked(source))
         self.files[path] = (module, text)
-        folder = path.parent if path.name in ("lib.rs", "main.rs", "mod.rs") else path.with_suffix("")
+        is_root = is_root or path.name in ("lib.rs", "main.rs", "mod.rs")
+        folder = path.parent if is_root else path.with_suffix("")
+        # `#[path = "…"] mod name;`: the modules in that file lie beside it.
+        named = dict((name, file) for file, name in re.findall(r'#\[path = "([^"]+)"\]\s*(?:pub\s+)?mod (\w+);', source))
         for name in re.findall(r"^\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;", text, re.M):
+            if name in named:
+                self.read(path.parent / named[name], (*module, name), is_root=True)
+                continue
             for candidate in (folder / f"{name}.rs", folder / name / "mod.rs"):
                 if candidate.exists():
                     self.read(candidate, (*module, name))
