@@ -562,6 +562,23 @@ fn bombs_are_refused() {
     }
 }
 
+/// A decoder copies a colour profile out of the segments that it is cut into.
+#[test]
+fn a_photo_that_is_all_profile_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("a")).unwrap();
+    let whole = encoded(&plain(RED), ImageFormat::Jpeg);
+    let segment = [&[0xFF, 0xE2, 0xFF, 0xFF][..], &[0; 0xFFFD]].concat();
+    let with = |segments| [&whole[..2], &segment.repeat(segments), &whole[2..]].concat();
+    let path = root.path().join("a/photo.jpg");
+    fs::write(&path, with(2)).unwrap();
+    open(root.path(), Split::Train, &options(8));
+    fs::write(&path, with(300)).unwrap();
+    let error = refused(root.path(), &options(8)).to_string();
+    let words = "its colour profile has 18 MiB, more than the 16 MiB accepted";
+    assert!(error.contains(words), "{error}");
+}
+
 #[test]
 fn mixed_colours_need_a_decision() {
     let root = tempfile::tempdir().unwrap();

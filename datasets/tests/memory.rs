@@ -50,6 +50,26 @@ fn transparent(path: &Path, side: u32) {
     fs::write(path, file).unwrap();
 }
 
+/// Writes a red pixel in PNG with a colour profile of that many zeros.
+fn with_profile(path: &Path, mib: u64) {
+    let mut profile = ZlibEncoder::new(b"zeros\0\0".to_vec(), Compression::fast());
+    let zeros = vec![0; MIB as usize];
+    for _ in 0..mib {
+        profile.write_all(&zeros).unwrap();
+    }
+    let mut pixels = ZlibEncoder::new(Vec::new(), Compression::fast());
+    pixels.write_all(&[0, 255, 0, 0]).unwrap();
+    let file = [
+        &b"\x89PNG\r\n\x1a\n"[..],
+        &chunk(b"IHDR", &[0, 0, 0, 1, 0, 0, 0, 1, 8, 2, 0, 0, 0]),
+        &chunk(b"iCCP", &profile.finish().unwrap()),
+        &chunk(b"IDAT", &pixels.finish().unwrap()),
+        &chunk(b"IEND", &[]),
+    ]
+    .concat();
+    fs::write(path, file).unwrap();
+}
+
 /// Most memory that the process has had.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -71,6 +91,25 @@ fn all_threads_decode_within_one_budget() {
     let class = root.path().join("class");
     fs::create_dir(&class).unwrap();
     let (large, huge) = (class.join("large.png"), class.join("huge.png"));
+
+    // A profile is not what is learned from: however large it is, the picture is read, and takes no memory for it.
+    let profile = root.path().join("profile.png");
+    with_profile(&profile, 400);
+    let before = peak();
+    let pixel = ImageShape {
+        channels: 3,
+        height: 1,
+        width: 1,
+    };
+    let mut image = [1; 3];
+    read_image(&profile, pixel, 1, &mut image).unwrap();
+    assert_eq!(image, [255, 0, 0]);
+    assert!(
+        peak() - before < 64 * MIB,
+        "{} MiB",
+        (peak() - before) / MIB
+    );
+
     // 187 MiB, and 140 more without transparency.
     transparent(&large, 7000);
     let before = peak();

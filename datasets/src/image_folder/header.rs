@@ -19,6 +19,9 @@ const TAIL: u64 = 1 << 12;
 /// Larger files are refused.
 const MAX_FILE: u64 = 256 << 20;
 
+/// Most bytes of what stands beside the pixels, such as a colour profile: a few kilobytes can stand for gigabytes of it.
+const MAX_BESIDE: u64 = 16 << 20;
+
 /// What can be known without decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
@@ -105,11 +108,26 @@ pub(super) fn decoder(
     {
         return Err(Unusable::Unsupported(kind));
     }
+    let beside = match format {
+        ImageFormat::Jpeg => jpeg::colour_profile(bytes),
+        _ => 0,
+    };
+    if beside > MAX_BESIDE {
+        return Err(Unusable::Other(format!(
+            "its colour profile has {} MiB, more than the {} MiB accepted",
+            beside >> 20,
+            MAX_BESIDE >> 20
+        )));
+    }
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::default();
     limits.max_image_width = u32::try_from(4 * MAX_SIDE).ok();
     limits.max_image_height = limits.max_image_width;
-    limits.max_alloc = Some(budget::BYTES);
+    limits.max_alloc = Some(match format {
+        // The pixels do not count for this decoder; a profile that is larger is left out.
+        ImageFormat::Png => MAX_BESIDE,
+        _ => budget::BYTES,
+    });
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(|error| damaged(&error))?;
     let (width, height) = decoder.dimensions();

@@ -6,6 +6,8 @@ const START_OF_IMAGE: u8 = 0xD8;
 const END_OF_IMAGE: u8 = 0xD9;
 const START_OF_SCAN: u8 = 0xDA;
 const PROGRESSIVE: u8 = 0xC2;
+/// Application data of the kind in which colour profiles lie (ISO 15076-1, B.4).
+const PROFILE: u8 = 0xE2;
 
 /// What the frame header says (ITU-T T.81, B.2.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,6 +157,25 @@ pub(super) fn coefficients(bytes: &[u8]) -> u64 {
         .map(|[h, v]| u64::from(*h) * u64::from(*v));
     // Blocks of 64 numbers of 16 bits.
     across * down * of_unit.sum::<u64>() * 64 * 2
+}
+
+/// Bytes of the segments that a colour profile is cut into, in what there is of the header.
+pub(super) fn colour_profile(mut bytes: &[u8]) -> u64 {
+    let mut total = 0;
+    while let Some((code, behind)) = next_marker(bytes, false) {
+        bytes = behind;
+        match code {
+            START_OF_IMAGE | END_OF_IMAGE => continue,
+            START_OF_SCAN => break,
+            _ => {}
+        }
+        let length = behind
+            .first_chunk()
+            .map_or(0, |length| usize::from(u16::from_be_bytes(*length)));
+        total += if code == PROFILE { length as u64 } else { 0 };
+        bytes = behind.get(length.max(2)..).unwrap_or_default();
+    }
+    total
 }
 
 /// Scans of the image that starts at the beginning of `bytes`. Each may go over all of it.
