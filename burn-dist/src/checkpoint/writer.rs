@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -336,7 +337,7 @@ impl Desk {
         let own = own.map_err(|error| match error {
             CheckpointError::Io { source, .. }
                 if self.rank != 0
-                    && source.kind() == std::io::ErrorKind::NotFound
+                    && source.kind() == io::ErrorKind::NotFound
                     && !hidden.exists() =>
             {
                 CheckpointError::Rank {
@@ -482,6 +483,14 @@ impl Desk {
                     Ok(Refusal::Failed(reason)) => failed(reason),
                     Err(_) => failed(String::from_utf8_lossy(&text).into_owned()),
                 });
+            }
+            // Where no rank can write, none can say so either.
+            if hidden
+                .symlink_metadata()
+                .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            {
+                self.ask()?;
+                return Err(failed(format!("{} was moved or removed", hidden.display())));
             }
             if allowance.left(Instant::now()).is_zero() {
                 return Err(failed(format!("it said nothing for {:?}", self.timeout)));

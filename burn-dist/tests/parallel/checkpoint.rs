@@ -588,6 +588,42 @@ fn a_rank_that_writes_nothing_does_not_hold_up_the_run() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+/// The other ranks cannot say there that they write nothing.
+#[test]
+fn a_folder_that_is_taken_away_meanwhile_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("checkpoints");
+    let outcomes = on_ranks(2, |group| {
+        let training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
+        let mut writer = Writer::start(&place, &group, 2 * TIMEOUT).unwrap();
+        if group.rank() == 1 {
+            return None;
+        }
+        let begin = Instant::now();
+        let _ = writer.submit(job(&training, 1));
+        let written = || {
+            let mut found = fs::read_dir(&place).ok()?;
+            found.find(|entry| entry.as_ref().is_ok_and(|entry| has_share(&entry.path())))
+        };
+        while written().is_none() && begin.elapsed() < TIMEOUT {
+            thread::sleep(Duration::from_millis(1));
+        }
+        fs::rename(&place, folder.path().join("moved")).unwrap();
+        Some((
+            writer.wait().unwrap().unwrap_err().to_string(),
+            begin.elapsed(),
+        ))
+    });
+    let (error, time) = outcomes[0].clone().unwrap();
+    assert!(error.contains("was moved or removed"), "{error}");
+    assert!(time < TIMEOUT, "{time:?}");
+}
+
+/// Whether rank 0 is done with its share in there.
+fn has_share(hidden: &Path) -> bool {
+    hidden.join("rank-00000.done").exists()
+}
+
 #[test]
 fn a_training_that_is_given_up_does_not_wait_for_a_rank_that_died() {
     let folder = tempfile::tempdir().unwrap();
