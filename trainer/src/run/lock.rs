@@ -141,8 +141,8 @@ impl RunLock {
         };
         match word(&self.folder.join(FILE)) {
             Ok(found) if found == *token => Ok(()),
-            Ok(found) if found.is_empty() => {
-                // Who has just taken the folder over is about to write its word.
+            // Who has just taken the folder over is about to write its word; a part of the old one may still be seen.
+            Ok(found) if found.is_empty() || holder(&found) == holder(token) => {
                 std::thread::sleep(PAUSE);
                 lost(last_holder(&self.folder))
             }
