@@ -231,6 +231,17 @@ impl Roster {
             }
             Message::Abort { culprit, reason } => {
                 let culprit = culprit.filter(|culprit| *culprit < self.members.len());
+                // The end of its process may be seen before this is read.
+                let is_first_word = !self.aborts.contains_key(&rank);
+                if let (Some(culprit), Some(fault)) = (culprit, &mut self.first_fault)
+                    && fault.rank == Some(rank)
+                    && is_first_word
+                {
+                    *fault = Fault {
+                        rank: Some(culprit),
+                        reason: reason.clone(),
+                    };
+                }
                 self.fail_because_of(rank, culprit.unwrap_or(rank), &reason);
                 self.aborts.entry(rank).or_insert(reason);
                 Ok(())
@@ -759,6 +770,23 @@ mod tests {
             let surveyed = Message::Surveyed { survey, progress };
             assert_eq!(read(&mail[rank]), [surveyed]);
         }
+    }
+
+    #[test]
+    fn whom_a_rank_blames_counts_even_if_its_end_is_seen_first() {
+        let (mut roster, _mail) = roster(3, 3);
+        let abort = |culprit: usize, reason: &str| Message::Abort {
+            culprit: Some(culprit),
+            reason: reason.into(),
+        };
+        roster.end_of_process(1, "it exited with code 1");
+        let waited = "rank 1 waited 3 s for rank 2";
+        roster.receive(1, abort(2, waited), Instant::now()).unwrap();
+        roster
+            .receive(0, abort(1, "later"), Instant::now())
+            .unwrap();
+        let fault = roster.first_fault().unwrap();
+        assert_eq!((fault.rank, fault.reason.as_str()), (Some(2), waited));
     }
 
     #[test]
