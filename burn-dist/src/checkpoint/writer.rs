@@ -484,7 +484,7 @@ impl Desk {
                     Err(_) => failed(String::from_utf8_lossy(&text).into_owned()),
                 });
             }
-            // Where no rank can write, none can say so either.
+            // The other ranks report failures in this folder, so without it no report can come.
             if hidden
                 .symlink_metadata()
                 .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)

@@ -47,7 +47,7 @@ enum Moments {
 }
 
 impl BatchMoments {
-    /// Of a mean and a variance, which is divided by the number of values, \[channels\] each.
+    /// Mean and biased variance of the batch, \[channels\] each.
     pub fn new(mean: Tensor<1>, variance: Tensor<1>) -> Self {
         Self(Moments::Tensors(Box::new(
             [mean, variance].map(Tensor::without_autodiff),

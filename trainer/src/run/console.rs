@@ -20,7 +20,7 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 pub struct Console {
     main: bool,
     bar: Option<Bar>,
-    /// Bars so far.
+    /// How many bars were shown so far.
     bars: u64,
     epoch: Epoch,
     last_line: Instant,
@@ -144,7 +144,7 @@ impl Console {
         }
     }
 
-    /// What a line of progress says behind the number of the step.
+    /// Loss, accuracy, speed and memory for a line of progress.
     fn numbers(&self, images_per_second: f64) -> String {
         let mut text = String::new();
         if let Some(loss) = self.loss {

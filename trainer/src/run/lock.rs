@@ -141,7 +141,7 @@ impl RunLock {
         };
         match word(&self.folder.join(FILE)) {
             Ok(found) if found == *token => Ok(()),
-            // Who has just taken the folder over is about to write its word; a part of the old one may still be seen.
+            // Another run is writing its token right now, and a part of the old one may still be there.
             Ok(found) if found.is_empty() || holder(&found) == holder(token) => {
                 std::thread::sleep(PAUSE);
                 lost(last_holder(&self.folder))

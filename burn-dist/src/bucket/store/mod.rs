@@ -1,5 +1,5 @@
-//! Where gradients lie from the hooks to the optimizer, and what is computed with them there: in host memory, or on a
-//! device whose memory the processor does not share. Everything that differs between the two is behind one trait.
+//! Memory for gradients, from the hooks to the optimizer, and what is computed in it. One trait hides whether that memory
+//! is the host's or a device's.
 
 mod device;
 mod elements;

@@ -51,7 +51,7 @@ impl RankFailure {
         self.exit
     }
 
-    /// Whether the others waited for it in vain, so that the launcher had to end it: how it ended says nothing then.
+    /// Whether the other ranks waited for it in vain and the launcher had to end it. Its exit code means nothing then.
     pub fn held_others_up(&self) -> bool {
         self.held_up
     }
