@@ -398,7 +398,8 @@ shell_of_an_allocation() {
     printf '%q ' "$folder/trainer-plain" "${short[@]}" --run-dir "$work/shell"
     printf '\nexit $?\n'
   } >"$work/typed"
-  timeout -k 5 60 "$cluster" exec script -qec 'salloc -Q -N2 -n4' /dev/null <"$work/typed" >"$work/shell.log" 2>&1
+  # salloc hands $SHELL to srun, which wants a command: it may be unset where no one has logged in.
+  SHELL=/bin/bash timeout -k 5 60 "$cluster" exec script -qec 'salloc -Q -N2 -n4' /dev/null <"$work/typed" >"$work/shell.log" 2>&1
   says shell 'warning: Slurm job [0-9]+ has 4 tasks, .* put srun before'
 }
 
