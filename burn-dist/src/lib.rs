@@ -27,6 +27,7 @@ pub mod nccl;
 mod open_files;
 pub mod parallel;
 pub mod precision;
+mod process;
 mod reduce;
 pub mod rendezvous;
 mod shard;

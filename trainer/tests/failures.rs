@@ -202,6 +202,28 @@ fn ranks_do_not_outlive_a_killed_launcher() {
     );
 }
 
+#[test]
+fn a_rank_that_is_killed_with_its_launcher_is_noticed() {
+    for (killed, left) in [(0, 1), (1, 0)] {
+        let running = endless(&["checkpoint.every_epochs=0"]);
+        let ranks = [running.rank(0), running.rank(1)];
+        kill_process(running.pid(), Signal::KILL).unwrap();
+        kill_process(ranks[killed], Signal::KILL).unwrap();
+        let is_alive = || rustix::process::test_kill_process(ranks[left]).is_ok();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while is_alive() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let outlived = is_alive();
+        let _ = kill_process(ranks[left], Signal::KILL);
+        running.wait(Duration::from_secs(10));
+        assert!(
+            !outlived,
+            "rank {left} outlived its launcher and rank {killed}"
+        );
+    }
+}
+
 /// Which would train on as nobody's.
 #[test]
 fn ranks_whose_launcher_is_killed_save_and_end() {

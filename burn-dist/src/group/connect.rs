@@ -14,7 +14,7 @@ use crate::error::Error;
 #[cfg(feature = "mpi")]
 use crate::mpi::{Collectives, Communicator, Streams};
 use crate::rendezvous::Store;
-use crate::transport::shm::{Offer, SharedMemory};
+use crate::transport::shm::{self, Offer, SharedMemory};
 use crate::transport::tcp::Listener;
 use crate::transport::{Transport, TransportError};
 use crate::world::World;
@@ -365,6 +365,11 @@ impl Joining<'_> {
             action: "making shared memory".into(),
             source,
         });
+        let processes = ranks.iter().zip(&tickets).filter_map(|(rank, ticket)| {
+            Some((self.members.in_world(*rank), shm::process_of(ticket)?))
+        });
+        self.store
+            .watch_processes(processes.filter(|(rank, _)| *rank != self.store.rank()));
         let shared = made.and_then(|offer| offer.accept(self.place(ranks), &tickets));
         let shared = shared.map_err(|error| error.renamed(|place| ranks[place]));
         let word = match &shared {

@@ -614,7 +614,7 @@ impl Explained<'_> {
                 while !faults.is_faulty() && !left() && Instant::now() < deadline {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                let has_left = || peer.filter(|_| left()).map(Fault::left);
+                let has_left = || peer.and_then(|peer| faults.left_behind_by(peer));
                 match faults.get().or_else(has_left) {
                     Some(fault) => self.because_of(fault),
                     None => self.transport(source),

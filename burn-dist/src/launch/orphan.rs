@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, getsid, pidfd_open, test_kill_process};
+use rustix::process::{Pid, getsid};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::ancestors::{self, Ancestor};
 use super::{mpi, slurm, torchrun};
+use crate::process::Process;
 use crate::rendezvous;
 use crate::world::{Launch, Vars, World};
 
@@ -38,9 +38,9 @@ pub fn when_launcher_is_gone(
         return Ok(());
     }
     let vars: Vars = &|name| std::env::var(name).ok();
-    let watched: Vec<Watched> = launchers(world.launch(), vars)
+    let watched: Vec<(Process, Ancestor)> = launchers(world.launch(), vars)
         .into_iter()
-        .map(Watched::new)
+        .map(|ancestor| (Process::new(ancestor.pid), ancestor))
         .collect();
     if watched.is_empty() {
         return Ok(());
@@ -102,31 +102,14 @@ fn launchers(launch: Launch, vars: Vars) -> Vec<Ancestor> {
     found.filter(|_| is_launcher).collect()
 }
 
-/// A process that is waited for.
-struct Watched {
-    process: Ancestor,
-    /// Says when it has ended; not on old systems.
-    handle: Option<OwnedFd>,
-}
-
-impl Watched {
-    fn new(process: Ancestor) -> Self {
-        let handle = pidfd_open(process.pid, PidfdFlags::empty()).ok();
-        Self { process, handle }
-    }
-
-    fn is_gone(&self) -> bool {
-        // Also where it belongs to somebody else.
-        test_kill_process(self.process.pid) == Err(rustix::io::Errno::SRCH)
-    }
-}
-
 /// Waits until one of them has ended.
-fn wait_for_first(watched: &[Watched]) -> &Ancestor {
-    let all_tell = watched.iter().all(|one| one.handle.is_some());
+fn wait_for_first(watched: &[(Process, Ancestor)]) -> &Ancestor {
+    let all_tell = watched
+        .iter()
+        .all(|(process, _)| process.handle().is_some());
     let limit = LOOK.try_into().ok();
     loop {
-        let told = watched.iter().filter_map(|one| one.handle.as_ref());
+        let told = watched.iter().filter_map(|(process, _)| process.handle());
         let mut told: Vec<PollFd<'_>> = told
             .map(|handle| PollFd::new(handle, PollFlags::IN))
             .collect();
@@ -134,13 +117,9 @@ fn wait_for_first(watched: &[Watched]) -> &Ancestor {
         if poll(&mut told, limit.as_ref().filter(|_| !all_tell)).is_err() {
             thread::sleep(LOOK);
         }
-        let mut events = told.iter().map(|event| !event.revents().is_empty());
-        let ended = watched.iter().find(|one| match one.handle {
-            Some(_) => events.next().unwrap_or(false),
-            None => one.is_gone(),
-        });
-        if let Some(ended) = ended {
-            return &ended.process;
+        let ended = watched.iter().find(|(process, _)| process.has_ended());
+        if let Some((_, ancestor)) = ended {
+            return ancestor;
         }
     }
 }

@@ -9,14 +9,17 @@ use super::protocol::{self, GatherFailure, MAX_PAYLOAD, MAX_TAG, Message};
 use super::seal::{Opener, Sealer};
 use super::server::StoreServer;
 use crate::deadline;
+use crate::process::Process;
 use crate::thread_limit;
 use crate::world::{Launch, Secret, World};
+use rustix::process::Pid;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a store gets to answer beyond the time it was given itself.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long ranks whose launcher is gone get to save their state and end. The launcher's store does nothing in a step.
 const SAVING: Duration = Duration::from_secs(600);
+
+/// How often to look meanwhile whether other ranks have ended.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Is told that the launcher is gone.
 type Told = Box<dyn FnOnce() + Send>;
@@ -76,6 +82,8 @@ struct Wire {
     changed: Condvar,
     /// This side ends the connection, so its end is no fault.
     closing: AtomicBool,
+    /// Processes of other ranks, which are asked when the launcher can't say any more that one has ended.
+    peers: Mutex<BTreeMap<usize, Process>>,
 }
 
 /// Sends frames, each with the next tag.
@@ -152,6 +160,7 @@ impl Store {
             inbox: Mutex::default(),
             changed: Condvar::new(),
             closing: AtomicBool::new(false),
+            peers: Mutex::default(),
         });
         let monitor = Monitor {
             stream,
@@ -335,6 +344,16 @@ impl Store {
         Arc::clone(&self.progress)
     }
 
+    /// Tells which processes of this machine other ranks are. Once the launcher is gone, who waits for one of them that
+    /// has ended learns it by that.
+    pub(crate) fn watch_processes(&self, peers: impl IntoIterator<Item = (usize, Pid)>) {
+        let Some(link) = &self.link else { return };
+        let mut watched = lock(&link.wire.peers);
+        for (rank, pid) in peers {
+            watched.entry(rank).or_insert_with(|| Process::new(pid));
+        }
+    }
+
     /// The address by which other ranks reach this one: that of the interface towards the store.
     pub fn local_ip(&self) -> IpAddr {
         self.local_ip
@@ -458,6 +477,9 @@ impl Monitor {
                     }
                 }
                 Err(protocol::FrameError::Stream(_)) => {
+                    // Who waits for the store's answer waits in vain, also while others save.
+                    lock(&self.wire.inbox).ended = true;
+                    self.wire.changed.notify_all();
                     self.leave_time_to_save();
                     break self.gone.clone();
                 }
@@ -479,12 +501,17 @@ impl Monitor {
             return;
         }
         let then = lock(&LAUNCHER_GONE).take();
-        if let Some(then) = then {
-            then();
-            drop(
-                self.wire
-                    .wait(SAVING, |_| !is_closing() && !self.faults.is_faulty()),
-            );
+        let Some(then) = then else { return };
+        then();
+        let goes_on = || !is_closing() && !self.faults.is_faulty();
+        let deadline = deadline::after(SAVING);
+        while goes_on() && Instant::now() < deadline {
+            for (rank, process) in &*lock(&self.wire.peers) {
+                if process.has_ended() {
+                    self.faults.record_ended(*rank);
+                }
+            }
+            drop(self.wire.wait(LOOK, |_| goes_on()));
         }
     }
 

@@ -1,6 +1,5 @@
 //! The board on which a rank finds what went wrong elsewhere.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Why the run can't go on.
@@ -12,16 +11,7 @@ pub struct Fault {
     pub reason: String,
 }
 
-impl Fault {
-    /// Of a rank that is done while others are not.
-    pub(crate) fn left(rank: usize) -> Self {
-        let reason = "it finished and left the group while others still waited for it";
-        Self {
-            rank: Some(rank),
-            reason: reason.into(),
-        }
-    }
-}
+impl Fault {}
 
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -43,16 +33,17 @@ pub struct FaultBoard {
 #[derive(Debug)]
 struct Inner {
     fault: OnceLock<Fault>,
-    left: Vec<AtomicBool>,
+    /// By rank: what is known of one that comes no more.
+    gone: Vec<OnceLock<&'static str>>,
 }
 
 impl FaultBoard {
     pub(crate) fn new(size: usize) -> Self {
-        let left = std::iter::repeat_with(AtomicBool::default).take(size);
+        let gone = std::iter::repeat_with(OnceLock::new).take(size);
         Self {
             inner: Arc::new(Inner {
                 fault: OnceLock::new(),
-                left: left.collect(),
+                gone: gone.collect(),
             }),
         }
     }
@@ -67,10 +58,21 @@ impl FaultBoard {
         self.inner.fault.get().is_some()
     }
 
-    /// Whether `rank` said that it is done. Waiting for it is then in vain.
+    /// Whether `rank` said that it is done, or is known to have ended. Waiting for it is then in vain.
     pub fn left(&self, rank: usize) -> bool {
-        let left = self.inner.left.get(rank);
-        left.is_some_and(|left| left.load(Ordering::Acquire))
+        self.inner
+            .gone
+            .get(rank)
+            .is_some_and(|gone| gone.get().is_some())
+    }
+
+    /// What it means for those who still wait for `rank`, if it has left.
+    pub(crate) fn left_behind_by(&self, rank: usize) -> Option<Fault> {
+        let reason = self.inner.gone.get(rank)?.get()?;
+        Some(Fault {
+            rank: Some(rank),
+            reason: (*reason).into(),
+        })
     }
 
     /// Notes a fault; only the first counts.
@@ -78,9 +80,22 @@ impl FaultBoard {
         let _ = self.inner.fault.set(fault);
     }
 
+    /// Notes that `rank` said that it is done.
     pub(crate) fn record_left(&self, rank: usize) {
-        if let Some(left) = self.inner.left.get(rank) {
-            left.store(true, Ordering::Release);
+        self.record_gone(
+            rank,
+            "it finished and left the group while others still waited for it",
+        );
+    }
+
+    /// Notes that the process of `rank` has ended, where nobody can say any more whether it was done.
+    pub(crate) fn record_ended(&self, rank: usize) {
+        self.record_gone(rank, "its process has ended");
+    }
+
+    fn record_gone(&self, rank: usize, what: &'static str) {
+        if let Some(gone) = self.inner.gone.get(rank) {
+            let _ = gone.set(what);
         }
     }
 }
@@ -107,7 +122,7 @@ mod tests {
 
     #[test]
     fn ranks_that_left_are_known() {
-        let board = FaultBoard::new(2);
+        let board = FaultBoard::new(3);
         board.record_left(1);
         board.record_left(9);
         assert_eq!(
@@ -115,5 +130,13 @@ mod tests {
             [false, true, false]
         );
         assert!(!board.is_faulty());
+        assert_eq!(board.left_behind_by(0), None);
+        let fault = board.left_behind_by(1).unwrap();
+        assert!(fault.reason.starts_with("it finished"), "{fault}");
+        board.record_ended(1);
+        assert_eq!(board.left_behind_by(1), Some(fault));
+        board.record_ended(2);
+        let fault = board.left_behind_by(2).unwrap();
+        assert_eq!(fault.to_string(), "rank 2 failed: its process has ended");
     }
 }

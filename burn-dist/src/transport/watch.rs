@@ -162,14 +162,14 @@ impl Watch {
             return Err(Interrupt::Fault(fault));
         }
         let peer = self.ranks.get(peer).copied().unwrap_or(peer);
-        if self.faults.left(peer) {
+        if let Some(fault) = self.faults.left_behind_by(peer) {
             let begun = self.clock.farewell.get();
             let begun = begun.filter(|(whose, _)| *whose == peer);
             let mut farewell = begun.map_or_else(|| Allowance::at(now, FAREWELL), |begun| begun.1);
             let is_over = farewell.left(now).is_zero();
             self.clock.farewell.set(Some((peer, farewell)));
             if is_over {
-                return Err(Interrupt::Fault(Fault::left(peer)));
+                return Err(Interrupt::Fault(fault));
             }
         }
         if left.is_zero() {

@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
+use rustix::process::Pid;
 
 /// Bytes at the end of each mapping that hold the nonce; a cache line keeps the rest aligned.
 const TRAILER: usize = 64;
@@ -36,6 +37,10 @@ impl Ticket {
         bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.nonce);
         bytes
+    }
+
+    pub fn process(&self) -> Option<Pid> {
+        Pid::from_raw(self.pid.try_into().ok()?)
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Self> {

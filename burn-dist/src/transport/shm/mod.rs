@@ -19,6 +19,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use rustix::process::Pid;
+
 use super::{Interest, Interrupt, Transport, TransportError, Watch};
 use arena::Arena;
 pub(crate) use arena::{Descriptor, SMALL};
@@ -143,6 +145,11 @@ impl Offer {
         };
         Ok((shared, self.file))
     }
+}
+
+/// The process that has made the memory of a ticket.
+pub(crate) fn process_of(ticket: &[u8]) -> Option<Pid> {
+    Ticket::decode(ticket)?.process()
 }
 
 fn open(

@@ -1,0 +1,57 @@
+//! Other processes of this machine: whether they have ended.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
+
+/// A process that may end.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: Pid,
+    /// Gets readable when the process has ended; not on old systems. Another process of the same number is not taken for it.
+    handle: Option<OwnedFd>,
+}
+
+impl Process {
+    pub fn new(pid: Pid) -> Self {
+        let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
+        Self { pid, handle }
+    }
+
+    pub fn handle(&self) -> Option<&OwnedFd> {
+        self.handle.as_ref()
+    }
+
+    /// Whether it has ended, also where nobody has asked for its exit code yet.
+    pub fn has_ended(&self) -> bool {
+        let Some(handle) = &self.handle else {
+            // A process of somebody else is refused in another way.
+            return test_kill_process(self.pid) == Err(rustix::io::Errno::SRCH);
+        };
+        let mut events = [PollFd::new(handle, PollFlags::IN)];
+        poll(&mut events, Some(&Default::default())).is_ok_and(|ready| ready > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_nobody_has_waited_for_has_ended() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::new(Pid::from_child(&child));
+        assert!(!process.has_ended());
+        drop(child.stdin.take());
+        let mut looks = 0;
+        while !process.has_ended() {
+            looks += 1;
+            assert!(looks < 10_000, "it has not ended");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert!(process.has_ended());
+        assert!(!Process::new(rustix::process::getpid()).has_ended());
+    }
+}
