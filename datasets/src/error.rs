@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Area;
+use crate::area::Area;
 
 /// Why a data set, or a part of it, cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -343,6 +343,18 @@ pub enum DatasetError {
 }
 
 impl DatasetError {
+    /// Refuses an area that is no part of an image of this size.
+    pub(crate) fn check_area(area: Area, height: usize, width: usize) -> Result<(), Self> {
+        match area.fits(height, width) {
+            true => Ok(()),
+            false => Err(DatasetError::Area {
+                area,
+                height,
+                width,
+            }),
+        }
+    }
+
     /// For `map_err` on an operation with a path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();

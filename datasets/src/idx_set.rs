@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::download::RemoteFile;
 use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read, idx};
-use crate::{fashion_mnist, mnist};
 
 const SHAPE: ImageShape = ImageShape {
     channels: 1,
@@ -15,6 +14,24 @@ const SHAPE: ImageShape = ImageShape {
     width: 28,
 };
 const CLASSES: usize = 10;
+
+/// How the labels of each set begin, of the training set and of the test set: what tells one from another.
+const FIRST_LABELS: [(&str, [[u8; 10]; 2]); 2] = [
+    (
+        "MNIST",
+        [
+            [5, 0, 4, 1, 9, 2, 1, 3, 1, 4],
+            [7, 2, 1, 0, 4, 1, 4, 9, 5, 9],
+        ],
+    ),
+    (
+        "Fashion-MNIST",
+        [
+            [9, 0, 0, 3, 0, 2, 7, 2, 5, 5],
+            [9, 2, 1, 1, 6, 1, 4, 6, 5, 7],
+        ],
+    ),
+];
 
 /// What distinguishes one set from another.
 #[derive(Debug)]
@@ -28,8 +45,6 @@ pub(crate) struct Published {
     pub(crate) class_names: [&'static str; CLASSES],
     pub(crate) mean: f32,
     pub(crate) std: f32,
-    /// How the labels begin, of the training set and of the test set.
-    pub(crate) first_labels: [[u8; 10]; 2],
 }
 
 impl Published {
@@ -62,17 +77,13 @@ impl Published {
 
     /// Refuses the labels of another set.
     fn check_beginning(&self, labels: &[u8], path: &Path) -> Result<(), DatasetError> {
-        let begins = |set: &Published| {
-            set.first_labels
-                .iter()
-                .any(|first| labels.starts_with(first))
-        };
-        let sets = [&mnist::PUBLISHED, &fashion_mnist::PUBLISHED];
-        match sets.iter().find(|set| set.name != self.name && begins(set)) {
+        let begin = |first: &[[u8; 10]; 2]| first.iter().any(|first| labels.starts_with(first));
+        let mut sets = FIRST_LABELS.iter();
+        match sets.find(|(name, first)| *name != self.name && begin(first)) {
             None => Ok(()),
-            Some(other) => Err(DatasetError::Impostor {
+            Some((other, _)) => Err(DatasetError::Impostor {
                 path: path.to_owned(),
-                found: other.name,
+                found: other,
                 wanted: self.name,
                 sub_folder: self.sub_folder,
             }),
@@ -287,7 +298,11 @@ mod tests {
     /// Labels that begin as those of the published test set.
     fn write_beginning_of(published: &Published, dir: &Path) {
         fs::create_dir_all(dir).unwrap();
-        write(dir, 10, &[7; 7840], &published.first_labels[1]);
+        let (_, first) = FIRST_LABELS
+            .iter()
+            .find(|(name, _)| *name == published.name)
+            .unwrap();
+        write(dir, 10, &[7; 7840], &first[1]);
     }
 
     #[test]

@@ -38,6 +38,7 @@
 
 #![deny(unsafe_code)]
 
+mod area;
 mod augment;
 mod cifar;
 pub mod contained;
@@ -61,7 +62,8 @@ mod sampler;
 mod unique;
 mod unpack;
 
-pub use augment::{Area, Augment, ParseAugmentError};
+pub use area::Area;
+pub use augment::{Augment, ParseAugmentError};
 pub use cifar::{Cifar10, Cifar100, Cifar100Labels};
 pub use digits::Digits;
 pub use download::{Downloader, Form, RemoteFile};
@@ -120,7 +122,7 @@ pub trait Dataset: Send + Sync {
         let mut whole = vec![0; image.len()];
         let label = self.read(index, &mut whole)?;
         let area = choose(shape.height, shape.width);
-        area.check(shape.height, shape.width)?;
+        DatasetError::check_area(area, shape.height, shape.width)?;
         augment::enlarge(area, shape, &whole, image);
         Ok(label)
     }

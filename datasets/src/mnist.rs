@@ -43,10 +43,6 @@ pub(crate) const PUBLISHED: Published = Published {
     class_names: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
     mean: 0.1307,
     std: 0.3081,
-    first_labels: [
-        [5, 0, 4, 1, 9, 2, 1, 3, 1, 4],
-        [7, 2, 1, 0, 4, 1, 4, 9, 5, 9],
-    ],
 };
 
 /// One split of MNIST, held in memory as bytes.

@@ -21,6 +21,7 @@ pub mod flops;
 mod layers;
 mod norm;
 mod path;
+mod positions;
 mod resnet;
 #[cfg(test)]
 mod testing;

@@ -1,7 +1,7 @@
 //! A part of an image whose bytes are in memory, enlarged to the size of the image.
 
-use super::Area;
 use crate::ImageShape;
+use crate::area::Area;
 
 /// Weights of the interpolation are multiples of 2^-11: two of them and a byte fit into 32 bits.
 const BITS: u32 = 11;

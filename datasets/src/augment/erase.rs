@@ -1,8 +1,8 @@
 //! Cutout and random erasing: parts of a normalised image are removed, so that a model does not
 //! rely on one detail.
 
-use super::area::Area;
 use crate::ImageShape;
+use crate::area::Area;
 use crate::random::Stream;
 
 /// A square set to the mean (DeVries and Taylor 2017, <https://arxiv.org/abs/1708.04552>).

@@ -1,7 +1,7 @@
 //! Mixup and CutMix: an image mixed with another one of the data set, labels and all.
 
-use super::area::Area;
 use crate::ImageShape;
+use crate::area::Area;
 use crate::random::Stream;
 
 /// Which kinds of mixing there are.

@@ -7,7 +7,6 @@
 //! (`erase`). Each operation draws from its own stream of random numbers, keyed by (seed, epoch,
 //! image).
 
-mod area;
 mod auto_augment;
 mod enlarge;
 mod erase;
@@ -18,7 +17,6 @@ mod place;
 mod rand_augment;
 mod resized_crop;
 
-pub use area::Area;
 pub(crate) use enlarge::enlarge;
 pub(crate) use normalize::Normalizer;
 pub use parse::ParseAugmentError;

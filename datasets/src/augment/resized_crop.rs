@@ -1,6 +1,6 @@
 //! Which part of an image is seen in its place.
 
-use super::Area;
+use crate::area::Area;
 use crate::random::Stream;
 
 /// A crop of random area and aspect ratio (Szegedy et al. 2014, <https://arxiv.org/abs/1409.4842>),

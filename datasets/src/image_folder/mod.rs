@@ -323,7 +323,7 @@ impl Dataset for ImageFolder {
         let (picture, path, class) = self.picture(index, image)?;
         let (height, width) = (picture.height(), picture.width());
         let area = choose(height, width);
-        area.check(height, width)?;
+        DatasetError::check_area(area, height, width)?;
         let written = picture.part(area, self.target, image);
         written.map_err(unusable(path))?;
         Ok(class)

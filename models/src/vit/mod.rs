@@ -16,7 +16,7 @@ use kernels::ops;
 use crate::flops::Tracer;
 use crate::layers::{dropout, read};
 use crate::path::{Path, then_nothing};
-use crate::weights::Positions;
+use crate::positions::Positions;
 use crate::{ImageClassifier, LayerNorm};
 use block::{Block, Wanted};
 pub use config::{Pooling, VitConfig};

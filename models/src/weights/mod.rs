@@ -30,14 +30,13 @@ mod key_map;
 mod layout;
 mod load;
 mod place;
-mod positions;
 mod published;
 mod save;
 mod source;
 
+pub use crate::positions::Positions;
 pub use error::{Mismatches, WeightsError};
 pub use key_map::KeyMap;
 pub use load::{Load, Taken, about, load};
-pub use positions::Positions;
 pub use published::PyTorchKeys;
 pub use save::{Batches, batches, save, save_from, save_with, state_dict};

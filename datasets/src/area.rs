@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{DatasetError, ImageShape};
+use crate::ImageShape;
 
 /// A rectangle of an image's pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Area {
 impl Area {
     /// `height` rows and `width` columns around the pixel (`y`, `x`), clipped at the borders of an
     /// image. Of an even number, the greater half lies before the pixel.
-    pub(super) fn around(y: usize, x: usize, height: usize, width: usize, of: ImageShape) -> Self {
+    pub(crate) fn around(y: usize, x: usize, height: usize, width: usize, of: ImageShape) -> Self {
         let (top, height) = clip(y, height, of.height);
         let (left, width) = clip(x, width, of.width);
         Area {
@@ -32,7 +32,7 @@ impl Area {
     }
 
     /// Whether it is a part of an image of this size, with at least one pixel if that has any.
-    pub(super) fn fits(&self, height: usize, width: usize) -> bool {
+    pub(crate) fn fits(&self, height: usize, width: usize) -> bool {
         let inside = |start: usize, len: usize, of: usize| {
             start.checked_add(len).is_some_and(|end| end <= of)
         };
@@ -41,25 +41,13 @@ impl Area {
         inside && (some || height == 0 || width == 0)
     }
 
-    /// Refuses what is no part of an image of this size.
-    pub(crate) fn check(&self, height: usize, width: usize) -> Result<(), DatasetError> {
-        match self.fits(height, width) {
-            true => Ok(()),
-            false => Err(DatasetError::Area {
-                area: *self,
-                height,
-                width,
-            }),
-        }
-    }
-
     /// Number of pixels.
-    pub(super) fn pixels(&self) -> usize {
+    pub(crate) fn pixels(&self) -> usize {
         self.height * self.width
     }
 
     /// Where its rows lie in an image of this shape, plane after plane.
-    pub(super) fn rows(&self, shape: ImageShape) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn rows(&self, shape: ImageShape) -> impl Iterator<Item = Range<usize>> {
         let area = *self;
         (0..shape.channels).flat_map(move |channel| {
             (area.top..area.top + area.height).map(move |y| {
@@ -80,6 +68,7 @@ fn clip(centre: usize, length: usize, end: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DatasetError;
 
     const SHAPE: ImageShape = ImageShape {
         channels: 2,
@@ -104,7 +93,7 @@ mod tests {
             width,
         };
         for part in [area(0, 0, 4, 5), area(3, 4, 1, 1), area(1, 0, 3, 2)] {
-            part.check(4, 5).unwrap();
+            assert!(part.fits(4, 5));
         }
         for other in [
             area(0, 0, 5, 5),
@@ -114,10 +103,12 @@ mod tests {
             area(0, 0, 0, 5),
             area(1, 1, 1, 0),
         ] {
-            let error = other.check(4, 5).unwrap_err().to_string();
+            let error = DatasetError::check_area(other, 4, 5)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("4×5"), "{error}");
         }
-        area(0, 0, 0, 5).check(0, 5).unwrap();
+        assert!(area(0, 0, 0, 5).fits(0, 5));
     }
 
     #[test]

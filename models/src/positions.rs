@@ -20,7 +20,7 @@ pub struct Positions {
 
 impl Positions {
     /// The grid of a tensor of `shape`, a square as any that is published, if the tensor can become one for this grid.
-    pub(super) fn square(&self, shape: &[usize], shape_in_model: &[usize]) -> Option<usize> {
+    pub(crate) fn square(&self, shape: &[usize], shape_in_model: &[usize]) -> Option<usize> {
         let ([1, tokens, dim], [1, _, dim_in_model]) = (shape, shape_in_model) else {
             return None;
         };
@@ -35,7 +35,7 @@ impl Positions {
     ///
     /// # Errors
     /// If there are more patches than an image may have pixels, or far too many numbers.
-    pub(super) fn resample(&self, values: &[f32], side: usize) -> Result<Vec<f32>, String> {
+    pub(crate) fn resample(&self, values: &[f32], side: usize) -> Result<Vec<f32>, String> {
         let [rows, columns] = self.grid;
         let dim = values.len() / (self.prefix + side * side);
         let (prefix, patches) = values.split_at(self.prefix * dim);
