@@ -2,10 +2,10 @@
 
 use burn::tensor::{Device, Int, Tensor};
 
-use super::{ConvOptions, PoolOptions, ThenNorm};
+use super::{ConvOptions, ImageFacts, PoolOptions, Sample, ThenNorm};
 
 /// There is no GPU.
-pub(crate) fn is_gpu(_: &Device) -> bool {
+pub fn is_gpu(_: &Device) -> bool {
     false
 }
 
@@ -13,10 +13,19 @@ pub(crate) fn is_gpu(_: &Device) -> bool {
 #[derive(Debug)]
 pub(crate) struct BatchMoments;
 
+/// No numbers are on their way.
+#[derive(Debug)]
+pub struct Reading(());
+
+/// No images are there.
+#[derive(Clone, Debug)]
+pub struct StoredImages(());
+
 /// Functions that nobody calls where no device is a GPU.
 macro_rules! absent {
-    ($($name:ident$(<$rank:ident>)?($($argument:ty),*) -> $result:ty;)*) => {$(
-        pub(crate) fn $name$(<const $rank: usize>)?($(_: $argument),*) -> $result {
+    ($($(#[$doc:meta])* $vis:vis fn $name:ident$(<$rank:ident>)?($($argument:ty),*) -> $result:ty;)*) => {$(
+        $(#[$doc])*
+        $vis fn $name$(<const $rank: usize>)?($(_: $argument),*) -> $result {
             unreachable!("no device is a GPU")
         }
     )*};
@@ -24,26 +33,52 @@ macro_rules! absent {
 
 impl BatchMoments {
     absent! {
-        mean(&Self) -> Tensor<1>;
-        running(&Self, [Tensor<1>; 2], f64, f64) -> [Tensor<1>; 2];
-        variance(&Self) -> Tensor<1>;
+        pub(crate) fn mean(&Self) -> Tensor<1>;
+        pub(crate) fn running(&Self, [Tensor<1>; 2], f64, f64) -> [Tensor<1>; 2];
+        pub(crate) fn variance(&Self) -> Tensor<1>;
     }
 }
 
 absent! {
-    add_relu<D>(Tensor<D>, Tensor<D>) -> Tensor<D>;
-    attention(Tensor<3>, usize) -> Tensor<3>;
-    batch_norm(Tensor<4>, [Tensor<1>; 2], [Tensor<1>; 2], f64, ThenNorm) -> Tensor<4>;
-    batch_norm_train(Tensor<4>, [Tensor<1>; 2], f64, ThenNorm) -> (Tensor<4>, BatchMoments);
-    conv2d(&Tensor<4>, &Tensor<4>, Option<&Tensor<1>>, Option<Tensor<4>>, ConvOptions) -> Option<Tensor<4>>;
-    cross_entropy(Tensor<2>, Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>, f64) -> Tensor<1>;
-    dropout<D>(Tensor<D>, f64) -> Tensor<D>;
-    embed(Tensor<3>, Tensor<3>, Tensor<3>) -> Tensor<3>;
-    gelu<D>(Tensor<D>) -> Tensor<D>;
-    layer_norm<D>(Tensor<D>, [Tensor<1>; 2], f64) -> Tensor<D>;
-    linear<D>(&Tensor<D>, &Tensor<2>, Option<&Tensor<1>>, Option<Tensor<D>>) -> Option<Tensor<D>>;
-    max_pool2d(Tensor<4>, PoolOptions) -> Option<Tensor<4>>;
-    mean_of_pixels(Tensor<4>, [usize; 2]) -> Option<Tensor<2>>;
-    multiplies_on(&Device) -> bool;
-    relu<D>(Tensor<D>) -> Tensor<D>;
+    pub(crate) fn add_relu<D>(Tensor<D>, Tensor<D>) -> Tensor<D>;
+    pub(crate) fn attention(Tensor<3>, usize) -> Tensor<3>;
+    pub(crate) fn batch_norm(Tensor<4>, [Tensor<1>; 2], [Tensor<1>; 2], f64, ThenNorm) -> Tensor<4>;
+    pub(crate) fn batch_norm_train(Tensor<4>, [Tensor<1>; 2], f64, ThenNorm) -> (Tensor<4>, BatchMoments);
+    pub(crate) fn conv2d(&Tensor<4>, &Tensor<4>, Option<&Tensor<1>>, Option<Tensor<4>>, ConvOptions) -> Option<Tensor<4>>;
+    pub(crate) fn cross_entropy(Tensor<2>, Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>, f64) -> Tensor<1>;
+    pub(crate) fn dropout<D>(Tensor<D>, f64) -> Tensor<D>;
+    pub(crate) fn embed(Tensor<3>, Tensor<3>, Tensor<3>) -> Tensor<3>;
+    pub(crate) fn gelu<D>(Tensor<D>) -> Tensor<D>;
+    pub(crate) fn layer_norm<D>(Tensor<D>, [Tensor<1>; 2], f64) -> Tensor<D>;
+    pub(crate) fn linear<D>(&Tensor<D>, &Tensor<2>, Option<&Tensor<1>>, Option<Tensor<D>>) -> Option<Tensor<D>>;
+    pub(crate) fn max_pool2d(Tensor<4>, PoolOptions) -> Option<Tensor<4>>;
+    pub(crate) fn mean_of_pixels(Tensor<4>, [usize; 2]) -> Option<Tensor<2>>;
+    pub(crate) fn multiplies_on(&Device) -> bool;
+    pub(crate) fn relu<D>(Tensor<D>) -> Tensor<D>;
+    /// For a device that is a GPU.
+    pub fn start_reading(Vec<Tensor<1>>) -> Reading;
+}
+
+impl Reading {
+    /// Of a device that is a GPU.
+    ///
+    /// # Errors
+    /// None: there is nothing to wait for.
+    pub fn wait(self) -> Result<Vec<f32>, String> {
+        unreachable!("no device is a GPU")
+    }
+}
+
+impl StoredImages {
+    /// Of a device that is a GPU.
+    pub fn batch(&self, _: &[Sample]) -> (Tensor<4>, Tensor<1, Int>) {
+        unreachable!("no device is a GPU")
+    }
+
+    absent! {
+        /// For a device that is a GPU.
+        pub fn of_bytes(Tensor<3, Int>, ImageFacts<'_>) -> Self;
+        /// For a device that is a GPU.
+        pub fn of_floats(Tensor<3>, ImageFacts<'_>) -> Self;
+    }
 }

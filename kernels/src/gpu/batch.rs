@@ -12,6 +12,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, address, arg, memory, primitive, primitive_int};
+use super::options::{ImageFacts, Sample};
 use super::sums::cube;
 
 /// Values of a byte.
@@ -19,33 +20,6 @@ const BYTES: usize = 256;
 
 /// Numbers that say what is to be done with an image.
 const OF_SAMPLE: usize = 4;
-
-/// What [`StoredImages`] know beside their pixels.
-#[derive(Clone, Debug)]
-pub struct ImageFacts<'a> {
-    /// What each image shows.
-    pub labels: Tensor<1, Int>,
-    /// A byte of a channel becomes `byte * scale + offset`, with that channel's pair.
-    pub lines: &'a [(f32, f32)],
-    /// Rows and columns.
-    pub size: [usize; 2],
-    /// Whether an image goes on, mirrored at its outermost pixels, where it was moved away; else zeros come in, which
-    /// are normalised as all bytes are.
-    pub reflects: bool,
-}
-
-/// An image of a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
-    /// Which of the stored ones.
-    pub index: usize,
-    /// Rows that it is moved down.
-    pub down: i32,
-    /// Columns that it is moved to the right.
-    pub right: i32,
-    /// Whether it is then mirrored left to right.
-    pub mirrored: bool,
-}
 
 /// Images in the memory of a GPU, of which batches are made there.
 #[derive(Clone, Debug)]

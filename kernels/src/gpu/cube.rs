@@ -33,7 +33,7 @@ mod tokens;
 mod warpgroup;
 
 pub use attention::attention;
-pub use batch::{ImageFacts, Sample, StoredImages};
+pub use batch::StoredImages;
 pub use batch_norm::{BatchMoments, batch_norm, batch_norm_train};
 pub use conv::{conv2d, linear, multiplies_on};
 pub use cross_entropy::cross_entropy;

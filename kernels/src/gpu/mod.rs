@@ -13,10 +13,10 @@ mod absent;
 mod cube;
 
 #[cfg(not(feature = "gpu"))]
-pub(crate) use absent::*;
+pub use absent::*;
 #[cfg(feature = "gpu")]
 pub use cube::*;
-pub use options::{ConvOptions, PoolOptions, ThenNorm};
+pub use options::{ConvOptions, ImageFacts, PoolOptions, Sample, ThenNorm};
 
 /// Whether sizes of tiles are tried out for every shape.
 #[cfg(feature = "gpu")]

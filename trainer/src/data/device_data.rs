@@ -21,7 +21,6 @@ pub(crate) struct DeviceData {
 /// By whom batches are made.
 enum Images {
     /// The operations for GPUs: in one kernel.
-    #[cfg(any(feature = "wgpu", feature = "cuda"))]
     Own(Box<own::StoredImages>),
     Burn(Box<BurnImages>),
 }
@@ -111,7 +110,6 @@ impl DeviceData {
     /// Images \[samples, channels, height, width\] and what they show.
     pub fn batch(&self, plan: &BatchPlan) -> (Tensor<4>, Targets) {
         let (images, labels) = match &self.images {
-            #[cfg(any(feature = "wgpu", feature = "cuda"))]
             Images::Own(images) => own::batch(images, plan),
             Images::Burn(images) => images.batch(plan),
         };
@@ -142,7 +140,6 @@ impl Images {
         let dims = [images, shape.channels, shape.height * shape.width];
         let pixels = Pixels::new(bytes, dims, device, in_bytes);
         let labels = Tensor::from_data(TensorData::new(classes.to_vec(), [images]), device);
-        #[cfg(any(feature = "wgpu", feature = "cuda"))]
         if images * shape.len() > 0 && own::computes_on(device) {
             let images = own::stored(pixels, labels, loader, shape);
             return Self::Own(Box::new(images));
@@ -153,7 +150,6 @@ impl Images {
 }
 
 /// Batches by the operations for GPUs.
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod own {
     use super::*;
     pub(super) use kernels::gpu::StoredImages;

@@ -7,7 +7,6 @@ use burn::tensor::Tensor;
 #[derive(Debug)]
 pub(crate) enum Reading {
     Known(Vec<f32>),
-    #[cfg(any(feature = "wgpu", feature = "cuda"))]
     OnItsWay(kernels::gpu::Reading),
 }
 
@@ -17,7 +16,6 @@ impl Reading {
     /// # Errors
     /// What failed on the device, in its words, where it is waited for.
     pub fn start(tensors: Vec<Tensor<1>>) -> Result<Self, String> {
-        #[cfg(any(feature = "wgpu", feature = "cuda"))]
         if tensors
             .iter()
             .all(|tensor| kernels::policy::on_gpu(&tensor.device()))
@@ -39,7 +37,6 @@ impl Reading {
     pub fn wait(self) -> Result<Vec<f32>, String> {
         match self {
             Self::Known(numbers) => Ok(numbers),
-            #[cfg(any(feature = "wgpu", feature = "cuda"))]
             Self::OnItsWay(reading) => reading.wait(),
         }
     }
