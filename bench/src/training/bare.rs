@@ -11,8 +11,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use models::ImageClassifier;
-use trainer::config::{KernelsName, Precision};
-use trainer::train::model::{self, WithModel};
+use trainer::config::{KernelsName, Precision, WithModel};
 
 use super::workload::{Optimizer, Sizes, Workload};
 use super::{LEARNING_RATE, MOMENTUM, SEED};
@@ -76,7 +75,7 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
         half: config.train.precision == Precision::Bf16
             && config.train.kernels != KernelsName::Burn,
     };
-    let seconds = model::build(&config.model, data.as_ref(), &device, bare)?;
+    let seconds = config.model.build(data.as_ref(), &device, bare)?;
     report::write(&args.out, &[seconds])
 }
 

@@ -34,7 +34,7 @@ fn one() -> f64 {
 const KEY: &str = "optimizer.groups";
 
 pub(super) fn check(optimizer: &OptimizerConfig) -> Result<(), Fault> {
-    for group in optimizer.groups() {
+    for group in &optimizer.groups {
         if group.pattern.is_empty() {
             return Err(Fault::in_key(KEY, "the `match` of a group is empty")
                 .help("for example match = \"head.*\" or match = \"*.bias\""));
@@ -45,15 +45,11 @@ pub(super) fn check(optimizer: &OptimizerConfig) -> Result<(), Fault> {
         }
         if let Some(momentum) = group.momentum {
             fraction(KEY, momentum)?;
-            if !matches!(optimizer, OptimizerConfig::Sgd(_)) {
-                return Err(Fault::in_key(
-                    KEY,
-                    format!(
-                        "the group `{}` has a momentum, which only `sgd` has",
-                        group.pattern
-                    ),
-                )
-                .help("remove it, or use optimizer.name = \"sgd\""));
+            if optimizer.clone().kind.momentum().is_none() {
+                let (group, name) = (&group.pattern, optimizer.kind.name());
+                let text = format!("the group `{group}` has a momentum, which `{name}` has not");
+                let help = "remove it, or use another optimizer, such as optimizer.name = \"sgd\"";
+                return Err(Fault::in_key(KEY, text).help(help));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The configuration of a run: a TOML file and `--set` arguments become one checked [`Config`].
 //!
 //! Reading goes text → tables with positions (`source`) → sections (`section`) → typed values
-//! (`model`, `data`, `optimizer`, `sections`) → checks (`validate`, `batching`). Whatever goes wrong on the way knows
+//! (`model`, `data`, `optimizer`, `schedule`, `sections`) → checks (`validate`, `batching`). Whatever goes wrong on the way knows
 //! where in which text it stands.
 
 mod batching;
@@ -10,6 +10,7 @@ mod embedded;
 mod error;
 mod groups;
 mod model;
+mod named;
 mod optimizer;
 pub(crate) mod paths;
 mod precision;
@@ -21,7 +22,6 @@ mod sections;
 mod shard_within;
 mod source;
 mod validate;
-mod whole_tensors;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,8 +32,7 @@ use std::path::Path;
 use burn_dist::files::open_file;
 use schemars::JsonSchema;
 use serde::Serialize;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 pub use batching::Batching;
 pub use data::*;
@@ -45,10 +44,10 @@ pub use optimizer::*;
 pub use precision::*;
 pub use schedule::*;
 pub use sections::*;
-pub use whole_tensors::*;
 
 use error::Fault;
-use section::{Choice, Section, fields, suggest};
+use named::Named;
+use section::{Section, fields, suggest};
 use source::Sources;
 
 /// Everything that decides what a run does, every default filled in.
@@ -80,72 +79,38 @@ pub struct Config {
     pub early_stopping: EarlyStoppingConfig,
 }
 
-const MODELS: &[Choice<ModelConfig>] = &[
-    ("cnn", |section| Ok(ModelConfig::Cnn(section.read()?))),
-    ("csc-cnn", |section| {
-        Ok(ModelConfig::CscCnn(section.read()?))
-    }),
-    ("wide-resnet", |section| {
-        Ok(ModelConfig::WideResNet(section.read()?))
-    }),
-    ("resnet", |section| Ok(ModelConfig::ResNet(section.read()?))),
-    ("vit", |section| Ok(ModelConfig::Vit(section.read()?))),
-];
-
-const OPTIMIZERS: &[Choice<OptimizerConfig>] = &[
-    ("sgd", |section| Ok(OptimizerConfig::Sgd(section.read()?))),
-    ("adam", |section| Ok(OptimizerConfig::Adam(section.read()?))),
-    ("adamw", |section| {
-        Ok(OptimizerConfig::AdamW(section.read()?))
-    }),
-    ("adadelta", |section| {
-        Ok(OptimizerConfig::Adadelta(section.read()?))
-    }),
-    ("lion", |section| Ok(OptimizerConfig::Lion(section.read()?))),
-    ("lamb", |section| Ok(OptimizerConfig::Lamb(section.read()?))),
-    ("adafactor", |section| {
-        Ok(OptimizerConfig::Adafactor(section.read()?))
-    }),
-    ("muon", |section| Ok(OptimizerConfig::Muon(section.read()?))),
-];
-
-/// The keys of the sections whose keys depend on their `name`, beside that, by name.
-fn variants() -> [(&'static str, &'static str, &'static [&'static str]); 13] {
-    [
-        ("model", "cnn", fields::<CnnConfig>()),
-        ("model", "csc-cnn", fields::<CscCnnConfig>()),
-        ("model", "wide-resnet", fields::<WideResNetConfig>()),
-        ("model", "resnet", fields::<ResNetConfig>()),
-        ("model", "vit", fields::<VitConfig>()),
-        ("optimizer", "sgd", fields::<SgdConfig>()),
-        ("optimizer", "adam", fields::<AdamConfig>()),
-        ("optimizer", "adamw", fields::<AdamWConfig>()),
-        ("optimizer", "adadelta", fields::<AdadeltaConfig>()),
-        ("optimizer", "lion", fields::<LionConfig>()),
-        ("optimizer", "lamb", fields::<LambConfig>()),
-        ("optimizer", "adafactor", fields::<AdafactorConfig>()),
-        ("optimizer", "muon", fields::<MuonConfig>()),
-    ]
+/// The keys that depend on the `name` of their section, beside those that all names of it have: section, name, keys.
+fn variants() -> Vec<(&'static str, &'static str, &'static [&'static str])> {
+    fn of<N: Named>() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])>
+    {
+        let choices = N::CHOICES.iter();
+        choices.map(|choice| (N::SECTION, choice.name, (choice.keys)()))
+    }
+    of::<ModelConfig>()
+        .chain(of::<DataConfig>())
+        .chain(of::<OptimizerConfig>())
+        .chain(of::<ScheduleConfig>())
+        .collect()
 }
 
 /// Every section with the keys it can have.
 fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
-    let named = |section: &str| {
+    fn named<N: Named>() -> (&'static str, Vec<&'static str>) {
         let mut all = vec!["name"];
-        let of_section = variants().into_iter().filter(|(name, ..)| *name == section);
-        for key in of_section.flat_map(|(.., keys)| keys) {
+        let of_names = N::CHOICES.iter().flat_map(|choice| (choice.keys)());
+        for key in of_names.chain(fields::<N::Keys>()) {
             if !all.contains(key) {
                 all.push(key);
             }
         }
-        all
-    };
+        (N::SECTION, all)
+    }
     vec![
-        ("model", named("model")),
+        named::<ModelConfig>(),
         ("weights", fields::<WeightsConfig>().to_vec()),
-        ("data", fields::<DataConfig>().to_vec()),
-        ("optimizer", named("optimizer")),
-        ("schedule", fields::<ScheduleConfig>().to_vec()),
+        named::<DataConfig>(),
+        named::<OptimizerConfig>(),
+        named::<ScheduleConfig>(),
         ("train", fields::<TrainConfig>().to_vec()),
         ("loss_scale", fields::<LossScaleConfig>().to_vec()),
         ("ema", fields::<EmaConfig>().to_vec()),
@@ -177,34 +142,6 @@ pub struct Loaded {
     pub name: String,
     sources: Sources,
     spans: BTreeMap<String, Range<usize>>,
-}
-
-/// Gives up the keys of a run's resolved configuration that another model or optimizer has than the one that a `--set`
-/// names: nobody has written them.
-fn forget_other_variants(root: &mut DeTable<'_>, is_set: &impl Fn(&str) -> bool) {
-    for (section, name, keys) in variants() {
-        let table = root.get_mut(section).map(Spanned::get_mut);
-        let Some(DeValue::Table(table)) = table.filter(|_| is_set(&format!("{section}.name")))
-        else {
-            continue;
-        };
-        let own = table.get("name").and_then(|name| name.get_ref().as_str());
-        if own != Some(name) {
-            continue;
-        }
-        let of_others = |key: &str| {
-            let mut all = variants().into_iter();
-            all.any(|(other, _, keys)| other == section && keys.contains(&key))
-        };
-        let is_useless = |key: &&str| {
-            !keys.contains(key) && of_others(key) && !is_set(&format!("{section}.{key}"))
-        };
-        let written = table.keys().map(|key| key.get_ref().as_ref());
-        let useless: Vec<String> = written.filter(is_useless).map(str::to_owned).collect();
-        for key in useless {
-            table.remove(key.as_str());
-        }
-    }
 }
 
 /// The name of a file without its extension.
@@ -274,14 +211,12 @@ impl Loaded {
         let mut spans = BTreeMap::new();
         let config = sources.parse().and_then(|mut root| {
             spans = source::spans(&root);
+            let mut config = Config::read(&mut root, &|span| sources.is_set(span), over)?;
             // Who gives one key on the command line cannot take others out of the file.
             let is_set = |key: &str| spans.get(key).is_some_and(|span| sources.is_set(span));
-            if over {
-                forget_other_variants(&mut root, &is_set);
-            }
-            let mut config = Config::read(&mut root)?;
             let overridden = |by: &str, key: &str| over || is_set(by) && !is_set(key);
-            config.schedule.forget_unused(overridden);
+            let schedule = &mut config.schedule;
+            schedule.forget_unused(|key| overridden("schedule.name", key));
             config.early_stopping.forget_unused(overridden);
             validate::check(&config)?;
             Ok(config)
@@ -372,7 +307,11 @@ impl Loaded {
 }
 
 impl Config {
-    fn read(root: &mut DeTable<'_>) -> Result<Self, Fault> {
+    fn read(
+        root: &mut DeTable<'_>,
+        is_set: &dyn Fn(&Range<usize>) -> bool,
+        over: bool,
+    ) -> Result<Self, Fault> {
         let sections = sections();
         let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
         for key in root.keys() {
@@ -384,8 +323,8 @@ impl Config {
             // First those with a default for every key: what is wrong in them is a mistake, while
             // a missing name may be a sign of an unfinished file.
             weights: Section::take(root, "weights")?.read()?,
-            data: Section::take(root, "data")?.read()?,
-            schedule: Section::take(root, "schedule")?.read()?,
+            data: Section::take(root, "data")?.choose(is_set, true)?,
+            schedule: Section::take(root, "schedule")?.choose(is_set, true)?,
             train: Section::take(root, "train")?.read()?,
             loss_scale: Section::take(root, "loss_scale")?.read()?,
             ema: Section::take(root, "ema")?.read()?,
@@ -393,21 +332,18 @@ impl Config {
             log: Section::take(root, "log")?.read()?,
             checkpoint: Section::take(root, "checkpoint")?.read()?,
             early_stopping: Section::take(root, "early_stopping")?.read()?,
-            model: Section::take(root, "model")?.choose(MODELS)?,
-            optimizer: Section::take(root, "optimizer")?.choose(OPTIMIZERS)?,
+            model: Section::take(root, "model")?.choose(is_set, over)?,
+            optimizer: Section::take(root, "optimizer")?.choose(is_set, over)?,
         };
-        config.model.fill();
+        config.model.kind.fill();
         config.expand_paths()?;
         Ok(config)
     }
 
     /// Puts the home folder and the environment variables into the paths that name them.
     fn expand_paths(&mut self) -> Result<(), Fault> {
-        let paths = [
-            ("data.dir", &mut self.data.dir),
-            ("data.cache_dir", &mut self.data.cache_dir),
-            ("model.weights", self.model.weights_mut()),
-        ];
+        let mut paths = self.data.kind.paths();
+        paths.push(("model.weights", &mut self.model.weights));
         for (key, path) in paths {
             if let Some(path) = path {
                 *path = paths::expand(path.as_os_str())

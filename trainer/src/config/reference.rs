@@ -15,7 +15,8 @@ Every key that a configuration file can have. This file is written by `trainer d
 that of the code.
 
 A configuration is a TOML file with the sections below. `[model]` and `[optimizer]` need their key
-`name`; whatever else is left out has its default. Each key can also be set on the command line,
+`name`; whatever else is left out has its default. Where keys depend on `name`, the first table of a
+section has those that go with every name. Each key can also be set on the command line,
 where a string needs no quotes: `trainer --config vit.toml --set train.epochs=2 --set
 data.name=cifar-10`. `trainer check --config FILE` prints a configuration with every default filled
 in, `trainer configs` lists the configurations inside the program.
@@ -42,12 +43,10 @@ pub struct Key {
     pub values: Vec<(String, String)>,
 }
 
-/// A section, or one of those with the same title that `name` decides between.
+/// A section, or what one of its names adds to it.
 struct Group {
     section: &'static str,
     variant: Option<String>,
-    /// What the section is, before its first variant.
-    introduction: Option<String>,
     description: String,
     keys: Vec<Key>,
 }
@@ -61,9 +60,6 @@ pub fn keys() -> Vec<Key> {
 pub fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     for group in groups() {
-        if let Some(introduction) = &group.introduction {
-            text += &format!("\n## [{}]\n\n{introduction}\n", group.section);
-        }
         match &group.variant {
             Some(name) => {
                 text += &format!("\n### name = \"{name}\"\n\n{}\n", group.description);
@@ -128,27 +124,26 @@ fn groups() -> Vec<Group> {
         let Some(object) = schema.property(section) else {
             continue;
         };
-        let description = sentence(section, &description(object));
-        let Some(alternatives) = object.get("oneOf").and_then(Value::as_array) else {
-            groups.push(Group {
-                section,
-                variant: None,
-                introduction: None,
-                description,
-                keys: schema.keys(section, None, object, &order),
-            });
-            continue;
-        };
-        for (index, variant) in alternatives.iter().filter_map(Value::as_object).enumerate() {
+        groups.push(Group {
+            section,
+            variant: None,
+            description: sentence(section, &description(object)),
+            keys: schema.keys(section, None, object, &order),
+        });
+        let alternatives = object.get("oneOf").and_then(Value::as_array);
+        for variant in alternatives
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object)
+        {
             let name = constant(variant.get("properties").and_then(|all| all.get("name")));
             let known = variants().into_iter();
             let own = known.filter(|(of, variant, _)| *of == section && *variant == name);
             let order: Vec<&str> = own.flat_map(|(.., keys)| keys).copied().collect();
             groups.push(Group {
                 section,
-                introduction: (index == 0).then(|| description.clone()),
-                description: sentence(&name, &self::description(variant)),
-                keys: schema.keys(section, Some(&name), schema.resolve(variant), &order),
+                description: sentence(&name, &description(variant)),
+                keys: schema.keys(section, Some(&name), variant, &order),
                 variant: Some(name),
             });
         }

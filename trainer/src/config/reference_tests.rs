@@ -11,20 +11,17 @@ fn context(key: &Key, value: &str) -> Vec<String> {
     if let Some(variant) = &key.variant {
         sets.push(format!("{}.name={variant}", key.section));
     }
-    let of_data = DataConfig::default().particular_keys();
     let full = format!("{}.{}", key.section, key.name);
-    if let Some((_, _, users)) = of_data.iter().find(|(name, _, _)| *name == full) {
-        sets.push(format!("data.name={}", users[0]));
+    if key.variant.as_deref() == Some("step") {
+        let other = match key.name.as_str() {
+            "milestones" => "schedule.milestone_steps=[1]",
+            _ => "schedule.milestones=[1.0]",
+        };
+        sets.push(other.to_owned());
     }
-    let mut step_at = |milestone: &str| {
-        sets.extend([milestone.to_owned(), "schedule.name=step".to_owned()]);
-    };
     match full.as_str() {
         "optimizer.nesterov" => sets.push("optimizer.momentum=0.5".to_owned()),
         "data.resize" => sets.push("data.size=1".to_owned()),
-        "schedule.name" if value == "step" => sets.push("schedule.milestones=[1.0]".to_owned()),
-        "schedule.milestones" => step_at("schedule.milestone_steps=[1]"),
-        "schedule.milestone_steps" => step_at("schedule.milestones=[1.0]"),
         "schedule.lr_scaling" => sets.push("train.micro_batch_size=1".to_owned()),
         "early_stopping.monitor" => sets.push("early_stopping.patience=1".to_owned()),
         "train.eval_precision" => sets.push(format!("train.precision={value}")),

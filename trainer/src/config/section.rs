@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::error::Fault;
+use super::named::{Choice, Named};
 
 /// Similarity (Jaro-Winkler, 0 to 1) from which a valid name is offered for a wrong one.
 const SIMILAR: f64 = 0.75;
@@ -18,9 +19,6 @@ pub struct Section<'a> {
     table: DeTable<'a>,
     span: Range<usize>,
 }
-
-/// A name that a section's `name` key may have, and how the rest of the section is then read.
-pub type Choice<T> = (&'static str, fn(Section<'_>) -> Result<T, Fault>);
 
 impl<'a> Section<'a> {
     /// Takes section `name` out of the document; an absent one is empty.
@@ -53,27 +51,97 @@ impl<'a> Section<'a> {
         T::deserialize(ValueDeserializer::from(table)).map_err(|error| Fault::from_toml(&error, 0))
     }
 
-    /// Reads a section whose keys depend on its `name`.
-    pub fn choose<T>(mut self, choices: &[Choice<T>]) -> Result<T, Fault> {
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        let section = self.name;
-        let Some(value) = self.table.remove("name") else {
-            let fault = Fault {
-                key: Some(section.to_owned()),
-                ..Fault::new(format!("[{section}] needs the key `name`"))
-            };
-            return Err(fault.help(format!("one of: {}", names.join(", "))));
-        };
-        let span = value.span();
-        let Some(wanted) = value.get_ref().as_str() else {
-            return Err(Fault::new(format!("`name` in [{section}] is not a string")).at(span));
-        };
-        match choices.iter().find(|(name, _)| *name == wanted) {
-            Some((_, read)) => read(self),
-            None => Err(Fault::new(format!("unknown {section} `{wanted}`"))
-                .at(span)
-                .help(suggest(wanted, &names, "valid names"))),
+    /// Reads a section some of whose keys depend on its `name`. If it `yields`, another name's keys are given up that
+    /// stand in a file while the name is set on the command line (`is_set`, by the place): who gives one key there
+    /// cannot take others out of the file.
+    pub fn choose<N: Named>(
+        mut self,
+        is_set: &dyn Fn(&Range<usize>) -> bool,
+        yields: bool,
+    ) -> Result<N, Fault> {
+        let given = self.table.remove("name");
+        let choice = self.choice::<N>(given.as_ref())?;
+        let renamed = given.is_some_and(|name| is_set(&name.span()));
+        let common = fields::<N::Keys>();
+        let valid = [(choice.keys)(), common].concat();
+        let is_valid = |key: &str| valid.contains(&key);
+        let keys = self.table.iter().map(|(key, value)| {
+            let name = key.get_ref().to_string();
+            (name, key.span(), value.span())
+        });
+        let others: Vec<_> = keys.filter(|(key, ..)| !is_valid(key)).collect();
+        for (key, place, of_value) in others {
+            let has_key = |choice: &&Choice<N::Kind>| (choice.keys)().contains(&key.as_str());
+            let users: Vec<_> = N::CHOICES.iter().filter(has_key).collect();
+            let value = self.table.remove_entry(key.as_str());
+            match (users.first(), value) {
+                (Some(_), Some(_)) if yields && renamed && !is_set(&of_value) => {}
+                (Some(user), Some(value)) if N::USUAL.is_some() => {
+                    let read = |table| (user.read)(self.part(table));
+                    if read(DeTable::from_iter([value]))? != read(DeTable::new())? {
+                        return Err(self.useless(&key, choice.name, &users).at(of_value));
+                    }
+                }
+                _ => return Err(self.unknown_key(&key, place, &valid)),
+            }
         }
+        let table = std::mem::take(&mut self.table).into_iter();
+        let (common, own): (DeTable<'a>, DeTable<'a>) =
+            table.partition(|(key, _)| common.contains(&key.get_ref().as_ref()));
+        Ok(N::new(
+            (choice.read)(self.part(own))?,
+            self.part(common).read()?,
+        ))
+    }
+
+    /// What the value of `name` says, if there is one.
+    fn choice<N: Named>(
+        &self,
+        given: Option<&Spanned<DeValue<'a>>>,
+    ) -> Result<&'static Choice<N::Kind>, Fault> {
+        let section = self.name;
+        let names: Vec<&str> = N::CHOICES.iter().map(|choice| choice.name).collect();
+        let wanted = match given {
+            Some(value) => value.get_ref().as_str().ok_or_else(|| {
+                Fault::new(format!("`name` in [{section}] is not a string")).at(value.span())
+            })?,
+            None => N::USUAL.ok_or_else(|| {
+                let fault = Fault {
+                    key: Some(section.to_owned()),
+                    ..Fault::new(format!("[{section}] needs the key `name`"))
+                };
+                fault.help(format!("one of: {}", names.join(", ")))
+            })?,
+        };
+        let found = N::CHOICES.iter().find(|choice| choice.name == wanted);
+        found.ok_or_else(|| Fault {
+            span: given.map(Spanned::span),
+            help: Some(suggest(wanted, &names, "valid names")),
+            ..Fault::new(match N::USUAL {
+                Some(_) => format!("unknown name `{wanted}` in [{section}]"),
+                None => format!("unknown {section} `{wanted}`"),
+            })
+        })
+    }
+
+    /// Some of its keys.
+    fn part(&self, table: DeTable<'a>) -> Self {
+        Self {
+            name: self.name,
+            table,
+            span: self.span.clone(),
+        }
+    }
+
+    /// A key that is given and changes nothing with this `name`: its author believes that it does.
+    fn useless<K>(&self, key: &str, name: &str, users: &[&Choice<K>]) -> Fault {
+        let section = self.name;
+        let users: Vec<&str> = users.iter().map(|choice| choice.name).collect();
+        let fault = Fault::new(format!("`{section}.{key}` has no use for `{name}`"));
+        let users = users.join(", ");
+        fault.help(format!(
+            "remove it, or choose another {section}.name: {users}"
+        ))
     }
 
     fn unknown_key(&self, key: &str, span: Range<usize>, valid: &[&str]) -> Fault {

@@ -7,26 +7,12 @@ pub(crate) mod input;
 pub(crate) mod normalization;
 pub(crate) mod same_data;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datasets::{
-    Area, Cifar10, Cifar100, Cifar100Labels, Color, Dataset, DatasetError, Digits, FashionMnist,
-    Generated, ImageFolder, ImageFolderOptions, ImageShape, Mnist, Normalization, Split,
-};
+use datasets::{Area, Dataset, DatasetError, ImageShape, Normalization, Split};
 
-use crate::config::{ColorName, DataConfig, DataName, LabelsName};
+use crate::config::{DataConfig, DataKind, evenly};
 use crate::data::normalization::normalized;
-
-/// Digits to train with when the configuration names no number.
-const DIGITS_TRAIN: usize = 8192;
-/// Digits to evaluate with when the configuration names no number.
-const DIGITS_TEST: usize = 2048;
-/// The same for generated images, which have the numbers, the size and the classes of CIFAR-10.
-const GENERATED_TRAIN: usize = 50_000;
-const GENERATED_TEST: usize = 10_000;
-const GENERATED_SIDE: usize = 32;
-const GENERATED_CLASSES: usize = 10;
 
 /// What a run learns from and what it is measured on.
 #[derive(Clone)]
@@ -110,29 +96,12 @@ pub fn prepare(config: &DataConfig) -> Result<(), DatasetError> {
     if !config.download {
         return Ok(());
     }
-    let dir = dir(config);
-    match config.name {
-        DataName::Digits | DataName::Generated | DataName::ImageFolder | DataName::Own => Ok(()),
-        DataName::Mnist => Mnist::download(dir),
-        DataName::FashionMnist => FashionMnist::download(dir),
-        DataName::Cifar10 => Cifar10::download(dir),
-        DataName::Cifar100 => Cifar100::download(dir),
-    }
+    config.kind.download()
 }
 
 /// Whether [`prepare`] would have something to download.
 pub fn needs_download(config: &DataConfig) -> bool {
-    let dir = dir(config);
-    let missing = match config.name {
-        DataName::Digits | DataName::Generated | DataName::ImageFolder | DataName::Own => {
-            return false;
-        }
-        DataName::Mnist => Mnist::missing(dir),
-        DataName::FashionMnist => FashionMnist::missing(dir),
-        DataName::Cifar10 => Cifar10::missing(dir),
-        DataName::Cifar100 => Cifar100::missing(dir),
-    };
-    config.download && !missing.is_empty()
+    config.download && !config.kind.missing().is_empty()
 }
 
 /// Opens both splits; `seed` is that of generated data and of what is kept for validation.
@@ -150,17 +119,17 @@ pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
 /// # Errors
 /// If it names another data set, or images to learn from and for evaluation differ in size.
 pub(crate) fn of_program(config: &DataConfig, own: &Splits) -> Result<Splits, DatasetError> {
-    if config.name != DataName::Own {
+    if !matches!(config.kind, DataKind::Own(_)) {
         return Err(DatasetError::Settings {
             what: "data.name",
             reason: format!(
                 "it is {:?}, but the program brings images of its own: they are \"own\"",
-                config.name.name()
+                config.kind.name()
             ),
         });
     }
-    let train = some(own.train.clone(), config.train_samples, in_order);
-    let test = some(own.test.clone(), config.test_samples, in_order);
+    let train = some(config, own.train.clone(), config.train_samples);
+    let test = some(config, own.test.clone(), config.test_samples);
     fitting(config, train, test)
 }
 
@@ -205,138 +174,50 @@ fn open_split(
         Split::Train => config.train_samples,
         Split::Test => config.test_samples,
     };
-    let by_split = |train, test| match split {
-        Split::Train => train,
-        Split::Test => test,
-    };
-    let dir = dir(config);
-    Ok(match config.name {
-        DataName::Digits => {
-            let samples = samples.unwrap_or(by_split(DIGITS_TRAIN, DIGITS_TEST));
-            Arc::new(Digits::new(split, samples, seed))
-        }
-        DataName::Generated => {
-            let samples = samples.unwrap_or(by_split(GENERATED_TRAIN, GENERATED_TEST));
-            let side = config.size.unwrap_or(GENERATED_SIDE);
-            let shape = ImageShape {
-                channels: config.channels.unwrap_or(3),
-                height: side,
-                width: side,
-            };
-            let classes = config.classes.unwrap_or(GENERATED_CLASSES);
-            Arc::new(Generated::new(shape, classes, samples, seed)?.split(split))
-        }
-        DataName::Mnist => first(Mnist::open(dir, split)?, samples),
-        DataName::FashionMnist => first(FashionMnist::open(dir, split)?, samples),
-        DataName::Cifar10 => {
-            let dataset = match &config.cache_dir {
-                Some(cache) => Cifar10::open_with_cache(dir, split, cache)?,
-                None => Cifar10::open(dir, split)?,
-            };
-            first(dataset, samples)
-        }
-        DataName::Cifar100 => {
-            let labels = match config.labels {
-                Some(LabelsName::Coarse) => Cifar100Labels::Coarse,
-                Some(LabelsName::Fine) | None => Cifar100Labels::Fine,
-            };
-            let dataset = match &config.cache_dir {
-                Some(cache) => Cifar100::open_with_cache(dir, split, labels, cache)?,
-                None => Cifar100::open(dir, split, labels)?,
-            };
-            first(dataset, samples)
-        }
-        DataName::ImageFolder => {
-            let options = image_folder_options(config, seed);
-            // Files are sorted by class, so the first are of the first classes.
-            let folder = ImageFolder::open(dir, split, &options)?;
-            some(Arc::new(folder), samples, evenly)
-        }
-        DataName::Own => {
-            return Err(DatasetError::Settings {
-                what: "data.name",
-                reason: "\"own\" stands for images that a program gives to the library's `Trainer`, and here are none"
-                    .into(),
-            });
-        }
-    })
+    Ok(some(
+        config,
+        config.kind.open(split, samples, seed)?,
+        samples,
+    ))
 }
 
-/// To how many pixels the shorter side of an image file is scaled before its middle is cut out, if
-/// that is not the side of the images themselves.
-pub fn resize(config: &DataConfig) -> Option<usize> {
-    match config.name {
-        DataName::ImageFolder => image_folder_options(config, 0).resize,
-        _ => None,
-    }
-}
-
-fn image_folder_options(config: &DataConfig, seed: u64) -> ImageFolderOptions {
-    let size = config.folder_side();
-    let mut options = ImageFolderOptions::new(size);
-    // As images of 224 pixels are usually cut out of 256.
-    let usual = size.saturating_mul(256) / 224;
-    options.resize = Some(config.resize.unwrap_or(usual));
-    options.color = match config.color {
-        Some(ColorName::Rgb) => Color::Rgb,
-        Some(ColorName::Grey) => Color::Grey,
-        Some(ColorName::Auto) | None => Color::AsStored,
-    };
-    options.validation = config.validation;
-    options.seed = seed;
-    options
-}
-
-fn dir(config: &DataConfig) -> PathBuf {
-    match &config.dir {
-        Some(dir) => dir.clone(),
-        None => Path::new("data").join(config.name.name()),
-    }
-}
-
-/// The first `samples` of a data set; all of it if there are no more, or no number is given.
-fn first(dataset: impl Dataset + 'static, samples: Option<usize>) -> Arc<dyn Dataset> {
-    some(Arc::new(dataset), samples, in_order)
-}
-
-/// As many samples of a data set as `pick` takes of so many; all of it as [`first`].
+/// As many samples of a data set as are wanted; all of it if there are no more, or no number is given.
 fn some(
+    config: &DataConfig,
     dataset: Arc<dyn Dataset>,
     samples: Option<usize>,
-    pick: impl FnOnce(usize, usize) -> Vec<usize>,
 ) -> Arc<dyn Dataset> {
     let len = dataset.len();
     match samples {
         Some(samples) if samples < len => Arc::new(Picked {
             dataset,
-            indices: pick(samples, len),
+            indices: config.kind.pick(samples, len),
         }),
         _ => dataset,
     }
 }
 
-/// The first `samples`.
-fn in_order(samples: usize, _: usize) -> Vec<usize> {
-    (0..samples).collect()
-}
-
-/// `samples` of `len`, the same number apart.
-fn evenly(samples: usize, len: usize) -> Vec<usize> {
-    let index = |i| (i as u128 * len as u128 / samples as u128) as usize;
-    (0..samples).map(index).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use datasets::{Digits, ImageFolder, ImageFolderOptions};
+
     use super::*;
+    use crate::config::{DataKeys, ImageFolderConfig, MnistConfig, OwnConfig};
+
+    fn with(keys: DataKeys) -> DataConfig {
+        DataConfig {
+            keys,
+            ..DataConfig::default()
+        }
+    }
 
     #[test]
     fn digits_have_the_numbers_asked_for() {
-        let config = DataConfig {
+        let config = with(DataKeys {
             train_samples: Some(30),
             test_samples: Some(7),
-            ..DataConfig::default()
-        };
+            ..DataKeys::default()
+        });
         let splits = open(&config, 1).unwrap();
         assert_eq!((splits.train.len(), splits.test.len()), (30, 7));
         assert!(!needs_download(&config));
@@ -349,10 +230,12 @@ mod tests {
             test: Arc::new(Digits::new(Split::Test, 10, 3)),
         };
         let config = DataConfig {
-            name: DataName::Own,
-            train_samples: Some(5),
-            mean: Some(vec![0.25]),
-            ..DataConfig::default()
+            kind: DataKind::Own(OwnConfig::default()),
+            keys: DataKeys {
+                train_samples: Some(5),
+                mean: Some(vec![0.25]),
+                ..DataKeys::default()
+            },
         };
         let splits = of_program(&config, &own).unwrap();
         assert_eq!((splits.train.len(), splits.test.len()), (5, 10));
@@ -366,7 +249,14 @@ mod tests {
     #[test]
     fn the_first_samples_are_those_of_the_whole_set() {
         let whole = Digits::new(Split::Train, 20, 3);
-        let part = first(whole.clone(), Some(5));
+        let of = |samples| {
+            some(
+                &DataConfig::default(),
+                Arc::new(whole.clone()),
+                Some(samples),
+            )
+        };
+        let part = of(5);
         assert_eq!(part.len(), 5);
         assert_eq!(part.shape(), whole.shape());
         let (mut a, mut b) = (vec![0; 784], vec![0; 784]);
@@ -376,15 +266,15 @@ mod tests {
         );
         assert_eq!(a, b);
         assert!(part.read(5, &mut a).is_err());
-        assert_eq!(first(whole, Some(50)).len(), 20);
+        assert_eq!(of(50).len(), 20);
     }
 
     #[test]
     fn a_few_images_of_every_kind_are_learned_by_heart() {
-        let config = DataConfig {
+        let config = with(DataKeys {
             train_samples: Some(100),
-            ..DataConfig::default()
-        };
+            ..DataKeys::default()
+        });
         let whole = open(&config, 1).unwrap();
         let few = whole.clone().overfit(4);
         assert_eq!((few.train.len(), few.test.len()), (4, 4));
@@ -409,7 +299,11 @@ mod tests {
         }
         let options = ImageFolderOptions::new(4);
         let whole = ImageFolder::open(folder.path(), Split::Train, &options).unwrap();
-        let few = some(Arc::new(whole), Some(2), evenly);
+        let config = DataConfig {
+            kind: DataKind::ImageFolder(ImageFolderConfig::default()),
+            ..DataConfig::default()
+        };
+        let few = some(&config, Arc::new(whole), Some(2));
         let mut image = [0; 48];
         // The last columns, which are cut off where the image is read as a whole.
         let mut right = |height, width| Area {
@@ -428,10 +322,13 @@ mod tests {
     fn missing_files_are_an_error_that_names_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let config = DataConfig {
-            name: DataName::Mnist,
-            dir: Some(folder.path().join("nowhere")),
-            download: false,
-            ..DataConfig::default()
+            kind: DataKind::Mnist(MnistConfig {
+                dir: Some(folder.path().join("nowhere")),
+            }),
+            keys: DataKeys {
+                download: false,
+                ..DataKeys::default()
+            },
         };
         let error = open(&config, 1).err().unwrap().to_string();
         assert!(error.contains("nowhere"), "{error}");

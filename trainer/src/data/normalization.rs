@@ -100,12 +100,16 @@ mod tests {
     use datasets::{Generated, Loader};
 
     use super::*;
+    use crate::config::DataKeys;
 
     fn config(mean: &[f64], std: &[f64]) -> DataConfig {
         let some = |numbers: &[f64]| (!numbers.is_empty()).then(|| numbers.to_vec());
         DataConfig {
-            mean: some(mean),
-            std: some(std),
+            keys: DataKeys {
+                mean: some(mean),
+                std: some(std),
+                ..DataKeys::default()
+            },
             ..DataConfig::default()
         }
     }

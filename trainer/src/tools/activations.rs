@@ -8,13 +8,12 @@ use datasets::{Batch, Dataset};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
-use crate::config::{Config, StrategyName};
+use crate::config::{Config, StrategyName, WithModel};
 use crate::data::batch::to_tensors;
 use crate::error::TrainError;
 use crate::eval::loss;
 use crate::system::device::autodiff;
 use crate::system::memory::{peak_bytes, reset_peak, resident_bytes};
-use crate::train::model::{self, WithModel};
 use crate::train::optimizer;
 use crate::train::parallel_options;
 
@@ -44,7 +43,9 @@ pub fn measure(
         images,
         device: &device,
     };
-    model::build(&config.model, data, &autodiff(&device, config), measure)?
+    config
+        .model
+        .build(data, &autodiff(&device, config), measure)?
 }
 
 struct Measure<'a> {

@@ -11,12 +11,11 @@ use datasets::{ImageShape, Loader};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
-use crate::config::{Batching, Config, Loaded};
+use crate::config::{Batching, Config, Loaded, WithModel};
 use crate::data::input;
 use crate::error::TrainError;
 use crate::system::{device, limits};
 use crate::train::changes::{self, Before, Now};
-use crate::train::model::WithModel;
 use crate::train::progress::Task;
 use crate::train::schedule::Schedule;
 use crate::train::{few_values, initial, misfit, model, optimizer};
@@ -73,7 +72,9 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
         shape: splits.train.shape(),
         from,
     };
-    let (states, steps) = model::build(&config.model, splits.train.as_ref(), &device, look)
+    let (states, steps) = config
+        .model
+        .build(splits.train.as_ref(), &device, look)
         .map_err(|error| misfit::of_model(loaded, &error))??;
     let steps_per_epoch = input::steps_per_epoch(&config, &sampler);
     let now = Now {
@@ -105,7 +106,10 @@ pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
     let splits = input::splits(config, batching.global).ok()?;
     let device = Device::flex().autodiff();
     let count = Count { config };
-    let states = model::build(&config.model, splits.train.as_ref(), &device, count).ok()?;
+    let states = config
+        .model
+        .build(splits.train.as_ref(), &device, count)
+        .ok()?;
     let ranks = config.parallel.shard_within.ranks(size, 1);
     let strategy = parallel_options(config, 1).strategy;
     let needed = MemoryEstimate::of(strategy, &states, ranks).total();

@@ -45,9 +45,10 @@ pub fn load<M: ImageClassifier + PyTorchKeys>(
     model: M,
     config: &Config,
 ) -> Result<(M, Option<Taken>), InitialError> {
-    let (Some(file), new_head) = config.model.weights() else {
+    let Some(file) = config.model.weights.as_deref() else {
         return Ok((model, None));
     };
+    let new_head = config.model.new_head;
     let loaded = named_weights::load(&model, file, new_head, &config.weights);
     let (model, taken) = loaded.map_err(|source| {
         let is_misfit = matches!(source, WeightsError::Mismatch { .. });

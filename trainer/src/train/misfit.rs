@@ -8,7 +8,7 @@ use datasets::{DatasetError, SamplerError};
 use models::ModelError;
 use models::weights::WeightsError;
 
-use crate::config::{Loaded, OptimizerConfig};
+use crate::config::Loaded;
 use crate::error::TrainError;
 
 /// `error` with the place of the key that is to blame, or as it is where the configuration is not.
@@ -41,12 +41,8 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
             TrainError::Misfit(loaded.blame(&["optimizer.groups"], &error))
         }
         TrainError::Parallel(parallel @ ParallelError::EmptyGroup { group, .. }) => {
-            let key = match &loaded.config.optimizer {
-                OptimizerConfig::Muon(muon) if muon.adamw_match.contains(group) => {
-                    "optimizer.adamw_match"
-                }
-                _ => "optimizer.groups",
-            };
+            let own = loaded.config.optimizer.kind.key_of(group);
+            let key = own.unwrap_or("optimizer.groups");
             TrainError::Misfit(loaded.blame(&[key], parallel))
         }
         _ => error,
@@ -88,7 +84,7 @@ pub(crate) fn of_checkpoint(loaded: &Loaded, error: TrainError) -> TrainError {
 /// The keys that may be to blame for data that cannot be used, the likeliest first. Files that are
 /// damaged, and folders that no key names, are not the configuration's fault.
 fn data_keys(loaded: &Loaded, error: &DatasetError) -> Option<&'static [&'static str]> {
-    let dir = loaded.config.data.dir.as_deref();
+    let dir = loaded.config.data.kind.dir();
     match error {
         DatasetError::Io { path, source, .. } => {
             let absent = source.kind() == ErrorKind::NotFound && dir == Some(path);

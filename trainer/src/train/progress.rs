@@ -49,7 +49,7 @@ impl Task {
         let Normalization { mean, std } = splits.train.normalization();
         let grows = config.train.batch_size.is_none() && config.train.micro_batch_size.is_some();
         Self {
-            data: config.data.name.to_string(),
+            data: config.data.kind.name().to_owned(),
             train_samples: splits.train.len(),
             test_samples: splits.test.len(),
             classes: class_names.len(),

@@ -1,24 +1,16 @@
 //! The learning rate of every step of a run.
 //!
 //! A schedule is a pure function of the step's number, so a run that is continued has the same
-//! rates as one that never stopped.
+//! rates as one that never stopped. The schedules themselves are in `config/schedule`.
 
-use std::f64::consts::PI;
-
-use crate::config::{Batching, Config, LrScaling, ScheduleConfig, ScheduleEvery, ScheduleName};
+use crate::config::{Batching, Config, LrScaling, Moment, ScheduleConfig, ScheduleEvery};
 
 /// Turns the number of a step into its learning rate.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     config: ScheduleConfig,
-    /// The highest rate.
-    lr: f64,
-    steps_per_epoch: u64,
-    /// Steps of the whole run.
-    total: u64,
-    warmup: u64,
-    /// Steps, in rising order, from which the rate is smaller by another factor.
-    milestones: Vec<u64>,
+    /// The first step.
+    first: Moment,
 }
 
 impl Schedule {
@@ -45,33 +37,31 @@ impl Schedule {
         total: u64,
         micro_batches: usize,
     ) -> Self {
-        let steps = |epochs: f64| (epochs * steps_per_epoch as f64).round() as u64;
-        let warmup = match (config.warmup_steps, config.warmup_epochs) {
-            (Some(warmup), _) => warmup,
-            (None, Some(epochs)) => steps(epochs),
-            (None, None) => 0,
-        };
-        let mut milestones: Vec<u64> = config.milestone_steps.clone();
-        milestones.extend(config.milestones.iter().map(|epochs| steps(*epochs)));
-        milestones.sort_unstable();
         let factor = match config.lr_scaling {
             LrScaling::None => 1.0,
             LrScaling::Linear => micro_batches as f64,
         };
+        let mut first = Moment {
+            high: lr * factor,
+            position: 0,
+            warmup: 0,
+            total,
+            steps_per_epoch: steps_per_epoch.max(1),
+        };
+        first.warmup = match (config.warmup_steps, config.warmup_epochs) {
+            (Some(warmup), _) => warmup,
+            (None, epochs) => epochs.map_or(0, |epochs| first.steps(epochs)),
+        };
         Self {
             config: config.clone(),
-            lr: lr * factor,
-            steps_per_epoch: steps_per_epoch.max(1),
-            total,
-            warmup,
-            milestones,
+            first,
         }
     }
 
     /// What a person should know: that the run ends within its warm-up, or that this is none.
     pub fn warning(&self) -> Option<String> {
-        let (warmup, total) = (self.warmup, self.total);
-        if self.config.name == ScheduleName::OneCycle || warmup == 0 {
+        let Moment { warmup, total, .. } = self.first;
+        if self.config.kind.warms_up() || warmup == 0 {
             return None;
         }
         if total < warmup {
@@ -81,7 +71,7 @@ impl Schedule {
             ));
         }
         let by_epochs = self.config.every == ScheduleEvery::Epoch;
-        (by_epochs && warmup <= self.steps_per_epoch).then(|| {
+        (by_epochs && warmup <= self.first.steps_per_epoch).then(|| {
             "warning: the learning rate changes at every epoch (schedule.every) and its warm-up takes no more than one: it \
              has no effect"
                 .to_owned()
@@ -92,85 +82,39 @@ impl Schedule {
     pub fn lr(&self, number: u64) -> f64 {
         // Steps that are over when this one begins.
         let done = number.saturating_sub(1);
-        let position = match self.config.every {
-            ScheduleEvery::Step => done,
-            ScheduleEvery::Epoch => done - done % self.steps_per_epoch,
+        let Moment {
+            high,
+            warmup,
+            steps_per_epoch,
+            ..
+        } = self.first;
+        // As long as the rate stays the same.
+        let unit = match self.config.every {
+            ScheduleEvery::Step => 1,
+            ScheduleEvery::Epoch => steps_per_epoch,
         };
-        if self.config.name == ScheduleName::OneCycle {
-            return self.one_cycle(position);
-        }
-        if position < self.warmup {
+        let position = done - done % unit;
+        if position < warmup && !self.config.kind.warms_up() {
             // The last step of the warm-up has the full rate.
-            let unit = match self.config.every {
-                ScheduleEvery::Step => 1,
-                ScheduleEvery::Epoch => self.steps_per_epoch,
-            };
-            let share = ((position + unit) as f64 / self.warmup as f64).min(1.0);
+            let share = ((position + unit) as f64 / warmup as f64).min(1.0);
             let from = self.config.warmup_factor;
-            return self.lr * (from + (1.0 - from) * share);
+            return high * (from + (1.0 - from) * share);
         }
-        self.after_warmup(position)
+        self.config.kind.rate(&Moment {
+            position,
+            ..self.first
+        })
     }
-
-    fn after_warmup(&self, position: u64) -> f64 {
-        let (high, low) = (self.lr, self.config.min_lr);
-        let length = self.total.saturating_sub(self.warmup).max(1);
-        let share = ((position - self.warmup) as f64 / length as f64).min(1.0);
-        match self.config.name {
-            ScheduleName::Linear => high + (low - high) * share,
-            ScheduleName::Cosine => low + (high - low) * cosine(share),
-            ScheduleName::Step => {
-                let passed = self.milestones.partition_point(|step| *step <= position);
-                // More milestones than an i32 counts would underflow to zero as well.
-                high * self
-                    .config
-                    .gamma
-                    .powi(passed.try_into().unwrap_or(i32::MAX))
-            }
-            ScheduleName::Exponential => {
-                let epochs = (position - self.warmup) as f64 / self.steps_per_epoch as f64;
-                (high * self.config.gamma.powf(epochs)).max(low)
-            }
-            ScheduleName::Constant | ScheduleName::OneCycle => high,
-        }
-    }
-
-    /// Up to the highest rate and down again, both in half a cosine (Smith & Topin 2017,
-    /// <https://arxiv.org/abs/1708.07120>), with the steps and factors of PyTorch's `OneCycleLR`.
-    fn one_cycle(&self, position: u64) -> f64 {
-        let config = &self.config;
-        let start = self.lr / config.div_factor;
-        let end = start / config.final_div_factor;
-        let peak = config.peak * self.total as f64 - 1.0;
-        let last = self.total as f64 - 1.0;
-        let position = position as f64;
-        let between =
-            |from: f64, to: f64, share: f64| to + (from - to) * cosine(share.clamp(0.0, 1.0));
-        if position <= peak {
-            between(
-                start,
-                self.lr,
-                if peak > 0.0 { position / peak } else { 1.0 },
-            )
-        } else {
-            between(
-                self.lr,
-                end,
-                (position - peak) / (last - peak).max(f64::MIN_POSITIVE),
-            )
-        }
-    }
-}
-
-/// Falls from 1 to 0 as `share` goes from 0 to 1.
-fn cosine(share: f64) -> f64 {
-    (1.0 + (PI * share).cos()) / 2.0
 }
 
 #[cfg(test)]
 mod tests {
+    use std::f64::consts::PI;
+
     use super::*;
-    use crate::config::Loaded;
+    use crate::config::{
+        Constant, Cosine, Exponential, Linear, Loaded, OneCycle, ScheduleKeys, ScheduleKind, Step,
+    };
     use proptest::prelude::*;
 
     const STEPS_PER_EPOCH: u64 = 10;
@@ -180,11 +124,12 @@ mod tests {
         Schedule::new(&config, 0.5, STEPS_PER_EPOCH, TOTAL, 4)
     }
 
-    fn named(name: ScheduleName) -> ScheduleConfig {
-        ScheduleConfig {
-            name,
-            ..ScheduleConfig::default()
-        }
+    fn cosine() -> ScheduleConfig {
+        ScheduleKind::Cosine(Cosine::default()).into()
+    }
+
+    fn with(keys: ScheduleKeys) -> ScheduleConfig {
+        ScheduleConfig { keys, ..cosine() }
     }
 
     #[track_caller]
@@ -200,17 +145,17 @@ mod tests {
 
     #[test]
     fn constant_stays() {
-        let constant = schedule(named(ScheduleName::Constant));
+        let constant = schedule(ScheduleConfig::default());
         assert_rates(&constant, &[(1, 0.5), (100, 0.5), (1000, 0.5)]);
     }
 
     #[test]
     fn a_run_that_ends_within_its_warm_up_is_warned() {
         let warmed = |steps| {
-            let config = ScheduleConfig {
+            let config = with(ScheduleKeys {
                 warmup_steps: Some(steps),
-                ..named(ScheduleName::Cosine)
-            };
+                ..ScheduleKeys::default()
+            });
             schedule(config).warning()
         };
         assert_eq!(warmed(TOTAL), None);
@@ -224,11 +169,11 @@ mod tests {
     #[test]
     fn a_warm_up_that_is_over_before_the_rate_changes_is_warned_of() {
         let warned = |steps, every| {
-            let config = ScheduleConfig {
+            let config = with(ScheduleKeys {
                 warmup_steps: Some(steps),
                 every,
-                ..named(ScheduleName::Cosine)
-            };
+                ..ScheduleKeys::default()
+            });
             schedule(config).warning()
         };
         for steps in [3, STEPS_PER_EPOCH] {
@@ -242,10 +187,10 @@ mod tests {
 
     #[test]
     fn rates_grow_with_the_global_batch_if_asked() {
-        let config = ScheduleConfig {
+        let config = with(ScheduleKeys {
             lr_scaling: LrScaling::Linear,
-            ..ScheduleConfig::default()
-        };
+            ..ScheduleKeys::default()
+        });
         assert_rates(&schedule(config), &[(1, 2.0)]);
         // The same global batch on fewer ranks has the same rate.
         let text = "[model]\nname = \"cnn\"\n[data]\nname = \"digits\"\n\
@@ -257,18 +202,17 @@ mod tests {
             let batching = loaded.batching(ranks).unwrap();
             let schedule = Schedule::of_run(&loaded.config, STEPS_PER_EPOCH, batching, ranks);
             assert!(
-                (schedule.lr - 0.4).abs() < 1e-12,
+                (schedule.first.high - 0.4).abs() < 1e-12,
                 "{ranks} ranks: {}",
-                schedule.lr
+                schedule.first.high
             );
         }
     }
 
     #[test]
     fn warm_up_ends_at_the_full_rate() {
-        let mut config = named(ScheduleName::Cosine);
+        let mut config: ScheduleConfig = ScheduleKind::Cosine(Cosine { min_lr: 0.1 }).into();
         config.warmup_epochs = Some(2.0);
-        config.min_lr = 0.1;
         let cosine = schedule(config.clone());
         let middle = 0.1 + 0.4 / 2.0;
         assert_rates(
@@ -282,19 +226,18 @@ mod tests {
 
     #[test]
     fn linear_reaches_the_least_rate_at_the_end() {
-        let mut config = named(ScheduleName::Linear);
-        config.min_lr = 0.1;
-        let linear = schedule(config);
+        let linear = schedule(ScheduleKind::Linear(Linear { min_lr: 0.1 }).into());
         assert_rates(&linear, &[(1, 0.5), (51, 0.3), (101, 0.1), (200, 0.1)]);
     }
 
     #[test]
     fn milestones_are_epochs_or_steps() {
-        let mut config = named(ScheduleName::Step);
-        config.gamma = 0.2;
-        config.milestones = vec![6.0, 3.0];
-        config.milestone_steps = vec![95];
-        let step = schedule(config);
+        let step = Step {
+            milestones: vec![6.0, 3.0],
+            milestone_steps: vec![95],
+            gamma: 0.2,
+        };
+        let step = schedule(ScheduleKind::Step(step).into());
         assert_rates(
             &step,
             &[
@@ -310,8 +253,11 @@ mod tests {
 
     #[test]
     fn exponential_falls_by_gamma_every_epoch() {
-        let mut config = named(ScheduleName::Exponential);
-        config.gamma = 0.5;
+        let half = Exponential {
+            min_lr: 0.0,
+            gamma: 0.5,
+        };
+        let mut config: ScheduleConfig = ScheduleKind::Exponential(half).into();
         assert_rates(
             &schedule(config.clone()),
             &[(1, 0.5), (11, 0.25), (21, 0.125)],
@@ -322,7 +268,7 @@ mod tests {
 
     #[test]
     fn by_epoch_the_rate_changes_between_epochs_only() {
-        let mut config = named(ScheduleName::Cosine);
+        let mut config = cosine();
         config.every = ScheduleEvery::Epoch;
         config.warmup_epochs = Some(2.0);
         let cosine = schedule(config);
@@ -346,25 +292,28 @@ mod tests {
     #[test]
     fn one_cycle_is_pytorchs() {
         // torch.optim.lr_scheduler.OneCycleLR(max_lr=0.5, total_steps=100), defaults otherwise.
-        let cycle = schedule(named(ScheduleName::OneCycle));
+        let cycle = schedule(ScheduleKind::OneCycle(OneCycle::default()).into());
         assert_rates(&cycle, &[(1, 0.02), (30, 0.5), (100, 0.02 / 1e4)]);
-        let third = 0.02 + 0.48 * (1.0 - cosine(10.0 / 29.0));
+        let third = 0.02 + 0.48 * (1.0 - (1.0 + (PI * 10.0 / 29.0).cos()) / 2.0);
         assert_rates(&cycle, &[(11, third)]);
     }
 
     proptest! {
         #[test]
         fn rates_are_finite_and_never_above_the_highest(
-            name in prop::sample::select(vec![
-                ScheduleName::Constant, ScheduleName::Linear, ScheduleName::Cosine,
-                ScheduleName::Step, ScheduleName::Exponential, ScheduleName::OneCycle,
+            kind in prop::sample::select(vec![
+                ScheduleKind::Constant(Constant::default()),
+                ScheduleKind::Linear(Linear::default()),
+                ScheduleKind::Cosine(Cosine::default()),
+                ScheduleKind::Step(Step { milestones: vec![1.5], ..Step::default() }),
+                ScheduleKind::Exponential(Exponential::default()),
+                ScheduleKind::OneCycle(OneCycle::default()),
             ]),
             total in 0u64..50, per_epoch in 0u64..20, warmup in 0u64..60, step in 0u64..200,
             by_epoch: bool,
         ) {
-            let mut config = named(name);
+            let mut config: ScheduleConfig = kind.into();
             config.warmup_steps = Some(warmup);
-            config.milestones = vec![1.5];
             config.every = if by_epoch { ScheduleEvery::Epoch } else { ScheduleEvery::Step };
             let rate = Schedule::new(&config, 0.5, per_epoch, total, 2).lr(step);
             prop_assert!((0.0..=0.5 + 1e-12).contains(&rate), "{rate}");

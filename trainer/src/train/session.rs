@@ -7,7 +7,7 @@ use burn_dist::ProcessGroup;
 use burn_dist::device::{ChosenDevice, Sharing};
 use burn_dist::world::World;
 
-use crate::config::{Batching, Config, DataName};
+use crate::config::{Batching, Config};
 use crate::data::device_data::{self, DeviceData, place};
 use crate::data::input::Input;
 use crate::error::TrainError;
@@ -60,8 +60,7 @@ pub(crate) fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resid
     }
     let is_gpu = !burn_dist::device::is_host(plain);
     // Of a folder all images would have to be decoded before the first step.
-    let name = session.config.data.name;
-    let is_stored = !matches!(name, DataName::ImageFolder | DataName::Own);
+    let is_stored = session.config.data.kind.is_stored();
     let bytes = [train, test].map(|images| device_data::size(images, plain));
     let usual = is_gpu && is_stored;
     let [brings_train, brings_test] = place(on_device, usual, possible, bytes, total);

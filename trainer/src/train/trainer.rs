@@ -11,7 +11,7 @@ use datasets::Dataset;
 use models::weights::{PyTorchKeys, WeightsError};
 use models::{ImageClassifier, ModelError};
 
-use crate::config::Loaded;
+use crate::config::{Loaded, WithModel};
 use crate::data::input;
 use crate::data::same_data;
 use crate::data::{self, Splits};
@@ -23,10 +23,9 @@ use crate::system::output;
 use crate::system::signals::Beginning;
 use crate::system::{compute, device, limits, log};
 use crate::train::callback::Callback;
-use crate::train::model::WithModel;
 use crate::train::session::{Resident, Session, bring_data, training_device};
 use crate::train::{self, End, Summary};
-use crate::train::{initial, misfit, model, seed};
+use crate::train::{initial, misfit, seed};
 
 /// A run that is about to start: what its configuration says, and what the caller adds.
 ///
@@ -111,7 +110,8 @@ impl<'a> Trainer<'a> {
         self.go(|session, device, callbacks| {
             let data = session.data.splits.train.as_ref();
             let then = Train { session, callbacks };
-            model::build(&config, data, device, then)
+            config
+                .build(data, device, then)
                 .map_err(|error| misfit::of_model(loaded, &error))?
         })
     }
@@ -224,7 +224,7 @@ impl Train<'_> {
     ) -> Result<M, TrainError> {
         let session = self.session;
         let (model, taken) = initial::load(model, session.config)?;
-        if let (Some(path), Some(taken)) = (session.config.model.weights().0, taken) {
+        if let (Some(path), Some(taken)) = (&session.config.model.weights, taken) {
             let initial = Initial::of(path, &taken).map_err(|source| WeightsError::Read {
                 path: path.to_owned(),
                 source,

@@ -12,14 +12,13 @@ use datasets::{BatchIter, ImageShape, Loader, TrainSampler};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
-use crate::config::{Batching, Config, Loaded};
+use crate::config::{Batching, Config, Loaded, WithModel};
 use crate::data;
 use crate::data::batch::to_tensors;
 use crate::data::input;
 use crate::error::TrainError;
 use crate::eval::loss;
 use crate::system::{compute, device};
-use crate::train::model::{self, WithModel};
 use crate::train::parallel_options;
 use crate::train::{few_values, initial, misfit, optimizer, seed};
 
@@ -84,7 +83,9 @@ fn try_sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<
         device: &device,
         each,
     };
-    model::build(&config.model, dataset.as_ref(), &device, run)
+    config
+        .model
+        .build(dataset.as_ref(), &device, run)
         .map_err(|error| misfit::of_model(loaded, &error))?
 }
 

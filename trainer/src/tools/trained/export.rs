@@ -12,10 +12,10 @@ use models::weights::{self, Batches, KeyMap, PyTorchKeys, save_from, save_with};
 
 use super::weights_file::About;
 use super::{Trained, WithTrained};
+use crate::config::WithModel;
 use crate::error::TrainError;
 use crate::run::environment::Environment;
 use crate::train::misfit;
-use crate::train::model::WithModel;
 
 /// How tensors are named and laid out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -67,7 +67,8 @@ impl Trained {
             about,
             batches: self.batches(),
         };
-        crate::train::model::build(config, &subject, &device, export)
+        config
+            .build(&subject, &device, export)
             .map_err(|error| misfit::of_model(&self.loaded, &error))?
     }
 }

@@ -217,8 +217,8 @@ impl Trained {
             None => Values::Checkpoint(self.source(data)?),
         };
         let load = Load { values, then };
-        crate::train::model::build(&config.model, data, device, load)
-            .map_err(|error| misfit::of_model(&self.loaded, &error))?
+        let built = config.model.build(data, device, load);
+        built.map_err(|error| misfit::of_model(&self.loaded, &error))?
     }
 
     fn config(&self) -> &Config {
@@ -262,7 +262,7 @@ struct Load<'a, T> {
     then: T,
 }
 
-impl<T: WithTrained> crate::train::model::WithModel for Load<'_, T> {
+impl<T: WithTrained> crate::config::WithModel for Load<'_, T> {
     type Output = Result<T::Output, TrainError>;
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {

@@ -10,7 +10,6 @@ use datasets::{Dataset, DatasetError, EvalSampler, ImageShape, Loader, Normaliza
 use models::ImageClassifier;
 
 use super::{Subject, Trained, WithTrained};
-use crate::data;
 use crate::data::batch::to_tensors;
 use crate::error::TrainError;
 use crate::eval::evaluate::read;
@@ -50,7 +49,7 @@ impl Trained {
     /// Pixels of the shorter side of a picture of which the middle is cut out, if the training did so.
     pub(super) fn resize(&self) -> Option<usize> {
         let of_file = self.file.as_ref().and_then(|about| about.resize);
-        data::resize(&self.config().data).or(of_file)
+        self.config().data.kind.resize().or(of_file)
     }
 
     fn try_predict(

@@ -2,8 +2,55 @@
 
 use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
+use burn_dist::parallel::{ParameterOptimizer, ParameterSpec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::config::AdadeltaConfig;
+use super::{AnyOptimizer, rates};
+use crate::config::error::Fault;
+use crate::config::validate::{fraction, positive};
+
+/// `adadelta`: Adadelta.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdadeltaConfig {
+    /// Learning rate. Default 1.
+    pub lr: f64,
+    /// Decay of the averages of squared gradients and squared updates, in [0, 1). Default 0.9.
+    pub rho: f64,
+    /// Added under both square roots. Default 1e-6.
+    pub eps: f64,
+    /// Multiple of the parameter that is added to its gradient. Default 0.
+    pub weight_decay: f64,
+}
+
+impl Default for AdadeltaConfig {
+    fn default() -> Self {
+        Self {
+            lr: 1.0,
+            rho: 0.9,
+            eps: 1e-6,
+            weight_decay: 0.0,
+        }
+    }
+}
+
+impl AnyOptimizer for AdadeltaConfig {
+    rates!();
+
+    fn check(&self) -> Result<(), Fault> {
+        fraction("optimizer.rho", self.rho)?;
+        positive("optimizer.eps", self.eps)
+    }
+
+    fn keeps(&self, parameter: &ParameterSpec) -> u64 {
+        2 * parameter.num_elements() as u64
+    }
+
+    fn build(&self) -> ParameterOptimizer {
+        ParameterOptimizer::new(Adadelta::new(self)).element_wise()
+    }
+}
 
 /// Adadelta: every element's step is its gradient times the ratio of the root mean squares of
 /// earlier steps and gradients, so that it needs no tuned learning rate.
@@ -11,7 +58,7 @@ use crate::config::AdadeltaConfig;
 /// `v ← ρv + (1-ρ)g²`, `Δ = √(u+ε)/√(v+ε) · g`, `u ← ρu + (1-ρ)Δ²`, `x ← x - lr·Δ`; weight decay
 /// adds `decay·x` to `g` first. Zeiler, <https://arxiv.org/abs/1212.5701>, as in PyTorch.
 #[derive(Clone, Debug)]
-pub struct Adadelta {
+struct Adadelta {
     rho: f64,
     eps: f64,
     weight_decay: f64,
@@ -19,7 +66,7 @@ pub struct Adadelta {
 
 impl Adadelta {
     /// The optimizer that `config` describes; its learning rate is given at each step.
-    pub fn new(config: &AdadeltaConfig) -> Self {
+    fn new(config: &AdadeltaConfig) -> Self {
         Self {
             rho: config.rho,
             eps: config.eps,
@@ -30,7 +77,7 @@ impl Adadelta {
 
 /// What [`Adadelta`] remembers of one parameter.
 #[derive(Clone, Debug)]
-pub struct AdadeltaState<const D: usize> {
+struct AdadeltaState<const D: usize> {
     /// Running average of squared gradients, `v`.
     squared_gradient: Tensor<D>,
     /// Running average of squared steps, `u`.

@@ -1,28 +1,19 @@
-//! `[optimizer]` becomes an optimizer.
-
-mod adadelta;
-mod muon;
+//! `[optimizer]` becomes an optimizer: that of its `name`, with the groups of the configuration.
 
 use std::collections::HashSet;
 
-use burn::optim;
-use burn::optim::decay::WeightDecayConfig;
-use burn::optim::momentum::MomentumConfig;
 use burn_dist::parallel::{
     ParameterGroup, ParameterOptimizer, ParameterSpec, is_norm_or_bias, path_matches,
 };
 
-pub use adadelta::{Adadelta, AdadeltaState};
-pub use muon::Muon;
-
-use crate::config::{AdjustLr, GroupConfig, MuonConfig, OptimizerConfig};
+use crate::config::{GroupConfig, OptimizerConfig};
 use crate::error::TrainError;
 
 /// The optimizer that `config` describes, with its groups.
 pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
-    let (mut optimizer, last) = parts(config);
-    let spares = !config.decay_norm_and_bias();
-    for group in config.groups() {
+    let mut optimizer = config.kind.build();
+    let spares = !config.decay_norm_and_bias;
+    for group in &config.groups {
         let own = config.of_group(group);
         let named = |name: String, only_spared: bool, config: &OptimizerConfig| {
             let pattern = group.pattern.clone();
@@ -44,7 +35,7 @@ pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
         let group = ParameterGroup::new("norms and biases", is_norm_or_bias, spared);
         optimizer = optimizer.with_group(group.or_empty());
     }
-    with_groups(optimizer, last)
+    with_groups(optimizer, config.kind.others())
 }
 
 /// Whether the optimizer that `config` describes can step a model with these parameters, and every group of the
@@ -54,7 +45,7 @@ pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
 /// If not.
 pub fn check(config: &OptimizerConfig, parameters: &[ParameterSpec]) -> Result<(), TrainError> {
     build(config).check(parameters)?;
-    let groups = config.groups();
+    let groups = &config.groups;
     let group_of = |parameter: &ParameterSpec| {
         let matches = |group: &GroupConfig| path_matches(&group.pattern, &parameter.path);
         groups.iter().position(matches)
@@ -76,95 +67,7 @@ fn with_groups(optimizer: ParameterOptimizer, groups: Vec<ParameterGroup>) -> Pa
 
 /// The optimizer without the groups of the configuration.
 fn plain(config: &OptimizerConfig) -> ParameterOptimizer {
-    let (optimizer, groups) = parts(config);
-    with_groups(optimizer, groups)
-}
-
-/// An optimizer, and groups of what it does not step itself, which come after all others. All
-/// numbers are set: some of Burn's defaults are not those that published recipes assume.
-fn parts(config: &OptimizerConfig) -> (ParameterOptimizer, Vec<ParameterGroup>) {
-    let optimizer = match config {
-        OptimizerConfig::Sgd(sgd) => {
-            let momentum = (sgd.momentum > 0.0).then_some(MomentumConfig {
-                momentum: sgd.momentum,
-                dampening: 0.0,
-                nesterov: sgd.nesterov,
-            });
-            optim::SgdConfig::new()
-                .with_momentum(momentum)
-                .with_weight_decay(weight_decay(sgd.weight_decay))
-                .into()
-        }
-        OptimizerConfig::Adam(adam) => optim::AdamConfig::new()
-            .with_beta_1(adam.betas[0] as f32)
-            .with_beta_2(adam.betas[1] as f32)
-            .with_epsilon(adam.eps as f32)
-            .with_weight_decay(weight_decay(adam.weight_decay))
-            .into(),
-        OptimizerConfig::AdamW(adamw) => optim::AdamWConfig::new()
-            .with_beta_1(adamw.betas[0] as f32)
-            .with_beta_2(adamw.betas[1] as f32)
-            .with_epsilon(adamw.eps as f32)
-            .with_weight_decay(adamw.weight_decay as f32)
-            .into(),
-        OptimizerConfig::Adadelta(adadelta) => {
-            ParameterOptimizer::new(Adadelta::new(adadelta)).element_wise()
-        }
-        OptimizerConfig::Lion(lion) => optim::LionConfig::new()
-            .with_beta_1(lion.betas[0] as f32)
-            .with_beta_2(lion.betas[1] as f32)
-            .with_weight_decay(lion.weight_decay as f32)
-            .into(),
-        OptimizerConfig::Lamb(lamb) => optim::LambConfig::new()
-            .with_beta_1(lamb.betas[0] as f32)
-            .with_beta_2(lamb.betas[1] as f32)
-            .with_epsilon(lamb.eps as f32)
-            .with_weight_decay(lamb.weight_decay as f32)
-            .into(),
-        OptimizerConfig::Adafactor(adafactor) => optim::AdafactorConfig::new()
-            .with_epsilon_1(adafactor.eps[0] as f32)
-            .with_epsilon_2(adafactor.eps[1] as f32)
-            .with_clip_threshold(adafactor.clip_threshold as f32)
-            .with_decay_rate(adafactor.beta2_decay)
-            .with_relative_step(adafactor.relative_step)
-            .with_scale_parameter(adafactor.scale_parameter)
-            .with_weight_decay(adafactor.weight_decay as f32)
-            .into(),
-        OptimizerConfig::Muon(muon) => return of_muon(muon),
-    };
-    (optimizer, Vec::new())
-}
-
-/// Muon for matrices, AdamW for the rest.
-fn of_muon(muon: &MuonConfig) -> (ParameterOptimizer, Vec<ParameterGroup>) {
-    let adamw = optim::AdamWConfig::new()
-        .with_beta_1(muon.adamw_betas[0] as f32)
-        .with_beta_2(muon.adamw_betas[1] as f32)
-        .with_epsilon(muon.adamw_eps as f32)
-        .with_weight_decay(muon.weight_decay as f32);
-    let rate = muon.adamw_lr() / muon.lr;
-    let named = |pattern: &String| {
-        let (name, pattern) = (pattern.clone(), pattern.clone());
-        let select = move |parameter: &ParameterSpec| path_matches(&pattern, &parameter.path);
-        ParameterGroup::new(name, select, adamw.clone()).with_lr_factor(rate)
-    };
-    let mut left: Vec<_> = muon.adamw_match.iter().map(named).collect();
-    let no_matrix = |parameter: &ParameterSpec| parameter.shape.len() != 2;
-    let no_matrices = ParameterGroup::new("what is no matrix", no_matrix, adamw.clone());
-    left.push(no_matrices.with_lr_factor(rate).or_empty());
-    let matrices = match muon.adjust_lr {
-        // Of which ranks compare no settings; but they have compared their configurations.
-        AdjustLr::Original => ParameterOptimizer::new(Muon::new(muon)),
-        AdjustLr::MatchRmsAdamW => muon::burn(muon)
-            .with_adjust_lr_fn(optim::AdjustLrFn::MatchRmsAdamW)
-            .with_weight_decay(weight_decay(muon.weight_decay))
-            .into(),
-    };
-    (matrices, left)
-}
-
-fn weight_decay(penalty: f64) -> Option<WeightDecayConfig> {
-    (penalty > 0.0).then(|| WeightDecayConfig::new(penalty as f32))
+    with_groups(config.kind.build(), config.kind.others())
 }
 
 #[cfg(test)]
@@ -175,7 +78,7 @@ mod tests {
     use burn_dist::parallel::{Parallel, ParallelError, Strategy};
 
     use super::*;
-    use crate::config::GroupConfig;
+    use crate::config::{MuonConfig, OptimizerKeys, OptimizerKind, SgdConfig};
 
     #[derive(Module, Debug)]
     struct Model {
@@ -187,7 +90,10 @@ mod tests {
 
     /// What a step without a gradient leaves of parameters that were 1: only weight decay changes
     /// them.
-    fn after_a_step(config: MuonConfig, strategy: Strategy) -> Result<[f32; 4], ParallelError> {
+    fn after_a_step(
+        config: &OptimizerConfig,
+        strategy: Strategy,
+    ) -> Result<[f32; 4], ParallelError> {
         let device = Device::flex().autodiff();
         let model = Model {
             weight: Param::from_tensor(Tensor::ones([2, 3], &device)),
@@ -195,7 +101,7 @@ mod tests {
             head: Param::from_tensor(Tensor::ones([3, 2], &device)),
             filters: Param::from_tensor(Tensor::ones([2, 1, 3, 3], &device)),
         };
-        let optimizer = build(&OptimizerConfig::Muon(config));
+        let optimizer = build(config);
         let mut parallel = Parallel::new(model, optimizer, strategy, &ProcessGroup::single())?;
         let model = parallel.model();
         let sum = model.weight.val().sum() + model.bias.val().sum() + model.head.val().sum();
@@ -212,6 +118,15 @@ mod tests {
         Ok(all.map(|mean| mean.into_scalar::<f32>()))
     }
 
+    fn muon() -> MuonConfig {
+        MuonConfig {
+            lr: 0.1,
+            weight_decay: 0.5,
+            adamw_lr: Some(0.02),
+            ..MuonConfig::default()
+        }
+    }
+
     #[track_caller]
     fn assert_near(found: [f32; 4], expected: [f32; 4]) {
         for (found, expected) in found.iter().zip(expected) {
@@ -221,15 +136,15 @@ mod tests {
 
     #[test]
     fn muon_leaves_to_adamw_what_is_no_matrix_or_named() {
-        let muon = MuonConfig {
-            lr: 0.1,
-            weight_decay: 0.5,
-            adamw_lr: Some(0.02),
-            adamw_match: vec!["head".to_owned()],
-            ..MuonConfig::default()
+        let muon = OptimizerConfig {
+            kind: OptimizerKind::Muon(MuonConfig {
+                adamw_match: vec!["head".to_owned()],
+                ..muon()
+            }),
+            keys: OptimizerKeys::default(),
         };
         for strategy in [Strategy::Ddp, Strategy::Zero1, Strategy::Zero3] {
-            let found = after_a_step(muon.clone(), strategy).unwrap();
+            let found = after_a_step(&muon, strategy).unwrap();
             assert_near(found, [0.95, 0.99, 0.99, 0.99]);
         }
     }
@@ -242,21 +157,20 @@ mod tests {
             weight_decay,
             momentum: None,
         };
-        let muon = MuonConfig {
-            lr: 0.1,
-            weight_decay: 0.5,
-            adamw_lr: Some(0.02),
-            decay_norm_and_bias: false,
-            groups: vec![group("weight", 2.0, None), group("filters", 2.0, Some(1.0))],
-            ..MuonConfig::default()
+        let with = |muon| OptimizerConfig {
+            kind: OptimizerKind::Muon(muon),
+            keys: OptimizerKeys {
+                decay_norm_and_bias: false,
+                groups: vec![group("weight", 2.0, None), group("filters", 2.0, Some(1.0))],
+            },
         };
-        let found = after_a_step(muon.clone(), Strategy::Ddp).unwrap();
+        let found = after_a_step(&with(muon()), Strategy::Ddp).unwrap();
         assert_near(found, [0.9, 1.0, 0.95, 0.96]);
         let misspelt = MuonConfig {
             adamw_match: vec!["haed".to_owned()],
-            ..muon
+            ..muon()
         };
-        let error = after_a_step(misspelt, Strategy::Ddp).unwrap_err();
+        let error = after_a_step(&with(misspelt), Strategy::Ddp).unwrap_err();
         assert!(error.to_string().contains("`haed`"), "{error}");
     }
 
@@ -268,11 +182,12 @@ mod tests {
             weight_decay: None,
             momentum: None,
         };
-        let with = |patterns: [&str; 2]| {
-            OptimizerConfig::Sgd(crate::config::SgdConfig {
+        let with = |patterns: [&str; 2]| OptimizerConfig {
+            kind: OptimizerKind::Sgd(SgdConfig::default()),
+            keys: OptimizerKeys {
                 groups: patterns.map(group).into(),
-                ..Default::default()
-            })
+                ..OptimizerKeys::default()
+            },
         };
         let parameters = ["head.weight", "head.bias", "body.bias"].map(|path| ParameterSpec {
             path: path.to_owned(),

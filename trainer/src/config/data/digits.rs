@@ -1,0 +1,29 @@
+//! Digits that are drawn.
+
+use std::sync::Arc;
+
+use datasets::{Dataset, DatasetError, Digits, Split};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::AnyDataSet;
+
+/// `digits`: 28×28 digits drawn by a generator, 8192 to train and 2048 to test; needs no files.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DigitsConfig {}
+
+impl AnyDataSet for DigitsConfig {
+    fn open(
+        &self,
+        split: Split,
+        samples: Option<usize>,
+        seed: u64,
+    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+        let usual = match split {
+            Split::Train => 8192,
+            Split::Test => 2048,
+        };
+        Ok(Arc::new(Digits::new(split, samples.unwrap_or(usual), seed)))
+    }
+}

@@ -1,0 +1,57 @@
+//! Images of any size, for benchmarks.
+
+use std::sync::Arc;
+
+use datasets::{Dataset, DatasetError, Generated, ImageShape, Split};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::AnyDataSet;
+use crate::config::error::Fault;
+use crate::config::validate::{MOST_PIXELS, given_in_range};
+
+/// `generated`: images of any size drawn by a generator, for benchmarks; 50000 to train and 10000 to test.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct GeneratedConfig {
+    /// Side of the images. Default 32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
+    pub size: Option<usize>,
+    /// Channels. Default 3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<usize>,
+    /// Classes. Default 10.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<usize>,
+}
+
+impl AnyDataSet for GeneratedConfig {
+    fn check(&self) -> Result<(), Fault> {
+        given_in_range("data.size", self.size, MOST_PIXELS)?;
+        given_in_range("data.channels", self.channels, 4)?;
+        given_in_range("data.classes", self.classes, 1_000_000)
+    }
+
+    fn open(
+        &self,
+        split: Split,
+        samples: Option<usize>,
+        seed: u64,
+    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+        // The numbers, the size and the classes are usually those of CIFAR-10.
+        let usual = match split {
+            Split::Train => 50_000,
+            Split::Test => 10_000,
+        };
+        let side = self.size.unwrap_or(32);
+        let shape = ImageShape {
+            channels: self.channels.unwrap_or(3),
+            height: side,
+            width: side,
+        };
+        let (classes, samples) = (self.classes.unwrap_or(10), samples.unwrap_or(usual));
+        let images = Generated::new(shape, classes, samples, seed)?;
+        Ok(Arc::new(images.split(split)))
+    }
+}

@@ -1,0 +1,121 @@
+//! A folder of images for each class.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datasets::{Color, Dataset, DatasetError, ImageFolder, ImageFolderOptions, Split};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{AnyDataSet, evenly};
+use crate::config::error::Fault;
+use crate::config::section::names;
+use crate::config::validate::{MOST_PIXELS, ensure, given_in_range};
+
+names! {
+    /// `[data] color` of an image folder.
+    ColorName {
+        /// As the files have it; all have to agree.
+        #[default]
+        Auto = "auto",
+        /// Three channels; grey images get three equal ones.
+        Rgb = "rgb",
+        /// One channel.
+        Grey = "grey",
+    }
+}
+
+/// `image-folder`: a folder of images for each class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ImageFolderConfig {
+    /// Folder that holds the files. Default `data/image-folder`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Side in pixels to which images are cropped. Default 224.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
+    pub size: Option<usize>,
+    /// Length in pixels to which the shorter side is scaled before the crop; not
+    /// before the `resized-crop` of `augment`, whose parts are those of the whole picture. Default:
+    /// `size` × 256 / 224.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
+    pub resize: Option<usize>,
+    /// `rgb` and `grey` convert all images, `auto` wants files that agree. What is transparent is black
+    /// where it is, and pictures are turned as a camera has noted. Default `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub color: Option<ColorName>,
+    /// Share of each class that is kept for validation, where the folder has none
+    /// of its own, in (0, 1). Default: the folder has `train`, and beside it `val` (or `valid`, or
+    /// `validation`), or else `test`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation: Option<f64>,
+}
+
+impl AnyDataSet for ImageFolderConfig {
+    fn check(&self) -> Result<(), Fault> {
+        given_in_range("data.size", self.size, MOST_PIXELS)?;
+        given_in_range("data.resize", self.resize, MOST_PIXELS)?;
+        let side = self.side();
+        if let Some(resize) = self.resize.filter(|resize| *resize < side) {
+            return Err(Fault::in_key(
+                "data.resize",
+                format!("`data.resize` = {resize} is less than the side of the images, {side}"),
+            )
+            .help("images are cut out of what is scaled: make it larger, or data.size smaller"));
+        }
+        self.validation.map_or(Ok(()), |share| {
+            let good = share > 0.0 && share < 1.0;
+            ensure(good, "data.validation", share, "between 0 and 1")
+        })
+    }
+
+    fn paths(&mut self) -> Vec<(&'static str, &mut Option<PathBuf>)> {
+        vec![("data.dir", &mut self.dir)]
+    }
+
+    fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    fn open(
+        &self,
+        split: Split,
+        _samples: Option<usize>,
+        seed: u64,
+    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+        let mut options = ImageFolderOptions::new(self.side());
+        options.resize = self.resize();
+        options.color = match self.color {
+            Some(ColorName::Rgb) => Color::Rgb,
+            Some(ColorName::Grey) => Color::Grey,
+            Some(ColorName::Auto) | None => Color::AsStored,
+        };
+        options.validation = self.validation;
+        options.seed = seed;
+        let dir = self.dir().unwrap_or(Path::new("data/image-folder"));
+        Ok(Arc::new(ImageFolder::open(dir, split, &options)?))
+    }
+
+    /// Files are sorted by class, so the first are of the first classes.
+    fn pick(&self, samples: usize, of: usize) -> Vec<usize> {
+        evenly(samples, of)
+    }
+
+    fn is_stored(&self) -> bool {
+        false
+    }
+
+    fn resize(&self) -> Option<usize> {
+        // As images of 224 pixels are usually cut out of 256.
+        let usual = self.side().saturating_mul(256) / 224;
+        Some(self.resize.unwrap_or(usual))
+    }
+}
+
+impl ImageFolderConfig {
+    fn side(&self) -> usize {
+        self.size.unwrap_or(224)
+    }
+}

@@ -1,0 +1,229 @@
+//! `[data]`: each data set is one file, with its keys, their defaults and checks, and how it is opened, and one line in
+//! the list below. Its images are read by the crate `datasets`.
+
+mod cifar_10;
+mod cifar_100;
+mod digits;
+mod fashion_mnist;
+mod generated;
+mod image_folder;
+mod mnist;
+mod own;
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use datasets::{Augment, Dataset, DatasetError, RemoteFile, Split};
+use schemars::JsonSchema;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::error::Fault;
+use super::named::named_section;
+use super::validate::{ensure, given_in_range, in_range};
+
+pub use cifar_10::Cifar10Config;
+pub use cifar_100::{Cifar100Config, LabelsName};
+pub use digits::DigitsConfig;
+pub use fashion_mnist::FashionMnistConfig;
+pub use generated::GeneratedConfig;
+pub use image_folder::{ColorName, ImageFolderConfig};
+pub use mnist::MnistConfig;
+pub use own::OwnConfig;
+
+named_section! {
+    /// `[data]`: what is learned from. Some keys depend on `name`, which is `digits` where it is left out.
+    "data" DataConfig(DataKeys) DataKind: AnyDataSet, Some("digits");
+    "digits" Digits(DigitsConfig),
+    "mnist" Mnist(MnistConfig),
+    "fashion-mnist" FashionMnist(FashionMnistConfig),
+    "cifar-10" Cifar10(Cifar10Config),
+    "cifar-100" Cifar100(Cifar100Config),
+    "image-folder" ImageFolder(ImageFolderConfig),
+    "generated" Generated(GeneratedConfig),
+    "own" Own(OwnConfig),
+}
+
+/// The keys of `[data]` that go with every `name`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataKeys {
+    /// Whether missing files are downloaded, by the first rank of each node. Default true.
+    pub download: bool,
+    /// Threads per rank that prepare batches; 0 prepares them in the thread that trains.
+    /// Default 1.
+    #[schemars(extend("unit" = "threads"))]
+    pub workers: usize,
+    /// Whether the training images lie in the memory of the GPU and batches are made there, which
+    /// needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a GPU, where
+    /// the augmentation allows it and the images take no more than a quarter of its memory (1 GiB
+    /// where that is not known); not of `image-folder` and `own`, whose images would all be decoded
+    /// before the first step. The images of evaluations lie there too, whatever the augmentation, if all
+    /// that is there takes no more than that quarter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_device: Option<bool>,
+    /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,
+    /// `shift[:PIXELS]`, `crop[:PADDING[:reflect]]`, `resized-crop[:MIN_SCALE]`, `flip[:P]`,
+    /// `auto-augment`, `rand-augment[:OPS[:MAGNITUDE]]`, `mixup[:ALPHA[:P]]`,
+    /// `cutmix[:ALPHA[:P]]`, `cutout[:SIDE]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
+    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
+    #[schemars(with = "String")]
+    pub augment: Augment,
+    /// Training images used, the first ones of the data set, of `image-folder` evenly from all classes. Default: all (`digits`: 8192,
+    /// `generated`: 50000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "images"))]
+    pub train_samples: Option<usize>,
+    /// Test images used, picked in the same way. Default: all (`digits`: 2048,
+    /// `generated`: 10000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "images"))]
+    pub test_samples: Option<usize>,
+    /// Mean of each channel by which images are normalised, of values from 0 to 1; one number is
+    /// for all channels. Default: that of the data set; `image-folder`: ImageNet's,
+    /// `[0.485, 0.456, 0.406]`, and 0.5 for grey.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<Vec<f64>>,
+    /// The standard deviation by which the difference from the mean is divided, likewise. Default:
+    /// that of the data set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and 0.5 for grey.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub std: Option<Vec<f64>>,
+}
+
+impl Default for DataKeys {
+    fn default() -> Self {
+        Self {
+            download: true,
+            workers: 1,
+            on_device: None,
+            augment: Augment::default(),
+            train_samples: None,
+            test_samples: None,
+            mean: None,
+            std: None,
+        }
+    }
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self {
+            kind: DataKind::Digits(DigitsConfig::default()),
+            keys: DataKeys::default(),
+        }
+    }
+}
+
+/// What every data set says of itself.
+pub trait AnyDataSet {
+    /// Whether its own keys make sense.
+    ///
+    /// # Errors
+    /// The first that does not.
+    fn check(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Those of its keys that are paths.
+    fn paths(&mut self) -> Vec<(&'static str, &mut Option<PathBuf>)> {
+        Vec::new()
+    }
+
+    /// The folder that the configuration names.
+    fn dir(&self) -> Option<&Path> {
+        None
+    }
+
+    /// The files that could be downloaded and are not there.
+    fn missing(&self) -> Vec<RemoteFile> {
+        Vec::new()
+    }
+
+    /// Downloads them.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    fn download(&self) -> Result<(), DatasetError> {
+        Ok(())
+    }
+
+    /// Opens a part. Of what is drawn, `samples` images are wanted; `seed` is that of the run.
+    ///
+    /// # Errors
+    /// If files are missing or not what they should be.
+    fn open(
+        &self,
+        split: Split,
+        samples: Option<usize>,
+        seed: u64,
+    ) -> Result<Arc<dyn Dataset>, DatasetError>;
+
+    /// Which images are taken where `samples` are wanted of a part that has more.
+    fn pick(&self, samples: usize, _of: usize) -> Vec<usize> {
+        (0..samples).collect()
+    }
+
+    /// Whether its images lie there decoded, so that all of them can soon be brought to a device.
+    fn is_stored(&self) -> bool {
+        true
+    }
+
+    /// To how many pixels the shorter side of a file is scaled before its middle is cut out, if that is not the side of
+    /// the images themselves.
+    fn resize(&self) -> Option<usize> {
+        None
+    }
+}
+
+impl DataConfig {
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        in_range("data.workers", self.workers as u64, 0, 256)?;
+        given_in_range("data.train_samples", self.train_samples, 100_000_000)?;
+        given_in_range("data.test_samples", self.test_samples, 100_000_000)?;
+        self.kind.check()?;
+        self.check_normalization()
+    }
+
+    /// Whether the numbers fit the channels of the images shows when the data is opened.
+    fn check_normalization(&self) -> Result<(), Fault> {
+        for (key, numbers) in [("data.mean", &self.mean), ("data.std", &self.std)] {
+            if numbers.as_ref().is_some_and(Vec::is_empty) {
+                let fault = Fault::in_key(key, format!("`{key}` has no number"));
+                return Err(fault.help("give it one for each channel, or one for all"));
+            }
+        }
+        for mean in self.mean.iter().flatten() {
+            let good = (0.0..=1.0).contains(mean);
+            ensure(good, "data.mean", *mean, "in [0, 1]").map_err(of_bytes)?;
+        }
+        for std in self.std.iter().flatten() {
+            // Beyond, normalised values leave the range of f32, or are all the same.
+            let good = (1e-6..=1e6).contains(std);
+            ensure(good, "data.std", *std, "positive, from 1e-6 to 1e6").map_err(of_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+fn of_bytes(fault: Fault) -> Fault {
+    fault.help("it is that of values from 0 to 1: divide what is given for bytes by 255")
+}
+
+/// `samples` of `len`, the same number apart.
+pub(crate) fn evenly(samples: usize, len: usize) -> Vec<usize> {
+    let index = |i| (i as u128 * len as u128 / samples as u128) as usize;
+    (0..samples).map(index).collect()
+}
+
+fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn from_text<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(D::Error::custom)
+}

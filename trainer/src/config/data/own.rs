@@ -1,0 +1,33 @@
+//! Images of the program itself.
+
+use std::sync::Arc;
+
+use datasets::{Dataset, DatasetError, Split};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::AnyDataSet;
+
+/// `own`: the images of a program that trains with this library and gives them to its `Trainer`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OwnConfig {}
+
+impl AnyDataSet for OwnConfig {
+    fn open(
+        &self,
+        _split: Split,
+        _samples: Option<usize>,
+        _seed: u64,
+    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+        Err(DatasetError::Settings {
+            what: "data.name",
+            reason: "\"own\" stands for images that a program gives to the library's `Trainer`, and here are none"
+                .into(),
+        })
+    }
+
+    fn is_stored(&self) -> bool {
+        false
+    }
+}

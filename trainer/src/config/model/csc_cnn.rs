@@ -1,0 +1,32 @@
+//! The network of CSC's course.
+
+use burn::tensor::Device;
+use datasets::Dataset;
+use models::ModelError;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{AnyModel, WithModel, classes};
+
+/// `csc-cnn`: two stages of 5×5 convolution, batch normalization and max-pooling, and one
+/// linear layer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CscCnnConfig {}
+
+impl AnyModel for CscCnnConfig {
+    fn build<W: WithModel>(
+        &self,
+        data: &dyn Dataset,
+        device: &Device,
+        then: W,
+    ) -> Result<W::Output, ModelError> {
+        let shape = data.shape();
+        let model = models::CscCnnConfig::new()
+            .with_channels(shape.channels)
+            .with_height(shape.height)
+            .with_width(shape.width)
+            .with_classes(classes(data));
+        Ok(then.call(model.init(device)?))
+    }
+}

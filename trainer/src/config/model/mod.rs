@@ -1,0 +1,128 @@
+//! `[model]`: each model is one file, with its keys, their defaults and checks, and how it is built for the data, and
+//! one line in the list below. Its layers are in the crate `models`.
+//!
+//! A preset fills in the keys that are left out, so that the resolved configuration says every
+//! size by itself.
+
+mod cnn;
+mod csc_cnn;
+mod resnet;
+mod vit;
+mod wide_resnet;
+
+use std::path::PathBuf;
+
+use burn::tensor::Device;
+use datasets::Dataset;
+use models::weights::PyTorchKeys;
+use models::{ImageClassifier, ModelError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::error::Fault;
+use super::named::named_section;
+
+pub use cnn::CnnConfig;
+pub use csc_cnn::CscCnnConfig;
+pub use resnet::{ResNetConfig, StemName};
+pub use vit::{PoolingName, VitConfig, VitPreset};
+pub use wide_resnet::{WidePreset, WideResNetConfig};
+
+/// Makes `[model]` and what builds it of the list of models.
+macro_rules! models {
+    ($($name:literal $variant:ident($own:ty),)*) => {
+        named_section! {
+            /// `[model]`: what is trained. The keys depend on `name`.
+            "model" ModelConfig(ModelKeys) ModelKind: AnyModel, None;
+            $($name $variant($own),)*
+        }
+
+        impl ModelConfig {
+            /// Builds the model for the images and classes of `data`, with random parameters, and hands it to
+            /// `then`.
+            ///
+            /// # Errors
+            /// If it cannot take such images.
+            pub fn build<W: WithModel>(
+                &self,
+                data: &dyn Dataset,
+                device: &Device,
+                then: W,
+            ) -> Result<W::Output, ModelError> {
+                match &self.kind { $(ModelKind::$variant(own) => own.build(data, device, then)),* }
+            }
+        }
+    };
+}
+
+models! {
+    "cnn" Cnn(CnnConfig),
+    "csc-cnn" CscCnn(CscCnnConfig),
+    "wide-resnet" WideResNet(WideResNetConfig),
+    "resnet" ResNet(ResNetConfig),
+    "vit" Vit(VitConfig),
+}
+
+/// The keys of `[model]` that go with every `name`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelKeys {
+    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+    /// (`.safetensors`, `.pt`, `.pth`). For `vit` it may be of timm or torchvision, and of a model for images of another
+    /// size, whose position embedding is resampled. Default: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Whether the last layer starts from random weights although there is a file: for other
+    /// classes than those of the file. Default false.
+    pub new_head: bool,
+}
+
+/// What every model says of itself.
+pub trait AnyModel {
+    /// Fills in what the preset says and the configuration leaves out.
+    fn fill(&mut self) {}
+
+    /// Whether its own keys make sense.
+    ///
+    /// # Errors
+    /// The first that does not.
+    fn check(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Builds it for the images and classes of `data` and hands it to `then`.
+    ///
+    /// # Errors
+    /// If it cannot take such images.
+    fn build<W: WithModel>(
+        &self,
+        data: &dyn Dataset,
+        device: &Device,
+        then: W,
+    ) -> Result<W::Output, ModelError>
+    where
+        Self: Sized;
+}
+
+/// What is done with a model once it is known which type it has.
+pub trait WithModel {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output;
+}
+
+impl ModelConfig {
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        if self.weights.is_none() && self.new_head {
+            let text = "`model.new_head` has no use without `model.weights`";
+            return Err(Fault::in_key("model.new_head", text));
+        }
+        self.kind.check()
+    }
+}
+
+fn classes(data: &dyn Dataset) -> usize {
+    data.class_names().len()
+}

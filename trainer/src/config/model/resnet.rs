@@ -1,0 +1,81 @@
+//! Residual networks.
+
+use burn::tensor::Device;
+use datasets::Dataset;
+use models::{ModelError, Stem};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{AnyModel, WithModel, classes};
+use crate::config::error::Fault;
+use crate::config::section::names;
+
+/// Longest side of images, in pixels, for which the stem keeps their size.
+const SMALL_IMAGE: usize = 64;
+
+names! {
+    /// `[model] stem` of a residual network.
+    StemName {
+        /// By the images: `cifar` up to 64 pixels, else `imagenet`.
+        #[default]
+        Auto = "auto",
+        /// One 3×3 convolution.
+        Cifar = "cifar",
+        /// A 7×7 convolution and a pooling, both with stride 2.
+        ImageNet = "imagenet",
+    }
+}
+
+/// `resnet`: residual networks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ResNetConfig {
+    /// 18 or 50. Default 18.
+    pub depth: usize,
+    /// The first layers: `cifar` (one 3×3 convolution), `imagenet` (a 7×7 convolution and a
+    /// pooling, both with stride 2) or `auto` (`cifar` for images of up to 64 pixels). Default
+    /// `auto`.
+    pub stem: StemName,
+}
+
+impl Default for ResNetConfig {
+    fn default() -> Self {
+        Self {
+            depth: 18,
+            stem: StemName::Auto,
+        }
+    }
+}
+
+impl AnyModel for ResNetConfig {
+    fn check(&self) -> Result<(), Fault> {
+        match [18, 50].contains(&self.depth) {
+            true => Ok(()),
+            false => Err(Fault::in_key(
+                "model.depth",
+                format!("`model.depth` = {} is neither 18 nor 50", self.depth),
+            )),
+        }
+    }
+
+    fn build<W: WithModel>(
+        &self,
+        data: &dyn Dataset,
+        device: &Device,
+        then: W,
+    ) -> Result<W::Output, ModelError> {
+        let shape = data.shape();
+        let stem = match self.stem {
+            StemName::Cifar => Stem::Cifar,
+            StemName::ImageNet => Stem::ImageNet,
+            StemName::Auto if shape.height.max(shape.width) <= SMALL_IMAGE => Stem::Cifar,
+            StemName::Auto => Stem::ImageNet,
+        };
+        let model = match self.depth {
+            50 => models::ResNetConfig::resnet50(classes(data)),
+            _ => models::ResNetConfig::resnet18(classes(data)),
+        };
+        let model = model.with_channels(shape.channels).with_stem(stem);
+        Ok(then.call(model.init(device)?))
+    }
+}

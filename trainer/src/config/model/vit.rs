@@ -1,0 +1,141 @@
+//! Vision transformers.
+
+use burn::tensor::Device;
+use datasets::Dataset;
+use models::{ModelError, Pooling};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{AnyModel, WithModel, classes};
+use crate::config::error::Fault;
+use crate::config::section::names;
+use crate::config::validate::{fraction, in_range};
+
+names! {
+    /// `[model] preset` of a vision transformer.
+    VitPreset {
+        /// Width 192, 12 blocks, 3 heads.
+        #[default]
+        Tiny = "tiny",
+        /// Width 384, 12 blocks, 6 heads.
+        Small = "small",
+        /// Width 768, 12 blocks, 12 heads.
+        Base = "base",
+        /// `base` with patches of 16 pixels, for images of 224.
+        B16 = "b-16",
+    }
+}
+
+names! {
+    /// `[model] pooling` of a vision transformer.
+    PoolingName {
+        /// The token that is learned for it.
+        #[default]
+        ClassToken = "class-token",
+        /// The mean over all patches.
+        Mean = "mean",
+    }
+}
+
+/// `vit`: vision transformers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct VitConfig {
+    /// `tiny`, `small`, `base` or `b-16`; the other keys change it. Default `tiny`.
+    pub preset: VitPreset,
+    /// Side of a patch in pixels, which divides the sides of the images. Default 4; `b-16`: 16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "pixels"))]
+    pub patch: Option<usize>,
+    /// Width of the tokens. Default: the preset's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dim: Option<usize>,
+    /// Number of blocks. Default: the preset's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depth: Option<usize>,
+    /// Attention heads, which divide `dim`. Default: the preset's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heads: Option<usize>,
+    /// Width of the hidden layer in a block as a multiple of `dim`. Default 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp_ratio: Option<usize>,
+    /// What is classified: `class-token` or `mean` (of all patches). Default `class-token`.
+    pub pooling: PoolingName,
+    /// Probability of zeroing a value after the embedding and after each linear layer but that to queries, keys and values, in [0, 1).
+    /// Default 0.
+    pub dropout: f64,
+    /// Probability that a sample skips the last block, in [0, 1); it rises in a straight line from
+    /// 0 at the first block. Default 0.
+    pub drop_path: f64,
+}
+
+impl AnyModel for VitConfig {
+    fn fill(&mut self) {
+        let (dim, heads, patch) = match self.preset {
+            VitPreset::Tiny => (192, 3, 4),
+            VitPreset::Small => (384, 6, 4),
+            VitPreset::Base => (768, 12, 4),
+            VitPreset::B16 => (768, 12, 16),
+        };
+        self.patch.get_or_insert(patch);
+        self.dim.get_or_insert(dim);
+        self.depth.get_or_insert(12);
+        self.heads.get_or_insert(heads);
+        self.mlp_ratio.get_or_insert(4);
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        let sizes = [
+            ("model.patch", self.patch, 4096),
+            ("model.dim", self.dim, 65_536),
+            ("model.depth", self.depth, 1000),
+            ("model.heads", self.heads, 1024),
+            ("model.mlp_ratio", self.mlp_ratio, 64),
+        ];
+        for (key, size, most) in sizes {
+            if let Some(size) = size {
+                in_range(key, size as u64, 1, most)?;
+            }
+        }
+        if let (Some(dim), Some(heads)) = (self.dim, self.heads)
+            && dim % heads != 0
+        {
+            return Err(Fault::in_key(
+                "model.heads",
+                format!("`model.heads` = {heads} does not divide `model.dim` = {dim}"),
+            ));
+        }
+        fraction("model.dropout", self.dropout)?;
+        fraction("model.drop_path", self.drop_path)
+    }
+
+    fn build<W: WithModel>(
+        &self,
+        data: &dyn Dataset,
+        device: &Device,
+        then: W,
+    ) -> Result<W::Output, ModelError> {
+        let shape = data.shape();
+        let mut vit = match self.preset {
+            VitPreset::Tiny => models::VitConfig::tiny(classes(data)),
+            VitPreset::Small => models::VitConfig::small(classes(data)),
+            VitPreset::Base => models::VitConfig::base(classes(data)),
+            VitPreset::B16 => models::VitConfig::vit_b_16(classes(data)),
+        };
+        vit.channels = shape.channels;
+        vit.height = shape.height;
+        vit.width = shape.width;
+        vit.patch = self.patch.unwrap_or(vit.patch);
+        vit.dim = self.dim.unwrap_or(vit.dim);
+        vit.depth = self.depth.unwrap_or(vit.depth);
+        vit.heads = self.heads.unwrap_or(vit.heads);
+        vit.mlp_ratio = self.mlp_ratio.unwrap_or(vit.mlp_ratio);
+        vit.pooling = match self.pooling {
+            PoolingName::ClassToken => Pooling::ClassToken,
+            PoolingName::Mean => Pooling::Mean,
+        };
+        vit.dropout = self.dropout;
+        vit.drop_path = self.drop_path;
+        Ok(then.call(vit.init(device)?))
+    }
+}

@@ -1,0 +1,259 @@
+//! Muon with the rate that its authors give matrices of different shapes, and AdamW for what is no matrix.
+
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{self, AdjustLrFn, LearningRate, MuonState, Optimizer};
+use burn::tensor::{Device, Tensor};
+use burn_dist::parallel::{ParameterGroup, ParameterOptimizer, ParameterSpec, path_matches};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{AnyOptimizer, rates, weight_decay};
+use crate::config::error::Fault;
+use crate::config::section::{exactly, names};
+use crate::config::validate::{fraction, in_range, positive};
+
+names! {
+    /// `[optimizer] adjust_lr` of Muon.
+    AdjustLr {
+        /// More for layers with more outputs than inputs: times √max(1, outputs / inputs), as in PyTorch.
+        #[default]
+        Original = "original",
+        /// To updates as large as AdamW's, so that its `lr` and `weight_decay` fit: times
+        /// 0.2 · √max(inputs, outputs).
+        MatchRmsAdamW = "match-rms-adamw",
+    }
+}
+
+/// `muon`: orthogonal updates for matrices, which are parameters with exactly two dimensions.
+/// All others (biases, normalizations, tokens, filters of convolutions) are stepped by AdamW.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MuonConfig {
+    /// Learning rate. Default 0.001.
+    pub lr: f64,
+    /// Share of the last update that is kept, in [0, 1). Default 0.95.
+    pub momentum: f64,
+    /// Nesterov's form of momentum. Default true.
+    pub nesterov: bool,
+    /// Steps of the iteration that makes an update orthogonal, 1 to 100. Default 5.
+    pub ns_steps: u64,
+    /// The least that an update's norm counts for. Default 1e-7.
+    pub eps: f64,
+    /// How the rate follows the shape of a matrix: `original` or `match-rms-adamw`. Default
+    /// `original`.
+    pub adjust_lr: AdjustLr,
+    /// Share of each parameter, times the learning rate, that a step takes away; of AdamW's
+    /// parameters too. Default 0.1.
+    pub weight_decay: f64,
+    /// Patterns for whole paths of matrices that are AdamW's too; usual are the first and the last
+    /// layer, such as `["head.*"]`. Each has to match a parameter. Default none.
+    pub adamw_match: Vec<String>,
+    /// Learning rate of AdamW, on the same schedule. Default: `lr`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adamw_lr: Option<f64>,
+    /// AdamW's decay of the averages of the gradient and its square, in [0, 1). Default
+    /// `[0.9, 0.999]`.
+    #[serde(deserialize_with = "exactly")]
+    pub adamw_betas: [f64; 2],
+    /// Added to AdamW's denominator. Default 1e-8.
+    pub adamw_eps: f64,
+}
+
+impl Default for MuonConfig {
+    fn default() -> Self {
+        Self {
+            lr: 1e-3,
+            momentum: 0.95,
+            nesterov: true,
+            ns_steps: 5,
+            eps: 1e-7,
+            adjust_lr: AdjustLr::Original,
+            weight_decay: 0.1,
+            adamw_match: Vec::new(),
+            adamw_lr: None,
+            adamw_betas: [0.9, 0.999],
+            adamw_eps: 1e-8,
+        }
+    }
+}
+
+impl AnyOptimizer for MuonConfig {
+    rates!();
+
+    fn check(&self) -> Result<(), Fault> {
+        fraction("optimizer.momentum", self.momentum)?;
+        in_range("optimizer.ns_steps", self.ns_steps, 1, 100)?;
+        positive("optimizer.eps", self.eps)?;
+        positive("optimizer.adamw_lr", self.adamw_lr())?;
+        for beta in self.adamw_betas {
+            fraction("optimizer.adamw_betas", beta)?;
+        }
+        positive("optimizer.adamw_eps", self.adamw_eps)
+    }
+
+    fn keeps(&self, parameter: &ParameterSpec) -> u64 {
+        let elements = parameter.num_elements() as u64;
+        match self.whole(parameter) {
+            true => elements,
+            false => 2 * elements,
+        }
+    }
+
+    fn whole(&self, parameter: &ParameterSpec) -> bool {
+        let matches = |pattern: &String| path_matches(pattern, &parameter.path);
+        parameter.shape.len() == 2 && !self.adamw_match.iter().any(matches)
+    }
+
+    fn build(&self) -> ParameterOptimizer {
+        match self.adjust_lr {
+            // Of which ranks compare no settings; but they have compared their configurations.
+            AdjustLr::Original => ParameterOptimizer::new(Muon::new(self)),
+            AdjustLr::MatchRmsAdamW => burn(self)
+                .with_adjust_lr_fn(optim::AdjustLrFn::MatchRmsAdamW)
+                .with_weight_decay(weight_decay(self.weight_decay))
+                .into(),
+        }
+    }
+
+    fn others(&self) -> Vec<ParameterGroup> {
+        let adamw = optim::AdamWConfig::new()
+            .with_beta_1(self.adamw_betas[0] as f32)
+            .with_beta_2(self.adamw_betas[1] as f32)
+            .with_epsilon(self.adamw_eps as f32)
+            .with_weight_decay(self.weight_decay as f32);
+        let rate = self.adamw_lr() / self.lr;
+        let named = |pattern: &String| {
+            let (name, pattern) = (pattern.clone(), pattern.clone());
+            let select = move |parameter: &ParameterSpec| path_matches(&pattern, &parameter.path);
+            ParameterGroup::new(name, select, adamw.clone()).with_lr_factor(rate)
+        };
+        let mut all: Vec<_> = self.adamw_match.iter().map(named).collect();
+        let no_matrix = |parameter: &ParameterSpec| parameter.shape.len() != 2;
+        let no_matrices = ParameterGroup::new("what is no matrix", no_matrix, adamw.clone());
+        all.push(no_matrices.with_lr_factor(rate).or_empty());
+        all
+    }
+
+    fn key_of(&self, group: &str) -> Option<&'static str> {
+        let named = self.adamw_match.iter().any(|pattern| pattern == group);
+        named.then_some("optimizer.adamw_match")
+    }
+}
+
+impl MuonConfig {
+    fn adamw_lr(&self) -> f64 {
+        self.adamw_lr.unwrap_or(self.lr)
+    }
+}
+
+/// Muon whose rate is √max(1, out/in) times that of the configuration (Jordan 2024,
+/// <https://kellerjordan.github.io/posts/muon/>, as in PyTorch). Burn's takes the factor of a matrix's rows and columns,
+/// which are those of PyTorch's weights the other way round.
+#[derive(Clone)]
+struct Muon {
+    burn: optim::Muon,
+    weight_decay: f64,
+}
+
+impl Muon {
+    /// The optimizer that `config` describes; its learning rate is given at each step.
+    fn new(config: &MuonConfig) -> Self {
+        Self {
+            burn: burn(config).build(),
+            weight_decay: config.weight_decay,
+        }
+    }
+}
+
+/// Burn's, without weight decay, and with the factor of its own rows and columns.
+fn burn(config: &MuonConfig) -> optim::MuonConfig {
+    optim::MuonConfig::new()
+        .with_momentum(MomentumConfig {
+            momentum: config.momentum,
+            dampening: 0.0,
+            nesterov: config.nesterov,
+        })
+        .with_ns_steps(usize::try_from(config.ns_steps).unwrap_or(usize::MAX))
+        .with_epsilon(config.eps as f32)
+        .with_adjust_lr_fn(AdjustLrFn::Original)
+}
+
+impl Optimizer for Muon {
+    type State<const D: usize> = MuonState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        // That of a linear layer lies as [in, out]: √max(1, out/in) is this times Burn's √max(1, in/out).
+        let factor = match tensor.dims().as_slice() {
+            [inputs, outputs] => (*outputs as f64 / *inputs as f64).sqrt(),
+            _ => 1.0,
+        };
+        let tensor = match self.weight_decay {
+            0.0 => tensor,
+            decay => tensor.mul_scalar(1.0 - lr * decay),
+        };
+        self.burn.step(lr * factor, tensor, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
+        optim::Muon::to_device(state, device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How far a step without momentum goes, as a root of the mean of squares.
+    fn step_of([inputs, outputs]: [usize; 2], weight_decay: f64) -> f64 {
+        let muon = Muon::new(&MuonConfig {
+            momentum: 0.0,
+            nesterov: false,
+            weight_decay,
+            ..MuonConfig::default()
+        });
+        let device = Device::flex();
+        device.seed(1);
+        let gradient = Tensor::<2>::random(
+            [inputs, outputs],
+            burn::tensor::Distribution::Normal(0.0, 1.0),
+            &device,
+        );
+        let ones = Tensor::ones([inputs, outputs], &device);
+        let (stepped, _) = muon.step(0.1, ones.clone(), gradient, None);
+        let squares = (stepped - ones).square().mean();
+        f64::from(squares.into_scalar::<f32>()).sqrt()
+    }
+
+    #[test]
+    fn a_layer_with_more_outputs_than_inputs_takes_larger_steps() {
+        // An orthogonal matrix of 16 × 64 has a root of the mean of squares of √(1/64).
+        let orthogonal = 0.1 / 64f64.sqrt();
+        for (shape, factor) in [([16, 64], 2.0), ([64, 16], 1.0), ([64, 64], 1.0)] {
+            let ratio = step_of(shape, 0.0) / (factor * orthogonal);
+            // The iteration ends before the values of all directions are 1.
+            assert!((0.75..1.2).contains(&ratio), "{shape:?}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn weight_decay_goes_by_the_rate_alone() {
+        let muon = Muon::new(&MuonConfig {
+            weight_decay: 0.5,
+            ..MuonConfig::default()
+        });
+        let device = Device::flex();
+        let (ones, zeros) = (
+            Tensor::<2>::ones([2, 8], &device),
+            Tensor::<2>::zeros([2, 8], &device),
+        );
+        let (stepped, _) = muon.step(0.1, ones, zeros, None);
+        let mean = stepped.mean().into_scalar::<f32>();
+        assert!((mean - 0.95).abs() < 1e-6, "{mean}");
+    }
+}

@@ -1,0 +1,32 @@
+//! Half a cosine.
+
+use std::f64::consts::PI;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{AnySchedule, Moment, check_min_lr};
+use crate::config::error::Fault;
+
+/// `cosine`: half a cosine to `min_lr`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cosine {
+    /// The rate at the end. Default 0.
+    pub min_lr: f64,
+}
+
+impl AnySchedule for Cosine {
+    fn check(&self, lr: f64) -> Result<(), Fault> {
+        check_min_lr(self.min_lr, lr)
+    }
+
+    fn rate(&self, at: &Moment) -> f64 {
+        self.min_lr + (at.high - self.min_lr) * cosine(at.share())
+    }
+}
+
+/// Falls from 1 to 0 as `share` goes from 0 to 1.
+pub(super) fn cosine(share: f64) -> f64 {
+    (1.0 + (PI * share).cos()) / 2.0
+}

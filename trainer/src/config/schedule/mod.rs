@@ -1,0 +1,220 @@
+//! `[schedule]`: each schedule is one file, with its keys, their defaults and checks, and its rates, and one line in the
+//! list below.
+
+mod constant;
+mod cosine;
+mod exponential;
+mod linear;
+mod one_cycle;
+mod step;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Config;
+use super::error::Fault;
+use super::named::named_section;
+use super::section::names;
+use super::validate::{ensure, not_negative};
+
+pub use constant::Constant;
+pub use cosine::Cosine;
+pub use exponential::Exponential;
+pub use linear::Linear;
+pub use one_cycle::OneCycle;
+pub use step::Step;
+
+named_section! {
+    /// `[schedule]`: how the learning rate changes over the run. `optimizer.lr` is the highest rate. Some keys depend on
+    /// `name`, which is `constant` where it is left out.
+    "schedule" ScheduleConfig(ScheduleKeys) ScheduleKind: AnySchedule, Some("constant");
+    "constant" Constant(Constant),
+    "linear" Linear(Linear),
+    "cosine" Cosine(Cosine),
+    "step" Step(Step),
+    "exponential" Exponential(Exponential),
+    "one-cycle" OneCycle(OneCycle),
+}
+
+names! {
+    /// `[schedule] every`: when the rate changes.
+    ScheduleEvery {
+        /// At every step.
+        #[default]
+        Step = "step",
+        /// At the first step of every epoch.
+        Epoch = "epoch",
+    }
+}
+
+names! {
+    /// `[schedule] lr_scaling`: how the rate follows the global batch.
+    LrScaling {
+        /// Not at all.
+        #[default]
+        None = "none",
+        /// In proportion to the global batch: times `accumulate` × world size.
+        Linear = "linear",
+    }
+}
+
+/// The keys of `[schedule]` that go with every `name`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScheduleKeys {
+    /// When the rate changes: at every `step` or `epoch`. Default `step`.
+    pub every: ScheduleEvery,
+    /// `linear` multiplies the rate by the micro-batches of a global batch (`train.accumulate` × world size), for a global
+    /// batch that grows with the ranks (that of `train.micro_batch_size` without `train.batch_size`); `none` leaves it.
+    /// Default `none`.
+    pub lr_scaling: LrScaling,
+    /// Epochs in which the rate first rises in a straight line; of n steps (or epochs) the first has 1/n of the rise and
+    /// the last all of it. Default 0; `one-cycle` has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "epochs"))]
+    pub warmup_epochs: Option<f64>,
+    /// The same as a number of steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("unit" = "steps"))]
+    pub warmup_steps: Option<u64>,
+    /// Share of the rate from which the warm-up rises, in [0, 1]. Default 0.
+    pub warmup_factor: f64,
+}
+
+impl Default for ScheduleConfig {
+    fn default() -> Self {
+        ScheduleKind::Constant(Constant::default()).into()
+    }
+}
+
+impl From<ScheduleKind> for ScheduleConfig {
+    fn from(kind: ScheduleKind) -> Self {
+        Self {
+            kind,
+            keys: ScheduleKeys::default(),
+        }
+    }
+}
+
+/// What every schedule says of itself.
+pub trait AnySchedule {
+    /// Whether its own keys make sense with this highest rate.
+    ///
+    /// # Errors
+    /// The first that does not.
+    fn check(&self, _lr: f64) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Whether it has a warm-up of its own.
+    fn warms_up(&self) -> bool {
+        false
+    }
+
+    /// The rate, after the warm-up.
+    fn rate(&self, at: &Moment) -> f64;
+}
+
+/// A step of a run, for its rate.
+#[derive(Clone, Debug)]
+pub struct Moment {
+    /// The highest rate.
+    pub high: f64,
+    /// Steps that are over.
+    pub position: u64,
+    /// Steps of the warm-up, which are over too, unless the schedule has its own.
+    pub warmup: u64,
+    /// Steps of the whole run.
+    pub total: u64,
+    /// Steps of an epoch, at least 1.
+    pub steps_per_epoch: u64,
+}
+
+impl Moment {
+    /// Share of the run after the warm-up that is over, in [0, 1].
+    pub fn share(&self) -> f64 {
+        let length = self.total.saturating_sub(self.warmup).max(1);
+        ((self.position - self.warmup) as f64 / length as f64).min(1.0)
+    }
+
+    /// So many epochs in steps.
+    pub fn steps(&self, epochs: f64) -> u64 {
+        (epochs * self.steps_per_epoch as f64).round() as u64
+    }
+}
+
+impl ScheduleConfig {
+    /// Gives up the warm-up that the schedule does not use and that its name overrides.
+    pub(super) fn forget_unused(&mut self, overridden: impl Fn(&str) -> bool) {
+        if !self.kind.warms_up() {
+            return;
+        }
+        if overridden("schedule.warmup_epochs") {
+            self.warmup_epochs = None;
+        }
+        if overridden("schedule.warmup_steps") {
+            self.warmup_steps = None;
+        }
+        if overridden("schedule.warmup_factor") {
+            self.warmup_factor = 0.0;
+        }
+    }
+}
+
+/// Whether the values make sense, and all of them have a use.
+pub(super) fn check(config: &Config) -> Result<(), Fault> {
+    let schedule = &config.schedule;
+    let warm = schedule.warmup_epochs.is_some() || schedule.warmup_steps.is_some();
+    if schedule.warmup_epochs.is_some() && schedule.warmup_steps.is_some() {
+        return Err(Fault::in_key(
+            "schedule.warmup_steps",
+            "`schedule.warmup_steps` and `schedule.warmup_epochs` say the same thing",
+        )
+        .help("keep one of them"));
+    }
+    if schedule.kind.warms_up() && warm {
+        let key = match schedule.warmup_steps {
+            Some(_) => "schedule.warmup_steps",
+            None => "schedule.warmup_epochs",
+        };
+        let name = schedule.kind.name();
+        return Err(
+            Fault::in_key(key, format!("`{name}` has a warm-up of its own")).help(format!(
+                "remove `{key}`; `schedule.peak` is the share of the run in which the rate rises"
+            )),
+        );
+    }
+    if let Some(epochs) = schedule.warmup_epochs {
+        not_negative("schedule.warmup_epochs", epochs)?;
+    }
+    let factor = schedule.warmup_factor;
+    let good = (0.0..=1.0).contains(&factor);
+    ensure(good, "schedule.warmup_factor", factor, "in [0, 1]")?;
+    schedule.kind.check(config.optimizer.lr())?;
+    if !warm && factor != 0.0 {
+        let message = "`schedule.warmup_factor` has no use without a warm-up";
+        return Err(Fault::in_key("schedule.warmup_factor", message)
+            .help("remove it, or set schedule.warmup_epochs or schedule.warmup_steps"));
+    }
+    let train = &config.train;
+    let grows = train.batch_size.is_none() && train.micro_batch_size.is_some();
+    if schedule.lr_scaling == LrScaling::Linear && !grows {
+        let message = "`schedule.lr_scaling` = linear is for a global batch that grows with the \
+                       ranks, and this one is the same for any number of them";
+        return Err(Fault::in_key("schedule.lr_scaling", message).help(
+            "remove it, or give train.micro_batch_size, the images of each rank, instead of train.batch_size",
+        ));
+    }
+    Ok(())
+}
+
+fn check_min_lr(min_lr: f64, lr: f64) -> Result<(), Fault> {
+    let good = (0.0..=lr).contains(&min_lr);
+    let wanted = "between 0 and `optimizer.lr`";
+    ensure(good, "schedule.min_lr", min_lr, wanted)
+}
+
+fn check_gamma(gamma: f64) -> Result<(), Fault> {
+    let good = gamma > 0.0 && gamma <= 1.0;
+    ensure(good, "schedule.gamma", gamma, "in (0, 1]")
+}

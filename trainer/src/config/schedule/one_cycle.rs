@@ -1,0 +1,70 @@
+//! Up to the highest rate and down again.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::cosine::cosine;
+use super::{AnySchedule, Moment};
+use crate::config::error::Fault;
+use crate::config::validate::ensure;
+
+/// `one-cycle`: up to the highest rate and down again; the momentum stays as it is, as with PyTorch's
+/// `cycle_momentum=False`. It has a warm-up of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OneCycle {
+    /// Share of the run in which the rate rises, in (0, 1). Default 0.3.
+    pub peak: f64,
+    /// How many times smaller the first rate is than the highest. Default 25.
+    pub div_factor: f64,
+    /// How many times smaller the last rate is than the first. Default 10000.
+    pub final_div_factor: f64,
+}
+
+impl Default for OneCycle {
+    fn default() -> Self {
+        Self {
+            peak: 0.3,
+            div_factor: 25.0,
+            final_div_factor: 1e4,
+        }
+    }
+}
+
+impl AnySchedule for OneCycle {
+    fn check(&self, _lr: f64) -> Result<(), Fault> {
+        let good = self.peak > 0.0 && self.peak < 1.0;
+        ensure(good, "schedule.peak", self.peak, "between 0 and 1")?;
+        for (key, factor) in [
+            ("schedule.div_factor", self.div_factor),
+            ("schedule.final_div_factor", self.final_div_factor),
+        ] {
+            let good = factor >= 1.0 && factor.is_finite();
+            ensure(good, key, factor, "1 or larger")?;
+        }
+        Ok(())
+    }
+
+    fn warms_up(&self) -> bool {
+        true
+    }
+
+    /// Both ways in half a cosine (Smith & Topin 2017, <https://arxiv.org/abs/1708.07120>), with the steps and factors
+    /// of PyTorch's `OneCycleLR`.
+    fn rate(&self, at: &Moment) -> f64 {
+        let start = at.high / self.div_factor;
+        let end = start / self.final_div_factor;
+        let peak = self.peak * at.total as f64 - 1.0;
+        let last = at.total as f64 - 1.0;
+        let position = at.position as f64;
+        let between =
+            |from: f64, to: f64, share: f64| to + (from - to) * cosine(share.clamp(0.0, 1.0));
+        if position <= peak {
+            let share = if peak > 0.0 { position / peak } else { 1.0 };
+            between(start, at.high, share)
+        } else {
+            let rest = (last - peak).max(f64::MIN_POSITIVE);
+            between(at.high, end, (position - peak) / rest)
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Smaller at milestones.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{AnySchedule, Moment, check_gamma};
+use crate::config::error::Fault;
+use crate::config::validate::not_negative;
+
+/// `step`: times `gamma` at every milestone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Step {
+    /// Epochs after which the rate falls. Default none.
+    #[schemars(extend("unit" = "epochs"))]
+    pub milestones: Vec<f64>,
+    /// The same as numbers of steps. Default none.
+    #[schemars(extend("unit" = "steps"))]
+    pub milestone_steps: Vec<u64>,
+    /// The factor, in (0, 1]. Default 0.1.
+    pub gamma: f64,
+}
+
+impl Default for Step {
+    fn default() -> Self {
+        Self {
+            milestones: Vec::new(),
+            milestone_steps: Vec::new(),
+            gamma: 0.1,
+        }
+    }
+}
+
+impl AnySchedule for Step {
+    fn check(&self, _lr: f64) -> Result<(), Fault> {
+        check_gamma(self.gamma)?;
+        for epochs in &self.milestones {
+            not_negative("schedule.milestones", *epochs)?;
+        }
+        ascending("schedule.milestones", &self.milestones)?;
+        ascending("schedule.milestone_steps", &self.milestone_steps)?;
+        match self.milestones.is_empty() && self.milestone_steps.is_empty() {
+            false => Ok(()),
+            true => Err(
+                Fault::in_key("schedule.name", "`schedule.name` = step needs milestones")
+                    .help("for example schedule.milestones = [60, 120, 160], in epochs"),
+            ),
+        }
+    }
+
+    fn rate(&self, at: &Moment) -> f64 {
+        let is_over = |step: &u64| *step <= at.position;
+        let epochs = self.milestones.iter().map(|epochs| at.steps(*epochs));
+        let steps = self.milestone_steps.iter().copied();
+        let passed = epochs.chain(steps).filter(is_over).count();
+        // More milestones than an i32 counts would underflow to zero as well.
+        at.high * self.gamma.powi(passed.try_into().unwrap_or(i32::MAX))
+    }
+}
+
+/// Refuses milestones that are not in ascending order, or of which two are the same.
+fn ascending<T: PartialOrd>(key: &str, milestones: &[T]) -> Result<(), Fault> {
+    let wrong = milestones.windows(2).find_map(|pair| match pair {
+        [one, next] if one == next => Some("have the same value twice"),
+        [one, next] if one > next => Some("are not in ascending order"),
+        _ => None,
+    });
+    wrong.map_or(Ok(()), |wrong| {
+        Err(Fault::in_key(key, format!("`{key}` {wrong}")).help(
+            "sort them and name each once; a typing error would lower the rate at another time",
+        ))
+    })
+}
