@@ -114,6 +114,15 @@ pub enum TrainError {
          and repeat alone; leave it out, or set data.on_device = false"
     )]
     DataOnDevice,
+    /// A schedule that follows the evaluations, and no images for them.
+    #[error(
+        "the schedule `{schedule}` follows the evaluations, and there are no test images: give some (data.dir), or \
+         choose another schedule.name"
+    )]
+    NoEvaluation {
+        /// Name of the schedule.
+        schedule: &'static str,
+    },
     /// A group of `[[optimizer.groups]]` that changes nothing.
     #[error(
         "every parameter that the group `{group}` matches belongs to a group before it: the first that matches a \

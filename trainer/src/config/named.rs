@@ -34,14 +34,17 @@ pub struct Choice<K> {
     pub read: fn(Section<'_>) -> Result<K, Fault>,
 }
 
-/// Defines a section from the list of its names: the type of the section, with the keys of all names, and an enum of
+/// Defines a section from the list of its names, each with the file (a module beside the list) and the type of its
+/// keys: the type of the section, with the keys of all names, and an enum of
 /// what there is for each name, which are `dyn` the trait.
 macro_rules! named_section {
     (
         $(#[$doc:meta])*
         $section:literal $config:ident($keys:ty) $kind:ident: $trait:ident, $usual:expr;
-        $($name:literal $variant:ident($own:ty),)*
+        $($name:literal $variant:ident($file:ident::$own:ident),)*
     ) => {
+        $(pub use $file::$own;)*
+
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, serde::Serialize, schemars::JsonSchema)]
         pub struct $config {

@@ -1,32 +1,31 @@
 //! `[loss_scale]`: how half precision holds small gradients; `[ema]`: the average of the parameters.
 
 use burn_dist::parallel::{EmaOptions, LossScaleOptions};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
+use super::section::keys;
 use super::validate::fraction;
 
-/// `[loss_scale]`: the factor of the loss that keeps gradients within half precision; of effect
-/// with `train.precision = "f16"` alone. A step whose gradients overflow is skipped on all ranks;
-/// schedules count it like any other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct LossScaleConfig {
-    /// The first factor. Default 65536.
-    pub initial: f64,
-    /// The factor is multiplied by this after `growth_interval` good steps. Default 2.
-    pub growth: f64,
-    /// Good steps in a row after which the factor grows. Default 2000.
-    pub growth_interval: u64,
-    /// The factor is multiplied by this when steps overflow, in (0, 1). Default 0.5.
-    pub backoff: f64,
-    /// The overflow, counted since the factor last grew, from which on it shrinks. Default 2.
-    pub hysteresis: u64,
-    /// Smallest factor. Default 1.
-    pub floor: f64,
-    /// Skipped steps in a row, with the smallest factor, after which the run fails. Default 10.
-    pub give_up_after: u64,
+keys! {
+    /// `[loss_scale]`: the factor of the loss that keeps gradients within half precision; of effect
+    /// with `train.precision = "f16"` alone. A step whose gradients overflow is skipped on all ranks;
+    /// schedules count it like any other.
+    LossScaleConfig {
+        /// The first factor. Default 65536.
+        initial: f64 = LossScaleOptions::default().initial,
+        /// The factor is multiplied by this after `growth_interval` good steps. Default 2.
+        growth: f64 = LossScaleOptions::default().growth,
+        /// Good steps in a row after which the factor grows. Default 2000.
+        growth_interval: u64 = LossScaleOptions::default().growth_interval,
+        /// The factor is multiplied by this when steps overflow, in (0, 1). Default 0.5.
+        backoff: f64 = LossScaleOptions::default().backoff,
+        /// The overflow, counted since the factor last grew, from which on it shrinks. Default 2.
+        hysteresis: u64 = LossScaleOptions::default().hysteresis,
+        /// Smallest factor. Default 1.
+        floor: f64 = LossScaleOptions::default().floor,
+        /// Skipped steps in a row, with the smallest factor, after which the run fails. Default 10.
+        give_up_after: u64 = LossScaleOptions::default().give_up_after,
+    }
 }
 
 impl LossScaleConfig {
@@ -52,33 +51,18 @@ impl LossScaleConfig {
     }
 }
 
-impl Default for LossScaleConfig {
-    fn default() -> Self {
-        let options = LossScaleOptions::default();
-        Self {
-            initial: options.initial,
-            growth: options.growth,
-            growth_interval: options.growth_interval,
-            backoff: options.backoff,
-            hysteresis: options.hysteresis,
-            floor: options.floor,
-            give_up_after: options.give_up_after,
-        }
+keys! {
+    /// `[ema]`: an exponential moving average of the parameters over the steps, which often evaluates
+    /// better than the parameters themselves. Where there is one, evaluations, and with them the best
+    /// checkpoint and early stopping, and exports go by it; training goes on with the parameters.
+    EmaConfig {
+        /// Share of the average that a step keeps, in [0, 1), for example 0.9999. Default: no average.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        decay: Option<f64> = None,
+        /// Whether the first steps keep less, so that the random parameters of the beginning are soon
+        /// forgotten: after `t` steps `min(decay, (1 + t) / (10 + t))`. Default true.
+        warmup: bool = true,
     }
-}
-
-/// `[ema]`: an exponential moving average of the parameters over the steps, which often evaluates
-/// better than the parameters themselves. Where there is one, evaluations, and with them the best
-/// checkpoint and early stopping, and exports go by it; training goes on with the parameters.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct EmaConfig {
-    /// Share of the average that a step keeps, in [0, 1), for example 0.9999. Default: no average.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub decay: Option<f64>,
-    /// Whether the first steps keep less, so that the random parameters of the beginning are soon
-    /// forgotten: after `t` steps `min(decay, (1 + t) / (10 + t))`. Default true.
-    pub warmup: bool,
 }
 
 impl EmaConfig {
@@ -97,15 +81,6 @@ impl EmaConfig {
                     Fault::in_key("ema.warmup", "`ema.warmup` has no use without `ema.decay`");
                 Err(fault.help("remove it, or set ema.decay, for example to 0.9999"))
             }
-        }
-    }
-}
-
-impl Default for EmaConfig {
-    fn default() -> Self {
-        Self {
-            decay: None,
-            warmup: true,
         }
     }
 }

@@ -228,6 +228,23 @@ impl<'de> Deserializer<'de> for FieldNames<'_> {
     }
 }
 
+/// Defines a struct of keys that may all be left out, each with its default.
+macro_rules! keys {
+    ($(#[$doc:meta])* $type:ident { $($(#[$key_doc:meta])* $key:ident: $of:ty = $default:expr,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $type { $($(#[$key_doc])* pub $key: $of),* }
+
+        impl Default for $type {
+            fn default() -> Self {
+                Self { $($key: $default),* }
+            }
+        }
+    };
+}
+pub(crate) use keys;
+
 /// Defines an enum that is written as one of a few strings, with the nearest valid string in the
 /// error for any other.
 macro_rules! names {

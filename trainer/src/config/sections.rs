@@ -3,30 +3,19 @@
 //! configuration files.
 
 use burn_dist::parallel::{self, ShardWithin};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use super::section::names;
+use super::section::{keys, names};
 
-/// `[weights]`: how a file of weights is taken: that of `model.weights`, or one that a command is given.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct WeightsConfig {
-    /// Whether every tensor of the model has to be in the file of `model.weights`, with its shape, and no other beside them.
-    /// `false` loads the tensors that fit and lists the others. Default true.
-    pub strict: bool,
-    /// Name of the dictionary in the file that holds the weights, such as `model_ema`; parts of nested ones are joined by dots.
-    /// Default: the one under which most names and shapes fit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub part: Option<String>,
-}
-
-impl Default for WeightsConfig {
-    fn default() -> Self {
-        Self {
-            strict: true,
-            part: None,
-        }
+keys! {
+    /// `[weights]`: how a file of weights is taken: that of `model.weights`, or one that a command is given.
+    WeightsConfig {
+        /// Whether every tensor of the model has to be in the file of `model.weights`, with its shape, and no other beside them.
+        /// `false` loads the tensors that fit and lists the others. Default true.
+        strict: bool = true,
+        /// Name of the dictionary in the file that holds the weights, such as `model_ema`; parts of nested ones are joined by dots.
+        /// Default: the one under which most names and shapes fit.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        part: Option<String> = None,
     }
 }
 
@@ -81,106 +70,82 @@ names! {
     }
 }
 
-/// `[train]`: how long, in which portions, and on what.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct TrainConfig {
-    /// Passes over the training data. Default 1.
-    #[schemars(extend("unit" = "epochs"))]
-    pub epochs: u64,
-    /// Optimizer steps after which the run ends even inside an epoch. Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "steps"))]
-    pub max_steps: Option<u64>,
-    /// Images per optimizer step over all ranks (the global batch), which is `micro_batch_size` ×
-    /// `accumulate` × world size. Derived when left out; 64 when `micro_batch_size` is left out
-    /// too. Images of an epoch that fill none any more are left out of it, others in each.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "images"))]
-    pub batch_size: Option<usize>,
-    /// Images that one rank computes at a time. Derived when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "images"))]
-    pub micro_batch_size: Option<usize>,
-    /// Micro-batches whose gradients add up to one optimizer step. Derived when left out and the
-    /// other two are given, else 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub accumulate: Option<usize>,
-    /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their updates,
-    /// normalizations and the loss are in `f32` always. Default `f32`.
-    pub precision: Precision,
-    /// Number format of evaluations: `f32`, or the one of `precision`, which is the default. One whose loss is
-    /// no number in `f16` is done again in `f32`, and `trainer eval` takes `f32` where the ranks' devices do not
-    /// have the other.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eval_precision: Option<Precision>,
-    /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default: off.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clip_norm: Option<f64>,
-    /// Share of each label that is spread evenly over all classes, in [0, 1). Default 0.
-    pub label_smoothing: f64,
-    /// Seed of the initial parameters, the order of the samples, dropout and generated data.
-    /// Default 1.
-    pub seed: u64,
-    /// What computes: `auto`, `cpu`, `cuda` or `wgpu`; the last two need a program that is built
-    /// with the feature of that name. Ranks of a node take one device after the other. Default
-    /// `auto`.
-    pub device: DeviceName,
-    /// What the layers of a model compute with: `auto` (the kernels of this program, on the CPU for
-    /// everything and several times faster, on an NVIDIA GPU for convolutions, linear layers and attention too, on
-    /// every GPU for most that is no product), `burn` (Burn's own operations alone), or `exact` (as `auto`, with direct
-    /// convolutions in `f32`: in place of Winograd's on the CPU, and of those that multiply 16 bits of a number on a
-    /// GPU, whose rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations compute on the
-    /// CPU. Default `auto`.
-    pub kernels: KernelsName,
-    /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
-    /// and takes time; always so with `zero-3`. Default false.
-    pub recompute: bool,
-    /// Minutes after which this process saves a checkpoint and ends with exit code 75, to be
-    /// started again with `--resume auto`. Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_minutes: Option<f64>,
-    /// Steps of each epoch, and batches of each evaluation on each rank, at most. Default: no
-    /// limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit_batches: Option<u64>,
-    /// Learns from, and evaluates on, this many global batches of the training images, without
-    /// augmentation: a model that is able to learn at all soon knows them by heart. Default: off.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub overfit_batches: Option<usize>,
-    /// Whether the run only tries everything once: three steps and an evaluation of three batches,
-    /// nothing is written. Default false.
-    pub fast_dev_run: bool,
+keys! {
+    /// `[train]`: how long, in which portions, and on what.
+    TrainConfig {
+        /// Passes over the training data. Default 1.
+        #[schemars(extend("unit" = "epochs"))]
+        epochs: u64 = 1,
+        /// Optimizer steps after which the run ends even inside an epoch. Default: no limit.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "steps"))]
+        max_steps: Option<u64> = None,
+        /// Images per optimizer step over all ranks (the global batch), which is `micro_batch_size` ×
+        /// `accumulate` × world size. Derived when left out; 64 when `micro_batch_size` is left out
+        /// too. Images of an epoch that fill none any more are left out of it, others in each.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "images"))]
+        batch_size: Option<usize> = None,
+        /// Images that one rank computes at a time. Derived when left out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "images"))]
+        micro_batch_size: Option<usize> = None,
+        /// Micro-batches whose gradients add up to one optimizer step. Derived when left out and the
+        /// other two are given, else 1.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        accumulate: Option<usize> = None,
+        /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their updates,
+        /// normalizations and the loss are in `f32` always. Default `f32`.
+        precision: Precision = Precision::F32,
+        /// Number format of evaluations: `f32`, or the one of `precision`, which is the default. One whose loss is
+        /// no number in `f16` is done again in `f32`, and `trainer eval` takes `f32` where the ranks' devices do not
+        /// have the other.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        eval_precision: Option<Precision> = None,
+        /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default: off.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        clip_norm: Option<f64> = None,
+        /// Share of each label that is spread evenly over all classes, in [0, 1). Default 0.
+        label_smoothing: f64 = 0.0,
+        /// Seed of the initial parameters, the order of the samples, dropout and generated data.
+        /// Default 1.
+        seed: u64 = 1,
+        /// What computes: `auto`, `cpu`, `cuda` or `wgpu`; the last two need a program that is built
+        /// with the feature of that name. Ranks of a node take one device after the other. Default
+        /// `auto`.
+        device: DeviceName = DeviceName::Auto,
+        /// What the layers of a model compute with: `auto` (the kernels of this program, on the CPU for
+        /// everything and several times faster, on an NVIDIA GPU for convolutions, linear layers and attention too, on
+        /// every GPU for most that is no product), `burn` (Burn's own operations alone), or `exact` (as `auto`, with direct
+        /// convolutions in `f32`: in place of Winograd's on the CPU, and of those that multiply 16 bits of a number on a
+        /// GPU, whose rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations compute on the
+        /// CPU. Default `auto`.
+        kernels: KernelsName = KernelsName::Auto,
+        /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
+        /// and takes time; always so with `zero-3`. Default false.
+        recompute: bool = false,
+        /// Minutes after which this process saves a checkpoint and ends with exit code 75, to be
+        /// started again with `--resume auto`. Default: no limit.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        max_minutes: Option<f64> = None,
+        /// Steps of each epoch, and batches of each evaluation on each rank, at most. Default: no
+        /// limit.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limit_batches: Option<u64> = None,
+        /// Learns from, and evaluates on, this many global batches of the training images, without
+        /// augmentation: a model that is able to learn at all soon knows them by heart. Default: off.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        overfit_batches: Option<usize> = None,
+        /// Whether the run only tries everything once: three steps and an evaluation of three batches,
+        /// nothing is written. Default false.
+        fast_dev_run: bool = false,
+    }
 }
 
 impl TrainConfig {
     /// Number format of evaluations.
     pub fn eval_precision(&self) -> Precision {
         self.eval_precision.unwrap_or(self.precision)
-    }
-}
-
-impl Default for TrainConfig {
-    fn default() -> Self {
-        Self {
-            epochs: 1,
-            max_steps: None,
-            batch_size: None,
-            micro_batch_size: None,
-            accumulate: None,
-            precision: Precision::F32,
-            eval_precision: None,
-            clip_norm: None,
-            label_smoothing: 0.0,
-            seed: 1,
-            device: DeviceName::Auto,
-            kernels: KernelsName::Auto,
-            recompute: false,
-            max_minutes: None,
-            limit_batches: None,
-            overfit_batches: None,
-            fast_dev_run: false,
-        }
     }
 }
 
@@ -241,100 +206,70 @@ names! {
     }
 }
 
-/// `[parallel]`: how the ranks work together.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ParallelConfig {
-    /// What each rank holds: everything (`ddp`), or its shard of the optimizer's state (`zero-1`),
-    /// of the gradients too (`zero-2`), and of the parameters too (`zero-3`). Default `ddp`.
-    pub strategy: StrategyName,
-    /// Over which ranks it shards: `all`; the ranks of each `node`, while the nodes hold copies of each
-    /// other, so that parameters are gathered inside a node alone; or in the same way every so many
-    /// ranks that follow each other. Default `all`.
-    #[serde(with = "super::shard_within")]
-    #[schemars(with = "String", extend("type" = "string or integer"))]
-    pub shard_within: ShardWithin,
-    /// How bytes move between ranks: `auto` (shared memory within a host, and between hosts `mpi` where MPI started
-    /// the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
-    pub transport: TransportName,
-    /// Who reduces gradients, and how: `auto` (this program), `node-first` (this program, the ranks of each host first), or
-    /// `mpi` (MPI's own collectives, where MPI started the ranks). Default `auto`.
-    pub algorithm: AlgorithmName,
-    /// Gradients, and sharded parameters, that travel together, in MiB; the first bucket has at
-    /// most 1 MiB so that communication starts early. Default 8.
-    #[schemars(extend("unit" = "MiB"))]
-    pub bucket_mib: usize,
-    /// Buckets of parameters that `zero-3` gathers ahead of their use. Default 1.
-    #[schemars(extend("unit" = "buckets"))]
-    pub prefetch: usize,
-    /// Number format in which gradients in `f32` travel between ranks that share no memory: `none` (as they are),
-    /// `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11 bits, a small range). Sums are taken in
-    /// `f32`, and rounded where they are sent on. Default `none`.
-    pub compression: Compression,
-    /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made by the processor:
-    /// less memory of the GPU for slower steps. Default false.
-    pub offload_optimizer: bool,
-    /// Whether batch normalizations go by the statistics of the global batch and not by those of each rank's
-    /// micro-batch: for micro-batches of few images. Default false.
-    pub sync_batch_norm: bool,
-    /// Seconds that one rank waits for the others in a collective before the run fails. The
-    /// first collectives, before gradients are averaged, may take longer, and so may those for which a rank is late
-    /// because of a slow disk. Ranks that die are noticed at once. Default 300.
-    #[schemars(extend("unit" = "seconds"))]
-    pub timeout_seconds: u64,
-    /// Seconds after a failure of any rank until this process ends, whatever it is busy with: data, a kernel, a file
-    /// system that hangs. A rank that waits for the others ends at once. Default 30.
-    #[schemars(extend("unit" = "seconds"))]
-    pub abort_seconds: u64,
-}
-
-impl Default for ParallelConfig {
-    fn default() -> Self {
-        Self {
-            strategy: StrategyName::Ddp,
-            shard_within: ShardWithin::All,
-            transport: TransportName::Auto,
-            algorithm: AlgorithmName::Auto,
-            bucket_mib: 8,
-            prefetch: 1,
-            compression: Compression::None,
-            offload_optimizer: false,
-            sync_batch_norm: false,
-            timeout_seconds: 300,
-            abort_seconds: 30,
-        }
+keys! {
+    /// `[parallel]`: how the ranks work together.
+    ParallelConfig {
+        /// What each rank holds: everything (`ddp`), or its shard of the optimizer's state (`zero-1`),
+        /// of the gradients too (`zero-2`), and of the parameters too (`zero-3`). Default `ddp`.
+        strategy: StrategyName = StrategyName::Ddp,
+        /// Over which ranks it shards: `all`; the ranks of each `node`, while the nodes hold copies of each
+        /// other, so that parameters are gathered inside a node alone; or in the same way every so many
+        /// ranks that follow each other. Default `all`.
+        #[serde(with = "super::shard_within")]
+        #[schemars(with = "String", extend("type" = "string or integer"))]
+        shard_within: ShardWithin = ShardWithin::All,
+        /// How bytes move between ranks: `auto` (shared memory within a host, and between hosts `mpi` where MPI started
+        /// the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
+        transport: TransportName = TransportName::Auto,
+        /// Who reduces gradients, and how: `auto` (this program), `node-first` (this program, the ranks of each host first), or
+        /// `mpi` (MPI's own collectives, where MPI started the ranks). Default `auto`.
+        algorithm: AlgorithmName = AlgorithmName::Auto,
+        /// Gradients, and sharded parameters, that travel together, in MiB; the first bucket has at
+        /// most 1 MiB so that communication starts early. Default 8.
+        #[schemars(extend("unit" = "MiB"))]
+        bucket_mib: usize = 8,
+        /// Buckets of parameters that `zero-3` gathers ahead of their use. Default 1.
+        #[schemars(extend("unit" = "buckets"))]
+        prefetch: usize = 1,
+        /// Number format in which gradients in `f32` travel between ranks that share no memory: `none` (as they are),
+        /// `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11 bits, a small range). Sums are taken in
+        /// `f32`, and rounded where they are sent on. Default `none`.
+        compression: Compression = Compression::None,
+        /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made by the processor:
+        /// less memory of the GPU for slower steps. Default false.
+        offload_optimizer: bool = false,
+        /// Whether batch normalizations go by the statistics of the global batch and not by those of each rank's
+        /// micro-batch: for micro-batches of few images. Default false.
+        sync_batch_norm: bool = false,
+        /// Seconds that one rank waits for the others in a collective before the run fails. The
+        /// first collectives, before gradients are averaged, may take longer, and so may those for which a rank is late
+        /// because of a slow disk. Ranks that die are noticed at once. Default 300.
+        #[schemars(extend("unit" = "seconds"))]
+        timeout_seconds: u64 = 300,
+        /// Seconds after a failure of any rank until this process ends, whatever it is busy with: data, a kernel, a file
+        /// system that hangs. A rank that waits for the others ends at once. Default 30.
+        #[schemars(extend("unit" = "seconds"))]
+        abort_seconds: u64 = 30,
     }
 }
 
-/// `[log]`: what is written while training.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogConfig {
-    /// Steps from one line of `metrics.jsonl` to the next. Default 1.
-    #[schemars(extend("unit" = "steps"))]
-    pub every_steps: u64,
-    /// Whether these lines have the norm of each parameter's gradient too, over all ranks and before clipping, as
-    /// TensorBoard's files have. All gradients are looked at for it in those steps. Default false.
-    pub gradient_norms: bool,
-    /// Whether event files for TensorBoard are written into the run folder too. Default true.
-    pub tensorboard: bool,
-    /// Whether `report.html` is written into the run folder at the end. Default true.
-    pub report: bool,
-    /// Peak rate of one device, a GPU or all processors of a node, in 10¹² floating-point operations per
-    /// second, to tell which share of it a run uses. Default: that of well-known GPUs, else unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_tflops: Option<f64>,
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self {
-            every_steps: 1,
-            gradient_norms: false,
-            tensorboard: true,
-            report: true,
-            peak_tflops: None,
-        }
+keys! {
+    /// `[log]`: what is written while training.
+    LogConfig {
+        /// Steps from one line of `metrics.jsonl` to the next. Default 1.
+        #[schemars(extend("unit" = "steps"))]
+        every_steps: u64 = 1,
+        /// Whether these lines have the norm of each parameter's gradient too, over all ranks and before clipping, as
+        /// TensorBoard's files have. All gradients are looked at for it in those steps. Default false.
+        gradient_norms: bool = false,
+        /// Whether event files for TensorBoard are written into the run folder too. Default true.
+        tensorboard: bool = true,
+        /// Whether `report.html` is written into the run folder at the end. Default true.
+        report: bool = true,
+        /// Peak rate of one device, a GPU or all processors of a node, in 10¹² floating-point operations per
+        /// second, to tell which share of it a run uses. Default: that of well-known GPUs, else unknown.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        peak_tflops: Option<f64> = None,
     }
 }
 
@@ -349,27 +284,27 @@ names! {
     }
 }
 
-/// `[checkpoint]`: when the state of the run is saved.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct CheckpointConfig {
-    /// Steps from one checkpoint to the next. Default 0: none.
-    #[schemars(extend("unit" = "steps"))]
-    pub every_steps: u64,
-    /// Epochs from one checkpoint to the next; 0 writes none after epochs. Default 1.
-    #[schemars(extend("unit" = "epochs"))]
-    pub every_epochs: u64,
-    /// Minutes from one checkpoint to the next. Default 0: none.
-    #[schemars(extend("unit" = "minutes"))]
-    pub every_minutes: f64,
-    /// Newest checkpoints that are kept. Default 3.
-    #[schemars(extend("unit" = "checkpoints"))]
-    pub keep: u64,
-    /// Whether one is also written after each evaluation that is the best so far, and kept.
-    /// Default true, if any are written at all (one of the three above is not 0).
-    pub best: bool,
-    /// By what evaluations are compared: `accuracy` or `loss`. Default `accuracy`.
-    pub monitor: MonitorName,
+keys! {
+    /// `[checkpoint]`: when the state of the run is saved.
+    CheckpointConfig {
+        /// Steps from one checkpoint to the next. Default 0: none.
+        #[schemars(extend("unit" = "steps"))]
+        every_steps: u64 = 0,
+        /// Epochs from one checkpoint to the next; 0 writes none after epochs. Default 1.
+        #[schemars(extend("unit" = "epochs"))]
+        every_epochs: u64 = 1,
+        /// Minutes from one checkpoint to the next. Default 0: none.
+        #[schemars(extend("unit" = "minutes"))]
+        every_minutes: f64 = 0.0,
+        /// Newest checkpoints that are kept. Default 3.
+        #[schemars(extend("unit" = "checkpoints"))]
+        keep: u64 = 3,
+        /// Whether one is also written after each evaluation that is the best so far, and kept.
+        /// Default true, if any are written at all (one of the three above is not 0).
+        best: bool = true,
+        /// By what evaluations are compared: `accuracy` or `loss`. Default `accuracy`.
+        monitor: MonitorName = MonitorName::Accuracy,
+    }
 }
 
 impl CheckpointConfig {
@@ -379,35 +314,22 @@ impl CheckpointConfig {
     }
 }
 
-impl Default for CheckpointConfig {
-    fn default() -> Self {
-        Self {
-            every_steps: 0,
-            every_epochs: 1,
-            every_minutes: 0.0,
-            keep: 3,
-            best: true,
-            monitor: MonitorName::Accuracy,
-        }
+keys! {
+    /// `[early_stopping]`: when the run ends before its last epoch.
+    EarlyStoppingConfig {
+        /// Validation accuracy, from 0 to 1, at which the run ends. Default: off.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        target_accuracy: Option<f64> = None,
+        /// With a target: evaluations in a row that must reach it, default 1. Without: evaluations in a
+        /// row that bring no better one, after which the run ends, default off.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "evaluations"))]
+        patience: Option<u64> = None,
+        /// What has to get better, without a target: `accuracy` or `loss`. Default `accuracy`.
+        monitor: MonitorName = MonitorName::default(),
+        /// By how much it has to, at least. Default 0.
+        min_delta: f64 = 0.0,
     }
-}
-
-/// `[early_stopping]`: when the run ends before its last epoch.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct EarlyStoppingConfig {
-    /// Validation accuracy, from 0 to 1, at which the run ends. Default: off.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_accuracy: Option<f64>,
-    /// With a target: evaluations in a row that must reach it, default 1. Without: evaluations in a
-    /// row that bring no better one, after which the run ends, default off.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "evaluations"))]
-    pub patience: Option<u64>,
-    /// What has to get better, without a target: `accuracy` or `loss`. Default `accuracy`.
-    pub monitor: MonitorName,
-    /// By how much it has to, at least. Default 0.
-    pub min_delta: f64,
 }
 
 impl EarlyStoppingConfig {

@@ -16,7 +16,7 @@ use crate::data::input;
 use crate::error::TrainError;
 use crate::system::{device, limits};
 use crate::train::changes::{self, Before, Now};
-use crate::train::progress::Task;
+use crate::train::progress::{Progress, Task};
 use crate::train::schedule::Schedule;
 use crate::train::{few_values, initial, misfit, model, optimizer};
 use crate::train::{parallel_options, restore};
@@ -72,7 +72,8 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
         shape: splits.train.shape(),
         from,
     };
-    let (states, steps) = config
+    Schedule::check(&config.schedule, splits.test.len())?;
+    let (states, progress) = config
         .model
         .build(splits.train.as_ref(), &device, look)
         .map_err(|error| misfit::of_model(loaded, &error))??;
@@ -81,10 +82,10 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
         config: &config,
         ranks: size,
         splits: &splits,
-        schedule: &Schedule::of_run(&config, steps_per_epoch, batching, size),
+        schedule: &Schedule::of_run(&config, steps_per_epoch, batching, size).after(progress.seen),
     };
     let before = checkpoint.and_then(Before::of);
-    let changed = before.and_then(|before| now.since(&before, steps));
+    let changed = before.and_then(|before| now.since(&before, progress.steps));
     Ok(Plan {
         parameters: states.iter().map(|state| state.elements as usize).sum(),
         states,
@@ -138,7 +139,7 @@ impl WithModel for Count<'_> {
 }
 
 /// Whether the model that is built can be filled and stepped as the run would do it; counts its trainable elements by
-/// parameter, and the steps that are done.
+/// parameter, and tells how far the run is.
 struct Look<'a> {
     config: &'a Config,
     batching: Batching,
@@ -148,7 +149,7 @@ struct Look<'a> {
 }
 
 impl WithModel for Look<'_> {
-    type Output = Result<(Vec<ParameterState>, u64), TrainError>;
+    type Output = Result<(Vec<ParameterState>, Progress), TrainError>;
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let config = self.config;
@@ -157,7 +158,7 @@ impl WithModel for Look<'_> {
         let states = model::states(&model, config);
         let Some((path, task)) = self.from else {
             initial::load(model, config)?;
-            return Ok((states, 0));
+            return Ok((states, Progress::start()));
         };
         // A checkpoint fits any strategy and number of ranks, or none.
         let options = ParallelOptions {
@@ -168,7 +169,7 @@ impl WithModel for Look<'_> {
         let optimizer = optimizer::build(&config.optimizer);
         let mut parallel = Parallel::new(model, optimizer, options, &ProcessGroup::single())?;
         let progress = restore(&mut parallel, path, &task, config)?;
-        Ok((states, progress.steps))
+        Ok((states, progress))
     }
 }
 

@@ -93,7 +93,8 @@ impl Now<'_> {
         let batching = before.batching(ranks).ok()?;
         let sampler = train_sampler(&before.config, batching, self.splits, (0, ranks)).ok()?;
         let steps = steps_per_epoch(&before.config, &sampler);
-        Some(Schedule::of_run(&before.config, steps, batching, ranks))
+        let schedule = Schedule::of_run(&before.config, steps, batching, ranks);
+        Some(schedule.after(self.schedule.seen()))
     }
 }
 

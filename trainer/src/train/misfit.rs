@@ -37,6 +37,9 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
             ],
             &error,
         )),
+        TrainError::NoEvaluation { .. } => {
+            TrainError::Misfit(loaded.blame(&["schedule.name"], &error))
+        }
         TrainError::GroupTaken { .. } => {
             TrainError::Misfit(loaded.blame(&["optimizer.groups"], &error))
         }

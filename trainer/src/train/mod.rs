@@ -214,6 +214,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         self.progress.evaluation = Some(evaluation);
         let stopping = &self.session.config.early_stopping;
         let reason = self.progress.watch.see(stopping, &evaluation);
+        self.progress.seen = self.schedule.see(&evaluation);
         let epoch = EpochEnd {
             epoch: self.progress.epoch,
             steps: self.progress.steps,

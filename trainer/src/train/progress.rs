@@ -5,7 +5,7 @@ use burn_dist::checkpoint::Manifest;
 use datasets::Normalization;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Batching, Config, MonitorName};
+use crate::config::{Batching, Config, MonitorName, Seen};
 use crate::data::Splits;
 use crate::data::class_names::ClassNames;
 use crate::error::TrainError;
@@ -151,6 +151,9 @@ pub struct Progress {
     pub best_by: Option<MonitorName>,
     /// What early stopping has seen.
     pub watch: Watch,
+    /// What the schedule has seen, if it follows the evaluations.
+    #[serde(default, skip_serializing_if = "Seen::is_nothing")]
+    pub seen: Seen,
 }
 
 impl Progress {
@@ -171,6 +174,7 @@ impl Progress {
             earlier_bests: Vec::new(),
             best_by: None,
             watch: Watch::default(),
+            seen: Seen::default(),
         }
     }
 

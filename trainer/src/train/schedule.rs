@@ -1,9 +1,13 @@
 //! The learning rate of every step of a run.
 //!
-//! A schedule is a pure function of the step's number, so a run that is continued has the same
-//! rates as one that never stopped. The schedules themselves are in `config/schedule`.
+//! A schedule is a pure function of the step's number and of what it has seen of the evaluations, which checkpoints have,
+//! so a run that is continued has the same rates as one that never stopped. The schedules themselves are in
+//! `config/schedule`.
 
-use crate::config::{Batching, Config, LrScaling, Moment, ScheduleConfig, ScheduleEvery};
+use crate::config::{Batching, Config, LrScaling, Moment, ScheduleConfig, ScheduleEvery, Seen};
+use crate::error::TrainError;
+use crate::eval::evaluation::Evaluation;
+use crate::train::early_stopping::monitored;
 
 /// Turns the number of a step into its learning rate.
 #[derive(Clone, Debug)]
@@ -47,6 +51,7 @@ impl Schedule {
             warmup: 0,
             total,
             steps_per_epoch: steps_per_epoch.max(1),
+            seen: Seen::default(),
         };
         first.warmup = match (config.warmup_steps, config.warmup_epochs) {
             (Some(warmup), _) => warmup,
@@ -55,6 +60,38 @@ impl Schedule {
         Self {
             config: config.clone(),
             first,
+        }
+    }
+
+    /// The same after these evaluations.
+    #[must_use]
+    pub fn after(mut self, seen: Seen) -> Self {
+        self.first.seen = seen;
+        self
+    }
+
+    /// Takes an evaluation; gives what was seen of all of them.
+    pub fn see(&mut self, evaluation: &Evaluation) -> Seen {
+        let value = |monitor| monitored(monitor, evaluation);
+        self.config.kind.see(&mut self.first.seen, &value);
+        self.first.seen
+    }
+
+    /// What was seen of the evaluations.
+    pub fn seen(&self) -> Seen {
+        self.first.seen
+    }
+
+    /// Refuses a schedule that follows the evaluations where there are no images for any.
+    ///
+    /// # Errors
+    /// [`TrainError::NoEvaluation`] then.
+    pub fn check(config: &ScheduleConfig, test_images: usize) -> Result<(), TrainError> {
+        match config.kind.follows_evaluations() && test_images == 0 {
+            true => Err(TrainError::NoEvaluation {
+                schedule: config.kind.name(),
+            }),
+            false => Ok(()),
         }
     }
 

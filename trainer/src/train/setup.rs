@@ -49,6 +49,7 @@ pub(crate) fn train<M: ImageClassifier>(
 ) -> Result<Summary, TrainError> {
     let (config, start) = (session.config, &session.start);
     let (size, images) = (session.group.size(), session.data.splits.train.as_ref());
+    Schedule::check(&config.schedule, session.data.splits.test.len())?;
     few_values::check(config, session.batching, size, images.shape(), &model)?;
     let work = work(session, &model);
     let states = crate::train::model::states(&model, config);
@@ -99,7 +100,7 @@ pub(crate) fn train<M: ImageClassifier>(
         notes.extend(set_aside(folder, start, progress.steps)?);
     }
     let (batching, ranks) = (session.batching, session.group.size());
-    let schedule = Schedule::of_run(config, steps_per_epoch, batching, ranks);
+    let schedule = Schedule::of_run(config, steps_per_epoch, batching, ranks).after(progress.seen);
     let now = Now {
         config,
         ranks,

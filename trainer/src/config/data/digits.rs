@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use datasets::{Dataset, DatasetError, Digits, Split};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::AnyDataSet;
+use crate::config::section::keys;
 
-/// `digits`: 28×28 digits drawn by a generator, 8192 to train and 2048 to test; needs no files.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct DigitsConfig {}
+keys! {
+    /// `digits`: 28×28 digits drawn by a generator, 8192 to train and 2048 to test; needs no files.
+    DigitsConfig {}
+}
 
 impl AnyDataSet for DigitsConfig {
     fn open(

@@ -3,27 +3,26 @@
 use std::sync::Arc;
 
 use datasets::{Dataset, DatasetError, Generated, ImageShape, Split};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::AnyDataSet;
 use crate::config::error::Fault;
+use crate::config::section::keys;
 use crate::config::validate::{MOST_PIXELS, given_in_range};
 
-/// `generated`: images of any size drawn by a generator, for benchmarks; 50000 to train and 10000 to test.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct GeneratedConfig {
-    /// Side of the images. Default 32.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "pixels"))]
-    pub size: Option<usize>,
-    /// Channels. Default 3.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub channels: Option<usize>,
-    /// Classes. Default 10.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub classes: Option<usize>,
+keys! {
+    /// `generated`: images of any size drawn by a generator, for benchmarks; 50000 to train and 10000 to test.
+    GeneratedConfig {
+        /// Side of the images. Default 32.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "pixels"))]
+        size: Option<usize> = None,
+        /// Channels. Default 3.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        channels: Option<usize> = None,
+        /// Classes. Default 10.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        classes: Option<usize> = None,
+    }
 }
 
 impl AnyDataSet for GeneratedConfig {

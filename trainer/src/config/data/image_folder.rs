@@ -4,12 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datasets::{Color, Dataset, DatasetError, ImageFolder, ImageFolderOptions, Split};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyDataSet, evenly};
 use crate::config::error::Fault;
-use crate::config::section::names;
+use crate::config::section::{keys, names};
 use crate::config::validate::{MOST_PIXELS, ensure, given_in_range};
 
 names! {
@@ -25,32 +23,32 @@ names! {
     }
 }
 
-/// `image-folder`: a folder of images for each class.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ImageFolderConfig {
-    /// Folder that holds the files. Default `data/image-folder`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dir: Option<PathBuf>,
-    /// Side in pixels to which images are cropped. Default 224.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "pixels"))]
-    pub size: Option<usize>,
-    /// Length in pixels to which the shorter side is scaled before the crop; not
-    /// before the `resized-crop` of `augment`, whose parts are those of the whole picture. Default:
-    /// `size` × 256 / 224.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "pixels"))]
-    pub resize: Option<usize>,
-    /// `rgb` and `grey` convert all images, `auto` wants files that agree. What is transparent is black
-    /// where it is, and pictures are turned as a camera has noted. Default `auto`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub color: Option<ColorName>,
-    /// Share of each class that is kept for validation, where the folder has none
-    /// of its own, in (0, 1). Default: the folder has `train`, and beside it `val` (or `valid`, or
-    /// `validation`), or else `test`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub validation: Option<f64>,
+keys! {
+    /// `image-folder`: a folder of images for each class.
+    ImageFolderConfig {
+        /// Folder that holds the files. Default `data/image-folder`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        dir: Option<PathBuf> = None,
+        /// Side in pixels to which images are cropped. Default 224.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "pixels"))]
+        size: Option<usize> = None,
+        /// Length in pixels to which the shorter side is scaled before the crop; not
+        /// before the `resized-crop` of `augment`, whose parts are those of the whole picture. Default:
+        /// `size` × 256 / 224.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "pixels"))]
+        resize: Option<usize> = None,
+        /// `rgb` and `grey` convert all images, `auto` wants files that agree. What is transparent is black
+        /// where it is, and pictures are turned as a camera has noted. Default `auto`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        color: Option<ColorName> = None,
+        /// Share of each class that is kept for validation, where the folder has none
+        /// of its own, in (0, 1). Default: the folder has `train`, and beside it `val` (or `valid`, or
+        /// `validation`), or else `test`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        validation: Option<f64> = None,
+    }
 }
 
 impl AnyDataSet for ImageFolderConfig {
@@ -79,6 +77,10 @@ impl AnyDataSet for ImageFolderConfig {
         self.dir.as_deref()
     }
 
+    fn folder(&self) -> &Path {
+        self.dir().unwrap_or(Path::new("data/image-folder"))
+    }
+
     fn open(
         &self,
         split: Split,
@@ -94,8 +96,7 @@ impl AnyDataSet for ImageFolderConfig {
         };
         options.validation = self.validation;
         options.seed = seed;
-        let dir = self.dir().unwrap_or(Path::new("data/image-folder"));
-        Ok(Arc::new(ImageFolder::open(dir, split, &options)?))
+        Ok(Arc::new(ImageFolder::open(self.folder(), split, &options)?))
     }
 
     /// Files are sorted by class, so the first are of the first classes.

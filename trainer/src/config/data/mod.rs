@@ -16,94 +16,73 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use datasets::{Augment, Dataset, DatasetError, RemoteFile, Split};
-use schemars::JsonSchema;
 use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serializer};
 
 use super::error::Fault;
 use super::named::named_section;
+use super::section::keys;
 use super::validate::{ensure, given_in_range, in_range};
 
-pub use cifar_10::Cifar10Config;
-pub use cifar_100::{Cifar100Config, LabelsName};
-pub use digits::DigitsConfig;
-pub use fashion_mnist::FashionMnistConfig;
-pub use generated::GeneratedConfig;
-pub use image_folder::{ColorName, ImageFolderConfig};
-pub use mnist::MnistConfig;
-pub use own::OwnConfig;
+pub use cifar_100::LabelsName;
+pub use image_folder::ColorName;
 
 named_section! {
     /// `[data]`: what is learned from. Some keys depend on `name`, which is `digits` where it is left out.
     "data" DataConfig(DataKeys) DataKind: AnyDataSet, Some("digits");
-    "digits" Digits(DigitsConfig),
-    "mnist" Mnist(MnistConfig),
-    "fashion-mnist" FashionMnist(FashionMnistConfig),
-    "cifar-10" Cifar10(Cifar10Config),
-    "cifar-100" Cifar100(Cifar100Config),
-    "image-folder" ImageFolder(ImageFolderConfig),
-    "generated" Generated(GeneratedConfig),
-    "own" Own(OwnConfig),
+    "digits" Digits(digits::DigitsConfig),
+    "mnist" Mnist(mnist::MnistConfig),
+    "fashion-mnist" FashionMnist(fashion_mnist::FashionMnistConfig),
+    "cifar-10" Cifar10(cifar_10::Cifar10Config),
+    "cifar-100" Cifar100(cifar_100::Cifar100Config),
+    "image-folder" ImageFolder(image_folder::ImageFolderConfig),
+    "generated" Generated(generated::GeneratedConfig),
+    "own" Own(own::OwnConfig),
 }
 
-/// The keys of `[data]` that go with every `name`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct DataKeys {
-    /// Whether missing files are downloaded, by the first rank of each node. Default true.
-    pub download: bool,
-    /// Threads per rank that prepare batches; 0 prepares them in the thread that trains.
-    /// Default 1.
-    #[schemars(extend("unit" = "threads"))]
-    pub workers: usize,
-    /// Whether the training images lie in the memory of the GPU and batches are made there, which
-    /// needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a GPU, where
-    /// the augmentation allows it and the images take no more than a quarter of its memory (1 GiB
-    /// where that is not known); not of `image-folder` and `own`, whose images would all be decoded
-    /// before the first step. The images of evaluations lie there too, whatever the augmentation, if all
-    /// that is there takes no more than that quarter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_device: Option<bool>,
-    /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,
-    /// `shift[:PIXELS]`, `crop[:PADDING[:reflect]]`, `resized-crop[:MIN_SCALE]`, `flip[:P]`,
-    /// `auto-augment`, `rand-augment[:OPS[:MAGNITUDE]]`, `mixup[:ALPHA[:P]]`,
-    /// `cutmix[:ALPHA[:P]]`, `cutout[:SIDE]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
-    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
-    #[schemars(with = "String")]
-    pub augment: Augment,
-    /// Training images used, the first ones of the data set, of `image-folder` evenly from all classes. Default: all (`digits`: 8192,
-    /// `generated`: 50000).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "images"))]
-    pub train_samples: Option<usize>,
-    /// Test images used, picked in the same way. Default: all (`digits`: 2048,
-    /// `generated`: 10000).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "images"))]
-    pub test_samples: Option<usize>,
-    /// Mean of each channel by which images are normalised, of values from 0 to 1; one number is
-    /// for all channels. Default: that of the data set; `image-folder`: ImageNet's,
-    /// `[0.485, 0.456, 0.406]`, and 0.5 for grey.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mean: Option<Vec<f64>>,
-    /// The standard deviation by which the difference from the mean is divided, likewise. Default:
-    /// that of the data set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and 0.5 for grey.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub std: Option<Vec<f64>>,
-}
-
-impl Default for DataKeys {
-    fn default() -> Self {
-        Self {
-            download: true,
-            workers: 1,
-            on_device: None,
-            augment: Augment::default(),
-            train_samples: None,
-            test_samples: None,
-            mean: None,
-            std: None,
-        }
+keys! {
+    /// The keys of `[data]` that go with every `name`.
+    DataKeys {
+        /// Whether missing files are downloaded, by the first rank of each node. Default true.
+        download: bool = true,
+        /// Threads per rank that prepare batches; 0 prepares them in the thread that trains.
+        /// Default 1.
+        #[schemars(extend("unit" = "threads"))]
+        workers: usize = 1,
+        /// Whether the training images lie in the memory of the GPU and batches are made there, which
+        /// needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a GPU, where
+        /// the augmentation allows it and the images take no more than a quarter of its memory (1 GiB
+        /// where that is not known); not of `image-folder` and `own`, whose images would all be decoded
+        /// before the first step. The images of evaluations lie there too, whatever the augmentation, if all
+        /// that is there takes no more than that quarter.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        on_device: Option<bool> = None,
+        /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,
+        /// `shift[:PIXELS]`, `crop[:PADDING[:reflect]]`, `resized-crop[:MIN_SCALE]`, `flip[:P]`,
+        /// `auto-augment`, `rand-augment[:OPS[:MAGNITUDE]]`, `mixup[:ALPHA[:P]]`,
+        /// `cutmix[:ALPHA[:P]]`, `cutout[:SIDE]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
+        #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
+        #[schemars(with = "String")]
+        augment: Augment = Augment::default(),
+        /// Training images used, the first ones of the data set, of `image-folder` evenly from all classes. Default: all (`digits`: 8192,
+        /// `generated`: 50000).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "images"))]
+        train_samples: Option<usize> = None,
+        /// Test images used, picked in the same way. Default: all (`digits`: 2048,
+        /// `generated`: 10000).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "images"))]
+        test_samples: Option<usize> = None,
+        /// Mean of each channel by which images are normalised, of values from 0 to 1; one number is
+        /// for all channels. Default: that of the data set; `image-folder`: ImageNet's,
+        /// `[0.485, 0.456, 0.406]`, and 0.5 for grey.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mean: Option<Vec<f64>> = None,
+        /// The standard deviation by which the difference from the mean is divided, likewise. Default:
+        /// that of the data set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and 0.5 for grey.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        std: Option<Vec<f64>> = None,
     }
 }
 
@@ -134,6 +113,11 @@ pub trait AnyDataSet {
     /// The folder that the configuration names.
     fn dir(&self) -> Option<&Path> {
         None
+    }
+
+    /// The folder that it is in.
+    fn folder(&self) -> &Path {
+        self.dir().unwrap_or(Path::new(""))
     }
 
     /// The files that could be downloaded and are not there.
@@ -176,6 +160,32 @@ pub trait AnyDataSet {
         None
     }
 }
+
+/// What data sets have in common that are downloaded into a folder; which keys are paths.
+macro_rules! downloads {
+    ($set:ident, $folder:literal, $($key:ident),+) => {
+        fn paths(&mut self) -> Vec<(&'static str, &mut Option<PathBuf>)> {
+            vec![$((concat!("data.", stringify!($key)), &mut self.$key)),+]
+        }
+
+        fn dir(&self) -> Option<&Path> {
+            self.dir.as_deref()
+        }
+
+        fn folder(&self) -> &Path {
+            self.dir().unwrap_or(Path::new($folder))
+        }
+
+        fn missing(&self) -> Vec<RemoteFile> {
+            $set::missing(self.folder())
+        }
+
+        fn download(&self) -> Result<(), DatasetError> {
+            $set::download(self.folder())
+        }
+    };
+}
+use downloads;
 
 impl DataConfig {
     pub(super) fn check(&self) -> Result<(), Fault> {

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use datasets::{Dataset, DatasetError, Split};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::AnyDataSet;
+use crate::config::section::keys;
 
-/// `own`: the images of a program that trains with this library and gives them to its `Trainer`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct OwnConfig {}
+keys! {
+    /// `own`: the images of a program that trains with this library and gives them to its `Trainer`.
+    OwnConfig {}
+}
 
 impl AnyDataSet for OwnConfig {
     fn open(

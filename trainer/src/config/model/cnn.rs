@@ -3,37 +3,24 @@
 use burn::tensor::Device;
 use datasets::Dataset;
 use models::ModelError;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyModel, WithModel, classes};
 use crate::config::error::Fault;
-use crate::config::section::exactly;
+use crate::config::section::{exactly, keys};
 use crate::config::validate::{fraction, in_range};
 
-/// `cnn`: two 3×3 convolutions, max-pooling and two linear layers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct CnnConfig {
-    /// Output channels of the two convolutions. Default `[32, 64]`.
-    #[serde(deserialize_with = "exactly")]
-    pub filters: [usize; 2],
-    /// Width of the hidden linear layer. Default 128.
-    pub hidden: usize,
-    /// Probability of zeroing a value after the pooling, in [0, 1). Default 0.25.
-    pub dropout_conv: f64,
-    /// Probability of zeroing a value before the last layer, in [0, 1). Default 0.5.
-    pub dropout_hidden: f64,
-}
-
-impl Default for CnnConfig {
-    fn default() -> Self {
-        Self {
-            filters: [32, 64],
-            hidden: 128,
-            dropout_conv: 0.25,
-            dropout_hidden: 0.5,
-        }
+keys! {
+    /// `cnn`: two 3×3 convolutions, max-pooling and two linear layers.
+    CnnConfig {
+        /// Output channels of the two convolutions. Default `[32, 64]`.
+        #[serde(deserialize_with = "exactly")]
+        filters: [usize; 2] = [32, 64],
+        /// Width of the hidden linear layer. Default 128.
+        hidden: usize = 128,
+        /// Probability of zeroing a value after the pooling, in [0, 1). Default 0.25.
+        dropout_conv: f64 = 0.25,
+        /// Probability of zeroing a value before the last layer, in [0, 1). Default 0.5.
+        dropout_hidden: f64 = 0.5,
     }
 }
 

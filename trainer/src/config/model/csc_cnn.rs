@@ -3,16 +3,15 @@
 use burn::tensor::Device;
 use datasets::Dataset;
 use models::ModelError;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyModel, WithModel, classes};
+use crate::config::section::keys;
 
-/// `csc-cnn`: two stages of 5×5 convolution, batch normalization and max-pooling, and one
-/// linear layer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct CscCnnConfig {}
+keys! {
+    /// `csc-cnn`: two stages of 5×5 convolution, batch normalization and max-pooling, and one
+    /// linear layer.
+    CscCnnConfig {}
+}
 
 impl AnyModel for CscCnnConfig {
     fn build<W: WithModel>(

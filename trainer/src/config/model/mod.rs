@@ -16,25 +16,22 @@ use burn::tensor::Device;
 use datasets::Dataset;
 use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
 use super::named::named_section;
+use super::section::keys;
 
-pub use cnn::CnnConfig;
-pub use csc_cnn::CscCnnConfig;
-pub use resnet::{ResNetConfig, StemName};
-pub use vit::{PoolingName, VitConfig, VitPreset};
-pub use wide_resnet::{WidePreset, WideResNetConfig};
+pub use resnet::StemName;
+pub use vit::{PoolingName, VitPreset};
+pub use wide_resnet::WidePreset;
 
 /// Makes `[model]` and what builds it of the list of models.
 macro_rules! models {
-    ($($name:literal $variant:ident($own:ty),)*) => {
+    ($($name:literal $variant:ident($file:ident::$own:ident),)*) => {
         named_section! {
             /// `[model]`: what is trained. The keys depend on `name`.
             "model" ModelConfig(ModelKeys) ModelKind: AnyModel, None;
-            $($name $variant($own),)*
+            $($name $variant($file::$own),)*
         }
 
         impl ModelConfig {
@@ -56,25 +53,25 @@ macro_rules! models {
 }
 
 models! {
-    "cnn" Cnn(CnnConfig),
-    "csc-cnn" CscCnn(CscCnnConfig),
-    "wide-resnet" WideResNet(WideResNetConfig),
-    "resnet" ResNet(ResNetConfig),
-    "vit" Vit(VitConfig),
+    "cnn" Cnn(cnn::CnnConfig),
+    "csc-cnn" CscCnn(csc_cnn::CscCnnConfig),
+    "wide-resnet" WideResNet(wide_resnet::WideResNetConfig),
+    "resnet" ResNet(resnet::ResNetConfig),
+    "vit" Vit(vit::VitConfig),
 }
 
-/// The keys of `[model]` that go with every `name`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ModelKeys {
-    /// File of weights that training starts from, which `trainer export` or PyTorch wrote
-    /// (`.safetensors`, `.pt`, `.pth`). For `vit` it may be of timm or torchvision, and of a model for images of another
-    /// size, whose position embedding is resampled. Default: random weights.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weights: Option<PathBuf>,
-    /// Whether the last layer starts from random weights although there is a file: for other
-    /// classes than those of the file. Default false.
-    pub new_head: bool,
+keys! {
+    /// The keys of `[model]` that go with every `name`.
+    ModelKeys {
+        /// File of weights that training starts from, which `trainer export` or PyTorch wrote
+        /// (`.safetensors`, `.pt`, `.pth`). For `vit` it may be of timm or torchvision, and of a model for images of another
+        /// size, whose position embedding is resampled. Default: random weights.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        weights: Option<PathBuf> = None,
+        /// Whether the last layer starts from random weights although there is a file: for other
+        /// classes than those of the file. Default false.
+        new_head: bool = false,
+    }
 }
 
 /// What every model says of itself.

@@ -3,12 +3,10 @@
 use burn::tensor::Device;
 use datasets::Dataset;
 use models::{ModelError, Stem};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyModel, WithModel, classes};
 use crate::config::error::Fault;
-use crate::config::section::names;
+use crate::config::section::{keys, names};
 
 /// Longest side of images, in pixels, for which the stem keeps their size.
 const SMALL_IMAGE: usize = 64;
@@ -26,24 +24,15 @@ names! {
     }
 }
 
-/// `resnet`: residual networks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ResNetConfig {
-    /// 18 or 50. Default 18.
-    pub depth: usize,
-    /// The first layers: `cifar` (one 3×3 convolution), `imagenet` (a 7×7 convolution and a
-    /// pooling, both with stride 2) or `auto` (`cifar` for images of up to 64 pixels). Default
-    /// `auto`.
-    pub stem: StemName,
-}
-
-impl Default for ResNetConfig {
-    fn default() -> Self {
-        Self {
-            depth: 18,
-            stem: StemName::Auto,
-        }
+keys! {
+    /// `resnet`: residual networks.
+    ResNetConfig {
+        /// 18 or 50. Default 18.
+        depth: usize = 18,
+        /// The first layers: `cifar` (one 3×3 convolution), `imagenet` (a 7×7 convolution and a
+        /// pooling, both with stride 2) or `auto` (`cifar` for images of up to 64 pixels). Default
+        /// `auto`.
+        stem: StemName = StemName::Auto,
     }
 }
 

@@ -3,12 +3,10 @@
 use burn::tensor::Device;
 use datasets::Dataset;
 use models::{ModelError, Pooling};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyModel, WithModel, classes};
 use crate::config::error::Fault;
-use crate::config::section::names;
+use crate::config::section::{keys, names};
 use crate::config::validate::{fraction, in_range};
 
 names! {
@@ -37,36 +35,36 @@ names! {
     }
 }
 
-/// `vit`: vision transformers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct VitConfig {
-    /// `tiny`, `small`, `base` or `b-16`; the other keys change it. Default `tiny`.
-    pub preset: VitPreset,
-    /// Side of a patch in pixels, which divides the sides of the images. Default 4; `b-16`: 16.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "pixels"))]
-    pub patch: Option<usize>,
-    /// Width of the tokens. Default: the preset's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dim: Option<usize>,
-    /// Number of blocks. Default: the preset's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub depth: Option<usize>,
-    /// Attention heads, which divide `dim`. Default: the preset's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub heads: Option<usize>,
-    /// Width of the hidden layer in a block as a multiple of `dim`. Default 4.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mlp_ratio: Option<usize>,
-    /// What is classified: `class-token` or `mean` (of all patches). Default `class-token`.
-    pub pooling: PoolingName,
-    /// Probability of zeroing a value after the embedding and after each linear layer but that to queries, keys and values, in [0, 1).
-    /// Default 0.
-    pub dropout: f64,
-    /// Probability that a sample skips the last block, in [0, 1); it rises in a straight line from
-    /// 0 at the first block. Default 0.
-    pub drop_path: f64,
+keys! {
+    /// `vit`: vision transformers.
+    VitConfig {
+        /// `tiny`, `small`, `base` or `b-16`; the other keys change it. Default `tiny`.
+        preset: VitPreset = VitPreset::default(),
+        /// Side of a patch in pixels, which divides the sides of the images. Default 4; `b-16`: 16.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "pixels"))]
+        patch: Option<usize> = None,
+        /// Width of the tokens. Default: the preset's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        dim: Option<usize> = None,
+        /// Number of blocks. Default: the preset's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        depth: Option<usize> = None,
+        /// Attention heads, which divide `dim`. Default: the preset's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        heads: Option<usize> = None,
+        /// Width of the hidden layer in a block as a multiple of `dim`. Default 4.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mlp_ratio: Option<usize> = None,
+        /// What is classified: `class-token` or `mean` (of all patches). Default `class-token`.
+        pooling: PoolingName = PoolingName::default(),
+        /// Probability of zeroing a value after the embedding and after each linear layer but that to queries, keys and values, in [0, 1).
+        /// Default 0.
+        dropout: f64 = 0.0,
+        /// Probability that a sample skips the last block, in [0, 1); it rises in a straight line from
+        /// 0 at the first block. Default 0.
+        drop_path: f64 = 0.0,
+    }
 }
 
 impl AnyModel for VitConfig {

@@ -3,12 +3,10 @@
 use burn::tensor::Device;
 use datasets::Dataset;
 use models::ModelError;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyModel, WithModel, classes};
 use crate::config::error::Fault;
-use crate::config::section::names;
+use crate::config::section::{keys, names};
 use crate::config::validate::{fraction, in_range};
 
 names! {
@@ -24,22 +22,22 @@ names! {
     }
 }
 
-/// `wide-resnet`: wide residual networks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct WideResNetConfig {
-    /// `wrn-28-10`, `wrn-16-4` or `olivia`; the other keys change it. Default `wrn-28-10`.
-    pub preset: WidePreset,
-    /// Layers with weights, 6n + 4. Default: the preset's; `olivia` has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub depth: Option<usize>,
-    /// How many times wider than a residual network. Default: the preset's; `olivia` has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub widen: Option<usize>,
-    /// Probability of zeroing a value between the convolutions of a block, in [0, 1). Default 0;
-    /// `olivia`: 0.01.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dropout: Option<f64>,
+keys! {
+    /// `wide-resnet`: wide residual networks.
+    WideResNetConfig {
+        /// `wrn-28-10`, `wrn-16-4` or `olivia`; the other keys change it. Default `wrn-28-10`.
+        preset: WidePreset = WidePreset::default(),
+        /// Layers with weights, 6n + 4. Default: the preset's; `olivia` has none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        depth: Option<usize> = None,
+        /// How many times wider than a residual network. Default: the preset's; `olivia` has none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        widen: Option<usize> = None,
+        /// Probability of zeroing a value between the convolutions of a block, in [0, 1). Default 0;
+        /// `olivia`: 0.01.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        dropout: Option<f64> = None,
+    }
 }
 
 impl AnyModel for WideResNetConfig {

@@ -3,35 +3,23 @@
 use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
 use burn_dist::parallel::{ParameterOptimizer, ParameterSpec};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyOptimizer, rates};
 use crate::config::error::Fault;
+use crate::config::section::keys;
 use crate::config::validate::{fraction, positive};
 
-/// `adadelta`: Adadelta.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdadeltaConfig {
-    /// Learning rate. Default 1.
-    pub lr: f64,
-    /// Decay of the averages of squared gradients and squared updates, in [0, 1). Default 0.9.
-    pub rho: f64,
-    /// Added under both square roots. Default 1e-6.
-    pub eps: f64,
-    /// Multiple of the parameter that is added to its gradient. Default 0.
-    pub weight_decay: f64,
-}
-
-impl Default for AdadeltaConfig {
-    fn default() -> Self {
-        Self {
-            lr: 1.0,
-            rho: 0.9,
-            eps: 1e-6,
-            weight_decay: 0.0,
-        }
+keys! {
+    /// `adadelta`: Adadelta.
+    AdadeltaConfig {
+        /// Learning rate. Default 1.
+        lr: f64 = 1.0,
+        /// Decay of the averages of squared gradients and squared updates, in [0, 1). Default 0.9.
+        rho: f64 = 0.9,
+        /// Added under both square roots. Default 1e-6.
+        eps: f64 = 1e-6,
+        /// Multiple of the parameter that is added to its gradient. Default 0.
+        weight_decay: f64 = 0.0,
     }
 }
 

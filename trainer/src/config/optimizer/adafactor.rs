@@ -2,50 +2,34 @@
 
 use burn::optim;
 use burn_dist::parallel::{ParameterOptimizer, ParameterSpec};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyOptimizer, rates};
 use crate::config::error::Fault;
-use crate::config::section::exactly;
+use crate::config::section::{exactly, keys};
 use crate::config::validate::{ensure, positive};
 
-/// `adafactor`: of matrices it keeps one value per row and column; filters of convolutions are
-/// such matrices, over their last two dimensions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdafactorConfig {
-    /// Learning rate; with `relative_step` the most that it can be. Default 0.01.
-    pub lr: f64,
-    /// Exponent, below 0, with which the averages of squared gradients come to forget less and less.
-    /// Default -0.8.
-    pub beta2_decay: f64,
-    /// Added to squared gradients, and the least that a parameter's root mean square counts for.
-    /// Default `[1e-30, 0.001]`, as in the paper; PyTorch keeps averages of squares above 1.2e-7 instead.
-    #[serde(deserialize_with = "exactly")]
-    pub eps: [f64; 2],
-    /// Largest root mean square of an update before the learning rate; a larger one is scaled down
-    /// to it. Default 1.
-    pub clip_threshold: f64,
-    /// Whether the rate is at most one over the root of the number of steps. Default true.
-    pub relative_step: bool,
-    /// Whether updates are multiplied by the parameter's root mean square. Default true.
-    pub scale_parameter: bool,
-    /// Share of each parameter, times `lr`, that a step takes away. Default 0.
-    pub weight_decay: f64,
-}
-
-impl Default for AdafactorConfig {
-    fn default() -> Self {
-        Self {
-            lr: 1e-2,
-            beta2_decay: -0.8,
-            eps: [1e-30, 1e-3],
-            clip_threshold: 1.0,
-            relative_step: true,
-            scale_parameter: true,
-            weight_decay: 0.0,
-        }
+keys! {
+    /// `adafactor`: of matrices it keeps one value per row and column; filters of convolutions are
+    /// such matrices, over their last two dimensions.
+    AdafactorConfig {
+        /// Learning rate; with `relative_step` the most that it can be. Default 0.01.
+        lr: f64 = 1e-2,
+        /// Exponent, below 0, with which the averages of squared gradients come to forget less and less.
+        /// Default -0.8.
+        beta2_decay: f64 = -0.8,
+        /// Added to squared gradients, and the least that a parameter's root mean square counts for.
+        /// Default `[1e-30, 0.001]`, as in the paper; PyTorch keeps averages of squares above 1.2e-7 instead.
+        #[serde(deserialize_with = "exactly")]
+        eps: [f64; 2] = [1e-30, 1e-3],
+        /// Largest root mean square of an update before the learning rate; a larger one is scaled down
+        /// to it. Default 1.
+        clip_threshold: f64 = 1.0,
+        /// Whether the rate is at most one over the root of the number of steps. Default true.
+        relative_step: bool = true,
+        /// Whether updates are multiplied by the parameter's root mean square. Default true.
+        scale_parameter: bool = true,
+        /// Share of each parameter, times `lr`, that a step takes away. Default 0.
+        weight_decay: f64 = 0.0,
     }
 }
 

@@ -14,22 +14,14 @@ use burn::optim::decay::WeightDecayConfig;
 use burn_dist::parallel::{
     ParameterGroup, ParameterOptimizer, ParameterSpec, ParameterState, path_matches,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
 use super::groups::{self, GroupConfig};
 use super::named::named_section;
+use super::section::keys;
 use super::validate::{fraction, not_negative, positive};
 
-pub use adadelta::AdadeltaConfig;
-pub use adafactor::AdafactorConfig;
-pub use adam::AdamConfig;
-pub use adamw::AdamWConfig;
-pub use lamb::LambConfig;
-pub use lion::LionConfig;
-pub use muon::{AdjustLr, MuonConfig};
-pub use sgd::SgdConfig;
+pub use muon::AdjustLr;
 
 named_section! {
     /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
@@ -37,38 +29,29 @@ named_section! {
     /// iteration, which is in f32. LAMB is that of its paper: it clips nothing by itself (`train.clip_norm`), and adapts the
     /// size of all parameters' updates.
     "optimizer" OptimizerConfig(OptimizerKeys) OptimizerKind: AnyOptimizer, None;
-    "sgd" Sgd(SgdConfig),
-    "adam" Adam(AdamConfig),
-    "adamw" AdamW(AdamWConfig),
-    "adadelta" Adadelta(AdadeltaConfig),
-    "lion" Lion(LionConfig),
-    "lamb" Lamb(LambConfig),
-    "adafactor" Adafactor(AdafactorConfig),
-    "muon" Muon(MuonConfig),
+    "sgd" Sgd(sgd::SgdConfig),
+    "adam" Adam(adam::AdamConfig),
+    "adamw" AdamW(adamw::AdamWConfig),
+    "adadelta" Adadelta(adadelta::AdadeltaConfig),
+    "lion" Lion(lion::LionConfig),
+    "lamb" Lamb(lamb::LambConfig),
+    "adafactor" Adafactor(adafactor::AdafactorConfig),
+    "muon" Muon(muon::MuonConfig),
 }
 
-/// The keys of `[optimizer]` that go with every `name`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct OptimizerKeys {
-    /// Whether weight decay takes from biases, the scales and offsets of normalizations, and the
-    /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
-    /// said. Default true.
-    pub decay_norm_and_bias: bool,
-    /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
-    /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
-    /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or, for `sgd`,
-    /// `momentum`. The first that matches a parameter counts. Default none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub groups: Vec<GroupConfig>,
-}
-
-impl Default for OptimizerKeys {
-    fn default() -> Self {
-        Self {
-            decay_norm_and_bias: true,
-            groups: Vec::new(),
-        }
+keys! {
+    /// The keys of `[optimizer]` that go with every `name`.
+    OptimizerKeys {
+        /// Whether weight decay takes from biases, the scales and offsets of normalizations, and the
+        /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
+        /// said. Default true.
+        decay_norm_and_bias: bool = true,
+        /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
+        /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
+        /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or, for `sgd`,
+        /// `momentum`. The first that matches a parameter counts. Default none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        groups: Vec<GroupConfig> = Vec::new(),
     }
 }
 

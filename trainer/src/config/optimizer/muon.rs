@@ -4,12 +4,10 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{self, AdjustLrFn, LearningRate, MuonState, Optimizer};
 use burn::tensor::{Device, Tensor};
 use burn_dist::parallel::{ParameterGroup, ParameterOptimizer, ParameterSpec, path_matches};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyOptimizer, rates, weight_decay};
 use crate::config::error::Fault;
-use crate::config::section::{exactly, names};
+use crate::config::section::{exactly, keys, names};
 use crate::config::validate::{fraction, in_range, positive};
 
 names! {
@@ -24,56 +22,38 @@ names! {
     }
 }
 
-/// `muon`: orthogonal updates for matrices, which are parameters with exactly two dimensions.
-/// All others (biases, normalizations, tokens, filters of convolutions) are stepped by AdamW.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct MuonConfig {
-    /// Learning rate. Default 0.001.
-    pub lr: f64,
-    /// Share of the last update that is kept, in [0, 1). Default 0.95.
-    pub momentum: f64,
-    /// Nesterov's form of momentum. Default true.
-    pub nesterov: bool,
-    /// Steps of the iteration that makes an update orthogonal, 1 to 100. Default 5.
-    pub ns_steps: u64,
-    /// The least that an update's norm counts for. Default 1e-7.
-    pub eps: f64,
-    /// How the rate follows the shape of a matrix: `original` or `match-rms-adamw`. Default
-    /// `original`.
-    pub adjust_lr: AdjustLr,
-    /// Share of each parameter, times the learning rate, that a step takes away; of AdamW's
-    /// parameters too. Default 0.1.
-    pub weight_decay: f64,
-    /// Patterns for whole paths of matrices that are AdamW's too; usual are the first and the last
-    /// layer, such as `["head.*"]`. Each has to match a parameter. Default none.
-    pub adamw_match: Vec<String>,
-    /// Learning rate of AdamW, on the same schedule. Default: `lr`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub adamw_lr: Option<f64>,
-    /// AdamW's decay of the averages of the gradient and its square, in [0, 1). Default
-    /// `[0.9, 0.999]`.
-    #[serde(deserialize_with = "exactly")]
-    pub adamw_betas: [f64; 2],
-    /// Added to AdamW's denominator. Default 1e-8.
-    pub adamw_eps: f64,
-}
-
-impl Default for MuonConfig {
-    fn default() -> Self {
-        Self {
-            lr: 1e-3,
-            momentum: 0.95,
-            nesterov: true,
-            ns_steps: 5,
-            eps: 1e-7,
-            adjust_lr: AdjustLr::Original,
-            weight_decay: 0.1,
-            adamw_match: Vec::new(),
-            adamw_lr: None,
-            adamw_betas: [0.9, 0.999],
-            adamw_eps: 1e-8,
-        }
+keys! {
+    /// `muon`: orthogonal updates for matrices, which are parameters with exactly two dimensions.
+    /// All others (biases, normalizations, tokens, filters of convolutions) are stepped by AdamW.
+    MuonConfig {
+        /// Learning rate. Default 0.001.
+        lr: f64 = 1e-3,
+        /// Share of the last update that is kept, in [0, 1). Default 0.95.
+        momentum: f64 = 0.95,
+        /// Nesterov's form of momentum. Default true.
+        nesterov: bool = true,
+        /// Steps of the iteration that makes an update orthogonal, 1 to 100. Default 5.
+        ns_steps: u64 = 5,
+        /// The least that an update's norm counts for. Default 1e-7.
+        eps: f64 = 1e-7,
+        /// How the rate follows the shape of a matrix: `original` or `match-rms-adamw`. Default
+        /// `original`.
+        adjust_lr: AdjustLr = AdjustLr::Original,
+        /// Share of each parameter, times the learning rate, that a step takes away; of AdamW's
+        /// parameters too. Default 0.1.
+        weight_decay: f64 = 0.1,
+        /// Patterns for whole paths of matrices that are AdamW's too; usual are the first and the last
+        /// layer, such as `["head.*"]`. Each has to match a parameter. Default none.
+        adamw_match: Vec<String> = Vec::new(),
+        /// Learning rate of AdamW, on the same schedule. Default: `lr`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        adamw_lr: Option<f64> = None,
+        /// AdamW's decay of the averages of the gradient and its square, in [0, 1). Default
+        /// `[0.9, 0.999]`.
+        #[serde(deserialize_with = "exactly")]
+        adamw_betas: [f64; 2] = [0.9, 0.999],
+        /// Added to AdamW's denominator. Default 1e-8.
+        adamw_eps: f64 = 1e-8,
     }
 }
 

@@ -3,35 +3,23 @@
 use burn::optim;
 use burn::optim::momentum::MomentumConfig;
 use burn_dist::parallel::{ParameterOptimizer, ParameterSpec};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{AnyOptimizer, rates, weight_decay};
 use crate::config::error::Fault;
+use crate::config::section::keys;
 use crate::config::validate::fraction;
 
-/// `sgd`: stochastic gradient descent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct SgdConfig {
-    /// Learning rate. Default 0.01.
-    pub lr: f64,
-    /// Share of the last update that is kept, in [0, 1). Default 0: no momentum.
-    pub momentum: f64,
-    /// Nesterov's form of momentum. Default false.
-    pub nesterov: bool,
-    /// Multiple of the parameter that is added to its gradient. Default 0.
-    pub weight_decay: f64,
-}
-
-impl Default for SgdConfig {
-    fn default() -> Self {
-        Self {
-            lr: 0.01,
-            momentum: 0.0,
-            nesterov: false,
-            weight_decay: 0.0,
-        }
+keys! {
+    /// `sgd`: stochastic gradient descent.
+    SgdConfig {
+        /// Learning rate. Default 0.01.
+        lr: f64 = 0.01,
+        /// Share of the last update that is kept, in [0, 1). Default 0: no momentum.
+        momentum: f64 = 0.0,
+        /// Nesterov's form of momentum. Default false.
+        nesterov: bool = false,
+        /// Multiple of the parameter that is added to its gradient. Default 0.
+        weight_decay: f64 = 0.0,
     }
 }
 

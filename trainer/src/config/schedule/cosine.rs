@@ -2,18 +2,16 @@
 
 use std::f64::consts::PI;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::{AnySchedule, Moment, check_min_lr};
 use crate::config::error::Fault;
+use crate::config::section::keys;
 
-/// `cosine`: half a cosine to `min_lr`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Cosine {
-    /// The rate at the end. Default 0.
-    pub min_lr: f64,
+keys! {
+    /// `cosine`: half a cosine to `min_lr`.
+    Cosine {
+        /// The rate at the end. Default 0.
+        min_lr: f64 = 0.0,
+    }
 }
 
 impl AnySchedule for Cosine {

@@ -1,27 +1,16 @@
 //! Smaller every epoch.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::{AnySchedule, Moment, check_gamma, check_min_lr};
 use crate::config::error::Fault;
+use crate::config::section::keys;
 
-/// `exponential`: times `gamma` every epoch, a part of it at every step unless `every = "epoch"`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Exponential {
-    /// The least rate. Default 0.
-    pub min_lr: f64,
-    /// The factor, in (0, 1]. Default 0.1.
-    pub gamma: f64,
-}
-
-impl Default for Exponential {
-    fn default() -> Self {
-        Self {
-            min_lr: 0.0,
-            gamma: 0.1,
-        }
+keys! {
+    /// `exponential`: times `gamma` every epoch, a part of it at every step unless `every = "epoch"`.
+    Exponential {
+        /// The least rate. Default 0.
+        min_lr: f64 = 0.0,
+        /// The factor, in (0, 1]. Default 0.1.
+        gamma: f64 = 0.1,
     }
 }
 

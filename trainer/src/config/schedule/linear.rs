@@ -1,17 +1,15 @@
 //! A straight line.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::{AnySchedule, Moment, check_min_lr};
 use crate::config::error::Fault;
+use crate::config::section::keys;
 
-/// `linear`: a straight line to `min_lr`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Linear {
-    /// The rate at the end. Default 0.
-    pub min_lr: f64,
+keys! {
+    /// `linear`: a straight line to `min_lr`.
+    Linear {
+        /// The rate at the end. Default 0.
+        min_lr: f64 = 0.0,
+    }
 }
 
 impl AnySchedule for Linear {

@@ -8,32 +8,24 @@ mod linear;
 mod one_cycle;
 mod step;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Config;
 use super::error::Fault;
 use super::named::named_section;
-use super::section::names;
+use super::section::{keys, names};
 use super::validate::{ensure, not_negative};
-
-pub use constant::Constant;
-pub use cosine::Cosine;
-pub use exponential::Exponential;
-pub use linear::Linear;
-pub use one_cycle::OneCycle;
-pub use step::Step;
+use super::{Config, MonitorName};
 
 named_section! {
     /// `[schedule]`: how the learning rate changes over the run. `optimizer.lr` is the highest rate. Some keys depend on
     /// `name`, which is `constant` where it is left out.
     "schedule" ScheduleConfig(ScheduleKeys) ScheduleKind: AnySchedule, Some("constant");
-    "constant" Constant(Constant),
-    "linear" Linear(Linear),
-    "cosine" Cosine(Cosine),
-    "step" Step(Step),
-    "exponential" Exponential(Exponential),
-    "one-cycle" OneCycle(OneCycle),
+    "constant" Constant(constant::Constant),
+    "linear" Linear(linear::Linear),
+    "cosine" Cosine(cosine::Cosine),
+    "step" Step(step::Step),
+    "exponential" Exponential(exponential::Exponential),
+    "one-cycle" OneCycle(one_cycle::OneCycle),
 }
 
 names! {
@@ -58,27 +50,27 @@ names! {
     }
 }
 
-/// The keys of `[schedule]` that go with every `name`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ScheduleKeys {
-    /// When the rate changes: at every `step` or `epoch`. Default `step`.
-    pub every: ScheduleEvery,
-    /// `linear` multiplies the rate by the micro-batches of a global batch (`train.accumulate` × world size), for a global
-    /// batch that grows with the ranks (that of `train.micro_batch_size` without `train.batch_size`); `none` leaves it.
-    /// Default `none`.
-    pub lr_scaling: LrScaling,
-    /// Epochs in which the rate first rises in a straight line; of n steps (or epochs) the first has 1/n of the rise and
-    /// the last all of it. Default 0; `one-cycle` has its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "epochs"))]
-    pub warmup_epochs: Option<f64>,
-    /// The same as a number of steps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("unit" = "steps"))]
-    pub warmup_steps: Option<u64>,
-    /// Share of the rate from which the warm-up rises, in [0, 1]. Default 0.
-    pub warmup_factor: f64,
+keys! {
+    /// The keys of `[schedule]` that go with every `name`.
+    ScheduleKeys {
+        /// When the rate changes: at every `step` or `epoch`. Default `step`.
+        every: ScheduleEvery = ScheduleEvery::default(),
+        /// `linear` multiplies the rate by the micro-batches of a global batch (`train.accumulate` × world size), for a global
+        /// batch that grows with the ranks (that of `train.micro_batch_size` without `train.batch_size`); `none` leaves it.
+        /// Default `none`.
+        lr_scaling: LrScaling = LrScaling::default(),
+        /// Epochs in which the rate first rises in a straight line; of n steps (or epochs) the first has 1/n of the rise and
+        /// the last all of it. Default 0; `one-cycle` has its own.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "epochs"))]
+        warmup_epochs: Option<f64> = None,
+        /// The same as a number of steps.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("unit" = "steps"))]
+        warmup_steps: Option<u64> = None,
+        /// Share of the rate from which the warm-up rises, in [0, 1]. Default 0.
+        warmup_factor: f64 = 0.0,
+    }
 }
 
 impl Default for ScheduleConfig {
@@ -111,6 +103,14 @@ pub trait AnySchedule {
         false
     }
 
+    /// Whether its rates depend on the evaluations, so that there must be some.
+    fn follows_evaluations(&self) -> bool {
+        false
+    }
+
+    /// Takes an evaluation, of which `value` gives the numbers, into what it has seen of them. All ranks do so alike.
+    fn see(&self, _seen: &mut Seen, _value: &dyn Fn(MonitorName) -> f64) {}
+
     /// The rate, after the warm-up.
     fn rate(&self, at: &Moment) -> f64;
 }
@@ -128,6 +128,31 @@ pub struct Moment {
     pub total: u64,
     /// Steps of an epoch, at least 1.
     pub steps_per_epoch: u64,
+    /// What was seen of the evaluations so far.
+    pub seen: Seen,
+}
+
+/// What a schedule that follows the evaluations has seen of them; part of every checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Seen {
+    /// The number that is watched.
+    pub monitor: Option<MonitorName>,
+    /// Its best value.
+    pub best: Option<f64>,
+    /// Evaluations since then, or since the rate was last lowered.
+    pub stale: u64,
+    /// Evaluations that are not counted yet, after the rate was lowered.
+    pub cooldown: u64,
+    /// How many times the rate was lowered.
+    pub lowered: u64,
+}
+
+impl Seen {
+    /// Whether nothing was seen, or looked at.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Moment {

@@ -1,33 +1,21 @@
 //! Up to the highest rate and down again.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::cosine::cosine;
 use super::{AnySchedule, Moment};
 use crate::config::error::Fault;
+use crate::config::section::keys;
 use crate::config::validate::ensure;
 
-/// `one-cycle`: up to the highest rate and down again; the momentum stays as it is, as with PyTorch's
-/// `cycle_momentum=False`. It has a warm-up of its own.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct OneCycle {
-    /// Share of the run in which the rate rises, in (0, 1). Default 0.3.
-    pub peak: f64,
-    /// How many times smaller the first rate is than the highest. Default 25.
-    pub div_factor: f64,
-    /// How many times smaller the last rate is than the first. Default 10000.
-    pub final_div_factor: f64,
-}
-
-impl Default for OneCycle {
-    fn default() -> Self {
-        Self {
-            peak: 0.3,
-            div_factor: 25.0,
-            final_div_factor: 1e4,
-        }
+keys! {
+    /// `one-cycle`: up to the highest rate and down again; the momentum stays as it is, as with PyTorch's
+    /// `cycle_momentum=False`. It has a warm-up of its own.
+    OneCycle {
+        /// Share of the run in which the rate rises, in (0, 1). Default 0.3.
+        peak: f64 = 0.3,
+        /// How many times smaller the first rate is than the highest. Default 25.
+        div_factor: f64 = 25.0,
+        /// How many times smaller the last rate is than the first. Default 10000.
+        final_div_factor: f64 = 1e4,
     }
 }
 

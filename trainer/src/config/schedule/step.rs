@@ -1,33 +1,21 @@
 //! Smaller at milestones.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::{AnySchedule, Moment, check_gamma};
 use crate::config::error::Fault;
+use crate::config::section::keys;
 use crate::config::validate::not_negative;
 
-/// `step`: times `gamma` at every milestone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Step {
-    /// Epochs after which the rate falls. Default none.
-    #[schemars(extend("unit" = "epochs"))]
-    pub milestones: Vec<f64>,
-    /// The same as numbers of steps. Default none.
-    #[schemars(extend("unit" = "steps"))]
-    pub milestone_steps: Vec<u64>,
-    /// The factor, in (0, 1]. Default 0.1.
-    pub gamma: f64,
-}
-
-impl Default for Step {
-    fn default() -> Self {
-        Self {
-            milestones: Vec::new(),
-            milestone_steps: Vec::new(),
-            gamma: 0.1,
-        }
+keys! {
+    /// `step`: times `gamma` at every milestone.
+    Step {
+        /// Epochs after which the rate falls. Default none.
+        #[schemars(extend("unit" = "epochs"))]
+        milestones: Vec<f64> = Vec::new(),
+        /// The same as numbers of steps. Default none.
+        #[schemars(extend("unit" = "steps"))]
+        milestone_steps: Vec<u64> = Vec::new(),
+        /// The factor, in (0, 1]. Default 0.1.
+        gamma: f64 = 0.1,
     }
 }
 
