@@ -194,6 +194,10 @@ fn every_optimizer_learns() {
             "optimizer={name=\"muon\", lr=0.02, adamw_lr=0.01, adamw_match=[\"fc2.*\"]}",
             "ema.decay=0.9",
         ],
+        [
+            "optimizer={name=\"rmsprop\", lr=0.002, momentum=0.9, centered=true}",
+            "train.seed=1",
+        ],
     ] {
         let finished = train(1, &[settings[0], settings[1], "train.epochs=4"]);
         let losses = finished.losses();
@@ -205,8 +209,8 @@ fn every_optimizer_learns() {
 }
 
 #[test]
-fn optimizers_that_see_whole_parameters_train_alike_under_every_strategy() {
-    for optimizer in ["lamb", "adafactor", "muon"] {
+fn optimizers_train_alike_under_every_strategy() {
+    for optimizer in ["lamb", "adafactor", "muon", "rmsprop"] {
         let run = |strategy: &str| {
             let optimizer = format!("optimizer={{name=\"{optimizer}\", lr=0.01}}");
             let strategy = format!("parallel.strategy={strategy}");

@@ -8,6 +8,7 @@ mod adamw;
 mod lamb;
 mod lion;
 mod muon;
+mod rmsprop;
 mod sgd;
 
 use burn::optim::decay::WeightDecayConfig;
@@ -37,6 +38,7 @@ named_section! {
     "lamb" Lamb(lamb::LambConfig),
     "adafactor" Adafactor(adafactor::AdafactorConfig),
     "muon" Muon(muon::MuonConfig),
+    "rmsprop" RmsProp(rmsprop::RmsPropConfig),
 }
 
 keys! {
