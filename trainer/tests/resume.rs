@@ -182,6 +182,33 @@ fn ranks_that_die_are_started_again() {
     assert_eq!(run.metrics(), whole.metrics());
 }
 
+/// What it has seen of the evaluations is in the checkpoint.
+#[test]
+fn a_rate_that_follows_the_evaluations_goes_on_as_it_was() {
+    let settings = [
+        "schedule={name=\"plateau\", patience=0, factor=0.5, threshold=0.99}",
+        "optimizer={name=\"rmsprop\", lr=0.001, momentum=0.5, centered=true}",
+        "parallel.strategy=zero-2",
+        "train.epochs=4",
+    ];
+    let whole = Run::new(&settings);
+    let expected = checksum(&whole.finish(2, &[]));
+    let lines = whole.metrics();
+    let trained = |epoch: u64| {
+        let mut of_epoch = lines.iter().rev();
+        of_epoch.find(|line| line["kind"] == "train" && line["epoch"] == epoch)
+    };
+    let rate = |epoch| trained(epoch).unwrap()["lr"].as_f64().unwrap();
+    assert_eq!([1, 2, 3, 4].map(rate), [1e-3, 1e-3, 5e-4, 2.5e-4]);
+    let run = Run::new(&settings);
+    let running = run.trial(2, &["--max-restarts", "1"]).start();
+    kill_after(&run, 52, 1);
+    let finished = running.wait(LIMIT);
+    finished.assert_code(0).assert_nobody_left();
+    assert_eq!(checksum(&finished), expected);
+    assert_eq!(run.metrics(), lines);
+}
+
 #[test]
 fn ranks_are_started_again_as_often_as_was_said() {
     let run = Run::new(&["train.epochs=1000"]);

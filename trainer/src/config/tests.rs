@@ -696,6 +696,10 @@ fn schedules_and_stops_that_make_no_sense_are_refused() {
             "between 0 and `optimizer.lr`",
         ),
         (
+            vec!["schedule.name=plateau", "schedule.factor=1.0"],
+            "between 0 and 1",
+        ),
+        (
             vec!["schedule.name=exponential", "schedule.gamma=0.0"],
             "in (0, 1]",
         ),

@@ -150,7 +150,8 @@ mod tests {
 
     use super::*;
     use crate::config::{
-        Constant, Cosine, Exponential, Linear, Loaded, OneCycle, ScheduleKeys, ScheduleKind, Step,
+        Constant, Cosine, Exponential, Linear, Loaded, OneCycle, Plateau, ScheduleKeys,
+        ScheduleKind, Step,
     };
     use proptest::prelude::*;
 
@@ -324,6 +325,31 @@ mod tests {
             let first = step - (step - 1) % STEPS_PER_EPOCH;
             assert_eq!(cosine.lr(step), cosine.lr(first));
         }
+    }
+
+    #[test]
+    fn rates_that_follow_evaluations_need_some() {
+        let plateau = ScheduleKind::Plateau(Plateau {
+            patience: 0,
+            ..Plateau::default()
+        });
+        let plateau = plateau.into();
+        Schedule::check(&plateau, 1).unwrap();
+        Schedule::check(&cosine(), 0).unwrap();
+        let error = Schedule::check(&plateau, 0).unwrap_err().to_string();
+        assert!(error.contains("`plateau` follows"), "{error}");
+        let mut schedule = schedule(plateau);
+        let evaluation = Evaluation {
+            loss: 1.0,
+            accuracy: 0.5,
+            top5: None,
+            samples: 1,
+        };
+        schedule.see(&evaluation);
+        let seen = schedule.see(&evaluation);
+        assert_rates(&schedule, &[(30, 0.05)]);
+        let again = self::schedule(ScheduleKind::Plateau(Plateau::default()).into());
+        assert_rates(&again.after(seen), &[(30, 0.05)]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod cosine;
 mod exponential;
 mod linear;
 mod one_cycle;
+mod plateau;
 mod step;
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,7 @@ named_section! {
     "step" Step(step::Step),
     "exponential" Exponential(exponential::Exponential),
     "one-cycle" OneCycle(one_cycle::OneCycle),
+    "plateau" Plateau(plateau::Plateau),
 }
 
 names! {
