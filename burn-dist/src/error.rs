@@ -35,7 +35,7 @@ pub enum Error {
     Collective(#[from] CollectiveError),
     /// NCCL cannot be used, or failed.
     #[error(transparent)]
-    Nccl(#[from] crate::nccl::NcclError),
+    Nccl(#[from] crate::backend::cuda::nccl::NcclError),
     /// A device did not give what the ranks were to exchange.
     #[error("the device did not give what the ranks were to exchange: {reason}")]
     Device {

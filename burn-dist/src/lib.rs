@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod autograd;
+mod backend;
 pub mod bucket;
 pub mod buffer;
 pub mod checkpoint;

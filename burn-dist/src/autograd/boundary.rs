@@ -6,10 +6,11 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{Backend, Dispatch};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
 use super::{depth, rung};
+use crate::backend::{implement, operation};
 
 /// Marks `activation` as what enters a block of the model, and returns it unchanged.
 ///
@@ -35,22 +36,18 @@ pub fn boundary<const D: usize>(activation: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(Dispatch::boundary(activation.into_dispatch(), recomputes))
 }
 
-#[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
-pub(super) trait BoundaryOp: Backend {
-    /// Identity, after which hooks lie above `activation`. If it `keeps` that, backward does not compute it again.
-    fn boundary(activation: FloatTensor<Self>, keeps: bool) -> FloatTensor<Self>;
-}
-
-impl BoundaryOp for Flex {
-    fn boundary(activation: FloatTensor<Self>, _keeps: bool) -> FloatTensor<Self> {
-        activation
+operation! {
+    pub(super) trait BoundaryOp: Backend {
+        /// Identity, after which hooks lie above `activation`. If it `keeps` that, backward does not compute it again.
+        fn boundary(activation: FloatTensor<Self>, keeps: bool) -> FloatTensor<Self>;
     }
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl BoundaryOp for burn::backend::Cube {
-    fn boundary(activation: FloatTensor<Self>, _keeps: bool) -> FloatTensor<Self> {
-        activation
+implement! {
+    BoundaryOp {
+        fn boundary(activation: FloatTensor<Self>, _keeps: bool) -> FloatTensor<Self> {
+            activation
+        }
     }
 }
 

@@ -15,15 +15,13 @@ use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, Check
 use burn::backend::autodiff::ops::{Backward, OpsKind};
 use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{
-    Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
-    backend_extension,
-};
+use burn::backend::{Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata};
 use burn::tensor::Tensor;
 
 use super::grad_hook::GradHookBackward;
 use super::sink::{GradientSink, ParameterSource, Use};
 use super::{depth, rung};
+use crate::backend::{implement, operation};
 
 /// What the operation has to know of its parameter.
 #[derive(Clone, Debug)]
@@ -33,37 +31,28 @@ pub(super) struct Fetch {
     source: Weak<dyn ParameterSource>,
 }
 
-#[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
-pub(super) trait GatherOp: Backend {
-    /// The whole parameter that `placeholder` stands for, above a depth of the graph.
-    fn gather(
-        placeholder: FloatTensor<Self>,
-        depth: usize,
-        fetch: Fetch,
-        usage: Arc<Use>,
-    ) -> FloatTensor<Self>;
-}
-
-impl GatherOp for Flex {
-    fn gather(
-        placeholder: FloatTensor<Self>,
-        _depth: usize,
-        fetch: Fetch,
-        _usage: Arc<Use>,
-    ) -> FloatTensor<Self> {
-        whole::<Self>(placeholder, &fetch)
+operation! {
+    pub(super) trait GatherOp: Backend {
+        /// The whole parameter that `placeholder` stands for, above a depth of the graph.
+        fn gather(
+            placeholder: FloatTensor<Self>,
+            depth: usize,
+            fetch: Fetch,
+            usage: Arc<Use>,
+        ) -> FloatTensor<Self>;
     }
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl GatherOp for burn::backend::Cube {
-    fn gather(
-        placeholder: FloatTensor<Self>,
-        _depth: usize,
-        fetch: Fetch,
-        _usage: Arc<Use>,
-    ) -> FloatTensor<Self> {
-        whole::<Self>(placeholder, &fetch)
+implement! {
+    GatherOp {
+        fn gather(
+            placeholder: FloatTensor<Self>,
+            _depth: usize,
+            fetch: Fetch,
+            _usage: Arc<Use>,
+        ) -> FloatTensor<Self> {
+            whole::<Self>(placeholder, &fetch)
+        }
     }
 }
 

@@ -12,41 +12,31 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{
-    Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
-    backend_extension,
-};
+use burn::backend::{Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata};
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{DType, FloatDType, Shape, Tensor};
 
 use super::gather;
 use super::sink::{GradientSink, ParameterSource, Use};
 use super::{depth, full_precision, rung};
+use crate::backend::{implement, operation};
 
-#[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
-pub(super) trait GradHookOp: Backend {
-    /// Identity on `parameter`, above a depth of the graph.
-    fn grad_hook(parameter: FloatTensor<Self>, depth: usize, usage: Arc<Use>) -> FloatTensor<Self>;
-}
-
-impl GradHookOp for Flex {
-    fn grad_hook(
-        parameter: FloatTensor<Self>,
-        _depth: usize,
-        _usage: Arc<Use>,
-    ) -> FloatTensor<Self> {
-        parameter
+operation! {
+    pub(super) trait GradHookOp: Backend {
+        /// Identity on `parameter`, above a depth of the graph.
+        fn grad_hook(parameter: FloatTensor<Self>, depth: usize, usage: Arc<Use>) -> FloatTensor<Self>;
     }
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl GradHookOp for burn::backend::Cube {
-    fn grad_hook(
-        parameter: FloatTensor<Self>,
-        _depth: usize,
-        _usage: Arc<Use>,
-    ) -> FloatTensor<Self> {
-        parameter
+implement! {
+    GradHookOp {
+        fn grad_hook(
+            parameter: FloatTensor<Self>,
+            _depth: usize,
+            _usage: Arc<Use>,
+        ) -> FloatTensor<Self> {
+            parameter
+        }
     }
 }
 

@@ -10,12 +10,10 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{
-    Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
-    backend_extension,
-};
+use burn::backend::{Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
+use crate::backend::{implement, operation};
 use crate::{Error, ProcessGroup, ReduceOp};
 
 thread_local! {
@@ -170,22 +168,18 @@ impl Summing {
     }
 }
 
-#[backend_extension(Flex, Cube: cfg(any(feature = "wgpu", feature = "cuda")), Autodiff)]
-pub(super) trait RankSumOp: Backend {
-    /// The sum over all ranks.
-    fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self>;
-}
-
-impl RankSumOp for Flex {
-    fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self> {
-        sums.of::<Self>(x)
+operation! {
+    pub(super) trait RankSumOp: Backend {
+        /// The sum over all ranks.
+        fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self>;
     }
 }
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-impl RankSumOp for burn::backend::Cube {
-    fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self> {
-        sums.of::<Self>(x)
+implement! {
+    RankSumOp {
+        fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self> {
+            sums.of::<Self>(x)
+        }
     }
 }
 

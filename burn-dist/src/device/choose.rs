@@ -1,21 +1,7 @@
 //! The decision, apart from finding out what there is.
 
 use super::{DeviceChoice, DeviceError};
-
-/// What a machine offers of one kind of device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-// Some only come up with some features.
-#[allow(dead_code)]
-pub(super) enum Found {
-    /// The program is built without it.
-    NotBuilt,
-    /// None, and why.
-    Nothing(String),
-    /// So many GPUs.
-    Gpus(usize),
-    /// Software in place of a GPU.
-    Software,
-}
+use crate::backend::Found;
 
 /// What a rank takes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use burn::tensor::Device;
 
+use crate::backend::{self, is_host};
+
 /// The state of a training is larger than the memory of its device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -46,39 +48,14 @@ impl MemoryShortage {
 /// Bytes of memory of a CUDA device by its number among those that this process sees; `None` if
 /// there is no such device, or no CUDA in this program.
 pub fn device_memory(cuda: usize) -> Option<u64> {
-    #[cfg(not(feature = "cuda"))]
-    {
-        let _ = cuda;
-        None
-    }
-    #[cfg(feature = "cuda")]
-    total(cuda)
-}
-
-#[cfg(feature = "cuda")]
-#[allow(unsafe_code)]
-fn total(cuda: usize) -> Option<u64> {
-    use cudarc::driver::{result, sys};
-    // SAFETY: only tries to open the library by its usual names.
-    if !unsafe { sys::is_culib_present() } {
-        return None;
-    }
-    result::init().ok()?;
-    let device = result::device::get(i32::try_from(cuda).ok()?).ok()?;
-    // SAFETY: the driver gave this device.
-    let total = unsafe { result::device::total_mem(device) }.ok()?;
-    u64::try_from(total).ok()
+    backend::cuda::memory(cuda)
 }
 
 /// Bytes that `device` has taken from its driver, where that is known: memory that does not grow is
 /// memory that is not lost.
 pub fn reserved(device: &Device) -> Option<u64> {
-    #[cfg(any(feature = "cuda", feature = "wgpu"))]
-    if !super::is_host(device) {
-        return device.memory_pool_usage().map(|usage| usage.bytes_reserved);
-    }
-    let _ = device;
-    None
+    let usage = device.memory_pool_usage().filter(|_| !is_host(device));
+    usage.map(|usage| usage.bytes_reserved)
 }
 
 #[cfg(test)]

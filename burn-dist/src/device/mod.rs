@@ -9,7 +9,6 @@ mod choose;
 mod error;
 mod found;
 mod memory;
-#[cfg(any(test, feature = "cuda"))]
 mod narrowed;
 mod staged;
 
@@ -18,15 +17,16 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 
+pub use crate::backend::is_host;
 pub use error::DeviceError;
 pub use memory::{MemoryShortage, device_memory, reserved};
 
+use crate::backend::{self, cuda, wgpu};
 use crate::bucket::{Alone, DeviceCollectives};
+use crate::nccl::{self, OwnLane};
 use crate::world::World;
 use crate::{Compression, Error, ProcessGroup};
 use choose::{Pick, choose};
-#[cfg(feature = "cuda")]
-pub(crate) use found::unique_name;
 pub(crate) use staged::Staged;
 
 /// Which kind of device is asked for.
@@ -110,7 +110,7 @@ impl ChosenDevice {
     /// What no other device of the run is called.
     fn identity(&self, node: usize) -> String {
         self.cuda
-            .and_then(found::unique_name)
+            .and_then(cuda::unique_name)
             .unwrap_or_else(|| format!("{:?} of node {node}", self.device))
     }
 }
@@ -131,9 +131,9 @@ impl World {
     /// When the program is built without that kind of device, or the machine has none. With
     /// [`DeviceChoice::Auto`] there is always the processor.
     pub fn choose_device(&self, wanted: DeviceChoice) -> Result<ChosenDevice, DeviceError> {
-        let (pick, reason) = choose(wanted, found::cuda, found::wgpu, self.local_rank())?;
+        let (pick, reason) = choose(wanted, cuda::found, wgpu::found, self.local_rank())?;
         let device = found::device(&pick);
-        let untuned = !cfg!(feature = "autotune") && matches!(pick, Pick::Cuda(_) | Pick::Wgpu(_));
+        let untuned = !backend::AUTOTUNES && matches!(pick, Pick::Cuda(_) | Pick::Wgpu(_));
         let reason = match untuned {
             true => format!("{reason}; built without autotune, which tries Burn's kernels out"),
             false => reason,
@@ -158,8 +158,7 @@ pub fn list() -> Vec<String> {
 /// What the groups of one rank share on its device; see [`collectives`].
 #[derive(Default)]
 pub(crate) struct Shared {
-    #[cfg(feature = "cuda")]
-    lane: crate::nccl::OwnLane,
+    lane: OwnLane,
 }
 
 /// The collectives of `group` on `device`, whose memory the processor does not share: NCCL's if all ranks
@@ -174,8 +173,7 @@ pub(crate) fn collectives(
     if group.size() == 1 {
         return Ok(Arc::new(Alone));
     }
-    #[cfg(feature = "cuda")]
-    let reason = match crate::nccl::connect(device, group, &mut shared.lane)? {
+    let reason = match nccl::connect(device, group, &mut shared.lane)? {
         Ok(nccl) => {
             tracing::info!("buckets stay on the device: NCCL {}", nccl.version());
             return Ok(match compression {
@@ -185,10 +183,6 @@ pub(crate) fn collectives(
         }
         Err(reason) => reason,
     };
-    #[cfg(not(feature = "cuda"))]
-    let _ = shared;
-    #[cfg(not(feature = "cuda"))]
-    let reason = "this program is built without cuda";
     if group.rank() == 0 {
         tracing::info!("buckets go through host memory, without NCCL: {reason}");
     }
@@ -197,42 +191,4 @@ pub(crate) fn collectives(
         device: device.clone(),
         compression,
     }))
-}
-
-/// The kind of a device that belongs to no backend of this crate.
-const OTHER: &str = "another device";
-
-/// The kind of a device, as configurations call it. Devices of two kinds, which run other kernels, round
-/// differently.
-pub(crate) fn kind(device: &Device) -> &'static str {
-    if is_host(device) {
-        return "cpu";
-    }
-    #[cfg(feature = "cuda")]
-    if is_cuda(device) {
-        return "cuda";
-    }
-    match cfg!(feature = "wgpu") {
-        true => "wgpu",
-        false => OTHER,
-    }
-}
-
-#[cfg(feature = "cuda")]
-fn is_cuda(device: &Device) -> bool {
-    use burn::backend::DispatchDevice;
-    matches!(
-        device.clone().inner().as_dispatch(),
-        DispatchDevice::Cube(cubecl::Device::Cuda(_))
-    )
-}
-
-/// Whether this crate runs on `device`: Burn may have backends that it was not built with.
-pub(crate) fn is_built_for(device: &Device) -> bool {
-    kind(device) != OTHER
-}
-
-/// Whether tensors of `device` are in memory that the processor reads at no cost.
-pub fn is_host(device: &Device) -> bool {
-    device.clone().inner() == Device::flex()
 }

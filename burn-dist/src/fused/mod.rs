@@ -16,7 +16,8 @@ use burn::tensor::{Device, Tensor};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::device::is_host;
+use crate::backend::gpu::Kernels;
+use crate::backend::is_host;
 use crate::flat;
 use crate::reduce::vectorised;
 
@@ -70,11 +71,12 @@ impl Momentum {
 
 /// Whether these steps can be made on `device`.
 pub(crate) fn steps_on(device: &Device) -> bool {
-    is_host(device) || gpu::steps_on(device)
+    is_host(device) || Kernels::on(device).is_some()
 }
 
 /// What an optimizer keeps for the elements of a parameter that this rank owns.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a model has one for each parameter, not more")]
 pub(crate) enum FusedState {
     Adam {
         /// Steps that were done.

@@ -152,213 +152,220 @@ fn state_is_restored_or_refused() {
     assert!(sgd.restore(tensors(), &scalars).is_none());
 }
 
-/// The GPU, if there is one; says so if not.
-#[cfg(own_gpu)]
-fn gpu() -> Option<burn::tensor::Device> {
-    use crate::device::DeviceChoice;
-    use crate::world::World;
-    let asked = std::env::var("BURN_DIST_TEST_DEVICE").ok();
-    let choice = asked
-        .as_deref()
-        .map_or(DeviceChoice::Wgpu, |name| name.parse().unwrap());
-    match World::single().choose_device(choice) {
-        Ok(chosen) => Some(chosen.device),
-        Err(error) if asked.is_some() => panic!("{error}"),
-        Err(error) => {
-            eprintln!("SKIPPED: steps of optimizers on wgpu: {error}");
-            None
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod on_gpu {
+    use super::*;
+    use crate::backend::gpu::Kernels;
+
+    /// The GPU, if there is one; says so if not.
+    fn gpu() -> Option<burn::tensor::Device> {
+        use crate::device::DeviceChoice;
+        use crate::world::World;
+        let asked = std::env::var("BURN_DIST_TEST_DEVICE").ok();
+        let choice = asked
+            .as_deref()
+            .map_or(DeviceChoice::Wgpu, |name| name.parse().unwrap());
+        match World::single().choose_device(choice) {
+            Ok(chosen) => Some(chosen.device),
+            Err(error) if asked.is_some() => panic!("{error}"),
+            Err(error) => {
+                eprintln!("SKIPPED: steps of optimizers on wgpu: {error}");
+                None
+            }
         }
     }
-}
 
-/// Of every kind that has a kernel.
-#[cfg(own_gpu)]
-fn variants() -> [Fused; 5] {
-    let penalty = Some(WeightDecayConfig::new(0.01));
-    let momentum = |dampening, nesterov| {
-        let momentum = MomentumConfig {
-            momentum: 0.9,
-            dampening,
-            nesterov,
-        };
-        SgdConfig::new().with_momentum(Some(momentum))
-    };
-    let decayed = momentum(0.1, false).with_weight_decay(penalty.clone());
-    [
-        Fused::sgd(&SgdConfig::new().with_weight_decay(penalty.clone())).unwrap(),
-        Fused::sgd(&momentum(0.0, true)).unwrap(),
-        Fused::sgd(&decayed).unwrap(),
-        Fused::adam(&AdamConfig::new().with_weight_decay(penalty)).unwrap(),
-        Fused::adamw(&AdamWConfig::new().with_weight_decay(0.1)).unwrap(),
-    ]
-}
-
-/// A step of one parameter alone.
-#[cfg(own_gpu)]
-fn step_one(
-    fused: Fused,
-    values: Tensor<1>,
-    gradients: Tensor<1>,
-    factor: Option<f32>,
-    state: &mut Option<FusedState>,
-) -> Tensor<1> {
-    let parameter = OnDevice {
-        fused,
-        learning_rate: 0.03,
-        values,
-        gradients,
-        state: state.take(),
-    };
-    let (values, stepped) = step_on_device(vec![parameter], factor).remove(0);
-    *state = stepped;
-    values
-}
-
-#[cfg(own_gpu)]
-#[test]
-fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
-    let Some(device) = gpu() else {
-        return;
-    };
-    for fused in variants() {
-        // With and without whole vectors, and more than a cube.
-        for len in [1, 7, 64, 5000] {
-            // Copies: what a device gives may be a view of its memory.
-            let numbers = |data: TensorData| data.try_to_vec::<f32>().unwrap();
-            let wave = |phase: f32| (0..len).map(move |i| (i as f32 * 0.37 + phase).sin());
-            let mut expected: Vec<f32> = wave(0.0).collect();
-            let there = |values: &[f32]| Tensor::<1>::from_floats(values, &device);
-            let mut found = there(&expected);
-            let (mut state, mut found_state) = (None, None);
-            let (mut snapshots, mut states) = (Vec::new(), Vec::new());
-            for step in 0..4u8 {
-                let gradients: Vec<f32> = wave(f32::from(step)).map(|g| g * 0.1).collect();
-                let factor = (step > 1).then_some(0.37);
-                fused
-                    .step(0.03, &mut expected, &gradients, factor, &mut state)
-                    .unwrap();
-                let gradients = there(&gradients);
-                let before = found.clone();
-                found = step_one(fused, found, gradients, factor, &mut found_state);
-                if step % 2 == 0 {
-                    snapshots.push((before.clone(), numbers(before.into_data())));
-                    let kept = found_state.clone().unwrap().tensors();
-                    let kept = kept.into_iter().map(|(_, values)| values);
-                    states.extend(kept.map(|v| (v.clone(), numbers(v.into_data()))));
-                }
-            }
-            let close = |found: Vec<f32>, expected: &[f32]| {
-                assert_eq!(found.len(), expected.len());
-                for (found, expected) in found.iter().zip(expected) {
-                    let off = (found - expected).abs();
-                    assert!(
-                        off <= 2e-6 * expected.abs().max(0.1),
-                        "{fused:?}, {len}: {found} {expected}"
-                    );
-                }
+    /// Of every kind that has a kernel.
+    fn variants() -> [Fused; 5] {
+        let penalty = Some(WeightDecayConfig::new(0.01));
+        let momentum = |dampening, nesterov| {
+            let momentum = MomentumConfig {
+                momentum: 0.9,
+                dampening,
+                nesterov,
             };
-            close(numbers(found.into_data()), &expected);
-            let kept = found_state.unwrap().tensors().into_iter();
-            for ((_, found), (_, expected)) in kept.zip(state.unwrap().tensors()) {
-                close(numbers(found.into_data()), &numbers(expected.into_data()));
-            }
-            for (held, then) in snapshots {
-                assert_eq!(numbers(held.into_data()), then, "{fused:?}");
-            }
-            for (held, then) in states {
-                assert_eq!(numbers(held.into_data()), then, "{fused:?}");
-            }
-        }
-    }
-}
-
-/// Parts have other lengths, and so vectors of another length than the whole has.
-#[cfg(own_gpu)]
-#[test]
-fn a_part_is_stepped_on_a_device_bit_for_bit_as_in_the_whole() {
-    let Some(device) = gpu() else {
-        return;
-    };
-    let numbers = |tensor: Tensor<1>| tensor.into_data().try_to_vec::<f32>().unwrap();
-    let wave = |phase: f32| (0..4096).map(move |i| (i as f32 * 0.37 + phase).sin());
-    let start: Vec<f32> = wave(0.0).collect();
-    for fused in variants() {
-        let stepped = |place: std::ops::Range<usize>| {
-            let there = |values: &[f32]| Tensor::<1>::from_floats(&values[place.clone()], &device);
-            let (mut values, mut state) = (there(&start), None);
-            for step in 0..4u8 {
-                let gradients: Vec<f32> = wave(f32::from(step)).map(|g| g * 0.1).collect();
-                let factor = (step > 1).then_some(0.37);
-                let gradients = there(&gradients);
-                values = step_one(fused, values, gradients, factor, &mut state);
-            }
-            numbers(values)
+            SgdConfig::new().with_momentum(Some(momentum))
         };
-        let whole = stepped(0..4096);
-        for place in [0..2047, 2047..4096, 1..3, 2..1000] {
-            assert!(
-                stepped(place.clone()) == whole[place.clone()],
-                "{fused:?}, {place:?}"
-            );
-        }
+        let decayed = momentum(0.1, false).with_weight_decay(penalty.clone());
+        [
+            Fused::sgd(&SgdConfig::new().with_weight_decay(penalty.clone())).unwrap(),
+            Fused::sgd(&momentum(0.0, true)).unwrap(),
+            Fused::sgd(&decayed).unwrap(),
+            Fused::adam(&AdamConfig::new().with_weight_decay(penalty)).unwrap(),
+            Fused::adamw(&AdamWConfig::new().with_weight_decay(0.1)).unwrap(),
+        ]
     }
-}
 
-/// Many parameters, with whole vectors and without, one of them without numbers, some of them stepped before, and two
-/// optimizers with two learning rates.
-#[cfg(own_gpu)]
-#[test]
-fn parameters_stepped_together_are_those_stepped_alone_bit_for_bit() {
-    let Some(device) = gpu() else {
-        return;
-    };
-    let numbers = |tensor: Tensor<1>| tensor.into_data().try_to_vec::<f32>().unwrap();
-    let wave = |len: usize, phase: f32| {
-        let values: Vec<f32> = (0..len).map(|i| (i as f32 * 0.37 + phase).sin()).collect();
-        Tensor::<1>::from_floats(values.as_slice(), &device)
-    };
-    let lengths = [
-        4, 1, 1000, 7, 256, 0, 64, 1024, 3, 300, 10, 5000, 2048, 12, 513,
-    ];
-    let all = variants();
-    for pair in all.windows(2) {
-        let parameter = |place: usize| OnDevice {
-            fused: pair[usize::from(place.is_multiple_of(5))],
-            learning_rate: if place.is_multiple_of(3) { 0.03 } else { 0.01 },
-            values: wave(lengths[place % lengths.len()], place as f32),
-            gradients: wave(lengths[place % lengths.len()], 0.5 + place as f32),
-            state: None,
+    /// A step of one parameter alone.
+    fn step_one(
+        fused: Fused,
+        values: Tensor<1>,
+        gradients: Tensor<1>,
+        factor: Option<f32>,
+        state: &mut Option<FusedState>,
+    ) -> Tensor<1> {
+        let parameter = OnDevice {
+            fused,
+            learning_rate: 0.03,
+            values,
+            gradients,
+            state: state.take(),
         };
-        let count = 2 * lengths.len();
-        let first: Vec<_> = (0..count).step_by(2).map(parameter).collect();
-        let begun = step_on_device(first, Some(0.37));
-        let both = |begun: &[(Tensor<1>, Option<FusedState>)]| {
-            let mut begun = begun.iter();
-            let parameters = (0..count).map(|place| match place % 2 {
-                0 => {
-                    let (values, state) = begun.next().unwrap().clone();
-                    OnDevice {
-                        values,
-                        state,
-                        ..parameter(place)
+        let kernels = Kernels::on(&parameter.values.device()).unwrap();
+        let (values, stepped) = step_on_device(kernels, vec![parameter], factor).remove(0);
+        *state = stepped;
+        values
+    }
+
+    #[test]
+    fn steps_on_a_device_are_those_in_host_memory_and_change_no_snapshot() {
+        let Some(device) = gpu() else {
+            return;
+        };
+        for fused in variants() {
+            // With and without whole vectors, and more than a cube.
+            for len in [1, 7, 64, 5000] {
+                // Copies: what a device gives may be a view of its memory.
+                let numbers = |data: TensorData| data.try_to_vec::<f32>().unwrap();
+                let wave = |phase: f32| (0..len).map(move |i| (i as f32 * 0.37 + phase).sin());
+                let mut expected: Vec<f32> = wave(0.0).collect();
+                let there = |values: &[f32]| Tensor::<1>::from_floats(values, &device);
+                let mut found = there(&expected);
+                let (mut state, mut found_state) = (None, None);
+                let (mut snapshots, mut states) = (Vec::new(), Vec::new());
+                for step in 0..4u8 {
+                    let gradients: Vec<f32> = wave(f32::from(step)).map(|g| g * 0.1).collect();
+                    let factor = (step > 1).then_some(0.37);
+                    fused
+                        .step(0.03, &mut expected, &gradients, factor, &mut state)
+                        .unwrap();
+                    let gradients = there(&gradients);
+                    let before = found.clone();
+                    found = step_one(fused, found, gradients, factor, &mut found_state);
+                    if step % 2 == 0 {
+                        snapshots.push((before.clone(), numbers(before.into_data())));
+                        let kept = found_state.clone().unwrap().tensors();
+                        let kept = kept.into_iter().map(|(_, values)| values);
+                        states.extend(kept.map(|v| (v.clone(), numbers(v.into_data()))));
                     }
                 }
-                _ => parameter(place),
-            });
-            parameters.collect::<Vec<_>>()
+                let close = |found: Vec<f32>, expected: &[f32]| {
+                    assert_eq!(found.len(), expected.len());
+                    for (found, expected) in found.iter().zip(expected) {
+                        let off = (found - expected).abs();
+                        assert!(
+                            off <= 2e-6 * expected.abs().max(0.1),
+                            "{fused:?}, {len}: {found} {expected}"
+                        );
+                    }
+                };
+                close(numbers(found.into_data()), &expected);
+                let kept = found_state.unwrap().tensors().into_iter();
+                for ((_, found), (_, expected)) in kept.zip(state.unwrap().tensors()) {
+                    close(numbers(found.into_data()), &numbers(expected.into_data()));
+                }
+                for (held, then) in snapshots {
+                    assert_eq!(numbers(held.into_data()), then, "{fused:?}");
+                }
+                for (held, then) in states {
+                    assert_eq!(numbers(held.into_data()), then, "{fused:?}");
+                }
+            }
+        }
+    }
+
+    /// Parts have other lengths, and so vectors of another length than the whole has.
+    #[test]
+    fn a_part_is_stepped_on_a_device_bit_for_bit_as_in_the_whole() {
+        let Some(device) = gpu() else {
+            return;
         };
-        let together = step_on_device(both(&begun), Some(0.5));
-        assert_eq!(together.len(), count);
-        for (place, (alone, (values, state))) in both(&begun).into_iter().zip(together).enumerate()
-        {
-            let (alone, alone_state) = step_on_device(vec![alone], Some(0.5)).remove(0);
-            assert!(numbers(values) == numbers(alone), "{pair:?}, {place}");
-            let (state, alone_state) = (state.unwrap(), alone_state.unwrap());
-            assert_eq!(state.scalars(), alone_state.scalars());
-            for ((_, kept), (_, alone)) in state.tensors().into_iter().zip(alone_state.tensors()) {
-                let [kept, alone] =
-                    [kept, alone].map(|v| v.into_data().try_to_vec::<f32>().unwrap());
-                assert!(kept == alone, "{pair:?}, {place}");
+        let numbers = |tensor: Tensor<1>| tensor.into_data().try_to_vec::<f32>().unwrap();
+        let wave = |phase: f32| (0..4096).map(move |i| (i as f32 * 0.37 + phase).sin());
+        let start: Vec<f32> = wave(0.0).collect();
+        for fused in variants() {
+            let stepped = |place: std::ops::Range<usize>| {
+                let there =
+                    |values: &[f32]| Tensor::<1>::from_floats(&values[place.clone()], &device);
+                let (mut values, mut state) = (there(&start), None);
+                for step in 0..4u8 {
+                    let gradients: Vec<f32> = wave(f32::from(step)).map(|g| g * 0.1).collect();
+                    let factor = (step > 1).then_some(0.37);
+                    let gradients = there(&gradients);
+                    values = step_one(fused, values, gradients, factor, &mut state);
+                }
+                numbers(values)
+            };
+            let whole = stepped(0..4096);
+            for place in [0..2047, 2047..4096, 1..3, 2..1000] {
+                assert!(
+                    stepped(place.clone()) == whole[place.clone()],
+                    "{fused:?}, {place:?}"
+                );
+            }
+        }
+    }
+
+    /// Many parameters, with whole vectors and without, one of them without numbers, some of them stepped before, and two
+    /// optimizers with two learning rates.
+    #[test]
+    fn parameters_stepped_together_are_those_stepped_alone_bit_for_bit() {
+        let Some(device) = gpu() else {
+            return;
+        };
+        let kernels = Kernels::on(&device).unwrap();
+        let numbers = |tensor: Tensor<1>| tensor.into_data().try_to_vec::<f32>().unwrap();
+        let wave = |len: usize, phase: f32| {
+            let values: Vec<f32> = (0..len).map(|i| (i as f32 * 0.37 + phase).sin()).collect();
+            Tensor::<1>::from_floats(values.as_slice(), &device)
+        };
+        let lengths = [
+            4, 1, 1000, 7, 256, 0, 64, 1024, 3, 300, 10, 5000, 2048, 12, 513,
+        ];
+        let all = variants();
+        for pair in all.windows(2) {
+            let parameter = |place: usize| OnDevice {
+                fused: pair[usize::from(place.is_multiple_of(5))],
+                learning_rate: if place.is_multiple_of(3) { 0.03 } else { 0.01 },
+                values: wave(lengths[place % lengths.len()], place as f32),
+                gradients: wave(lengths[place % lengths.len()], 0.5 + place as f32),
+                state: None,
+            };
+            let count = 2 * lengths.len();
+            let first: Vec<_> = (0..count).step_by(2).map(parameter).collect();
+            let begun = step_on_device(kernels, first, Some(0.37));
+            let both = |begun: &[(Tensor<1>, Option<FusedState>)]| {
+                let mut begun = begun.iter();
+                let parameters = (0..count).map(|place| match place % 2 {
+                    0 => {
+                        let (values, state) = begun.next().unwrap().clone();
+                        OnDevice {
+                            values,
+                            state,
+                            ..parameter(place)
+                        }
+                    }
+                    _ => parameter(place),
+                });
+                parameters.collect::<Vec<_>>()
+            };
+            let together = step_on_device(kernels, both(&begun), Some(0.5));
+            assert_eq!(together.len(), count);
+            for (place, (alone, (values, state))) in
+                both(&begun).into_iter().zip(together).enumerate()
+            {
+                let (alone, alone_state) =
+                    step_on_device(kernels, vec![alone], Some(0.5)).remove(0);
+                assert!(numbers(values) == numbers(alone), "{pair:?}, {place}");
+                let (state, alone_state) = (state.unwrap(), alone_state.unwrap());
+                assert_eq!(state.scalars(), alone_state.scalars());
+                for ((_, kept), (_, alone)) in
+                    state.tensors().into_iter().zip(alone_state.tensors())
+                {
+                    let [kept, alone] =
+                        [kept, alone].map(|v| v.into_data().try_to_vec::<f32>().unwrap());
+                    assert!(kept == alone, "{pair:?}, {place}");
+                }
             }
         }
     }

@@ -7,9 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use super::NcclError;
-use super::api::{Nccl, UniqueId};
 use super::call::Inside;
 use super::lane::{Job, Lane, Task};
+use crate::backend::cuda::nccl::{Nccl, UniqueId};
 use crate::collective::{Descriptor, Kind};
 use crate::error::{CollectiveError, Error};
 use crate::{Buffer, Cuts, DType, Handle, ProcessGroup, ReduceOp, shard};

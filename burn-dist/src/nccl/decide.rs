@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::cuda::nccl::version_words;
+
 /// What a rank can offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
@@ -50,13 +52,13 @@ pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Verdict {
         return Verdict::Stage("there are no ranks".to_owned());
     };
     match versions.iter().position(|v| minor(v) != minor(first)) {
-        None => Verdict::Use(super::error::version_words(*first)),
+        None => Verdict::Use(version_words(*first)),
         Some(other) => Verdict::Stage(format!(
             "rank {} has NCCL {}, rank {} has {}",
             ranks[other],
-            super::error::version_words(versions[other]),
+            version_words(versions[other]),
             ranks[0],
-            super::error::version_words(*first)
+            version_words(*first)
         )),
     }
 }

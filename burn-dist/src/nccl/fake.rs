@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::NcclError;
-use super::api::{Nccl, UniqueId};
+use crate::backend::cuda::nccl::{Nccl, UniqueId};
 use crate::collective::{Descriptor, Kind};
 use crate::{Cuts, DType, ReduceOp};
 

@@ -16,9 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::NcclError;
-use super::api::{Nccl, UniqueId};
 use super::call::Inside;
 use super::communicator::WORD;
+use crate::backend::cuda::nccl::{Nccl, UniqueId};
 use crate::collective::{Descriptor, Kind};
 use crate::deadline::Allowance;
 use crate::error::{CollectiveError, Error};

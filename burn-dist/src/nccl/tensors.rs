@@ -1,49 +1,30 @@
-//! Burn's CUDA tensors as NCCL's memory.
-//!
-//! A tensor's buffer is asked for on the thread that computes, together with a fence behind what it
-//! has queued so far: another thread has another stream. The buffer's guard travels along, since
-//! cubecl may otherwise move or reuse the memory. After the collective the host has waited for
-//! NCCL's stream, so whatever is queued next on the compute stream comes after it.
+//! NCCL's collectives for Burn's CUDA tensors.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::backend::Cube;
 use burn::tensor::{Device, Tensor};
-use burn_cubecl::tensor::CubeTensor;
-use cubecl::cuda::CudaRuntime;
-use cubecl_runtime::runtime::Runtime;
-use cubecl_runtime::server::ServerStorage;
-use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 
 use super::NcclError;
 use super::communicator::{Call, Communicator, Started};
 use super::decide::{Offer, Verdict, decide};
 use super::lane::Lane;
-use super::library::{Cuda, DeviceMemory, Library};
+use crate::backend::cuda;
+use crate::backend::cuda::nccl::{self, Library, Memory};
 use crate::bucket::{DeviceCollectives, DeviceHandle, gradient_dtype};
 use crate::collective::Kind;
 use crate::{Cuts, DType, Error, ProcessGroup, ReduceOp};
 
-type Storage = <<CudaRuntime as Runtime>::Server as ServerStorage>::Storage;
-type Guard = ManagedResource<<Storage as ComputeStorage>::Resource>;
-
-/// What must live as long as the collective runs.
-struct Kept {
-    tensor: CubeTensor,
-    _guard: Guard,
-}
-
 /// The thread and stream of the one device of a rank, once there is something for them to do.
 #[derive(Default)]
-pub(crate) struct OwnLane(Option<Arc<Lane<Cuda<Kept>>>>);
+pub(crate) struct OwnLane(Option<Arc<Lane<Library>>>);
 
 impl OwnLane {
     /// The lane, which is that of this device.
-    fn on(&mut self, index: usize) -> Result<Arc<Lane<Cuda<Kept>>>, NcclError> {
+    fn on(&mut self, index: usize) -> Result<Arc<Lane<Library>>, NcclError> {
         match &self.0 {
             Some(lane) => Ok(lane.clone()),
-            None => Ok(self.0.insert(Lane::start(Cuda::open(index)?)?).clone()),
+            None => Ok(self.0.insert(Lane::start(Library::open(index)?)?).clone()),
         }
     }
 }
@@ -55,12 +36,13 @@ pub(crate) fn connect(
     group: &ProcessGroup,
     lane: &mut OwnLane,
 ) -> Result<Result<NcclTensors, String>, Error> {
-    let index = cuda_index(device);
+    if let Some(reason) = nccl::ABSENT {
+        return Ok(Err(reason.to_owned()));
+    }
+    let index = cuda::index(device);
     let offer = Offer {
-        device: index.and_then(crate::device::unique_name),
-        version: Library::load()
-            .and_then(Library::version)
-            .map_err(|error| error.to_string()),
+        device: index.and_then(cuda::unique_name),
+        version: nccl::version().map_err(|error| error.to_string()),
     };
     let own = serde_json::to_vec(&offer).unwrap_or_default();
     let version = match decide(&group.gather_bytes(&own)?, group.world_ranks()) {
@@ -81,19 +63,10 @@ pub(crate) fn connect(
     }))
 }
 
-/// The number of a CUDA device among those that this process sees.
-fn cuda_index(device: &Device) -> Option<usize> {
-    let probe = Tensor::<1>::zeros([1], &device.clone().inner());
-    match probe.try_into_primitive::<Cube>().ok()?.device {
-        cubecl::Device::Cuda(device) => Some(device.index),
-        _ => None,
-    }
-}
-
 /// NCCL's collectives for tensors.
 #[derive(Debug)]
 pub(crate) struct NcclTensors {
-    communicator: Communicator<Cuda<Kept>>,
+    communicator: Communicator<Library>,
     version: String,
 }
 
@@ -121,10 +94,8 @@ impl NcclTensors {
             bucket,
             cuts: cuts.clone(),
         };
-        match memory(flat) {
-            Ok(memory) => Waiting::For(self.communicator.start(call, memory), part),
-            Err(error) => Waiting::Failed(error),
-        }
+        let started = nccl::memory(flat).map(|memory| self.communicator.start(call, memory));
+        Waiting { started, part }
     }
 }
 
@@ -148,25 +119,20 @@ impl DeviceCollectives for NcclTensors {
     }
 }
 
-/// A collective on a tensor and the part of it that is wanted, or why it was not started.
-enum Waiting {
-    For(Started<DeviceMemory<Kept>>, Option<Range<usize>>),
-    Failed(NcclError),
+/// A collective on a tensor, or why it was not started.
+struct Waiting {
+    started: Result<Started<Memory>, NcclError>,
+    /// What is wanted of the tensor, if not all of it.
+    part: Option<Range<usize>>,
 }
 
 impl DeviceHandle for Waiting {
     fn wait(self: Box<Self>) -> Result<Tensor<1>, Error> {
-        match *self {
-            Self::For(started, part) => {
-                let memory = started.wait()?;
-                let all = Tensor::from_primitive::<Cube>(memory.keep.tensor);
-                Ok(match part {
-                    Some(part) => own_memory(all, part),
-                    None => all,
-                })
-            }
-            Self::Failed(error) => Err(error.into()),
-        }
+        let all = nccl::tensor(self.started?.wait()?);
+        Ok(match self.part {
+            Some(part) => own_memory(all, part),
+            None => all,
+        })
     }
 }
 
@@ -181,44 +147,18 @@ fn own_memory(all: Tensor<1>, part: Range<usize>) -> Tensor<1> {
     }
 }
 
-/// The memory of a tensor that nobody else holds.
-fn memory(flat: Tensor<1>) -> Result<DeviceMemory<Kept>, NcclError> {
-    let refused = |reason: String| NcclError::Call {
-        call: "use of a tensor",
-        code: -1,
-        reason,
-    };
-    let tensor = flat
-        .try_into_primitive::<Cube>()
-        .map_err(|error| refused(format!("{error:?}")))?;
-    let guard = tensor
-        .client
-        .get_resource::<<CudaRuntime as Runtime>::Server>(tensor.handle.clone())
-        .map_err(|error| refused(format!("{error:?}")))?;
-    let done = tensor.client.sync();
-    let fence = Box::pin(async move { done.await.map_err(|error| format!("{error:?}")) });
-    Ok(DeviceMemory {
-        address: guard.resource().ptr,
-        fence: Some(fence),
-        keep: Kept {
-            tensor,
-            _guard: guard,
-        },
-    })
-}
-
 /// Runs every collective on the CUDA device `device` in a world of one rank and compares what comes
 /// out with what went in: whether driver, NCCL and memory work together.
 ///
 /// # Errors
 /// What went wrong.
 pub fn self_test(device: &Device) -> Result<String, Error> {
-    let index = cuda_index(device).ok_or(NcclError::NoLibrary {
+    let index = cuda::index(device).ok_or(NcclError::NoLibrary {
         reason: format!("{device:?} is not a CUDA device"),
     })?;
     let version = super::version()?;
     let group = ProcessGroup::single();
-    let communicator = Communicator::connect(&Lane::start(Cuda::open(index)?)?, &group)?;
+    let communicator = Communicator::connect(&Lane::start(Library::open(index)?)?, &group)?;
     let nccl = NcclTensors {
         communicator,
         version: version.clone(),

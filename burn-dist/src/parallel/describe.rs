@@ -10,7 +10,7 @@ use super::replicas::assumed_trainable;
 use super::{ParallelError, ParallelOptions, ParameterOptimizer, Precision, Strategy};
 use super::{groups, statistics};
 use crate::bucket::{ParameterSpec, gradient_dtype};
-use crate::{ProcessGroup, device};
+use crate::{ProcessGroup, backend};
 
 /// What a module holds at one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ impl Description {
         if let Some(error) = lister.error {
             return Err(error);
         }
-        let kinds: BTreeSet<&str> = model.devices().iter().map(device::kind).collect();
+        let kinds: BTreeSet<&str> = model.devices().iter().map(backend::kind).collect();
         let description = Self {
             device: kinds.into_iter().collect::<Vec<_>>().join(" and "),
             options: options.describe(),

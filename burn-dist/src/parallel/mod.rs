@@ -67,7 +67,7 @@ use crate::bucket::{Partition, Reducer};
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
 use crate::zero::Store;
-use crate::{ProcessGroup, device};
+use crate::{ProcessGroup, backend};
 use cut::{pieces_of, take_pieces};
 use describe::Description;
 use ema::Ema;
@@ -395,7 +395,7 @@ impl<M: Module> Parallel<M> {
         if let Some(ema) = ema.filter(|_| rank == 0) {
             share.add_scalars(ema::NAME, ema.scalars());
         }
-        Ok(match self.get().devices().iter().all(device::is_host) {
+        Ok(match self.get().devices().iter().all(backend::is_host) {
             true => share,
             false => share.settle(),
         })
@@ -575,7 +575,7 @@ fn one_device(devices: &[Device]) -> Result<(), ParallelError> {
             inner.push(device);
         }
     }
-    if let Some(device) = inner.iter().find(|device| !device::is_built_for(device)) {
+    if let Some(device) = inner.iter().find(|device| !backend::is_built_for(device)) {
         return Err(ParallelError::NotBuiltFor {
             device: format!("{device:?}"),
         });

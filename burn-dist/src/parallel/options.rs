@@ -8,8 +8,8 @@ use burn::tensor::{DType, Device};
 
 use super::{EmaOptions, ParallelError};
 use crate::Compression;
+use crate::backend::{self, is_host};
 use crate::bucket::{BucketSizes, Gradients};
-use crate::device;
 use crate::precision::{LossScaleOptions, Precision};
 
 /// What the ranks share and what each of them keeps.
@@ -249,8 +249,8 @@ impl ParallelOptions {
     /// rank for all: as in ZeRO stage 1, which sends as much as averaging gradients does, and with one set of shards.
     /// Steps of the processor are none of that: it adds up in the same order everywhere.
     pub fn carried_out(&self, device: &Device, whole: bool, ranks: usize) -> Self {
-        let by_processor = device::is_host(device) || self.offload_optimizer;
-        let varies = cfg!(feature = "autotune") || device::kind(device) == "cuda";
+        let by_processor = is_host(device) || self.offload_optimizer;
+        let varies = backend::AUTOTUNES || backend::kind(device) == "cuda";
         if ranks == 1 || !whole || by_processor || !varies {
             return self.clone();
         }
@@ -324,7 +324,7 @@ impl ParallelOptions {
             Compression::F16 => DType::F16,
         };
         let lacks =
-            |device: &&Device| device::kind(device) == "cuda" && !device.supports_dtype(wire);
+            |device: &&Device| backend::kind(device) == "cuda" && !device.supports_dtype(wire);
         match devices.iter().find(lacks) {
             None => Ok(()),
             Some(device) => Err(ParallelError::Option {

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 
 use super::{ParallelError, ShardWithin};
 use crate::bucket::{DeviceStore, GradientStore, HostStore, Partition, Resident};
-use crate::{ProcessGroup, device};
+use crate::{ProcessGroup, backend, device};
 
 /// The two groups that a rank is in.
 pub(super) struct ShardGroups {
@@ -51,7 +51,7 @@ impl ShardGroups {
         device: Device,
         partition: Partition,
     ) -> Result<Box<dyn GradientStore>, ParallelError> {
-        if device::is_host(&device) {
+        if backend::is_host(&device) {
             return Ok(Box::new(HostStore::new(partition)?));
         }
         let mut shared = device::Shared::default();

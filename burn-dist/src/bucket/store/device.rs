@@ -13,6 +13,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 
 use super::elements::{burn_dtype, gradient_dtype};
 use super::{FusedStep, Gathering, GradientStore};
+use crate::backend::gpu::Kernels;
 use crate::bucket::error::BucketError;
 use crate::bucket::layout::BucketLayout;
 use crate::bucket::partition::{Gradients, Partition};
@@ -330,7 +331,10 @@ impl GradientStore for DeviceStore {
                 None => Err((step.values.get(), step.state)),
             });
         }
-        let mut stepped = step_on_device(stepping, factor).into_iter();
+        let kernels = Kernels::on(self.device()).ok_or_else(|| Error::Device {
+            reason: "its kernels were turned off after the optimizer had been made".to_owned(),
+        })?;
+        let mut stepped = step_on_device(kernels, stepping, factor).into_iter();
         let results = kept.into_iter().filter_map(|kept| match kept {
             Ok(part) => stepped
                 .next()
@@ -474,10 +478,9 @@ fn assemble(
     flat: Tensor<1>,
     parts: impl IntoIterator<Item = (Range<usize>, Tensor<1>)>,
 ) -> Tensor<1> {
-    #[cfg(own_gpu)]
-    if kernels::policy::on_gpu(&flat.device()) {
+    if let Some(kernels) = Kernels::on(&flat.device()) {
         let parts = parts.into_iter().map(|(place, part)| (place.start, part));
-        return kernels::gpu::put_parts(flat, parts.collect());
+        return kernels.put_parts(flat, parts.collect());
     }
     let put = |flat: Tensor<1>, (place, part)| flat.slice_assign(place, part);
     parts.into_iter().fold(flat, put)
@@ -485,9 +488,8 @@ fn assemble(
 
 /// Parts of what was assembled; without copies, where the device allows it.
 pub(crate) fn take_parts(flat: Tensor<1>, places: &[Range<usize>]) -> Vec<Tensor<1>> {
-    #[cfg(own_gpu)]
-    if kernels::policy::on_gpu(&flat.device()) {
-        return kernels::gpu::take_parts(flat, places);
+    if let Some(kernels) = Kernels::on(&flat.device()) {
+        return kernels.take_parts(flat, places);
     }
     let part = |place: &Range<usize>| flat.clone().slice(place.clone());
     places.iter().map(part).collect()
@@ -523,9 +525,8 @@ fn square(part: Tensor<1>) -> Tensor<1> {
 
 /// Sums of the squares of parts of all `tensors`.
 fn squares(tensors: Vec<Tensor<1>>) -> Option<Tensor<1>> {
-    #[cfg(own_gpu)]
-    if kernels::policy::on_gpu(&tensors.first()?.device()) {
-        return kernels::gpu::sums_of_squares(tensors);
+    if let Some(kernels) = Kernels::on(&tensors.first()?.device()) {
+        return kernels.sums_of_squares(tensors);
     }
     let sums: Vec<Tensor<1>> = tensors.into_iter().map(square).collect();
     (!sums.is_empty()).then(|| Tensor::cat(sums, 0))
@@ -533,11 +534,10 @@ fn squares(tensors: Vec<Tensor<1>>) -> Option<Tensor<1>> {
 
 /// Moves averages towards values by `weight` of the distance.
 fn blend(averages_and_values: Vec<[Tensor<1>; 2]>, weight: f32) -> Vec<Tensor<1>> {
-    #[cfg(own_gpu)]
     if let Some([average, _]) = averages_and_values.first()
-        && kernels::policy::on_gpu(&average.device())
+        && let Some(kernels) = Kernels::on(&average.device())
     {
-        return kernels::gpu::blend(weight, averages_and_values);
+        return kernels.blend(weight, averages_and_values);
     }
     let blended = averages_and_values.into_iter().map(|[average, values]| {
         let step = (values - average.clone()).mul_scalar(weight);

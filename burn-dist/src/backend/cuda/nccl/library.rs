@@ -32,7 +32,7 @@ struct Id {
 }
 
 /// The functions of the library, which stays loaded until the end of the process.
-pub(super) struct Library {
+pub(super) struct Functions {
     get_version: unsafe extern "C" fn(*mut c_int) -> Code,
     get_unique_id: unsafe extern "C" fn(*mut Id) -> Code,
     comm_init_rank: unsafe extern "C" fn(*mut Comm, c_int, Id, c_int) -> Code,
@@ -64,10 +64,10 @@ pub(super) struct Library {
 
 type Stream = *mut c_void;
 
-impl Library {
+impl Functions {
     /// The library of this process, loaded at the first call.
     pub fn load() -> Result<&'static Self, NcclError> {
-        static LOADED: OnceLock<Result<Library, NcclError>> = OnceLock::new();
+        static LOADED: OnceLock<Result<Functions, NcclError>> = OnceLock::new();
         LOADED.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
@@ -104,7 +104,7 @@ impl Library {
     }
 }
 
-fn open() -> Result<Library, NcclError> {
+fn open() -> Result<Functions, NcclError> {
     let mut reasons = Vec::new();
     for name in NAMES {
         // SAFETY: NCCL's initialisers have no requirements.
@@ -131,7 +131,7 @@ fn open() -> Result<Library, NcclError> {
     Err(NcclError::NoLibrary { reason })
 }
 
-fn functions(library: &'static libloading::Library) -> Result<Library, NcclError> {
+fn functions(library: &'static libloading::Library) -> Result<Functions, NcclError> {
     macro_rules! function {
         ($name:literal) => {{
             // SAFETY: the type of the field that takes it is that of `nccl.h`, and has not changed
@@ -142,7 +142,7 @@ fn functions(library: &'static libloading::Library) -> Result<Library, NcclError
             })?
         }};
     }
-    Ok(Library {
+    Ok(Functions {
         get_version: function!(c"ncclGetVersion"),
         get_unique_id: function!(c"ncclGetUniqueId"),
         comm_init_rank: function!(c"ncclCommInitRank"),
@@ -187,7 +187,7 @@ fn reduction(op: Option<ReduceOp>) -> c_int {
 pub(super) type Fence = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// Elements on the device.
-pub(super) struct DeviceMemory<K> {
+pub(crate) struct DeviceMemory<K> {
     /// Of the first element.
     pub address: u64,
     /// Done when the elements are computed.
@@ -197,15 +197,15 @@ pub(super) struct DeviceMemory<K> {
 }
 
 /// NCCL on one CUDA device.
-pub(super) struct Cuda<K> {
-    nccl: &'static Library,
+pub(crate) struct Cuda<K> {
+    nccl: &'static Functions,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     keeps: std::marker::PhantomData<fn() -> K>,
 }
 
 /// A communicator of NCCL's, with the place of its owner.
-pub(super) struct Connected {
+pub(crate) struct Connected {
     comm: Comm,
     size: usize,
     rank: usize,
@@ -214,7 +214,7 @@ pub(super) struct Connected {
 impl<K> Cuda<K> {
     /// On the device with this number among those that this process sees.
     pub fn open(device: usize) -> Result<Self, NcclError> {
-        let library = Library::load()?;
+        let library = Functions::load()?;
         let context =
             CudaContext::new(device).map_err(|e| driver("cuDevicePrimaryCtxRetain", e))?;
         let stream = context

@@ -58,8 +58,7 @@ pub enum NcclError {
 }
 
 /// NCCL's version number in its usual form.
-#[cfg_attr(not(any(test, feature = "cuda")), allow(dead_code))]
-pub(super) fn version_words(code: i32) -> String {
+pub(crate) fn version_words(code: i32) -> String {
     // Since 2.9 with two digits each for minor version and patch, before with one for the minor.
     let (major, minor, patch) = match code >= 10_000 {
         true => (code / 10_000, code / 100 % 100, code % 100),

@@ -1,0 +1,25 @@
+//! For programs that are built without CUDA.
+
+use burn::tensor::Device;
+
+use crate::backend::Found;
+
+pub(crate) fn found() -> Found {
+    Found::NotBuilt
+}
+
+pub(crate) fn device(_index: usize) -> Option<Device> {
+    None
+}
+
+pub(crate) fn index(_device: &Device) -> Option<usize> {
+    None
+}
+
+pub(crate) fn unique_name(_index: usize) -> Option<String> {
+    None
+}
+
+pub(crate) fn memory(_index: usize) -> Option<u64> {
+    None
+}

@@ -1,0 +1,75 @@
+//! What compiles kernels at run time.
+
+/// Whether what compiles kernels at run time is here; its absence would otherwise be a panic in the
+/// middle of the first kernel.
+#[cfg(feature = "cuda-nvrtc")]
+#[allow(unsafe_code)]
+pub(super) fn find() -> Result<(), String> {
+    // First, for it also finds a library that is newer than the names that are known below.
+    #[cfg(feature = "kernel-cache")]
+    keep_kernels();
+    // SAFETY: only tries to open the library by its usual names.
+    if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
+        return Err(
+            "libnvrtc.so, which compiles kernels, was not found: install the CUDA toolkit or put it \
+             into LD_LIBRARY_PATH (or use a program built with the feature cuda instead of \
+             cuda-nvrtc)"
+                .to_owned(),
+        );
+    }
+    // As cubecl looks for them.
+    let places: Vec<std::path::PathBuf> = match std::env::var_os("CUDA_PATH") {
+        Some(path) => vec![path.into()],
+        None => ["/usr/local/cuda", "/opt/cuda", "/usr"]
+            .map(Into::into)
+            .into(),
+    };
+    // The second is of another package than the first where NVIDIA's Python packages are all there is;
+    // without it kernels that use tensor cores, and no others, could not be compiled.
+    let headers = ["include/cuda_runtime.h", "include/crt/mma.h"];
+    let holds_all = |place: &std::path::PathBuf| headers.iter().all(|h| place.join(h).exists());
+    if places.iter().any(holds_all) {
+        return Ok(());
+    }
+    let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    Err(format!(
+        "the CUDA headers were not found in {}: set CUDA_PATH to a folder that holds {}",
+        places.join(", "),
+        headers.join(" and ")
+    ))
+}
+
+/// Has kernels compiled once, and not by every process.
+#[cfg(feature = "kernel-cache")]
+fn keep_kernels() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| match kernel_cache::keep() {
+        Ok(folder) => tracing::info!("compiled kernels are kept in {}", folder.display()),
+        Err(error @ kernel_cache::Error::Folder { .. }) => {
+            tracing::warn!("kernels are compiled at every start: {error}");
+        }
+        Err(error) => tracing::info!("kernels are compiled at every start: {error}"),
+    });
+}
+
+/// The LLVM inside the program lacks what NVIDIA's functions consist of, from exponentials on.
+#[cfg(all(feature = "cuda", not(feature = "cuda-nvrtc")))]
+pub(super) fn find() -> Result<(), String> {
+    // As cubecl looks for it.
+    let places: Vec<std::path::PathBuf> = match std::env::var_os("CUDA_PATH") {
+        Some(path) => vec![path.into()],
+        None => ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"]
+            .map(Into::into)
+            .into(),
+    };
+    let functions = "nvvm/libdevice/libdevice.10.bc";
+    if places.iter().any(|place| place.join(functions).exists()) {
+        return Ok(());
+    }
+    let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    Err(format!(
+        "{functions} of the CUDA toolkit, which kernels are linked with, was not found in {}: set CUDA_PATH \
+         to a folder that holds it",
+        places.join(", ")
+    ))
+}

@@ -1,0 +1,70 @@
+//! The devices that the driver shows this process. They are numbered among those.
+
+use burn::backend::DispatchDevice;
+use burn::tensor::{Device, DeviceType};
+use cudarc::driver::{result, sys};
+
+use super::compiler;
+use crate::backend::Found;
+
+/// The CUDA devices, if kernels can be compiled for them.
+pub(crate) fn found() -> Found {
+    // SAFETY: only tries to open the library by its usual names.
+    if !unsafe { sys::is_culib_present() } {
+        let reason = "no NVIDIA driver (libcuda.so.1) was found";
+        return Found::Nothing(reason.to_owned());
+    }
+    let count = Device::enumerate(DeviceType::Cuda).into_vec().len();
+    if count == 0 {
+        let hidden = std::env::var("CUDA_VISIBLE_DEVICES");
+        let hidden = hidden.map_or_else(
+            |_| String::new(),
+            |list| format!(" (CUDA_VISIBLE_DEVICES={list})"),
+        );
+        return Found::Nothing(format!("the NVIDIA driver shows no device{hidden}"));
+    }
+    match compiler::find() {
+        Ok(()) => Found::Gpus(count),
+        Err(reason) => Found::Nothing(reason),
+    }
+}
+
+/// The device with this number.
+pub(crate) fn device(index: usize) -> Option<Device> {
+    Some(Device::cuda(index))
+}
+
+/// The number of a device, if it is one of CUDA's.
+pub(crate) fn index(device: &Device) -> Option<usize> {
+    match device.clone().inner().as_dispatch() {
+        DispatchDevice::Cube(cubecl::Device::Cuda(device)) => Some(device.index),
+        _ => None,
+    }
+}
+
+/// What no other CUDA device is called, on this host and others; parts of one that is divided have names of
+/// their own. `None` if there is no such device.
+pub(crate) fn unique_name(index: usize) -> Option<String> {
+    result::init().ok()?;
+    let device = result::device::get(i32::try_from(index).ok()?).ok()?;
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    // The first version of this call gives parts the name of the whole.
+    // SAFETY: the driver gave this device, and writes 16 bytes.
+    let code = unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) };
+    code.result().ok()?;
+    let digits = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8));
+    Some(digits.collect())
+}
+
+/// Bytes of a device's memory; `None` if there is no such device.
+pub(crate) fn memory(index: usize) -> Option<u64> {
+    // SAFETY: only tries to open the library by its usual names.
+    if !unsafe { sys::is_culib_present() } {
+        return None;
+    }
+    result::init().ok()?;
+    let device = result::device::get(i32::try_from(index).ok()?).ok()?;
+    // SAFETY: the driver gave this device.
+    let total = unsafe { result::device::total_mem(device) }.ok()?;
+    u64::try_from(total).ok()
+}

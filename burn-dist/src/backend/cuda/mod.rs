@@ -1,0 +1,15 @@
+//! NVIDIA's GPUs through CUDA, and NCCL.
+
+#[cfg(not(feature = "cuda"))]
+mod absent;
+#[cfg(feature = "cuda")]
+mod compiler;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+mod driver;
+pub(crate) mod nccl;
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) use absent::{device, found, index, memory, unique_name};
+#[cfg(feature = "cuda")]
+pub(crate) use driver::{device, found, index, memory, unique_name};

@@ -1,0 +1,28 @@
+//! NCCL as a trait, and the real library behind it.
+
+mod api;
+mod error;
+
+#[cfg(not(feature = "cuda"))]
+mod absent;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+mod library;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+mod tensors;
+
+pub(crate) use api::{Nccl, UniqueId};
+pub use error::NcclError;
+pub(crate) use error::version_words;
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) use absent::{Library, Memory, memory, tensor, version};
+#[cfg(feature = "cuda")]
+pub(crate) use tensors::{Library, Memory, memory, tensor, version};
+
+/// Why a program that is built without CUDA has no NCCL.
+pub(crate) const ABSENT: Option<&str> = match cfg!(feature = "cuda") {
+    true => None,
+    false => Some("this program is built without cuda"),
+};

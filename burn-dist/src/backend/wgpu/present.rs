@@ -1,0 +1,39 @@
+//! For programs that are built with wgpu.
+
+use burn::tensor::{Device, DeviceKind, DeviceType};
+
+use crate::backend::Found;
+
+/// The GPUs that wgpu can use.
+pub(crate) fn found() -> Found {
+    match (gpus().len(), software()) {
+        (0, None) => {
+            let reason = "wgpu finds no adapter (on Linux it needs libvulkan.so.1 and a driver)";
+            Found::Nothing(reason.to_owned())
+        }
+        (0, Some(_)) => Found::Software,
+        (count, _) => Found::Gpus(count),
+    }
+}
+
+/// Everything that wgpu finds.
+fn adapters() -> Vec<Device> {
+    Device::enumerate(DeviceType::Wgpu).into_vec()
+}
+
+/// Discrete GPUs first.
+pub(crate) fn gpus() -> Vec<Device> {
+    use DeviceKind::{DiscreteGpu, IntegratedGpu, VirtualGpu};
+    let adapters = adapters();
+    [DiscreteGpu, IntegratedGpu, VirtualGpu]
+        .iter()
+        .flat_map(|kind| (0..adapters.len()).map(|index| Device::wgpu(kind(index))))
+        .filter(|device| adapters.contains(device))
+        .collect()
+}
+
+/// Software in place of a GPU.
+pub(crate) fn software() -> Option<Device> {
+    let device = Device::wgpu(DeviceKind::Cpu);
+    adapters().contains(&device).then_some(device)
+}
