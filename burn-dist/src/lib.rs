@@ -21,9 +21,6 @@ mod flat;
 mod fused;
 pub mod group;
 pub mod launch;
-#[cfg(feature = "mpi")]
-#[allow(unsafe_code)]
-pub mod mpi;
 pub mod nccl;
 mod open_files;
 pub mod parallel;

@@ -20,7 +20,7 @@ const FAILED: i32 = 1;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Longest that telling the reason may delay the end.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How a process ends that goes on after its run has failed.
 ///
@@ -41,20 +41,22 @@ impl Abort {
     }
 }
 
-fn say(reason: &str) {
+/// Writes the reason to standard error.
+pub(crate) fn say(reason: &str) {
     let _ = writeln!(io::stderr(), "error: {reason}");
 }
 
 /// Why the process ends now.
-struct Verdict {
-    reason: String,
-    tell: fn(&str),
+pub(crate) struct Verdict {
+    pub reason: String,
+    /// Is told the reason.
+    pub tell: fn(&str),
     /// How long that may take.
-    patience: Duration,
+    pub patience: Duration,
 }
 
 /// Gives the verdict when it is due.
-type Look = Box<dyn FnMut(Instant) -> Option<Verdict> + Send>;
+pub(crate) type Look = Box<dyn FnMut(Instant) -> Option<Verdict> + Send>;
 
 struct Watched {
     started: bool,
@@ -132,7 +134,8 @@ fn end(verdict: Verdict) -> ! {
 pub(crate) struct Watch(u64);
 
 impl Watch {
-    fn new(look: Look) -> Self {
+    /// Asks `look` from time to time. The thread has to be [started](start).
+    pub(crate) fn new(look: Look) -> Self {
         let mut watched = watched();
         let number = watched.next;
         watched.next += 1;
@@ -147,22 +150,6 @@ impl Drop for Watch {
     fn drop(&mut self) {
         watched().looks.retain(|(number, _)| *number != self.0);
     }
-}
-
-/// Ends the process unless what is returned is dropped within `limit`. The thread has to be [started](start).
-#[cfg_attr(not(any(test, feature = "mpi")), allow(dead_code))]
-pub(crate) fn within(what: &'static str, limit: Duration) -> Watch {
-    let mut allowance = Allowance::of(limit);
-    Watch::new(Box::new(move |now| {
-        allowance.left(now).is_zero().then(|| Verdict {
-            reason: format!(
-                "{what} took more than {} s: has a rank died, or does the launcher not fit the MPI library?",
-                limit.as_secs()
-            ),
-            tell: say,
-            patience: LAST_WORDS,
-        })
-    }))
 }
 
 /// Ends the process when its run has failed for so long; as long as this lives, and for good once it has failed.
@@ -219,7 +206,7 @@ mod tests {
     #[test]
     fn what_is_done_in_time_is_forgotten() {
         start().unwrap();
-        let watch = within("nothing", Duration::from_secs(3600));
+        let watch = Watch::new(Box::new(|_| None));
         assert!(is_watched(&watch));
         let number = watch.0;
         drop(watch);

@@ -11,10 +11,12 @@ pub use error::WorldError;
 pub use secret::{MAX_SECRET_BYTES, MIN_SECRET_BYTES, Secret, SecretError};
 
 use crate::launch;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::any::Any;
+use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-#[cfg(feature = "mpi")]
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Largest world size: a limit on what a wrong number can make us allocate.
 pub const MAX_WORLD_SIZE: usize = 1 << 16;
@@ -146,19 +148,23 @@ pub(crate) struct Link {
     pub advice: Option<String>,
     /// For [`World::assumes_local_size`].
     pub assumes_local_size: bool,
-    /// Keeps MPI running.
-    #[cfg(feature = "mpi")]
-    pub mpi: Option<Arc<crate::mpi::Session>>,
+    /// What has started the ranks and stays with them: MPI.
+    pub companion: Option<Arc<dyn Companion>>,
 }
 
-impl Link {
-    /// Whether address and secret come from MPI.
-    fn meets_by_itself(&self) -> bool {
-        #[cfg(feature = "mpi")]
-        return self.mpi.is_some();
-        #[cfg(not(feature = "mpi"))]
-        false
-    }
+/// What has started the ranks and lives as long as their world and group do.
+pub(crate) trait Companion: Any + Debug + Send + Sync {
+    /// Where the ranks meet. All ranks call it, the last at most `limit` after the first.
+    fn meet(&self, world: &World, limit: Duration) -> Result<Meeting, String>;
+}
+
+/// Where the ranks of a run meet.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    pub master: Master,
+    pub secret: Secret,
+    /// Where the store is to listen, on rank 0, if it has been decided already.
+    pub listener: Option<TcpListener>,
 }
 
 /// Where a rank sits: its place on its node and the node's among the others.
@@ -208,11 +214,10 @@ impl World {
         let world = Self::from_vars(&|name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
         })?;
-        #[cfg(feature = "mpi")]
-        if world.launch == Launch::Mpi {
-            return crate::mpi::join(world);
+        match world.launch {
+            Launch::Mpi => launch::ask_mpi(world),
+            _ => Ok(world),
         }
-        Ok(world)
     }
 
     /// The world of a process that was told to start ranks itself, as by `--nproc`: [`World::single`], unless a launcher
@@ -424,7 +429,7 @@ impl World {
             });
         }
         // Over MPI the secret is handed out when a group is connected.
-        if size > 1 && self.secret.is_none() && !self.link.meets_by_itself() {
+        if size > 1 && self.secret.is_none() && self.link.companion.is_none() {
             return Err(WorldError::NoSecret { size });
         }
         Ok(self)

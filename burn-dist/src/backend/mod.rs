@@ -5,6 +5,8 @@
 
 pub(crate) mod cuda;
 pub(crate) mod gpu;
+#[cfg_attr(feature = "mpi", allow(unsafe_code))]
+pub(crate) mod mpi;
 pub(crate) mod wgpu;
 
 use burn::tensor::Device;

@@ -429,7 +429,6 @@ fn streamed(
 }
 
 /// Makes sure that the ranks enter the same collective, whoever runs it then.
-#[cfg(feature = "mpi")]
 pub(crate) fn agree(
     wiring: &mut Wiring,
     at: Neighbours,

@@ -76,7 +76,10 @@ pub(crate) fn steps_on(device: &Device) -> bool {
 
 /// What an optimizer keeps for the elements of a parameter that this rank owns.
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant, reason = "a model has one for each parameter, not more")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a model has one for each parameter, not more"
+)]
 pub(crate) enum FusedState {
     Adam {
         /// Steps that were done.

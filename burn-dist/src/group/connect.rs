@@ -9,10 +9,9 @@ use super::members::Members;
 use super::processors::{self, Processors};
 use super::whereabouts::Whereabouts;
 use super::{Algorithm, GroupOptions, TransportKind, program};
+use crate::backend::mpi::{self, Collectives, Session};
 use crate::collective::{Layout, Nodes, Order, Wiring};
 use crate::error::Error;
-#[cfg(feature = "mpi")]
-use crate::mpi::{Collectives, Communicator, Streams};
 use crate::rendezvous::Store;
 use crate::transport::shm::{self, Offer, SharedMemory};
 use crate::transport::tcp::Listener;
@@ -25,7 +24,8 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     if options.same_program {
         program::check(world, &store)?;
     }
-    if options.algorithm == Algorithm::Mpi && !has_mpi(world) {
+    let mpi = Session::of(world);
+    if options.algorithm == Algorithm::Mpi && mpi.is_none() {
         return Err(no_mpi("the algorithm \"mpi\" is for ranks that MPI has started").into());
     }
     let joining = Joining {
@@ -34,17 +34,14 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
         options: &options,
         store: &store,
         has_processor: None,
-        #[cfg(feature = "mpi")]
-        mpi: world.link.mpi.as_ref(),
+        mpi: mpi.as_ref(),
     };
     let joined = joining
         .join(&mut &*store)
         .inspect_err(|error| store.abort_because_of(culprit(error), &error.to_string()))?;
     let link = Link {
-        #[cfg(feature = "mpi")]
         collectives: joined.collectives,
-        #[cfg(feature = "mpi")]
-        mpi: world.link.mpi.clone(),
+        mpi,
         wiring: joined.wiring,
         store,
         options,
@@ -64,16 +61,6 @@ fn culprit(error: &Error) -> Option<usize> {
         }) => Some(*rank),
         _ => None,
     }
-}
-
-#[cfg(feature = "mpi")]
-fn has_mpi(world: &World) -> bool {
-    world.link.mpi.is_some()
-}
-
-#[cfg(not(feature = "mpi"))]
-fn has_mpi(_: &World) -> bool {
-    false
 }
 
 /// How ranks tell each other where they are before they are connected.
@@ -101,15 +88,13 @@ pub(super) struct Joining<'a> {
     /// Whether all ranks of this host have a processor each, if that is known: the ranks of a part of a group share them
     /// with the others.
     pub has_processor: Option<bool>,
-    #[cfg(feature = "mpi")]
-    pub mpi: Option<&'a Arc<crate::mpi::Session>>,
+    pub mpi: Option<&'a Arc<Session>>,
 }
 
 /// A rank that is connected.
 pub(super) struct Joined {
     pub place: Place,
     pub wiring: Wiring,
-    #[cfg(feature = "mpi")]
     pub collectives: Option<Collectives>,
 }
 
@@ -146,7 +131,6 @@ impl Joining<'_> {
         Ok(Joined {
             place,
             wiring,
-            #[cfg(feature = "mpi")]
             collectives: self.native()?,
         })
     }
@@ -277,63 +261,32 @@ impl Joining<'_> {
         }
     }
 
-    #[cfg(feature = "mpi")]
     fn has_mpi(&self) -> bool {
         self.mpi.is_some()
     }
 
-    #[cfg(not(feature = "mpi"))]
-    fn has_mpi(&self) -> bool {
-        false
-    }
-
-    #[cfg(feature = "mpi")]
     fn messages(&self, ranks: &[usize]) -> Result<Box<dyn Transport>, Error> {
-        let streams = Streams::new(self.communicator(ranks)?, self.place(ranks), ranks.len());
-        Ok(Box::new(
-            streams.map_err(|error| error.renamed(|place| ranks[place]))?,
-        ))
-    }
-
-    #[cfg(not(feature = "mpi"))]
-    fn messages(&self, _: &[usize]) -> Result<Box<dyn Transport>, Error> {
-        Err(no_mpi("this program was built without the feature `mpi`").into())
+        let (session, number) = (self.session()?, self.members.number());
+        let streams = session.streams(&self.in_world(ranks), number, self.place(ranks));
+        Ok(streams.map_err(|error| error.renamed(|place| ranks[place]))?)
     }
 
     /// MPI's own collectives, if they are asked for.
-    #[cfg(feature = "mpi")]
     fn native(&self) -> Result<Option<Collectives>, Error> {
         Ok(match self.options.algorithm {
             Algorithm::Mpi => {
                 let all: Vec<usize> = (0..self.size()).collect();
-                Some(Collectives::new(self.communicator(&all)?))
+                let (session, number) = (self.session()?, self.members.number());
+                Some(session.collectives(&self.in_world(&all), number)?)
             }
             Algorithm::Auto | Algorithm::NodeFirst => None,
         })
     }
 
-    /// A communicator of some ranks of the group, for one purpose.
-    #[cfg(feature = "mpi")]
-    fn communicator(&self, ranks: &[usize]) -> Result<Communicator, Error> {
-        let Some(session) = self.mpi else {
-            return Err(
-                no_mpi("MPI has not started these ranks: start them with mpirun or srun").into(),
-            );
-        };
-        let made = match self.members.number() {
-            0 if ranks.len() == self.size() => session.duplicate(),
-            number => {
-                let ranks: Vec<usize> = self.in_world(ranks).collect();
-                session.subset(&ranks, number)
-            }
-        };
-        made.map_err(|error| {
-            TransportError::Setup {
-                transport: "mpi",
-                action: "making a communicator".into(),
-                source: error.into(),
-            }
-            .into()
+    fn session(&self) -> Result<&Arc<Session>, TransportError> {
+        self.mpi.ok_or_else(|| match mpi::BUILT {
+            true => no_mpi("MPI has not started these ranks: start them with mpirun or srun"),
+            false => no_mpi("this program was built without the feature `mpi`"),
         })
     }
 
@@ -343,9 +296,9 @@ impl Joining<'_> {
         place.unwrap_or_default()
     }
 
-    #[cfg(feature = "mpi")]
-    fn in_world<'r>(&'r self, ranks: &'r [usize]) -> impl Iterator<Item = usize> + 'r {
-        ranks.iter().map(|rank| self.members.in_world(*rank))
+    fn in_world(&self, ranks: &[usize]) -> Vec<usize> {
+        let in_world = ranks.iter().map(|rank| self.members.in_world(*rank));
+        in_world.collect()
     }
 
     /// Memory of some ranks of the group, this one among them; the others share theirs at the same time. The inner error

@@ -11,6 +11,7 @@ use super::busy::Busy;
 use super::members::Members;
 use super::patience::Patience;
 use super::recorder::Recorder;
+use crate::backend::mpi::{self, Collectives, Session};
 use crate::buffer::Buffer;
 use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours, Wiring};
 use crate::element::{DType, ReduceOp};
@@ -76,11 +77,9 @@ pub(super) struct Link {
     /// The store itself, where this process hosts it for ranks of its own.
     pub server: Option<Arc<StoreServer>>,
     /// MPI, where it has started the ranks.
-    #[cfg(feature = "mpi")]
-    pub mpi: Option<Arc<crate::mpi::Session>>,
+    pub mpi: Option<Arc<Session>>,
     /// MPI's own collectives, where they are asked for.
-    #[cfg(feature = "mpi")]
-    pub collectives: Option<crate::mpi::Collectives>,
+    pub collectives: Option<Collectives>,
 }
 
 pub(super) struct Engine {
@@ -280,7 +279,6 @@ impl Engine {
         if !cuts.fit(len, size) {
             return Err(CollectiveError::Cuts { len, size }.into());
         }
-        #[cfg(feature = "mpi")]
         let target = match wire {
             Some(_) => target,
             None => match self.run_by_mpi(call, &cuts, target)? {
@@ -330,7 +328,6 @@ impl Engine {
     }
 
     /// Runs it by MPI's own collectives, or gives the target back.
-    #[cfg(feature = "mpi")]
     fn run_by_mpi<'t>(
         &mut self,
         call: Call,
@@ -350,7 +347,7 @@ impl Engine {
             cuts: cuts.digest(),
             ..self.describe(call.kind, dtype, bytes / dtype.size())
         };
-        let done = if crate::mpi::Collectives::can(&what) {
+        let done = if Collectives::can(&what) {
             let native = &mut native;
             self.perform(what, |wiring, at, watch| {
                 collective::agree(wiring, at, &what, watch)?;
@@ -495,8 +492,7 @@ impl Engine {
                 self.recorder
                     .dump(explained.rank, self.members.label(), folder.as_deref());
                 self.fuse.blow_because_of(culprit, &error.to_string());
-                #[cfg(feature = "mpi")]
-                crate::mpi::failure::note();
+                mpi::note_failure();
                 Err(error.into())
             }
         }

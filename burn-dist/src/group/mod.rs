@@ -462,7 +462,6 @@ impl ProcessGroup {
     }
 
     /// How long collectives may take.
-    #[cfg_attr(not(any(test, feature = "cuda")), allow(dead_code))]
     pub(crate) fn patience(&self) -> &Patience {
         self.queue.patience()
     }

@@ -123,7 +123,6 @@ impl Subset<'_> {
         };
         let (store, options) = (link.store.clone(), link.options.clone());
         let server = link.server.clone();
-        #[cfg(feature = "mpi")]
         let mpi = link.mpi.clone();
         let joining = Joining {
             rank: rank.unwrap_or_default(),
@@ -131,7 +130,6 @@ impl Subset<'_> {
             options: &options,
             store: &store,
             has_processor: Some(self.parent.place().has_processor),
-            #[cfg(feature = "mpi")]
             mpi: mpi.as_ref(),
         };
         let joined = joining.join(self).map_err(|error| match error {
@@ -139,9 +137,7 @@ impl Subset<'_> {
             other => other,
         })?;
         let link = Link {
-            #[cfg(feature = "mpi")]
             collectives: joined.collectives,
-            #[cfg(feature = "mpi")]
             mpi,
             wiring: joined.wiring,
             store: Arc::clone(&store),

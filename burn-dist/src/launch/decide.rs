@@ -6,6 +6,7 @@
 
 use super::ancestors::Ancestor;
 use super::{ancestors, mpi, slurm, torchrun};
+use crate::backend::mpi::BUILT;
 use crate::world::{LAUNCH, Launch, Vars, World, WorldError};
 
 /// The world that the variables describe.
@@ -129,7 +130,7 @@ fn found(vars: Vars) -> Result<World, WorldError> {
 
 /// The world of a launcher that says nothing of the number of ranks; MPI itself will tell.
 fn of_unknown_size(launcher: &str, reason: String) -> Result<World, WorldError> {
-    match cfg!(feature = "mpi") {
+    match BUILT {
         true => Ok(World {
             launch: Launch::Mpi,
             ..alone(reason)
@@ -160,7 +161,7 @@ fn by_mpi_launcher(
                         .into(),
             });
         }
-        if (rank, size) == (step.rank, step.size) && !cfg!(feature = "mpi") {
+        if (rank, size) == (step.rank, step.size) && !BUILT {
             return step.world(vars);
         }
     }

@@ -16,6 +16,7 @@ mod variables;
 pub(crate) use decide::{decide, decide_to_launch};
 pub(crate) use devices::visible;
 pub use local::{LaunchError, LaunchOutcome, LocalLauncher, RankExit, RankFailure};
+pub(crate) use mpi::asked as ask_mpi;
 pub use orphan::{cpus_of_launcher, when_launcher_is_gone};
 pub use slurm::HostlistError;
 pub use user_key::KeyError;
@@ -45,8 +46,5 @@ pub(crate) fn program_is_shared(launch: Launch) -> bool {
 /// For a process that is about to end with an error. MPI's own end waits for every rank, so one that
 /// leaves early would leave the others hanging until their launcher notices.
 pub fn abort_all(code: i32) {
-    #[cfg(feature = "mpi")]
-    crate::mpi::abort(code);
-    #[cfg(not(feature = "mpi"))]
-    let _ = code;
+    crate::backend::mpi::abort(code);
 }

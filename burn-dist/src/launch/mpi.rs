@@ -6,7 +6,8 @@
 
 use super::slurm;
 use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port};
-use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
+use crate::backend::mpi::{self, NoSession, Session};
+use crate::world::{LAUNCH, Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
 
 /// Which variables a launcher sets.
 pub(super) struct Dialect {
@@ -137,7 +138,7 @@ impl Announced {
                 ..Link::default()
             },
         };
-        if cfg!(feature = "mpi") {
+        if mpi::BUILT {
             return Ok(world);
         }
         let host = vars(MASTER_ADDR).filter(|host| !host.is_empty());
@@ -154,4 +155,71 @@ impl Announced {
         world.master = Some(Master::new(host, port));
         world.checked()
     }
+}
+
+/// Asks MPI itself who this rank is, where the program contains it. All ranks call it.
+pub(crate) fn asked(announced: World) -> Result<World, WorldError> {
+    let Some(library) = mpi::library() else {
+        return Ok(announced);
+    };
+    check_launcher(&library)?;
+    let session = Session::start()
+        .map_err(|NoSession { action, reason }| WorldError::Mpi { action, reason })?;
+    check_size(&announced, session.size(), &library)?;
+    let world = World {
+        rank: session.rank(),
+        size: session.size(),
+        topology: session.topology(),
+        launch: Launch::Mpi,
+        master: None,
+        secret: announced.secret.clone(),
+        reason: format!("{library}; {}", announced.reason),
+        link: Link {
+            companion: Some(session),
+            assumes_local_size: false,
+            ..announced.link
+        },
+    };
+    world.checked()
+}
+
+/// Open MPI ends a process that finds no way to its launcher from within, with a page of advice that is
+/// not about this cluster. What can be known before is said before.
+fn check_launcher(library: &str) -> Result<(), WorldError> {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let only_pmi = is_set("PMI_RANK") && !is_set("PMIX_RANK") && !is_set("OMPI_COMM_WORLD_RANK");
+    if !only_pmi || !library.contains("Open MPI") || is_set(LAUNCH) {
+        return Ok(());
+    }
+    Err(WorldError::Contradiction {
+        one: "the launcher speaks PMI-1 or PMI-2 (PMI_RANK is set)".into(),
+        other: format!("{library} usually speaks PMIx alone"),
+        advice: format!(
+            "use srun --mpi=pmix or its own mpirun; if yours was built for PMI-2, set {LAUNCH}=mpi"
+        ),
+    })
+}
+
+/// A launcher that does not fit the library gives every process a world of its own.
+fn check_size(announced: &World, found: usize, library: &str) -> Result<(), WorldError> {
+    let said = announced.size();
+    // Size 1 is announced where nothing is known of the launcher.
+    if said == found || said == 1 {
+        return Ok(());
+    }
+    let advice = match library.contains("Open MPI") {
+        true => {
+            "the launcher does not fit the library: with Open MPI use srun --mpi=pmix or its own \
+             mpirun"
+        }
+        false => {
+            "the launcher does not fit the library: with MPICH and its relatives use srun \
+             --mpi=pmi2 or their own mpirun"
+        }
+    };
+    Err(WorldError::Contradiction {
+        one: format!("{} ({said} ranks)", announced.reason),
+        other: format!("{library} sees {found}"),
+        advice: format!("{advice}; every process would train alone"),
+    })
 }

@@ -1,7 +1,7 @@
 //! A rank's end of the control connection.
 
 use super::auth::Session;
-use super::connect::{Attempt, Entered, Meeting, check, host};
+use super::connect::{Attempt, Entered, check, host, meeting};
 use super::error::{RendezvousError, still_missing};
 use super::fault::{Fault, FaultBoard};
 use super::net::configure_control;
@@ -11,7 +11,7 @@ use super::server::StoreServer;
 use crate::deadline;
 use crate::process::Process;
 use crate::thread_limit;
-use crate::world::{Launch, Secret, World};
+use crate::world::{Launch, Meeting, Secret, World};
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -124,7 +124,7 @@ impl Store {
         if size == 1 {
             return Self::alone(timeout);
         }
-        let mut meeting = Meeting::of(world, timeout)?;
+        let mut meeting = meeting(world, timeout)?;
         check(world, &meeting.master)?;
         let server = match world.hosts_store() {
             true => Some(host(world, &mut meeting)?),

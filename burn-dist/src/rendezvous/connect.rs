@@ -6,10 +6,10 @@ use super::net::{LOOPBACK, listen_at, listen_everywhere, listening_user};
 use super::protocol::{self, Message, Refusal};
 use super::roster::SAYS_WHO_IS_MISSING;
 use super::server::{StoreServer, encode_context};
-use crate::world::{Launch, Master, Secret, World};
+use crate::world::{Launch, Master, Meeting, Secret, World};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,34 +33,20 @@ const TELLS: Duration = Duration::from_secs(4);
 /// How long they then get to read it.
 const READS: Duration = Duration::from_secs(1);
 
-/// Where the ranks of a run meet.
-#[derive(Debug)]
-pub(crate) struct Meeting {
-    pub master: Master,
-    pub secret: Secret,
-    /// Where the store is to listen, on rank 0, if it has been decided already.
-    pub listener: Option<TcpListener>,
-}
-
-impl Meeting {
-    /// As the world says, or agreed on over MPI, for which ranks wait `limit` for each other. All ranks call it.
-    pub(super) fn of(world: &World, limit: Duration) -> Result<Self, RendezvousError> {
-        #[cfg(not(feature = "mpi"))]
-        let _ = limit;
-        #[cfg(feature = "mpi")]
-        if world.link.mpi.is_some() {
-            return crate::mpi::meet(world, limit).map_err(|error| RendezvousError::Mpi {
-                reason: error.to_string(),
-            });
-        }
-        match (world.master(), world.secret()) {
-            (Some(master), Some(secret)) => Ok(Self {
-                master: master.clone(),
-                secret: secret.clone(),
-                listener: None,
-            }),
-            _ => Err(RendezvousError::NoStore { size: world.size() }),
-        }
+/// Where the ranks meet: as the world says, or as they agree over MPI, for which they wait `limit` for each other. All
+/// ranks call it.
+pub(super) fn meeting(world: &World, limit: Duration) -> Result<Meeting, RendezvousError> {
+    if let Some(companion) = &world.link.companion {
+        let met = companion.meet(world, limit);
+        return met.map_err(|reason| RendezvousError::Mpi { reason });
+    }
+    match (world.master(), world.secret()) {
+        (Some(master), Some(secret)) => Ok(Meeting {
+            master: master.clone(),
+            secret: secret.clone(),
+            listener: None,
+        }),
+        _ => Err(RendezvousError::NoStore { size: world.size() }),
     }
 }
 

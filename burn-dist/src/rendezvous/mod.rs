@@ -20,8 +20,6 @@ pub(crate) mod strangers;
 pub use crate::world::Secret;
 pub use client::Store;
 pub(crate) use client::when_launcher_is_gone;
-#[cfg(feature = "mpi")]
-pub(crate) use connect::Meeting;
 pub use error::RendezvousError;
 pub use fault::{Fault, FaultBoard};
 pub use protocol::{MAX_PAYLOAD, MAX_TAG};

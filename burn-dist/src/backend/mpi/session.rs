@@ -1,5 +1,6 @@
 //! MPI from its start to its end, once per process.
 
+use std::any::Any;
 use std::ffi::c_int;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,10 +9,14 @@ use std::time::Duration;
 use mpi::Threading;
 use mpi::ffi;
 
+use super::NoSession;
 use super::call::{MpiError, check};
-use crate::transport::Meanwhile;
+use super::collectives::Collectives;
+use super::guard::within;
+use super::streams::Streams;
+use crate::transport::{Meanwhile, Transport, TransportError};
 use crate::watchdog;
-use crate::world::WorldError;
+use crate::world::World;
 
 /// How long the ranks may take to start MPI, or make a communicator, together.
 const START_LIMIT: Duration = Duration::from_secs(180);
@@ -24,7 +29,7 @@ const END_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// MPI runs as long as this lives. It can be started once in the life of a process.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     rank: usize,
     size: usize,
     /// Whether the program had started MPI itself, and will end it.
@@ -44,7 +49,7 @@ impl Session {
     ///
     /// # Errors
     /// If MPI was ended before, or gives too little support for threads; if the system gives no thread to watch over it.
-    pub(super) fn start() -> Result<Arc<Self>, WorldError> {
+    pub fn start() -> Result<Arc<Self>, NoSession> {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         let over = || {
             failed(
@@ -62,7 +67,7 @@ impl Session {
             let reason = format!("the thread that watches over it can't be started: {error}");
             failed("its start", reason)
         })?;
-        let _guard = watchdog::within("starting MPI", START_LIMIT);
+        let _guard = within("starting MPI", START_LIMIT);
         let (foreign, threading) = match mpi::initialize_with_threading(Threading::Multiple) {
             Some((universe, threading)) => {
                 // Ended by `drop` below, and only when that can't hang.
@@ -97,6 +102,12 @@ impl Session {
         Ok(session)
     }
 
+    /// The session that keeps MPI running for `world`, if MPI has started its ranks.
+    pub fn of(world: &World) -> Option<Arc<Self>> {
+        let companion: Arc<dyn Any + Send + Sync> = world.link.companion.clone()?;
+        companion.downcast().ok()
+    }
+
     /// This process's rank.
     pub fn rank(&self) -> usize {
         self.rank
@@ -107,10 +118,49 @@ impl Session {
         self.size
     }
 
+    /// Streams among some ranks of the world, in that order, of which this one is at `place`: those of the group with this
+    /// `number`, or some of them. They call it, and no others.
+    pub fn streams(
+        self: &Arc<Self>,
+        ranks: &[usize],
+        number: u64,
+        place: usize,
+    ) -> Result<Box<dyn Transport>, TransportError> {
+        let communicator = self.communicator(ranks, number)?;
+        Ok(Box::new(Streams::new(communicator, place, ranks.len())?))
+    }
+
+    /// MPI's own collectives among the ranks of the group with this `number`, given as in the world. They call it, and no
+    /// others.
+    pub fn collectives(
+        self: &Arc<Self>,
+        ranks: &[usize],
+        number: u64,
+    ) -> Result<Collectives, TransportError> {
+        Ok(Collectives::new(self.communicator(ranks, number)?))
+    }
+
+    /// A communicator of some ranks for one purpose.
+    fn communicator(
+        self: &Arc<Self>,
+        ranks: &[usize],
+        number: u64,
+    ) -> Result<Communicator, TransportError> {
+        let made = match number {
+            0 if ranks.len() == self.size => self.duplicate(),
+            number => self.subset(ranks, number),
+        };
+        made.map_err(|error| TransportError::Setup {
+            transport: "mpi",
+            action: "making a communicator".into(),
+            source: error.into(),
+        })
+    }
+
     /// A communicator of all ranks for one purpose, whose messages meet no others. All ranks call
     /// it.
-    pub(crate) fn duplicate(self: &Arc<Self>) -> Result<Communicator, MpiError> {
-        let _guard = watchdog::within("MPI_Comm_dup", START_LIMIT);
+    fn duplicate(self: &Arc<Self>) -> Result<Communicator, MpiError> {
+        let _guard = within("MPI_Comm_dup", START_LIMIT);
         // SAFETY: MPI runs as long as the session; the handle is written before it is read.
         let raw = unsafe {
             let mut raw = ffi::RSMPI_COMM_NULL;
@@ -134,12 +184,8 @@ impl Session {
 
     /// A communicator of some of the ranks, this one among them, in that order. Those ranks call it,
     /// and no others. Calls for several subsets at a time differ in their `number`.
-    pub(crate) fn subset(
-        self: &Arc<Self>,
-        ranks: &[usize],
-        number: u64,
-    ) -> Result<Communicator, MpiError> {
-        let _guard = watchdog::within("MPI_Comm_create_group", START_LIMIT);
+    fn subset(self: &Arc<Self>, ranks: &[usize], number: u64) -> Result<Communicator, MpiError> {
+        let _guard = within("MPI_Comm_create_group", START_LIMIT);
         let wanted: Vec<c_int> = ranks.iter().map(|rank| *rank as c_int).collect();
         // Every library takes tags of 15 bits.
         let tag = (number & 0x7fff) as c_int;
@@ -194,7 +240,7 @@ impl Drop for Session {
         if self.foreign || std::thread::panicking() || failure::happened() {
             return;
         }
-        let _guard = watchdog::within("MPI_Finalize", END_LIMIT);
+        let _guard = within("MPI_Finalize", END_LIMIT);
         // SAFETY: started by us, not yet ended, and nothing of it is used after the session.
         unsafe {
             ffi::MPI_Finalize();
@@ -246,7 +292,7 @@ impl Communicator {
 }
 
 /// Remembers that this process failed, so that it does not wait for others at the end.
-pub(crate) mod failure {
+pub(super) mod failure {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     static HAPPENED: AtomicBool = AtomicBool::new(false);
@@ -261,11 +307,16 @@ pub(crate) mod failure {
     }
 }
 
+/// From now on the end of MPI is not waited for: a rank has failed.
+pub(crate) fn note_failure() {
+    failure::note();
+}
+
 /// Ends all ranks at once with `code`, where MPI runs; returns where it does not.
 ///
 /// For the end of a process that can't go on: a panic, for which unwinding would end in an
 /// `MPI_Finalize` that waits for ever.
-pub fn abort(code: i32) {
+pub(crate) fn abort(code: i32) {
     failure::note();
     // The lock may be held by whoever panicked.
     let running = match STATE.try_lock() {
@@ -273,7 +324,7 @@ pub fn abort(code: i32) {
         Err(_) => mpi::environment::is_initialized() && !mpi::environment::is_finalized(),
     };
     if running {
-        let _guard = watchdog::within("MPI_Abort", ABORT_LIMIT);
+        let _guard = within("MPI_Abort", ABORT_LIMIT);
         // SAFETY: MPI runs; this is the last thing that this process does.
         unsafe {
             ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code as c_int);
@@ -282,16 +333,16 @@ pub fn abort(code: i32) {
 }
 
 /// What the MPI library calls itself, as `Open MPI v4.1.4`.
-pub fn library() -> String {
+pub(crate) fn library() -> Option<String> {
     let text = mpi::environment::library_version().unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();
     let name = line.split(',').next().unwrap_or_default().trim();
-    match name.strip_prefix("MPICH Version:") {
+    Some(match name.strip_prefix("MPICH Version:") {
         Some(version) => format!("MPICH {}", version.trim()),
         None => name.trim_end_matches('\0').to_owned(),
-    }
+    })
 }
 
-fn failed(action: &'static str, reason: String) -> WorldError {
-    WorldError::Mpi { action, reason }
+fn failed(action: &'static str, reason: String) -> NoSession {
+    NoSession { action, reason }
 }

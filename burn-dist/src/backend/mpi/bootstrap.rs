@@ -1,4 +1,4 @@
-//! From ranks that MPI has started to a world: who sits where, where rank 0 hosts the store, and the
+//! What MPI knows of the ranks that it has started: who sits where, where rank 0 hosts the store, and the
 //! run's secret, which rank 0 makes and MPI hands out.
 //!
 //! The secret travels as openly as everything that MPI sends: it keeps strangers on the nodes and
@@ -11,11 +11,10 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 
 use super::call::MpiError;
-use super::session::{Session, library};
-use crate::rendezvous::Meeting;
+use super::guard::within;
+use super::session::Session;
 use crate::rendezvous::net::{listen_at, working_loopback};
-use crate::watchdog;
-use crate::world::{LAUNCH, Launch, Link, Master, Secret, Topology, World, WorldError};
+use crate::world::{Companion, Master, Meeting, Secret, Topology, World};
 
 /// Characters of a host name that are compared and looked up; longer ones there are none.
 const NAME: usize = 256;
@@ -23,35 +22,22 @@ const NAME: usize = 256;
 /// Bytes in which rank 0 tells the others what it has prepared.
 const NOTICE: usize = 512;
 
-/// Turns what a launcher announced into a world, with MPI's help. All ranks call it.
-pub(crate) fn join(announced: World) -> Result<World, WorldError> {
-    check_launcher()?;
-    let session = Session::start()?;
-    check_size(&announced, &session)?;
-    let (rank, size) = (session.rank(), session.size());
-    let all = SimpleCommunicator::world();
-    let topology = topology(&all);
-    let world = World {
-        rank,
-        size,
-        topology,
-        launch: Launch::Mpi,
-        master: None,
-        secret: announced.secret.clone(),
-        reason: format!("{}; {}", library(), announced.reason),
-        link: Link {
-            mpi: Some(session),
-            assumes_local_size: false,
-            ..announced.link
-        },
-    };
-    world.checked()
+impl Session {
+    /// Who shares memory with whom, and which nodes there are, numbered by their first ranks. All ranks call it.
+    pub fn topology(&self) -> Topology {
+        topology(&SimpleCommunicator::world())
+    }
 }
 
-/// Where the ranks meet: on rank 0 the socket on which the store listens, for all its address and
-/// the secret. All ranks call it, the last at most `limit` after the first.
-pub(crate) fn meet(world: &World, limit: Duration) -> Result<Meeting, MpiError> {
-    let _guard = watchdog::within("the exchange of addresses over MPI", limit);
+impl Companion for Session {
+    fn meet(&self, world: &World, limit: Duration) -> Result<Meeting, String> {
+        meet(world, limit).map_err(|error| error.to_string())
+    }
+}
+
+/// On rank 0 the socket on which the store listens, for all its address and the secret.
+fn meet(world: &World, limit: Duration) -> Result<Meeting, MpiError> {
+    let _guard = within("the exchange of addresses over MPI", limit);
     let all = SimpleCommunicator::world();
     let other_node = name_on_another_node(&all, world.node());
     let prepared = (world.is_main()).then(|| Prepared::new(other_node.as_deref()));
@@ -65,49 +51,6 @@ pub(crate) fn meet(world: &World, limit: Duration) -> Result<Meeting, MpiError> 
         master: Master::new(address.ip().to_string(), address.port()),
         secret,
         listener: listener.map(|prepared| prepared.listener),
-    })
-}
-
-/// Open MPI ends a process that finds no way to its launcher from within, with a page of advice that is
-/// not about this cluster. What can be known before is said before.
-fn check_launcher() -> Result<(), WorldError> {
-    let is_set = |name: &str| std::env::var_os(name).is_some();
-    let only_pmi = is_set("PMI_RANK") && !is_set("PMIX_RANK") && !is_set("OMPI_COMM_WORLD_RANK");
-    let library = library();
-    if !only_pmi || !library.contains("Open MPI") || is_set(LAUNCH) {
-        return Ok(());
-    }
-    Err(WorldError::Contradiction {
-        one: "the launcher speaks PMI-1 or PMI-2 (PMI_RANK is set)".into(),
-        other: format!("{library} usually speaks PMIx alone"),
-        advice: format!(
-            "use srun --mpi=pmix or its own mpirun; if yours was built for PMI-2, set {LAUNCH}=mpi"
-        ),
-    })
-}
-
-/// A launcher that does not fit the library gives every process a world of its own.
-fn check_size(announced: &World, session: &Session) -> Result<(), WorldError> {
-    let (said, found) = (announced.size(), session.size());
-    // Size 1 is announced where nothing is known of the launcher.
-    if said == found || said == 1 {
-        return Ok(());
-    }
-    let library = library();
-    let advice = match library.contains("Open MPI") {
-        true => {
-            "the launcher does not fit the library: with Open MPI use srun --mpi=pmix or its own \
-             mpirun"
-        }
-        false => {
-            "the launcher does not fit the library: with MPICH and its relatives use srun \
-             --mpi=pmi2 or their own mpirun"
-        }
-    };
-    Err(WorldError::Contradiction {
-        one: format!("{} ({said} ranks)", announced.reason),
-        other: format!("{library} sees {found}"),
-        advice: format!("{advice}; every process would train alone"),
     })
 }
 

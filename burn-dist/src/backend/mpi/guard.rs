@@ -1,0 +1,22 @@
+//! Ends this process where a call to MPI, which has no time-out of its own, takes too long.
+
+use std::time::Duration;
+
+use crate::deadline::Allowance;
+use crate::watchdog::{LAST_WORDS, Verdict, Watch, say};
+
+/// Ends the process unless what is returned is dropped within `limit`. The watchdog has to be
+/// [started](crate::watchdog::start).
+pub(super) fn within(what: &'static str, limit: Duration) -> Watch {
+    let mut allowance = Allowance::of(limit);
+    Watch::new(Box::new(move |now| {
+        allowance.left(now).is_zero().then(|| Verdict {
+            reason: format!(
+                "{what} took more than {} s: has a rank died, or does the launcher not fit the MPI library?",
+                limit.as_secs()
+            ),
+            tell: say,
+            patience: LAST_WORDS,
+        })
+    }))
+}
