@@ -7,7 +7,8 @@ use crate::launch::LaunchError;
 use crate::rendezvous::RendezvousError;
 use crate::thread_limit::NoThreads;
 use crate::transport::TransportError;
-use crate::world::{SecretError, WorldError};
+use crate::wire::SecretError;
+use crate::world::WorldError;
 
 /// Any error of this crate.
 #[derive(Debug, thiserror::Error)]

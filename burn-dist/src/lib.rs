@@ -32,6 +32,7 @@ mod shard;
 pub mod thread_limit;
 pub mod transport;
 mod watchdog;
+pub mod wire;
 pub mod world;
 mod zero;
 

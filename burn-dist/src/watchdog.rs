@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::deadline::Allowance;
-use crate::rendezvous::FaultBoard;
+use crate::wire::FaultBoard;
 
 /// Exit code of a process that is ended.
 const FAILED: i32 = 1;
@@ -222,7 +222,7 @@ mod tests {
             let leash = Leash::new(faults.clone(), abort);
             let number = leash.watch.as_ref().unwrap().0;
             if fails {
-                faults.record(crate::rendezvous::Fault {
+                faults.record(crate::wire::Fault {
                     rank: Some(1),
                     reason: "it failed".into(),
                 });

@@ -5,12 +5,11 @@
 //! `World`.
 
 mod error;
-mod secret;
 
 pub use error::WorldError;
-pub use secret::{MAX_SECRET_BYTES, MIN_SECRET_BYTES, Secret, SecretError};
 
 use crate::launch;
+use crate::wire::Secret;
 use std::any::Any;
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

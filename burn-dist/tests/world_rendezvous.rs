@@ -2,10 +2,9 @@
 
 mod world_support;
 
-use burn_dist::rendezvous::auth::{self, Purpose, Session};
-use burn_dist::rendezvous::{
-    Fault, MAX_PAYLOAD, MAX_TAG, RendezvousError, Secret, Store, StoreServer,
-};
+use burn_dist::rendezvous::{MAX_PAYLOAD, MAX_TAG, RendezvousError, Store, StoreServer};
+use burn_dist::wire::auth::{self, Purpose, Session};
+use burn_dist::wire::{Fault, Secret};
 use burn_dist::world::World;
 use rustix::process::Signal;
 use std::io::{Read, Write};

@@ -16,10 +16,11 @@ use crate::buffer::Buffer;
 use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours, Wiring};
 use crate::element::{DType, ReduceOp};
 use crate::error::{CollectiveError, Error};
-use crate::rendezvous::{Fault, Store, StoreServer};
+use crate::rendezvous::{Store, StoreServer};
 use crate::shard::Cuts;
 use crate::transport::{Appeal, Interrupt, TransportError, Watch, shm::SharedMemory};
 use crate::watchdog::{Abort, Leash};
+use crate::wire::Fault;
 
 /// How long the store may take to find out who holds the others up.
 const SURVEY: Duration = Duration::from_secs(1);

@@ -8,10 +8,11 @@ use std::thread;
 use super::{GroupOptions, ProcessGroup, Queue, connect};
 use crate::error::Error;
 use crate::open_files::make_room;
-use crate::rendezvous::net::working_loopback;
 use crate::rendezvous::{FILES_PER_RANK, RendezvousError, StoreServer};
 use crate::transport::distances;
-use crate::world::{Secret, World};
+use crate::wire::Secret;
+use crate::wire::net::working_loopback;
+use crate::world::World;
 
 pub(super) fn connect_all(size: usize, options: &GroupOptions) -> Result<Vec<ProcessGroup>, Error> {
     if size == 1 {

@@ -12,10 +12,11 @@ pub use outcome::{LaunchOutcome, RankExit, RankFailure};
 
 use crate::deadline;
 use crate::open_files::{self, TooFewOpenFiles};
-use crate::rendezvous::net::working_loopback;
 use crate::rendezvous::{self, RendezvousError, StoreServer};
 use crate::thread_limit::{self, NoThreads};
-use crate::world::{LAUNCH, SECRET, SECRET_FILE, Secret, SecretError};
+use crate::wire::net::working_loopback;
+use crate::wire::{Secret, SecretError};
+use crate::world::{LAUNCH, SECRET, SECRET_FILE};
 use outcome::STOPPED_EARLY;
 use ranks::Ranks;
 use rustix::process::Signal;

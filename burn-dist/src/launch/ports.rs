@@ -1,6 +1,7 @@
 //! Ports of the store that all ranks of a run derive alike, where nobody has chosen one for it.
 
-use crate::world::{Master, Secret};
+use crate::wire::Secret;
+use crate::world::Master;
 
 /// Ports of the store: below those that Linux gives to outgoing connections.
 const FIRST_PORT: u16 = 16_384;

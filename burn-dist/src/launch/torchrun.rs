@@ -8,9 +8,8 @@
 
 use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port, required};
 use super::{ports, user_key};
-use crate::world::{
-    LAUNCH, Launch, Link, Master, Secret, Topology, Vars, World, WorldError, secret_from,
-};
+use crate::wire::Secret;
+use crate::world::{LAUNCH, Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
 
 pub(super) const RANK: &str = "RANK";
 const LOCAL_RANK: &str = "LOCAL_RANK";

@@ -1,17 +1,18 @@
 //! A rank's end of the control connection.
 
-use super::auth::Session;
 use super::connect::{Attempt, Entered, check, host, meeting};
 use super::error::{RendezvousError, still_missing};
-use super::fault::{Fault, FaultBoard};
-use super::net::configure_control;
 use super::protocol::{self, GatherFailure, MAX_PAYLOAD, MAX_TAG, Message};
-use super::seal::{Opener, Sealer};
 use super::server::StoreServer;
 use crate::deadline;
 use crate::process::Process;
 use crate::thread_limit;
-use crate::world::{Launch, Meeting, Secret, World};
+use crate::wire::Secret;
+use crate::wire::auth::Session;
+use crate::wire::net::configure_control;
+use crate::wire::seal::{Opener, Sealer};
+use crate::wire::{Fault, FaultBoard};
+use crate::world::{Launch, Meeting, World};
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::io::Write;

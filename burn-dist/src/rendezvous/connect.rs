@@ -1,12 +1,13 @@
 //! The way into a run: find the store or start it, connect, prove oneself, be welcomed.
 
-use super::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, Session, StreamError};
 use super::error::RendezvousError;
-use super::net::{LOOPBACK, listen_at, listen_everywhere, listening_user};
 use super::protocol::{self, Message, Refusal};
 use super::roster::SAYS_WHO_IS_MISSING;
 use super::server::{StoreServer, encode_context};
-use crate::world::{Launch, Master, Meeting, Secret, World};
+use crate::wire::Secret;
+use crate::wire::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, Session, StreamError};
+use crate::wire::net::{LOOPBACK, listen_at, listen_everywhere, listening_user};
+use crate::world::{Launch, Master, Meeting, World};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};

@@ -1,10 +1,11 @@
 //! What can go wrong between a rank and the store, in words that say what to do.
 
-use super::auth::{AuthError, Ends, MAX_CONTEXT, VERSION};
-use super::fault::Fault;
 use super::protocol::{GatherFailure, MAX_PAYLOAD, MAX_TAG, Refusal};
 use crate::open_files::TooFewOpenFiles;
-use crate::world::{Master, SecretError};
+use crate::wire::Fault;
+use crate::wire::SecretError;
+use crate::wire::auth::{AuthError, Ends, MAX_CONTEXT, VERSION};
+use crate::world::Master;
 use std::net::SocketAddr;
 use std::time::Duration;
 

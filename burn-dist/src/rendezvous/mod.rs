@@ -5,23 +5,16 @@
 //! when a rank fails, leaves or falls silent. The store is hosted by the local launcher, or by
 //! rank 0 where something else started the ranks. Gradients never pass through it.
 
-pub mod auth;
 mod client;
 mod connect;
 mod error;
-mod fault;
-pub(crate) mod net;
 mod protocol;
 mod roster;
-mod seal;
 mod server;
-pub(crate) mod strangers;
 
-pub use crate::world::Secret;
 pub use client::Store;
 pub(crate) use client::when_launcher_is_gone;
 pub use error::RendezvousError;
-pub use fault::{Fault, FaultBoard};
 pub use protocol::{MAX_PAYLOAD, MAX_TAG};
 pub(crate) use server::FILES_PER_RANK;
 pub use server::StoreServer;

@@ -5,8 +5,8 @@
 //! type's cap before memory is taken, the tag before anything else is looked at, and every count
 //! inside against the bytes that are there.
 
-use super::net::StreamError;
-use super::seal::{Opener, TAG};
+use crate::wire::net::StreamError;
+use crate::wire::seal::{Opener, TAG};
 use crate::world::MAX_WORLD_SIZE;
 use std::io::Read;
 use std::time::Duration;
@@ -536,7 +536,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::seal::Session;
+    use crate::wire::seal::Session;
 
     fn session() -> Session {
         Session::new([3; 32], [3; 32])

@@ -2,8 +2,8 @@
 //!
 //! Every rank has an outbox that never blocks, so one that has stopped reading holds up nobody.
 
-use super::fault::Fault;
 use super::protocol::{GatherFailure, Message, Refusal};
+use crate::wire::Fault;
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::sync::Arc;

@@ -5,17 +5,18 @@
 //!
 //! While all ranks are connected the store does not listen: nobody else has any business there.
 
-use super::auth::{Accepted, AuthError, HANDSHAKE_LIMIT, Purpose, Session};
 use super::error::RendezvousError;
-use super::fault::Fault;
-use super::net::{configure_control, listen_at, pause_listening, resume_listening};
 use super::protocol::{self, FrameError, Message, Refusal};
 use super::roster::Roster;
-use super::seal::{Opener, Sealer};
-use super::strangers::Strangers;
 use crate::open_files;
 use crate::thread_limit;
-use crate::world::{MAX_WORLD_SIZE, Secret};
+use crate::wire::Fault;
+use crate::wire::Secret;
+use crate::wire::auth::{Accepted, AuthError, HANDSHAKE_LIMIT, Purpose, Session};
+use crate::wire::net::{configure_control, listen_at, pause_listening, resume_listening};
+use crate::wire::seal::{Opener, Sealer};
+use crate::wire::strangers::Strangers;
+use crate::world::MAX_WORLD_SIZE;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

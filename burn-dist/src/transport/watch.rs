@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::deadline::Allowance;
-use crate::rendezvous::{Fault, FaultBoard};
+use crate::wire::{Fault, FaultBoard};
 
 /// The longest a rank sleeps before it looks at the fault board and the clock again.
 const SLICE: Duration = Duration::from_millis(50);

@@ -1,7 +1,8 @@
 //! Why a process cannot tell which rank it is.
 
-use super::{LAUNCH, MAX_WORLD_SIZE, SECRET, SECRET_FILE, SecretError};
+use super::{LAUNCH, MAX_WORLD_SIZE, SECRET, SECRET_FILE};
 use crate::launch::{HostlistError, KeyError};
+use crate::wire::SecretError;
 
 /// Why the environment does not describe a world.
 #[derive(Debug, thiserror::Error)]

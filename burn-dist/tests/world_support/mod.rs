@@ -2,7 +2,8 @@
 //! processes that play a part of the test executable itself.
 #![allow(dead_code)] // Not every test file uses all of it.
 
-use burn_dist::rendezvous::{RendezvousError, Secret, Store, StoreServer};
+use burn_dist::rendezvous::{RendezvousError, Store, StoreServer};
+use burn_dist::wire::Secret;
 use burn_dist::world::World;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};

@@ -13,8 +13,9 @@ use mpi::traits::*;
 use super::call::MpiError;
 use super::guard::within;
 use super::session::Session;
-use crate::rendezvous::net::{listen_at, working_loopback};
-use crate::world::{Companion, Master, Meeting, Secret, Topology, World};
+use crate::wire::Secret;
+use crate::wire::net::{listen_at, working_loopback};
+use crate::world::{Companion, Master, Meeting, Topology, World};
 
 /// Characters of a host name that are compared and looked up; longer ones there are none.
 const NAME: usize = 256;

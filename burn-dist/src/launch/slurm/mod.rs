@@ -19,7 +19,8 @@ use components::Components;
 
 use super::variables::{MASTER_ADDR, optional, port, required};
 use super::{ports, user_key};
-use crate::world::{Launch, Link, Master, Secret, Topology, Vars, World, WorldError, secret_from};
+use crate::wire::Secret;
+use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
 
 const JOB_ID: &str = "SLURM_JOB_ID";
 pub(super) const STEP_ID: &str = "SLURM_STEP_ID";

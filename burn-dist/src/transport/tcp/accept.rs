@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::rendezvous::auth::{Accepted, AuthError, Purpose};
-use crate::rendezvous::strangers::{Refusals, Strangers};
-use crate::world::Secret;
+use crate::wire::Secret;
+use crate::wire::auth::{Accepted, AuthError, Purpose};
+use crate::wire::strangers::{Refusals, Strangers};
 
 /// Pause between two looks at a listener on which nobody has called.
 const PAUSE: Duration = Duration::from_millis(5);

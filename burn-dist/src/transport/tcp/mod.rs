@@ -19,9 +19,9 @@ use rustix::time::Timespec;
 
 use super::{Interest, Transport, TransportError, distances};
 use crate::deadline;
-use crate::rendezvous::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, StreamError};
-use crate::rendezvous::net;
-use crate::world::Secret;
+use crate::wire::Secret;
+use crate::wire::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, StreamError};
+use crate::wire::net;
 
 const NAME: &str = "tcp";
 

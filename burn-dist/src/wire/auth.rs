@@ -25,8 +25,8 @@
 //! Both sides derive a [`Session`] from the handshake. The control connection seals every frame with
 //! it. Data connections do not: their payload is neither encrypted nor authenticated.
 
+use super::Secret;
 use super::net::{read_exact_by, write_all_by};
-use crate::world::Secret;
 use std::fmt;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};

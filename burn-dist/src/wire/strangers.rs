@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::Secret;
 use super::auth::{self, Accepted, AuthError, HANDSHAKE_LIMIT, Purpose};
-use crate::world::Secret;
 
 /// Refusals that are logged in one [`WINDOW`]; more are counted.
 const LOGGED: usize = 3;
