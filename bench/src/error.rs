@@ -83,7 +83,7 @@ pub enum BenchError {
     Train(#[from] trainer::TrainError),
     /// The environment describes no world.
     #[error(transparent)]
-    World(#[from] burn_dist::world::WorldError),
+    World(#[from] burn_dist::launch::WorldError),
     /// A collective failed.
     #[error(transparent)]
     Group(#[from] burn_dist::Error),

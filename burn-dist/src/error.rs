@@ -3,12 +3,11 @@
 use crate::buffer::WrongType;
 use crate::collective::{Descriptor, MOST_GATHERED};
 use crate::element::DType;
-use crate::launch::LaunchError;
+use crate::launch::{LaunchError, WorldError};
 use crate::rendezvous::RendezvousError;
 use crate::thread_limit::NoThreads;
 use crate::transport::TransportError;
 use crate::wire::SecretError;
-use crate::world::WorldError;
 
 /// Any error of this crate.
 #[derive(Debug, thiserror::Error)]

@@ -5,12 +5,14 @@
 //! that every process trains alone, as rank 0 of 1.
 
 use super::ancestors::Ancestor;
+use super::variables::LAUNCH;
+use super::{Vars, WorldError};
 use super::{ancestors, mpi, slurm, torchrun};
 use crate::backend::mpi::BUILT;
-use crate::world::{LAUNCH, Launch, Vars, World, WorldError};
+use crate::world::{Launch, World};
 
 /// The world that the variables describe.
-pub(crate) fn decide(vars: Vars) -> Result<World, WorldError> {
+pub(super) fn decide(vars: Vars) -> Result<World, WorldError> {
     match vars(LAUNCH).as_deref() {
         None | Some("") => found(vars),
         Some("single") => Ok(alone(format!("{LAUNCH}=single"))),
@@ -32,7 +34,7 @@ pub(crate) fn decide(vars: Vars) -> Result<World, WorldError> {
 ///
 /// RANK and WORLD_SIZE do where nothing is missing: scripts that set them, for one process on each node, need not live on
 /// there.
-pub(crate) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
+pub(super) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
     let is_told = vars(LAUNCH).is_some_and(|launch| !launch.is_empty());
     let setter = |name: &str| ancestors::up_to_who_set(name).pop();
     let ancestors: Vec<Ancestor> = ancestors::all().collect();

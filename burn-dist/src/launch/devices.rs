@@ -1,6 +1,6 @@
 //! Which accelerators the launcher lets a process see.
 
-use crate::world::Vars;
+use super::Vars;
 
 /// CUDA's list of visible devices: numbers, or names such as `GPU-8f2c...`.
 const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -8,7 +8,7 @@ const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The variable as it is set, and how many devices it makes visible; nothing if it is not set.
 ///
 /// As CUDA reads it: what follows the first entry that is no device does not count.
-pub(crate) fn visible(vars: Vars) -> Option<(String, usize)> {
+pub(super) fn visible(vars: Vars) -> Option<(String, usize)> {
     let list = vars(VARIABLE)?;
     let is_device = |entry: &&str| !entry.is_empty() && !entry.starts_with('-');
     let count = list.split(',').map(str::trim).take_while(is_device).count();

@@ -10,13 +10,13 @@ mod signals;
 
 pub use outcome::{LaunchOutcome, RankExit, RankFailure};
 
+use super::variables::{LAUNCH, SECRET, SECRET_FILE};
 use crate::deadline;
 use crate::open_files::{self, TooFewOpenFiles};
 use crate::rendezvous::{self, RendezvousError, StoreServer};
 use crate::thread_limit::{self, NoThreads};
 use crate::wire::net::working_loopback;
 use crate::wire::{Secret, SecretError};
-use crate::world::{LAUNCH, SECRET, SECRET_FILE};
 use outcome::STOPPED_EARLY;
 use ranks::Ranks;
 use rustix::process::Signal;

@@ -4,6 +4,8 @@
 mod ancestors;
 mod decide;
 mod devices;
+mod environment;
+mod error;
 pub mod local;
 mod mpi;
 mod orphan;
@@ -13,15 +15,16 @@ mod torchrun;
 mod user_key;
 mod variables;
 
-pub(crate) use decide::{decide, decide_to_launch};
-pub(crate) use devices::visible;
+pub use error::WorldError;
 pub use local::{LaunchError, LaunchOutcome, LocalLauncher, RankExit, RankFailure};
-pub(crate) use mpi::asked as ask_mpi;
 pub use orphan::{cpus_of_launcher, when_launcher_is_gone};
 pub use slurm::HostlistError;
 pub use user_key::KeyError;
 
-use crate::world::{Launch, Vars};
+use crate::world::Launch;
+
+/// How variables are looked up: the process's environment, or a map in tests.
+pub type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Names of the variables that are set and make this process a rank of such a launch: those to unset for one that is to
 /// be none.

@@ -4,10 +4,12 @@
 //! A launcher and a library that do not fit each other give as many worlds of one rank as there are
 //! processes, so what is announced here is compared with what MPI says later.
 
+use super::environment::secret_from;
 use super::slurm;
-use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port};
+use super::variables::{LAUNCH, MASTER_ADDR, MASTER_PORT, optional, port};
+use super::{Vars, WorldError};
 use crate::backend::mpi::{self, NoSession, Session};
-use crate::world::{LAUNCH, Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
+use crate::world::{Launch, Link, Master, Topology, World};
 
 /// Which variables a launcher sets.
 pub(super) struct Dialect {
@@ -158,7 +160,7 @@ impl Announced {
 }
 
 /// Asks MPI itself who this rank is, where the program contains it. All ranks call it.
-pub(crate) fn asked(announced: World) -> Result<World, WorldError> {
+pub(super) fn asked(announced: World) -> Result<World, WorldError> {
     let Some(library) = mpi::library() else {
         return Ok(announced);
     };

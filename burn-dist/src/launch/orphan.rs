@@ -11,11 +11,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, getsid};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
+use super::Vars;
 use super::ancestors::{self, Ancestor};
 use super::{mpi, slurm, torchrun};
 use crate::process::Process;
 use crate::rendezvous;
-use crate::world::{Launch, Vars, World};
+use crate::world::{Launch, World};
 
 /// How often to look where the system does not tell.
 const LOOK: Duration = Duration::from_millis(500);

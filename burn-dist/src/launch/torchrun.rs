@@ -6,10 +6,12 @@
 //! meet at ports that are derived from that and the id. It gives no secret: unless the user does, that is derived from
 //! the key of the user, as under Slurm. (TORCHELASTIC_RESTART_COUNT is each node's own, and not the same on all.)
 
-use super::variables::{MASTER_ADDR, MASTER_PORT, optional, port, required};
+use super::environment::secret_from;
+use super::variables::{LAUNCH, MASTER_ADDR, MASTER_PORT, optional, port, required};
+use super::{Vars, WorldError};
 use super::{ports, user_key};
 use crate::wire::Secret;
-use crate::world::{LAUNCH, Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
+use crate::world::{Launch, Link, Master, Topology, World};
 
 pub(super) const RANK: &str = "RANK";
 const LOCAL_RANK: &str = "LOCAL_RANK";

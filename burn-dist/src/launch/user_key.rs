@@ -13,8 +13,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::Vars;
 use crate::wire::{Secret, SecretError};
-use crate::world::Vars;
 
 /// How long a network file system may take to show a file that another node has just made.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -1,6 +1,13 @@
 //! Numbers in environment variables, and the variables that every kind of launch understands.
 
-use crate::world::{Vars, WorldError};
+use super::{Vars, WorldError};
+
+/// Text of the run's secret.
+pub(super) const SECRET: &str = "BURN_DIST_SECRET";
+/// Name of a file with the run's secret.
+pub(super) const SECRET_FILE: &str = "BURN_DIST_SECRET_FILE";
+/// Forces a kind of launch instead of finding it out.
+pub(super) const LAUNCH: &str = "BURN_DIST_LAUNCH";
 
 /// Host of rank 0, as PyTorch calls it.
 pub(super) const MASTER_ADDR: &str = "MASTER_ADDR";

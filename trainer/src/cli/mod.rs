@@ -21,8 +21,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use burn_dist::launch::{self, abort_all};
-use burn_dist::world::{Launch, World, WorldError};
+use burn_dist::launch::{self, WorldError, abort_all};
+use burn_dist::world::{Launch, World};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::reference;

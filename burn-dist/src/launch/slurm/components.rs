@@ -4,9 +4,9 @@
 //! component after component, but sorts the list of nodes, and the numbers of tasks on them, by name: `SLURM_NODEID`
 //! is no index into them. Components have no node in common.
 
+use super::super::{Vars, WorldError};
 use super::{NTASKS, STEP_NODELIST, Step, expand};
 use crate::launch::variables::optional;
-use crate::world::{Vars, WorldError};
 
 /// Number of components of the job.
 const HET_SIZE: &str = "SLURM_HET_SIZE";

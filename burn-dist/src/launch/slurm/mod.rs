@@ -17,10 +17,12 @@ use std::io::Read;
 
 use components::Components;
 
-use super::variables::{MASTER_ADDR, optional, port, required};
+use super::environment::secret_from;
+use super::variables::{LAUNCH, MASTER_ADDR, optional, port, required};
+use super::{Vars, WorldError};
 use super::{ports, user_key};
 use crate::wire::Secret;
-use crate::world::{Launch, Link, Master, Topology, Vars, World, WorldError, secret_from};
+use crate::world::{Launch, Link, Master, Topology, World};
 
 const JOB_ID: &str = "SLURM_JOB_ID";
 pub(super) const STEP_ID: &str = "SLURM_STEP_ID";
@@ -64,7 +66,7 @@ impl fmt::Display for Step {
 pub(super) fn world(vars: Vars) -> Result<World, WorldError> {
     if let (Some(step), None) = (vars(STEP_ID), step_of_srun(vars)) {
         return Err(WorldError::Contradiction {
-            one: format!("{} asks for a task of srun", crate::world::LAUNCH),
+            one: format!("{} asks for a task of srun", LAUNCH),
             other: format!("{STEP_ID}={step} is none"),
             advice: "put srun before the command".into(),
         });
@@ -72,7 +74,7 @@ pub(super) fn world(vars: Vars) -> Result<World, WorldError> {
     Step::read(vars)?
         .ok_or(WorldError::Missing {
             name: STEP_ID,
-            because: crate::world::LAUNCH,
+            because: LAUNCH,
             meaning: "the number of the job step, as srun does",
         })?
         .world(vars)

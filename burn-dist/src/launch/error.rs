@@ -1,8 +1,9 @@
 //! Why a process cannot tell which rank it is.
 
-use super::{LAUNCH, MAX_WORLD_SIZE, SECRET, SECRET_FILE};
-use crate::launch::{HostlistError, KeyError};
+use super::variables::{LAUNCH, SECRET, SECRET_FILE};
+use super::{HostlistError, KeyError};
 use crate::wire::SecretError;
+use crate::world::MAX_WORLD_SIZE;
 
 /// Why the environment does not describe a world.
 #[derive(Debug, thiserror::Error)]
