@@ -46,10 +46,10 @@ proptest! {
 
     #[test]
     fn colours_and_keys_decide_who_is_where(
-        wishes in prop::collection::vec((0u64..3, 0u64..3), 1..7),
+        requests in prop::collection::vec((0u64..3, 0u64..3), 1..7),
     ) {
-        let found = on_ranks(wishes.len(), &options(TransportKind::Shm, PATIENT), |world| {
-            let (colour, key) = wishes[world.rank()];
+        let found = on_ranks(requests.len(), &options(TransportKind::Shm, PATIENT), |world| {
+            let (colour, key) = requests[world.rank()];
             let part = world.split(colour, key).unwrap();
             let mut sum = [world.rank() as i64 + 1];
             part.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
@@ -58,10 +58,10 @@ proptest! {
             (part.rank(), part.world_ranks().to_vec(), sum[0])
         });
         for (rank, (own, members, sum)) in found.into_iter().enumerate() {
-            let colour = wishes[rank].0;
+            let colour = requests[rank].0;
             let mut expected: Vec<_> =
-                (0..wishes.len()).filter(|other| wishes[*other].0 == colour).collect();
-            expected.sort_by_key(|other| wishes[*other].1);
+                (0..requests.len()).filter(|other| requests[*other].0 == colour).collect();
+            expected.sort_by_key(|other| requests[*other].1);
             prop_assert_eq!(expected[own], rank);
             prop_assert_eq!(sum, expected.iter().map(|rank| *rank as i64 + 1).sum::<i64>());
             prop_assert_eq!(members, expected);

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::engine::{Engine, Link, Place};
+use super::locality::Locality;
 use super::members::Members;
 use super::processors::{self, Processors};
-use super::whereabouts::Whereabouts;
 use super::{Algorithm, GroupOptions, TransportKind, program};
 use crate::backend::mpi::{self, Collectives, Session};
 use crate::collective::{Layout, Nodes, Order, Wiring};
@@ -101,15 +101,15 @@ pub(super) struct Joined {
 impl Joining<'_> {
     /// Connects this rank to the others, who do the same.
     pub fn join(&self, exchange: &mut dyn Exchange) -> Result<Joined, Error> {
-        let mine = Whereabouts::of_this_process(self.options, self.members.in_world(self.rank));
-        let words = exchange.all_gather("whereabouts", &mine.to_bytes())?;
-        let all = self.whereabouts(&words)?;
+        let mine = Locality::of_this_process(self.options, self.members.in_world(self.rank));
+        let words = exchange.all_gather("locality", &mine.to_bytes())?;
+        let all = self.localities(&words)?;
         let has_processor = self.has_processor.unwrap_or_else(|| {
             let beside = all.iter().filter(|other| other.is_beside(&mine));
             let processors: Vec<&Processors> = beside.map(|other| &other.processors).collect();
             processors::are_enough(&processors, &mine.processors)
         });
-        let hosts: Vec<Vec<u8>> = all.iter().map(Whereabouts::host).collect();
+        let hosts: Vec<Vec<u8>> = all.iter().map(Locality::host).collect();
         let mut distinct: Vec<&Vec<u8>> = Vec::new();
         for host in &hosts {
             if !distinct.contains(&host) {
@@ -141,9 +141,9 @@ impl Joining<'_> {
 
     /// Where the ranks are by their words, if they go by the same algorithm: by others, they would take each other's bytes
     /// for something else.
-    fn whereabouts(&self, words: &[Vec<u8>]) -> Result<Vec<Whereabouts>, Error> {
+    fn localities(&self, words: &[Vec<u8>]) -> Result<Vec<Locality>, Error> {
         let read = |(rank, word): (usize, &Vec<u8>)| {
-            let read = Whereabouts::from_bytes(word);
+            let read = Locality::from_bytes(word);
             let read = read.ok_or_else(|| odd(rank, "sent a malformed word"))?;
             match read.goes_by(self.options.algorithm) {
                 true => Ok(read),

@@ -91,17 +91,17 @@ pub(super) struct Engine {
     /// Of a group that has a link.
     appeal: Option<Appeal>,
     recorder: Recorder,
-    fuse: Fuse,
+    poison: Poison,
     patience: Patience,
     /// Of the collective that is called next, where it is not as long as others.
     own_limit: Option<Duration>,
 }
 
-/// Says once and for all that the group is unusable, and why; shared with who aborts it, and by all
-/// groups of this rank: what breaks one of them breaks the run. So is where they tell what they did last.
+/// Makes the group unusable after the first failure, and keeps the reason. All groups of this rank share it: what breaks
+/// one of them breaks the run. They also share where they write what they did last.
 #[derive(Clone)]
-pub(super) struct Fuse {
-    blown: Arc<Mutex<Option<String>>>,
+pub(super) struct Poison {
+    first: Arc<Mutex<Option<String>>>,
     store: Option<Arc<Store>>,
     /// The highest number of a group that this rank is in.
     highest: Arc<AtomicU64>,
@@ -112,11 +112,11 @@ pub(super) struct Fuse {
     leash: Arc<OnceLock<Leash>>,
 }
 
-impl Fuse {
+impl Poison {
     fn new(store: Option<Arc<Store>>) -> Self {
         let progress = store.as_ref().map(|store| store.progress());
         Self {
-            blown: Arc::default(),
+            first: Arc::default(),
             busy: Busy::new(progress.unwrap_or_default()),
             store,
             highest: Arc::default(),
@@ -158,15 +158,15 @@ impl Fuse {
     }
 
     /// Tells all ranks; the collective that runs here ends with the others'.
-    pub fn blow(&self, reason: &str) {
-        self.blow_because_of(None, reason);
+    pub fn inject(&self, reason: &str) {
+        self.inject_because_of(None, reason);
     }
 
     /// The same, where another rank of the world is to blame.
-    fn blow_because_of(&self, culprit: Option<usize>, reason: &str) {
-        let mut blown = self.blown.lock().unwrap_or_else(PoisonError::into_inner);
-        if blown.is_none() {
-            *blown = Some(reason.to_owned());
+    fn inject_because_of(&self, culprit: Option<usize>, reason: &str) {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.is_none() {
+            *first = Some(reason.to_owned());
             if let Some(store) = &self.store {
                 store.abort_because_of(culprit, reason);
             }
@@ -175,14 +175,14 @@ impl Fuse {
 
     /// What has gone wrong here or, as far as it is known, on another rank.
     pub fn fault(&self) -> Option<String> {
-        let blown = self.blown.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         let theirs = || self.store.as_ref()?.faults().get();
-        blown.clone().or_else(|| Some(theirs()?.to_string()))
+        first.clone().or_else(|| Some(theirs()?.to_string()))
     }
 
     fn check(&self) -> Result<(), CollectiveError> {
-        let blown = self.blown.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*blown {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*first {
             Some(first) => Err(CollectiveError::Unusable {
                 first: first.clone(),
             }),
@@ -193,18 +193,18 @@ impl Fuse {
 
 impl Engine {
     pub fn single() -> Self {
-        Self::new(Place::ALONE, Members::all(1), None, Fuse::new(None))
+        Self::new(Place::ALONE, Members::all(1), None, Poison::new(None))
     }
 
     /// All ranks of a run.
     pub fn whole(place: Place, link: Link) -> Self {
-        let fuse = Fuse::new(Some(link.store.clone()));
-        Self::new(place, Members::all(place.size), Some(link), fuse)
+        let poison = Poison::new(Some(link.store.clone()));
+        Self::new(place, Members::all(place.size), Some(link), poison)
     }
 
-    /// A group of `members`, which breaks with the others that share its fuse. Alone, a rank needs no
+    /// A group of `members`, which breaks with the others that share its poison. Alone, a rank needs no
     /// link.
-    pub fn new(place: Place, members: Members, link: Option<Link>, fuse: Fuse) -> Self {
+    pub fn new(place: Place, members: Members, link: Option<Link>, poison: Poison) -> Self {
         let appeal = link.as_ref().map(|link| appeal(link, &members, place.rank));
         let patience = match &link {
             Some(link) => Patience::new(&link.options),
@@ -219,7 +219,7 @@ impl Engine {
             appeal,
             sequence: 0,
             recorder: Recorder::new(),
-            fuse,
+            poison,
         }
     }
 
@@ -243,13 +243,13 @@ impl Engine {
         self.link.as_ref()
     }
 
-    pub fn fuse(&self) -> Fuse {
-        self.fuse.clone()
+    pub fn poison(&self) -> Poison {
+        self.poison.clone()
     }
 
     /// Makes the group unusable after something that must not happen.
     pub fn break_with(&mut self, reason: &str) {
-        self.fuse.blow(reason);
+        self.poison.inject(reason);
     }
 
     pub fn run(&mut self, call: Call, target: Target<'_>) -> Result<(), Error> {
@@ -288,7 +288,7 @@ impl Engine {
             },
         };
         let Some(shared) = self.link.as_mut().map(|link| link.wiring.shared()) else {
-            return Ok(self.fuse.check()?);
+            return Ok(self.poison.check()?);
         };
         let mut target = target;
         let memory = match &mut target {
@@ -395,7 +395,7 @@ impl Engine {
             .as_mut()
             .is_some_and(|link| link.wiring.shared().is_some());
         if !shares {
-            self.fuse.check()?;
+            self.poison.check()?;
             return Ok(Buffer::zeroed(dtype, len));
         }
         let what = self.describe(Kind::Register, dtype, len);
@@ -442,13 +442,13 @@ impl Engine {
         what: Descriptor,
         work: impl FnOnce(&mut Wiring, Neighbours, &Watch) -> Result<R, Failure>,
     ) -> Result<R, Error> {
-        self.fuse.check()?;
+        self.poison.check()?;
         let Some(link) = &mut self.link else {
             return Ok(R::default());
         };
         self.sequence = what.sequence;
         let progress = self.members.progress(what.sequence);
-        self.fuse.busy().advance(progress);
+        self.poison.busy().advance(progress);
         self.recorder.begin(self.members.describe(what));
         let ranks = self.members.ranks().clone();
         let appeal = self.appeal.clone();
@@ -489,10 +489,10 @@ impl Engine {
                     store: &link.store,
                 };
                 let (error, culprit) = explained.error(failure, watch.limit());
-                let folder = self.fuse.records();
+                let folder = self.poison.records();
                 self.recorder
                     .dump(explained.rank, self.members.label(), folder.as_deref());
-                self.fuse.blow_because_of(culprit, &error.to_string());
+                self.poison.inject_because_of(culprit, &error.to_string());
                 mpi::note_failure();
                 Err(error.into())
             }

@@ -8,6 +8,7 @@ mod busy;
 mod connect;
 mod engine;
 mod handle;
+mod locality;
 mod members;
 mod patience;
 mod processors;
@@ -16,7 +17,6 @@ mod queue;
 mod recorder;
 mod split;
 mod threads;
-mod whereabouts;
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -182,7 +182,7 @@ impl ProcessGroup {
         }
         let engine = connect::connect(world, options)?;
         if let Some(abort) = abort {
-            engine.fuse().put_on_leash(abort);
+            engine.poison().put_on_leash(abort);
         }
         Ok(Self {
             queue: Queue::new(engine),
@@ -446,13 +446,13 @@ impl ProcessGroup {
     /// folder, or where the file cannot be written, it goes to the log. For all groups that this rank
     /// [split](Self::split) from the same one, whenever it did, under names of their own.
     pub fn keep_flight_recorder_in(&self, folder: impl Into<PathBuf>) {
-        self.queue.fuse().keep_flight_recorder_in(folder.into());
+        self.queue.poison().keep_flight_recorder_in(folder.into());
     }
 
     /// For work with files that the other ranks wait for longer than for other work, which need not be the last: a slow
     /// disk is no failure. See [`Busy::during`].
     pub fn busy(&self) -> Busy {
-        self.queue.fuse().busy().clone()
+        self.queue.poison().busy().clone()
     }
 
     /// What has gone wrong here or, as far as it is known, on another rank, so that the group is

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::engine::{Call, Engine, Fuse, Place, Target};
+use super::engine::{Call, Engine, Place, Poison, Target};
 use super::handle::{self, Handle, Promise};
 use super::members::Members;
 use super::patience::Patience;
@@ -20,7 +20,7 @@ pub(super) struct Queue {
     place: Place,
     members: Members,
     patience: Patience,
-    fuse: Fuse,
+    poison: Poison,
     /// Models that are trained in it, so far.
     models: AtomicU32,
 }
@@ -49,7 +49,7 @@ struct Job {
 
 impl Queue {
     pub fn new(engine: Engine) -> Arc<Self> {
-        let (place, fuse) = (engine.place(), engine.fuse());
+        let (place, poison) = (engine.place(), engine.poison());
         let (members, patience) = (engine.members().clone(), engine.patience().clone());
         let state = State {
             jobs: VecDeque::new(),
@@ -67,7 +67,7 @@ impl Queue {
             place,
             members,
             patience,
-            fuse,
+            poison,
             models: AtomicU32::new(0),
         })
     }
@@ -83,11 +83,11 @@ impl Queue {
     }
 
     pub fn fault(&self) -> Option<String> {
-        self.fuse.fault()
+        self.poison.fault()
     }
 
-    pub fn fuse(&self) -> &Fuse {
-        &self.fuse
+    pub fn poison(&self) -> &Poison {
+        &self.poison
     }
 
     pub fn place(&self) -> Place {
@@ -147,7 +147,7 @@ impl Queue {
 
     /// Makes every collective fail from now on, also the one that runs, here and on all ranks.
     pub fn abort(&self, reason: &str) {
-        self.fuse.blow(reason);
+        self.poison.inject(reason);
     }
 }
 
@@ -155,7 +155,7 @@ impl Drop for Queue {
     fn drop(&mut self) {
         if thread::panicking() {
             // The progress thread, which may be the one that says good-bye, does not know.
-            self.fuse.blow("it panicked");
+            self.poison.inject("it panicked");
         }
         let mut state = self.shared.lock();
         state.closed = true;

@@ -14,19 +14,19 @@ use crate::error::Error;
 use crate::transport::TransportError;
 
 /// Bytes in which a rank says where it wants to be.
-const WISH: usize = 24;
+const REQUEST: usize = 24;
 
 /// Where a rank wants to be.
-struct Wish {
+struct SplitRequest {
     colour: u64,
     key: u64,
     /// The highest number of a group that it is in.
     highest: u64,
 }
 
-impl Wish {
-    fn encode(&self) -> [u8; WISH] {
-        let mut bytes = [0; WISH];
+impl SplitRequest {
+    fn encode(&self) -> [u8; REQUEST] {
+        let mut bytes = [0; REQUEST];
         let words = [self.colour, self.key, self.highest];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -35,7 +35,7 @@ impl Wish {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; WISH] = bytes.try_into().ok()?;
+        let bytes: &[u8; REQUEST] = bytes.try_into().ok()?;
         let word = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
@@ -60,26 +60,26 @@ pub(super) fn split(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine
 }
 
 fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
-    let highest = parent.fuse().highest();
-    let wish = Wish {
+    let highest = parent.poison().highest();
+    let request = SplitRequest {
         colour,
         key,
         highest,
     };
-    let wishes = parent.gather_bytes(&wish.encode())?;
-    let wishes = wishes.iter().enumerate().map(|(rank, wish)| {
-        Wish::decode(wish).ok_or_else(|| TransportError::Peer {
+    let requests = parent.gather_bytes(&request.encode())?;
+    let requests = requests.iter().enumerate().map(|(rank, request)| {
+        SplitRequest::decode(request).ok_or_else(|| TransportError::Peer {
             transport: "group's",
             rank: parent.members().in_world(rank),
             reason: "sent something else than the group that it wants to be in".into(),
         })
     });
-    let wishes = wishes.collect::<Result<Vec<_>, _>>()?;
-    let mine = |rank: &usize| wishes[*rank].colour == colour;
-    let mut chosen: Vec<usize> = (0..wishes.len()).filter(mine).collect();
-    chosen.sort_by_key(|rank| (wishes[*rank].key, *rank));
+    let requests = requests.collect::<Result<Vec<_>, _>>()?;
+    let mine = |rank: &usize| requests[*rank].colour == colour;
+    let mut chosen: Vec<usize> = (0..requests.len()).filter(mine).collect();
+    chosen.sort_by_key(|rank| (requests[*rank].key, *rank));
     // Above those of all its ranks, so that none of them is in two groups of the same number.
-    let number = chosen.iter().map(|rank| wishes[*rank].highest).max();
+    let number = chosen.iter().map(|rank| requests[*rank].highest).max();
     let number = number.unwrap_or_default() + 1;
     let ranks = chosen.iter().map(|rank| parent.members().in_world(*rank));
     let members = Members::some(number, ranks.collect());
@@ -116,10 +116,10 @@ impl Subset<'_> {
     fn connect(&mut self, members: Members) -> Result<Engine, Error> {
         let own = self.parent.place().rank;
         let rank = self.chosen.iter().position(|rank| *rank == own);
-        let fuse = self.parent.fuse();
-        fuse.raise(members.number());
+        let poison = self.parent.poison();
+        poison.raise(members.number());
         let Some(link) = self.parent.link().filter(|_| self.chosen.len() > 1) else {
-            return Ok(Engine::new(Place::ALONE, members, None, fuse));
+            return Ok(Engine::new(Place::ALONE, members, None, poison));
         };
         let (store, options) = (link.store.clone(), link.options.clone());
         let server = link.server.clone();
@@ -144,7 +144,7 @@ impl Subset<'_> {
             options,
             server,
         };
-        Ok(Engine::new(joined.place, members, Some(link), fuse))
+        Ok(Engine::new(joined.place, members, Some(link), poison))
     }
 }
 
@@ -156,16 +156,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wishes_survive_the_way_and_nothing_else_is_taken_for_one(
+        fn requests_survive_the_way_and_nothing_else_is_taken_for_one(
             colour: u64,
             key: u64,
             highest: u64,
             other in prop::collection::vec(any::<u8>(), 0..60),
         ) {
-            let wish = Wish { colour, key, highest }.encode();
-            let read = Wish::decode(&wish).unwrap();
+            let request = SplitRequest { colour, key, highest }.encode();
+            let read = SplitRequest::decode(&request).unwrap();
             prop_assert_eq!((read.colour, read.key, read.highest), (colour, key, highest));
-            prop_assert_eq!(Wish::decode(&other).is_some(), other.len() == WISH);
+            prop_assert_eq!(SplitRequest::decode(&other).is_some(), other.len() == REQUEST);
         }
     }
 }

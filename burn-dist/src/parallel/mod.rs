@@ -36,9 +36,9 @@ mod shard_groups;
 mod state;
 mod statistics;
 mod step;
-mod strays;
 mod taken;
 mod trained;
+mod unhooked;
 mod update;
 
 use std::fmt;

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::update::{self, Stepper};
-use super::{Gradients, Parallel, ParallelError, strays, tell_others};
+use super::{Gradients, Parallel, ParallelError, tell_others, unhooked};
 use crate::autograd::{forget_depth, sum_no_more_over};
 use crate::bucket::{Agreement, BucketError};
 use crate::precision::LossScale;
@@ -118,7 +118,7 @@ impl<M: Module> Parallel<M> {
             loss = loss.mul_scalar(loss_scale.scale());
         }
         let left = loss.backward();
-        let read = strays::refuse(self.get(), &left);
+        let read = unhooked::refuse(self.get(), &left);
         drop(left);
         tell_others(&self.group, read.and_then(|()| self.check_store()))?;
         self.check_sums()?;

@@ -11,25 +11,25 @@ use super::ParallelError;
 /// # Errors
 /// The first such parameter.
 pub(super) fn refuse<M: Module>(model: &M, gradients: &Gradients) -> Result<(), ParallelError> {
-    let mut strays = Strays {
+    let mut unhooked = Unhooked {
         gradients,
         path: Vec::new(),
         found: None,
     };
-    model.visit(&mut strays);
-    match strays.found {
+    model.visit(&mut unhooked);
+    match unhooked.found {
         None => Ok(()),
         Some(path) => Err(ParallelError::ReadWithoutHook { path }),
     }
 }
 
-struct Strays<'a> {
+struct Unhooked<'a> {
     gradients: &'a Gradients,
     path: Vec<String>,
     found: Option<String>,
 }
 
-impl ModuleVisitor for Strays<'_> {
+impl ModuleVisitor for Unhooked<'_> {
     fn enter_module(&mut self, name: &str, _container_type: &str) {
         self.path.push(name.to_owned());
     }

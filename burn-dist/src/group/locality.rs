@@ -8,7 +8,7 @@ type Digest = [u8; blake3::OUT_LEN];
 
 /// What a rank says of itself.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Whereabouts {
+pub(super) struct Locality {
     /// The number of the algorithm it was given.
     algorithm: u8,
     /// Which processors it may use, of the machine that runs one kernel.
@@ -20,7 +20,7 @@ pub(super) struct Whereabouts {
     part: Option<u64>,
 }
 
-impl Whereabouts {
+impl Locality {
     /// Of this process, as that rank of the world.
     pub fn of_this_process(options: &GroupOptions, rank: usize) -> Self {
         Self {
@@ -110,12 +110,12 @@ mod tests {
 
     use super::*;
 
-    fn of(rank: usize, ranks_per_node: usize) -> Whereabouts {
+    fn of(rank: usize, ranks_per_node: usize) -> Locality {
         let options = GroupOptions {
             ranks_per_node: NonZeroUsize::new(ranks_per_node),
             ..GroupOptions::default()
         };
-        Whereabouts::of_this_process(&options, rank)
+        Locality::of_this_process(&options, rank)
     }
 
     #[test]
@@ -136,15 +136,15 @@ mod tests {
     proptest! {
         #[test]
         fn survive_the_wire(rank in 0..100usize, ranks_per_node in 0..4usize) {
-            let whereabouts = of(rank, ranks_per_node);
-            let read = Whereabouts::from_bytes(&whereabouts.to_bytes());
-            prop_assert_eq!(read, Some(whereabouts));
+            let locality = of(rank, ranks_per_node);
+            let read = Locality::from_bytes(&locality.to_bytes());
+            prop_assert_eq!(read, Some(locality));
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            if let Some(read) = Whereabouts::from_bytes(&bytes) {
-                let again = Whereabouts::from_bytes(&read.to_bytes());
+            if let Some(read) = Locality::from_bytes(&bytes) {
+                let again = Locality::from_bytes(&read.to_bytes());
                 prop_assert_eq!(again, Some(read));
             }
         }
