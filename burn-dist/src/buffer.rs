@@ -19,7 +19,7 @@ use recycled::Recycled;
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-enum Memory {
+enum Backing {
     Plain(Vec<Line>),
     Recycled(Recycled),
     Registered(Region),
@@ -32,7 +32,7 @@ pub struct Buffer {
     cuts: Cuts,
     compression: Compression,
     number: u32,
-    memory: Memory,
+    memory: Backing,
 }
 
 /// The buffer holds another element type than the caller asked for.
@@ -55,7 +55,7 @@ impl Buffer {
             cuts: Cuts::Even,
             compression: Compression::None,
             number: 0,
-            memory: Memory::Plain(lines),
+            memory: Backing::Plain(lines),
         }
     }
 
@@ -68,7 +68,7 @@ impl Buffer {
             cuts: Cuts::Even,
             compression: Compression::None,
             number: 0,
-            memory: Memory::Recycled(Recycled::new(lines(dtype, len))),
+            memory: Backing::Recycled(Recycled::new(lines(dtype, len))),
         }
     }
 
@@ -90,14 +90,14 @@ impl Buffer {
             cuts: Cuts::Even,
             compression: Compression::None,
             number: 0,
-            memory: Memory::Registered(region),
+            memory: Backing::Registered(region),
         }
     }
 
     /// Leaves memory that other ranks have mapped to them, and goes on with zeros of its own.
     pub(crate) fn leave_registered(&mut self) {
         if self.is_registered() {
-            self.memory = Memory::Plain(vec![Line([0; 64]); lines(self.dtype, self.len)]);
+            self.memory = Backing::Plain(vec![Line([0; 64]); lines(self.dtype, self.len)]);
         }
     }
 
@@ -154,7 +154,7 @@ impl Buffer {
 
     /// Whether every rank of the host has mapped this memory.
     pub fn is_registered(&self) -> bool {
-        matches!(self.memory, Memory::Registered(_))
+        matches!(self.memory, Backing::Registered(_))
     }
 
     /// The elements.
@@ -177,33 +177,33 @@ impl Buffer {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         let bytes = match &self.memory {
-            Memory::Plain(lines) => bytemuck::cast_slice(lines),
-            Memory::Recycled(memory) => bytemuck::cast_slice(memory.lines()),
-            Memory::Registered(region) => region.bytes(),
+            Backing::Plain(lines) => bytemuck::cast_slice(lines),
+            Backing::Recycled(memory) => bytemuck::cast_slice(memory.lines()),
+            Backing::Registered(region) => region.bytes(),
         };
         &bytes[..self.len * self.dtype.size()]
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = match &mut self.memory {
-            Memory::Plain(lines) => bytemuck::cast_slice_mut(lines),
-            Memory::Recycled(memory) => bytemuck::cast_slice_mut(memory.lines_mut()),
-            Memory::Registered(region) => region.bytes_mut(),
+            Backing::Plain(lines) => bytemuck::cast_slice_mut(lines),
+            Backing::Recycled(memory) => bytemuck::cast_slice_mut(memory.lines_mut()),
+            Backing::Registered(region) => region.bytes_mut(),
         };
         &mut bytes[..self.len * self.dtype.size()]
     }
 
     pub(crate) fn region(&self) -> Option<&Region> {
         match &self.memory {
-            Memory::Plain(_) | Memory::Recycled(_) => None,
-            Memory::Registered(region) => Some(region),
+            Backing::Plain(_) | Backing::Recycled(_) => None,
+            Backing::Registered(region) => Some(region),
         }
     }
 
     pub(crate) fn region_mut(&mut self) -> Option<&mut Region> {
         match &mut self.memory {
-            Memory::Plain(_) | Memory::Recycled(_) => None,
-            Memory::Registered(region) => Some(region),
+            Backing::Plain(_) | Backing::Recycled(_) => None,
+            Backing::Registered(region) => Some(region),
         }
     }
 

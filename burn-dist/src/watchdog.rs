@@ -131,9 +131,9 @@ fn end(verdict: Verdict) -> ! {
 /// Something that is watched until this is dropped.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Watch(u64);
+pub(crate) struct Lookout(u64);
 
-impl Watch {
+impl Lookout {
     /// Asks `look` from time to time. The thread has to be [started](start).
     pub(crate) fn new(look: Look) -> Self {
         let mut watched = watched();
@@ -146,7 +146,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Lookout {
     fn drop(&mut self) {
         watched().looks.retain(|(number, _)| *number != self.0);
     }
@@ -155,7 +155,7 @@ impl Drop for Watch {
 /// Ends the process when its run has failed for so long; as long as this lives, and for good once it has failed.
 #[derive(Debug)]
 pub(crate) struct Leash {
-    watch: Option<Watch>,
+    watch: Option<Lookout>,
     faults: FaultBoard,
 }
 
@@ -179,7 +179,7 @@ impl Leash {
             })
         };
         Self {
-            watch: Some(Watch::new(Box::new(look))),
+            watch: Some(Lookout::new(Box::new(look))),
             faults,
         }
     }
@@ -199,14 +199,14 @@ mod tests {
     use super::*;
 
     /// Its own: other tests of this process use the board as well.
-    fn is_watched(watch: &Watch) -> bool {
+    fn is_watched(watch: &Lookout) -> bool {
         watched().looks.iter().any(|(number, _)| *number == watch.0)
     }
 
     #[test]
     fn what_is_done_in_time_is_forgotten() {
         start().unwrap();
-        let watch = Watch::new(Box::new(|_| None));
+        let watch = Lookout::new(Box::new(|_| None));
         assert!(is_watched(&watch));
         let number = watch.0;
         drop(watch);

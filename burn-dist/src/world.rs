@@ -117,12 +117,12 @@ pub struct World {
     pub(crate) secret: Option<Secret>,
     /// Why this world was decided on, for [`World::describe`].
     pub(crate) reason: String,
-    pub(crate) link: Link,
+    pub(crate) from_launcher: FromLauncher,
 }
 
 /// What a launch leaves open for the group that is connected later.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Link {
+pub(crate) struct FromLauncher {
     /// Which accelerators the launcher lets this process see: in its words, and how many.
     pub devices: Option<(String, usize)>,
     /// For [`World::advice`].
@@ -177,7 +177,7 @@ impl World {
             master: None,
             secret: None,
             reason: "no launcher has set any variables".into(),
-            link: Link::default(),
+            from_launcher: FromLauncher::default(),
         }
     }
 
@@ -203,7 +203,7 @@ impl World {
 
     /// Whether the launcher has not said how many ranks this node has, so that all are taken to be on it.
     pub fn assumes_local_size(&self) -> bool {
-        self.link.assumes_local_size
+        self.from_launcher.assumes_local_size
     }
 
     /// This node's number, from 0.
@@ -260,7 +260,7 @@ impl World {
             Some(master) => format!("; store at {master}"),
             None => String::new(),
         };
-        let device = match &self.link.devices {
+        let device = match &self.from_launcher.devices {
             Some((words, count)) => match self.device_index(*count) {
                 Some(index) => format!("; device {index} of {words}"),
                 None => format!("; no device, {words}"),
@@ -277,7 +277,7 @@ impl World {
     /// What the user should know of this world and probably does not: that ranks were asked for which
     /// nobody started, that variables are ignored, that the secret is weak.
     pub fn advice(&self) -> Option<&str> {
-        self.link.advice.as_deref()
+        self.from_launcher.advice.as_deref()
     }
 
     /// Which accelerator of those that this process sees is this rank's, out of `visible`.

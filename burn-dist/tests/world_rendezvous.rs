@@ -3,7 +3,7 @@
 mod world_support;
 
 use burn_dist::rendezvous::{MAX_PAYLOAD, MAX_TAG, RendezvousError, Store, StoreServer};
-use burn_dist::wire::auth::{self, Purpose, Session};
+use burn_dist::wire::auth::{self, Keys, Purpose};
 use burn_dist::wire::{Fault, Secret};
 use burn_dist::world::World;
 use rustix::process::Signal;
@@ -722,7 +722,7 @@ fn another_version_is_named() {
 }
 
 /// A connection that has proved that it knows the secret, and now sends what it likes.
-fn authenticated(address: SocketAddr, context: &[u8]) -> (TcpStream, Session) {
+fn authenticated(address: SocketAddr, context: &[u8]) -> (TcpStream, Keys) {
     let stream = TcpStream::connect(address).unwrap();
     let deadline = Instant::now() + LIMIT;
     let session =

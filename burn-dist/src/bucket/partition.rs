@@ -9,7 +9,7 @@ use crate::{Compression, ProcessGroup};
 
 /// What a rank keeps of the gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gradients {
+pub(crate) enum KeptGradients {
     /// All of them, reduced.
     Whole,
     /// The memory of all of them; only the shard is reduced.
@@ -28,7 +28,7 @@ pub(crate) struct Partition {
     pub parameters: Vec<ParameterSpec>,
     /// The buckets, in the order in which they are sent.
     pub layouts: Vec<BucketLayout>,
-    pub keep: Gradients,
+    pub keep: KeptGradients,
     /// In which number format gradients travel.
     pub compression: Compression,
     /// Which of the models in the group, from 1; 0 if nobody counts.
@@ -49,7 +49,7 @@ impl Partition {
         parameters: Vec<ParameterSpec>,
         whole: &[bool],
         sizes: BucketSizes,
-        keep: Gradients,
+        keep: KeptGradients,
     ) -> Result<Self, BucketError> {
         if let Some(parameter) = parameters.iter().find(|p| !p.dtype.is_float()) {
             return Err(BucketError::NotFloat {
@@ -58,7 +58,7 @@ impl Partition {
             });
         }
         let owners = match keep {
-            Gradients::Whole => Owners::NONE,
+            KeptGradients::Whole => Owners::NONE,
             _ => Owners::of_whole(&parameters, whole, group.size()),
         };
         let layouts = plan(&parameters, &owners, sizes);
@@ -70,7 +70,7 @@ impl Partition {
         }
         let shards = owned(&layouts, parameters.len(), group.size(), group.rank());
         let owned = match keep {
-            Gradients::Whole => parameters.iter().map(|p| 0..p.num_elements()).collect(),
+            KeptGradients::Whole => parameters.iter().map(|p| 0..p.num_elements()).collect(),
             _ => shards.clone(),
         };
         Ok(Self {

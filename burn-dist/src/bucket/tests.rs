@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use super::agreement::Agreement;
 use super::layout::{BucketSizes, ParameterSpec};
-use super::partition::{Gradients, Partition};
+use super::partition::{KeptGradients, Partition};
 use super::reducer::Reducer;
 use super::store::HostStore;
 use crate::autograd::GradientSink;
@@ -35,7 +35,7 @@ fn reducer_of(dtypes: &[DType]) -> Reducer {
         dtype: *dtype,
     };
     let parameters = dtypes.iter().enumerate().map(spec).collect();
-    let (alone, keep) = (ProcessGroup::single(), Gradients::Whole);
+    let (alone, keep) = (ProcessGroup::single(), KeptGradients::Whole);
     in_host_memory(Partition::new(&alone, parameters, &[], SMALL, keep).unwrap())
 }
 
@@ -92,7 +92,7 @@ fn a_bucket_waits_for_every_use() {
     assert_eq!(result(&reducer, 0), Some(vec![3.0; LEN]));
 }
 
-fn replicated(keep: Gradients) -> Reducer {
+fn replicated(keep: KeptGradients) -> Reducer {
     let spec = |index| ParameterSpec {
         path: format!("p{index}"),
         shape: vec![LEN],
@@ -106,7 +106,7 @@ fn replicated(keep: Gradients) -> Reducer {
 
 #[test]
 fn shards_go_on_to_their_replicas_in_the_last_backward_alone_while_it_runs() {
-    for keep in [Gradients::Scattered, Gradients::Sharded] {
+    for keep in [KeptGradients::Scattered, KeptGradients::Sharded] {
         let reducer = replicated(keep);
         for last in [false, true] {
             (0..6).for_each(|parameter| reducer.used(parameter));
@@ -129,7 +129,7 @@ fn shards_go_on_to_their_replicas_in_the_last_backward_alone_while_it_runs() {
 
 #[test]
 fn a_gradient_whose_shard_has_gone_on_comes_too_late() {
-    for keep in [Gradients::Scattered, Gradients::Sharded] {
+    for keep in [KeptGradients::Scattered, KeptGradients::Sharded] {
         let reducer = replicated(keep);
         (0..6).for_each(|parameter| reducer.used(parameter));
         reducer.begin_backward(true).unwrap();
@@ -231,7 +231,7 @@ fn integers_are_no_gradients() {
         shape: vec![LEN],
         dtype: DType::I32,
     }];
-    let (alone, keep) = (ProcessGroup::single(), Gradients::Whole);
+    let (alone, keep) = (ProcessGroup::single(), KeptGradients::Whole);
     let error = Partition::new(&alone, parameters, &[], SMALL, keep)
         .err()
         .unwrap();
@@ -298,7 +298,7 @@ mod resident {
         (all, norm)
     }
 
-    fn ranks(here: bool, keep: Gradients, size: usize) -> Vec<(Vec<Option<Vec<f32>>>, f64)> {
+    fn ranks(here: bool, keep: KeptGradients, size: usize) -> Vec<(Vec<Option<Vec<f32>>>, f64)> {
         let groups = match size {
             1 => vec![ProcessGroup::single()],
             size => ProcessGroup::in_process(size, &GroupOptions::default()).unwrap(),
@@ -336,7 +336,11 @@ mod resident {
     #[test]
     fn gradients_on_a_device_are_those_in_host_memory() {
         for size in [1, 2] {
-            for keep in [Gradients::Whole, Gradients::Scattered, Gradients::Sharded] {
+            for keep in [
+                KeptGradients::Whole,
+                KeptGradients::Scattered,
+                KeptGradients::Sharded,
+            ] {
                 let (expected, found) = (ranks(true, keep, size), ranks(false, keep, size));
                 for ((found, norm), (expected, expected_norm)) in found.iter().zip(&expected) {
                     assert_eq!(found, expected, "{keep:?}, {size} ranks");
@@ -354,7 +358,7 @@ mod resident {
                 shape: vec![LEN],
                 dtype: DType::F32,
             }];
-            let (alone, keep) = (ProcessGroup::single(), Gradients::Whole);
+            let (alone, keep) = (ProcessGroup::single(), KeptGradients::Whole);
             let partition = Partition::new(&alone, parameters, &[], SMALL, keep).unwrap();
             on_device(partition, there(&alone, None))
         };
@@ -409,7 +413,7 @@ mod resident {
             timeout: Duration::from_secs(20),
             ..GroupOptions::default()
         };
-        let step = |group: ProcessGroup, keep: Gradients| {
+        let step = |group: ProcessGroup, keep: KeptGradients| {
             let mut resident = there(&group, None);
             if group.rank() == 0 {
                 resident.within = Arc::new(Broken);
@@ -433,7 +437,11 @@ mod resident {
             )
         };
         let reason = crate::CollectiveError::NoProgress.to_string();
-        for keep in [Gradients::Whole, Gradients::Scattered, Gradients::Sharded] {
+        for keep in [
+            KeptGradients::Whole,
+            KeptGradients::Scattered,
+            KeptGradients::Sharded,
+        ] {
             let groups = ProcessGroup::in_process(2, &options).unwrap();
             std::thread::scope(|scope| {
                 let step = &step;

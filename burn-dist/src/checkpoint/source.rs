@@ -22,12 +22,12 @@ pub struct Source {
     manifest: Manifest,
     shards: Vec<Shard>,
     /// Where each tensor is.
-    places: HashMap<String, Place>,
+    places: HashMap<String, Location>,
     scalars: BTreeMap<String, Value>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Location {
     /// In this file.
     Whole(usize),
     /// In several files.
@@ -90,7 +90,7 @@ impl Source {
         &self.manifest
     }
 
-    fn place(&self, name: &str) -> Result<&Place, String> {
+    fn place(&self, name: &str) -> Result<&Location, String> {
         let missing = || format!("{} has no `{name}`", self.folder.display());
         self.places.get(name).ok_or_else(missing)
     }
@@ -103,7 +103,7 @@ impl Source {
 
 /// Notes where a tensor of a file, or a part of one, is.
 fn place(
-    places: &mut HashMap<String, Place>,
+    places: &mut HashMap<String, Location>,
     file: usize,
     name: String,
     shard: &Shard,
@@ -114,7 +114,7 @@ fn place(
         Some((whole.to_owned(), start.parse::<usize>().ok()?, shape))
     });
     let Some((whole, start, shape)) = part else {
-        return match places.insert(name.clone(), Place::Whole(file)) {
+        return match places.insert(name.clone(), Location::Whole(file)) {
             Some(_) => Err(format!("another file has `{name}` too")),
             None => Ok(()),
         };
@@ -126,12 +126,14 @@ fn place(
         name,
         file,
     };
-    let entry = places.entry(whole.clone()).or_insert_with(|| Place::Parts {
-        shape: shape.clone(),
-        parts: Vec::new(),
-    });
+    let entry = places
+        .entry(whole.clone())
+        .or_insert_with(|| Location::Parts {
+            shape: shape.clone(),
+            parts: Vec::new(),
+        });
     match entry {
-        Place::Parts {
+        Location::Parts {
             shape: known,
             parts,
         } if known == shape => {
@@ -144,7 +146,7 @@ fn place(
     }
 }
 
-impl Place {
+impl Location {
     /// Whether the parts of a tensor are all there; puts them in order.
     fn check(&mut self, name: &str) -> Result<(), String> {
         let Self::Parts { shape, parts } = self else {
@@ -179,8 +181,8 @@ impl StateSourceRead for Source {
 
     fn shape(&self, name: &str) -> Result<Vec<usize>, String> {
         match self.place(name)? {
-            Place::Parts { shape, .. } => Ok(shape.clone()),
-            Place::Whole(file) => {
+            Location::Parts { shape, .. } => Ok(shape.clone()),
+            Location::Whole(file) => {
                 let shape = self.shard(*file)?.shape(name);
                 shape.ok_or_else(|| format!("its file has no `{name}`"))
             }
@@ -189,11 +191,11 @@ impl StateSourceRead for Source {
 
     fn read(&self, name: &str) -> Result<TensorData, String> {
         match self.place(name)? {
-            Place::Whole(file) => {
+            Location::Whole(file) => {
                 let data = self.shard(*file)?.read(name);
                 data.map_err(|error| error.to_string())
             }
-            Place::Parts { shape, .. } => {
+            Location::Parts { shape, .. } => {
                 let len = shape.iter().product();
                 Ok(reshaped(self.read_part(name, 0..len)?, shape.clone()))
             }
@@ -202,11 +204,11 @@ impl StateSourceRead for Source {
 
     fn read_part(&self, name: &str, elements: Range<usize>) -> Result<TensorData, String> {
         let parts = match self.place(name)? {
-            Place::Whole(file) => {
+            Location::Whole(file) => {
                 let data = self.shard(*file)?.read_part(name, elements);
                 return data.map_err(|error| error.to_string());
             }
-            Place::Parts { parts, .. } => parts,
+            Location::Parts { parts, .. } => parts,
         };
         let mut bytes = Vec::new();
         let (mut dtype, mut len) = (DType::F32, 0);

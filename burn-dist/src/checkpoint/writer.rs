@@ -23,7 +23,7 @@ use crate::thread_limit;
 
 /// Why a rank has no share, as it tells rank 0.
 #[derive(Serialize, Deserialize)]
-enum Refusal {
+enum NoShare {
     /// [`CheckpointError::NotFinite`]; the value in letters, because JSON has no such numbers.
     NotFinite {
         name: String,
@@ -391,11 +391,11 @@ impl Desk {
         }
         let _ = fs::remove_file(hidden.join(shard::file_name(self.rank, self.size)));
         let refusal = match error {
-            CheckpointError::NotFinite { name, value, .. } => Refusal::NotFinite {
+            CheckpointError::NotFinite { name, value, .. } => NoShare::NotFinite {
                 name: name.clone(),
                 value: value.to_string(),
             },
-            other => Refusal::Failed(other.to_string()),
+            other => NoShare::Failed(other.to_string()),
         };
         // Rank 0 need not wait for what will not come. If this cannot be written either, it does.
         let part = hidden.join(format!(".{}", self.rank));
@@ -474,13 +474,13 @@ impl Desk {
             }
             if let Ok(text) = fs::read(hidden.join(failed_name(rank))) {
                 return Err(match serde_json::from_slice(&text) {
-                    Ok(Refusal::NotFinite { name, value }) => CheckpointError::NotFinite {
+                    Ok(NoShare::NotFinite { name, value }) => CheckpointError::NotFinite {
                         rank,
                         step,
                         name,
                         value: value.parse().unwrap_or(f64::NAN),
                     },
-                    Ok(Refusal::Failed(reason)) => failed(reason),
+                    Ok(NoShare::Failed(reason)) => failed(reason),
                     Err(_) => failed(String::from_utf8_lossy(&text).into_owned()),
                 });
             }

@@ -28,7 +28,7 @@ pub(crate) use share::Order;
 use super::bruck::Wanted;
 use super::ring::{self, Reduction};
 use super::{
-    Descriptor, Failure, Kind, Memory, Neighbours, announce, bruck, compressed, gather,
+    Descriptor, Failure, Kind, Neighbours, Operand, announce, bruck, compressed, gather,
     one_after_the_other, shard_bytes,
 };
 use crate::element::{DType, ReduceOp};
@@ -179,14 +179,14 @@ impl Nodes {
     pub(super) fn run(
         &mut self,
         (what, cuts): (&Descriptor, &Cuts),
-        memory: Memory<'_>,
+        memory: Operand<'_>,
         watch: &Watch,
     ) -> Result<(), Failure> {
         let watch = &self.minding_streams(watch);
         let ranks = self.layout.ranks();
         match (what.kind, memory) {
             (Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather, memory) => match memory {
-                Memory::Bucket(region, len) if !is_sum_of_halves(what) => {
+                Operand::Bucket(region, len) if !is_sum_of_halves(what) => {
                     let entered = self.enter(what, watch)?;
                     let owned = |rank| shard_bytes((what, cuts), len, ranks, rank);
                     self.in_bucket((what, what.dtype), (entered, region), owned, watch)

@@ -105,7 +105,7 @@ impl Wiring {
 }
 
 /// The memory a collective works on.
-pub(crate) enum Memory<'a> {
+pub(crate) enum Operand<'a> {
     /// This rank's alone.
     Private(&'a mut [u8]),
     /// A registered bucket and how many bytes of it are used.
@@ -171,7 +171,7 @@ pub(crate) fn run(
     wiring: &mut Wiring,
     at: Neighbours,
     (what, cuts): (&Descriptor, &Cuts),
-    memory: Memory<'_>,
+    memory: Operand<'_>,
     watch: &Watch,
 ) -> Result<(), Failure> {
     let transport = match wiring {
@@ -194,14 +194,14 @@ pub(crate) fn run(
         (Kind::AllReduce, memory) if memory.len() <= SMALL => {
             shared.all_reduce_small(words, memory.bytes(), reduction(what), watch)?;
         }
-        (Kind::AllReduce | Kind::ReduceScatter, Memory::Bucket(region, len)) => {
+        (Kind::AllReduce | Kind::ReduceScatter, Operand::Bucket(region, len)) => {
             let mine = shard_bytes((what, cuts), len, at.size, at.rank);
             shared.reduce_shard(words, region, mine, reduction(what), watch)?;
         }
-        (Kind::AllReduce, Memory::Private(data)) => {
+        (Kind::AllReduce, Operand::Private(data)) => {
             shared.all_reduce_private(words, data, reduction(what), watch)?;
         }
-        (Kind::AllGather, Memory::Bucket(region, len)) => {
+        (Kind::AllGather, Operand::Bucket(region, len)) => {
             let owned = |rank| shard_bytes((what, cuts), len, at.size, rank);
             shared.gather_slices(words, region, owned, watch)?;
         }
@@ -313,7 +313,7 @@ fn one_after_the_other(lengths: &[u64]) -> Result<Vec<Range<usize>>, Failure> {
     Ok(lengths.iter().map(range).collect())
 }
 
-impl<'a> Memory<'a> {
+impl<'a> Operand<'a> {
     fn len(&self) -> usize {
         match self {
             Self::Private(data) => data.len(),

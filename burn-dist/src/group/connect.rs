@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use super::engine::{Engine, Link, Place};
+use super::engine::{Connection, Engine, Standing};
 use super::locality::Locality;
 use super::members::Members;
 use super::processors::{self, Processors};
@@ -39,7 +39,7 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     let joined = joining
         .join(&mut &*store)
         .inspect_err(|error| store.abort_because_of(culprit(error), &error.to_string()))?;
-    let link = Link {
+    let link = Connection {
         collectives: joined.collectives,
         mpi,
         wiring: joined.wiring,
@@ -93,7 +93,7 @@ pub(super) struct Joining<'a> {
 
 /// A rank that is connected.
 pub(super) struct Joined {
-    pub place: Place,
+    pub place: Standing,
     pub wiring: Wiring,
     pub collectives: Option<Collectives>,
 }
@@ -120,7 +120,7 @@ impl Joining<'_> {
         let node = distinct.iter().position(|host| Some(*host) == mine);
         let mut wiring = self.choose(&hosts, distinct.len(), exchange)?;
         wiring.set_has_processor(has_processor);
-        let place = Place {
+        let place = Standing {
             rank: self.rank,
             size: self.size(),
             node: node.unwrap_or_default(),

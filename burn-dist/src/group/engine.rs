@@ -13,7 +13,7 @@ use super::patience::Patience;
 use super::recorder::Recorder;
 use crate::backend::mpi::{self, Collectives, Session};
 use crate::buffer::Buffer;
-use crate::collective::{self, Descriptor, Failure, Kind, Memory, Neighbours, Wiring};
+use crate::collective::{self, Descriptor, Failure, Kind, Neighbours, Operand, Wiring};
 use crate::element::{DType, ReduceOp};
 use crate::error::{CollectiveError, Error};
 use crate::rendezvous::{Store, StoreServer};
@@ -47,7 +47,7 @@ pub(super) enum Target<'a> {
 
 /// Where this rank is.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Standing {
     pub rank: usize,
     pub size: usize,
     pub node: usize,
@@ -57,7 +57,7 @@ pub(super) struct Place {
     pub has_processor: bool,
 }
 
-impl Place {
+impl Standing {
     /// In a group of one.
     pub const ALONE: Self = Self {
         rank: 0,
@@ -70,7 +70,7 @@ impl Place {
 }
 
 /// The connection to the other ranks.
-pub(super) struct Link {
+pub(super) struct Connection {
     pub store: Arc<Store>,
     pub wiring: Wiring,
     /// As they were asked for.
@@ -84,9 +84,9 @@ pub(super) struct Link {
 }
 
 pub(super) struct Engine {
-    place: Place,
+    place: Standing,
     members: Members,
-    link: Option<Link>,
+    link: Option<Connection>,
     sequence: u64,
     /// Of a group that has a link.
     appeal: Option<Appeal>,
@@ -193,18 +193,23 @@ impl Poison {
 
 impl Engine {
     pub fn single() -> Self {
-        Self::new(Place::ALONE, Members::all(1), None, Poison::new(None))
+        Self::new(Standing::ALONE, Members::all(1), None, Poison::new(None))
     }
 
     /// All ranks of a run.
-    pub fn whole(place: Place, link: Link) -> Self {
+    pub fn whole(place: Standing, link: Connection) -> Self {
         let poison = Poison::new(Some(link.store.clone()));
         Self::new(place, Members::all(place.size), Some(link), poison)
     }
 
     /// A group of `members`, which breaks with the others that share its poison. Alone, a rank needs no
     /// link.
-    pub fn new(place: Place, members: Members, link: Option<Link>, poison: Poison) -> Self {
+    pub fn new(
+        place: Standing,
+        members: Members,
+        link: Option<Connection>,
+        poison: Poison,
+    ) -> Self {
         let appeal = link.as_ref().map(|link| appeal(link, &members, place.rank));
         let patience = match &link {
             Some(link) => Patience::new(&link.options),
@@ -231,7 +236,7 @@ impl Engine {
         self
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> Standing {
         self.place
     }
 
@@ -239,7 +244,7 @@ impl Engine {
         &self.members
     }
 
-    pub fn link(&self) -> Option<&Link> {
+    pub fn link(&self) -> Option<&Connection> {
         self.link.as_ref()
     }
 
@@ -292,20 +297,20 @@ impl Engine {
         };
         let mut target = target;
         let memory = match &mut target {
-            Target::Slice(_, bytes) => Memory::Private(bytes),
+            Target::Slice(_, bytes) => Operand::Private(bytes),
             Target::Buffer(buffer) => {
                 let owned = buffer
                     .region()
                     .is_some_and(|region| shared.is_some_and(|shared| shared.owns(region)));
                 match buffer.region_mut().filter(|_| owned) {
-                    Some(region) => Memory::Bucket(region, bytes),
-                    None => Memory::Private(buffer.bytes_mut()),
+                    Some(region) => Operand::Bucket(region, bytes),
+                    None => Operand::Private(buffer.bytes_mut()),
                 }
             }
         };
         let bucket = match &memory {
-            Memory::Bucket(region, _) => SharedMemory::bucket_number(region) + 1,
-            Memory::Private(_) => number,
+            Operand::Bucket(region, _) => SharedMemory::bucket_number(region) + 1,
+            Operand::Private(_) => number,
         };
         let what = Descriptor {
             sequence: self.sequence + 1,
@@ -501,7 +506,7 @@ impl Engine {
 }
 
 /// Who is asked for more time for a collective of these ranks, of which `own` is this one's number.
-fn appeal(link: &Link, members: &Members, own: usize) -> Appeal {
+fn appeal(link: &Connection, members: &Members, own: usize) -> Appeal {
     let (store, members) = (link.store.clone(), members.clone());
     let own = members.in_world(own);
     let judge = move |sequence: u64| {
@@ -529,7 +534,7 @@ fn appeal(link: &Link, members: &Members, own: usize) -> Appeal {
 /// Ranks that are late do what all wait for, but one that does not answer is stopped. After `limit` it is `then` who is
 /// asked.
 fn patient(
-    link: &Link,
+    link: &Connection,
     members: &Members,
     own: usize,
     limit: Duration,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::engine::{Call, Engine, Place, Poison, Target};
+use super::engine::{Call, Engine, Poison, Standing, Target};
 use super::handle::{self, Handle, Promise};
 use super::members::Members;
 use super::patience::Patience;
@@ -17,7 +17,7 @@ use crate::thread_limit::NoThreads;
 /// Collectives that wait for their turn, and the engine that runs them.
 pub(super) struct Queue {
     shared: Arc<Shared>,
-    place: Place,
+    place: Standing,
     members: Members,
     patience: Patience,
     poison: Poison,
@@ -90,7 +90,7 @@ impl Queue {
         &self.poison
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> Standing {
         self.place
     }
 

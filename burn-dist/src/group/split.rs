@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::connect::{EXCHANGES, Exchange, Joining};
-use super::engine::{Engine, Link, Place};
+use super::engine::{Connection, Engine, Standing};
 use super::members::Members;
 use crate::error::Error;
 use crate::transport::TransportError;
@@ -119,7 +119,7 @@ impl Subset<'_> {
         let poison = self.parent.poison();
         poison.raise(members.number());
         let Some(link) = self.parent.link().filter(|_| self.chosen.len() > 1) else {
-            return Ok(Engine::new(Place::ALONE, members, None, poison));
+            return Ok(Engine::new(Standing::ALONE, members, None, poison));
         };
         let (store, options) = (link.store.clone(), link.options.clone());
         let server = link.server.clone();
@@ -136,7 +136,7 @@ impl Subset<'_> {
             Error::Transport(error) => Error::Transport(members.name(error)),
             other => other,
         })?;
-        let link = Link {
+        let link = Connection {
             collectives: joined.collectives,
             mpi,
             wiring: joined.wiring,

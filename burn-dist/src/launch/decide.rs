@@ -42,7 +42,7 @@ pub(super) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
         return decide(vars);
     }
     let mut world = alone("it was told to start ranks".to_owned());
-    world.link.advice = passed_over(vars);
+    world.from_launcher.advice = passed_over(vars);
     Ok(world)
 }
 
@@ -120,7 +120,7 @@ fn found(vars: Vars) -> Result<World, WorldError> {
             starter,
         }) => {
             let mut world = alone(format!("{starter} of Slurm job {job} has started it"));
-            world.link.advice = Some(format!(
+            world.from_launcher.advice = Some(format!(
                 "Slurm job {job} has {tasks} tasks, but this process is not one of them and trains \
                  alone; put srun before the command to use them"
             ));

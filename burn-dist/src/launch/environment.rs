@@ -10,7 +10,7 @@ use super::error::WorldError;
 use super::mpi;
 use super::variables::{SECRET, SECRET_FILE};
 use crate::wire::Secret;
-use crate::world::{Launch, Link, MAX_WORLD_SIZE, Master, Topology, World};
+use crate::world::{FromLauncher, Launch, MAX_WORLD_SIZE, Master, Topology, World};
 
 impl World {
     /// Reads the world from this process's environment, in this order: `BURN_DIST_LAUNCH`, the
@@ -56,12 +56,12 @@ impl World {
     /// As for [`World::from_env`].
     pub fn from_vars(vars: Vars) -> Result<Self, WorldError> {
         let mut world = decide(vars)?;
-        world.link.devices = visible(vars);
+        world.from_launcher.devices = visible(vars);
         let is_weak = world.secret.as_ref().is_some_and(Secret::is_weak);
-        if is_weak && world.size > 1 && world.link.advice.is_none() {
+        if is_weak && world.size > 1 && world.from_launcher.advice.is_none() {
             let advice =
                 "the secret of this run is easy to guess: make one with `openssl rand -hex 16`";
-            world.link.advice = Some(advice.to_owned());
+            world.from_launcher.advice = Some(advice.to_owned());
         }
         Ok(world)
     }
@@ -90,7 +90,7 @@ impl World {
             master: Some(Master::new(store.ip().to_string(), store.port())),
             secret: Some(secret),
             reason: "given by the program".into(),
-            link: Link::default(),
+            from_launcher: FromLauncher::default(),
         };
         world.checked()
     }
@@ -129,7 +129,7 @@ impl World {
             });
         }
         // Over MPI the secret is handed out when a group is connected.
-        if size > 1 && self.secret.is_none() && self.link.companion.is_none() {
+        if size > 1 && self.secret.is_none() && self.from_launcher.companion.is_none() {
             return Err(WorldError::NoSecret { size });
         }
         Ok(self)

@@ -9,7 +9,7 @@ use super::slurm;
 use super::variables::{LAUNCH, MASTER_ADDR, MASTER_PORT, optional, port};
 use super::{Vars, WorldError};
 use crate::backend::mpi::{self, NoSession, Session};
-use crate::world::{Launch, Link, Master, Topology, World};
+use crate::world::{FromLauncher, Launch, Master, Topology, World};
 
 /// Which variables a launcher sets.
 pub(super) struct Dialect {
@@ -135,9 +135,9 @@ impl Announced {
             master: None,
             secret: secret_from(vars)?,
             reason: format!("{} is set by {}", self.variable, self.launcher),
-            link: Link {
+            from_launcher: FromLauncher {
                 assumes_local_size: self.local.is_none(),
-                ..Link::default()
+                ..FromLauncher::default()
             },
         };
         if mpi::BUILT {
@@ -176,10 +176,10 @@ pub(super) fn asked(announced: World) -> Result<World, WorldError> {
         master: None,
         secret: announced.secret.clone(),
         reason: format!("{library}; {}", announced.reason),
-        link: Link {
+        from_launcher: FromLauncher {
             companion: Some(session),
             assumes_local_size: false,
-            ..announced.link
+            ..announced.from_launcher
         },
     };
     world.checked()

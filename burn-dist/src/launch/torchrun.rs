@@ -11,7 +11,7 @@ use super::variables::{LAUNCH, MASTER_ADDR, MASTER_PORT, optional, port, require
 use super::{Vars, WorldError};
 use super::{ports, user_key};
 use crate::wire::Secret;
-use crate::world::{Launch, Link, Master, Topology, World};
+use crate::world::{FromLauncher, Launch, Master, Topology, World};
 
 pub(super) const RANK: &str = "RANK";
 const LOCAL_RANK: &str = "LOCAL_RANK";
@@ -81,9 +81,9 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
         master: None,
         secret: secret_from(vars)?,
         reason,
-        link: Link {
+        from_launcher: FromLauncher {
             assumes_local_size: optional(vars, LOCAL_WORLD_SIZE)?.is_none(),
-            ..Link::default()
+            ..FromLauncher::default()
         },
     };
     if size == 1 {

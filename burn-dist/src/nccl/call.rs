@@ -14,11 +14,11 @@ const NEWS: Duration = Duration::from_secs(1);
 /// The call that a thread is in, as other threads see it.
 #[derive(Debug, Default)]
 pub(super) struct Inside {
-    call: Mutex<Option<Call>>,
+    call: Mutex<Option<OngoingCall>>,
 }
 
 #[derive(Debug)]
-struct Call {
+struct OngoingCall {
     limit: Duration,
     allowance: Allowance,
     /// Since when a fault of another rank has been known.
@@ -30,7 +30,7 @@ struct Call {
 impl Inside {
     /// Does `call`, which should come back within `limit`.
     pub fn during<R>(&self, limit: Duration, call: impl FnOnce() -> R) -> R {
-        *self.lock() = Some(Call {
+        *self.lock() = Some(OngoingCall {
             limit,
             allowance: Allowance::of(limit),
             fault: None,
@@ -84,18 +84,18 @@ impl Inside {
     /// Whether the thread is in a call that will not come back, as far as can be told without its group.
     pub fn is_lost(&self) -> bool {
         let mut inside = self.lock();
-        let is_over = |call: &mut Call| {
+        let is_over = |call: &mut OngoingCall| {
             call.given_up.is_some() || call.allowance.left(Instant::now()).is_zero()
         };
         inside.as_mut().is_some_and(is_over)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Call>> {
+    fn lock(&self) -> MutexGuard<'_, Option<OngoingCall>> {
         self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Call {
+impl OngoingCall {
     fn failure(&mut self, fault: Option<String>) -> Option<NcclError> {
         if let Some(reason) = fault {
             let known = self.fault.get_or_insert_with(Instant::now);

@@ -114,7 +114,7 @@ pub fn path_matches(pattern: &str, path: &str) -> bool {
 
 /// How one parameter is stepped.
 #[derive(Clone)]
-pub(super) struct Choice {
+pub(super) struct StepRule {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
     /// The same, where host memory can be stepped in one pass.
     pub(super) fused: Option<Fused>,
@@ -154,7 +154,7 @@ pub(super) fn describe(
 pub(super) fn choose(
     optimizer: &ParameterOptimizer,
     parameters: &[ParameterSpec],
-) -> Result<Vec<Choice>, ParallelError> {
+) -> Result<Vec<StepRule>, ParallelError> {
     for group in &optimizer.groups {
         if !group.lr_factor.is_finite() {
             return Err(ParallelError::Option {
@@ -183,7 +183,7 @@ pub(super) fn choose(
                 shape: spec.shape.clone(),
             });
         }
-        Ok(Choice {
+        Ok(StepRule {
             optimizer: optimizer.optimizer.clone(),
             fused: optimizer.fused,
             in_double: optimizer.in_double,

@@ -66,7 +66,7 @@ use crate::autograd::{GradHooks, ParameterSource, RankSums, forget_depth, sum_ov
 use crate::bucket::{Partition, Reducer};
 use crate::precision::LossScale;
 pub use crate::precision::{LossScaleError, LossScaleOptions, Precision};
-use crate::zero::Store;
+use crate::zero::ShardedParameters;
 use crate::{ProcessGroup, backend};
 use cut::{pieces_of, take_pieces};
 use describe::Description;
@@ -112,7 +112,7 @@ pub struct Parallel<M: Module> {
     shards: ShardGroups,
     reducer: Arc<Reducer>,
     /// The parameters, where every rank keeps its shard of them; the model has placeholders then.
-    store: Option<Arc<Store>>,
+    store: Option<Arc<ShardedParameters>>,
     optimizer: OptimizerState,
     options: ParallelOptions,
     /// In half precision alone.
@@ -286,9 +286,15 @@ impl<M: Module> Parallel<M> {
         options: &ParallelOptions,
         all: &ProcessGroup,
         reducer: &Arc<Reducer>,
-    ) -> (M, Result<Option<Arc<Store>>, ParallelError>) {
+    ) -> (M, Result<Option<Arc<ShardedParameters>>, ParallelError>) {
         let (model, pieces) = take_pieces(model, reducer.owned(), reducer.device(), all);
-        let store = |pieces| Arc::new(Store::new(reducer.clone(), options.prefetch, pieces));
+        let store = |pieces| {
+            Arc::new(ShardedParameters::new(
+                reducer.clone(),
+                options.prefetch,
+                pieces,
+            ))
+        };
         (model, pieces.map(|pieces| Some(store(pieces))))
     }
 

@@ -17,7 +17,7 @@ use burn::optim::{
 use burn::tensor::{DType, Device, FloatDType, Shape, Tensor};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::groups::{self, Choice, ParameterGroup};
+use super::groups::{self, ParameterGroup, StepRule};
 use super::state::{Rebuild, rebuild};
 use super::{ParallelError, ParameterSpec};
 use crate::backend::is_host;
@@ -160,7 +160,7 @@ from_config!(
     SgdConfig, Sgd, Steps::Elements, |config| Fused::sgd(config);
 );
 
-impl Choice {
+impl StepRule {
     /// Whether a step of a parameter with so many elements may add up numbers on several threads.
     fn sums_by_threads(&self, elements: usize) -> bool {
         self.whole.is_some() && elements >= SUMMED_BY_THREADS
@@ -200,7 +200,7 @@ pub(super) struct Stepping<'a> {
 /// An optimizer with the state of every parameter.
 pub(super) struct OptimizerState {
     /// How each parameter is stepped.
-    choices: Vec<Choice>,
+    choices: Vec<StepRule>,
     states: Vec<Option<Kept>>,
     /// A single thread, where a step has to add up so many numbers that several threads would.
     alone: Option<ThreadPool>,
@@ -229,7 +229,7 @@ impl OptimizerState {
                 .fused
                 .filter(|_| fuses && parameter.dtype == crate::DType::F32);
         }
-        let sums = |(choice, parameter): (&Choice, &ParameterSpec)| {
+        let sums = |(choice, parameter): (&StepRule, &ParameterSpec)| {
             choice.sums_by_threads(parameter.num_elements())
         };
         let alone = is_host(&device) && choices.iter().zip(parameters).any(sums);
@@ -254,13 +254,13 @@ impl OptimizerState {
     }
 
     /// How the parameter with this index is stepped.
-    pub(super) fn choice(&self, index: usize) -> Option<&Choice> {
+    pub(super) fn choice(&self, index: usize) -> Option<&StepRule> {
         self.choices.get(index)
     }
 
     /// By parameter, whether its optimizer has to see all of it.
     pub(super) fn whole(&self) -> Vec<bool> {
-        let whole = |choice: &Choice| choice.whole.is_some();
+        let whole = |choice: &StepRule| choice.whole.is_some();
         self.choices.iter().map(whole).collect()
     }
 

@@ -9,7 +9,7 @@ use burn::tensor::{DType, Device};
 use super::{EmaOptions, ParallelError};
 use crate::Compression;
 use crate::backend::{self, is_host};
-use crate::bucket::{BucketSizes, Gradients};
+use crate::bucket::{BucketSizes, KeptGradients};
 use crate::precision::{LossScaleOptions, Precision};
 
 /// What the ranks share and what each of them keeps.
@@ -68,11 +68,11 @@ impl Strategy {
     }
 
     /// What each rank keeps of the gradients.
-    pub(super) const fn gradients(self) -> Gradients {
+    pub(super) const fn gradients(self) -> KeptGradients {
         match self {
-            Self::Ddp => Gradients::Whole,
-            Self::Zero1 => Gradients::Scattered,
-            Self::Zero2 | Self::Zero3 => Gradients::Sharded,
+            Self::Ddp => KeptGradients::Whole,
+            Self::Zero1 => KeptGradients::Scattered,
+            Self::Zero2 | Self::Zero3 => KeptGradients::Sharded,
         }
     }
 }

@@ -14,7 +14,7 @@ use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use super::replicas::AutodiffPlace;
 use super::{Parallel, ParallelError, autocast, statistics, tell_others};
 use crate::autograd::{full_precision, sum_no_more_over};
-use crate::zero::{Store, gather_values};
+use crate::zero::{ShardedParameters, gather_values};
 
 impl<M: Module> Parallel<M> {
     /// A plain copy for evaluation or export: without autodiff and without hooks, dropout off, the
@@ -103,7 +103,11 @@ impl<M: Module> Parallel<M> {
     }
 
     /// Evaluates without autodiff a model whose parameters are gathered where they are read.
-    fn lend<R>(&self, store: &Store, then: impl FnOnce(M) -> R) -> Result<R, ParallelError> {
+    fn lend<R>(
+        &self,
+        store: &ShardedParameters,
+        then: impl FnOnce(M) -> R,
+    ) -> Result<R, ParallelError> {
         self.no_more_sums();
         let model = self.get().valid();
         let pieces = match &self.ema {

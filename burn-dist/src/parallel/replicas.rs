@@ -7,7 +7,7 @@ use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Ten
 use super::{ParallelError, ParallelOptions};
 use crate::ProcessGroup;
 use crate::bucket::ParameterSpec;
-use crate::zero::Store;
+use crate::zero::ShardedParameters;
 
 /// Which tensors of a model are broadcast.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,10 @@ pub(super) fn checksum<M: Module>(model: &M) -> Result<Checksum, ParallelError> 
 }
 
 /// The same of parameters that are read one by one, in visit order. A collective call.
-pub(super) fn checksum_of(store: &Store, parameters: usize) -> Result<Checksum, ParallelError> {
+pub(super) fn checksum_of(
+    store: &ShardedParameters,
+    parameters: usize,
+) -> Result<Checksum, ParallelError> {
     let mut hasher = blake3::Hasher::new();
     for parameter in 0..parameters {
         let data = store.read(parameter)?.try_into_data();

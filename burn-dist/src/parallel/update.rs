@@ -16,7 +16,7 @@ use super::optimizer::{OptimizerState, Stepping};
 use super::taken;
 use crate::bucket::{BucketError, BucketLayout, Gathering, Reducer};
 use crate::flat::Part;
-use crate::zero::Store;
+use crate::zero::ShardedParameters;
 
 /// Steps what this rank owns of parameters, and takes it into the average.
 pub(super) struct Stepper<'a> {
@@ -170,6 +170,9 @@ pub(super) fn model<M: Module>(
 }
 
 /// Steps parameters that live as shards.
-pub(super) fn store(store: &Store, mut stepper: Stepper<'_>) -> Result<(), ParallelError> {
+pub(super) fn store(
+    store: &ShardedParameters,
+    mut stepper: Stepper<'_>,
+) -> Result<(), ParallelError> {
     Ok(store.update(|pieces| stepper.step_all(pieces))?)
 }

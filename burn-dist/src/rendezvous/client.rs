@@ -8,7 +8,7 @@ use crate::deadline;
 use crate::process::Process;
 use crate::thread_limit;
 use crate::wire::Secret;
-use crate::wire::auth::Session;
+use crate::wire::auth::Keys;
 use crate::wire::net::configure_control;
 use crate::wire::seal::{Opener, Sealer};
 use crate::wire::{Fault, FaultBoard};
@@ -59,13 +59,13 @@ pub struct Store {
     faults: FaultBoard,
     progress: Arc<AtomicU64>,
     /// `None` for a single rank.
-    link: Option<Link>,
+    link: Option<Control>,
     /// Rank 0 hosts the store where no launcher does.
     server: Option<StoreServer>,
 }
 
 #[derive(Debug)]
-struct Link {
+struct Control {
     address: SocketAddr,
     wire: Arc<Wire>,
     monitor: Option<JoinHandle<()>>,
@@ -141,7 +141,7 @@ impl Store {
             session,
             address,
         } = entered;
-        let Session { send, receive } = session;
+        let Keys { send, receive } = session;
         let system = RendezvousError::system("can't set up the connection to the store");
         configure_control(&stream).map_err(&system)?;
         // A store that takes nothing for so long is as good as gone.
@@ -191,7 +191,7 @@ impl Store {
             store_ip,
             faults,
             progress,
-            link: Some(Link {
+            link: Some(Control {
                 address,
                 wire,
                 monitor: Some(monitor),
@@ -370,13 +370,13 @@ impl Store {
         &self.secret
     }
 
-    fn send(&self, link: &Link, message: &Message) -> Result<(), RendezvousError> {
+    fn send(&self, link: &Control, message: &Message) -> Result<(), RendezvousError> {
         let sent = lock(&link.wire.writer).send(message);
         sent.map_err(|_| self.ended(link))
     }
 
     /// Whether an exchange can still succeed.
-    fn check(&self, link: &Link, inbox: &Inbox) -> Result<(), RendezvousError> {
+    fn check(&self, link: &Control, inbox: &Inbox) -> Result<(), RendezvousError> {
         if let Some(fault) = self.faults.get() {
             return Err(RendezvousError::Fault(fault));
         }
@@ -389,7 +389,7 @@ impl Store {
         }
     }
 
-    fn ended(&self, link: &Link) -> RendezvousError {
+    fn ended(&self, link: &Control) -> RendezvousError {
         RendezvousError::Fault(self.faults.get().unwrap_or_else(|| Fault {
             rank: None,
             reason: format!("the connection to the store at {} has ended", link.address),
@@ -418,7 +418,7 @@ impl Drop for Store {
     }
 }
 
-impl Link {
+impl Control {
     fn close(&mut self) {
         // Locked, so that it does not fall between the look and the sleep of who waits for it.
         let inbox = lock(&self.wire.inbox);

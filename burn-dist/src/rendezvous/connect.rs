@@ -5,7 +5,7 @@ use super::protocol::{self, Message, Refusal};
 use super::roster::SAYS_WHO_IS_MISSING;
 use super::server::{StoreServer, encode_context};
 use crate::wire::Secret;
-use crate::wire::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, Session, StreamError};
+use crate::wire::auth::{self, AuthError, HANDSHAKE_LIMIT, Keys, Limits, Purpose, StreamError};
 use crate::wire::net::{LOOPBACK, listen_at, listen_everywhere, listening_user};
 use crate::world::{Launch, Master, Meeting, World};
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ const READS: Duration = Duration::from_secs(1);
 /// Where the ranks meet: as the world says, or as they agree over MPI, for which they wait `limit` for each other. All
 /// ranks call it.
 pub(super) fn meeting(world: &World, limit: Duration) -> Result<Meeting, RendezvousError> {
-    if let Some(companion) = &world.link.companion {
+    if let Some(companion) = &world.from_launcher.companion {
         let met = companion.meet(world, limit);
         return met.map_err(|reason| RendezvousError::Mpi { reason });
     }
@@ -218,13 +218,13 @@ pub(super) struct Attempt<'a> {
 /// A rank's way into the run.
 pub(super) struct Entered {
     pub stream: TcpStream,
-    pub session: Session,
+    pub session: Keys,
     /// Where the store is.
     pub address: SocketAddr,
 }
 
 /// How one attempt failed.
-enum Failure {
+enum AttemptFailure {
     /// It may work later.
     Later(SocketAddr, StreamError),
     /// What answered is a store that this rank was in, or one that is about to end: that of the run before, whose
@@ -236,7 +236,7 @@ enum Failure {
     Stranger(RendezvousError),
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for AttemptFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Later(address, StreamError::Io(error)) => write!(f, "{address}: {error}"),
@@ -285,16 +285,16 @@ impl<'a> Attempt<'a> {
                     };
                     reminder.note(failure.to_string());
                     match failure {
-                        Failure::Final(error) | Failure::Stranger(error)
+                        AttemptFailure::Final(error) | AttemptFailure::Stranger(error)
                             if master.fallback.is_empty() =>
                         {
                             return Err(error);
                         }
                         // This port may be another run's, or anybody's.
-                        Failure::Final(error) => {
+                        AttemptFailure::Final(error) => {
                             refused.get_or_insert((Instant::now(), error));
                         }
-                        Failure::Stranger(error) => {
+                        AttemptFailure::Stranger(error) => {
                             if let RendezvousError::Relayed { .. } = error
                                 && relays.insert(address)
                             {
@@ -361,13 +361,15 @@ impl<'a> Attempt<'a> {
             }
         }
         Err(match failed {
-            Some(Failure::Final(error) | Failure::Ending(error) | Failure::Stranger(error)) => {
-                error
-            }
-            Some(Failure::Later(address, StreamError::Io(source))) => {
+            Some(
+                AttemptFailure::Final(error)
+                | AttemptFailure::Ending(error)
+                | AttemptFailure::Stranger(error),
+            ) => error,
+            Some(AttemptFailure::Later(address, StreamError::Io(source))) => {
                 RendezvousError::Unreachable { address, source }
             }
-            Some(Failure::Later(address, error)) => RendezvousError::NotAStore {
+            Some(AttemptFailure::Later(address, error)) => RendezvousError::NotAStore {
                 address,
                 reason: error.to_string(),
             },
@@ -378,31 +380,40 @@ impl<'a> Attempt<'a> {
     }
 
     /// What it means that nothing takes connections at `address`.
-    fn unreachable(&self, address: SocketAddr, source: std::io::Error) -> Failure {
+    fn unreachable(&self, address: SocketAddr, source: std::io::Error) -> AttemptFailure {
         let refused = source.kind() == ErrorKind::ConnectionRefused;
         match refused && self.world.launch() == Launch::Local && self.begin.elapsed() > ORPHANED {
-            true => Failure::Final(RendezvousError::LauncherGone { address, source }),
-            false => Failure::Later(address, StreamError::Io(source)),
+            true => AttemptFailure::Final(RendezvousError::LauncherGone { address, source }),
+            false => AttemptFailure::Later(address, StreamError::Io(source)),
         }
     }
 
-    fn gave_up(&self, last: Option<Failure>, master: &Master, waited: Duration) -> RendezvousError {
+    fn gave_up(
+        &self,
+        last: Option<AttemptFailure>,
+        master: &Master,
+        waited: Duration,
+    ) -> RendezvousError {
         match last {
-            Some(Failure::Later(_, StreamError::Io(source))) => RendezvousError::NothingListens {
-                master: master.clone(),
-                waited,
-                source,
-            },
-            Some(Failure::Later(address, error)) => RendezvousError::NotAStore {
+            Some(AttemptFailure::Later(_, StreamError::Io(source))) => {
+                RendezvousError::NothingListens {
+                    master: master.clone(),
+                    waited,
+                    source,
+                }
+            }
+            Some(AttemptFailure::Later(address, error)) => RendezvousError::NotAStore {
                 address,
                 reason: match error {
                     StreamError::TimedOut => format!("{error} (rank 0 may be stopped)"),
                     other => other.to_string(),
                 },
             },
-            Some(Failure::Final(error) | Failure::Ending(error) | Failure::Stranger(error)) => {
-                error
-            }
+            Some(
+                AttemptFailure::Final(error)
+                | AttemptFailure::Ending(error)
+                | AttemptFailure::Stranger(error),
+            ) => error,
             None => RendezvousError::NothingListens {
                 master: master.clone(),
                 waited,
@@ -418,7 +429,7 @@ impl<'a> Attempt<'a> {
         address: SocketAddr,
         connecting: Duration,
         verdict: Instant,
-    ) -> Result<Entered, Failure> {
+    ) -> Result<Entered, AttemptFailure> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let limit = left.clamp(Duration::from_millis(1), HANDSHAKE_LIMIT);
         let refused = |error| self.unreachable(address, error);
@@ -439,14 +450,14 @@ impl<'a> Attempt<'a> {
         let mut session =
             auth::connect_side(&stream, self.secret, Purpose::Store, &context, limits).map_err(
                 |error| match error {
-                    AuthError::Stream(error) => Failure::Later(address, error),
+                    AuthError::Stream(error) => AttemptFailure::Later(address, error),
                     error @ (AuthError::NotBurnDist
                     | AuthError::Purpose
                     | AuthError::Relayed { .. }
                     | AuthError::Version { .. }) => {
-                        Failure::Stranger(RendezvousError::handshake(address, error))
+                        AttemptFailure::Stranger(RendezvousError::handshake(address, error))
                     }
-                    other => Failure::Final(RendezvousError::handshake(address, other)),
+                    other => AttemptFailure::Final(RendezvousError::handshake(address, other)),
                 },
             )?;
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -463,16 +474,16 @@ impl<'a> Attempt<'a> {
             Ok(Message::Refused(refusal)) => {
                 let error = RendezvousError::refused(address, rank, size, refusal);
                 Err(match refusal {
-                    Refusal::RankGone | Refusal::Ending => Failure::Ending(error),
-                    _ => Failure::Final(error),
+                    Refusal::RankGone | Refusal::Ending => AttemptFailure::Ending(error),
+                    _ => AttemptFailure::Final(error),
                 })
             }
-            Ok(_) => Err(Failure::Final(RendezvousError::NotAStore {
+            Ok(_) => Err(AttemptFailure::Final(RendezvousError::NotAStore {
                 address,
                 reason: "it did not welcome this rank".into(),
             })),
-            Err(protocol::FrameError::Stream(error)) => Err(Failure::Later(address, error)),
-            Err(error) => Err(Failure::Final(RendezvousError::NotAStore {
+            Err(protocol::FrameError::Stream(error)) => Err(AttemptFailure::Later(address, error)),
+            Err(error) => Err(AttemptFailure::Final(RendezvousError::NotAStore {
                 address,
                 reason: format!("it sent {error}"),
             })),

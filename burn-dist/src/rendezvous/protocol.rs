@@ -536,10 +536,10 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use crate::wire::seal::Session;
+    use crate::wire::seal::Keys;
 
-    fn session() -> Session {
-        Session::new([3; 32], [3; 32])
+    fn session() -> Keys {
+        Keys::new([3; 32], [3; 32])
     }
 
     fn ms() -> impl Strategy<Value = Duration> {

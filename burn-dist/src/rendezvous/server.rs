@@ -12,7 +12,7 @@ use crate::open_files;
 use crate::thread_limit;
 use crate::wire::Fault;
 use crate::wire::Secret;
-use crate::wire::auth::{Accepted, AuthError, HANDSHAKE_LIMIT, Purpose, Session};
+use crate::wire::auth::{Accepted, AuthError, HANDSHAKE_LIMIT, Keys, Purpose};
 use crate::wire::net::{configure_control, listen_at, pause_listening, resume_listening};
 use crate::wire::seal::{Opener, Sealer};
 use crate::wire::strangers::Strangers;
@@ -285,7 +285,7 @@ fn greet(stream: TcpStream, from: SocketAddr, shared: &Arc<Shared>) {
 /// Serves one rank from the moment it has proved that it knows the secret.
 fn serve(stream: TcpStream, from: SocketAddr, accepted: Accepted, shared: &Arc<Shared>) {
     let Accepted { context, session } = accepted;
-    let Session { send, receive } = session;
+    let Keys { send, receive } = session;
     let (outbox, mail) = mpsc::channel();
     if let Err(error) = configure_control(&stream) {
         tracing::warn!("store: lost a connection from {from}: {error}");

@@ -22,7 +22,7 @@
 //!   relay, or a NAT, the two statements differ, and both sides refuse the connection;
 //! - the **context**: who connects, and for what.
 //!
-//! Both sides derive a [`Session`] from the handshake. The control connection seals every frame with
+//! Both sides derive a [`Keys`] from the handshake. The control connection seals every frame with
 //! it. Data connections do not: their payload is neither encrypted nor authenticated.
 
 use super::Secret;
@@ -34,7 +34,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 pub use super::net::StreamError;
-pub use super::seal::Session;
+pub use super::seal::Keys;
 
 /// Version of everything that burn-dist speaks over connections. Both ends must have the same.
 pub const VERSION: u16 = 2;
@@ -243,7 +243,7 @@ pub fn connect_side<S: Timed>(
     purpose: Purpose,
     context: &[u8],
     limits: impl Into<Limits>,
-) -> Result<Session, AuthError> {
+) -> Result<Keys, AuthError> {
     let limits = limits.into();
     let addresses = stream.addresses().map_err(StreamError::from)?;
     let ours = addresses.map(|(local, peer)| Ends::new(local, peer));
@@ -283,7 +283,7 @@ pub struct Accepted {
     /// What the other side said of itself.
     pub context: Vec<u8>,
     /// The keys of the connection.
-    pub session: Session,
+    pub session: Keys,
 }
 
 /// Handshake of the side that accepted. Leaves the stream without time limits.
@@ -390,12 +390,12 @@ impl Handshake<'_> {
         self.hash(b"burn-dist accept", code)
     }
 
-    fn session(&self, side: Side) -> Session {
+    fn session(&self, side: Side) -> Keys {
         let up = *self.hash(b"burn-dist key up", 0).as_bytes();
         let down = *self.hash(b"burn-dist key dn", 0).as_bytes();
         match side {
-            Side::Connect => Session::new(up, down),
-            Side::Accept => Session::new(down, up),
+            Side::Connect => Keys::new(up, down),
+            Side::Accept => Keys::new(down, up),
         }
     }
 
@@ -507,7 +507,7 @@ mod tests {
         connecting: (&Secret, Purpose),
         accepting: (&Secret, Purpose),
         context: &[u8],
-    ) -> (Result<Session, AuthError>, Result<Accepted, AuthError>) {
+    ) -> (Result<Keys, AuthError>, Result<Accepted, AuthError>) {
         let (a, b) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
             // Owned, so that a failing side closes its end as it would in the field.

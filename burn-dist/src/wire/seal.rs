@@ -9,7 +9,7 @@ pub(crate) const TAG: usize = blake3::OUT_LEN;
 
 /// The keys of one connection, as one side uses them.
 #[derive(Debug)]
-pub struct Session {
+pub struct Keys {
     pub(crate) send: Sealer,
     pub(crate) receive: Opener,
 }
@@ -25,7 +25,7 @@ struct Tags {
     count: u64,
 }
 
-impl Session {
+impl Keys {
     pub(crate) fn new(send: [u8; 32], receive: [u8; 32]) -> Self {
         let tags = |key| Tags { key, count: 0 };
         Self {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn pair() -> (Sealer, Opener) {
-        let [one, other] = [0, 1].map(|_| Session::new([1; 32], [1; 32]));
+        let [one, other] = [0, 1].map(|_| Keys::new([1; 32], [1; 32]));
         (one.send, other.receive)
     }
 
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn keys_are_not_shown() {
-        let shown = format!("{:?}", Session::new([77; 32], [78; 32]));
+        let shown = format!("{:?}", Keys::new([77; 32], [78; 32]));
         assert!(shown.contains("hidden") && !shown.contains("77"), "{shown}");
     }
 }

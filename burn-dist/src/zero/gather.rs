@@ -60,7 +60,7 @@ fn take_whole(
 /// whoever reads a bucket makes the next ones in that direction start, and those that were read
 /// longest ago are given up. Buckets of whole parameters and those that are cut alternate in one
 /// pass, so each of the two has an order of its own.
-pub(crate) struct Store {
+pub(crate) struct ShardedParameters {
     reducer: Arc<Reducer>,
     prefetch: usize,
     state: Mutex<State>,
@@ -113,7 +113,7 @@ struct Gathered {
     content: Box<dyn Gathering>,
 }
 
-impl Store {
+impl ShardedParameters {
     /// Takes over the `pieces` that this rank owns of every parameter.
     pub(crate) fn new(reducer: Arc<Reducer>, prefetch: usize, pieces: Vec<Tensor<1>>) -> Self {
         Self {
@@ -239,7 +239,7 @@ impl Store {
     }
 }
 
-impl ParameterSource for Store {
+impl ParameterSource for ShardedParameters {
     fn whole(&self, parameter: usize) -> Option<Tensor<1>> {
         match self.read(parameter) {
             Ok(values) => Some(values),
@@ -251,9 +251,13 @@ impl ParameterSource for Store {
     }
 }
 
-impl fmt::Debug for Store {
+impl fmt::Debug for ShardedParameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Store({} parameters)", self.reducer.parameters().len())
+        write!(
+            f,
+            "ShardedParameters({} parameters)",
+            self.reducer.parameters().len()
+        )
     }
 }
 

@@ -11,4 +11,4 @@
 
 mod gather;
 
-pub(crate) use gather::{Store, gather_values};
+pub(crate) use gather::{ShardedParameters, gather_values};

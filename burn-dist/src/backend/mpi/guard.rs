@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::deadline::Allowance;
-use crate::watchdog::{LAST_WORDS, Verdict, Watch, say};
+use crate::watchdog::{LAST_WORDS, Lookout, Verdict, say};
 
 /// Ends the process unless what is returned is dropped within `limit`. The watchdog has to be
 /// [started](crate::watchdog::start).
-pub(super) fn within(what: &'static str, limit: Duration) -> Watch {
+pub(super) fn within(what: &'static str, limit: Duration) -> Lookout {
     let mut allowance = Allowance::of(limit);
-    Watch::new(Box::new(move |now| {
+    Lookout::new(Box::new(move |now| {
         allowance.left(now).is_zero().then(|| Verdict {
             reason: format!(
                 "{what} took more than {} s: has a rank died, or does the launcher not fit the MPI library?",

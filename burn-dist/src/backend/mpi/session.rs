@@ -104,7 +104,7 @@ impl Session {
 
     /// The session that keeps MPI running for `world`, if MPI has started its ranks.
     pub fn of(world: &World) -> Option<Arc<Self>> {
-        let companion: Arc<dyn Any + Send + Sync> = world.link.companion.clone()?;
+        let companion: Arc<dyn Any + Send + Sync> = world.from_launcher.companion.clone()?;
         companion.downcast().ok()
     }
 

@@ -8,7 +8,7 @@ use super::{Health, Phase, Reducer, State};
 use crate::ReduceOp;
 use crate::bucket::agreement::Agreement;
 use crate::bucket::error::BucketError;
-use crate::bucket::partition::Gradients;
+use crate::bucket::partition::KeptGradients;
 
 /// Buckets on their way at a time, where their memory is given back on arrival.
 const IN_FLIGHT: usize = 2;
@@ -31,7 +31,7 @@ impl Reducer {
                 ));
             }
         }
-        if !last && self.partition.keep != Gradients::Sharded {
+        if !last && self.partition.keep != KeptGradients::Sharded {
             state.phase = Phase::Accumulating;
             return Ok(());
         }
@@ -151,12 +151,12 @@ impl Reducer {
         self.arrive(state, index)?;
         state.store.send(index)?;
         let keep = self.partition.keep;
-        if keep == Gradients::Sharded || self.partition.replicas.is_some() {
+        if keep == KeptGradients::Sharded || self.partition.replicas.is_some() {
             for earlier in 0..(index + 1).saturating_sub(IN_FLIGHT) {
                 self.arrive(state, earlier)?;
             }
         }
-        if keep == Gradients::Scattered {
+        if keep == KeptGradients::Scattered {
             // Copies of shards that have yet to return.
             for earlier in 0..(index + 1).saturating_sub(2 * IN_FLIGHT) {
                 state.store.arrive_replicated(earlier)?;

@@ -16,7 +16,7 @@ use super::{FusedStep, Gathering, GradientStore};
 use crate::backend::gpu::Kernels;
 use crate::bucket::error::BucketError;
 use crate::bucket::layout::BucketLayout;
-use crate::bucket::partition::{Gradients, Partition};
+use crate::bucket::partition::{KeptGradients, Partition};
 use crate::fused::{FusedState, OnDevice, step_on_device};
 use crate::{Cuts, Error};
 
@@ -117,7 +117,7 @@ impl DeviceStore {
 
     /// Whether gradients are never sent.
     fn keeps_alone(&self) -> bool {
-        self.partition.keep == Gradients::Whole && self.partition.group.size() == 1
+        self.partition.keep == KeptGradients::Whole && self.partition.group.size() == 1
     }
 
     /// The parts `of` the reduced gradients of `parameters`, in their order: none of those of which the part is empty.
@@ -202,7 +202,7 @@ impl GradientStore for DeviceStore {
         let (layout, bucket) = (&self.partition.layouts[index], &mut self.buckets[index]);
         let flat = bucket.parts.take_flat(layout, &self.on.device);
         bucket.travelling = Some(match self.partition.keep {
-            Gradients::Whole => self.on.within.start_mean(flat),
+            KeptGradients::Whole => self.on.within.start_mean(flat),
             _ => self.on.within.start_mean_of_shard(flat, &layout.cuts),
         });
         Ok(())
@@ -214,7 +214,7 @@ impl GradientStore for DeviceStore {
             return Ok(false);
         };
         let arrived = handle.wait()?;
-        if self.partition.keep == Gradients::Whole {
+        if self.partition.keep == KeptGradients::Whole {
             bucket.mean = Some(arrived);
             return Ok(true);
         }

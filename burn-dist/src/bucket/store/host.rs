@@ -10,7 +10,7 @@ use super::elements::{self, Arrival};
 use super::{FusedStep, Gathering, GradientStore};
 use crate::bucket::error::BucketError;
 use crate::bucket::layout::BucketLayout;
-use crate::bucket::partition::{Gradients, Partition};
+use crate::bucket::partition::{KeptGradients, Partition};
 use crate::flat;
 use crate::fused::FusedState;
 use crate::reduce::vectorised;
@@ -26,7 +26,7 @@ pub(crate) struct HostStore {
 }
 
 struct Bucket {
-    memory: Memory,
+    memory: BucketMemory,
     /// Sum of this rank's shards over the backward passes of the step, where nothing else is kept.
     shard: Option<Shard>,
     /// This rank's shard, on its way to the mean over replicas.
@@ -38,7 +38,7 @@ struct Shard {
     arrival: Arrival,
 }
 
-enum Memory {
+enum BucketMemory {
     /// Not needed at the moment.
     None,
     Here(Buffer),
@@ -52,15 +52,17 @@ impl HostStore {
         let (group, keep, compression) = (&partition.group, partition.keep, partition.compression);
         let bucket = |layout: &BucketLayout| -> Result<Bucket, BucketError> {
             let memory = match keep {
-                Gradients::Whole => Some(group.bucket(layout.dtype, layout.len)?),
+                KeptGradients::Whole => Some(group.bucket(layout.dtype, layout.len)?),
                 // Memory that all ranks have mapped would count as often as there are ranks.
-                Gradients::Scattered => Some(Buffer::zeroed(layout.dtype, layout.len)),
-                Gradients::Sharded => None,
+                KeptGradients::Scattered => Some(Buffer::zeroed(layout.dtype, layout.len)),
+                KeptGradients::Sharded => None,
             };
             let own = layout.shard(group.size(), group.rank()).len();
             Ok(Bucket {
-                memory: memory.map_or(Memory::None, |b| Memory::Here(b.compress(compression))),
-                shard: (keep == Gradients::Sharded).then(|| Shard {
+                memory: memory.map_or(BucketMemory::None, |b| {
+                    BucketMemory::Here(b.compress(compression))
+                }),
+                shard: (keep == KeptGradients::Sharded).then(|| Shard {
                     buffer: Buffer::zeroed(layout.dtype, own).compress(compression),
                     arrival: Arrival::First,
                 }),
@@ -96,7 +98,7 @@ impl HostStore {
                 let shift = self.partition.shard_of(index).start;
                 Some((&own.buffer, place.start - shift..place.end - shift))
             }
-            (None, Memory::Here(buffer)) => Some((buffer, place)),
+            (None, BucketMemory::Here(buffer)) => Some((buffer, place)),
             _ => None,
         }
     }
@@ -130,11 +132,11 @@ impl GradientStore for HostStore {
             true => Arrival::Further,
             false => Arrival::First,
         };
-        if matches!(self.buckets[index].memory, Memory::None) {
-            self.buckets[index].memory = Memory::Here(self.new_memory(index));
+        if matches!(self.buckets[index].memory, BucketMemory::None) {
+            self.buckets[index].memory = BucketMemory::Here(self.new_memory(index));
         }
         let spec = &self.partition.parameters[parameter];
-        let Memory::Here(buffer) = &mut self.buckets[index].memory else {
+        let BucketMemory::Here(buffer) = &mut self.buckets[index].memory else {
             return Err(BucketError::Late {
                 path: spec.path.clone(),
             });
@@ -147,9 +149,9 @@ impl GradientStore for HostStore {
     }
 
     fn send(&mut self, index: usize) -> Result<(), BucketError> {
-        let mut buffer = match mem::replace(&mut self.buckets[index].memory, Memory::Lost) {
-            Memory::Here(buffer) => buffer,
-            Memory::None => self.new_memory(index),
+        let mut buffer = match mem::replace(&mut self.buckets[index].memory, BucketMemory::Lost) {
+            BucketMemory::Here(buffer) => buffer,
+            BucketMemory::None => self.new_memory(index),
             other => {
                 self.buckets[index].memory = other;
                 return Ok(());
@@ -164,14 +166,16 @@ impl GradientStore for HostStore {
         }
         let buffer = buffer.numbered(partition.number(index));
         self.buckets[index].memory = match partition.keep {
-            Gradients::Whole if group.size() == 1 => Memory::Here(buffer),
-            Gradients::Whole => Memory::Travelling(group.start_all_reduce(buffer, ReduceOp::Mean)),
+            KeptGradients::Whole if group.size() == 1 => BucketMemory::Here(buffer),
+            KeptGradients::Whole => {
+                BucketMemory::Travelling(group.start_all_reduce(buffer, ReduceOp::Mean))
+            }
             _ => {
                 let buffer = buffer.cut(layout.cuts.clone());
-                Memory::Travelling(group.start_reduce_scatter(buffer, ReduceOp::Mean))
+                BucketMemory::Travelling(group.start_reduce_scatter(buffer, ReduceOp::Mean))
             }
         };
-        if partition.keep == Gradients::Sharded {
+        if partition.keep == KeptGradients::Sharded {
             // The next backward of the step begins with empty places.
             for slot in &layout.slots {
                 self.present[slot.parameter] = false;
@@ -184,20 +188,20 @@ impl GradientStore for HostStore {
         let Some(bucket) = self.buckets.get_mut(index) else {
             return Ok(false);
         };
-        let buffer = match mem::replace(&mut bucket.memory, Memory::Lost) {
-            Memory::Travelling(handle) => handle.wait()?,
+        let buffer = match mem::replace(&mut bucket.memory, BucketMemory::Lost) {
+            BucketMemory::Travelling(handle) => handle.wait()?,
             other => {
                 bucket.memory = other;
                 return Ok(false);
             }
         };
         bucket.memory = match &mut bucket.shard {
-            None => Memory::Here(buffer),
+            None => BucketMemory::Here(buffer),
             Some(own) => {
                 let part = self.partition.shard_of(index);
                 elements::take_shard(&mut own.buffer, &buffer, &part, own.arrival)?;
                 own.arrival = Arrival::Further;
-                Memory::None
+                BucketMemory::None
             }
         };
         Ok(true)
@@ -211,7 +215,7 @@ impl GradientStore for HostStore {
         };
         let own = match (&mut bucket.shard, &bucket.memory) {
             (Some(own), _) => mem::replace(&mut own.buffer, Buffer::zeroed(DType::F32, 0)),
-            (None, Memory::Here(buffer)) => {
+            (None, BucketMemory::Here(buffer)) => {
                 let part = self.partition.shard_of(index);
                 let own = Buffer::zeroed(buffer.dtype(), part.len());
                 let mut own = own.compress(self.partition.compression);
@@ -234,7 +238,7 @@ impl GradientStore for HostStore {
         let mean = handle.wait()?;
         match (&mut bucket.shard, &mut bucket.memory) {
             (Some(own), _) => own.buffer = mean,
-            (None, Memory::Here(buffer)) => {
+            (None, BucketMemory::Here(buffer)) => {
                 elements::give_shard(&mean, buffer, &self.partition.shard_of(index))?;
             }
             _ => {}
@@ -279,7 +283,7 @@ impl GradientStore for HostStore {
         let bucket = bucket.and_then(|bucket| self.buckets.get_mut(bucket));
         let buffer = match bucket.map(|b| (&mut b.shard, &mut b.memory)) {
             Some((Some(own), _)) => &mut own.buffer,
-            Some((None, Memory::Here(buffer))) => buffer,
+            Some((None, BucketMemory::Here(buffer))) => buffer,
             _ => return Ok(()),
         };
         elements::put(buffer, &place, &gradient, Arrival::First)?;

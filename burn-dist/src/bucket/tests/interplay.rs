@@ -9,7 +9,7 @@ use crate::group::GroupOptions;
 
 #[derive(Clone, Debug)]
 struct Case {
-    keep: Gradients,
+    keep: KeptGradients,
     /// Number of sets of shards, and of ranks in each.
     sets: usize,
     ranks: usize,
@@ -163,12 +163,12 @@ impl Case {
 
 fn case() -> impl Strategy<Value = Case> {
     let keep = prop_oneof![
-        Just((Gradients::Whole, 1)),
-        Just((Gradients::Scattered, 1)),
-        Just((Gradients::Scattered, 2)),
-        Just((Gradients::Sharded, 1)),
-        Just((Gradients::Sharded, 2)),
-        Just((Gradients::Sharded, 3)),
+        Just((KeptGradients::Whole, 1)),
+        Just((KeptGradients::Scattered, 1)),
+        Just((KeptGradients::Scattered, 2)),
+        Just((KeptGradients::Sharded, 1)),
+        Just((KeptGradients::Sharded, 2)),
+        Just((KeptGradients::Sharded, 3)),
     ];
     let parameters = prop::collection::vec((1usize..70, any::<bool>()), 1..9);
     let small = (1usize..4, 1usize..4, any::<bool>(), 1usize..600);

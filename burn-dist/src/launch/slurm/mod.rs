@@ -22,7 +22,7 @@ use super::variables::{LAUNCH, MASTER_ADDR, optional, port, required};
 use super::{Vars, WorldError};
 use super::{ports, user_key};
 use crate::wire::Secret;
-use crate::world::{Launch, Link, Master, Topology, World};
+use crate::world::{FromLauncher, Launch, Master, Topology, World};
 
 const JOB_ID: &str = "SLURM_JOB_ID";
 pub(super) const STEP_ID: &str = "SLURM_STEP_ID";
@@ -149,7 +149,7 @@ impl Step {
             master: None,
             secret: None,
             reason: self.to_string(),
-            link: Link::default(),
+            from_launcher: FromLauncher::default(),
         };
         if size == 1 {
             return world.checked();

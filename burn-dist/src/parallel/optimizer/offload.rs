@@ -15,13 +15,13 @@ use crate::bucket::{BucketError, Reducer, take_parts};
 /// What is stepped together, in `f32`.
 #[derive(Default)]
 struct Together {
-    places: Vec<Place>,
+    places: Vec<Stretch>,
     values: Vec<Tensor<1>>,
     gradients: Vec<Tensor<1>>,
     len: usize,
 }
 
-struct Place {
+struct Stretch {
     /// Which of the results it is.
     result: usize,
     /// Which parameter of the model.
@@ -42,7 +42,7 @@ impl Together {
     ) {
         let begin = self.len;
         self.len += values.shape().num_elements();
-        self.places.push(Place {
+        self.places.push(Stretch {
             result,
             index,
             elements: begin..self.len,

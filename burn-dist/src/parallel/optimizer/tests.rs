@@ -6,7 +6,7 @@ use super::*;
 use crate::ProcessGroup;
 use crate::autograd::GradientSink;
 use crate::bucket::{
-    Agreement, Alone, BucketSizes, DeviceStore, Gradients, HostStore, Partition, Resident,
+    Agreement, Alone, BucketSizes, DeviceStore, HostStore, KeptGradients, Partition, Resident,
 };
 
 /// Rows and columns; more elements than one thread adds up.
@@ -63,7 +63,8 @@ fn stepped_together(optimizer: ParameterOptimizer, offload: bool) -> Vec<Vec<f32
     let mut state = OptimizerState::new(&optimizer, &specs, device.clone(), false).unwrap();
     state.offloads = offload;
     let (group, sizes) = (ProcessGroup::single(), BucketSizes::default());
-    let partition = Partition::new(&group, specs.to_vec(), &[], sizes, Gradients::Whole).unwrap();
+    let partition =
+        Partition::new(&group, specs.to_vec(), &[], sizes, KeptGradients::Whole).unwrap();
     let reducer = Reducer::new(match offload {
         false => Box::new(HostStore::new(partition).unwrap()),
         true => Box::new(DeviceStore::new(

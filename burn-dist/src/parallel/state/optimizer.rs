@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{ROOT, StateSourceRead, optimizer_name, read_owned};
 use crate::flat;
-use crate::parallel::groups::Choice;
+use crate::parallel::groups::StepRule;
 use crate::parallel::optimizer::{Kept, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec};
 
@@ -83,7 +83,7 @@ impl<'a> Saved<'a> {
 
     fn restore(
         &self,
-        choice: &Choice,
+        choice: &StepRule,
         owned: &Range<usize>,
         device: &Device,
     ) -> Result<Kept, String> {
@@ -108,7 +108,7 @@ impl<'a> Saved<'a> {
     /// Lets Burn's optimizer build its state.
     fn rebuild(
         &self,
-        choice: &Choice,
+        choice: &StepRule,
         owned: &Range<usize>,
         device: &Device,
     ) -> Result<DynState, String> {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{ROOT, StatePart, StateValues, model_name, optimizer_name, reshaped};
 use crate::parallel::ema::{self, Ema};
-use crate::parallel::groups::Choice;
+use crate::parallel::groups::StepRule;
 use crate::parallel::optimizer::{Kept, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
 use crate::shard;
@@ -25,9 +25,9 @@ type Read = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 /// it is read when it is taken.
 pub struct StateShare {
     model: Vec<Taken>,
-    states: Vec<(Place, Choice, DynState)>,
+    states: Vec<(Owned, StepRule, DynState)>,
     /// What is owned, with the names of the tensors.
-    parts: Vec<(String, Place, Tensor<1>)>,
+    parts: Vec<(String, Owned, Tensor<1>)>,
     scalars: BTreeMap<String, Value>,
     /// Everything, where it has been read already.
     settled: Option<Result<StateValues, ParallelError>>,
@@ -43,14 +43,14 @@ struct Taken {
 
 /// The elements of a parameter that something belongs to.
 #[derive(Clone)]
-struct Place {
+struct Owned {
     path: String,
     shape: Vec<usize>,
     elements: Range<usize>,
 }
 
 impl StateValues {
-    fn push(&mut self, name: String, place: &Place, data: TensorData) {
+    fn push(&mut self, name: String, place: &Owned, data: TensorData) {
         let (shape, start) = (place.shape.clone(), place.elements.start);
         if data.num_elements() == shape.iter().product::<usize>() {
             self.tensors.push((name, reshaped(data, shape)));
@@ -137,7 +137,7 @@ impl StateShare {
         }
         for (
             place,
-            Choice {
+            StepRule {
                 optimizer, whole, ..
             },
             state,
@@ -223,7 +223,7 @@ impl StateShare {
         elements: Range<usize>,
         whole: &Whole<'_>,
     ) {
-        let place = Place {
+        let place = Owned {
             path: parameter.path.clone(),
             shape: parameter.shape.clone(),
             elements,

@@ -19,7 +19,7 @@ pub(super) const SLOT: usize = 512 * 1024;
 pub(super) const STREAM: usize = 512 * 1024;
 
 /// What a rank says of the collective it enters; the transport only compares it.
-pub(crate) type Descriptor = [u64; 4];
+pub(crate) type Announcement = [u64; 4];
 
 /// Each flag alone on its pair of cache lines, since neighbours are fetched in pairs.
 #[repr(C, align(128))]
@@ -35,7 +35,7 @@ pub(super) struct Entry {
 impl Entry {
     /// Says what is entered as number `epoch`. Two places suffice: nobody enters a collective
     /// before everybody has read what the one before the last was.
-    pub fn describe(&self, epoch: u32, descriptor: Descriptor) {
+    pub fn describe(&self, epoch: u32, descriptor: Announcement) {
         let place = &self.descriptors[(epoch & 1) as usize];
         for (word, value) in place.iter().zip(descriptor) {
             word.store(value, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl Entry {
     }
 
     /// What was entered as number `epoch`.
-    pub fn described(&self, epoch: u32) -> Descriptor {
+    pub fn described(&self, epoch: u32) -> Announcement {
         let place = &self.descriptors[(epoch & 1) as usize];
         [0, 1, 2, 3].map(|word| place[word].load(Ordering::Relaxed))
     }

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::{Descriptor, Entered, Mapping, Region, SharedMemory, Stop, Watch};
+use super::{Announcement, Entered, Mapping, Region, SharedMemory, Stop, Watch};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard::summands;
@@ -18,7 +18,7 @@ impl SharedMemory {
     /// same with theirs.
     pub(crate) fn reduce_shard(
         &mut self,
-        descriptor: Descriptor,
+        descriptor: Announcement,
         bucket: &mut Region,
         shard: Range<usize>,
         (dtype, op): (DType, ReduceOp),
@@ -37,7 +37,7 @@ impl SharedMemory {
     /// Copies to this rank, for every peer, the range of bytes that `owned` says is the peer's.
     pub(crate) fn gather_slices(
         &mut self,
-        descriptor: Descriptor,
+        descriptor: Announcement,
         bucket: &mut Region,
         owned: impl Fn(usize) -> Range<usize>,
         watch: &Watch,

@@ -23,7 +23,7 @@ use rustix::process::Pid;
 
 use super::{Interest, Interrupt, Transport, TransportError, Watch};
 use arena::Arena;
-pub(crate) use arena::{Descriptor, SMALL};
+pub(crate) use arena::{Announcement, SMALL};
 pub(crate) use direct::{Opened, Results};
 use mapping::{Mapping, Ticket};
 
@@ -66,7 +66,7 @@ pub(crate) enum Stop {
     /// This rank did not come, or stayed away too long.
     Waiting { rank: usize, interrupt: Interrupt },
     /// This rank entered something else.
-    Mismatch { rank: usize, theirs: Descriptor },
+    Mismatch { rank: usize, theirs: Announcement },
     /// The memory could not be had.
     Setup(TransportError),
 }
@@ -175,7 +175,11 @@ impl SharedMemory {
 
     /// Says what this rank enters and waits until everybody has entered the same: the barrier
     /// before every collective, and the place where ranks that disagree find out.
-    pub(crate) fn enter(&mut self, descriptor: Descriptor, watch: &Watch) -> Result<Entered, Stop> {
+    pub(crate) fn enter(
+        &mut self,
+        descriptor: Announcement,
+        watch: &Watch,
+    ) -> Result<Entered, Stop> {
         self.entered = self.entered.wrapping_add(1);
         let epoch = self.entered;
         let mine = &self.arenas[self.rank].head().enter;
@@ -219,7 +223,7 @@ impl SharedMemory {
     /// Names the rank that had no memory for it or could not map a peer's.
     pub(crate) fn register(
         &mut self,
-        descriptor: Descriptor,
+        descriptor: Announcement,
         (len, mine): (usize, &[Range<usize>]),
         watch: &Watch,
     ) -> Result<Region, Stop> {

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::arena::{SLOT, SLOTS};
-use super::{Descriptor, SharedMemory, Stop, Watch, slice_of};
+use super::{Announcement, SharedMemory, Stop, Watch, slice_of};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard::{pieces, summands};
@@ -21,7 +21,7 @@ impl SharedMemory {
     /// Reduces private memory of any length over all ranks, in place.
     pub(crate) fn all_reduce_private(
         &mut self,
-        descriptor: Descriptor,
+        descriptor: Announcement,
         data: &mut [u8],
         (dtype, op): (DType, ReduceOp),
         watch: &Watch,

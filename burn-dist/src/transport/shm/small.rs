@@ -1,7 +1,7 @@
 //! Small messages: everybody writes into its own slot, enters, and reads all slots. One hop, and
 //! no barrier after it, because slots alternate: a rank can be at most one collective ahead.
 
-use super::{Descriptor, SMALL, SharedMemory, Stop, Watch};
+use super::{Announcement, SMALL, SharedMemory, Stop, Watch};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard::{pieces, summands};
@@ -10,7 +10,7 @@ impl SharedMemory {
     /// Reduces at most [`SMALL`] bytes of private memory over all ranks.
     pub(crate) fn all_reduce_small(
         &mut self,
-        descriptor: Descriptor,
+        descriptor: Announcement,
         data: &mut [u8],
         (dtype, op): (DType, ReduceOp),
         watch: &Watch,
@@ -31,7 +31,7 @@ impl SharedMemory {
     /// Every rank's `payload`, in rank order; all of the same length, at most [`SMALL`] bytes.
     pub(super) fn exchange(
         &mut self,
-        descriptor: Descriptor,
+        descriptor: Announcement,
         payload: &[u8],
         watch: &Watch,
     ) -> Result<Vec<Vec<u8>>, Stop> {
@@ -41,7 +41,7 @@ impl SharedMemory {
             .collect())
     }
 
-    fn offer(&mut self, descriptor: Descriptor, data: &[u8], watch: &Watch) -> Result<(), Stop> {
+    fn offer(&mut self, descriptor: Announcement, data: &[u8], watch: &Watch) -> Result<(), Stop> {
         assert!(data.len() <= SMALL);
         let slot = self.arenas[self.rank].small(self.entered.wrapping_add(1));
         // SAFETY: the slot has SMALL bytes. Peers read it during the collective before the last
