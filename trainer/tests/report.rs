@@ -376,4 +376,10 @@ fn what_is_no_run_is_named() {
     finished
         .assert_code(2)
         .assert_stderr(&["cannot write no/such/folder.html", "--out"]);
+    // As a folder of a file system that is mounted for reading only takes no file.
+    fs::create_dir(folder.path().join("report.html")).unwrap();
+    let finished = report(&[empty]);
+    finished
+        .assert_code(2)
+        .assert_stderr(&["cannot write", "report.html", "--out"]);
 }

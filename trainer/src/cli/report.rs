@@ -26,21 +26,19 @@ pub struct ReportArgs {
 
 /// Writes it and says where it lies.
 pub fn run(args: &ReportArgs) -> Result<i32, Failure> {
-    if let Some(out) = &args.out {
-        output::check("--out", out, Way::Replaced)?;
-    }
     let out = match (args.runs.as_slice(), &args.out) {
-        ([run], None) => report::write(run)?,
-        ([run], Some(out)) => {
-            report::write_to(run, out)?;
-            out.clone()
-        }
-        (runs, out) => {
-            let out = out.clone().unwrap_or_else(|| COMPARISON.into());
-            report::compare(runs, &out)?;
-            out
-        }
+        (_, Some(out)) => out.clone(),
+        ([run], None) => run.join(report::FILE),
+        _ => COMPARISON.into(),
     };
+    // What is no run is named as that.
+    if args.runs.iter().all(|run| run.is_dir()) {
+        output::check("--out", &out, Way::Replaced)?;
+    }
+    match args.runs.as_slice() {
+        [run] => report::write_to(run, &out)?,
+        runs => report::compare(runs, &out)?,
+    }
     say(&out.display().to_string());
     Ok(0)
 }
