@@ -57,8 +57,10 @@ pub enum RendezvousError {
     },
     /// Other nodes could never reach a store there.
     #[error(
-        "{master} is {ip} on this machine, which other nodes can't reach. Set MASTER_ADDR to the \
-         address of rank 0's host on the network between the nodes",
+        "{host} is {ip} on this machine, which other nodes can't reach. Set MASTER_ADDR to the \
+         address of rank 0's host on the network between the nodes (torchrun takes it from \
+         --local-addr on that host, or from --master-addr)",
+        host = master.host,
         ip = address.ip()
     )]
     Loopback {
