@@ -42,6 +42,8 @@ pub use buffer::Buffer;
 pub use compression::{Compression, UnknownCompression};
 pub use element::{DType, Element, ReduceOp};
 pub use error::{CollectiveError, Error};
-pub use group::{Abort, Algorithm, Busy, GroupOptions, Handle, ProcessGroup, TransportKind};
+pub use group::{
+    Abort, Algorithm, Busy, Connecting, GroupOptions, Handle, ProcessGroup, TransportKind,
+};
 pub use open_files::TooFewOpenFiles;
 pub use shard::{Cuts, shard};

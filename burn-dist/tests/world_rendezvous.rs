@@ -912,9 +912,15 @@ fn parts() {
             world(number("PLAY_RANK").into(), 3, address)
         }
         "host" => torchrun(0, 2, "127.0.0.1", number("STORE_PORT")),
+        "quitter" => torchrun(0, 3, "127.0.0.1", number("STORE_PORT")),
         other => panic!("no part {other}"),
     };
     let store = Store::connect(&world, LIMIT).unwrap();
+    if part == "quitter" {
+        gather_rank(&store).unwrap();
+        store.abort("stopped by a test");
+        std::process::exit(1);
+    }
     store.progress().store(5, Ordering::Release);
     println!("connected");
     thread::sleep(LIMIT);
@@ -975,6 +981,32 @@ fn the_death_of_a_hosting_rank_0_is_noticed() {
         let fault = fault(&one);
         assert_eq!(fault.rank, None);
         assert!(fault.reason.contains("rank 0 is gone"), "{fault}");
+    });
+}
+
+/// Its process takes the store with it.
+#[test]
+fn the_reason_of_a_hosting_rank_0_comes_before_its_end() {
+    limited(|| {
+        for _ in 0..8 {
+            let port = free_port();
+            let mut command = play("quitter");
+            command.env("STORE_PORT", port.to_string());
+            let _zero = Process::start(command);
+            let others = [1, 2].map(|rank| {
+                thread::spawn(move || {
+                    let world = torchrun(rank, 3, "127.0.0.1", port);
+                    let store = Store::connect(&world, LIMIT).unwrap();
+                    gather_rank(&store).unwrap();
+                    fault(&store)
+                })
+            });
+            for other in others {
+                let fault = other.join().unwrap();
+                assert_eq!(fault.rank, Some(0), "{fault}");
+                assert_eq!(fault.reason, "stopped by a test");
+            }
+        }
     });
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use burn_dist::CollectiveError;
 use burn_dist::parallel::ParallelError;
+use burn_dist::rendezvous::RendezvousError;
 use burn_dist::thread_limit::NoThreads;
 use models::weights::WeightsError;
 
@@ -334,6 +335,10 @@ impl TrainError {
     /// Whether this rank only reports that another one failed.
     pub fn is_of_another_rank(&self) -> bool {
         let error = match self {
+            // While the ranks connect.
+            Self::Dist(burn_dist::Error::Rendezvous(RendezvousError::Fault(fault))) => {
+                return fault.rank.is_some();
+            }
             Self::Dist(error) => error.collective(),
             Self::Parallel(error) => error.collective(),
             _ => None,

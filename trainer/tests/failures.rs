@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -85,6 +85,53 @@ fn an_interrupted_rank_is_named_by_the_others() {
     main.wait(Duration::from_secs(10))
         .assert_code(1)
         .assert_stderr(&["rank 1 failed: stopped by SIGINT"]);
+}
+
+/// Also one that still waits for a third.
+#[test]
+fn a_rank_that_a_signal_ends_while_ranks_connect_is_named() {
+    for (victim, signal, code, told) in [
+        (1, Signal::INT, 130, "rank 1 failed: stopped by SIGINT"),
+        (0, Signal::INT, 130, "rank 0 failed: stopped by SIGINT"),
+        (1, Signal::USR1, 75, "rank 1 failed: stopped by SIGUSR1"),
+    ] {
+        let mut ranks = connecting().map(Some);
+        let ended = ranks[victim].take().unwrap();
+        let other = ranks[1 - victim].take().unwrap();
+        kill_process(ended.pid(), signal).unwrap();
+        ended.wait(Duration::from_secs(5)).assert_code(code);
+        other
+            .wait(Duration::from_secs(5))
+            .assert_code(1)
+            .assert_stderr(&[told]);
+    }
+    // One that gets the signal a little later has not failed.
+    let [main, other] = connecting();
+    kill_process(other.pid(), Signal::USR1).unwrap();
+    other.wait(Duration::from_secs(5)).assert_code(75);
+    thread::sleep(Duration::from_millis(50));
+    kill_process(main.pid(), Signal::USR1).unwrap();
+    main.wait(Duration::from_secs(5)).assert_code(75);
+}
+
+/// Two of three ranks, which have reached the store and wait for the third.
+fn connecting() -> [Running; 2] {
+    let port = free_port();
+    let ranks = [0, 1].map(|rank| Trial::tiny(&[], &[]).rank(rank, 3, &port).start());
+    let begin = Instant::now();
+    for rank in &ranks {
+        let tasks = format!("/proc/{}/task", rank.pid().as_raw_nonzero());
+        let listens = |task: std::io::Result<fs::DirEntry>| {
+            let name = task.and_then(|task| fs::read_to_string(task.path().join("comm")));
+            name.is_ok_and(|name| name.trim_end() == "store-monitor")
+        };
+        while !fs::read_dir(&tasks).unwrap().any(listens) {
+            assert!(begin.elapsed() < LIMIT);
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    thread::sleep(Duration::from_millis(50));
+    ranks
 }
 
 /// Which may be the one of another node, of a script that starts one too few, or at another address.

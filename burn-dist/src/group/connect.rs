@@ -8,7 +8,7 @@ use super::engine::{Connection, Engine, Standing};
 use super::locality::Locality;
 use super::members::Members;
 use super::processors::{self, Processors};
-use super::{Algorithm, GroupOptions, TransportKind, program};
+use super::{Algorithm, Connecting, GroupOptions, TransportKind, program};
 use crate::backend::mpi::{self, Collectives, Session};
 use crate::collective::{Layout, Nodes, Order, Wiring};
 use crate::error::Error;
@@ -20,6 +20,10 @@ use crate::world::World;
 
 pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Error> {
     let store = Arc::new(Store::connect(world, options.connect_timeout)?);
+    if let Some(connecting) = options.connecting {
+        let store = Arc::downgrade(&store);
+        connecting(Connecting { store });
+    }
     // Whatever goes wrong here goes wrong for all: a rank that gives up says so.
     if options.same_program {
         program::check(world, &store)?;

@@ -21,7 +21,7 @@ mod threads;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub use busy::Busy;
@@ -32,6 +32,7 @@ use crate::buffer::Buffer;
 use crate::collective::Kind;
 use crate::element::{DType, Element, ReduceOp};
 use crate::error::Error;
+use crate::rendezvous::Store;
 use crate::shard;
 use crate::watchdog;
 pub use crate::watchdog::Abort;
@@ -110,6 +111,9 @@ pub struct GroupOptions {
     /// The process ends by `_exit`, without destructors, some time after the first failure of any rank, whatever it
     /// does, also after its last handle on the group. Only a process that has left the group before is spared.
     pub abort: Option<Abort>,
+    /// Is called once this rank has reached the store, while it connects: a process that something ends meanwhile tells the
+    /// others why by [`Connecting::abort`].
+    pub connecting: Option<fn(Connecting)>,
 }
 
 impl Default for GroupOptions {
@@ -123,6 +127,22 @@ impl Default for GroupOptions {
             first_timeout: Duration::from_secs(600),
             timeout: Duration::from_secs(300),
             abort: None,
+            connecting: None,
+        }
+    }
+}
+
+/// A rank that connects to the others, for [`GroupOptions::connecting`].
+#[derive(Clone, Debug)]
+pub struct Connecting {
+    store: Weak<Store>,
+}
+
+impl Connecting {
+    /// Tells all other ranks why this one stops. Does nothing when this rank has left.
+    pub fn abort(&self, reason: &str) {
+        if let Some(store) = self.store.upgrade() {
+            store.abort(reason);
         }
     }
 }

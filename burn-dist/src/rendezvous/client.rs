@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the end waits for the store to take note of a good-bye.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a rank that hosts the store and gives up waits until the store has passed on why. Its process may end then.
+const LAST_WORD: Duration = Duration::from_millis(500);
 /// How long ranks whose launcher is gone get to save their state and end. The launcher's store does nothing in a step.
 const SAVING: Duration = Duration::from_secs(600);
 
@@ -337,7 +339,10 @@ impl Store {
             reason: reason.into(),
         });
         let reason = reason.into();
-        let _ = self.send(link, &Message::Abort { culprit, reason });
+        let sent = self.send(link, &Message::Abort { culprit, reason });
+        if let (Ok(()), Some(server)) = (sent, &self.server) {
+            server.wait_until_told(self.rank, LAST_WORD);
+        }
     }
 
     /// The number that other ranks see in a [`Store::survey`]: the collective last entered.

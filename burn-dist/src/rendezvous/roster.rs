@@ -36,6 +36,8 @@ pub(crate) struct Roster {
     missed: Option<Fault>,
     /// What ranks said of their own failure.
     aborts: BTreeMap<usize, String>,
+    /// The last word of a failure, which every outbox shares until it has sent it.
+    notice: Option<Arc<[u8]>>,
     /// Whether ranks that have all left may come again.
     again: bool,
 }
@@ -110,6 +112,7 @@ impl Roster {
             first_fault: None,
             missed: None,
             aborts: BTreeMap::new(),
+            notice: None,
             again: false,
         }
     }
@@ -125,6 +128,12 @@ impl Roster {
 
     pub(crate) fn abort_reason(&self, rank: usize) -> Option<String> {
         self.aborts.get(&rank).cloned()
+    }
+
+    /// Whether `rank` has aborted, and all others have been sent why.
+    pub(crate) fn has_told(&self, rank: usize) -> bool {
+        let sent = |notice: &Arc<[u8]>| Arc::strong_count(notice) == 1;
+        self.aborts.contains_key(&rank) && self.notice.as_ref().is_none_or(sent)
     }
 
     /// Whether `rank` has never been connected.
@@ -477,6 +486,7 @@ impl Roster {
                 let _ = peer.outbox.send(Arc::clone(&frame));
             }
         }
+        self.notice = Some(frame);
     }
 
     fn gone(&mut self, rank: usize) {

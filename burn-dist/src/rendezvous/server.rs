@@ -155,6 +155,14 @@ impl StoreServer {
         drop(self.shared.changed.wait_timeout_while(state, limit, unseen));
     }
 
+    /// Waits until all others have been sent why `rank` aborts, `limit` at most.
+    pub(crate) fn wait_until_told(&self, rank: usize, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        while !self.shared.lock().roster.has_told(rank) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// What `rank` said when it aborted.
     pub fn abort_reason(&self, rank: usize) -> Option<String> {
         self.shared.lock().roster.abort_reason(rank)

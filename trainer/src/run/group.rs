@@ -21,13 +21,12 @@ pub(crate) fn with_group<T>(
     world: &World,
     work: impl FnOnce(&ProcessGroup) -> Result<T, TrainError>,
 ) -> Result<T, TrainError> {
-    let group = connect(config, world)?;
+    let group = connect(config, world).inspect_err(leave_to_a_signal)?;
     let _watched = panics::watch(&group);
     let checked = same_config::check(config, &group);
     let worked = checked.and_then(|()| work(&group));
     worked.inspect_err(|error| {
-        let another = error.is_of_another_rank().then(|| error.to_string());
-        signals::come_first(another.as_deref());
+        leave_to_a_signal(error);
         match error {
             // All know it. Who started them is to hear it from the one that says why, before another ends.
             TrainError::NotSaved { .. } if !world.is_main() => thread::sleep(HEARD),
@@ -36,6 +35,11 @@ pub(crate) fn with_group<T>(
             error => group.abort(&error.to_string()),
         }
     })
+}
+
+fn leave_to_a_signal(error: &TrainError) {
+    let another = error.is_of_another_rank().then(|| error.to_string());
+    signals::come_first(another.as_deref());
 }
 
 fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
@@ -57,6 +61,7 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
             after: Duration::from_secs(config.parallel.abort_seconds),
             tell: last_words,
         }),
+        connecting: Some(panics::connecting),
         ..GroupOptions::default()
     };
     RANK.store(world.rank(), Ordering::Relaxed);

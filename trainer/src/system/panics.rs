@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use burn_dist::ProcessGroup;
+use burn_dist::group::Connecting;
 use burn_dist::launch::abort_all;
 use burn_dist::thread_limit::NoThreads;
 
@@ -16,9 +17,19 @@ use crate::system::output::{complain, complain_unlogged};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 static GROUP: Mutex<Option<ProcessGroup>> = Mutex::new(None);
+static CONNECTING: Mutex<Option<Connecting>> = Mutex::new(None);
+
+/// The other ranks of a group that is being connected are told of a panic from now on.
+pub fn connecting(group: Connecting) {
+    *CONNECTING.lock().unwrap_or_else(PoisonError::into_inner) = Some(group);
+}
 
 /// A panic aborts `group` as long as what is returned lives.
 pub fn watch(group: &ProcessGroup) -> Watched {
+    CONNECTING
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
     *GROUP.lock().unwrap_or_else(PoisonError::into_inner) = Some(group.clone());
     Watched(())
 }
@@ -75,10 +86,11 @@ fn payload<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
 
 /// Tells the other ranks why this one ends, on a thread of its own: who ends it may hold the group's locks.
 pub(crate) fn abort(reason: String) {
-    let Some(group) = GROUP.lock().ok().and_then(|mut group| group.take()) else {
-        return;
-    };
-    in_time(move || group.abort(&reason));
+    if let Some(group) = take(&GROUP) {
+        in_time(move || group.abort(&reason));
+    } else if let Some(group) = take(&CONNECTING) {
+        in_time(move || group.abort(&reason));
+    }
 }
 
 /// What a panic says by itself.
@@ -96,8 +108,8 @@ fn report(info: &PanicHookInfo<'_>) -> String {
     }
 }
 
-fn take<F>(work: &Mutex<Option<F>>) -> Option<F> {
-    work.lock().ok().and_then(|mut work| work.take())
+fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
+    from.lock().ok().and_then(|mut content| content.take())
 }
 
 /// Has that done by another thread, and goes on when it takes too long.

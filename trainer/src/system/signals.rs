@@ -95,7 +95,10 @@ pub fn listen(speaks: bool) -> io::Result<()> {
 }
 
 fn end(signal: i32, speaks: bool) -> ! {
-    ENDS.store(true, Ordering::SeqCst);
+    if ENDS.swap(true, Ordering::SeqCst) {
+        // Another thread is at it.
+        std::thread::sleep(ENDING);
+    }
     crate::system::output::screen::restore();
     if signal == SIGTERM && PAUSED.load(Ordering::SeqCst) {
         crate::system::output::flush();
@@ -104,7 +107,7 @@ fn end(signal: i32, speaks: bool) -> ! {
     let is_early = signal != SIGINT && BEGINNING.load(Ordering::SeqCst);
     let why = match LAUNCHER.get() {
         Some(launcher) if signal == GONE => gone(launcher),
-        _ => format!("stopped by {}", name(signal)),
+        _ => format!("{STOPPED_BY}{}", name(signal)),
     };
     let told = match is_early {
         true => format!("{why} before the first step: start the run again"),
@@ -121,17 +124,20 @@ fn end(signal: i32, speaks: bool) -> ! {
     });
 }
 
+/// How a rank that a signal has ended begins to say so.
+const STOPPED_BY: &str = "stopped by ";
+
 /// How long the end by a signal may take.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// How much later a signal that has ended another rank may come here: Ctrl-C goes to all of them.
+/// How much later a signal that has ended another rank may come here: most go to all of them.
 const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
 /// To be called when the run has failed, and `another` rank says why: leaves the end to a signal, if one ends this process
 /// or is about to.
 pub(crate) fn come_first(another: Option<&str>) {
-    let interrupted = format!("stopped by {}", name(SIGINT));
-    if another.is_some_and(|why| why.contains(&interrupted)) {
+    if another.is_some_and(|why| why.contains(STOPPED_BY)) {
+        let _waiting = Waiting::start();
         std::thread::sleep(SAME_SIGNAL);
     }
     if ENDS.load(Ordering::SeqCst) {
