@@ -29,7 +29,7 @@ use crate::run::tensorboard::{self, EventWriter};
 use crate::system::clock;
 use crate::system::compute::kernels_name;
 use crate::system::device::on_device;
-use crate::system::signals::Heed;
+use crate::system::signals::{Heed, Waiting};
 use crate::system::{log, peak};
 use crate::train::callback::{Begin, Callback};
 use crate::train::changes::{self, Before, Now};
@@ -55,6 +55,8 @@ pub(crate) fn train<M: ImageClassifier>(
     let states = crate::train::model::states(&model, config);
     optimizer::check(&config.optimizer, &crate::train::model::parameters(&model))?;
     check_memory(session, &states)?;
+    // For rank 0, which may load weights, and for files that take minutes.
+    let waiting = Waiting::start();
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
@@ -65,6 +67,7 @@ pub(crate) fn train<M: ImageClassifier>(
         Some(path) => restore(&mut parallel, path, &task(session), config)?,
         None => Progress::start(),
     };
+    drop(waiting);
     if start.of_another_run {
         progress.forget_run();
     }

@@ -20,7 +20,7 @@ use crate::run::environment::Initial;
 use crate::run::group;
 use crate::run::resume::{Resume, Start};
 use crate::system::output;
-use crate::system::signals::Beginning;
+use crate::system::signals::{Beginning, Waiting};
 use crate::system::{compute, device, limits, log};
 use crate::train::callback::Callback;
 use crate::train::session::{Resident, Session, bring_data, training_device};
@@ -223,6 +223,7 @@ impl Train<'_> {
         model: M,
     ) -> Result<M, TrainError> {
         let session = self.session;
+        let _waiting = Waiting::start();
         let (model, taken) = initial::load(model, session.config)?;
         if let (Some(path), Some(taken)) = (&session.config.model.weights, taken) {
             let initial = Initial::of(path, &taken).map_err(|source| WeightsError::Read {
