@@ -219,6 +219,54 @@ fn renamed(from: &Path, to: &Path, prefix: &str) {
     std::fs::write(to, [&length[..], &header, &values].concat()).unwrap();
 }
 
+/// The same weights twice in one file, as of a model and its average.
+fn doubled(from: &Path, to: &Path) {
+    let (header, values) = parts(from);
+    let tensors = header.as_object().unwrap().iter();
+    let header: serde_json::Map<String, Value> = tensors
+        .filter(|(key, _)| *key != "__metadata__")
+        .flat_map(|(key, tensor)| {
+            let mut second = tensor.clone();
+            for offset in second["data_offsets"].as_array_mut().unwrap() {
+                *offset = (offset.as_u64().unwrap() + values.len() as u64).into();
+            }
+            [
+                (format!("model.{key}"), tensor.clone()),
+                (format!("model_ema.{key}"), second),
+            ]
+        })
+        .collect();
+    let header = serde_json::to_vec(&header).unwrap();
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::write(to, [&length[..], &header, &values, &values].concat()).unwrap();
+}
+
+/// Who evaluates the one and means the other would not know.
+#[test]
+fn a_second_set_of_weights_in_a_file_is_told_by_every_command() {
+    let exported = Exported::new("torch");
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let [both, image] = [path("both.safetensors"), path("a.png")];
+    doubled(&exported.export.path("model.safetensors"), Path::new(&both));
+    picture(Path::new(&image), 28);
+    for args in [
+        &["eval", &both, "--config", "CONFIG"][..],
+        &["predict", &both, &image, "--config", "CONFIG"],
+        &["export", &both, "--config", "CONFIG"],
+    ] {
+        let finished = exported.then(args);
+        finished.assert_code(0).assert_stderr(&[
+            "under `model`",
+            "fit under `model_ema` as well; weights.part chooses",
+        ]);
+        let part = [args, &["--set", "weights.part=model_ema"]].concat();
+        let finished = exported.then(&part);
+        finished.assert_code(0);
+        assert!(!finished.stderr.contains("chooses"), "{}", finished.stderr);
+    }
+}
+
 fn environment(run: &Path) -> Value {
     let text = std::fs::read_to_string(run.join("environment.json")).unwrap();
     serde_json::from_str(&text).unwrap()

@@ -11,7 +11,7 @@ use super::output::{self, Way};
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
 use crate::config::paths;
 use crate::error::TrainError;
-use crate::system::output::say;
+use crate::system::output::{complain, say};
 
 /// Arguments of `trainer eval`.
 #[derive(Debug, Args)]
@@ -60,6 +60,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
         if !world.is_main() {
             return Ok(0);
         }
+        trained.taken().iter().for_each(|note| complain(note));
         let top5 = evaluation.top5;
         let top5 = top5.map(|share| format!(", top-5 accuracy {:.2} %", 100.0 * share));
         say(&format!(

@@ -30,6 +30,7 @@ pub fn run(args: &ExportArgs) -> Result<i32, Failure> {
     let trained = args.trained.find()?;
     trained.notes.iter().for_each(|note| complain(note));
     trained.export(&args.out, args.format)?;
+    trained.taken().iter().for_each(|note| complain(note));
     say(&format!(
         "{}: the model of {}",
         args.out.display(),

@@ -50,6 +50,7 @@ pub fn run(args: &PredictArgs) -> Result<i32, Failure> {
         Ok(guesses) => told.guesses(path, guesses),
         Err(error) => told.error(Some(path), &error),
     })?;
+    trained.taken().iter().for_each(|note| complain(note));
     if let Some(path) = &args.jsonl {
         output::write(path, told.lines.as_bytes())?;
     }

@@ -8,6 +8,7 @@ mod subject;
 mod weights_file;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use burn::tensor::Device;
 use burn_dist::checkpoint::{CheckpointError, Manifest, Source, list, newest_good};
@@ -23,7 +24,7 @@ use crate::error::TrainError;
 use crate::run::dir;
 use crate::run::resume::{absolute, named};
 use crate::system::compute;
-use crate::train::{misfit, named_weights, progress};
+use crate::train::{initial, misfit, named_weights, progress};
 use weights_file::About;
 
 pub use export::Format;
@@ -61,6 +62,8 @@ pub struct Trained {
     global_batch: Option<usize>,
     /// What the file of weights says, if it is one.
     file: Option<About>,
+    /// What a person should know of the tensors that were taken of it.
+    taken: OnceLock<Vec<String>>,
     /// Whether the configuration says on which data the model is evaluated.
     has_data: bool,
 }
@@ -169,6 +172,7 @@ impl Trained {
             run_dir,
             notes,
             file: None,
+            taken: OnceLock::new(),
             has_data: true,
         })
     }
@@ -186,7 +190,13 @@ impl Trained {
             has_data: config.is_some() || loaded.is_written("data.name"),
             loaded,
             file: Some(about),
+            taken: OnceLock::new(),
         })
+    }
+
+    /// What a person should know of the choice of tensors in a file of weights, once the model was built.
+    pub fn taken(&self) -> &[String] {
+        self.taken.get().map_or(&[], Vec::as_slice)
     }
 
     /// In words where it lies and how far its training had come.
@@ -212,7 +222,7 @@ impl Trained {
         let values = match &self.file {
             Some(about) => {
                 about.check_data(data)?;
-                Values::File(&self.path, &config.weights)
+                Values::File(&self.path, &config.weights, &self.taken)
             }
             None => Values::Checkpoint(self.source(data)?),
         };
@@ -253,7 +263,7 @@ pub trait WithTrained {
 /// Where the parameters of a model are.
 enum Values<'a> {
     Checkpoint(Source),
-    File(&'a Path, &'a WeightsConfig),
+    File(&'a Path, &'a WeightsConfig, &'a OnceLock<Vec<String>>),
 }
 
 /// Fills a model that is built.
@@ -269,12 +279,17 @@ impl<T: WithTrained> crate::config::WithModel for Load<'_, T> {
         let model = match self.values {
             Values::Checkpoint(source) => load_model(model, &source)?,
             // What is evaluated has to be all of the model.
-            Values::File(path, config) => {
+            Values::File(path, config, told) => {
                 let whole = WeightsConfig {
                     strict: true,
                     ..config.clone()
                 };
-                named_weights::load(&model, path, false, &whole)?.0
+                let (model, taken) = named_weights::load(&model, path, false, &whole)?;
+                // A single place needs no word.
+                if !taken.alternatives.is_empty() {
+                    let _ = told.set(initial::notes(path, &taken));
+                }
+                model
             }
         };
         self.then.call(model)
