@@ -35,10 +35,11 @@ pub enum Choice {
 }
 
 impl Choice {
-    const ALL: [Self; 3] = [Self::Auto, Self::Burn, Self::Exact];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Burn, Self::Exact];
 
     /// Its name in configurations.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Burn => "burn",

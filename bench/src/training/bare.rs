@@ -10,8 +10,9 @@ use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
+use burn_dist::parallel::Precision;
 use models::ImageClassifier;
-use trainer::config::{KernelsName, Precision, WithModel};
+use trainer::config::WithModel;
 
 use super::workload::{Optimizer, Sizes, Workload};
 use super::{LEARNING_RATE, MOMENTUM, SEED};
@@ -72,8 +73,7 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
         steps: args.steps,
         device: device.clone(),
         // Burn's own operations would want the parameters in bf16 too.
-        half: config.train.precision == Precision::Bf16
-            && config.train.kernels != KernelsName::Burn,
+        half: config.train.precision == Precision::Bf16 && config.train.kernels.name() != "burn",
     };
     let seconds = config.model.build(data.as_ref(), &device, bare)?;
     report::write(&args.out, &[seconds])

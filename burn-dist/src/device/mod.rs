@@ -43,14 +43,24 @@ pub enum DeviceChoice {
     Wgpu,
 }
 
-impl std::fmt::Display for DeviceChoice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl DeviceChoice {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Cpu, Self::Cuda, Self::Wgpu];
+
+    /// The name used in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Auto => "auto",
             Self::Cpu => "cpu",
             Self::Cuda => "cuda",
             Self::Wgpu => "wgpu",
-        })
+        }
+    }
+}
+
+impl std::fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -58,15 +68,9 @@ impl std::str::FromStr for DeviceChoice {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "auto" => Ok(Self::Auto),
-            "cpu" => Ok(Self::Cpu),
-            "cuda" => Ok(Self::Cuda),
-            "wgpu" => Ok(Self::Wgpu),
-            other => Err(format!(
-                "there is no device {other:?}: use auto, cpu, cuda or wgpu"
-            )),
-        }
+        let found = Self::ALL.into_iter().find(|known| known.name() == name);
+        let known = || Self::ALL.map(Self::name).join(", ");
+        found.ok_or_else(|| format!("there is no device {name:?}: use one of {}", known()))
     }
 }
 

@@ -55,19 +55,28 @@ pub enum TransportKind {
     Mpi,
 }
 
+impl TransportKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Shm, Self::Tcp, Self::Mpi];
+
+    /// The name used in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+            Self::Mpi => "mpi",
+        }
+    }
+}
+
 impl std::str::FromStr for TransportKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "auto" => Ok(Self::Auto),
-            "shm" => Ok(Self::Shm),
-            "tcp" => Ok(Self::Tcp),
-            "mpi" => Ok(Self::Mpi),
-            other => Err(format!(
-                "there is no transport {other:?}: use auto, shm, tcp or mpi"
-            )),
-        }
+        let found = Self::ALL.into_iter().find(|known| known.name() == name);
+        let known = || Self::ALL.map(Self::name).join(", ");
+        found.ok_or_else(|| format!("there is no transport {name:?}: use one of {}", known()))
     }
 }
 
@@ -83,6 +92,20 @@ pub enum Algorithm {
     NodeFirst,
     /// MPI's own collectives; only in a world that MPI started (feature `mpi`).
     Mpi,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::NodeFirst, Self::Mpi];
+
+    /// The name used in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::NodeFirst => "node-first",
+            Self::Mpi => "mpi",
+        }
+    }
 }
 
 /// How a group is connected and how long it is patient.

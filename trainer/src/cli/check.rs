@@ -2,16 +2,17 @@
 
 use std::path::Path;
 
+use burn_dist::parallel::{MemoryEstimate, Strategy};
 use burn_dist::world::World;
+use burn_dist::{Algorithm, TransportKind};
 use clap::Args;
 
 use super::activations::measured;
 use super::args::ConfigArgs;
 use super::failure::Failure;
 use super::ranks::world_size;
-use burn_dist::parallel::{MemoryEstimate, Strategy};
 
-use crate::config::{AlgorithmName, Config, Loaded, StrategyName, TransportName};
+use crate::config::{Config, Loaded};
 use crate::data;
 use crate::system::output::say;
 use crate::system::{device, free_memory};
@@ -45,7 +46,7 @@ pub fn check_program(config: &Config) -> Result<(), Failure> {
     device::check_built(config).map_err(|error| Failure::Usage(error.to_string()))?;
     let parallel = &config.parallel;
     let wants_mpi =
-        parallel.transport == TransportName::Mpi || parallel.algorithm == AlgorithmName::Mpi;
+        parallel.transport == TransportKind::Mpi || parallel.algorithm == Algorithm::Mpi;
     match wants_mpi && cfg!(not(feature = "mpi")) {
         true => Err(Failure::Usage(
             "parallel.transport and parallel.algorithm = \"mpi\" need a program that was built with the feature `mpi`"
@@ -170,14 +171,14 @@ impl Activations {
         if available.is_none_or(|bytes| bytes / 4 < model) {
             return nothing;
         }
-        let measure = |strategy: StrategyName| {
+        let measure = |strategy: Strategy| {
             let mut config = config.clone();
             config.parallel.strategy = strategy;
             measured(&config, plan.batching.micro)
         };
         Self {
-            whole_model: measure(StrategyName::Ddp),
-            gathered: measure(StrategyName::Zero3),
+            whole_model: measure(Strategy::Ddp),
+            gathered: measure(Strategy::Zero3),
         }
     }
 

@@ -5,6 +5,7 @@
 //! where in which text it stands.
 
 mod batching;
+mod by_name;
 mod data;
 mod embedded;
 mod error;

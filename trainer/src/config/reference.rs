@@ -91,7 +91,8 @@ fn table(text: &mut String, keys: &[Key]) {
             beside_default(key).replace('|', "\\|"),
         );
     }
-    for key in keys.iter().filter(|key| !key.values.is_empty()) {
+    let is_told = |key: &&Key| key.values.iter().any(|(_, meaning)| !meaning.is_empty());
+    for key in keys.iter().filter(is_told) {
         let _ = write!(text, "\n`{}` is one of\n\n", key.name);
         for (value, meaning) in &key.values {
             let _ = writeln!(text, "- `\"{value}\"`: {meaning}");
@@ -234,11 +235,15 @@ impl Schema {
     }
 
     fn values(&self, property: &Map<String, Value>) -> Vec<(String, String)> {
-        let all = self
-            .present(property)
-            .get("oneOf")
-            .and_then(Value::as_array);
-        all.into_iter()
+        let schema = self.present(property);
+        let all = |key| schema.get(key).and_then(Value::as_array);
+        // The description of the key says what these mean.
+        if let Some(names) = all("enum") {
+            let names = names.iter().map(constant_text);
+            return names.map(|name| (name, String::new())).collect();
+        }
+        all("oneOf")
+            .into_iter()
             .flatten()
             .filter_map(Value::as_object)
             .map(|value| {

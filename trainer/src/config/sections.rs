@@ -2,8 +2,12 @@
 //! field says what it is, its unit, and its default; that text is the reference for authors of
 //! configuration files.
 
-use burn_dist::parallel::{self, ShardWithin};
+use burn_dist::device::DeviceChoice;
+use burn_dist::parallel::{Precision, ShardWithin, Strategy};
+use burn_dist::{Algorithm, Compression, TransportKind};
+use kernels::policy::Choice;
 
+use super::by_name;
 use super::section::{keys, names};
 
 keys! {
@@ -16,57 +20,6 @@ keys! {
         /// Default: the one under which most names and shapes fit.
         #[serde(skip_serializing_if = "Option::is_none")]
         part: Option<String> = None,
-    }
-}
-
-names! {
-    /// `[train] precision`: number format of forward and backward.
-    Precision {
-        /// IEEE single precision.
-        #[default]
-        F32 = "f32",
-        /// bfloat16 with f32 master weights.
-        Bf16 = "bf16",
-        /// IEEE half precision with f32 master weights and loss scaling.
-        F16 = "f16",
-    }
-}
-
-impl From<Precision> for parallel::Precision {
-    fn from(precision: Precision) -> Self {
-        match precision {
-            Precision::F32 => Self::F32,
-            Precision::Bf16 => Self::Bf16,
-            Precision::F16 => Self::F16,
-        }
-    }
-}
-
-names! {
-    /// `[train] kernels`: what the layers of a model compute with on the CPU.
-    KernelsName {
-        /// The kernels of this program.
-        #[default]
-        Auto = "auto",
-        /// Burn's own operations.
-        Burn = "burn",
-        /// The kernels of this program, without Winograd's convolution.
-        Exact = "exact",
-    }
-}
-
-names! {
-    /// `[train] device`: what computes.
-    DeviceName {
-        /// The best device there is: a CUDA device, else a GPU through wgpu, else the processor.
-        #[default]
-        Auto = "auto",
-        /// The processor.
-        Cpu = "cpu",
-        /// An NVIDIA GPU.
-        Cuda = "cuda",
-        /// A GPU through Vulkan, Metal or DirectX, or software in its place.
-        Wgpu = "wgpu",
     }
 }
 
@@ -96,11 +49,14 @@ keys! {
         accumulate: Option<usize> = None,
         /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their updates,
         /// normalizations and the loss are in `f32` always. Default `f32`.
+        #[serde(with = "by_name")]
+        #[schemars(schema_with = "by_name::schema::<Precision>")]
         precision: Precision = Precision::F32,
         /// Number format of evaluations: `f32`, or the one of `precision`, which is the default. One whose loss is
         /// no number in `f16` is done again in `f32`, and `trainer eval` takes `f32` where the ranks' devices do not
         /// have the other.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        #[serde(with = "by_name::option", skip_serializing_if = "Option::is_none")]
+        #[schemars(schema_with = "by_name::schema::<Precision>")]
         eval_precision: Option<Precision> = None,
         /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default: off.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,17 +66,21 @@ keys! {
         /// Seed of the initial parameters, the order of the samples, dropout and generated data.
         /// Default 1.
         seed: u64 = 1,
-        /// What computes: `auto`, `cpu`, `cuda` or `wgpu`; the last two need a program that is built
+        /// What computes: `auto` (a CUDA device, else a GPU through wgpu, else the CPU), `cpu`, `cuda` or `wgpu`; the last two need a program that is built
         /// with the feature of that name. Ranks of a node take one device after the other. Default
         /// `auto`.
-        device: DeviceName = DeviceName::Auto,
+        #[serde(with = "by_name")]
+        #[schemars(schema_with = "by_name::schema::<DeviceChoice>")]
+        device: DeviceChoice = DeviceChoice::Auto,
         /// What the layers of a model compute with: `auto` (the kernels of this program, on the CPU for
         /// everything and several times faster, on an NVIDIA GPU for convolutions, linear layers and attention too, on
         /// every GPU for most that is no product), `burn` (Burn's own operations alone), or `exact` (as `auto`, with direct
         /// convolutions in `f32`: in place of Winograd's on the CPU, and of those that multiply 16 bits of a number on a
         /// GPU, whose rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations compute on the
         /// CPU. Default `auto`.
-        kernels: KernelsName = KernelsName::Auto,
+        #[serde(with = "by_name")]
+        #[schemars(schema_with = "by_name::schema::<Choice>")]
+        kernels: Choice = Choice::Auto,
         /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
         /// and takes time; always so with `zero-3`. Default false.
         recompute: bool = false,
@@ -149,69 +109,14 @@ impl TrainConfig {
     }
 }
 
-names! {
-    /// `[parallel] strategy`: what each rank holds.
-    StrategyName {
-        /// Every rank holds the whole model; gradients are averaged.
-        #[default]
-        Ddp = "ddp",
-        /// Optimizer state is sharded.
-        Zero1 = "zero-1",
-        /// Optimizer state and gradients are sharded.
-        Zero2 = "zero-2",
-        /// Optimizer state, gradients and parameters are sharded.
-        Zero3 = "zero-3",
-    }
-}
-
-names! {
-    /// `[parallel] transport`: how bytes move between ranks.
-    TransportName {
-        /// Shared memory within a host; between hosts MPI where it started the ranks, else TCP.
-        #[default]
-        Auto = "auto",
-        /// Shared memory; one host only.
-        Shm = "shm",
-        /// TCP.
-        Tcp = "tcp",
-        /// MPI's messages, where MPI started the ranks.
-        Mpi = "mpi",
-    }
-}
-
-names! {
-    /// `[parallel] algorithm`: who computes what the ranks compute together.
-    AlgorithmName {
-        /// This program: rings, and direct reduction where ranks share memory. Wherever the ranks are, sums have the same bits.
-        #[default]
-        Auto = "auto",
-        /// The same, but with `transport` `auto` the ranks of each host are added up first: the least goes over the network,
-        /// and sums differ in their last bits from those of ranks that are elsewhere.
-        NodeFirst = "node-first",
-        /// MPI's own collectives, where MPI started the ranks.
-        Mpi = "mpi",
-    }
-}
-
-names! {
-    /// `[parallel] compression`: number format in which gradients travel.
-    Compression {
-        /// As they are.
-        #[default]
-        None = "none",
-        /// bfloat16.
-        Bf16 = "bf16",
-        /// IEEE half precision.
-        F16 = "f16",
-    }
-}
-
 keys! {
     /// `[parallel]`: how the ranks work together.
     ParallelConfig {
         /// What each rank holds: everything (`ddp`), or its shard of the optimizer's state (`zero-1`),
         /// of the gradients too (`zero-2`), and of the parameters too (`zero-3`). Default `ddp`.
-        strategy: StrategyName = StrategyName::Ddp,
+        #[serde(with = "by_name")]
+        #[schemars(schema_with = "by_name::schema::<Strategy>")]
+        strategy: Strategy = Strategy::Ddp,
         /// Over which ranks it shards: `all`; the ranks of each `node`, while the nodes hold copies of each
         /// other, so that parameters are gathered inside a node alone; or in the same way every so many
         /// ranks that follow each other. Default `all`.
@@ -220,10 +125,14 @@ keys! {
         shard_within: ShardWithin = ShardWithin::All,
         /// How bytes move between ranks: `auto` (shared memory within a host, and between hosts `mpi` where MPI started
         /// the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
-        transport: TransportName = TransportName::Auto,
+        #[serde(with = "by_name")]
+        #[schemars(schema_with = "by_name::schema::<TransportKind>")]
+        transport: TransportKind = TransportKind::Auto,
         /// Who reduces gradients, and how: `auto` (this program), `node-first` (this program, the ranks of each host first), or
         /// `mpi` (MPI's own collectives, where MPI started the ranks). Default `auto`.
-        algorithm: AlgorithmName = AlgorithmName::Auto,
+        #[serde(with = "by_name")]
+        #[schemars(schema_with = "by_name::schema::<Algorithm>")]
+        algorithm: Algorithm = Algorithm::Auto,
         /// Gradients, and sharded parameters, that travel together, in MiB; the first bucket has at
         /// most 1 MiB so that communication starts early. Default 8.
         #[schemars(extend("unit" = "MiB"))]
@@ -234,6 +143,8 @@ keys! {
         /// Number format in which gradients in `f32` travel between ranks that share no memory: `none` (as they are),
         /// `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11 bits, a small range). Sums are taken in
         /// `f32`, and rounded where they are sent on. Default `none`.
+        #[serde(with = "by_name")]
+        #[schemars(schema_with = "by_name::schema::<Compression>")]
         compression: Compression = Compression::None,
         /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made by the processor:
         /// less memory of the GPU for slower steps. Default false.

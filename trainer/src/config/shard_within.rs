@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use burn_dist::parallel::ShardWithin;
+use burn_dist::parallel::{ShardWithin, Strategy};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::ser::Serializer;
 
 use super::error::Fault;
-use super::sections::{ParallelConfig, StrategyName};
+use super::sections::ParallelConfig;
 
 const KEY: &str = "parallel.shard_within";
 
@@ -46,7 +46,7 @@ impl Visitor<'_> for WordOrNumber {
 
 /// What can be said without the ranks.
 pub(super) fn check(parallel: &ParallelConfig) -> Result<(), Fault> {
-    if parallel.strategy != StrategyName::Ddp || parallel.shard_within == ShardWithin::All {
+    if parallel.strategy != Strategy::Ddp || parallel.shard_within == ShardWithin::All {
         return Ok(());
     }
     let value = parallel.shard_within;

@@ -1,5 +1,6 @@
 //! Reading configurations as their authors write them, right and wrong.
 
+use burn_dist::parallel::Precision;
 use proptest::prelude::*;
 
 use super::*;

@@ -1,9 +1,11 @@
 //! Whether values make sense: ranges, combinations, and what this version can do.
 
+use burn_dist::parallel::Precision;
+
 use super::error::Fault;
 use super::schedule;
 use super::shard_within;
-use super::{Config, EarlyStoppingConfig, Precision};
+use super::{Config, EarlyStoppingConfig};
 
 /// The longest side of an image, in pixels.
 pub(super) const MOST_PIXELS: usize = 8192;

@@ -6,7 +6,6 @@ use burn_dist::{ProcessGroup, ReduceOp};
 use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
 
-use crate::config;
 use crate::data::batch::{Batches, EvalBatch};
 use crate::data::device_data::DeviceData;
 use crate::error::TrainError;
@@ -25,13 +24,13 @@ pub(crate) type Evaluated = (Evaluation, Details);
 /// What `evaluate` finds in `precision`; in `f32` where that is f16 and a model's numbers may have been too large for it,
 /// as they may be in a training, whose steps are then left out. On all ranks alike.
 pub(crate) fn within_range(
-    precision: config::Precision,
+    precision: Precision,
     group: &ProcessGroup,
-    evaluate: impl Fn(config::Precision) -> Result<Option<Evaluated>, TrainError>,
+    evaluate: impl Fn(Precision) -> Result<Option<Evaluated>, TrainError>,
 ) -> Result<Option<Evaluated>, TrainError> {
     let evaluated = evaluate(precision)?;
     let is_finite = |(evaluation, _): &Evaluated| evaluation.loss.is_finite();
-    if precision != config::Precision::F16 || evaluated.as_ref().is_none_or(is_finite) {
+    if precision != Precision::F16 || evaluated.as_ref().is_none_or(is_finite) {
         return Ok(evaluated);
     }
     if group.rank() == 0 {
@@ -40,7 +39,7 @@ pub(crate) fn within_range(
              does that at once",
         );
     }
-    evaluate(config::Precision::F32)
+    evaluate(Precision::F32)
 }
 
 /// What a model is evaluated on, and by whom.

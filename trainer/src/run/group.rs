@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use burn_dist::group::{Abort, Algorithm, GroupOptions, ProcessGroup, TransportKind};
+use burn_dist::group::{Abort, GroupOptions, ProcessGroup};
 use burn_dist::world::World;
 
-use crate::config::{AlgorithmName, Config, TransportName};
+use crate::config::Config;
 use crate::error::TrainError;
 use crate::run::same_config;
 use crate::system::output::{self, complain_unlogged};
@@ -45,17 +45,8 @@ fn leave_to_a_signal(error: &TrainError) {
 fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
     let timeout = Duration::from_secs(config.parallel.timeout_seconds);
     let options = GroupOptions {
-        transport: match config.parallel.transport {
-            TransportName::Auto => TransportKind::Auto,
-            TransportName::Shm => TransportKind::Shm,
-            TransportName::Tcp => TransportKind::Tcp,
-            TransportName::Mpi => TransportKind::Mpi,
-        },
-        algorithm: match config.parallel.algorithm {
-            AlgorithmName::Auto => Algorithm::Auto,
-            AlgorithmName::NodeFirst => Algorithm::NodeFirst,
-            AlgorithmName::Mpi => Algorithm::Mpi,
-        },
+        transport: config.parallel.transport,
+        algorithm: config.parallel.algorithm,
         timeout,
         abort: Some(Abort {
             after: Duration::from_secs(config.parallel.abort_seconds),

@@ -1,21 +1,18 @@
 //! What the layers of a model compute with: `train.kernels`.
 
 use burn::tensor::Device;
+use burn_dist::parallel::Precision;
 use kernels::KernelError;
-use kernels::policy::{Choice, choose, describe};
+use kernels::policy::{choose, describe};
 
-use crate::config::{Config, KernelsName, Precision};
+use crate::config::Config;
 
 /// Makes the models of this process compute with what `config` says.
 ///
 /// # Errors
 /// When the instruction set that the environment names is not there.
 pub fn choose_kernels(config: &Config, device: &Device) -> Result<(), KernelError> {
-    choose(match config.train.kernels {
-        KernelsName::Auto => Choice::Auto,
-        KernelsName::Burn => Choice::Burn,
-        KernelsName::Exact => Choice::Exact,
-    });
+    choose(config.train.kernels);
     describe(device).map(|_| ())
 }
 

@@ -2,36 +2,27 @@
 
 use burn::tensor::Device;
 use burn_dist::device::{ChosenDevice, DeviceChoice, DeviceError, device_memory, is_host};
-use burn_dist::parallel::ParameterState;
+use burn_dist::parallel::{ParameterState, Strategy};
 use burn_dist::world::World;
 
-use crate::config::{Config, DeviceName, StrategyName};
+use crate::config::Config;
 use crate::error::TrainError;
 use crate::system::free_memory;
 
 /// The device that the configuration asks for.
 pub(crate) fn choose(config: &Config, world: &World) -> Result<ChosenDevice, TrainError> {
-    Ok(world.choose_device(wanted(config))?)
+    Ok(world.choose_device(config.train.device)?)
 }
 
 /// Refuses what no rank can have, before any is started.
 pub(crate) fn check_built(config: &Config) -> Result<(), DeviceError> {
-    let wanted = wanted(config);
+    let wanted = config.train.device;
     let lacks_cuda = wanted == DeviceChoice::Cuda && cfg!(not(feature = "cuda"));
     let lacks_wgpu = wanted == DeviceChoice::Wgpu && cfg!(not(feature = "wgpu"));
     if lacks_cuda || lacks_wgpu {
         return Err(DeviceError::NotBuilt { wanted });
     }
     Ok(())
-}
-
-fn wanted(config: &Config) -> DeviceChoice {
-    match config.train.device {
-        DeviceName::Auto => DeviceChoice::Auto,
-        DeviceName::Cpu => DeviceChoice::Cpu,
-        DeviceName::Cuda => DeviceChoice::Cuda,
-        DeviceName::Wgpu => DeviceChoice::Wgpu,
-    }
 }
 
 /// What a GPU holds of each parameter: of what the optimizer keeps nothing, where that is in host memory.
@@ -102,7 +93,7 @@ pub(crate) fn room(config: &Config, size: usize, nodes: usize) -> Room {
 /// kept for backward.
 pub(crate) fn autodiff(device: &Device, config: &Config) -> Device {
     let device = device.clone().autodiff();
-    if config.train.recompute || config.parallel.strategy == StrategyName::Zero3 {
+    if config.train.recompute || config.parallel.strategy == Strategy::Zero3 {
         device.gradient_checkpointing()
     } else {
         device

@@ -3,7 +3,7 @@
 //! All figures are those of dense matrices: with the sparsity that data sheets like to name first
 //! they are twice as high.
 
-use crate::config::Precision;
+use burn_dist::parallel::Precision;
 
 /// A device and its peak rates.
 struct Device {

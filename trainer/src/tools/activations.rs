@@ -3,12 +3,12 @@
 use burn::module::{ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use burn_dist::ProcessGroup;
-use burn_dist::parallel::{Parallel, ShardWithin};
+use burn_dist::parallel::{Parallel, ShardWithin, Strategy};
 use datasets::{Batch, Dataset};
 use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
-use crate::config::{Config, StrategyName, WithModel};
+use crate::config::{Config, WithModel};
 use crate::data::batch::to_tensors;
 use crate::error::TrainError;
 use crate::eval::loss;
@@ -62,8 +62,8 @@ impl WithModel for Measure<'_> {
         let images = self.affordable(&model);
         let mut config = self.config.clone();
         config.parallel.shard_within = ShardWithin::All;
-        if config.parallel.strategy != StrategyName::Zero3 {
-            config.parallel.strategy = StrategyName::Ddp;
+        if config.parallel.strategy != Strategy::Zero3 {
+            config.parallel.strategy = Strategy::Ddp;
             // Parameters come to exist when they are first used.
             model.visit(&mut Touch);
         }

@@ -27,14 +27,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn_dist::ReduceOp;
-use burn_dist::parallel::Parallel;
+use burn_dist::parallel::{Parallel, Precision};
 use models::ImageClassifier;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use setup::{parallel_options, restore, train};
 pub use summary::{End, Summary};
 
-use crate::config::Precision;
 use crate::data::batch::Batches;
 use crate::error::TrainError;
 use crate::eval::evaluate::{Evaluated, Evaluator, within_range};
@@ -304,7 +303,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             resident: session.resident.test.as_ref(),
             sampler: &data.eval_sampler,
             device: &session.device.device,
-            precision: precision.into(),
+            precision,
             group: session.group,
             together: self.parallel.gathers(),
         };

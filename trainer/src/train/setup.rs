@@ -8,14 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use burn_dist::checkpoint::{self, Source};
 use burn_dist::device::{MemoryShortage, device_memory};
-use burn_dist::parallel::{
-    BucketSizes, MemoryEstimate, Parallel, ParallelOptions, ParameterState, Strategy,
-};
+use burn_dist::parallel::{BucketSizes, MemoryEstimate, Parallel, ParallelOptions, ParameterState};
 use models::{ImageClassifier, flops};
 
 use super::{End, Summary, Training, failed};
+use crate::config::Config;
 use crate::config::run_name::CHECKPOINTS;
-use crate::config::{Compression, Config, StrategyName};
 use crate::data::input::steps_per_epoch;
 use crate::error::TrainError;
 use crate::eval::details;
@@ -328,25 +326,16 @@ pub(super) fn start_checkpoints(
 /// How `config` wants a model trained, with this many micro-batches in a step.
 pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOptions {
     ParallelOptions {
-        strategy: match config.parallel.strategy {
-            StrategyName::Ddp => Strategy::Ddp,
-            StrategyName::Zero1 => Strategy::Zero1,
-            StrategyName::Zero2 => Strategy::Zero2,
-            StrategyName::Zero3 => Strategy::Zero3,
-        },
+        strategy: config.parallel.strategy,
         shard_within: config.parallel.shard_within,
         accumulate,
         clip_norm: config.train.clip_norm,
         buckets: BucketSizes::from_mib(config.parallel.bucket_mib),
-        compression: match config.parallel.compression {
-            Compression::None => burn_dist::Compression::None,
-            Compression::Bf16 => burn_dist::Compression::Bf16,
-            Compression::F16 => burn_dist::Compression::F16,
-        },
+        compression: config.parallel.compression,
         offload_optimizer: config.parallel.offload_optimizer,
         sync_batch_norm: config.parallel.sync_batch_norm,
         prefetch: config.parallel.prefetch,
-        precision: config.train.precision.into(),
+        precision: config.train.precision,
         loss_scale: config.loss_scale.options(),
         ema: config.ema.options(),
     }

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datasets::{Cifar10, Dataset, DatasetError, RemoteFile, Split};
+use datasets::{Cifar10, DatasetError, RemoteFile, Split};
 
-use super::{AnyDataSet, downloads};
+use super::{AnyDataSet, Opened, downloads};
 use crate::config::section::keys;
 
 keys! {
@@ -24,12 +24,7 @@ keys! {
 impl AnyDataSet for Cifar10Config {
     downloads!(Cifar10, "data/cifar-10", dir, cache_dir);
 
-    fn open(
-        &self,
-        split: Split,
-        _samples: Option<usize>,
-        _seed: u64,
-    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+    fn open(&self, split: Split, _samples: Option<usize>, _seed: u64) -> Opened {
         let dir = self.folder();
         Ok(Arc::new(match &self.cache_dir {
             Some(cache) => Cifar10::open_with_cache(dir, split, cache)?,

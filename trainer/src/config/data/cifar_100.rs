@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datasets::{Cifar100, Cifar100Labels, Dataset, DatasetError, RemoteFile, Split};
+use datasets::{Cifar100, Cifar100Labels, DatasetError, RemoteFile, Split};
 
-use super::{AnyDataSet, downloads};
+use super::{AnyDataSet, Opened, downloads};
 use crate::config::section::{keys, names};
 
 names! {
@@ -38,12 +38,7 @@ keys! {
 impl AnyDataSet for Cifar100Config {
     downloads!(Cifar100, "data/cifar-100", dir, cache_dir);
 
-    fn open(
-        &self,
-        split: Split,
-        _samples: Option<usize>,
-        _seed: u64,
-    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+    fn open(&self, split: Split, _samples: Option<usize>, _seed: u64) -> Opened {
         let labels = match self.labels {
             Some(LabelsName::Coarse) => Cifar100Labels::Coarse,
             Some(LabelsName::Fine) | None => Cifar100Labels::Fine,

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use datasets::{Dataset, DatasetError, Digits, Split};
+use datasets::{Digits, Split};
 
-use super::AnyDataSet;
+use super::{AnyDataSet, Opened};
 use crate::config::section::keys;
 
 keys! {
@@ -13,12 +13,7 @@ keys! {
 }
 
 impl AnyDataSet for DigitsConfig {
-    fn open(
-        &self,
-        split: Split,
-        samples: Option<usize>,
-        seed: u64,
-    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+    fn open(&self, split: Split, samples: Option<usize>, seed: u64) -> Opened {
         let usual = match split {
             Split::Train => 8192,
             Split::Test => 2048,

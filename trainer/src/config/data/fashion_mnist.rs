@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datasets::{Dataset, DatasetError, FashionMnist, RemoteFile, Split};
+use datasets::{DatasetError, FashionMnist, RemoteFile, Split};
 
-use super::{AnyDataSet, downloads};
+use super::{AnyDataSet, Opened, downloads};
 use crate::config::section::keys;
 
 keys! {
@@ -20,12 +20,7 @@ keys! {
 impl AnyDataSet for FashionMnistConfig {
     downloads!(FashionMnist, "data/fashion-mnist", dir);
 
-    fn open(
-        &self,
-        split: Split,
-        _samples: Option<usize>,
-        _seed: u64,
-    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+    fn open(&self, split: Split, _samples: Option<usize>, _seed: u64) -> Opened {
         Ok(Arc::new(FashionMnist::open(self.folder(), split)?))
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use datasets::{Dataset, DatasetError, Generated, ImageShape, Split};
+use datasets::{Generated, ImageShape, Split};
 
-use super::AnyDataSet;
+use super::{AnyDataSet, Opened};
 use crate::config::error::Fault;
 use crate::config::section::keys;
 use crate::config::validate::{MOST_PIXELS, given_in_range};
@@ -32,12 +32,7 @@ impl AnyDataSet for GeneratedConfig {
         given_in_range("data.classes", self.classes, 1_000_000)
     }
 
-    fn open(
-        &self,
-        split: Split,
-        samples: Option<usize>,
-        seed: u64,
-    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+    fn open(&self, split: Split, samples: Option<usize>, seed: u64) -> Opened {
         // The numbers, the size and the classes are usually those of CIFAR-10.
         let usual = match split {
             Split::Train => 50_000,

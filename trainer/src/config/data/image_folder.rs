@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datasets::{Color, Dataset, DatasetError, ImageFolder, ImageFolderOptions, Split};
+use datasets::{Color, ImageFolder, ImageFolderOptions, Split};
 
-use super::{AnyDataSet, evenly};
+use super::{AnyDataSet, Opened, evenly};
 use crate::config::error::Fault;
 use crate::config::section::{keys, names};
 use crate::config::validate::{MOST_PIXELS, ensure, given_in_range};
@@ -81,12 +81,7 @@ impl AnyDataSet for ImageFolderConfig {
         self.dir().unwrap_or(Path::new("data/image-folder"))
     }
 
-    fn open(
-        &self,
-        split: Split,
-        _samples: Option<usize>,
-        seed: u64,
-    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+    fn open(&self, split: Split, _samples: Option<usize>, seed: u64) -> Opened {
         let mut options = ImageFolderOptions::new(self.side());
         options.resize = self.resize();
         options.color = match self.color {

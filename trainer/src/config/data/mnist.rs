@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datasets::{Dataset, DatasetError, Mnist, RemoteFile, Split};
+use datasets::{DatasetError, Mnist, RemoteFile, Split};
 
-use super::{AnyDataSet, downloads};
+use super::{AnyDataSet, Opened, downloads};
 use crate::config::section::keys;
 
 keys! {
@@ -20,12 +20,7 @@ keys! {
 impl AnyDataSet for MnistConfig {
     downloads!(Mnist, "data/mnist", dir);
 
-    fn open(
-        &self,
-        split: Split,
-        _samples: Option<usize>,
-        _seed: u64,
-    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+    fn open(&self, split: Split, _samples: Option<usize>, _seed: u64) -> Opened {
         Ok(Arc::new(Mnist::open(self.folder(), split)?))
     }
 }

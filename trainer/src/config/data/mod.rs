@@ -95,6 +95,9 @@ impl Default for DataConfig {
     }
 }
 
+/// A part of a data set, if it can be opened.
+type Opened = Result<Arc<dyn Dataset>, DatasetError>;
+
 /// What every data set says of itself.
 pub trait AnyDataSet {
     /// Whether its own keys make sense.
@@ -137,12 +140,7 @@ pub trait AnyDataSet {
     ///
     /// # Errors
     /// If files are missing or not what they should be.
-    fn open(
-        &self,
-        split: Split,
-        samples: Option<usize>,
-        seed: u64,
-    ) -> Result<Arc<dyn Dataset>, DatasetError>;
+    fn open(&self, split: Split, samples: Option<usize>, seed: u64) -> Opened;
 
     /// Which images are taken where `samples` are wanted of a part that has more.
     fn pick(&self, samples: usize, _of: usize) -> Vec<usize> {

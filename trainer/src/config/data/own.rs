@@ -1,10 +1,8 @@
 //! Images of the program itself.
 
-use std::sync::Arc;
+use datasets::{DatasetError, Split};
 
-use datasets::{Dataset, DatasetError, Split};
-
-use super::AnyDataSet;
+use super::{AnyDataSet, Opened};
 use crate::config::section::keys;
 
 keys! {
@@ -13,12 +11,7 @@ keys! {
 }
 
 impl AnyDataSet for OwnConfig {
-    fn open(
-        &self,
-        _split: Split,
-        _samples: Option<usize>,
-        _seed: u64,
-    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+    fn open(&self, _split: Split, _samples: Option<usize>, _seed: u64) -> Opened {
         Err(DatasetError::Settings {
             what: "data.name",
             reason: "\"own\" stands for images that a program gives to the library's `Trainer`, and here are none"

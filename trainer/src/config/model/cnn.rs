@@ -2,9 +2,8 @@
 
 use burn::tensor::Device;
 use datasets::Dataset;
-use models::ModelError;
 
-use super::{AnyModel, WithModel, classes};
+use super::{AnyModel, Built, WithModel, classes};
 use crate::config::error::Fault;
 use crate::config::section::{exactly, keys};
 use crate::config::validate::{fraction, in_range};
@@ -34,12 +33,7 @@ impl AnyModel for CnnConfig {
         fraction("model.dropout_hidden", self.dropout_hidden)
     }
 
-    fn build<W: WithModel>(
-        &self,
-        data: &dyn Dataset,
-        device: &Device,
-        then: W,
-    ) -> Result<W::Output, ModelError> {
+    fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W> {
         let shape = data.shape();
         let model = models::CnnConfig::new()
             .with_channels(shape.channels)

@@ -2,9 +2,8 @@
 
 use burn::tensor::Device;
 use datasets::Dataset;
-use models::ModelError;
 
-use super::{AnyModel, WithModel, classes};
+use super::{AnyModel, Built, WithModel, classes};
 use crate::config::section::keys;
 
 keys! {
@@ -14,12 +13,7 @@ keys! {
 }
 
 impl AnyModel for CscCnnConfig {
-    fn build<W: WithModel>(
-        &self,
-        data: &dyn Dataset,
-        device: &Device,
-        then: W,
-    ) -> Result<W::Output, ModelError> {
+    fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W> {
         let shape = data.shape();
         let model = models::CscCnnConfig::new()
             .with_channels(shape.channels)

@@ -40,12 +40,7 @@ macro_rules! models {
             ///
             /// # Errors
             /// If it cannot take such images.
-            pub fn build<W: WithModel>(
-                &self,
-                data: &dyn Dataset,
-                device: &Device,
-                then: W,
-            ) -> Result<W::Output, ModelError> {
+            pub fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W> {
                 match &self.kind { $(ModelKind::$variant(own) => own.build(data, device, then)),* }
             }
         }
@@ -91,15 +86,13 @@ pub trait AnyModel {
     ///
     /// # Errors
     /// If it cannot take such images.
-    fn build<W: WithModel>(
-        &self,
-        data: &dyn Dataset,
-        device: &Device,
-        then: W,
-    ) -> Result<W::Output, ModelError>
+    fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W>
     where
         Self: Sized;
 }
+
+/// What comes of a model, if it can be built.
+pub type Built<W> = Result<<W as WithModel>::Output, ModelError>;
 
 /// What is done with a model once it is known which type it has.
 pub trait WithModel {

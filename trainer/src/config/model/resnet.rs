@@ -2,9 +2,9 @@
 
 use burn::tensor::Device;
 use datasets::Dataset;
-use models::{ModelError, Stem};
+use models::Stem;
 
-use super::{AnyModel, WithModel, classes};
+use super::{AnyModel, Built, WithModel, classes};
 use crate::config::error::Fault;
 use crate::config::section::{keys, names};
 
@@ -47,12 +47,7 @@ impl AnyModel for ResNetConfig {
         }
     }
 
-    fn build<W: WithModel>(
-        &self,
-        data: &dyn Dataset,
-        device: &Device,
-        then: W,
-    ) -> Result<W::Output, ModelError> {
+    fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W> {
         let shape = data.shape();
         let stem = match self.stem {
             StemName::Cifar => Stem::Cifar,

@@ -2,9 +2,9 @@
 
 use burn::tensor::Device;
 use datasets::Dataset;
-use models::{ModelError, Pooling};
+use models::Pooling;
 
-use super::{AnyModel, WithModel, classes};
+use super::{AnyModel, Built, WithModel, classes};
 use crate::config::error::Fault;
 use crate::config::section::{keys, names};
 use crate::config::validate::{fraction, in_range};
@@ -107,12 +107,7 @@ impl AnyModel for VitConfig {
         fraction("model.drop_path", self.drop_path)
     }
 
-    fn build<W: WithModel>(
-        &self,
-        data: &dyn Dataset,
-        device: &Device,
-        then: W,
-    ) -> Result<W::Output, ModelError> {
+    fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W> {
         let shape = data.shape();
         let mut vit = match self.preset {
             VitPreset::Tiny => models::VitConfig::tiny(classes(data)),

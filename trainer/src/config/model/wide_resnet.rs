@@ -2,9 +2,8 @@
 
 use burn::tensor::Device;
 use datasets::Dataset;
-use models::ModelError;
 
-use super::{AnyModel, WithModel, classes};
+use super::{AnyModel, Built, WithModel, classes};
 use crate::config::error::Fault;
 use crate::config::section::{keys, names};
 use crate::config::validate::{fraction, in_range};
@@ -78,12 +77,7 @@ impl AnyModel for WideResNetConfig {
             .map_or(Ok(()), |rate| fraction("model.dropout", rate))
     }
 
-    fn build<W: WithModel>(
-        &self,
-        data: &dyn Dataset,
-        device: &Device,
-        then: W,
-    ) -> Result<W::Output, ModelError> {
+    fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W> {
         let (shape, classes) = (data.shape(), classes(data));
         let dropout = self.dropout.unwrap_or_default();
         if self.preset == WidePreset::Olivia {

@@ -1,14 +1,14 @@
 //! Evaluates a trained model, on any number of ranks.
 
 use burn::tensor::{DType, Device};
-use burn_dist::parallel::autocast;
+use burn_dist::parallel::{Precision, autocast};
 use burn_dist::world::World;
 use burn_dist::{ProcessGroup, ReduceOp};
 use datasets::{Dataset, EvalSampler, Loader};
 use models::ImageClassifier;
 
 use super::{Trained, WithTrained};
-use crate::config::{ConfigError, Precision};
+use crate::config::ConfigError;
 use crate::data;
 use crate::data::input::{self, EVAL_BATCH};
 use crate::data::same_data;
@@ -92,7 +92,7 @@ impl Trained {
     /// call.
     fn precision_on(&self, device: &Device, group: &ProcessGroup) -> Result<Precision, TrainError> {
         let wanted = self.config().train.eval_precision();
-        let dtype = burn_dist::parallel::Precision::from(wanted).compute_dtype();
+        let dtype = wanted.compute_dtype();
         let mut supported = [i64::from(device.supports_dtype(DType::from(dtype)))];
         group.all_reduce(&mut supported, ReduceOp::Min)?;
         if supported == [1] {
@@ -140,7 +140,6 @@ impl Evaluate<'_> {
         model: &M,
         precision: Precision,
     ) -> Result<Option<Evaluated>, TrainError> {
-        let precision = precision.into();
         let evaluator = Evaluator {
             dataset: self.dataset,
             loader: &self.loader,
