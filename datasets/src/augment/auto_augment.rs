@@ -3,9 +3,11 @@
 //! The operations and how far they go at each strength are torchvision's.
 
 use super::Pixels;
+use super::change::Change;
+use super::parse::{Parameters, ParseAugmentError};
 use super::rand_augment::{MAX_MAGNITUDE, Operation, run};
 use crate::ImageShape;
-use crate::random::Stream;
+use crate::random::{Purpose, Stream};
 use Operation::*;
 
 /// The greatest strength in the paper; the least is 0.
@@ -48,8 +50,19 @@ const POLICY: [[Step; 2]; 25] = [
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct AutoAugment;
 
-impl AutoAugment {
-    pub(super) fn apply(self, stream: &mut Stream, shape: ImageShape, pixels: &mut Pixels) {
+impl Change<Pixels> for AutoAugment {
+    const USAGE: &'static str = "auto-augment";
+    const PURPOSE: Purpose = Purpose::AutoAugment;
+
+    fn read(_: &mut Parameters<'_>) -> Result<Self, ParseAugmentError> {
+        Ok(Self)
+    }
+
+    fn text(&self) -> String {
+        Self::USAGE.to_owned()
+    }
+
+    fn apply(&self, stream: &mut Stream, shape: ImageShape, pixels: &mut Pixels) {
         if shape.is_empty() {
             return;
         }
@@ -81,7 +94,6 @@ fn magnitude(operation: Operation, strength: u8, negative: bool) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Purpose;
 
     const SHAPE: ImageShape = ImageShape {
         channels: 3,

@@ -1,9 +1,11 @@
 //! Cutout and random erasing: parts of a normalised image are removed, so that a model does not
 //! rely on one detail.
 
+use super::change::Change;
+use super::parse::{PROBABILITIES, Parameters, ParseAugmentError};
 use crate::ImageShape;
 use crate::area::Area;
-use crate::random::Stream;
+use crate::random::{Purpose, Stream};
 
 /// A square set to the mean (DeVries and Taylor 2017, <https://arxiv.org/abs/1708.04552>).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,9 +14,21 @@ pub(super) struct Cutout {
     pub(super) side: u16,
 }
 
-impl Cutout {
+impl Change<[f32]> for Cutout {
+    const USAGE: &'static str = "cutout[:SIDE]";
+    const PURPOSE: Purpose = Purpose::Cutout;
+
+    fn read(words: &mut Parameters<'_>) -> Result<Self, ParseAugmentError> {
+        let side = words.whole("SIDE", 16, 1..=u16::MAX)?;
+        Ok(Self { side })
+    }
+
+    fn text(&self) -> String {
+        format!("cutout:{}", self.side)
+    }
+
     /// Draws the centre, uniform among all pixels, so that the square may reach over the borders.
-    pub(super) fn apply(&self, stream: &mut Stream, shape: ImageShape, image: &mut [f32]) {
+    fn apply(&self, stream: &mut Stream, shape: ImageShape, image: &mut [f32]) {
         let y = stream.below(shape.height as u64) as usize;
         let x = stream.below(shape.width as u64) as usize;
         let side = usize::from(self.side);
@@ -39,8 +53,20 @@ const MIN_ASPECT: f32 = 0.3;
 /// Draws of a rectangle that fits; after these, nothing is erased.
 const ATTEMPTS: usize = 10;
 
-impl Erase {
-    pub(super) fn apply(&self, stream: &mut Stream, shape: ImageShape, image: &mut [f32]) {
+impl Change<[f32]> for Erase {
+    const USAGE: &'static str = "erase[:P]";
+    const PURPOSE: Purpose = Purpose::Erase;
+
+    fn read(words: &mut Parameters<'_>) -> Result<Self, ParseAugmentError> {
+        let p = words.number("P", 0.25, PROBABILITIES)?;
+        Ok(Self { p })
+    }
+
+    fn text(&self) -> String {
+        format!("erase:{}", self.p)
+    }
+
+    fn apply(&self, stream: &mut Stream, shape: ImageShape, image: &mut [f32]) {
         if !stream.chance(self.p) {
             return;
         }
@@ -77,7 +103,6 @@ fn draw(stream: &mut Stream, shape: ImageShape) -> Option<Area> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Purpose;
     use proptest::prelude::*;
 
     const SHAPE: ImageShape = ImageShape {

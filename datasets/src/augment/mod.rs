@@ -8,6 +8,7 @@
 //! image).
 
 mod auto_augment;
+mod change;
 mod enlarge;
 mod erase;
 mod mix;
@@ -23,12 +24,10 @@ pub use parse::ParseAugmentError;
 
 use crate::random::{Purpose, Stream};
 use crate::{Dataset, DatasetError, ImageShape};
-use auto_augment::AutoAugment;
-use erase::{Cutout, Erase};
+use change::changes;
 use mix::{Mix, Partner};
 use place::Border;
 pub(crate) use place::Placement;
-use rand_augment::RandAugment;
 use resized_crop::ResizedCrop;
 
 /// What is changed at random in every training image; evaluation is never augmented.
@@ -71,11 +70,23 @@ pub struct Augment {
     frame: Option<Frame>,
     /// Probability of a mirror image.
     flip: Option<f32>,
-    auto: Option<AutoAugment>,
-    colour: Option<RandAugment>,
+    colours: Colours,
     mix: Mix,
-    cutout: Option<Cutout>,
-    erase: Option<Erase>,
+    parts: Parts,
+}
+
+changes! {
+    /// What changes the bytes of an image, in this order.
+    Colours: Pixels;
+    auto_augment::AutoAugment,
+    rand_augment::RandAugment,
+}
+
+changes! {
+    /// What changes its normalised numbers, in this order.
+    Parts: [f32];
+    erase::Cutout,
+    erase::Erase,
 }
 
 /// Which part of the (extended) image is seen.
@@ -164,12 +175,7 @@ impl Augment {
     ) -> Result<u32, DatasetError> {
         let shape = dataset.shape();
         let label = self.read_moved(key, dataset, pixels)?;
-        if let Some(auto) = self.auto {
-            auto.apply(&mut key.stream(Purpose::AutoAugment), shape, pixels);
-        }
-        if let Some(colour) = self.colour {
-            colour.apply(&mut key.stream(Purpose::RandAugment), shape, pixels);
-        }
+        self.colours.apply(key, shape, pixels);
         Ok(label)
     }
 
@@ -225,11 +231,10 @@ impl Augment {
             Some(Frame::Crop { padding, .. }) => padding,
             Some(Frame::Resized(_)) => return false,
         };
-        let others = self.auto.is_some() || self.colour.is_some() || !self.mix.is_none();
-        let removes = self.cutout.is_some() || self.erase.is_some();
+        let others = !self.colours.is_none() || !self.mix.is_none() || !self.parts.is_none();
         // One reflection is enough then.
         let side = shape.height.min(shape.width);
-        !others && !removes && usize::from(reach) < side
+        !others && usize::from(reach) < side
     }
 
     /// Where the image `key` lands in its frame.
@@ -257,11 +262,6 @@ impl Augment {
 
     /// Removes parts of the normalised image `key`.
     pub(crate) fn remove(&self, key: Key, shape: ImageShape, image: &mut [f32]) {
-        if let Some(cutout) = self.cutout {
-            cutout.apply(&mut key.stream(Purpose::Cutout), shape, image);
-        }
-        if let Some(erase) = self.erase {
-            erase.apply(&mut key.stream(Purpose::Erase), shape, image);
-        }
+        self.parts.apply(key, shape, image);
     }
 }

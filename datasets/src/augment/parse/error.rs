@@ -1,6 +1,6 @@
 //! What is wrong with a text that should be an augmentation, and what to write instead.
 
-use super::USAGE;
+use super::usage;
 
 /// Why a text is no augmentation.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -9,7 +9,7 @@ pub enum ParseAugmentError {
     /// A name that is no operation.
     #[error(
         "unknown augmentation \"{name}\"; use none alone, or these in this order, joined by +: {}",
-        USAGE.join(", ")
+        usage().join(", ")
     )]
     Unknown {
         /// What stands there.

@@ -6,35 +6,30 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::{FromStr, Split};
 
-use super::auto_augment::AutoAugment;
-use super::erase::{Cutout, Erase};
 use super::mix::Share;
 use super::place::Border;
-use super::rand_augment::{MAX_MAGNITUDE, RandAugment};
 use super::resized_crop::ResizedCrop;
-use super::{Augment, Frame};
+use super::{Augment, Colours, Frame, Parts};
 pub use error::ParseAugmentError;
 
 /// The operations in the order in which they are done.
-const USAGE: [&str; 11] = [
-    "repeat[:TIMES]",
-    "shift[:PIXELS]",
-    "crop[:PADDING[:zero|reflect]]",
-    "resized-crop[:MIN_SCALE]",
-    "flip[:P]",
-    "auto-augment",
-    "rand-augment[:OPS[:MAGNITUDE]]",
-    "mixup[:ALPHA[:P]]",
-    "cutmix[:ALPHA[:P]]",
-    "cutout[:SIDE]",
-    "erase[:P]",
-];
+fn usage() -> Vec<&'static str> {
+    let moves = [
+        "repeat[:TIMES]",
+        "shift[:PIXELS]",
+        "crop[:PADDING[:zero|reflect]]",
+        "resized-crop[:MIN_SCALE]",
+        "flip[:P]",
+    ];
+    let mixes = ["mixup[:ALPHA[:P]]", "cutmix[:ALPHA[:P]]"];
+    [&moves, Colours::USAGE, &mixes, Parts::USAGE].concat()
+}
 
 /// Far beyond what is of use: the variance is 0 in effect, or the weights are 0 and 1.
 const ALPHAS: RangeInclusive<f32> = 0.001..=1000.0;
 /// With more, hardly any different images would be left in a batch.
 const MAX_REPEAT: u8 = 16;
-const PROBABILITIES: RangeInclusive<f32> = 0.0..=1.0;
+pub(super) const PROBABILITIES: RangeInclusive<f32> = 0.0..=1.0;
 
 impl FromStr for Augment {
     type Err = ParseAugmentError;
@@ -70,8 +65,8 @@ impl Augment {
     fn add(&mut self, part: &str) -> Result<usize, ParseAugmentError> {
         let mut words = part.split(':');
         let name = words.next().unwrap_or_default();
-        let place = USAGE.iter().position(|usage| name_in(usage) == name);
-        let Some((place, usage)) = place.and_then(|place| Some((place, *USAGE.get(place)?))) else {
+        let mut all = usage().into_iter().enumerate();
+        let Some((place, usage)) = all.find(|(_, usage)| name_in(usage) == name) else {
             return Err(ParseAugmentError::Unknown { name: name.into() });
         };
         let mut read = Parameters {
@@ -84,7 +79,6 @@ impl Augment {
                 let times = read.whole("TIMES", 3, 2..=MAX_REPEAT)?;
                 once(&mut self.repeat, times, usage)?;
             }
-            "auto-augment" => once(&mut self.auto, AutoAugment, usage)?,
             "shift" => {
                 let pixels = read.whole("PIXELS", 2, 0..=u8::MAX)?;
                 self.see(Frame::Shift { pixels }, usage)?;
@@ -102,24 +96,10 @@ impl Augment {
                 let p = read.number("P", 0.5, PROBABILITIES)?;
                 once(&mut self.flip, p, usage)?;
             }
-            "rand-augment" => {
-                let operations = read.whole("OPS", 2, 1..=14)?;
-                let magnitude = read.whole("MAGNITUDE", 9, 0..=MAX_MAGNITUDE)?;
-                let colour = RandAugment {
-                    operations,
-                    magnitude,
-                };
-                once(&mut self.colour, colour, usage)?;
-            }
             "mixup" => once(&mut self.mix.mixup, read.share(0.8)?, usage)?,
             "cutmix" => once(&mut self.mix.cutmix, read.share(1.0)?, usage)?,
-            "cutout" => {
-                let side = read.whole("SIDE", 16, 1..=u16::MAX)?;
-                once(&mut self.cutout, Cutout { side }, usage)?;
-            }
             _ => {
-                let p = read.number("P", 0.25, PROBABILITIES)?;
-                once(&mut self.erase, Erase { p }, usage)?;
+                let _ = self.colours.add(usage, &mut read)? || self.parts.add(usage, &mut read)?;
             }
         }
         read.end()?;
@@ -152,7 +132,11 @@ fn name_in(usage: &'static str) -> &'static str {
     usage.split('[').next().unwrap_or(usage)
 }
 
-fn once<T>(slot: &mut Option<T>, value: T, usage: &'static str) -> Result<(), ParseAugmentError> {
+pub(super) fn once<T>(
+    slot: &mut Option<T>,
+    value: T,
+    usage: &'static str,
+) -> Result<(), ParseAugmentError> {
     match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(ParseAugmentError::Twice {
@@ -162,14 +146,14 @@ fn once<T>(slot: &mut Option<T>, value: T, usage: &'static str) -> Result<(), Pa
 }
 
 /// The words after an operation's name, read one by one.
-struct Parameters<'a> {
+pub(super) struct Parameters<'a> {
     operation: &'a str,
     usage: &'static str,
     words: Split<'a, char>,
 }
 
 impl Parameters<'_> {
-    fn whole<T: FromStr + PartialOrd + fmt::Display>(
+    pub(super) fn whole<T: FromStr + PartialOrd + fmt::Display>(
         &mut self,
         parameter: &'static str,
         default: T,
@@ -178,7 +162,7 @@ impl Parameters<'_> {
         self.next("a whole number", parameter, default, range)
     }
 
-    fn number(
+    pub(super) fn number(
         &mut self,
         parameter: &'static str,
         default: f32,
@@ -244,23 +228,20 @@ impl Parameters<'_> {
 
 impl fmt::Display for Augment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let colour = |RandAugment {
-                          operations,
-                          magnitude,
-                      }| format!("rand-augment:{operations}:{magnitude}");
         let share = |name| move |Share { alpha, p }| format!("{name}:{alpha}:{p}");
-        let parts = [
+        let moves = [
             self.repeat.map(|times| format!("repeat:{times}")),
             self.frame.map(|frame| frame.to_string()),
             self.flip.map(|p| format!("flip:{p}")),
-            self.auto.map(|AutoAugment| "auto-augment".to_owned()),
-            self.colour.map(colour),
+        ];
+        let mixes = [
             self.mix.mixup.map(share("mixup")),
             self.mix.cutmix.map(share("cutmix")),
-            self.cutout.map(|Cutout { side }| format!("cutout:{side}")),
-            self.erase.map(|Erase { p }| format!("erase:{p}")),
         ];
-        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let mut parts: Vec<String> = moves.into_iter().flatten().collect();
+        parts.extend(self.colours.texts());
+        parts.extend(mixes.into_iter().flatten());
+        parts.extend(self.parts.texts());
         match parts.is_empty() {
             true => f.write_str("none"),
             false => f.write_str(&parts.join("+")),

@@ -11,8 +11,10 @@ mod levels;
 mod tests;
 
 use super::Pixels;
+use super::change::Change;
+use super::parse::{Parameters, ParseAugmentError};
 use crate::ImageShape;
-use crate::random::Stream;
+use crate::random::{Purpose, Stream};
 use affine::Affine;
 
 /// Cubuk et al. 2019, <https://arxiv.org/abs/1909.13719>.
@@ -91,8 +93,22 @@ impl Operation {
     }
 }
 
-impl RandAugment {
-    pub(super) fn apply(&self, stream: &mut Stream, shape: ImageShape, pixels: &mut Pixels) {
+impl Change<Pixels> for RandAugment {
+    const USAGE: &'static str = "rand-augment[:OPS[:MAGNITUDE]]";
+    const PURPOSE: Purpose = Purpose::RandAugment;
+
+    fn read(words: &mut Parameters<'_>) -> Result<Self, ParseAugmentError> {
+        Ok(Self {
+            operations: words.whole("OPS", 2, 1..=14)?,
+            magnitude: words.whole("MAGNITUDE", 9, 0..=MAX_MAGNITUDE)?,
+        })
+    }
+
+    fn text(&self) -> String {
+        format!("rand-augment:{}:{}", self.operations, self.magnitude)
+    }
+
+    fn apply(&self, stream: &mut Stream, shape: ImageShape, pixels: &mut Pixels) {
         if shape.is_empty() {
             return;
         }
