@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_wish_nothing_ends() {
+    fn unasked_nothing_ends() {
         assert_eq!(ends(&EarlyStoppingConfig::default(), &[0.5; 100]), None);
     }
 

@@ -48,7 +48,7 @@ use crate::train::checkpointing::Checkpoints;
 use crate::train::early_stopping::{is_better, monitored};
 use crate::train::flat_loss::FlatLoss;
 use crate::train::progress::{Meta, Progress};
-use crate::train::record::{Recorder, Wishes};
+use crate::train::record::{Recorder, Requests};
 use crate::train::schedule::Schedule;
 use crate::train::session::Session;
 
@@ -64,7 +64,7 @@ struct Training<'s, M: ImageClassifier> {
     checkpoints: Option<Checkpoints>,
     progress: Progress,
     /// What this rank wants and no other rank knows yet.
-    own_wishes: Wishes,
+    own_requests: Requests,
     begin: Instant,
     /// How far the run was when this process began.
     before: Progress,
@@ -184,13 +184,13 @@ impl<M: ImageClassifier> Training<'_, M> {
     fn epoch(&mut self) -> Result<Option<End>, TrainError> {
         let begin = Instant::now();
         let first_step = self.progress.steps;
-        let wishes = self.steps_of_epoch(begin)?;
+        let requests = self.steps_of_epoch(begin)?;
         let time = begin.elapsed();
         // A run that goes on with an evaluation that an earlier one has not done has no work to tell of.
         if self.progress.steps > first_step {
             self.share_work()?;
         }
-        if wishes.pause {
+        if requests.pause {
             return Ok(Some(self.paused()));
         }
         // Who has no time for it evaluates when the run goes on.
@@ -200,14 +200,14 @@ impl<M: ImageClassifier> Training<'_, M> {
         let images = self.images(self.progress.steps - first_step);
         self.console.accuracy(evaluation.accuracy);
         self.tell_epoch(&evaluation, time, images);
-        self.end_epoch(evaluation, wishes)
+        self.end_epoch(evaluation, requests)
     }
 
     /// What an evaluation leads to.
     fn end_epoch(
         &mut self,
         evaluation: Evaluation,
-        wishes: Wishes,
+        requests: Requests,
     ) -> Result<Option<End>, TrainError> {
         self.progress.evaluated = true;
         self.progress.evaluation = Some(evaluation);
@@ -222,20 +222,20 @@ impl<M: ImageClassifier> Training<'_, M> {
         };
         for callback in &mut self.callbacks {
             let action = callback.on_epoch_end(&epoch).map_err(failed)?;
-            self.own_wishes = self.own_wishes.or(wish(action));
+            self.own_requests = self.own_requests.or(request(action));
         }
-        let wishes = wishes.or(self.agree()?);
+        let requests = requests.or(self.agree()?);
         let is_best = self.is_best(&evaluation);
         let (epoch, steps) = (self.progress.epoch, self.progress.steps);
         let due = |checkpoints: &Checkpoints| checkpoints.is_due_after_epoch(epoch, steps);
-        if is_best || wishes.save || self.checkpoints.as_ref().is_some_and(due) {
+        if is_best || requests.save || self.checkpoints.as_ref().is_some_and(due) {
             self.save()?;
         }
-        if wishes.pause && reason.is_none() && !self.is_complete() {
+        if requests.pause && reason.is_none() && !self.is_complete() {
             return Ok(Some(self.paused()));
         }
         let asked = || "a callback asked for it".to_owned();
-        Ok(reason.or(wishes.stop.then(asked)).map(End::Early))
+        Ok(reason.or(requests.stop.then(asked)).map(End::Early))
     }
 
     fn paused(&self) -> End {
@@ -244,10 +244,12 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     /// What any rank wants, now.
-    fn agree(&mut self) -> Result<Wishes, TrainError> {
-        let mut wishes = self.wishes().encode();
-        self.session.group.all_reduce(&mut wishes, ReduceOp::Max)?;
-        Ok(Wishes::decode(&wishes))
+    fn agree(&mut self) -> Result<Requests, TrainError> {
+        let mut requests = self.requests().encode();
+        self.session
+            .group
+            .all_reduce(&mut requests, ReduceOp::Max)?;
+        Ok(Requests::decode(&requests))
     }
 
     /// Evaluates, unless a rank wants to pause before that is done.
@@ -366,7 +368,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     /// Trains until the epoch or the run ends, or a rank wants to; gives what the ranks want.
-    fn steps_of_epoch(&mut self, begin: Instant) -> Result<Wishes, TrainError> {
+    fn steps_of_epoch(&mut self, begin: Instant) -> Result<Requests, TrainError> {
         let session = self.session;
         let (epoch, done_before) = (self.progress.epoch, self.progress.steps_of_epoch);
         let (first_step, seconds) = (self.progress.steps, self.progress.train_seconds);
@@ -379,24 +381,24 @@ impl<M: ImageClassifier> Training<'_, M> {
         let order = order.from_step(done_before as usize);
         let loader = &session.data.train_loader;
         let mut batches = Batches::new(loader, session.resident.train.as_ref(), order);
-        let mut wishes = Wishes::default();
+        let mut requests = Requests::default();
         while self.progress.steps_of_epoch < self.steps_per_epoch && !self.at_last_step() {
             self.step(&mut batches, || seconds + begin.elapsed().as_secs_f64())?;
             let images = self.images(self.progress.steps - first_step);
             let rate = images / begin.elapsed().as_secs_f64();
             self.console
                 .step(self.progress.steps_of_epoch, self.steps_per_epoch, rate);
-            wishes = self.recorder.take_wishes();
-            if wishes.pause || wishes.stop {
+            requests = self.recorder.take_requests();
+            if requests.pause || requests.stop {
                 break;
             }
-            self.save_within_epoch(&mut wishes)?;
+            self.save_within_epoch(&mut requests)?;
         }
         self.settle()?;
         // A device may have computed the last step only now.
         self.progress.train_seconds = seconds + begin.elapsed().as_secs_f64();
         self.console.end_epoch();
-        Ok(wishes.or(self.recorder.take_wishes()))
+        Ok(requests.or(self.recorder.take_requests()))
     }
 
     /// Waits for the numbers of all steps.
@@ -415,13 +417,13 @@ impl<M: ImageClassifier> Training<'_, M> {
         }
         for callback in &mut self.callbacks {
             let action = callback.on_step(&line).map_err(failed)?;
-            self.own_wishes = self.own_wishes.or(wish(action));
+            self.own_requests = self.own_requests.or(request(action));
         }
         Ok(())
     }
 
     /// Saves the state if it is time; at the end of an epoch, its evaluation comes first.
-    fn save_within_epoch(&mut self, wishes: &mut Wishes) -> Result<(), TrainError> {
+    fn save_within_epoch(&mut self, requests: &mut Requests) -> Result<(), TrainError> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
         };
@@ -430,8 +432,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         }
         let due = checkpoints.is_due_after_step(self.progress.steps);
         let end = self.progress.steps_of_epoch == self.steps_per_epoch || self.at_last_step();
-        if (due || wishes.save) && !end {
-            wishes.save = false;
+        if (due || requests.save) && !end {
+            requests.save = false;
             self.save()?;
         }
         Ok(())
@@ -524,8 +526,8 @@ struct Work {
     device_mib: Option<f64>,
 }
 
-fn wish(action: Action) -> Wishes {
-    Wishes {
+fn request(action: Action) -> Requests {
+    Requests {
         save: action == Action::Save,
         stop: action == Action::Stop,
         pause: false,

@@ -15,10 +15,10 @@ use crate::run::tensorboard::EventWriter;
 use crate::system::memory;
 use crate::system::output::complain;
 
-/// What a rank wants to happen. It travels with the loss, so that all ranks do it after the same
+/// What a rank asks for. It travels with the loss, so that all ranks do it after the same
 /// step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct Requests {
     /// To save a checkpoint.
     pub save: bool,
     /// To end the run, with an evaluation.
@@ -27,10 +27,10 @@ pub struct Wishes {
     pub pause: bool,
 }
 
-impl Wishes {
-    /// As numbers whose sum over the ranks is above zero where any rank wishes.
+impl Requests {
+    /// As numbers whose sum over the ranks is above zero where any rank asks for it.
     pub fn encode(self) -> [f64; 3] {
-        [self.save, self.stop, self.pause].map(|wish| f64::from(u8::from(wish)))
+        [self.save, self.stop, self.pause].map(|request| f64::from(u8::from(request)))
     }
 
     /// From a sum or mean over the ranks.
@@ -82,7 +82,7 @@ pub struct Step {
 struct Computing {
     step: Step,
     loss: StepLoss,
-    wishes: Wishes,
+    requests: Requests,
     /// When it was done, if it is: a loss that is known is read later, but nothing is waited for then.
     ended: Option<Instant>,
 }
@@ -142,8 +142,8 @@ pub struct Recorder {
     skipped_before: Option<u64>,
     /// Sum over this process's steps of the epoch.
     epoch_times: StepTimes,
-    /// What any rank wished at the last step that is known.
-    wishes: Wishes,
+    /// What any rank asked for at the last step that is known.
+    requests: Requests,
 }
 
 impl Recorder {
@@ -172,7 +172,7 @@ impl Recorder {
             skipped: None,
             skipped_before: None,
             epoch_times: StepTimes::default(),
-            wishes: Wishes::default(),
+            requests: Requests::default(),
         }
     }
 
@@ -190,15 +190,15 @@ impl Recorder {
         self.epoch_times = StepTimes::default();
     }
 
-    /// Takes the numbers of a step that just ended, with the mean loss of this rank's samples. What this rank wishes
+    /// Takes the numbers of a step that just ended, with the mean loss of this rank's samples. What this rank asks for
     /// travels with that.
-    pub fn record(&mut self, step: Step, loss: StepLoss, wishes: Wishes) {
+    pub fn record(&mut self, step: Step, loss: StepLoss, requests: Requests) {
         self.epoch_times.add(&step.times);
         let ended = loss.is_known().then(Instant::now);
         self.computing = Some(Computing {
             step,
             loss,
-            wishes,
+            requests,
             ended,
         });
     }
@@ -216,12 +216,12 @@ impl Recorder {
         let Computing {
             step,
             loss,
-            wishes,
+            requests,
             ended,
         } = computing;
         let before = self.settle_pending()?;
         let loss = loss.wait()?;
-        let [save, stop, pause] = wishes.encode();
+        let [save, stop, pause] = requests.encode();
         let numbers = Buffer::from_slice(&[loss, save, stop, pause]);
         self.pending = Some(Pending {
             step,
@@ -256,8 +256,8 @@ impl Recorder {
         let mean = mean.wait()?;
         let mean = mean.as_slice::<f64>().map_err(burn_dist::Error::from)?;
         let loss = mean.first().copied().unwrap_or(f64::NAN);
-        let wishes = Wishes::decode(mean.get(1..).unwrap_or_default());
-        self.wishes = self.wishes.or(wishes);
+        let requests = Requests::decode(mean.get(1..).unwrap_or_default());
+        self.requests = self.requests.or(requests);
         self.window.steps += 1;
         self.window.times.add(&step.times);
         if let Some(skipped) = step.skipped_steps {
@@ -352,15 +352,15 @@ impl Recorder {
         busy.during(length)
     }
 
-    /// What any rank wished at the steps that are known. All ranks get the same answer at the same
+    /// What any rank asked for at the steps that are known. All ranks get the same answer at the same
     /// step, and only once.
-    pub fn take_wishes(&mut self) -> Wishes {
-        std::mem::take(&mut self.wishes)
+    pub fn take_requests(&mut self) -> Requests {
+        std::mem::take(&mut self.requests)
     }
 
-    /// The state after all steps that are known is saved: nobody wishes that any more.
+    /// The state after all steps that are known is saved: nobody asks for that any more.
     pub fn forget_saves(&mut self) {
-        self.wishes.save = false;
+        self.requests.save = false;
     }
 
     /// Writes a line, if the disk takes it.
@@ -395,23 +395,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_ranks_wish_is_everybodys() {
-        let save = Wishes {
+    fn one_ranks_request_is_everybodys() {
+        let save = Requests {
             save: true,
-            ..Wishes::default()
+            ..Requests::default()
         };
-        let pause = Wishes {
+        let pause = Requests {
             pause: true,
-            ..Wishes::default()
+            ..Requests::default()
         };
         let mut mean = [0.0; 3];
-        for wishes in [save, pause, Wishes::default()] {
-            for (sum, number) in mean.iter_mut().zip(wishes.encode()) {
+        for requests in [save, pause, Requests::default()] {
+            for (sum, number) in mean.iter_mut().zip(requests.encode()) {
                 *sum += number / 3.0;
             }
         }
-        assert_eq!(Wishes::decode(&mean), save.or(pause));
-        assert_eq!(Wishes::decode(&[0.0; 3]), Wishes::default());
+        assert_eq!(Requests::decode(&mean), save.or(pause));
+        assert_eq!(Requests::decode(&[0.0; 3]), Requests::default());
     }
 
     fn step(number: u64) -> Step {
@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn a_loss_that_is_no_number_ends_the_run_unless_the_step_was_skipped() {
-        let none = Wishes::default();
+        let none = Requests::default();
         let mut recorder =
             Recorder::new(&ProcessGroup::single(), (None, None), 1, 1, Work::default());
         recorder.start_epoch(0, 0.0);
@@ -471,7 +471,7 @@ mod tests {
                     ..step(3 * epoch)
                 };
                 let loss = if is_skipped { f32::INFINITY } else { 2.0 };
-                recorder.record(step, StepLoss::known(loss), Wishes::default());
+                recorder.record(step, StepLoss::known(loss), Requests::default());
                 recorder.read().unwrap();
             }
             while recorder.settle().unwrap().is_some() {}
@@ -497,7 +497,7 @@ mod tests {
         for (number, millis) in [(1, 20), (2, 60)] {
             std::thread::sleep(Duration::from_millis(millis));
             lines.extend(recorder.read().unwrap());
-            recorder.record(step(number), StepLoss::known(1.0), Wishes::default());
+            recorder.record(step(number), StepLoss::known(1.0), Requests::default());
         }
         while let Some(line) = recorder.settle().unwrap() {
             lines.push(line);
@@ -514,7 +514,7 @@ mod tests {
         };
         let mut recorder = Recorder::new(&ProcessGroup::single(), (None, None), 2, 10, work);
         recorder.start_epoch(0, 0.0);
-        let none = Wishes::default();
+        let none = Requests::default();
         let record = |recorder: &mut Recorder, number| {
             let before = recorder.read().unwrap();
             recorder.record(step(number), StepLoss::known(number as f32), none);

@@ -34,7 +34,7 @@ use crate::train::changes::{self, Before, Now};
 use crate::train::checkpointing::Checkpoints;
 use crate::train::flat_loss::FlatLoss;
 use crate::train::progress::{Meta, Progress, Task};
-use crate::train::record::{Recorder, Wishes, Work};
+use crate::train::record::{Recorder, Requests, Work};
 use crate::train::schedule::Schedule;
 use crate::train::session::Session;
 use crate::train::{few_values, flat_loss, optimizer};
@@ -146,7 +146,7 @@ pub(crate) fn train<M: ImageClassifier>(
         steps_per_epoch,
         parallel,
         checkpoints,
-        own_wishes: Wishes::default(),
+        own_requests: Requests::default(),
         begin: Instant::now(),
         before: progress.clone(),
         flat_loss: FlatLoss::default(),

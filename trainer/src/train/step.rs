@@ -14,7 +14,7 @@ use crate::eval::loss::{self, StepLoss};
 use crate::run::metrics::StepTimes;
 use crate::system::signals;
 use crate::train::checkpointing::Checkpoints;
-use crate::train::record::{Step, Wishes};
+use crate::train::record::{Requests, Step};
 use crate::train::seed;
 use crate::train::session::training_device;
 
@@ -94,20 +94,20 @@ impl<M: ImageClassifier> Training<'_, M> {
             skipped_steps: report.loss_scale.map(|_| report.skipped_steps),
             skipped: !report.applied,
         };
-        let wishes = self.wishes();
-        self.recorder.record(step, loss, wishes);
+        let requests = self.requests();
+        self.recorder.record(step, loss, requests);
         before.map_or(Ok(()), |line| self.step_is_known(line))
     }
 
     /// What this rank wants: its callbacks, its clock, and who sent it a signal.
-    pub(super) fn wishes(&mut self) -> Wishes {
+    pub(super) fn requests(&mut self) -> Requests {
         let overdue = Checkpoints::is_overdue;
-        let outside = Wishes {
+        let outside = Requests {
             save: self.checkpoints.as_ref().is_some_and(overdue),
             stop: false,
             pause: self.reason_to_pause().is_some(),
         };
-        std::mem::take(&mut self.own_wishes).or(outside)
+        std::mem::take(&mut self.own_requests).or(outside)
     }
 
     /// Why this rank wants to leave, if it does.
