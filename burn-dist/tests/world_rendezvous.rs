@@ -730,19 +730,24 @@ fn authenticated(address: SocketAddr, context: &[u8]) -> (TcpStream, Keys) {
     (stream, session)
 }
 
-/// A message without content.
-fn message(kind: u8) -> [u8; 8] {
-    [kind, 0, 0, 0, 0, 0, 0, 0]
+/// A message: its type, and numbers below 128.
+fn message(kind: u8, numbers: &[u8]) -> Vec<u8> {
+    let length = 1 + numbers.len() as u8;
+    [&[kind, 0, 0, 0, length, 0, 0, 0, kind], numbers].concat()
 }
-const WELCOME: u8 = 65;
-const SURVEY: u8 = 3;
+const SURVEY: u8 = 2;
+const WELCOME: u8 = 5;
+const REFUSED: u8 = 6;
+const PEER_LEFT: u8 = 10;
 
 #[test]
 fn nonsense_from_a_rank_fails_that_rank_alone() {
     limited(|| {
         let context = [[1, 0, 0, 0], [3, 0, 0, 0]].concat();
-        let long = [&[1, 0, 0, 0], &u32::MAX.to_le_bytes()[..]].concat();
-        for nonsense in [&[0xff; 64][..], &long, &message(WELCOME)] {
+        let long = [&[SURVEY, 0, 0, 0], &u32::MAX.to_le_bytes()[..]].concat();
+        // A gather whose tag would be as long as the address space.
+        let deep = [&[0, 0, 0, 0, 13, 0, 0, 0, 0, 1, 1][..], &[0xff; 9], &[1]].concat();
+        for nonsense in [&[0xff; 64][..], &long, &deep, &message(WELCOME, &[])] {
             let server = server(3);
             let zero = connect(0, 3, server.address()).unwrap();
             let (mut stream, mut session) = authenticated(server.address(), &context);
@@ -770,7 +775,7 @@ fn nonsense_about_oneself_is_refused_without_harm() {
             let (mut stream, _) = authenticated(server.address(), context);
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer).unwrap();
-            assert_eq!(answer[0], 66, "it is refused and the connection ends");
+            assert_eq!(answer[0], REFUSED, "it is refused and the connection ends");
         }
         let stores = [zero, one, enter(2)];
         assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
@@ -782,15 +787,10 @@ fn nonsense_about_oneself_is_refused_without_harm() {
 fn frames_that_were_changed_on_the_way_fail_the_rank_that_sent_them() {
     limited(|| {
         let context = [[1, 0, 0, 0], [3, 0, 0, 0]].concat();
-        let survey = |number: u8| {
-            let mut frame = message(SURVEY).to_vec();
-            frame[4] = 16;
-            frame.extend([number, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
-            frame
-        };
+        let survey = |number: u8| message(SURVEY, &[number, 9]);
         type Edit = fn(&mut Vec<Vec<u8>>);
         let edits: [(&str, Edit); 4] = [
-            ("changed", |frames| frames[0][8] ^= 1),
+            ("changed", |frames| frames[0][9] ^= 1),
             ("dropped", |frames| drop(frames.remove(0))),
             ("repeated", |frames| frames.insert(1, frames[0].clone())),
             ("reordered", |frames| frames.swap(0, 1)),
@@ -820,13 +820,12 @@ fn frames_of_the_store_that_were_changed_on_the_way_are_a_fault_of_no_rank() {
             let deadline = Instant::now() + LIMIT;
             let accepted = auth::accept_side(&stream, &secret(), Purpose::Store, deadline);
             let mut session = accepted.unwrap().session;
-            stream.write_all(&session.seal(&message(WELCOME))).unwrap();
+            stream
+                .write_all(&session.seal(&message(WELCOME, &[])))
+                .unwrap();
             told.recv().unwrap();
-            let mut left = message(70).to_vec();
-            left[4] = 4;
-            left.extend([0; 4]);
-            let mut sealed = session.seal(&left);
-            sealed[8] ^= 2;
+            let mut sealed = session.seal(&message(PEER_LEFT, &[0]));
+            sealed[9] ^= 2;
             stream.write_all(&sealed).unwrap();
             let _ = stream.read(&mut [0; 512]);
         });

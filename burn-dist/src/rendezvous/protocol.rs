@@ -1,13 +1,14 @@
 //! The messages between a rank and the store, and their form on the wire.
 //!
-//! A frame is `type: u8, zero: [u8; 3], length: u32` and then `length` bytes, all little-endian, and
-//! on the wire the tag of the connection's [`seal`](super::seal). The length is checked against the
-//! type's cap before memory is taken, the tag before anything else is looked at, and every count
-//! inside against the bytes that are there.
+//! A frame is `type: u8, zero: [u8; 3], length: u32` in little-endian, then `length` bytes of postcard, of which the first
+//! is the type again, and on the wire the tag of the connection's [`seal`](crate::wire::seal). The length is checked
+//! against the type's cap before memory is taken, and the tag before anything else is looked at. Texts, payloads and
+//! lists inside have caps of their own, and lists grow with the bytes that are there, not with the count that they state.
 
 use crate::wire::net::StreamError;
 use crate::wire::seal::{Opener, TAG};
 use crate::world::MAX_WORLD_SIZE;
+use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::time::Duration;
 
@@ -21,22 +22,31 @@ pub const MAX_REASON: usize = 4096;
 const HEADER: usize = 8;
 
 /// What a frame can hold. The first block goes to the store, the second to a rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// A rank's part of an all-gather, and how long it will wait for the others.
     Gather {
         sequence: u64,
+        #[serde(with = "bounded::millis")]
         timeout: Duration,
+        #[serde(with = "bounded::tag")]
         tag: String,
+        #[serde(with = "bounded::payload")]
         payload: Vec<u8>,
     },
     /// Answer to [`Message::Query`].
     Report { query: u64, progress: u64 },
     /// Ask all ranks for their progress.
-    Survey { survey: u64, timeout: Duration },
+    Survey {
+        survey: u64,
+        #[serde(with = "bounded::millis")]
+        timeout: Duration,
+    },
     /// This rank stops because of an error, for which another rank may be to blame.
     Abort {
+        #[serde(deserialize_with = "bounded::optional_rank")]
         culprit: Option<usize>,
+        #[serde(with = "bounded::reason")]
         reason: String,
     },
     /// This rank is done.
@@ -49,36 +59,55 @@ pub(crate) enum Message {
     /// One rank's part of an all-gather that all have joined.
     Gathered {
         sequence: u64,
+        #[serde(deserialize_with = "bounded::rank")]
         rank: usize,
+        #[serde(with = "bounded::payload")]
         payload: Vec<u8>,
     },
     /// No all-gather will ever complete again.
     GatherFailed(GatherFailure),
     /// A rank failed.
-    PeerFailed { rank: usize, reason: String },
+    PeerFailed {
+        #[serde(deserialize_with = "bounded::rank")]
+        rank: usize,
+        #[serde(with = "bounded::reason")]
+        reason: String,
+    },
     /// A rank is done.
-    PeerLeft { rank: usize },
+    PeerLeft {
+        #[serde(deserialize_with = "bounded::rank")]
+        rank: usize,
+    },
     /// How far are you?
     Query { query: u64 },
     /// These ranks have not come for so long, connected or not; the run waits for them.
     Waiting {
+        #[serde(with = "bounded::millis")]
         waited: Duration,
+        #[serde(deserialize_with = "bounded::ranks")]
         ranks: Vec<(usize, bool)>,
     },
     /// What the ranks answered to a survey; `None` for those that did not.
     Surveyed {
         survey: u64,
+        #[serde(deserialize_with = "bounded::list")]
         progress: Vec<Option<u64>>,
     },
 }
 
 /// Why the store does not take a rank in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refusal {
     /// The store is for a world of this size.
-    WorldSize { store: usize },
+    WorldSize {
+        #[serde(deserialize_with = "bounded::size")]
+        store: usize,
+    },
     /// There is no such rank.
-    RankOutOfRange { store: usize },
+    RankOutOfRange {
+        #[serde(deserialize_with = "bounded::size")]
+        store: usize,
+    },
     /// Another process is this rank.
     RankTaken,
     /// This rank was there and is gone.
@@ -90,22 +119,32 @@ pub(crate) enum Refusal {
 }
 
 /// Why an all-gather failed for all ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum GatherFailure {
     /// Not all came in time. `true` marks those that are connected.
     Missing {
+        #[serde(with = "bounded::tag")]
         tag: String,
+        #[serde(with = "bounded::millis")]
         waited: Duration,
+        #[serde(deserialize_with = "bounded::ranks")]
         ranks: Vec<(usize, bool)>,
     },
     /// Two ranks are at different places of the program.
     TagsDiffer {
         sequence: u64,
+        #[serde(with = "bounded::rank_and_tag")]
         first: (usize, String),
+        #[serde(with = "bounded::rank_and_tag")]
         second: (usize, String),
     },
     /// A rank was done before.
-    Left { tag: String, rank: usize },
+    Left {
+        #[serde(with = "bounded::tag")]
+        tag: String,
+        #[serde(deserialize_with = "bounded::rank")]
+        rank: usize,
+    },
 }
 
 /// Why bytes are no message.
@@ -130,30 +169,31 @@ pub(crate) enum FrameError {
     Forged,
 }
 
+/// The types of messages: the places of [`Message`]'s variants, as postcard writes them.
 mod kind {
-    pub const GATHER: u8 = 1;
-    pub const REPORT: u8 = 2;
-    pub const SURVEY: u8 = 3;
-    pub const ABORT: u8 = 4;
-    pub const BYE: u8 = 5;
-    pub const WELCOME: u8 = 65;
-    pub const REFUSED: u8 = 66;
-    pub const GATHERED: u8 = 67;
-    pub const GATHER_FAILED: u8 = 68;
-    pub const PEER_FAILED: u8 = 69;
-    pub const PEER_LEFT: u8 = 70;
-    pub const QUERY: u8 = 71;
-    pub const SURVEYED: u8 = 72;
-    pub const WAITING: u8 = 73;
+    pub const GATHER: u8 = 0;
+    pub const REPORT: u8 = 1;
+    pub const SURVEY: u8 = 2;
+    pub const ABORT: u8 = 3;
+    pub const BYE: u8 = 4;
+    pub const WELCOME: u8 = 5;
+    pub const REFUSED: u8 = 6;
+    pub const GATHERED: u8 = 7;
+    pub const GATHER_FAILED: u8 = 8;
+    pub const PEER_FAILED: u8 = 9;
+    pub const PEER_LEFT: u8 = 10;
+    pub const QUERY: u8 = 11;
+    pub const WAITING: u8 = 12;
+    pub const SURVEYED: u8 = 13;
 }
 
-/// Most bytes after the header, by type.
+/// Most bytes after the header, by type. A number takes 10 bytes at most, a rank 3.
 fn limit(kind: u8) -> Option<usize> {
     Some(match kind {
         kind::GATHER | kind::GATHERED => MAX_PAYLOAD + MAX_TAG + 64,
-        kind::SURVEYED => 64 + 9 * MAX_WORLD_SIZE,
-        kind::GATHER_FAILED => 64 + 2 * MAX_TAG + 5 * MAX_WORLD_SIZE,
-        kind::WAITING => 64 + 5 * MAX_WORLD_SIZE,
+        kind::SURVEYED => 64 + 11 * MAX_WORLD_SIZE,
+        kind::GATHER_FAILED => 64 + 2 * MAX_TAG + 4 * MAX_WORLD_SIZE,
+        kind::WAITING => 64 + 4 * MAX_WORLD_SIZE,
         kind::ABORT | kind::PEER_FAILED => MAX_REASON + 64,
         kind::REPORT | kind::SURVEY | kind::BYE => 64,
         kind::WELCOME | kind::REFUSED | kind::PEER_LEFT | kind::QUERY => 64,
@@ -202,326 +242,177 @@ fn read_frame(stream: &mut impl Read) -> Result<([u8; HEADER], Vec<u8>), FrameEr
 }
 
 fn decode(kind: u8, body: &[u8]) -> Option<Message> {
-    let mut body = Body(body);
-    let message = match kind {
-        kind::GATHER => Message::Gather {
-            sequence: body.u64()?,
-            timeout: body.duration()?,
-            tag: body.text(MAX_TAG)?,
-            payload: body.rest(MAX_PAYLOAD)?,
-        },
-        kind::REPORT => Message::Report {
-            query: body.u64()?,
-            progress: body.u64()?,
-        },
-        kind::SURVEY => Message::Survey {
-            survey: body.u64()?,
-            timeout: body.duration()?,
-        },
-        kind::ABORT => Message::Abort {
-            culprit: body.optional_rank()?,
-            reason: body.text(MAX_REASON)?,
-        },
-        kind::BYE => Message::Bye,
-        kind::WELCOME => Message::Welcome,
-        kind::REFUSED => Message::Refused(body.refusal()?),
-        kind::GATHERED => Message::Gathered {
-            sequence: body.u64()?,
-            rank: body.rank()?,
-            payload: body.rest(MAX_PAYLOAD)?,
-        },
-        kind::GATHER_FAILED => Message::GatherFailed(body.gather_failure()?),
-        kind::PEER_FAILED => Message::PeerFailed {
-            rank: body.rank()?,
-            reason: body.text(MAX_REASON)?,
-        },
-        kind::PEER_LEFT => Message::PeerLeft { rank: body.rank()? },
-        kind::QUERY => Message::Query { query: body.u64()? },
-        kind::WAITING => Message::Waiting {
-            waited: body.duration()?,
-            ranks: body.list(5, |body| Some((body.rank()?, body.flag()?)))?,
-        },
-        kind::SURVEYED => Message::Surveyed {
-            survey: body.u64()?,
-            progress: body.list(9, |body| {
-                let (answered, progress) = (body.flag()?, body.u64()?);
-                Some(answered.then_some(progress))
-            })?,
-        },
-        _ => return None,
-    };
-    body.0.is_empty().then_some(message)
-}
-
-/// What is left of a message's bytes.
-struct Body<'a>(&'a [u8]);
-
-impl Body<'_> {
-    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (bytes, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*bytes)
+    if body.first() != Some(&kind) {
+        return None;
     }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.bytes().map(|[byte]| byte)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.bytes().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.bytes().map(u64::from_le_bytes)
-    }
-
-    fn duration(&mut self) -> Option<Duration> {
-        self.u64().map(Duration::from_millis)
-    }
-
-    fn flag(&mut self) -> Option<bool> {
-        match self.u8()? {
-            0 => Some(false),
-            1 => Some(true),
-            _ => None,
-        }
-    }
-
-    fn rank(&mut self) -> Option<usize> {
-        let rank = self.u32()? as usize;
-        (rank < MAX_WORLD_SIZE).then_some(rank)
-    }
-
-    /// A rank, or none.
-    fn optional_rank(&mut self) -> Option<Option<usize>> {
-        self.size().map(|rank| rank.checked_sub(1))
-    }
-
-    fn size(&mut self) -> Option<usize> {
-        let size = self.u32()? as usize;
-        (size <= MAX_WORLD_SIZE).then_some(size)
-    }
-
-    fn text(&mut self, limit: usize) -> Option<String> {
-        let length = self.u32()? as usize;
-        if length > limit {
-            return None;
-        }
-        let (text, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
-    }
-
-    fn rest(&mut self, limit: usize) -> Option<Vec<u8>> {
-        let rest = std::mem::take(&mut self.0);
-        (rest.len() <= limit).then(|| rest.to_vec())
-    }
-
-    /// As many items as a count says, each of at least `least` bytes: so the count can't promise
-    /// more than there is.
-    fn list<T>(&mut self, least: usize, item: fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let count = self.size()?;
-        if count.checked_mul(least)? > self.0.len() {
-            return None;
-        }
-        (0..count).map(|_| item(self)).collect()
-    }
-
-    fn refusal(&mut self) -> Option<Refusal> {
-        let (code, store) = (self.u8()?, self.size()?);
-        Some(match code {
-            1 => Refusal::WorldSize { store },
-            2 => Refusal::RankOutOfRange { store },
-            3 => Refusal::RankTaken,
-            4 => Refusal::RankGone,
-            5 => Refusal::BadContext,
-            6 => Refusal::Ending,
-            _ => return None,
-        })
-    }
-
-    fn gather_failure(&mut self) -> Option<GatherFailure> {
-        Some(match self.u8()? {
-            1 => GatherFailure::Missing {
-                tag: self.text(MAX_TAG)?,
-                waited: self.duration()?,
-                ranks: self.list(5, |body| Some((body.rank()?, body.flag()?)))?,
-            },
-            2 => GatherFailure::TagsDiffer {
-                sequence: self.u64()?,
-                first: (self.rank()?, self.text(MAX_TAG)?),
-                second: (self.rank()?, self.text(MAX_TAG)?),
-            },
-            3 => GatherFailure::Left {
-                tag: self.text(MAX_TAG)?,
-                rank: self.rank()?,
-            },
-            _ => return None,
-        })
-    }
+    let (message, rest) = postcard::take_from_bytes(body).ok()?;
+    rest.is_empty().then_some(message)
 }
 
 impl Message {
     /// The whole frame.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut frame = Frame::new();
-        let kind = match self {
-            Self::Gather {
-                sequence,
-                timeout,
-                tag,
-                payload,
-            } => {
-                frame.u64(*sequence).duration(*timeout).text(tag, MAX_TAG);
-                frame.0.extend_from_slice(payload);
-                kind::GATHER
-            }
-            Self::Report { query, progress } => {
-                frame.u64(*query).u64(*progress);
-                kind::REPORT
-            }
-            Self::Survey { survey, timeout } => {
-                frame.u64(*survey).duration(*timeout);
-                kind::SURVEY
-            }
-            Self::Abort { culprit, reason } => {
-                frame.optional_rank(*culprit).text(reason, MAX_REASON);
-                kind::ABORT
-            }
-            Self::Bye => kind::BYE,
-            Self::Welcome => kind::WELCOME,
-            Self::Refused(refusal) => {
-                frame.refusal(*refusal);
-                kind::REFUSED
-            }
-            Self::Gathered {
-                sequence,
-                rank,
-                payload,
-            } => {
-                frame.u64(*sequence).rank(*rank);
-                frame.0.extend_from_slice(payload);
-                kind::GATHERED
-            }
-            Self::GatherFailed(failure) => {
-                frame.gather_failure(failure);
-                kind::GATHER_FAILED
-            }
-            Self::PeerFailed { rank, reason } => {
-                frame.rank(*rank).text(reason, MAX_REASON);
-                kind::PEER_FAILED
-            }
-            Self::PeerLeft { rank } => {
-                frame.rank(*rank);
-                kind::PEER_LEFT
-            }
-            Self::Query { query } => {
-                frame.u64(*query);
-                kind::QUERY
-            }
-            Self::Waiting { waited, ranks } => {
-                frame.duration(*waited).rank(ranks.len());
-                for (rank, connected) in ranks {
-                    frame.rank(*rank).flag(*connected);
-                }
-                kind::WAITING
-            }
-            Self::Surveyed { survey, progress } => {
-                frame.u64(*survey).rank(progress.len());
-                for answer in progress {
-                    frame.flag(answer.is_some()).u64(answer.unwrap_or(0));
-                }
-                kind::SURVEYED
-            }
-        };
-        frame.finish(kind)
+        // Into memory it fails for none of the types above; an empty body is a malformed message to whoever reads it.
+        let mut frame = postcard::to_extend(self, vec![0; HEADER]).unwrap_or(vec![0; HEADER]);
+        let length = (frame.len() - HEADER) as u32;
+        frame[0] = frame.get(HEADER).copied().unwrap_or_default();
+        frame[4..HEADER].copy_from_slice(&length.to_le_bytes());
+        frame
     }
 }
 
-/// A frame that is being written, header included.
-struct Frame(Vec<u8>);
+/// How serde writes and reads what has a limit.
+mod bounded {
+    use super::{MAX_PAYLOAD, MAX_REASON, MAX_TAG, MAX_WORLD_SIZE, cut};
+    use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+    use std::fmt;
+    use std::marker::PhantomData;
 
-impl Frame {
-    fn new() -> Self {
-        Self(vec![0; HEADER])
+    /// A world size, or a number of ranks.
+    pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+        let size = usize::deserialize(from)?;
+        match size <= MAX_WORLD_SIZE {
+            true => Ok(size),
+            false => Err(D::Error::custom("no size of a world")),
+        }
     }
 
-    fn u64(&mut self, value: u64) -> &mut Self {
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
+    /// A rank, as an element of something.
+    #[derive(serde::Deserialize)]
+    struct Rank(#[serde(deserialize_with = "rank")] usize);
+
+    pub fn rank<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+        let rank = usize::deserialize(from)?;
+        match rank < MAX_WORLD_SIZE {
+            true => Ok(rank),
+            false => Err(D::Error::custom("no rank")),
+        }
     }
 
-    fn duration(&mut self, value: Duration) -> &mut Self {
-        self.u64(u64::try_from(value.as_millis()).unwrap_or(u64::MAX))
+    pub fn optional_rank<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
+        let rank = Option::<Rank>::deserialize(from)?;
+        Ok(rank.map(|Rank(rank)| rank))
     }
 
-    fn flag(&mut self, value: bool) -> &mut Self {
-        self.0.push(u8::from(value));
-        self
+    pub fn ranks<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(usize, bool)>, D::Error> {
+        let ranks = list::<(Rank, bool), D>(from)?.into_iter();
+        Ok(ranks.map(|(Rank(rank), flag)| (rank, flag)).collect())
     }
 
-    /// A rank, a world size or a number of ranks.
-    fn rank(&mut self, value: usize) -> &mut Self {
-        self.0.extend_from_slice(&(value as u32).to_le_bytes());
-        self
-    }
+    /// At most one item for each rank. Memory is taken as items come.
+    pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<T>, D::Error> {
+        struct Items<T>(PhantomData<T>);
 
-    fn optional_rank(&mut self, value: Option<usize>) -> &mut Self {
-        self.rank(value.map_or(0, |rank| rank + 1))
-    }
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
+            type Value = Vec<T>;
 
-    fn text(&mut self, text: &str, limit: usize) -> &mut Self {
-        let text = cut(text, limit);
-        self.rank(text.len());
-        self.0.extend_from_slice(text.as_bytes());
-        self
-    }
-
-    fn refusal(&mut self, refusal: Refusal) {
-        let (code, store) = match refusal {
-            Refusal::WorldSize { store } => (1, store),
-            Refusal::RankOutOfRange { store } => (2, store),
-            Refusal::RankTaken => (3, 0),
-            Refusal::RankGone => (4, 0),
-            Refusal::BadContext => (5, 0),
-            Refusal::Ending => (6, 0),
-        };
-        self.0.push(code);
-        self.rank(store);
-    }
-
-    fn gather_failure(&mut self, failure: &GatherFailure) {
-        match failure {
-            GatherFailure::Missing { tag, waited, ranks } => {
-                self.0.push(1);
-                self.text(tag, MAX_TAG).duration(*waited).rank(ranks.len());
-                for (rank, connected) in ranks {
-                    self.rank(*rank).flag(*connected);
-                }
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MAX_WORLD_SIZE} items")
             }
-            GatherFailure::TagsDiffer {
-                sequence,
-                first,
-                second,
-            } => {
-                self.0.push(2);
-                self.u64(*sequence);
-                for (rank, tag) in [first, second] {
-                    self.rank(*rank).text(tag, MAX_TAG);
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = from.next_element()? {
+                    if items.len() == MAX_WORLD_SIZE {
+                        return Err(A::Error::invalid_length(items.len() + 1, &self));
+                    }
+                    items.push(item);
                 }
+                Ok(items)
             }
-            GatherFailure::Left { tag, rank } => {
-                self.0.push(3);
-                self.text(tag, MAX_TAG).rank(*rank);
+        }
+
+        from.deserialize_seq(Items(PhantomData))
+    }
+
+    /// The text where it lies, if it is not too long.
+    fn text<'de, D: Deserializer<'de>>(from: D, limit: usize) -> Result<String, D::Error> {
+        let text = <&str>::deserialize(from)?;
+        match text.len() <= limit {
+            true => Ok(text.to_owned()),
+            false => Err(D::Error::custom("too long a text")),
+        }
+    }
+
+    pub mod tag {
+        use super::*;
+        use serde::Serializer;
+
+        pub fn serialize<S: Serializer>(tag: &str, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_str(cut(tag, MAX_TAG))
+        }
+
+        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+            text(from, MAX_TAG)
+        }
+    }
+
+    pub mod reason {
+        use super::*;
+        use serde::Serializer;
+
+        pub fn serialize<S: Serializer>(reason: &str, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_str(cut(reason, MAX_REASON))
+        }
+
+        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+            text(from, MAX_REASON)
+        }
+    }
+
+    pub mod rank_and_tag {
+        use super::*;
+        use serde::{Serialize, Serializer};
+
+        #[derive(serde::Deserialize)]
+        struct Both(
+            #[serde(deserialize_with = "rank")] usize,
+            #[serde(with = "tag")] String,
+        );
+
+        pub fn serialize<S: Serializer>(both: &(usize, String), to: S) -> Result<S::Ok, S::Error> {
+            (both.0, cut(&both.1, MAX_TAG)).serialize(to)
+        }
+
+        pub fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<(usize, String), D::Error> {
+            Both::deserialize(from).map(|Both(rank, tag)| (rank, tag))
+        }
+    }
+
+    pub mod payload {
+        use super::*;
+        use serde::Serializer;
+
+        pub fn serialize<S: Serializer>(payload: &[u8], to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_bytes(payload)
+        }
+
+        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+            let payload = <&[u8]>::deserialize(from)?;
+            match payload.len() <= MAX_PAYLOAD {
+                true => Ok(payload.to_vec()),
+                false => Err(D::Error::custom("too long a payload")),
             }
         }
     }
 
-    fn finish(mut self, kind: u8) -> Vec<u8> {
-        let length = (self.0.len() - HEADER) as u32;
-        self.0[0] = kind;
-        self.0[4..HEADER].copy_from_slice(&length.to_le_bytes());
-        self.0
+    /// Whole milliseconds.
+    pub mod millis {
+        use super::*;
+        use serde::Serializer;
+        use std::time::Duration;
+
+        pub fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+        }
+
+        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+            u64::deserialize(from).map(Duration::from_millis)
+        }
     }
 }
 
@@ -674,20 +565,94 @@ mod tests {
         ));
     }
 
+    /// The body of a message of this type, out of numbers as postcard writes them and bytes.
+    fn body(kind: u8, numbers: &[u64], rest: &[u8]) -> Vec<u8> {
+        let numbers = numbers
+            .iter()
+            .flat_map(|n| postcard::to_allocvec(n).unwrap());
+        std::iter::once(kind)
+            .chain(numbers)
+            .chain(rest.iter().copied())
+            .collect()
+    }
+
+    #[test]
+    fn lengths_inside_are_refused_that_are_over_their_cap_or_beyond_the_frame() {
+        let read = |kind, numbers: &[u64], rest: &[u8]| decode(kind, &body(kind, numbers, rest));
+        let letters = |count: usize| vec![b'a'; count];
+        let (tag, reason) = (MAX_TAG as u64, MAX_REASON as u64);
+        // Sequence, time-out, the tag with its length, and the payload with its length.
+        let gathered =
+            |length: u64, text: &[u8]| read(kind::GATHER, &[1, 1, length], &[text, &[0]].concat());
+        assert!(gathered(tag, &letters(MAX_TAG)).is_some());
+        assert!(gathered(tag + 1, &letters(MAX_TAG + 1)).is_none());
+        assert!(gathered(u64::MAX, &letters(9)).is_none());
+        assert!(read(kind::GATHERED, &[1, 1, 3], b"abc").is_some());
+        for length in [4, MAX_PAYLOAD as u64 + 1, u64::MAX] {
+            assert!(read(kind::GATHERED, &[1, 1, length], b"abc").is_none());
+        }
+        let too_much = vec![0; MAX_PAYLOAD + 1];
+        assert!(read(kind::GATHERED, &[1, 1, MAX_PAYLOAD as u64 + 1], &too_much).is_none());
+        let failed = |length, text: &[u8]| read(kind::PEER_FAILED, &[1, length], text);
+        assert!(failed(reason, &letters(MAX_REASON)).is_some());
+        assert!(failed(reason + 1, &letters(MAX_REASON + 1)).is_none());
+        // A list of more items than there are ranks, and one that states more than there are bytes.
+        let all = MAX_WORLD_SIZE;
+        assert!(read(kind::SURVEYED, &[1, all as u64], &vec![0; all]).is_some());
+        assert!(read(kind::SURVEYED, &[1, all as u64 + 1], &vec![0; all + 1]).is_none());
+        for count in [3, all as u64, u64::MAX] {
+            assert!(read(kind::SURVEYED, &[1, count], &[0, 0]).is_none());
+            assert!(read(kind::WAITING, &[1, count], &[0, 0, 0, 0]).is_none());
+        }
+        // Ranks that no world has.
+        assert!(read(kind::PEER_LEFT, &[all as u64 - 1], &[]).is_some());
+        assert!(read(kind::PEER_LEFT, &[all as u64], &[]).is_none());
+        assert!(read(kind::WAITING, &[1, 1, all as u64], &[1]).is_none());
+        assert!(read(kind::REFUSED, &[0, all as u64 + 1], &[]).is_none());
+        assert!(read(kind::ABORT, &[1, all as u64, 0], &[]).is_none());
+        // Bytes behind the message, and another type in the body than in the header.
+        assert!(read(kind::BYE, &[], &[0]).is_none());
+        assert!(decode(kind::BYE, &[kind::WELCOME]).is_none());
+    }
+
     #[test]
     fn the_largest_messages_fit_their_limits() {
         let tag = "t".repeat(MAX_TAG);
         let messages = [
             Message::Gather {
-                sequence: 1,
+                sequence: u64::MAX,
                 timeout: Duration::MAX,
                 tag: tag.clone(),
                 payload: vec![1; MAX_PAYLOAD],
             },
             Message::Surveyed {
-                survey: 1,
-                progress: vec![Some(1); MAX_WORLD_SIZE],
+                survey: u64::MAX,
+                progress: vec![Some(u64::MAX); MAX_WORLD_SIZE],
             },
+            Message::Gathered {
+                sequence: u64::MAX,
+                rank: MAX_WORLD_SIZE - 1,
+                payload: vec![1; MAX_PAYLOAD],
+            },
+            Message::Abort {
+                culprit: Some(MAX_WORLD_SIZE - 1),
+                reason: "r".repeat(MAX_REASON),
+            },
+            Message::PeerFailed {
+                rank: MAX_WORLD_SIZE - 1,
+                reason: "r".repeat(MAX_REASON),
+            },
+            Message::Report {
+                query: u64::MAX,
+                progress: u64::MAX,
+            },
+            Message::Survey {
+                survey: u64::MAX,
+                timeout: Duration::MAX,
+            },
+            Message::Refused(Refusal::WorldSize {
+                store: MAX_WORLD_SIZE,
+            }),
             Message::Waiting {
                 waited: Duration::MAX,
                 ranks: vec![(MAX_WORLD_SIZE - 1, true); MAX_WORLD_SIZE],

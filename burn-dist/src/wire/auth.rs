@@ -37,7 +37,7 @@ pub use super::net::StreamError;
 pub use super::seal::Keys;
 
 /// Version of everything that burn-dist speaks over connections. Both ends must have the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Most bytes of context that the connecting side can state about itself.
 pub const MAX_CONTEXT: usize = 48;
