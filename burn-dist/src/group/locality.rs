@@ -1,5 +1,7 @@
 //! What ranks that are about to be connected say of themselves: where they are, and by what they go.
 
+use serde::{Deserialize, Serialize};
+
 use super::processors::Processors;
 use super::{Algorithm, GroupOptions};
 
@@ -7,7 +9,7 @@ use super::{Algorithm, GroupOptions};
 type Digest = [u8; blake3::OUT_LEN];
 
 /// What a rank says of itself.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Locality {
     /// The number of the algorithm it was given.
     algorithm: u8,
@@ -33,29 +35,14 @@ impl Locality {
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
-        let processors = self.processors.as_bytes();
-        let head = [self.algorithm, processors.len() as u8];
-        [&head[..], processors, &self.machine, &self.host()].concat()
+        // Into memory it does not fail; nothing is refused as malformed by whoever reads it.
+        postcard::to_allocvec(self).unwrap_or_default()
     }
 
     /// From the bytes of a rank; `None` if they are something else.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let [algorithm, processors, rest @ ..] = bytes else {
-            return None;
-        };
-        let (processors, rest) = rest.split_at_checked(usize::from(*processors))?;
-        let (machine, rest) = rest.split_first_chunk()?;
-        let (host, part) = rest.split_first_chunk()?;
-        Some(Self {
-            algorithm: *algorithm,
-            processors: Processors::from_bytes(processors),
-            machine: *machine,
-            host: *host,
-            part: match part {
-                [] => None,
-                part => Some(u64::from_le_bytes(part.try_into().ok()?)),
-            },
-        })
+        let (locality, rest) = postcard::take_from_bytes(bytes).ok()?;
+        rest.is_empty().then_some(locality)
     }
 
     pub fn goes_by(&self, algorithm: Algorithm) -> bool {

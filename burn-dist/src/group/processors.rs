@@ -6,10 +6,18 @@
 use std::thread::available_parallelism;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
+use serde::{Deserialize, Serialize};
 
 /// The processors that this process may use, one bit each.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Vec<u8>")]
 pub(super) struct Processors(Vec<u8>);
+
+impl From<Vec<u8>> for Processors {
+    fn from(bits: Vec<u8>) -> Self {
+        Self::from_bytes(&bits)
+    }
+}
 
 impl Processors {
     /// As the system has it; none where it does not say.
@@ -28,11 +36,6 @@ impl Processors {
     pub fn from_bytes(bits: &[u8]) -> Self {
         let used = bits.iter().rposition(|byte| *byte != 0);
         Self(bits[..used.map_or(0, |last| last + 1)].to_vec())
-    }
-
-    /// As bytes for other processes.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
     }
 
     fn count(&self) -> usize {
@@ -78,7 +81,7 @@ mod tests {
         let bound = [0b1, 0b10, 0b100].map(|bits| processors(&[bits]));
         assert_eq!(available(&bound.each_ref(), 1, 1), 3);
         let far = [processors(&[1]), processors(&[0, 0, 1, 0])];
-        assert_eq!(far[1].as_bytes(), [0, 0, 1]);
+        assert_eq!(far[1].0, [0, 0, 1]);
         assert_eq!(available(&far.each_ref(), 1, 1), 2);
     }
 
@@ -118,7 +121,7 @@ mod tests {
     fn this_process_may_use_some() {
         let own = Processors::of_this_process();
         assert!(own.count() >= available_parallelism().unwrap().get());
-        assert_eq!(processors(own.as_bytes()), own);
+        assert_eq!(processors(&own.0), own);
         assert!(are_enough(&[&own], &own));
     }
 }

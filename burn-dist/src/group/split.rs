@@ -7,16 +7,16 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::connect::{EXCHANGES, Exchange, Joining};
 use super::engine::{Connection, Engine, Standing};
 use super::members::Members;
 use crate::error::Error;
 use crate::transport::TransportError;
 
-/// Bytes in which a rank says where it wants to be.
-const REQUEST: usize = 24;
-
 /// Where a rank wants to be.
+#[derive(Serialize, Deserialize)]
 struct SplitRequest {
     colour: u64,
     key: u64,
@@ -25,27 +25,14 @@ struct SplitRequest {
 }
 
 impl SplitRequest {
-    fn encode(&self) -> [u8; REQUEST] {
-        let mut bytes = [0; REQUEST];
-        let words = [self.colour, self.key, self.highest];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+    fn encode(&self) -> Vec<u8> {
+        // Into memory it does not fail; nothing is refused as malformed by whoever reads it.
+        postcard::to_allocvec(self).unwrap_or_default()
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; REQUEST] = bytes.try_into().ok()?;
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
-            u64::from_le_bytes(word)
-        };
-        Some(Self {
-            colour: word(0),
-            key: word(1),
-            highest: word(2),
-        })
+        let (request, rest) = postcard::take_from_bytes(bytes).ok()?;
+        rest.is_empty().then_some(request)
     }
 }
 
@@ -165,7 +152,10 @@ mod tests {
             let request = SplitRequest { colour, key, highest }.encode();
             let read = SplitRequest::decode(&request).unwrap();
             prop_assert_eq!((read.colour, read.key, read.highest), (colour, key, highest));
-            prop_assert_eq!(SplitRequest::decode(&other).is_some(), other.len() == REQUEST);
+            prop_assert!(SplitRequest::decode(&[&request[..], &[0]].concat()).is_none());
+            prop_assert!(SplitRequest::decode(&request[..request.len() - 1]).is_none());
+            // Three numbers of 10 bytes at most each.
+            prop_assert!(SplitRequest::decode(&other).is_none() || (3..=30).contains(&other.len()));
         }
     }
 }
