@@ -5,10 +5,9 @@
 //!
 //! As many as wanted with the variables that torchrun sets, for example two:
 //!
-//!   export BURN_DIST_SECRET=$(openssl rand -hex 16) WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500
-//!   for rank in 0 1; do
-//!     RANK=$rank LOCAL_RANK=$rank target/release/examples/custom_model zero-3 &
-//!   done; wait
+//!   export BURN_DIST_SECRET=$(openssl rand -hex 16) WORLD_SIZE=2 MASTER_ADDR=127.0.0.1
+//!   MASTER_PORT=29500 for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank
+//!   target/release/examples/custom_model zero-3 & done; wait
 //!
 //! Arguments: strategy (zero-3), width (64), depth (4), micro-batch (8), steps (10). A width of 768
 //! and a depth of 12 is a transformer of 85 million parameters.
@@ -122,9 +121,9 @@ fn train() -> Result<(), Box<dyn std::error::Error>> {
 
     let world = World::from_env()?;
     let group = ProcessGroup::connect(&world)?;
-    // Burn's linear layers make a view of their weights where the input has more than two dimensions,
-    // and keep it for backward. With checkpointing they let it be made, and the weights be gathered,
-    // again.
+    // Burn's linear layers make a view of their weights where the input has more than two
+    // dimensions, and keep it for backward. With checkpointing they let it be made, and the weights
+    // be gathered, again.
     let device = world.device()?.autodiff().gradient_checkpointing();
     let baseline = peak_mib().unwrap_or(0);
     let options = ParallelOptions {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks where code stands: imports between the top modules of a crate point downwards, and cargo features are asked
-for in few places only. scripts/house.toml declares both, and lists what does not hold yet. That list may only shrink:
-an entry that is no longer needed is an error too.
+for in few places only; comments have at most 100 columns. scripts/house.toml declares the places, and lists what does
+not hold yet. That list may only shrink: an entry that is no longer needed is an error too.
 
     scripts/house.py             checks, and prints the counts
     scripts/house.py --shrink    takes out of the list what is no longer needed
@@ -18,9 +18,11 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LISTS = ROOT / "scripts/house.toml"
-LONGEST, WIDEST = 80, 7
+LONGEST, WIDEST, COMMENTS = 80, 7, 100
 CFG = re.compile(r"\bcfg(?:_attr)?!?\s*(?=\()")
-FEATURE = re.compile(r"\b(?:feature|own_gpu)\b")
+FEATURE = re.compile(r"\bfeature\b")
+ONLY_TEST = re.compile(r"\btest\b")
+COMMENT = re.compile(r"\s*//[/!]? ?(.*)")
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.S)
 
 
@@ -219,7 +221,21 @@ def functions(text):
 def features(text):
     """How many `cfg` ask for a feature."""
     asked = [text[found.end() : end_of_block(text, found.end(), "()")] for found in CFG.finditer(text)]
-    return sum(1 for words in asked if FEATURE.search(words))
+    return sum(1 for words in asked if FEATURE.search(words) and not ONLY_TEST.search(words))
+
+
+def wide_comments(path):
+    """Numbers of the lines with a comment that is too wide: not of tables, examples and long addresses."""
+    found, example = [], False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        comment = COMMENT.match(line)
+        if not comment:
+            example = False
+        elif comment[1].startswith("```"):
+            example = not example
+        elif len(line) > COMMENTS and not example and comment[1][:1] != "|" and len(comment[1].split()) > 1:
+            found.append(number)
+    return found
 
 
 def main():
@@ -253,6 +269,7 @@ def main():
         for path, (_, text) in crate.files.items():
             name = str(path.relative_to(ROOT))
             lines[folder] += sum(1 for line in text.splitlines() if line.strip())
+            wrong += [f"{name}:{line}: a comment of more than {COMMENTS} columns" for line in wide_comments(path)]
             if count := features(text):
                 forks[name] = count
             for function, line, length, taken in functions(text):

@@ -39,7 +39,8 @@ enum Command {
     GpuPart(gpu::part::PartArgs),
     Loader(loader::LoaderArgs),
     Sharding(sharding::ShardingArgs),
-    /// The program `trainer` as it is, with its own arguments: one file to carry to another machine.
+    /// The program `trainer` as it is, with its own arguments: one file to carry to another
+    /// machine.
     #[command(disable_help_flag = true)]
     Trainer {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -52,8 +52,8 @@ impl<R: Serialize> Report<R> {
         }
     }
 
-    /// Writes the report to `path`, or to a file of its own in `results/` where the user stands, and
-    /// returns where it is.
+    /// Writes the report to `path`, or to a file of its own in `results/` where the user stands,
+    /// and returns where it is.
     ///
     /// # Errors
     /// When the folder or file cannot be written; a file that was there before is then unchanged.

@@ -36,14 +36,15 @@ pub struct ShardingArgs {
     /// Images per rank and step.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch: u16,
-    /// Parameters of the model, from which the formula's bytes are computed: `trainer --dry-run` says
-    /// how many there are.
+    /// Parameters of the model, from which the formula's bytes are computed: `trainer --dry-run`
+    /// says how many there are.
     #[arg(long)]
     parameters: Option<u64>,
     /// Further settings of the trainer's configuration.
     #[arg(long)]
     set: Vec<String>,
-    /// A Python with PyTorch: its DDP, `ZeroRedundancyOptimizer` and FSDP2 take their turns, over gloo.
+    /// A Python with PyTorch: its DDP, `ZeroRedundancyOptimizer` and FSDP2 take their turns, over
+    /// gloo.
     #[arg(long, value_name = "PYTHON")]
     torch: Option<PathBuf>,
     /// File for the results instead of a new one in results/.
@@ -64,7 +65,8 @@ struct Row {
     formula_mib: Option<f64>,
     /// Median of each round.
     step_seconds: Vec<f64>,
-    /// Median over the rounds of the time of a step, as a multiple of that of the same program's DDP.
+    /// Median over the rounds of the time of a step, as a multiple of that of the same program's
+    /// DDP.
     times_ddp: Option<f64>,
 }
 

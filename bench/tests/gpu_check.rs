@@ -1,4 +1,5 @@
-//! `tools/gpu-lab/gpu-check.sh` where there is no GPU: what it leaves when it is ended, and what of CUDA it takes.
+//! `tools/gpu-lab/gpu-check.sh` where there is no GPU: what it leaves when it is ended, and what of
+//! CUDA it takes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -307,7 +308,8 @@ fn nvrtc_and_headers_fit_the_driver_and_are_not_pytorchs() {
     }
 }
 
-/// Kernels are kept by the library that has compiled them: an equal version of another build would compile them again.
+/// Kernels are kept by the library that has compiled them: an equal version of another build would
+/// compile them again.
 #[test]
 fn the_nvrtc_that_has_compiled_the_packed_kernels_is_taken() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,13 +1,15 @@
-//! In how few bits numbers travel from one rank to another, where a network is slower than the arithmetic.
+//! In how few bits numbers travel from one rank to another, where a network is slower than the
+//! arithmetic.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::element::{DType, ReduceOp};
 
-/// The number format in which sums and means of `f32` travel between ranks that share no memory. Numbers are added in
-/// `f32`, and a sum is rounded where it is sent on: by every rank of a ring, or by every node whose ranks share memory. All
-/// ranks get the same bits. (PyTorch's communication hooks do the same,
+/// The number format in which sums and means of `f32` travel between ranks that share no memory.
+/// Numbers are added in `f32`, and a sum is rounded where it is sent on: by every rank of a ring,
+/// or by every node whose ranks share memory. All ranks get the same bits. (PyTorch's communication
+/// hooks do the same,
 /// <https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html>.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {
@@ -16,8 +18,8 @@ pub enum Compression {
     None,
     /// bfloat16: half the bytes, the range of `f32`, 8 of its 24 bits.
     Bf16,
-    /// IEEE half precision: half the bytes, 11 bits, but what is larger than 65,504 is infinite, and what is smaller
-    /// than 6e-8 is zero.
+    /// IEEE half precision: half the bytes, 11 bits, but what is larger than 65,504 is infinite,
+    /// and what is smaller than 6e-8 is zero.
     F16,
 }
 

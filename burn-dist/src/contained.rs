@@ -1,5 +1,6 @@
-//! Turns panics of foreign code into errors: readers of weights and of optimizers' records get what comes from outside,
-//! and tell some faults by a panic alone. A panic hook that ends the process asks [`is_running`] first.
+//! Turns panics of foreign code into errors: readers of weights and of optimizers' records get what
+//! comes from outside, and tell some faults by a panic alone. A panic hook that ends the process
+//! asks [`is_running`] first.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -10,7 +11,8 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What `work` gives, or the message of its panic. What it has changed by then is as the panic left it.
+/// What `work` gives, or the message of its panic. What it has changed by then is as the panic left
+/// it.
 ///
 /// A panic hook is still called, as for every panic: it asks [`is_running`].
 ///

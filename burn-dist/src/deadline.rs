@@ -10,12 +10,12 @@ pub(crate) fn after(limit: Duration) -> Instant {
     Instant::now() + limit.min(LONGEST)
 }
 
-/// Who has not looked for so long was not running, as after Ctrl-Z or `scontrol suspend`, which stop all ranks: that time
-/// is nobody's fault.
+/// Who has not looked for so long was not running, as after Ctrl-Z or `scontrol suspend`, which
+/// stop all ranks: that time is nobody's fault.
 const STOPPED: Duration = Duration::from_secs(5);
 
-/// Time that may be waited, less that in which this process did not run. For whoever looks often; a peer that is stopped
-/// while this process runs has only its limit.
+/// Time that may be waited, less that in which this process did not run. For whoever looks often; a
+/// peer that is stopped while this process runs has only its limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     until: Instant,

@@ -60,9 +60,10 @@ impl Error {
 /// Why a collective failed, with the rank that saw it.
 ///
 /// The group is unusable from then on, and its other ranks are told or find out; but for
-/// [`MeanOfIntegers`](Self::MeanOfIntegers), [`NoSuchRoot`](Self::NoSuchRoot) and [`Cuts`](Self::Cuts), which are seen
-/// before anything is sent, by the arguments of this rank alone: where others have passed other arguments, they wait for
-/// this rank until the time-out; and for [`TooLarge`](Self::TooLarge), which all ranks see alike.
+/// [`MeanOfIntegers`](Self::MeanOfIntegers), [`NoSuchRoot`](Self::NoSuchRoot) and
+/// [`Cuts`](Self::Cuts), which are seen before anything is sent, by the arguments of this rank
+/// alone: where others have passed other arguments, they wait for this rank until the time-out; and
+/// for [`TooLarge`](Self::TooLarge), which all ranks see alike.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
     /// Two ranks called different collectives.
@@ -102,7 +103,8 @@ pub enum CollectiveError {
         rank: usize,
         /// What it called.
         what: Descriptor,
-        /// The rank of the run that failed; `None` where that is the launcher, or rank 0 as the host of the store.
+        /// The rank of the run that failed; `None` where that is the launcher, or rank 0 as the
+        /// host of the store.
         failed: Option<usize>,
         /// Who failed, and why.
         reason: String,

@@ -1,7 +1,9 @@
-//! Flat numbers of a training's state: what a rank keeps of parameters, of their averages, and for the optimizer.
+//! Flat numbers of a training's state: what a rank keeps of parameters, of their averages, and for
+//! the optimizer.
 //!
-//! They are tensors, on the device where they are stepped. In host memory they are stepped in place: a tensor that nobody
-//! else holds is not copied, and who holds one, such as a snapshot, keeps what there was.
+//! They are tensors, on the device where they are stepped. In host memory they are stepped in
+//! place: a tensor that nobody else holds is not copied, and who holds one, such as a snapshot,
+//! keeps what there was.
 
 use std::mem;
 use std::ops::Range;
@@ -88,8 +90,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The same for somebody who may write to them, until [`put`](Self::put): where they are all that there is, nobody
-    /// else holds them.
+    /// The same for somebody who may write to them, until [`put`](Self::put): where they are all
+    /// that there is, nobody else holds them.
     pub(crate) fn take(&mut self) -> Tensor<1> {
         match self.is_all() {
             true => take(self.values),
@@ -97,7 +99,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Other elements for those that were taken; gives these. Where there are more, `values` is as it was.
+    /// Other elements for those that were taken; gives these. Where there are more, `values` is as
+    /// it was.
     pub(crate) fn put(self, elements: Tensor<1>) -> Tensor<1> {
         if len(self.values) == 0 || self.is_all() {
             *self.values = elements.clone();

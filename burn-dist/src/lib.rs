@@ -1,8 +1,8 @@
 //! Distributed training for [Burn](https://burn.dev): ranks that find each other, collectives,
 //! and a model wrapper that keeps replicas in step while backward still runs.
 
-// Shared memory, MPI, NCCL, the CUDA driver and closing a file with a check are the places that cannot do without, and
-// allow it for themselves.
+// Shared memory, MPI, NCCL, the CUDA driver and closing a file with a check are the places that
+// cannot do without, and allow it for themselves.
 #![deny(unsafe_code)]
 
 pub mod autograd;

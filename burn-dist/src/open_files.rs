@@ -1,5 +1,5 @@
-//! Room for the connections and pipes of many ranks: systems let a process open few files, often 1024, unless it asks
-//! for more.
+//! Room for the connections and pipes of many ranks: systems let a process open few files, often
+//! 1024, unless it asks for more.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -21,8 +21,8 @@ pub struct TooFewOpenFiles {
     pub allowed: u64,
 }
 
-/// Lets this process open `each` files for each of `ranks` ranks beside those that it has. The limit is raised only
-/// where it has to be, since processes that it starts inherit it.
+/// Lets this process open `each` files for each of `ranks` ranks beside those that it has. The
+/// limit is raised only where it has to be, since processes that it starts inherit it.
 ///
 /// # Errors
 /// If the system does not allow that many.

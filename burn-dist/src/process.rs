@@ -8,7 +8,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Pid,
-    /// Gets readable when the process has ended; not on old systems. Another process of the same number is not taken for it.
+    /// Gets readable when the process has ended; not on old systems. Another process of the same
+    /// number is not taken for it.
     handle: Option<OwnedFd>,
 }
 

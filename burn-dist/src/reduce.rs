@@ -111,8 +111,8 @@ macro_rules! with_type {
     };
 }
 
-/// Whether it is no number. Of these and numbers there is no least or most: who compares with one gets one, wherever it
-/// stands.
+/// Whether it is no number. Of these and numbers there is no least or most: who compares with one
+/// gets one, wherever it stands.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "nothing else is unlike itself")]
 fn is_nan<T: PartialOrd + Copy>(value: T) -> bool {
@@ -154,8 +154,8 @@ macro_rules! with_op {
     }};
 }
 
-/// Reduces equally long `parts`, one per rank and in the order given, and writes the result over all of
-/// them.
+/// Reduces equally long `parts`, one per rank and in the order given, and writes the result over
+/// all of them.
 pub(crate) fn all(dtype: DType, op: ReduceOp, parts: &mut [&mut [u8]]) {
     let ranks = parts.len();
     with_type!(dtype, T => with_op!(op, T, ranks, (combine, finish) => {
@@ -178,8 +178,9 @@ pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) 
     }))
 }
 
-/// `sum = part ∘ sum`, element by element: what arrived comes before what this rank adds. Half-precision sums must be widened by the caller
-/// first (see [`widen`]), or each call rounds. A mean is a sum until [`divide`].
+/// `sum = part ∘ sum`, element by element: what arrived comes before what this rank adds.
+/// Half-precision sums must be widened by the caller first (see [`widen`]), or each call rounds. A
+/// mean is a sum until [`divide`].
 pub(crate) fn accumulate(dtype: DType, op: ReduceOp, sum: &mut [u8], part: &[u8]) {
     let op = op.before_division();
     with_type!(dtype, T => with_op!(op, T, 1, (combine, _finish) => {

@@ -1,5 +1,5 @@
-//! Room for threads and processes: users, containers and jobs have a limit to both together, and who is refused one is
-//! told "Resource temporarily unavailable" and no more.
+//! Room for threads and processes: users, containers and jobs have a limit to both together, and
+//! who is refused one is told "Resource temporarily unavailable" and no more.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -28,7 +28,8 @@ const CURE: &str = "Raise the limit (`ulimit -u` or `-v`, `nproc` in limits.conf
                     of a container), or start fewer ranks or threads (--nproc, RAYON_NUM_THREADS, data.workers)";
 
 impl NoThreads {
-    /// What it means that the start of a thread or process failed with `error`; nothing if that is about something else.
+    /// What it means that the start of a thread or process failed with `error`; nothing if that is
+    /// about something else.
     pub fn of(error: &io::Error) -> Option<Self> {
         match error.kind() {
             ErrorKind::WouldBlock => Some(Self::by_limits()),
@@ -42,7 +43,8 @@ impl NoThreads {
         Self::of(error.source()?.downcast_ref()?)
     }
 
-    /// What it means that a library panicked with these words, as those do that need a thread and get none.
+    /// What it means that a library panicked with these words, as those do that need a thread and
+    /// get none.
     pub fn of_panic(words: &str) -> Option<Self> {
         // As the standard library and rayon write an `io::Error`.
         if !words.contains("thread") {
@@ -107,7 +109,8 @@ pub(crate) fn named(error: io::Error) -> io::Error {
 /// Finds out whether `threads` more can be started now, by starting them.
 ///
 /// # Errors
-/// If they cannot. Other processes of the same user may take what was found free, so that the start of one may fail later.
+/// If they cannot. Other processes of the same user may take what was found free, so that the start
+/// of one may fail later.
 pub fn make_room(threads: usize) -> Result<(), NoThreads> {
     let gate = Mutex::new(());
     let wait = || drop(gate.lock());
@@ -133,7 +136,8 @@ fn pids_max() -> Option<u64> {
     groups.lines().filter_map(limit_of_group).min()
 }
 
-/// That of the group in a line such as `0::/user.slice` or `5:pids:/docker/7f`, and of those above it.
+/// That of the group in a line such as `0::/user.slice` or `5:pids:/docker/7f`, and of those above
+/// it.
 fn limit_of_group(line: &str) -> Option<u64> {
     let mut parts = line.splitn(3, ':').skip(1);
     let root = match parts.next()? {

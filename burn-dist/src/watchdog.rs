@@ -1,8 +1,8 @@
-//! Ends this process where nothing else would: its run has failed while it is busy with something that does not come to an
-//! end, or a call without a time-out of its own takes too long.
+//! Ends this process where nothing else would: its run has failed while it is busy with something
+//! that does not come to an end, or a call without a time-out of its own takes too long.
 //!
-//! One thread looks after all of that. It ends the process by `_exit`: what runs at a usual end may hang for the same
-//! reason.
+//! One thread looks after all of that. It ends the process by `_exit`: what runs at a usual end may
+//! hang for the same reason.
 
 use std::io::{self, Write};
 use std::sync::mpsc::channel;
@@ -29,8 +29,9 @@ pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Abort {
     /// Time from the failure to the end of the process, with exit code 1.
     pub after: Duration,
-    /// Is told the reason before the end, on a thread of its own, for instance to flush logs. It has 2 s at most, or a
-    /// quarter of `after` if that is less; the process ends whether it returns or not.
+    /// Is told the reason before the end, on a thread of its own, for instance to flush logs. It
+    /// has 2 s at most, or a quarter of `after` if that is less; the process ends whether it
+    /// returns or not.
     pub tell: fn(&str),
 }
 
@@ -152,7 +153,8 @@ impl Drop for Lookout {
     }
 }
 
-/// Ends the process when its run has failed for so long; as long as this lives, and for good once it has failed.
+/// Ends the process when its run has failed for so long; as long as this lives, and for good once
+/// it has failed.
 #[derive(Debug)]
 pub(crate) struct Leash {
     watch: Option<Lookout>,

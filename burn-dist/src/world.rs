@@ -1,6 +1,7 @@
 //! Who am I: rank, world size and node of this process, and how it reaches the others.
 //!
-//! A [`World`] is plain data. [`launch`](crate::launch) makes it from the environment, and nothing is connected yet.
+//! A [`World`] is plain data. [`launch`](crate::launch) makes it from the environment, and nothing
+//! is connected yet.
 
 use crate::wire::Secret;
 use std::any::Any;
@@ -53,7 +54,8 @@ pub struct Master {
 }
 
 impl Master {
-    /// One host and port. An address may stand in brackets, also with the interface that it is of (`[fe80::1%eth0]`).
+    /// One host and port. An address may stand in brackets, also with the interface that it is of
+    /// (`[fe80::1%eth0]`).
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         let host = host.into();
         let host = host.trim();
@@ -201,7 +203,8 @@ impl World {
         self.topology.local_size
     }
 
-    /// Whether the launcher has not said how many ranks this node has, so that all are taken to be on it.
+    /// Whether the launcher has not said how many ranks this node has, so that all are taken to be
+    /// on it.
     pub fn assumes_local_size(&self) -> bool {
         self.from_launcher.assumes_local_size
     }
@@ -226,12 +229,14 @@ impl World {
         self.launch
     }
 
-    /// Where the store listens; `None` for a single rank, and where MPI tells when a group is connected.
+    /// Where the store listens; `None` for a single rank, and where MPI tells when a group is
+    /// connected.
     pub fn master(&self) -> Option<&Master> {
         self.master.as_ref()
     }
 
-    /// The run's secret; `None` for a single rank, and where MPI hands one out when a group is connected.
+    /// The run's secret; `None` for a single rank, and where MPI hands one out when a group is
+    /// connected.
     pub fn secret(&self) -> Option<&Secret> {
         self.secret.as_ref()
     }
@@ -274,8 +279,8 @@ impl World {
         )
     }
 
-    /// What the user should know of this world and probably does not: that ranks were asked for which
-    /// nobody started, that variables are ignored, that the secret is weak.
+    /// What the user should know of this world and probably does not: that ranks were asked for
+    /// which nobody started, that variables are ignored, that the secret is weak.
     pub fn advice(&self) -> Option<&str> {
         self.from_launcher.advice.as_deref()
     }

@@ -33,7 +33,8 @@ const ON_NODE: usize = 2;
 /// For all ranks of one size together.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// For the launcher to end after that. Open MPI's, with PMIx 4.2, sometimes waits for a thread of its own forever.
+/// For the launcher to end after that. Open MPI's, with PMIx 4.2, sometimes waits for a thread of
+/// its own forever.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {

@@ -1,5 +1,5 @@
-//! `Parallel` on a GPU: the same tests as in host memory. The GPU is wgpu's, in software where there is
-//! no other, or what `BURN_DIST_TEST_DEVICE` names; docs/gpu.md.
+//! `Parallel` on a GPU: the same tests as in host memory. The GPU is wgpu's, in software where
+//! there is no other, or what `BURN_DIST_TEST_DEVICE` names; docs/gpu.md.
 #![cfg(any(feature = "wgpu", feature = "cuda"))]
 
 use std::sync::OnceLock;
@@ -36,8 +36,8 @@ fn asked() -> Option<DeviceChoice> {
     Some(name.parse().unwrap())
 }
 
-/// How far sums in another order may be off, relative to the largest value: CUDA's tensor cores take
-/// products of f32 in TensorFloat-32, which has eleven bits.
+/// How far sums in another order may be off, relative to the largest value: CUDA's tensor cores
+/// take products of f32 in TensorFloat-32, which has eleven bits.
 fn rounding() -> f32 {
     match asked() {
         Some(DeviceChoice::Cuda) => 2e-3,

@@ -1,5 +1,5 @@
-//! Groups of some of the ranks: who is in them, in which order, and what an error in one of them means
-//! for the others.
+//! Groups of some of the ranks: who is in them, in which order, and what an error in one of them
+//! means for the others.
 
 mod world_support;
 

@@ -194,7 +194,8 @@ impl Run {
     }
 }
 
-/// The command on a host whose loopback interface has ::1 alone; none where the system does not let us make one.
+/// The command on a host whose loopback interface has ::1 alone; none where the system does not let
+/// us make one.
 fn without_ipv4_loopback(command: &Command) -> Result<Command, String> {
     let host = |program: &OsStr| {
         let mut host = Command::new("unshare");

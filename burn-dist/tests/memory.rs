@@ -74,7 +74,8 @@ fn measure(strategy: Strategy) -> [f64; 2] {
 }
 
 fn rank(group: &ProcessGroup, strategy: Strategy) -> [f64; 2] {
-    // A thread's first product of matrices makes room as large as the processor's cache, and keeps it.
+    // A thread's first product of matrices makes room as large as the processor's cache, and keeps
+    // it.
     let _ = Deep::new(1).loss().backward();
     group.barrier().unwrap();
     let before = ALLOCATED.current_usage();

@@ -1,4 +1,5 @@
-//! Ranks of which one may make no shared memory, as in a container that has none: all of them do without.
+//! Ranks of which one may make no shared memory, as in a container that has none: all of them do
+//! without.
 
 mod world_support;
 
@@ -16,8 +17,8 @@ use world_support::*;
 const RANKS: usize = 4;
 const WITHOUT: usize = 3;
 
-/// Not a test: what this executable does when a test below starts it, first as the launcher and then, started by that,
-/// as a rank.
+/// Not a test: what this executable does when a test below starts it, first as the launcher and
+/// then, started by that, as a rank.
 #[test]
 fn parts() {
     match (part(), World::from_env()) {

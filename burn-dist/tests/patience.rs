@@ -1,5 +1,6 @@
-//! How long ranks wait for each other: longer before the first gradients have gone round than after, as
-//! long as one of them says, and as long as they like; and how long one goes on when its run has failed.
+//! How long ranks wait for each other: longer before the first gradients have gone round than
+//! after, as long as one of them says, and as long as they like; and how long one goes on when its
+//! run has failed.
 
 mod world_support;
 

@@ -227,7 +227,8 @@ fn ranks_of_one_launch_meet_again_when_all_have_left() {
     });
 }
 
-/// On other hosts than that of rank 0 the next run may begin while the store of the one before is still there.
+/// On other hosts than that of rank 0 the next run may begin while the store of the one before is
+/// still there.
 #[test]
 fn the_next_run_at_an_address_waits_for_the_one_before_to_end() {
     limited(|| {
@@ -576,8 +577,8 @@ fn a_loopback_address_can_not_serve_two_nodes() {
     });
 }
 
-/// Debian's `/etc/hosts` names the host 127.0.1.1, for which this is one more name to the resolver. Other nodes know
-/// another address.
+/// Debian's `/etc/hosts` names the host 127.0.1.1, for which this is one more name to the resolver.
+/// Other nodes know another address.
 #[test]
 fn a_host_that_calls_itself_127_0_1_1_is_reached_by_its_other_addresses() {
     limited(|| {
@@ -586,7 +587,8 @@ fn a_host_that_calls_itself_127_0_1_1_is_reached_by_its_other_addresses() {
             let world = on_a_node_of_its_own(rank, 2, master, port);
             thread::spawn(move || Store::connect(&world, LIMIT).unwrap())
         };
-        // 127.0.0.2 as the name that leads elsewhere on other hosts: "127.2" is not a literal address to us.
+        // 127.0.0.2 as the name that leads elsewhere on other hosts: "127.2" is not a literal
+        // address to us.
         let ranks = [enter(0, "127.257"), enter(1, "127.2")];
         let stores = ranks.map(|rank| rank.join().unwrap());
         assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
@@ -623,8 +625,8 @@ fn silence_is_told_from_strangers() {
         );
         assert!(error.to_string().contains(&address.to_string()), "{error}");
 
-        // A launcher listens before it starts ranks: they do not wait for one that was killed. No other test listens
-        // at this address.
+        // A launcher listens before it starts ranks: they do not wait for one that was killed. No
+        // other test listens at this address.
         let orphaned = SocketAddr::from(([127, 0, 0, 77], free_port()));
         let error = Store::connect(&world(1, 2, orphaned), 2 * LIMIT).unwrap_err();
         assert!(
@@ -1038,8 +1040,8 @@ fn ranks_meet_beside_torchruns_own_store() {
     });
 }
 
-/// Connects two ranks of a run of that name, of which rank 0 comes later, while what listens at the first of the ports
-/// at which they may meet does `answer` everybody.
+/// Connects two ranks of a run of that name, of which rank 0 comes later, while what listens at the
+/// first of the ports at which they may meet does `answer` everybody.
 fn meet_beside(run: &str, late: Duration, answer: &[u8]) {
     let world = |rank: usize| {
         let own = [
@@ -1079,8 +1081,8 @@ fn meet_beside(run: &str, late: Duration, answer: &[u8]) {
     });
 }
 
-/// Another user of rank 0's node has bound the first derived port and passes everything on to the one that rank 0 takes
-/// then, changed or not: the ranks find each other past it, and it is named.
+/// Another user of rank 0's node has bound the first derived port and passes everything on to the
+/// one that rank 0 takes then, changed or not: the ranks find each other past it, and it is named.
 #[test]
 fn a_relay_at_the_first_port_is_named_and_passed_over() {
     limited(|| {

@@ -1,5 +1,6 @@
-//! Turns panics of image decoders into errors: they read what comes from anywhere. A panic hook that ends the process
-//! asks [`is_running`] first. `burn_dist::contained` does the same for readers of weights; this crate does without Burn.
+//! Turns panics of image decoders into errors: they read what comes from anywhere. A panic hook
+//! that ends the process asks [`is_running`] first. `burn_dist::contained` does the same for
+//! readers of weights; this crate does without Burn.
 
 use std::any::Any;
 use std::cell::Cell;

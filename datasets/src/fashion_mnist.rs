@@ -68,8 +68,8 @@ impl FashionMnist {
     /// Where the files can be downloaded from, in the order in which they are tried.
     pub const MIRRORS: [&str; 2] = PUBLISHED.mirrors;
 
-    /// Reads one split from IDX files, gzip-compressed or plain, in the sub-folder `FashionMNIST/raw` of
-    /// `dir` (as torchvision lays them) or in `dir` itself.
+    /// Reads one split from IDX files, gzip-compressed or plain, in the sub-folder
+    /// `FashionMNIST/raw` of `dir` (as torchvision lays them) or in `dir` itself.
     ///
     /// # Errors
     /// [`DatasetError::Missing`] names every file that is not there, [`DatasetError::Impostor`]
@@ -84,7 +84,8 @@ impl FashionMnist {
         PUBLISHED.missing(dir.as_ref())
     }
 
-    /// Downloads from [`FashionMnist::MIRRORS`] into `dir` what is [missing](FashionMnist::missing) there.
+    /// Downloads from [`FashionMnist::MIRRORS`] into `dir` what is [missing](FashionMnist::missing)
+    /// there.
     ///
     /// Only one process of a node should call this, and the others wait for it.
     ///

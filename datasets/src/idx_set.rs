@@ -15,7 +15,8 @@ const SHAPE: ImageShape = ImageShape {
 };
 const CLASSES: usize = 10;
 
-/// How the labels of each set begin, of the training set and of the test set: what tells one from another.
+/// How the labels of each set begin, of the training set and of the test set: what tells one from
+/// another.
 const FIRST_LABELS: [(&str, [[u8; 10]; 2]); 2] = [
     (
         "MNIST",

@@ -53,8 +53,8 @@ impl Lock {
         })
     }
 
-    /// Whether no other process of this host does the work meanwhile. One of another host may: there are network file
-    /// systems whose locks only their own host knows of.
+    /// Whether no other process of this host does the work meanwhile. One of another host may:
+    /// there are network file systems whose locks only their own host knows of.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held
     }

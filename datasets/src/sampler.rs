@@ -230,8 +230,8 @@ impl Epoch {
         remaining.get(start..end).filter(|part| !part.is_empty())
     }
 
-    /// Which copies of their samples those of the micro-batch at `position` are, from 0; empty where
-    /// no sample is repeated.
+    /// Which copies of their samples those of the micro-batch at `position` are, from 0; empty
+    /// where no sample is repeated.
     pub fn copies(&self, position: usize) -> &[u8] {
         let remaining = self.copies.get(self.start..).unwrap_or_default();
         let start = position.saturating_mul(self.batch);

@@ -1,4 +1,5 @@
-//! Names that nobody else uses, for files in folders that other processes and hosts write to as well.
+//! Names that nobody else uses, for files in folders that other processes and hosts write to as
+//! well.
 
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};

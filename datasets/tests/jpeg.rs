@@ -1,7 +1,7 @@
 //! JPEGs with every sampling of their components: decoded as they are, or refused by name.
 //!
-//! The pictures are made here of flat blocks, so that it is known what they show. That libjpeg decodes all of them that
-//! are valid to the same was tried with Pillow.
+//! The pictures are made here of flat blocks, so that it is known what they show. That libjpeg
+//! decodes all of them that are valid to the same was tried with Pillow.
 
 use std::fs;
 use std::path::Path;
@@ -25,8 +25,8 @@ fn most(factors: &[Factors]) -> Factors {
     [0, 1].map(|side| factors.iter().map(|both| both[side]).max().unwrap())
 }
 
-/// What component `component` has in the block that begins at a pixel: luma rises to the right, the chromas downwards and
-/// towards the lower right corner.
+/// What component `component` has in the block that begins at a pixel: luma rises to the right, the
+/// chromas downwards and towards the lower right corner.
 fn value(component: usize, x: usize, y: usize) -> i32 {
     let (x, y, side) = (x as i32, y as i32, SIDE as i32);
     match component {

@@ -92,7 +92,8 @@ fn all_threads_decode_within_one_budget() {
     fs::create_dir(&class).unwrap();
     let (large, huge) = (class.join("large.png"), class.join("huge.png"));
 
-    // A profile is not what is learned from: however large it is, the picture is read, and takes no memory for it.
+    // A profile is not what is learned from: however large it is, the picture is read, and takes no
+    // memory for it.
     let profile = root.path().join("profile.png");
     with_profile(&profile, 400);
     let before = peak();

@@ -1,5 +1,6 @@
-//! The functions of NVRTC that look whether a program is known. NVIDIA's library has every program too, so that all else
-//! can be asked of it; one that was found is compiled there only when something other than its PTX is wanted.
+//! The functions of NVRTC that look whether a program is known. NVIDIA's library has every program
+//! too, so that all else can be asked of it; one that was found is compiled there only when
+//! something other than its PTX is wanted.
 #![allow(unsafe_code)] // Are called from C, and call it.
 
 use std::borrow::Cow;
@@ -89,8 +90,8 @@ impl Cache {
         Ok(())
     }
 
-    /// What no other program has, nor this one with other options, headers or another compiler. None if nothing says
-    /// what it is made of.
+    /// What no other program has, nor this one with other options, headers or another compiler.
+    /// None if nothing says what it is made of.
     fn key(&self, text: &CStr, name: &CStr, options: &[CString]) -> Option<blake3::Hash> {
         let (major, minor) = self.nvrtc.version;
         let mut hasher = blake3::Hasher::new();
@@ -220,7 +221,8 @@ unsafe fn put(bytes: &[u8], out: *mut c_void) -> Result<(), Code> {
     Ok(())
 }
 
-/// Writes what `of` makes of the PTX that is kept of a program, or has the library write what it has.
+/// Writes what `of` makes of the PTX that is kept of a program, or has the library write what it
+/// has.
 ///
 /// # Safety
 /// The program is one of the library's, and `out` has room for that.

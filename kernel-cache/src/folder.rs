@@ -1,4 +1,5 @@
-//! The folder of compiled kernels. A GPU runs what lies in it, so only this user, or root, may have written it.
+//! The folder of compiled kernels. A GPU runs what lies in it, so only this user, or root, may have
+//! written it.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -19,7 +20,8 @@ const SHARED: u32 = 0o022;
 /// Opens the folder at `path`, which is made if it is not there.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::PermissionDenied`] if somebody else may have put something into it.
+/// What the system says; [`io::ErrorKind::PermissionDenied`] if somebody else may have put
+/// something into it.
 pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
     match existing(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -53,8 +55,8 @@ pub(crate) fn existing(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens the file `name` in `folder` for reading and writing, or for reading alone where the system allows no more. It is
-/// made if it is not there, and anew if somebody else may have written it.
+/// Opens the file `name` in `folder` for reading and writing, or for reading alone where the system
+/// allows no more. It is made if it is not there, and anew if somebody else may have written it.
 pub(crate) fn file(folder: &OwnedFd, name: &str) -> io::Result<File> {
     match own_file(folder, name) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

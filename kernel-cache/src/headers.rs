@@ -1,5 +1,5 @@
-//! Which headers a program is compiled with: folders have other names on other machines, and what is in a folder may
-//! change.
+//! Which headers a program is compiled with: folders have other names on other machines, and what
+//! is in a folder may change.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -25,8 +25,8 @@ const READING: [&[u8]; 7] = [
 /// What names the version of all headers in a folder, or in that which it is part of, as `cccl` is.
 const OF_ALL: [&str; 2] = ["cuda.h", "../cuda.h"];
 
-/// Adds an option: of a folder with CUDA's headers not its name, but what says of which version they are. False if
-/// nothing says what the option has read.
+/// Adds an option: of a folder with CUDA's headers not its name, but what says of which version
+/// they are. False if nothing says what the option has read.
 pub(crate) fn hash(option: &CStr, hasher: &mut Hasher) -> bool {
     let bytes = option.to_bytes();
     if let Some((name, digest)) = bytes.strip_prefix(FOLDER).and_then(version) {

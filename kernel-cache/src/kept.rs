@@ -18,14 +18,14 @@ const DIGEST: usize = blake3::OUT_LEN;
 /// Bytes that no kernel has. Whatever takes more is none.
 const LARGEST: u64 = 64 << 20;
 
-/// How long who comes second waits for who compiles: longer than any kernel takes, but not for ever, as that process
-/// may have been stopped. Who has waited in vain never waits again.
+/// How long who comes second waits for who compiles: longer than any kernel takes, but not for
+/// ever, as that process may have been stopped. Who has waited in vain never waits again.
 const WAIT: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What is kept in `folder` under `key`, or else what `compile` makes, which is kept then. Who comes while
-/// another process compiles it waits for that. What fails is not kept, and a folder that cannot be used
-/// costs one warning.
+/// What is kept in `folder` under `key`, or else what `compile` makes, which is kept then. Who
+/// comes while another process compiles it waits for that. What fails is not kept, and a folder
+/// that cannot be used costs one warning.
 pub(crate) fn or_compiled<E>(
     folder: &Path,
     key: &blake3::Hash,
@@ -55,9 +55,10 @@ fn warn(folder: &Path, error: &io::Error) {
     });
 }
 
-/// The file, which nobody else has until it is closed, or its process ends. Where files cannot be locked it is anybody's;
-/// what two of them have mixed up in it is noticed by who reads it. Where they can only be read, who finds nothing will
-/// be told when it writes. Nobody but this user, and root, can have written it.
+/// The file, which nobody else has until it is closed, or its process ends. Where files cannot be
+/// locked it is anybody's; what two of them have mixed up in it is noticed by who reads it. Where
+/// they can only be read, who finds nothing will be told when it writes. Nobody but this user, and
+/// root, can have written it.
 fn open(folder: &Path, key: &blake3::Hash) -> io::Result<File> {
     let folder = folder::open(folder)?;
     let file = folder::file(&folder, &format!("{}.ptx", key.to_hex()))?;

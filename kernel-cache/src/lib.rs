@@ -1,15 +1,18 @@
-//! Kernels that are compiled once, and not at every start of a program: an Olivia WideResNet has 151 or more, which take
-//! up to a second each (docs/gpu.md).
+//! Kernels that are compiled once, and not at every start of a program: an Olivia WideResNet has
+//! 151 or more, which take up to a second each (docs/gpu.md).
 //!
-//! What compiles them, cubecl with NVRTC, has no place where that could be told to it without a database of 93 crates
-//! (docs/gpu.md). But it loads `libnvrtc.so` by its name when it first compiles something, and the system's loader
-//! takes a library of that name that is there already. [`keep`] puts one there: a few kilobytes whose functions are
-//! those of NVIDIA's library (`nvrtc`), but for those that make PTX of a program (`calls`), which look first whether it
-//! is known (`kept`), by its text, its options, the version of the headers (`headers`) and the compiler.
+//! What compiles them, cubecl with NVRTC, has no place where that could be told to it without a
+//! database of 93 crates (docs/gpu.md). But it loads `libnvrtc.so` by its name when it first
+//! compiles something, and the system's loader takes a library of that name that is there already.
+//! [`keep`] puts one there: a few kilobytes whose functions are those of NVIDIA's library
+//! (`nvrtc`), but for those that make PTX of a program (`calls`), which look first whether it is
+//! known (`kept`), by its text, its options, the version of the headers (`headers`) and the
+//! compiler.
 //!
-//! Nothing else changes: who compiles what it must not keep, or asks for something other than PTX, gets it from
-//! NVIDIA's library. Where that is not possible (another system than Linux with glibc, no C compiler when this crate
-//! was built, the library loaded before), nothing is kept, and [`keep`] says why.
+//! Nothing else changes: who compiles what it must not keep, or asks for something other than PTX,
+//! gets it from NVIDIA's library. Where that is not possible (another system than Linux with glibc,
+//! no C compiler when this crate was built, the library loaded before), nothing is kept, and
+//! [`keep`] says why.
 
 #[cfg(stand_in)]
 mod calls;
@@ -60,13 +63,14 @@ pub enum Error {
     },
 }
 
-/// Keeps what NVRTC compiles from now on in this process, for it and for all that come later, on any machine that shares
-/// the folder, and returns that: the one that `BURN_DIST_KERNELS` names, unless that is `off`, or `burn-dist/kernels` in
-/// the user's cache (`$XDG_CACHE_HOME`, `~/.cache`). To be called before anything is compiled; a second call changes
-/// nothing.
+/// Keeps what NVRTC compiles from now on in this process, for it and for all that come later, on
+/// any machine that shares the folder, and returns that: the one that `BURN_DIST_KERNELS` names,
+/// unless that is `off`, or `burn-dist/kernels` in the user's cache (`$XDG_CACHE_HOME`,
+/// `~/.cache`). To be called before anything is compiled; a second call changes nothing.
 ///
-/// The folder is made for this user alone. One that cannot be used costs a warning, and what is in it the time to compile
-/// it again. One that others own or can write to is refused: the GPU runs what lies in it.
+/// The folder is made for this user alone. One that cannot be used costs a warning, and what is in
+/// it the time to compile it again. One that others own or can write to is refused: the GPU runs
+/// what lies in it.
 ///
 /// # Errors
 /// Why nothing is kept, which is as if this had not been called.

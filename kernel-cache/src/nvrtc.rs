@@ -31,7 +31,8 @@ pub(crate) type Destroy = unsafe extern "C" fn(*mut Program) -> Code;
 pub(crate) type Get = unsafe extern "C" fn(Program, *mut c_void) -> Code;
 type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Code;
 
-/// Under which names it is looked for, in the order in which cudarc does, and then one that is newer than it knows.
+/// Under which names it is looked for, in the order in which cudarc does, and then one that is
+/// newer than it knows.
 const NAMES: [&str; 4] = [
     "libnvrtc.so",
     "libnvrtc.so.12",

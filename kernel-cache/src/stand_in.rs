@@ -32,7 +32,8 @@ pub(crate) fn put_in_place(folder: &Path) -> Result<(), Error> {
     if *done {
         return Ok(());
     }
-    // The system takes the first of all that have the name, so that NVIDIA's comes after, by its file.
+    // The system takes the first of all that have the name, so that NVIDIA's comes after, by its
+    // file.
     let path = find()?;
     let stand_in = load()?;
     let table = table_of(&stand_in)?;

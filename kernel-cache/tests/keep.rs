@@ -1,6 +1,7 @@
-//! What a process compiles that loads `libnvrtc.so` by its name, as cudarc does, of a compiler that counts: with NVIDIA's
-//! own all tests on CUDA in software do the same. The system reads where libraries are when a process begins, so each
-//! scenario is a process, which is this program once more.
+//! What a process compiles that loads `libnvrtc.so` by its name, as cudarc does, of a compiler that
+//! counts: with NVIDIA's own all tests on CUDA in software do the same. The system reads where
+//! libraries are when a process begins, so each scenario is a process, which is this program once
+//! more.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code)] // Calls C functions.
 #![allow(clippy::undocumented_unsafe_blocks)] // All are those of nvrtc.c, or of NVRTC, with arguments of their types.

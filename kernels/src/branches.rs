@@ -1,9 +1,10 @@
-//! Gradients of what went several ways, as what goes into a residual block does. Burn adds up those of all ways in kernels
-//! that read two and write their sum, on the processor by one thread; an operation that computes one of them can add what
-//! is there already in its own kernel.
+//! Gradients of what went several ways, as what goes into a residual block does. Burn adds up those
+//! of all ways in kernels that read two and write their sum, on the processor by one thread; an
+//! operation that computes one of them can add what is there already in its own kernel.
 //!
-//! Burn does not say whether a gradient is there. So what is registered here is remembered, on each thread, until
-//! another backward pass begins: each has a container of gradients of its own, which is known again by a mark in it.
+//! Burn does not say whether a gradient is there. So what is registered here is remembered, on each
+//! thread, until another backward pass begins: each has a container of gradients of its own, which
+//! is known again by a mark in it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -19,7 +20,8 @@ thread_local! {
     static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
 }
 
-/// Of which nodes there are gradients in a container: those that were registered here and that nobody here has taken.
+/// Of which nodes there are gradients in a container: those that were registered here and that
+/// nobody here has taken.
 struct Registered {
     mark: FloatTensor<Autodiff<Flex>>,
     nodes: HashSet<NodeId>,
@@ -64,10 +66,12 @@ pub(crate) fn register<B: Backend>(
     gradients.register::<B>(node, gradient);
 }
 
-/// Takes what was registered of the gradient of a node out of the container, by `consume`, for the caller to add it to its
-/// own and to register the sum. Nothing, if nothing was, or what was is not of `shape` and `dtype` and stays there.
+/// Takes what was registered of the gradient of a node out of the container, by `consume`, for the
+/// caller to add it to its own and to register the sum. Nothing, if nothing was, or what was is not
+/// of `shape` and `dtype` and stays there.
 ///
-/// `is_inner`: whether the node's gradient is given on in this pass, and not a leaf's, which is to stay.
+/// `is_inner`: whether the node's gradient is given on in this pass, and not a leaf's, which is to
+/// stay.
 pub(crate) fn take<B: Backend>(
     gradients: &mut Gradients,
     (node, is_inner): (NodeId, bool),

@@ -8,8 +8,8 @@
 //! | | others | GPU kernels | GPU kernels | Burn |
 //! | others | all | Burn | Burn | Burn |
 //!
-//! A program has the kernels for GPUs if it is built with the feature `wgpu` or `cuda`. An operation that has no kernel
-//! for a device or a shape is Burn's; its documentation says which.
+//! A program has the kernels for GPUs if it is built with the feature `wgpu` or `cuda`. An
+//! operation that has no kernel for a device or a shape is Burn's; its documentation says which.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -29,8 +29,8 @@ pub enum Choice {
     Auto,
     /// Burn's own operations.
     Burn,
-    /// These kernels, with convolutions whose rounding errors are as small as those of a matrix product: direct ones in
-    /// place of Winograd's on the CPU, Burn's for f32 on GPUs. Slower.
+    /// These kernels, with convolutions whose rounding errors are as small as those of a matrix
+    /// product: direct ones in place of Winograd's on the CPU, Burn's for f32 on GPUs. Slower.
     Exact,
 }
 
@@ -76,8 +76,8 @@ pub fn chosen() -> Choice {
     scoped.unwrap_or_default()
 }
 
-/// Runs `forward` with `choice` on this thread, whatever the process's is. Backward passes follow their forward
-/// passes.
+/// Runs `forward` with `choice` on this thread, whatever the process's is. Backward passes follow
+/// their forward passes.
 pub fn scoped<R>(choice: Choice, forward: impl FnOnce() -> R) -> R {
     // Also when `forward` panics, which a caller may catch.
     struct Restore(Option<Choice>);
@@ -123,7 +123,8 @@ pub fn engine<const D: usize>(x: &Tensor<D>) -> Engine {
     }
 }
 
-/// Says who computes a convolution of `x`. The kernels for GPUs multiply 16 bits of each f32, so Burn computes exact ones.
+/// Says who computes a convolution of `x`. The kernels for GPUs multiply 16 bits of each f32, so
+/// Burn computes exact ones.
 pub fn engine_of_conv(x: &Tensor<4>) -> Engine {
     match engine(x) {
         Engine::Gpu if x.dtype() == DType::F32 && chosen() == Choice::Exact => Engine::Burn,
@@ -133,8 +134,8 @@ pub fn engine_of_conv(x: &Tensor<4>) -> Engine {
 
 /// The layout in which a model on `device` computes fastest, with images that it gets in `dtype`.
 ///
-/// With channels last, activations are in f32. In bf16 the kernels for the CPU then round the factors of products alone
-/// ([`LinearOptions::bf16`](crate::ops::LinearOptions)).
+/// With channels last, activations are in f32. In bf16 the kernels for the CPU then round the
+/// factors of products alone ([`LinearOptions::bf16`](crate::ops::LinearOptions)).
 pub fn layout(device: &Device, dtype: DType) -> Layout {
     match on_cpu(device) && matches!(dtype, DType::F32 | DType::BF16) {
         true => Layout::ChannelsLast,
@@ -147,8 +148,8 @@ pub fn on_gpu(device: &Device) -> bool {
     chosen() != Choice::Burn && gpu::is_gpu(device)
 }
 
-/// Whether the kernels for the CPU are used on `device`: Burn's CPU backend, unless [`Choice::Burn`] was chosen or this
-/// machine lacks the instruction set that was asked for.
+/// Whether the kernels for the CPU are used on `device`: Burn's CPU backend, unless
+/// [`Choice::Burn`] was chosen or this machine lacks the instruction set that was asked for.
 fn on_cpu(device: &Device) -> bool {
     chosen() != Choice::Burn && device.clone().inner() == Device::flex() && shared().is_ok()
 }

@@ -45,8 +45,8 @@ impl<const D: usize> Leaf for Tensor<D> {
     }
 }
 
-/// Compares results and gradients of two ways to compute the same; each is called once, for Burn goes
-/// through a graph only once.
+/// Compares results and gradients of two ways to compute the same; each is called once, for Burn
+/// goes through a graph only once.
 #[track_caller]
 fn assert_same<const D: usize>(
     own: impl FnOnce() -> Tensor<D>,
@@ -385,7 +385,8 @@ fn shapes_that_do_not_fit_are_named() {
     own::conv2d(x, weight, None, None, options);
 }
 
-/// A block as of a transformer: what goes in goes through a normalization, a layer, and past both; and through others.
+/// A block as of a transformer: what goes in goes through a normalization, a layer, and past both;
+/// and through others.
 fn ways(x: Tensor<2>, weight: Tensor<2>, norm: [Tensor<1>; 2], ours: bool) -> Tensor<2> {
     let x = x * 2.0;
     let [gamma, beta] = norm;

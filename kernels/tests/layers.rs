@@ -495,8 +495,8 @@ proptest! {
     }
 }
 
-/// Always the same shapes: where little is added, one number that falls to the other side in bf16 is
-/// more than any tolerance that could find a fault.
+/// Always the same shapes: where little is added, one number that falls to the other side in bf16
+/// is more than any tolerance that could find a fault.
 #[test]
 fn attention_in_bf16_of_odd_sizes() {
     for tokens in [1, 2, 7, 16, 17, 33, 40] {

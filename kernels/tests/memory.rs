@@ -1,7 +1,8 @@
 //! Every kernel once on small, ragged shapes, between guard values: what the memory checkers run.
 //!
-//! `MIRIFLAGS="-Zmiri-tree-borrows -Zmiri-ignore-leaks" cargo +nightly miri test -p burn-dist-kernels --test
-//! memory` (portable path only; the crate `gemm` uses inline assembly, so products stay out).
+//! `MIRIFLAGS="-Zmiri-tree-borrows -Zmiri-ignore-leaks" cargo +nightly miri test -p
+//! burn-dist-kernels --test memory` (portable path only; the crate `gemm` uses inline assembly, so
+//! products stay out).
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The public operations: results and gradients are the same whoever computes them, in both layouts.
+//! The public operations: results and gradients are the same whoever computes them, in both
+//! layouts.
 
 use std::cell::RefCell;
 

@@ -46,8 +46,9 @@ pub(crate) fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
     LinearConfig::new(inputs, outputs).init(device)
 }
 
-/// A parameter as it is, also where the model trains in a low precision: `kernels::ops` rounds it where it computes in
-/// that. Reading draws a parameter, the first time, and gathers it where it is sharded.
+/// A parameter as it is, also where the model trains in a low precision: `kernels::ops` rounds it
+/// where it computes in that. Reading draws a parameter, the first time, and gathers it where it is
+/// sharded.
 pub(crate) fn read<const D: usize>(parameter: &Param<Tensor<D>>) -> Tensor<D> {
     full_precision(|| parameter.val())
 }

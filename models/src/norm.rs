@@ -1,9 +1,9 @@
 //! Normalizations that compute in `f32` whatever the precision of the model is, and a batch
 //! normalization whose running statistics are PyTorch's.
 //!
-//! Burn's own batch normalization keeps the biased variance of each batch; PyTorch keeps the unbiased one, so models
-//! that come from there, or go there, would be evaluated with other numbers. And in mixed precision
-//! Burn's own layers compute in the low type.
+//! Burn's own batch normalization keeps the biased variance of each batch; PyTorch keeps the
+//! unbiased one, so models that come from there, or go there, would be evaluated with other
+//! numbers. And in mixed precision Burn's own layers compute in the low type.
 
 use burn::module::{Module, Param, RunningState};
 use burn::nn::Initializer;
@@ -84,10 +84,12 @@ impl BatchNorm2d {
         }
     }
 
-    /// By the statistics of all ranks' batches together; the channels of `x`, in `f32`, are its dimension `channel`.
+    /// By the statistics of all ranks' batches together; the channels of `x`, in `f32`, are its
+    /// dimension `channel`.
     ///
-    /// Sums of squares are taken around the running mean, which is the same on all ranks and near the batch's: around
-    /// zero they would lose the digits of a variance that is small beside the mean.
+    /// Sums of squares are taken around the running mean, which is the same on all ranks and near
+    /// the batch's: around zero they would lose the digits of a variance that is small beside the
+    /// mean.
     fn train_together(&self, x: Tensor<4>, channel: usize) -> Tensor<4> {
         let (dims, device) = (x.dims(), x.device());
         let channels = dims[channel];
@@ -126,8 +128,8 @@ fn unbias(values: usize) -> f64 {
     values as f64 / (values as f64 - 1.0).max(1.0)
 }
 
-/// Layer normalization over the last dimension (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).
-/// The names are those of Burn's layer.
+/// Layer normalization over the last dimension (Ba et al. 2016,
+/// <https://arxiv.org/abs/1607.06450>). The names are those of Burn's layer.
 #[derive(Module, Debug)]
 pub struct LayerNorm {
     /// Scale of each feature, \[features\].

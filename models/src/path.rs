@@ -1,10 +1,10 @@
 //! How images lie while they go through a model, and how its layers read their parameters.
 //!
-//! A model asks [`Path::enter`] once, and computes each layer by the path: it is written once for all layouts. What
-//! computes a layer is said by `kernels::ops`, where all of them are.
+//! A model asks [`Path::enter`] once, and computes each layer by the path: it is written once for
+//! all layouts. What computes a layer is said by `kernels::ops`, where all of them are.
 //!
-//! In `bf16` the path of the CPU has activations in `f32` and rounds the factors of the products in linear layers and
-//! attention (a processor with dot products of `bf16` doubles their speed).
+//! In `bf16` the path of the CPU has activations in `f32` and rounds the factors of the products in
+//! linear layers and attention (a processor with dot products of `bf16` doubles their speed).
 
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
@@ -151,7 +151,8 @@ impl Path {
         ))
     }
 
-    /// Attention of as many heads among the queries, keys and values in `qkv`, \[batch, tokens, 3 · features\].
+    /// Attention of as many heads among the queries, keys and values in `qkv`, \[batch, tokens, 3 ·
+    /// features\].
     pub fn attention(self, qkv: Tensor<3>, heads: usize) -> Tensor<3> {
         ops::attention(qkv, heads, self.bf16)
     }

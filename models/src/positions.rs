@@ -1,10 +1,12 @@
-//! A position embedding for another number of patches: weights of one image size start a training of another.
+//! A position embedding for another number of patches: weights of one image size start a training
+//! of another.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::F32;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
-/// Numbers of the largest embedding that is made: the file may come from anywhere, and has only that of a small grid.
+/// Numbers of the largest embedding that is made: the file may come from anywhere, and has only
+/// that of a small grid.
 const MOST_NUMBERS: usize = 1 << 27;
 
 /// Where a model keeps what its patches get for their places.
@@ -19,7 +21,8 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// The grid of a tensor of `shape`, a square as any that is published, if the tensor can become one for this grid.
+    /// The grid of a tensor of `shape`, a square as any that is published, if the tensor can become
+    /// one for this grid.
     pub(crate) fn square(&self, shape: &[usize], shape_in_model: &[usize]) -> Option<usize> {
         let ([1, tokens, dim], [1, _, dim_in_model]) = (shape, shape_in_model) else {
             return None;
@@ -29,9 +32,9 @@ impl Positions {
         fits.then_some(side)
     }
 
-    /// `values`, \[1, prefix + side × side, dim\], as [1, prefix + rows × columns, dim]: resampled by cubic convolution
-    /// with a = -1/2 and a filter as wide as a reduction needs, as timm does (`resample_abs_pos_embed`, and by PyTorch
-    /// `interpolate(mode="bicubic", antialias=True)`).
+    /// `values`, \[1, prefix + side × side, dim\], as [1, prefix + rows × columns, dim]: resampled
+    /// by cubic convolution with a = -1/2 and a filter as wide as a reduction needs, as timm does
+    /// (`resample_abs_pos_embed`, and by PyTorch `interpolate(mode="bicubic", antialias=True)`).
     ///
     /// # Errors
     /// If there are more patches than an image may have pixels, or far too many numbers.
@@ -86,7 +89,8 @@ mod tests {
         }
     }
 
-    /// What `torch.nn.functional.interpolate(grid, size, mode="bicubic", antialias=True)` of PyTorch 2.15 gives.
+    /// What `torch.nn.functional.interpolate(grid, size, mode="bicubic", antialias=True)` of
+    /// PyTorch 2.15 gives.
     #[test]
     fn patches_are_resampled_as_pytorch_does() {
         let value =

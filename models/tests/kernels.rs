@@ -19,7 +19,8 @@ const SIDE: usize = 16;
 const BATCH: usize = 8;
 const CLASSES: usize = 4;
 
-/// Burn's generator is one for the whole process, and parameters are drawn when they are first read.
+/// Burn's generator is one for the whole process, and parameters are drawn when they are first
+/// read.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 fn device() -> Device {
@@ -250,7 +251,8 @@ fn options(strategy: Strategy, precision: Precision) -> ParallelOptions {
     }
 }
 
-/// On two ranks all strategies leave the same bits, and the losses of one rank, the first `compared` of them.
+/// On two ranks all strategies leave the same bits, and the losses of one rank, the first
+/// `compared` of them.
 #[track_caller]
 fn assert_strategies_agree<M: ImageClassifier>(
     build: impl Fn(&Device) -> M + Sync,
@@ -282,8 +284,8 @@ fn transformers_train_alike_under_every_strategy() {
 
 #[test]
 fn residual_networks_train_alike_under_every_strategy() {
-    // AdamW makes steps of gradients that are nothing but rounding, of which normalizations leave many; for SGD see
-    // `zoo_parallel`.
+    // AdamW makes steps of gradients that are nothing but rounding, of which normalizations leave
+    // many; for SGD see `zoo_parallel`.
     assert_strategies_agree(wide, 1);
     assert_strategies_agree(resnet, 1);
 }

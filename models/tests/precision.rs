@@ -1,5 +1,5 @@
-//! Models of the zoo in low precision: their normalizations and attention compute in `f32`, and they
-//! follow themselves in `f32`.
+//! Models of the zoo in low precision: their normalizations and attention compute in `f32`, and
+//! they follow themselves in `f32`.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +19,8 @@ const STEPS: usize = 5;
 /// Small: batch normalization over few values amplifies every difference.
 const RATE: f64 = 0.003;
 
-/// Burn's generator is one for the whole process, and parameters are drawn when they are first read.
+/// Burn's generator is one for the whole process, and parameters are drawn when they are first
+/// read.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 fn device() -> Device {

@@ -545,8 +545,9 @@ proptest! {
     }
 }
 
-/// Written by scripts/golden/containers.py: Lightning's checkpoint of a compiled model, the average of a model in a
-/// dictionary of its own, and the format before PyTorch 1.6; each with what training scripts put beside the weights.
+/// Written by scripts/golden/containers.py: Lightning's checkpoint of a compiled model, the average
+/// of a model in a dictionary of its own, and the format before PyTorch 1.6; each with what
+/// training scripts put beside the weights.
 #[test]
 fn weights_are_found_in_the_containers_of_others() {
     let original = load(csc(), golden("csc_cnn.pt"), &csc().key_map()).unwrap();

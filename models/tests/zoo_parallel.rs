@@ -1,5 +1,5 @@
-//! Every model of the zoo on two ranks: the replicas stay bit-identical and learn, and those without
-//! batch statistics, or with those of all ranks, follow the model in one process.
+//! Every model of the zoo on two ranks: the replicas stay bit-identical and learn, and those
+//! without batch statistics, or with those of all ranks, follow the model in one process.
 
 use std::thread;
 
@@ -119,8 +119,8 @@ fn train_twice_with<M: ImageClassifier>(
     (alone, ranks)
 }
 
-/// Gives all weights values of their own, without Burn's generator: that one is shared by the whole process, and the
-/// ranks here are threads.
+/// Gives all weights values of their own, without Burn's generator: that one is shared by the whole
+/// process, and the ranks here are threads.
 struct Fill {
     seed: usize,
 }
@@ -146,7 +146,8 @@ impl ModuleMapper for Fill {
     }
 }
 
-/// Trains with batch normalizations that go by the statistics of all ranks, and compares with one rank.
+/// Trains with batch normalizations that go by the statistics of all ranks, and compares with one
+/// rank.
 #[track_caller]
 fn assert_follows_together<M: ImageClassifier>(build: impl Fn() -> M + Sync) {
     let options = ParallelOptions {
@@ -156,8 +157,8 @@ fn assert_follows_together<M: ImageClassifier>(build: impl Fn() -> M + Sync) {
     let (alone, ranks) = train_twice_with(|| build().map(&mut Fill { seed: 1 }), 0.002, options);
     let losses = ranks[0].losses.iter().zip(&ranks[1].losses);
     let together: Vec<f32> = losses.map(|(a, b)| (a + b) / 2.0).collect();
-    // Later roundings have put values on the other side of a ReLU. With their own statistics the ranks' first loss is
-    // off by two thousandths.
+    // Later roundings have put values on the other side of a ReLU. With their own statistics the
+    // ranks' first loss is off by two thousandths.
     assert_same(&alone.losses[..2], &together[..2]);
     for (a, b) in alone.losses.iter().zip(&together) {
         assert!((a - b).abs() <= 1e-2 * a.abs(), "{a} and {b}");

@@ -1,12 +1,14 @@
 //! Trains image models on one device or many: the library behind the program `trainer`.
 //!
 //! [`config`] turns a TOML file into a checked configuration; a [`Trainer`] trains what it says, as
-//! one rank of a [`World`](burn_dist::world::World), and calls [`callback`](train::callback)s meanwhile.
+//! one rank of a [`World`](burn_dist::world::World), and calls [`callback`](train::callback)s
+//! meanwhile.
 //!
 //! A module imports only from those that stand below it here:
 //!
 //! - [`cli`]: the program's commands;
-//! - [`tools`]: what is done beside training: evaluate, predict, export, plan, find a learning rate;
+//! - [`tools`]: what is done beside training: evaluate, predict, export, plan, find a learning
+//!   rate;
 //! - [`train`]: the loop, and what it builds: model, optimizer, schedule, checkpoints;
 //! - [`report`]: the HTML report of a run;
 //! - [`eval`]: losses, scores, and an evaluation over all ranks;

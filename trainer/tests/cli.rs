@@ -453,8 +453,8 @@ fn job_scripts_pass_signals_on_and_requeue_what_is_theirs() {
     }
 }
 
-/// Runs a job script among programs that act for Slurm's, whose tasks end with 138 unless somebody tells them to save.
-/// Gives what it ends with, what it asks of the controller, and what it says.
+/// Runs a job script among programs that act for Slurm's, whose tasks end with 138 unless somebody
+/// tells them to save. Gives what it ends with, what it asks of the controller, and what it says.
 fn job_script(
     script: &str,
     variables: &[(&str, &str)],

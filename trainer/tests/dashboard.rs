@@ -120,7 +120,8 @@ fn ctrl_c_gives_the_terminal_back_as_it_was() {
         let lines = end.strip_prefix("\x1b[?25h");
         let lines = lines.unwrap_or_else(|| panic!("{end:?}"));
         assert!(!lines.contains('\x1b'), "{lines:?}");
-        // What the run has told comes first, if rank 0 sees that the other one is gone before it is stopped itself.
+        // What the run has told comes first, if rank 0 sees that the other one is gone before it is
+        // stopped itself.
         let lines = format!("\r\n{lines}");
         let (_, modes) = lines
             .split_once("\r\nstopped by SIGINT\r\n")
@@ -142,7 +143,8 @@ fn waits_for_terminal(process: Pid) -> bool {
     tasks.into_iter().any(|task| waits(&task.path()))
 }
 
-/// Nothing can be given back to such a terminal, but that is no reason to wait for it, nor to go on for ever.
+/// Nothing can be given back to such a terminal, but that is no reason to wait for it, nor to go on
+/// for ever.
 #[test]
 fn a_terminal_that_takes_nothing_more_keeps_neither_the_training_nor_the_process() {
     let Some(run) = Watched::start("--nproc 1", "true") else {

@@ -70,7 +70,8 @@ fn images_on_the_device_are_those_of_the_loader() {
     }
 }
 
-/// On wgpu, in software where there is no GPU, or on what `BURN_DIST_TEST_DEVICE` names; docs/gpu.md.
+/// On wgpu, in software where there is no GPU, or on what `BURN_DIST_TEST_DEVICE` names;
+/// docs/gpu.md.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod gpu {
     use std::sync::LazyLock;
@@ -384,7 +385,8 @@ mod soft_cuda {
             told.map(|line| !line.contains("NOT"))
                 .collect::<Vec<bool>>()
         };
-        // Under `ddp` 36 MiB of parameters, as many of gradients, and activations; and twice that of the optimizer.
+        // Under `ddp` 36 MiB of parameters, as many of gradients, and activations; and twice that
+        // of the optimizer.
         assert!(!fits(&[])[0]);
         assert!(fits(&["parallel.offload_optimizer=true"])[0]);
     }
@@ -474,7 +476,8 @@ mod soft_cuda {
         }
     }
 
-    /// As `srun --gpus-per-task=1` starts them: to every rank the one device that it sees is the first.
+    /// As `srun --gpus-per-task=1` starts them: to every rank the one device that it sees is the
+    /// first.
     #[test]
     fn ranks_that_see_one_device_each_do_not_share_it() {
         if !is_here("ranks that see one device each") {

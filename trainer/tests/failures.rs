@@ -134,7 +134,8 @@ fn connecting() -> [Running; 2] {
     ranks
 }
 
-/// Which may be the one of another node, of a script that starts one too few, or at another address.
+/// Which may be the one of another node, of a script that starts one too few, or at another
+/// address.
 #[test]
 fn ranks_that_do_not_come_are_named_after_a_while() {
     let [port, nowhere] = [free_port(), free_port()];

@@ -145,7 +145,8 @@ fn more_threads_than_cpus_are_not_started() {
     told.assert_code(0).assert_stderr(&[warned]);
 }
 
-/// As in a container that may use some of the machine's CPUs: a launcher does not bind each rank to them all.
+/// As in a container that may use some of the machine's CPUs: a launcher does not bind each rank to
+/// them all.
 #[test]
 fn ranks_of_another_launcher_share_a_set_of_cpus() {
     if !can_pretend_hosts() {

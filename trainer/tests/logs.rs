@@ -1,5 +1,5 @@
-//! What a run leaves for those who come when it is over: a log of every rank, and what a rank did last where a
-//! collective failed.
+//! What a run leaves for those who come when it is over: a log of every rank, and what a rank did
+//! last where a collective failed.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A training that goes on with other numbers of ranks and under other strategies: its losses are those
-//! of the run that was left alone.
+//! A training that goes on with other numbers of ranks and under other strategies: its losses are
+//! those of the run that was left alone.
 
 mod common;
 

@@ -78,8 +78,8 @@ impl Run {
         finished
     }
 
-    /// Whole lines of metrics of steps and evaluations, without what depends on the clock or the memory. The last one may be
-    /// half written.
+    /// Whole lines of metrics of steps and evaluations, without what depends on the clock or the
+    /// memory. The last one may be half written.
     fn metrics(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir().join("metrics.jsonl")).unwrap_or_default();
         let text = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
@@ -539,7 +539,8 @@ fn two_runs_at_once_in_one_folder_are_refused() {
     run.finish(2, &["--resume", "auto", "--set", "train.epochs=1"]);
 }
 
-/// Two that find no folder, and make it: neither is told to move away what the other has just begun.
+/// Two that find no folder, and make it: neither is told to move away what the other has just
+/// begun.
 #[test]
 fn of_two_runs_that_begin_at_once_in_a_new_folder_the_second_is_told_of_the_first() {
     let run = Run::new(&["train.epochs=1000000"]);
@@ -586,7 +587,8 @@ fn a_run_whose_lock_or_folder_is_taken_away_ends_and_no_two_ever_write() {
         let ended = running.wait(LIMIT);
         ended.assert_code(1).assert_nobody_left();
         ended.assert_stderr(&[told, "--resume auto"]);
-        // Nothing was written into the folder that came in its place, and whoever comes next has it for itself.
+        // Nothing was written into the folder that came in its place, and whoever comes next has it
+        // for itself.
         run.finish(1, &["--resume", "auto", "--set", "train.epochs=1"]);
         let steps: Vec<u64> = run
             .metrics()
@@ -966,7 +968,8 @@ fn checkpoints_are_written_by_the_clock() {
     ]);
     let finished = run.finish(2, &[]);
     let written = run.checkpoint_names();
-    // One that is due while another is still written is left out, and the last state is saved in any case.
+    // One that is due while another is still written is left out, and the last state is saved in
+    // any case.
     assert!(written.len() > 1, "{written:?}");
     assert_eq!(written.last().unwrap(), "step-0000000060");
     assert_eq!(
@@ -975,7 +978,8 @@ fn checkpoints_are_written_by_the_clock() {
     );
 }
 
-/// `ulimit -f`, as some clusters set it; without our handling the system ends the process without a word.
+/// `ulimit -f`, as some clusters set it; without our handling the system ends the process without a
+/// word.
 #[test]
 fn a_limit_of_the_size_of_files_does_not_end_the_run() {
     let run = Run::new(&["checkpoint.keep=100"]);
@@ -1025,7 +1029,8 @@ fn a_new_run_from_the_checkpoint_of_another_has_a_best_of_its_own() {
         .unwrap()
         .unwrap()
         .path();
-    // Nothing gets better any more: the first evaluation is the best of this run, and the second is not better.
+    // Nothing gets better any more: the first evaluation is the best of this run, and the second is
+    // not better.
     let settings = [&stops[..], &["train.epochs=9", "optimizer.lr=1e-30"]].concat();
     let second = Trial::tiny(&["--resume", from.to_str().unwrap()], &settings).run();
     second.assert_code(0);

@@ -26,7 +26,8 @@ impl Exported {
         Self { run, export }
     }
 
-    /// The program with these arguments: `RUN`, the configuration `CONFIG` of the run, the exported `FILE`.
+    /// The program with these arguments: `RUN`, the configuration `CONFIG` of the run, the exported
+    /// `FILE`.
     fn then(&self, args: &[&str]) -> Finished {
         let (run, file) = (self.run.path("run"), self.export.path("model.safetensors"));
         let config = run.join("config.toml");

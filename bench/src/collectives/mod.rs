@@ -29,8 +29,8 @@ pub enum Transport {
     Shm,
     /// TCP over the loopback interface.
     Tcp,
-    /// As on two nodes with half of the ranks each: shared memory within them, TCP over the loopback interface between
-    /// them.
+    /// As on two nodes with half of the ranks each: shared memory within them, TCP over the
+    /// loopback interface between them.
     TwoNodes,
     /// The same, each node's ranks first.
     NodeFirst,
@@ -155,8 +155,8 @@ struct Row {
     bytes: Size,
     /// As for `--transport`; `mpi-program` is the C program.
     transport: &'static str,
-    /// `registered`: a bucket of the group, reduced on the caller's thread; `registered, by handle`:
-    /// the same through the progress thread; `private`: a slice of the caller's own.
+    /// `registered`: a bucket of the group, reduced on the caller's thread; `registered, by
+    /// handle`: the same through the progress thread; `private`: a slice of the caller's own.
     memory: &'static str,
     samples: usize,
     best_us: Option<f64>,

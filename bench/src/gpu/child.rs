@@ -45,7 +45,8 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Parts may take `seconds`; what failed ones said is kept in `logs`, which is made for the first of them.
+    /// Parts may take `seconds`; what failed ones said is kept in `logs`, which is made for the
+    /// first of them.
     pub fn new(seconds: u64, logs: PathBuf) -> Result<Self, BenchError> {
         Ok(Self {
             program: std::env::current_exe().map_err(BenchError::Myself)?,
@@ -56,7 +57,8 @@ impl Child {
         })
     }
 
-    /// From now on a request to end ends the part that runs, and not this process, which still has results to write.
+    /// From now on a request to end ends the part that runs, and not this process, which still has
+    /// results to write.
     pub fn listen(&self) -> Result<(), BenchError> {
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             signal_hook::flag::register(signal, self.stopped.clone())
@@ -75,7 +77,8 @@ impl Child {
         self.folder.path()
     }
 
-    /// Runs this program with `arguments`, and gives what it left, which is not good if it failed after that.
+    /// Runs this program with `arguments`, and gives what it left, which is not good if it failed
+    /// after that.
     pub fn found(&self, name: &str, arguments: &[&str]) -> Result<Found, String> {
         let out = self.folder.path().join("found.json");
         let _ = std::fs::remove_file(&out);
@@ -112,8 +115,8 @@ impl Child {
         command
     }
 
-    /// Runs a command within the limit; gives its output, or the end of it if it fails. All of it is kept then, in a
-    /// file of that name.
+    /// Runs a command within the limit; gives its output, or the end of it if it fails. All of it
+    /// is kept then, in a file of that name.
     pub fn finish(&self, name: &str, command: Command) -> Result<String, String> {
         let log = self.folder.path().join("log");
         let failure = match self.run(command, &log) {

@@ -4,8 +4,8 @@
 //! train in each number format, what PyTorch reaches meanwhile, whether memory grows.
 //!
 //! Every part runs in a process of its own with a time limit: one that fails, or takes the driver
-//! down, is a row that says so, and what it said is kept beside the results. Those are written after
-//! each row, so that a check that is stopped, or killed, leaves what it has found out.
+//! down, is a row that says so, and what it said is kept beside the results. Those are written
+//! after each row, so that a check that is stopped, or killed, leaves what it has found out.
 
 mod child;
 pub mod parity;
@@ -64,7 +64,8 @@ pub struct GpuArgs {
     /// The script that trains with PyTorch.
     #[arg(long, default_value = "bench/torch/train.py")]
     torch_script: PathBuf,
-    /// Compares with PyTorch compiled (`torch.compile`), too, and not as it is used by default alone.
+    /// Compares with PyTorch compiled (`torch.compile`), too, and not as it is used by default
+    /// alone.
     #[arg(long)]
     torch_compile: bool,
     /// File for the results instead of a new one in results/.

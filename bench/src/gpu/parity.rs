@@ -1,9 +1,9 @@
 //! Every model against its golden files: what PyTorch computed on a processor in `f32`, here on a
 //! device and in any number format, through the hooks and casts of mixed precision.
 //!
-//! Compared are the logits, the loss and the gradient as a whole, each as ‖difference‖ / ‖expected‖:
-//! low precision leaves nothing else to compare. The golden files and the models that they name
-//! are those of the tests of `models`.
+//! Compared are the logits, the loss and the gradient as a whole, each as ‖difference‖ /
+//! ‖expected‖: low precision leaves nothing else to compare. The golden files and the models that
+//! they name are those of the tests of `models`.
 
 #[path = "../../../models/tests/golden/case.rs"]
 #[allow(dead_code)]
@@ -68,8 +68,8 @@ thread_local! {
     static SETTING: RefCell<Option<(Device, Precision)>> = const { RefCell::new(None) };
 }
 
-/// Compares all golden files of `folder`; `so_far` gets what is known after each of them, since it may be the last
-/// within the time that there is.
+/// Compares all golden files of `folder`; `so_far` gets what is known after each of them, since it
+/// may be the last within the time that there is.
 pub(super) fn run(
     folder: &Path,
     precision: Precision,
@@ -115,8 +115,8 @@ pub(super) fn run(
     for path in &files {
         let case = Case::open(path);
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        // Normalisations over the few values of a golden file amplify the roundings of low precision:
-        // what the processor, which is right, makes of them is no error of the device.
+        // Normalisations over the few values of a golden file amplify the roundings of low
+        // precision: what the processor, which is right, makes of them is no error of the device.
         SETTING.set(Some((Device::flex(), precision)));
         let here = match precision {
             Precision::F32 => 0.0,

@@ -89,22 +89,19 @@ fn devices(chosen: &ChosenDevice) -> Left {
     }
 }
 
-#[cfg(feature = "cuda")]
 fn nccl(chosen: &ChosenDevice) -> Result<Left, BenchError> {
+    if !DeviceChoice::Cuda.is_built() {
+        return Ok(Left {
+            good: Some(false),
+            words: "this program is built without cuda".to_owned(),
+            values: Value::Null,
+        });
+    }
     let version = burn_dist::nccl::self_test(&chosen.device)?;
     Ok(Left {
         good: Some(true),
         words: format!("NCCL {version}: every collective right in a world of one rank"),
         values: json!({ "version": version }),
-    })
-}
-
-#[cfg(not(feature = "cuda"))]
-fn nccl(_chosen: &ChosenDevice) -> Result<Left, BenchError> {
-    Ok(Left {
-        good: Some(false),
-        words: "this program is built without cuda".to_owned(),
-        values: Value::Null,
     })
 }
 

@@ -55,10 +55,11 @@ impl Recipe {
         3 * side * side
     }
 
-    /// Images that lie on the device, ours and PyTorch's: as many as `steps` of `batch` take, so that no epoch ends
-    /// within them. PyTorch's script has no epochs, and we would lay down another order, evaluate, and give the device
-    /// its first step anew. With the usual 60 steps of 256 that is 45 MiB, and 2,205 MiB for ViT-B/16, whose images a
-    /// comparison of memory leaves out.
+    /// Images that lie on the device, ours and PyTorch's: as many as `steps` of `batch` take, so
+    /// that no epoch ends within them. PyTorch's script has no epochs, and we would lay down
+    /// another order, evaluate, and give the device its first step anew. With the usual 60 steps of
+    /// 256 that is 45 MiB, and 2,205 MiB for ViT-B/16, whose images a comparison of memory leaves
+    /// out.
     fn images(self, batch: usize, steps: usize) -> usize {
         batch
             .saturating_mul(steps)
@@ -89,8 +90,8 @@ impl Check<'_> {
             .collect()
     }
 
-    /// Each cell is followed at once by PyTorch's, if that is wanted too: a check that is cut short has ratios, of
-    /// moments that lie side by side.
+    /// Each cell is followed at once by PyTorch's, if that is wanted too: a check that is cut short
+    /// has ratios, of moments that lie side by side.
     pub(super) fn speed(&mut self) -> Result<(), BenchError> {
         let wanted = self.args.parts.contains(&Part::Torch);
         let python = wanted.then(|| self.python()).and_then(Result::ok);
@@ -179,7 +180,8 @@ impl Check<'_> {
         })
     }
 
-    /// Seconds from the start of a program to the end of its first step, of every recipe in every number format.
+    /// Seconds from the start of a program to the end of its first step, of every recipe in every
+    /// number format.
     pub(super) fn start(&mut self) -> Result<(), BenchError> {
         for (recipe, precision) in self.cells() {
             let found = self.first_step(recipe, precision);

@@ -62,10 +62,12 @@ impl Processes {
         self
     }
 
-    /// The same with a Python that has PyTorch, which is tried out: now, and not after the first measurements.
+    /// The same with a Python that has PyTorch, which is tried out: now, and not after the first
+    /// measurements.
     ///
     /// # Errors
-    /// When the script cannot be written, or the Python has no PyTorch, or the script not this model.
+    /// When the script cannot be written, or the Python has no PyTorch, or the script not this
+    /// model.
     pub fn torch(mut self, python: Option<&Path>) -> Result<Self, BenchError> {
         if let Some(python) = python {
             let path = self.folder.path().join("training.py");
@@ -196,8 +198,8 @@ impl Processes {
     }
 }
 
-/// The counted steps of the rank that took longest for all of them. The same for all loops: the sum of each step's
-/// slowest rank would be longer than any rank takes.
+/// The counted steps of the rank that took longest for all of them. The same for all loops: the sum
+/// of each step's slowest rank would be longer than any rank takes.
 fn slowest(ranks: Vec<Vec<f64>>) -> Vec<f64> {
     let counted = ranks
         .into_iter()

@@ -171,8 +171,8 @@ fn device_of(loaded: &Loaded, world: &World) -> Option<Device> {
     Some(world.choose_device(wanted).ok()?.device)
 }
 
-/// Keeps the seconds from the end of one step to the end of the next, the first from the epoch's begin. A step ends on
-/// this rank when its loss is read, which is when the device is done with it.
+/// Keeps the seconds from the end of one step to the end of the next, the first from the epoch's
+/// begin. A step ends on this rank when its loss is read, which is when the device is done with it.
 struct Clock {
     /// Images per step over all ranks.
     batch: usize,
@@ -193,7 +193,8 @@ impl Callback for Clock {
     }
 }
 
-/// Looks after every step at what a device has taken from its driver: pools may give some of it back.
+/// Looks after every step at what a device has taken from its driver: pools may give some of it
+/// back.
 struct Peak {
     device: Device,
     most: Arc<AtomicU64>,
@@ -215,7 +216,8 @@ pub struct Taken {
     pub start_mib: f64,
     /// The most that was resident.
     pub peak_mib: f64,
-    /// The most that the device had taken from its driver after a step, if it is a GPU that says so.
+    /// The most that the device had taken from its driver after a step, if it is a GPU that says
+    /// so.
     pub device_mib: Option<f64>,
 }
 

@@ -38,7 +38,8 @@ pub fn boundary<const D: usize>(activation: Tensor<D>) -> Tensor<D> {
 
 operation! {
     pub(super) trait BoundaryOp: Backend {
-        /// Identity, after which hooks lie above `activation`. If it `keeps` that, backward does not compute it again.
+        /// Identity, after which hooks lie above `activation`. If it `keeps` that, backward does
+        /// not compute it again.
         fn boundary(activation: FloatTensor<Self>, keeps: bool) -> FloatTensor<Self>;
     }
 }

@@ -1,5 +1,5 @@
-//! The depth in the graph that gradient hooks take, one per thread: that of the activation which entered the current
-//! block. No result depends on it, only when gradients are handed over.
+//! The depth in the graph that gradient hooks take, one per thread: that of the activation which
+//! entered the current block. No result depends on it, only when gradients are handed over.
 
 use std::cell::Cell;
 
@@ -26,7 +26,8 @@ pub(super) fn hooks_in_use() -> bool {
     CURRENT.get().hooks_in_use
 }
 
-/// The depth above which a hook is to lie; 0, the end of backward, where no activation has entered a block.
+/// The depth above which a hook is to lie; 0, the end of backward, where no activation has entered
+/// a block.
 pub(super) fn for_hook() -> usize {
     let depth = CURRENT.get().depth;
     CURRENT.set(Current {

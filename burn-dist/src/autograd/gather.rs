@@ -1,9 +1,9 @@
 //! `gather`: reads a parameter that lives elsewhere, as a shard on every rank.
 //!
 //! The module holds a placeholder: one element that pretends to have the parameter's shape. What
-//! comes out of the operation is the whole parameter. It is memory bound in Burn's terms: operations
-//! that need it again in backward do not keep it but let it be gathered once more, so a layer's
-//! weights are there only while the layer computes. Its gradient goes to the sink, as with
+//! comes out of the operation is the whole parameter. It is memory bound in Burn's terms:
+//! operations that need it again in backward do not keep it but let it be gathered once more, so a
+//! layer's weights are there only while the layer computes. Its gradient goes to the sink, as with
 //! `grad_hook`.
 
 use std::marker::PhantomData;

@@ -4,8 +4,8 @@
 //! Burn executes a backward pass by the depth of each operation in the graph. An operation on a
 //! parameter alone sits at the bottom of it and would only be reached at the very end. So a hook
 //! takes a second input, a *rung* as deep as the activation that entered the current block, which
-//! [`boundary`] remembers. The hook then lies one level above the block's input and fires as soon as
-//! the block's own gradients are done. A rung is not tracked: it gives the hook its depth, and
+//! [`boundary`] remembers. The hook then lies one level above the block's input and fires as soon
+//! as the block's own gradients are done. A rung is not tracked: it gives the hook its depth, and
 //! makes nothing else a part of the graph.
 //!
 //! One file per operation: `boundary`, `grad_hook`, `gather`, a hook on a parameter that lives

@@ -1,5 +1,5 @@
-//! `sum_over_ranks`: a sum over all ranks in the middle of a model, for normalizations whose statistics are those of the
-//! global batch. Its gradient is such a sum as well.
+//! `sum_over_ranks`: a sum over all ranks in the middle of a model, for normalizations whose
+//! statistics are those of the global batch. Its gradient is such a sum as well.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,17 +21,19 @@ thread_local! {
 }
 
 /// The sum of `x` over all ranks, where a model is trained with
-/// [`sync_batch_norm`](crate::parallel::ParallelOptions::sync_batch_norm); `x` itself elsewhere, so models may call it
-/// unconditionally.
+/// [`sync_batch_norm`](crate::parallel::ParallelOptions::sync_batch_norm); `x` itself elsewhere, so
+/// models may call it unconditionally.
 ///
 /// All ranks call it in the same order, with tensors of the same shape, on the thread on which
-/// [`model`](crate::parallel::Parallel::model) was called and before the loss's backward; plain copies of the model that
-/// are evaluated there in between sum, too, unless they were made in between. The gradient of `x` is the sum
-/// of those that the ranks have for the result: with gradients of parameters that are averaged over ranks as ever, that
-/// is the gradient of the mean of all losses.
+/// [`model`](crate::parallel::Parallel::model) was called and before the loss's backward; plain
+/// copies of the model that are evaluated there in between sum, too, unless they were made in
+/// between. The gradient of `x` is the sum of those that the ranks have for the result: with
+/// gradients of parameters that are averaged over ranks as ever, that is the gradient of the mean
+/// of all losses.
 ///
-/// The sum goes through host memory, and whoever calls waits for the other ranks: it is meant for few numbers. Should it
-/// fail, the next [`backward`](crate::parallel::Parallel::backward) says why.
+/// The sum goes through host memory, and whoever calls waits for the other ranks: it is meant for
+/// few numbers. Should it fail, the next [`backward`](crate::parallel::Parallel::backward) says
+/// why.
 pub fn sum_over_ranks<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let Some(sums) = current() else {
         return x;
@@ -58,7 +60,8 @@ pub(crate) fn set(sums: Option<&RankSums>) {
     CURRENT.set(sums.map(RankSums::to_sum));
 }
 
-/// [`sum_over_ranks`] sums over `sums` no more, on this thread; over others, of another model, it does.
+/// [`sum_over_ranks`] sums over `sums` no more, on this thread; over others, of another model, it
+/// does.
 pub(crate) fn unset(sums: &RankSums) {
     CURRENT.with_borrow_mut(|current| {
         if current.as_ref().is_some_and(|current| sums.is(current)) {
@@ -187,7 +190,8 @@ impl<B: RankSumOp, C: CheckpointStrategy> RankSumOp for Autodiff<B, C> {
     fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self> {
         let (primitive, node) = x.into_parts();
         let sum = B::rank_sum(primitive, sums.clone());
-        // Compute bound: under gradient checkpointing it is kept, and no rank adds up again in backward.
+        // Compute bound: under gradient checkpointing it is kept, and no rank adds up again in
+        // backward.
         match RankSumBackward
             .prepare::<C>([node])
             .compute_bound()

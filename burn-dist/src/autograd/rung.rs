@@ -1,8 +1,8 @@
 //! Nodes of Burn's graph that give an operation a depth and nothing else.
 //!
-//! Backward goes through the graph by depth: one more than that of the deepest input. An input that is not tracked counts
-//! for this, and is not followed. So a ladder of such nodes, each on the one before, has one for every depth; it is
-//! built once on each thread, as far as it is needed.
+//! Backward goes through the graph by depth: one more than that of the deepest input. An input that
+//! is not tracked counts for this, and is not followed. So a ladder of such nodes, each on the one
+//! before, has one for every depth; it is built once on each thread, as far as it is needed.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write};
@@ -45,8 +45,8 @@ fn above<B: Backend>(rung: FloatTensor<B>) -> FloatTensor<B> {
     B::float_neg(rung)
 }
 
-/// How deep a node lies. Burn keeps that in every node, and shows it in what [`fmt::Debug`] writes alone; 0 if it is not
-/// found there.
+/// How deep a node lies. Burn keeps that in every node, and shows it in what [`fmt::Debug`] writes
+/// alone; 0 if it is not found there.
 pub(super) fn depth_of(node: &NodeGuard) -> usize {
     let mut reader = Reader::default();
     // Ends with an error when it has been read: nothing behind it is written.

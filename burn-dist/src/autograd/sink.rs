@@ -31,16 +31,17 @@ pub(crate) trait GradientSink: fmt::Debug + Send + Sync {
 
 /// Gives the values of parameters that are not in the model itself.
 pub(crate) trait ParameterSource: fmt::Debug + Send + Sync {
-    /// All values of a parameter, flat, in `f32`, on the model's device; `None` if they cannot be had, which is then known
-    /// to the source.
+    /// All values of a parameter, flat, in `f32`, on the model's device; `None` if they cannot be
+    /// had, which is then known to the source.
     fn whole(&self, parameter: usize) -> Option<Tensor<1>>;
 }
 
 /// One use of a parameter in a graph, alive as long as the operation that recorded it.
 ///
 /// Counting uses by lifetime keeps the count right when a forward pass is never followed by
-/// backward: the dropped graph takes its uses along. Burn drops it only with the next backward, whenever
-/// that is, so a use keeps nobody: whoever owns the sink may be gone by then, with its group of ranks.
+/// backward: the dropped graph takes its uses along. Burn drops it only with the next backward,
+/// whenever that is, so a use keeps nobody: whoever owns the sink may be gone by then, with its
+/// group of ranks.
 pub(super) struct Use {
     sink: Weak<dyn GradientSink>,
     pub(super) parameter: usize,

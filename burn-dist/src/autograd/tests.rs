@@ -253,8 +253,8 @@ fn an_activation_that_the_loss_does_not_depend_on_is_no_part_of_backward() {
     let plain = Blocks::new(&device());
     let sink = Recorder::new(true);
     let model = hooked(&plain, &sink);
-    // The head is read behind a boundary of the branch that it is cut off from, in which a gradient of zero would
-    // become none at all: a root of zero.
+    // The head is read behind a boundary of the branch that it is cut off from, in which a gradient
+    // of zero would become none at all: a root of zero.
     let detached = |model: &Blocks| {
         let x = boundary(model.stem.forward(input()));
         let x = boundary(model.blocks[1].forward(x.mul_scalar(0.0).sqrt()));

@@ -1,7 +1,8 @@
 //! What depends on cargo features: GPUs through CUDA and wgpu, and MPI.
 //!
-//! Each folder has an `absent` twin with the same functions and types, for programs that are built without the feature.
-//! It gives nothing, an error, or a type that has no values. So nothing outside this module asks for a feature.
+//! Each folder has an `absent` twin with the same functions and types, for programs that are built
+//! without the feature. It gives nothing, an error, or a type that has no values. So nothing
+//! outside this module asks for a feature.
 
 pub(crate) mod cuda;
 pub(crate) mod gpu;
@@ -31,8 +32,8 @@ pub(crate) enum Found {
 /// The kind of a device that belongs to no backend of this crate.
 const OTHER: &str = "another device";
 
-/// The kind of a device, as configurations call it. Devices of two kinds, which run other kernels, round
-/// differently.
+/// The kind of a device, as configurations call it. Devices of two kinds, which run other kernels,
+/// round differently.
 pub(crate) fn kind(device: &Device) -> &'static str {
     if is_host(device) {
         "cpu"
@@ -55,8 +56,8 @@ pub fn is_host(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
 }
 
-/// Declares an operation that this crate adds to Burn's backends: a trait that each of them, and `Autodiff` around them,
-/// implements.
+/// Declares an operation that this crate adds to Burn's backends: a trait that each of them, and
+/// `Autodiff` around them, implements.
 macro_rules! operation {
     ($($declaration:tt)*) => {
         #[burn::backend::backend_extension(
@@ -68,7 +69,8 @@ macro_rules! operation {
     };
 }
 
-/// Implements an [`operation`] alike for every backend that this program is built with, without autodiff.
+/// Implements an [`operation`] alike for every backend that this program is built with, without
+/// autodiff.
 macro_rules! implement {
     ($operation:ident { $($functions:tt)* }) => {
         impl $operation for burn::backend::Flex {

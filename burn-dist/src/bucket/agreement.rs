@@ -3,8 +3,8 @@
 /// Bytes that ranks compare.
 const SAID: usize = 8;
 
-/// What a rank says, in a form whose maximum over all ranks shows whether all of them say it: the largest of a byte and
-/// of its complement are complements where all ranks have the same.
+/// What a rank says, in a form whose maximum over all ranks shows whether all of them say it: the
+/// largest of a byte and of its complement are complements where all ranks have the same.
 pub(crate) struct Agreement([[u8; SAID]; 2]);
 
 impl Agreement {

@@ -71,7 +71,8 @@ pub enum BucketError {
 }
 
 impl BucketError {
-    /// Of a gradient with so many elements of that type, where there should be as many as `expected` of the parameter's.
+    /// Of a gradient with so many elements of that type, where there should be as many as
+    /// `expected` of the parameter's.
     pub(super) fn mismatch(
         spec: &ParameterSpec,
         expected: usize,

@@ -6,8 +6,9 @@
 //!
 //! The same buckets are what sharding cuts: rank `r` owns the [`shard`](crate::shard()) of every
 //! bucket that a reduce-scatter leaves with it. A parameter that lies across a border has one piece
-//! on each side. Parameters that must not be cut, because their optimizer has to see all of them, have
-//! buckets of their own, in which those of one owner lie side by side and the borders between them.
+//! on each side. Parameters that must not be cut, because their optimizer has to see all of them,
+//! have buckets of their own, in which those of one owner lie side by side and the borders between
+//! them.
 
 use std::ops::Range;
 

@@ -1,9 +1,10 @@
 //! Gradients on their way between ranks: which of them travel together, and when.
 //!
-//! `layout` decides at start which parameters share a bucket and where each one lies in it, and `partition` what of it
-//! is whose. The reducer in `reducer` is what the gradient hooks call: it has finished gradients put into their place
-//! and starts the all-reduce of a bucket as soon as the bucket is full. Where gradients lie meanwhile, in host memory or
-//! on a device, is the business of `store`.
+//! `layout` decides at start which parameters share a bucket and where each one lies in it, and
+//! `partition` what of it is whose. The reducer in `reducer` is what the gradient hooks call: it
+//! has finished gradients put into their place and starts the all-reduce of a bucket as soon as the
+//! bucket is full. Where gradients lie meanwhile, in host memory or on a device, is the business of
+//! `store`.
 
 mod agreement;
 mod error;

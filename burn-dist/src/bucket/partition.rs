@@ -1,4 +1,5 @@
-//! Who has what of a model's gradients: the buckets that they travel in, and what of each parameter is this rank's.
+//! Who has what of a model's gradients: the buckets that they travel in, and what of each parameter
+//! is this rank's.
 
 use std::ops::Range;
 
@@ -42,8 +43,8 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    /// Divides `parameters` into buckets. Those that are to stay `whole` have one owner each where gradients are spread
-    /// over the ranks. Every rank makes the call with the same arguments.
+    /// Divides `parameters` into buckets. Those that are to stay `whole` have one owner each where
+    /// gradients are spread over the ranks. Every rank makes the call with the same arguments.
     pub(crate) fn new(
         group: &ProcessGroup,
         parameters: Vec<ParameterSpec>,
@@ -87,8 +88,8 @@ impl Partition {
         })
     }
 
-    /// There are other sets of shards than this group's: this rank's shards are reduced over `replicas`, too, the ranks
-    /// that have the same.
+    /// There are other sets of shards than this group's: this rank's shards are reduced over
+    /// `replicas`, too, the ranks that have the same.
     pub(crate) fn replicated(self, replicas: Option<ProcessGroup>) -> Self {
         Self { replicas, ..self }
     }

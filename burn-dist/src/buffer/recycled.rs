@@ -1,18 +1,19 @@
-//! Memory that is needed for a moment, again and again: gathered parameters, gradients on their way.
+//! Memory that is needed for a moment, again and again: gathered parameters, gradients on their
+//! way.
 //!
-//! From the allocator, pieces of megabytes that come and go between others which stay leave holes: a
-//! third of the heap under ZeRO-3. And each time their pages would have to be cleared.
+//! From the allocator, pieces of megabytes that come and go between others which stay leave holes:
+//! a third of the heap under ZeRO-3. And each time their pages would have to be cleared.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::Line;
 
-/// Pieces that are kept at most. A training has fewer on their way; who has gathered a whole model gives
-/// back more.
+/// Pieces that are kept at most. A training has fewer on their way; who has gathered a whole model
+/// gives back more.
 const KEPT: usize = 8;
 
-/// Lines of the smallest piece that is kept, 64 KiB: of smaller ones there are many sizes, which would drive out the large
-/// ones, and the allocator is good at them.
+/// Lines of the smallest piece that is kept, 64 KiB: of smaller ones there are many sizes, which
+/// would drive out the large ones, and the allocator is good at them.
 const LEAST: usize = 1024;
 
 /// Pieces that nobody uses, and how much was in use at most, in lines.

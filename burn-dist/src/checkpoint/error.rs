@@ -83,7 +83,8 @@ pub enum CheckpointError {
         /// What it found.
         reason: String,
     },
-    /// The one before it is still being written, for so long that the other ranks would have given this one up.
+    /// The one before it is still being written, for so long that the other ranks would have given
+    /// this one up.
     #[error(
         "the state after step {step} is not saved: the checkpoint before it is still being written after another \
          {seconds} s"

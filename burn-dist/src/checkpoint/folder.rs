@@ -42,8 +42,8 @@ pub fn list(folder: &Path) -> Result<Vec<Found>, CheckpointError> {
     Ok(found)
 }
 
-/// What lies in `folder` beside its checkpoints: those that were set aside (see [`set_aside`]), the oldest first, and those
-/// that no attempt has finished, of which nobody can go on.
+/// What lies in `folder` beside its checkpoints: those that were set aside (see [`set_aside`]), the
+/// oldest first, and those that no attempt has finished, of which nobody can go on.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -71,7 +71,8 @@ pub fn newest_good(
     newest_good_by(folder, &verify)
 }
 
-/// The same where `verify` tells whether a checkpoint is as it was written: for ranks that share that work.
+/// The same where `verify` tells whether a checkpoint is as it was written: for ranks that share
+/// that work.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -101,7 +102,8 @@ pub(super) fn of_step(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("{PREFIX}{step:010}"))
 }
 
-/// One writing of a checkpoint: its step, and which of those of this step it is, from 0. Later ones are greater.
+/// One writing of a checkpoint: its step, and which of those of this step it is, from 0. Later ones
+/// are greater.
 pub(super) type Writing = (u64, u32);
 
 /// The folder in which the ranks of one attempt write a checkpoint.
@@ -109,14 +111,15 @@ pub(super) fn hidden(folder: &Path, attempt: &str, (step, round): Writing) -> Pa
     folder.join(format!("{HIDDEN}{attempt}-{step:010}-{round}"))
 }
 
-/// Removes all that earlier attempts left unfinished. Gives what cannot be removed, which is in nobody's way.
+/// Removes all that earlier attempts left unfinished. Gives what cannot be removed, which is in
+/// nobody's way.
 pub(super) fn remove_unfinished(folder: &Path) -> Result<Vec<CheckpointError>, CheckpointError> {
     remove_hidden(folder, |_| true)
 }
 
 /// Removes what this attempt began before `writing` and could not finish: another rank may have
-/// written its share of it when rank 0 had given it up. So it does with what was to be removed before and could not
-/// be. Gives what still cannot.
+/// written its share of it when rank 0 had given it up. So it does with what was to be removed
+/// before and could not be. Gives what still cannot.
 pub(super) fn remove_failed(
     folder: &Path,
     attempt: &str,
@@ -135,7 +138,8 @@ pub(super) fn remove_failed(
 }
 
 /// Removes the folders that are being written and whose name, without what marks them as such, is
-/// one that is `meant`. Gives what cannot be removed: on NFS a folder stays while somebody has a file of it open.
+/// one that is `meant`. Gives what cannot be removed: on NFS a folder stays while somebody has a
+/// file of it open.
 fn remove_hidden(
     folder: &Path,
     meant: impl Fn(&str) -> bool,
@@ -170,9 +174,9 @@ pub fn set_aside(folder: &Path, step: u64) -> Result<Vec<PathBuf>, CheckpointErr
     Ok(aside)
 }
 
-/// Gives the folder in which a checkpoint was written its name. One of the same step, as of a run that went back, or that
-/// was stopped before the evaluation, goes: at every moment there is a whole one, and where the file system
-/// cannot exchange two folders, one that was set aside.
+/// Gives the folder in which a checkpoint was written its name. One of the same step, as of a run
+/// that went back, or that was stopped before the evaluation, goes: at every moment there is a
+/// whole one, and where the file system cannot exchange two folders, one that was set aside.
 pub(super) fn publish(folder: &Path, hidden: &Path, step: u64) -> Result<(), CheckpointError> {
     let path = of_step(folder, step);
     let renamed = CheckpointError::io("rename", hidden);
@@ -183,7 +187,8 @@ pub(super) fn publish(folder: &Path, hidden: &Path, step: u64) -> Result<(), Che
     let old = old.map_err(renamed)?;
     sync(folder)?;
     if let Some(old) = old {
-        // The new one is there whether or not this works; the next start of the run removes what is hidden.
+        // The new one is there whether or not this works; the next start of the run removes what is
+        // hidden.
         let _ = fs::remove_dir_all(old);
     }
     Ok(())
@@ -211,9 +216,9 @@ fn free_name(folder: &Path, prefix: &str, step: u64) -> PathBuf {
     path
 }
 
-/// Removes all but the newest `keep` of the checkpoints up to the one of step `written`, and the one
-/// of the first of the steps `best` of which there is one. Later ones are of a future that the run has gone back
-/// behind: they neither count nor go.
+/// Removes all but the newest `keep` of the checkpoints up to the one of step `written`, and the
+/// one of the first of the steps `best` of which there is one. Later ones are of a future that the
+/// run has gone back behind: they neither count nor go.
 ///
 /// # Errors
 /// The first of what was in the way. All that can be removed is.
@@ -237,7 +242,8 @@ pub(super) fn prune(
 }
 
 fn remove(folder: &Path, Found { step, path }: &Found) -> Result<(), CheckpointError> {
-    // Under its name it would be incomplete while it is being removed. One of the same step may be there still.
+    // Under its name it would be incomplete while it is being removed. One of the same step may be
+    // there still.
     let hidden = free_name(folder, &format!("{HIDDEN}{REMOVED}"), *step);
     fs::rename(path, &hidden).map_err(CheckpointError::io("rename", path))?;
     fs::remove_dir_all(&hidden).map_err(CheckpointError::io("remove", &hidden))

@@ -128,7 +128,8 @@ impl FileEntry {
         self.verify_open(&file, &path)
     }
 
-    /// The same of the open file at `path`, which is read from its beginning; its cursor is not looked at, and stays.
+    /// The same of the open file at `path`, which is read from its beginning; its cursor is not
+    /// looked at, and stays.
     pub(super) fn verify_open(&self, file: &File, path: &Path) -> Result<(), CheckpointError> {
         let length = file
             .metadata()

@@ -168,8 +168,8 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Opens the file in `folder` of which `entry` tells. Its values are compared with that when the first
-    /// of them is read.
+    /// Opens the file in `folder` of which `entry` tells. Its values are compared with that when
+    /// the first of them is read.
     pub(super) fn open(folder: &Path, entry: &FileEntry) -> Result<Self, CheckpointError> {
         let path = folder.join(&entry.name);
         let file = open_file(&path).map_err(CheckpointError::io("open", &path))?;
@@ -209,13 +209,14 @@ impl Shard {
         })
     }
 
-    /// Opens the file anew for every part that is read: a process may have fewer open files than a run has ranks.
+    /// Opens the file anew for every part that is read: a process may have fewer open files than a
+    /// run has ranks.
     pub(super) fn closed(self) -> Self {
         Self { file: None, ..self }
     }
 
-    /// Compares the file with what the manifest says, unless this process has done so: another rank, on another
-    /// node, may have seen other bytes.
+    /// Compares the file with what the manifest says, unless this process has done so: another
+    /// rank, on another node, may have seen other bytes.
     fn verify(&self, file: &File) -> Result<(), CheckpointError> {
         let mut unverified = self
             .unverified
@@ -341,7 +342,8 @@ mod tests {
         assert_eq!(damaged.count(), 1);
     }
 
-    /// A disk that says that it has written what it has not: a file system did, and resume went on from zeros.
+    /// A disk that says that it has written what it has not: a file system did, and resume went on
+    /// from zeros.
     #[test]
     fn values_that_do_not_reach_the_disk_are_not_certified() {
         for fault in [Fault::Missing(0), Fault::Changed(0), Fault::Close] {

@@ -48,8 +48,8 @@ struct Part {
 }
 
 impl Source {
-    /// Opens the checkpoint in `folder`. The checksum of a file is verified when the first of its values is read, so
-    /// that every rank verifies what it reads.
+    /// Opens the checkpoint in `folder`. The checksum of a file is verified when the first of its
+    /// values is read, so that every rank verifies what it reads.
     ///
     /// # Errors
     /// What is missing or damaged.

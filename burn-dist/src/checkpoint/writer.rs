@@ -37,7 +37,8 @@ const POLL: Duration = Duration::from_millis(10);
 /// Time that other ranks have for their shares when nobody waits for the result any more: they may
 /// be about to write them, or dead.
 const GRACE: Duration = Duration::from_secs(2);
-/// Time for what is done with a checkpoint when all shares are there: names, and removing older ones.
+/// Time for what is done with a checkpoint when all shares are there: names, and removing older
+/// ones.
 const MARGIN: Duration = Duration::from_secs(60);
 
 /// Whether the folder may still be written into; why not, if not.
@@ -45,23 +46,24 @@ pub type Guard = Box<dyn Fn() -> Result<(), String> + Send>;
 
 /// A checkpoint that is to be written.
 pub struct Job {
-    /// Steps that were done. Of two jobs in a row with the same number, the second replaces what the first has
-    /// written.
+    /// Steps that were done. Of two jobs in a row with the same number, the second replaces what
+    /// the first has written.
     pub step: u64,
     /// This rank's share of the state.
     pub state: StateShare,
     /// Whatever else is to be known to go on; that of rank 0 counts.
     pub meta: Value,
-    /// How many of the newest checkpoints are kept, this one among them. Those of later steps, which
-    /// a run finds that went back, are not counted, and kept.
+    /// How many of the newest checkpoints are kept, this one among them. Those of later steps,
+    /// which a run finds that went back, are not counted, and kept.
     pub keep: usize,
-    /// Steps of the best ones, the best first: the first of them of which there is a checkpoint is kept beside
-    /// those. So the best so far stays until a better one is whole.
+    /// Steps of the best ones, the best first: the first of them of which there is a checkpoint is
+    /// kept beside those. So the best so far stays until a better one is whole.
     pub best: Vec<u64>,
 }
 
-/// A checkpoint that was written, as rank 0 knows it. On other ranks it is this rank's share that was: whether a
-/// checkpoint came of it rank 0 finds out, when it has everybody's; after [`Writer::meet`] it has.
+/// A checkpoint that was written, as rank 0 knows it. On other ranks it is this rank's share that
+/// was: whether a checkpoint came of it rank 0 finds out, when it has everybody's; after
+/// [`Writer::meet`] it has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     /// Steps that were done.
@@ -93,8 +95,9 @@ pub struct Writer {
 
 impl Writer {
     /// Starts writing into `folder`, which all ranks of `group` see. What earlier attempts left
-    /// unfinished there is removed; of what cannot be, a warning is given. One writer at a time writes into a folder:
-    /// of several models that are trained together each has one of its own. A collective call.
+    /// unfinished there is removed; of what cannot be, a warning is given. One writer at a time
+    /// writes into a folder: of several models that are trained together each has one of its own. A
+    /// collective call.
     ///
     /// A rank that does not write its share within `timeout` makes the checkpoint fail, and only
     /// that. So does a state with a number that is none: it is refused, with
@@ -110,8 +113,9 @@ impl Writer {
         Self::start_guarded(folder, group, timeout, Box::new(|| Ok(())))
     }
 
-    /// The same with a `guard` that rank 0 asks before it begins a checkpoint and before it gives one its name. Where it
-    /// refuses, the checkpoint fails with [`CheckpointError::Refused`]. A collective call.
+    /// The same with a `guard` that rank 0 asks before it begins a checkpoint and before it gives
+    /// one its name. Where it refuses, the checkpoint fails with [`CheckpointError::Refused`]. A
+    /// collective call.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -181,9 +185,10 @@ impl Writer {
     }
 
     /// Hands a checkpoint over. If the one before is not written yet, waits for it, and gives its
-    /// result, which is no reason to stop: the run may go on without a checkpoint that a slow or full disk did not take.
-    /// After half of the time-out this one is left out instead ([`CheckpointError::Behind`]), since the other
-    /// ranks may wait for this one in their next step.
+    /// result, which is no reason to stop: the run may go on without a checkpoint that a slow or
+    /// full disk did not take. After half of the time-out this one is left out instead
+    /// ([`CheckpointError::Behind`]), since the other ranks may wait for this one in their next
+    /// step.
     #[must_use = "a checkpoint that could not be written is told nowhere else"]
     pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {
         let mut before = None;
@@ -245,11 +250,12 @@ impl Writer {
         }
     }
 
-    /// Waits until every rank has come, each of which has waited for its results before. A collective call.
+    /// Waits until every rank has come, each of which has waited for its results before. A
+    /// collective call.
     ///
-    /// Ranks may be as late as a checkpoint takes that is given up: another rank writes its share for longer
-    /// than rank 0 waits for it, and then rank 0 puts together what it has. Other collective calls give a rank up
-    /// earlier.
+    /// Ranks may be as late as a checkpoint takes that is given up: another rank writes its share
+    /// for longer than rank 0 waits for it, and then rank 0 puts together what it has. Other
+    /// collective calls give a rank up earlier.
     ///
     /// # Errors
     /// If a rank failed.
@@ -371,8 +377,8 @@ impl Desk {
         })
     }
 
-    /// Tells two checkpoints of the same step apart, on all ranks alike: one rank may write its share of the second
-    /// while others are not done with the first.
+    /// Tells two checkpoints of the same step apart, on all ranks alike: one rank may write its
+    /// share of the second while others are not done with the first.
     fn begin(&mut self, step: u64) -> Writing {
         let writing = match self.last {
             Some((last, round)) if last == step => (step, round.wrapping_add(1)),

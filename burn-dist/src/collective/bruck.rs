@@ -1,13 +1,14 @@
 //! Small messages: in as few rounds as they can take, whatever that costs in bytes.
 //!
-//! In each round a member of the ring has twice as many blocks as before: it gives what it has to the one that is 1, 2, 4
-//! and so on ahead (Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
-//! 1997). Of `n` members all have everything after `⌈log₂ n⌉` rounds, where the ring takes `n - 1` hops, and `2 n - 2` for a
-//! reduction. A tree would add on the way; here everybody gets what everybody brings and adds it up in the ring's order, so
-//! that all bits are the ring's.
+//! In each round a member of the ring has twice as many blocks as before: it gives what it has to
+//! the one that is 1, 2, 4 and so on ahead (Bruck et al., "Efficient algorithms for all-to-all
+//! communications in multiport message-passing systems", 1997). Of `n` members all have everything
+//! after `⌈log₂ n⌉` rounds, where the ring takes `n - 1` hops, and `2 n - 2` for a reduction. A
+//! tree would add on the way; here everybody gets what everybody brings and adds it up in the
+//! ring's order, so that all bits are the ring's.
 //!
-//! Every message says which collective it is of: the ring's neighbours alone would not notice that others disagree. All
-//! members wait for all others, in a broadcast too.
+//! Every message says which collective it is of: the ring's neighbours alone would not notice that
+//! others disagree. All members wait for all others, in a broadcast too.
 
 use std::ops::Range;
 
@@ -18,8 +19,9 @@ use crate::element::DType;
 use crate::reduce;
 use crate::transport::{Transport, Watch};
 
-/// Most bytes of a reduction. Each member receives what all others bring, about `n` times as much, while the ring's hops
-/// take about `2 n` times as long: where a hop costs 25 µs, and a byte 1 ns, they are even at 50 KiB, whatever `n` is.
+/// Most bytes of a reduction. Each member receives what all others bring, about `n` times as much,
+/// while the ring's hops take about `2 n` times as long: where a hop costs 25 µs, and a byte 1 ns,
+/// they are even at 50 KiB, whatever `n` is.
 const REDUCED: u64 = 32 * 1024;
 
 /// Most bytes that a member receives then: with thousands of them it would be too much memory.
@@ -142,8 +144,8 @@ pub(super) fn all_gather(
     Ok(())
 }
 
-/// Gathers everybody's blocks after the own one, each of the bytes that `length` has for how far back on the ring it is from:
-/// first that of the member before this one.
+/// Gathers everybody's blocks after the own one, each of the bytes that `length` has for how far
+/// back on the ring it is from: first that of the member before this one.
 fn gather(
     transport: &mut dyn Transport,
     at: Neighbours,

@@ -1,8 +1,9 @@
 //! The ring's reductions of `f32` whose partial sums, and results, travel in half the bytes.
 //!
-//! A member of the ring, a rank or a node, adds its own elements in `f32` to what has arrived, and rounds the sum to send it
-//! on. The owner of a shard takes the rounded result, too, so that all ranks have the same bits. Of a mean every rank adds
-//! its share, already divided: sums of `f16` would sooner be infinite.
+//! A member of the ring, a rank or a node, adds its own elements in `f32` to what has arrived, and
+//! rounds the sum to send it on. The owner of a shard takes the rounded result, too, so that all
+//! ranks have the same bits. Of a mean every rank adds its share, already divided: sums of `f16`
+//! would sooner be infinite.
 
 use std::ops::Range;
 
@@ -76,7 +77,8 @@ pub(super) fn divisor(op: ReduceOp, ranks: usize) -> f32 {
     }
 }
 
-/// Reduces what all members bring, so that all have the result. Member `i` reduces the bytes `owned(i)` of what travels.
+/// Reduces what all members bring, so that all have the result. Member `i` reduces the bytes
+/// `owned(i)` of what travels.
 pub(super) fn reduce_all(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -92,7 +94,8 @@ pub(super) fn reduce_all(
     Ok(())
 }
 
-/// Reduces what all members bring, so that member `i` has the result's bytes `owned(i)`, as they travel.
+/// Reduces what all members bring, so that member `i` has the result's bytes `owned(i)`, as they
+/// travel.
 pub(super) fn reduce_owned(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -125,7 +128,8 @@ impl<C: Contribution> Compressed<C> {
         }
     }
 
-    /// Puts the rounded sum of this member's share and what has arrived of the others' into the bytes `place`.
+    /// Puts the rounded sum of this member's share and what has arrived of the others' into the
+    /// bytes `place`.
     fn round(&mut self, place: Range<usize>, part: Option<&[u8]>, visit: Visit) {
         let elements = place.start * 2..place.end * 2;
         let own: &[f32] = bytemuck::cast_slice(self.own.elements.share(elements, visit));

@@ -7,11 +7,12 @@
 //! | private, all-reduce | pipeline through slots | bruck up to 32 KiB, then ring |
 //! | private, everything else | ring over shared-memory streams | bruck up to 32 or 64 KiB, then ring |
 //!
-//! All of them take sums in the ring's order: that of a shard begins at the rank after its owner. So
-//! they agree to the last bit. The ring over streams has a form in which elements are compressed on the way.
+//! All of them take sums in the ring's order: that of a shard begins at the rank after its owner.
+//! So they agree to the last bit. The ring over streams has a form in which elements are compressed
+//! on the way.
 //!
-//! Over several nodes with as many ranks on each, `hierarchical` has both: memory within a node, streams between nodes. It
-//! takes sums in the same order, or, if that is asked for, by nodes.
+//! Over several nodes with as many ranks on each, `hierarchical` has both: memory within a node,
+//! streams between nodes. It takes sums in the same order, or, if that is asked for, by nodes.
 
 mod bruck;
 mod compressed;
@@ -95,7 +96,8 @@ impl Wiring {
         }
     }
 
-    /// The memory in which this rank's buckets are registered, with all ranks or with those of its node.
+    /// The memory in which this rank's buckets are registered, with all ranks or with those of its
+    /// node.
     pub(crate) fn shared(&mut self) -> Option<&mut SharedMemory> {
         match self {
             Self::Flat(transport) => transport.shared(),
@@ -213,7 +215,8 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Makes a bucket that all ranks have mapped, or all ranks of this rank's node; none where no memory is shared.
+/// Makes a bucket that all ranks have mapped, or all ranks of this rank's node; none where no
+/// memory is shared.
 pub(crate) fn register(
     wiring: &mut Wiring,
     at: Neighbours,
@@ -281,7 +284,8 @@ pub(crate) fn gather_bytes(
         .collect())
 }
 
-/// Gives every member what each has in the bytes that `owned` says are its own, which together are `data`.
+/// Gives every member what each has in the bytes that `owned` says are its own, which together are
+/// `data`.
 fn gather(
     transport: &mut dyn Transport,
     at: Neighbours,

@@ -2,7 +2,8 @@
 //! before, both at once, and every byte crosses each link as rarely as it can (Patarasuk and Yuan,
 //! "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 //!
-//! The members of a ring are the ranks of a group, or its nodes (see [`hierarchical`](super::hierarchical)).
+//! The members of a ring are the ranks of a group, or its nodes (see
+//! [`hierarchical`](super::hierarchical)).
 //!
 //! All of them are one pipeline. What a rank sends after its first chunk is what it received just
 //! before, so it may forward the first half of a chunk while the second is still on its way:
@@ -61,7 +62,8 @@ pub(super) trait Load {
     /// The bytes `place`, to be sent.
     fn bytes(&self, place: Range<usize>) -> &[u8];
 
-    /// Of the sum that begins here, the bytes `place`, to be sent, or the first of them. Places follow each other.
+    /// Of the sum that begins here, the bytes `place`, to be sent, or the first of them. Places
+    /// follow each other.
     fn head(&mut self, place: Range<usize>) -> &[u8] {
         self.bytes(place)
     }
@@ -69,8 +71,8 @@ pub(super) trait Load {
     /// The bytes `place`, to be received into.
     fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8];
 
-    /// Adds the elements of this member of the ring to a partial sum that has arrived, so that the bytes `place` are the
-    /// sum; the `last` one is complete.
+    /// Adds the elements of this member of the ring to a partial sum that has arrived, so that the
+    /// bytes `place` are the sum; the `last` one is complete.
     fn add(&mut self, place: Range<usize>, part: &[u8], is_last: bool);
 
     /// Final values have been received into the bytes `place`.
@@ -122,7 +124,8 @@ pub(super) trait Contribution {
     /// The same, to be written to.
     fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8];
 
-    /// Whether a sum begins at the member where it ends, and so comes there twice, with a part of the elements each time.
+    /// Whether a sum begins at the member where it ends, and so comes there twice, with a part of
+    /// the elements each time.
     fn begins_where_it_ends(&self) -> bool {
         false
     }
@@ -132,7 +135,8 @@ pub(super) trait Contribution {
         let _ = place;
     }
 
-    /// Of the sum that begins here, the bytes `place`, or the first of them. Places follow each other.
+    /// Of the sum that begins here, the bytes `place`, or the first of them. Places follow each
+    /// other.
     fn head(&mut self, place: Range<usize>) -> &[u8] {
         self.bytes(place)
     }
@@ -154,7 +158,8 @@ pub(super) trait Contribution {
         let _ = place;
     }
 
-    /// How many summands it is, where they are not to be added to each other before the sum that they are part of.
+    /// How many summands it is, where they are not to be added to each other before the sum that
+    /// they are part of.
     fn summands(&self) -> usize {
         1
     }
@@ -258,7 +263,8 @@ pub(super) fn reduce_scatter(
     reduce_owned(transport, at, (data, reduction), owned, watch)
 }
 
-/// Reduces what all members bring, so that all have the result. Member `i` reduces the bytes `owned(i)`.
+/// Reduces what all members bring, so that all have the result. Member `i` reduces the bytes
+/// `owned(i)`.
 pub(super) fn reduce_all(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -334,7 +340,8 @@ pub(super) fn chunk(
     range.start * dtype.size()..range.end * dtype.size()
 }
 
-/// Each chunk starts at the member after its owner, or at its owner, and arrives, summed up, at its owner.
+/// Each chunk starts at the member after its owner, or at its owner, and arrives, summed up, at its
+/// owner.
 pub(super) fn reducing(
     at: Neighbours,
     at_owner: bool,

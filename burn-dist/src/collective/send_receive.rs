@@ -1,4 +1,5 @@
-//! What two ranks tell each other before elements of a collective move between them: which one it is.
+//! What two ranks tell each other before elements of a collective move between them: which one it
+//! is.
 
 use super::{Descriptor, Failure, Neighbours};
 use crate::transport::{Interest, Transport, Watch};
@@ -14,7 +15,8 @@ pub(super) fn announce(
     send_receive(transport, peers, what, (&[], &mut []), watch)
 }
 
-/// Sends some bytes to a rank and receives from one, both at once, each after a word on what is entered.
+/// Sends some bytes to a rank and receives from one, both at once, each after a word on what is
+/// entered.
 pub(super) fn send_receive(
     transport: &mut dyn Transport,
     (to, from): (usize, usize),

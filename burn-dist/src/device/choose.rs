@@ -14,7 +14,8 @@ pub(super) enum Pick {
 
 /// Decides, and says why. What there is of a kind is only looked for when it matters.
 ///
-/// Whether ranks share a device is not known here: a launcher may show each of them another one as its first.
+/// Whether ranks share a device is not known here: a launcher may show each of them another one as
+/// its first.
 pub(super) fn choose(
     wanted: DeviceChoice,
     cuda: impl Fn() -> Found,

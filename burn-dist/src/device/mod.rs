@@ -1,5 +1,5 @@
-//! Which device a rank computes on: what is asked for, what this machine has, and why it came out as
-//! it did.
+//! Which device a rank computes on: what is asked for, what this machine has, and why it came out
+//! as it did.
 //!
 //! A program contains the devices whose cargo features it was built with (`cuda`, `wgpu`; the
 //! processor always). Which of them there are is found out at run time, so one program serves
@@ -44,6 +44,15 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
+    /// Whether this program is built for such a device; whether there is one is found out later.
+    pub fn is_built(self) -> bool {
+        match self {
+            Self::Auto | Self::Cpu => true,
+            Self::Cuda => cuda::BUILT,
+            Self::Wgpu => wgpu::BUILT,
+        }
+    }
+
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Cpu, Self::Cuda, Self::Wgpu];
 
@@ -97,8 +106,8 @@ pub struct Sharing {
 }
 
 impl ChosenDevice {
-    /// How the ranks of `group` share their devices. A collective call: only together do ranks know, since a launcher
-    /// may show each of them one device and all of them another one.
+    /// How the ranks of `group` share their devices. A collective call: only together do ranks
+    /// know, since a launcher may show each of them one device and all of them another one.
     ///
     /// # Errors
     /// If a rank fails.
@@ -128,8 +137,9 @@ impl World {
         Ok(self.choose_device(DeviceChoice::Auto)?.device)
     }
 
-    /// The device of the wanted kind that is this rank's: ranks of a node take one after the other of those that
-    /// they see, and share where there are more ranks than devices ([`ChosenDevice::sharing`]).
+    /// The device of the wanted kind that is this rank's: ranks of a node take one after the other
+    /// of those that they see, and share where there are more ranks than devices
+    /// ([`ChosenDevice::sharing`]).
     ///
     /// # Errors
     /// When the program is built without that kind of device, or the machine has none. With
@@ -165,9 +175,9 @@ pub(crate) struct Shared {
     lane: OwnLane,
 }
 
-/// The collectives of `group` on `device`, whose memory the processor does not share: NCCL's if all ranks
-/// can, else through host memory. Those of groups with the same `shared` are carried out in the order in which they
-/// were started, which has to be the same on all ranks. A collective call.
+/// The collectives of `group` on `device`, whose memory the processor does not share: NCCL's if all
+/// ranks can, else through host memory. Those of groups with the same `shared` are carried out in
+/// the order in which they were started, which has to be the same on all ranks. A collective call.
 pub(crate) fn collectives(
     device: &Device,
     group: &ProcessGroup,

@@ -1,5 +1,5 @@
-//! Collectives of a device's own that have no compression: what travels is made shorter before, on the device, and longer
-//! again after.
+//! Collectives of a device's own that have no compression: what travels is made shorter before, on
+//! the device, and longer again after.
 
 use burn::tensor::{FloatDType, Tensor};
 

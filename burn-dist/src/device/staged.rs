@@ -1,6 +1,6 @@
-//! Collectives on a device's memory that go through host memory: where ranks share a device, or there is
-//! no NCCL. What has to cross the bus does so once, in one piece, and from memory that the runtime pins
-//! where it can.
+//! Collectives on a device's memory that go through host memory: where ranks share a device, or
+//! there is no NCCL. What has to cross the bus does so once, in one piece, and from memory that the
+//! runtime pins where it can.
 
 use std::ops::Range;
 

@@ -21,7 +21,8 @@ pub trait Disk: Write {
     /// If the disk refuses.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Gives up what is cached of the file, where the file system can: the next read is one of the disk.
+    /// Gives up what is cached of the file, where the file system can: the next read is one of the
+    /// disk.
     fn forget_cached(&mut self);
 
     /// Reads at `offset`; 0 at the end.
@@ -51,12 +52,13 @@ impl Disk for File {
         FileExt::read_at(self, bytes, offset)
     }
 
-    // `File` closes itself without a word, and no safe function of the crates that the project has closes it with one.
+    // `File` closes itself without a word, and no safe function of the crates that the project has
+    // closes it with one.
     #[allow(unsafe_code)]
     fn close(self) -> io::Result<()> {
         let descriptor = self.into_raw_fd();
-        // SAFETY: `self` was the only owner of this open descriptor and has given it up, so that nobody uses or closes it
-        // any more.
+        // SAFETY: `self` was the only owner of this open descriptor and has given it up, so that
+        // nobody uses or closes it any more.
         let closed = unsafe { libc::close(descriptor) };
         if closed == 0 {
             return Ok(());
@@ -78,7 +80,8 @@ pub struct Content {
     pub blake3: String,
 }
 
-/// A file that is hashed as it is written. [`finish`](Self::finish) compares what is on disk with that.
+/// A file that is hashed as it is written. [`finish`](Self::finish) compares what is on disk with
+/// that.
 #[derive(Debug)]
 pub struct CheckedFile<D: Disk = File> {
     out: BufWriter<D>,
@@ -108,8 +111,8 @@ impl<D: Disk> CheckedFile<D> {
         }
     }
 
-    /// Waits until all is on disk, reads it back past the page cache where the file system allows, and
-    /// closes the file.
+    /// Waits until all is on disk, reads it back past the page cache where the file system allows,
+    /// and closes the file.
     ///
     /// # Errors
     /// If the system refuses, or the disk has something else than what was written.

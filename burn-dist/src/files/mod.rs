@@ -16,8 +16,8 @@ pub use hashed::{CheckedFile, Content, Disk};
 pub use replacement::Replacement;
 pub use tensors::write_tensors;
 
-/// Waits until the names in `folder` are on disk. A file system that cannot do that for a folder, or a folder that may be
-/// written but not read, is no error.
+/// Waits until the names in `folder` are on disk. A file system that cannot do that for a folder,
+/// or a folder that may be written but not read, is no error.
 ///
 /// # Errors
 /// If the names cannot be written.
@@ -34,7 +34,8 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file for reading. What is none, such as a pipe, which would keep who opens it waiting, is an error.
+/// Opens a file for reading. What is none, such as a pipe, which would keep who opens it waiting,
+/// is an error.
 ///
 /// # Errors
 /// If the system refuses, or it is not a regular file.
@@ -47,8 +48,8 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Creates `folder` with its parents, as [`std::fs::create_dir_all`], and waits until the names of all
-/// that were made are on disk.
+/// Creates `folder` with its parents, as [`std::fs::create_dir_all`], and waits until the names of
+/// all that were made are on disk.
 ///
 /// # Errors
 /// If the system refuses.

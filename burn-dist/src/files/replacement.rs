@@ -16,9 +16,9 @@ const ATTEMPTS: u32 = 100;
 /// Permissions of a new file, less the process's mask.
 const MODE: u32 = 0o666;
 
-/// A file that takes the place of what lies at a path when it is complete. Of a process that is killed
-/// before, nothing is left: the file has no name until then. Where the file system has no such files, the next
-/// replacement of the same path removes what is left.
+/// A file that takes the place of what lies at a path when it is complete. Of a process that is
+/// killed before, nothing is left: the file has no name until then. Where the file system has no
+/// such files, the next replacement of the same path removes what is left.
 #[derive(Debug)]
 pub struct Replacement {
     path: PathBuf,
@@ -28,8 +28,8 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Begins a file that is to lie at `path`, with the permissions of any other file, less the process's
-    /// mask, or with those of `mode`.
+    /// Begins a file that is to lie at `path`, with the permissions of any other file, less the
+    /// process's mask, or with those of `mode`.
     ///
     /// # Errors
     /// If the system refuses.
@@ -73,8 +73,8 @@ impl Replacement {
         Ok(content)
     }
 
-    /// Puts the file in its place without waiting for the disk: a crash of the machine may leave the old
-    /// content, or none.
+    /// Puts the file in its place without waiting for the disk: a crash of the machine may leave
+    /// the old content, or none.
     ///
     /// # Errors
     /// If the system refuses; what lay there is as it was.
@@ -108,8 +108,8 @@ impl Drop for Part {
     }
 }
 
-/// Names the file by `name`, closes it, and puts it in its place. Where it can get no name, a copy does, which
-/// `copied` completes.
+/// Names the file by `name`, closes it, and puts it in its place. Where it can get no name, a copy
+/// does, which `copied` completes.
 fn put(
     path: &Path,
     file: File,
@@ -168,7 +168,8 @@ fn name(file: &File, path: &Path) -> io::Result<Part> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Copies a file without a name to one that has a name beside `path`: some systems make the former and refuse to name it.
+/// Copies a file without a name to one that has a name beside `path`: some systems make the former
+/// and refuse to name it.
 fn copy(
     mut file: &File,
     path: &Path,
@@ -216,8 +217,8 @@ fn part_name(path: &Path) -> PathBuf {
     folder_of(path).join(std::ffi::OsString::from_vec(name))
 }
 
-/// Removes what killed processes left of files that were to lie at `path`. Who still writes one holds its
-/// lock. What cannot be removed is in nobody's way.
+/// Removes what killed processes left of files that were to lie at `path`. Who still writes one
+/// holds its lock. What cannot be removed is in nobody's way.
 fn remove_parts(path: &Path) {
     let prefix = part_prefix(path);
     let Ok(entries) = fs::read_dir(folder_of(path)) else {

@@ -9,8 +9,8 @@ use safetensors::tensor::{Metadata, TensorInfo};
 /// The header is filled up to a multiple of this.
 const ALIGNMENT: usize = size_of::<u64>();
 
-/// Writes `tensors` with `info` as safetensors' own `serialize_to_file` does, to the byte; `info` comes in
-/// the order of its keys.
+/// Writes `tensors` with `info` as safetensors' own `serialize_to_file` does, to the byte; `info`
+/// comes in the order of its keys.
 ///
 /// # Errors
 /// If `out` refuses, or the header does not become one.

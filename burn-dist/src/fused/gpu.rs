@@ -27,8 +27,8 @@ enum Step {
     },
 }
 
-/// Steps all of them by their gradients times `factor`: the new values, in the same memory if nobody else holds it, and
-/// states.
+/// Steps all of them by their gradients times `factor`: the new values, in the same memory if
+/// nobody else holds it, and states.
 pub(crate) fn step_on_device(
     kernels: Kernels,
     parameters: Vec<OnDevice>,

@@ -349,8 +349,8 @@ fn decayed(value: f32, gradient: f32, penalty: Option<f32>) -> f32 {
     }
 }
 
-/// Steps `values`, with their gradients and what is kept for them, by all threads: in halves, until a
-/// part is too small to be worth the handing over.
+/// Steps `values`, with their gradients and what is kept for them, by all threads: in halves, until
+/// a part is too small to be worth the handing over.
 fn in_parts<const N: usize>(
     values: &mut [f32],
     gradients: &[f32],

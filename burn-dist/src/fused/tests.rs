@@ -306,8 +306,8 @@ mod on_gpu {
         }
     }
 
-    /// Many parameters, with whole vectors and without, one of them without numbers, some of them stepped before, and two
-    /// optimizers with two learning rates.
+    /// Many parameters, with whole vectors and without, one of them without numbers, some of them
+    /// stepped before, and two optimizers with two learning rates.
     #[test]
     fn parameters_stepped_together_are_those_stepped_alone_bit_for_bit() {
         let Some(device) = gpu() else {

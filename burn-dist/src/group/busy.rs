@@ -1,6 +1,7 @@
 //! What a rank says to those that wait for it: that it is late because of files.
 //!
-//! It stands in the number that every rank tells of its progress, so ranks that wait find it out when their time is over.
+//! It stands in the number that every rank tells of its progress, so ranks that wait find it out
+//! when their time is over.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +12,12 @@ use super::members::BUSY;
 /// Work of this length makes a rank late: until its next collective it counts as busy.
 const LONG: Duration = Duration::from_millis(200);
 
-/// For work that the other ranks wait for longer than the time-out of their collectives: reading or writing files, on a
-/// disk that may be slow. Clones are of the same rank.
+/// For work that the other ranks wait for longer than the time-out of their collectives: reading or
+/// writing files, on a disk that may be slow. Clones are of the same rank.
 ///
 /// Ranks whose time-out passes ask for it, and go on waiting, up to
-/// [`first_timeout`](super::GroupOptions::first_timeout) more. It keeps no rank in the run, and costs a lock.
+/// [`first_timeout`](super::GroupOptions::first_timeout) more. It keeps no rank in the run, and
+/// costs a lock.
 #[derive(Clone, Debug, Default)]
 pub struct Busy {
     progress: Arc<AtomicU64>,

@@ -54,8 +54,8 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     Ok(Engine::whole(joined.place, link))
 }
 
-/// The rank of the run that has not done its part, if `error` says that of one. Where memory is shared, this one may have
-/// no room for the other's.
+/// The rank of the run that has not done its part, if `error` says that of one. Where memory is
+/// shared, this one may have no room for the other's.
 fn culprit(error: &Error) -> Option<usize> {
     match error {
         Error::Transport(TransportError::Peer {
@@ -69,8 +69,8 @@ fn culprit(error: &Error) -> Option<usize> {
 
 /// How ranks tell each other where they are before they are connected.
 pub(super) trait Exchange {
-    /// Gives `payload` to all of them and gets theirs, in rank order. They call it in the same order,
-    /// at most [`EXCHANGES`] times.
+    /// Gives `payload` to all of them and gets theirs, in rank order. They call it in the same
+    /// order, at most [`EXCHANGES`] times.
     fn all_gather(&mut self, what: &str, payload: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 }
 
@@ -89,8 +89,8 @@ pub(super) struct Joining<'a> {
     pub members: &'a Members,
     pub options: &'a GroupOptions,
     pub store: &'a Store,
-    /// Whether all ranks of this host have a processor each, if that is known: the ranks of a part of a group share them
-    /// with the others.
+    /// Whether all ranks of this host have a processor each, if that is known: the ranks of a part
+    /// of a group share them with the others.
     pub has_processor: Option<bool>,
     pub mpi: Option<&'a Arc<Session>>,
 }
@@ -143,8 +143,8 @@ impl Joining<'_> {
         self.members.ranks().len()
     }
 
-    /// Where the ranks are by their words, if they go by the same algorithm: by others, they would take each other's bytes
-    /// for something else.
+    /// Where the ranks are by their words, if they go by the same algorithm: by others, they would
+    /// take each other's bytes for something else.
     fn localities(&self, words: &[Vec<u8>]) -> Result<Vec<Locality>, Error> {
         let read = |(rank, word): (usize, &Vec<u8>)| {
             let read = Locality::from_bytes(word);
@@ -195,7 +195,8 @@ impl Joining<'_> {
         self.flat(hosts, nodes, exchange).map(Wiring::Flat)
     }
 
-    /// Where the ranks are and how their sums are taken, if nodes share memory and are connected with each other.
+    /// Where the ranks are and how their sums are taken, if nodes share memory and are connected
+    /// with each other.
     fn by_nodes(&self, hosts: &[Vec<u8>]) -> Option<(Layout, Order)> {
         let order = match (self.options.transport, self.options.algorithm) {
             (TransportKind::Auto, Algorithm::Auto) => Order::Ring,
@@ -305,8 +306,9 @@ impl Joining<'_> {
         in_world.collect()
     }
 
-    /// Memory of some ranks of the group, this one among them; the others share theirs at the same time. The inner error
-    /// is one that all ranks of the group come to know of, so that they can fall back together.
+    /// Memory of some ranks of the group, this one among them; the others share theirs at the same
+    /// time. The inner error is one that all ranks of the group come to know of, so that they can
+    /// fall back together.
     fn share(
         &self,
         ranks: &[usize],
@@ -367,8 +369,8 @@ impl Joining<'_> {
         }
     }
 
-    /// Connections among some ranks of the group, this one among them, in that order; the others connect at the same
-    /// time. The group is on so many `nodes`.
+    /// Connections among some ranks of the group, this one among them, in that order; the others
+    /// connect at the same time. The group is on so many `nodes`.
     fn tcp(
         &self,
         ranks: &[usize],
@@ -401,8 +403,9 @@ impl Joining<'_> {
     }
 }
 
-/// Where a rank listens that reaches the store from `local`. If that is by loopback, the store is on its host: then other
-/// nodes reach the two by the same address, which they know and this rank does not.
+/// Where a rank listens that reaches the store from `local`. If that is by loopback, the store is
+/// on its host: then other nodes reach the two by the same address, which they know and this rank
+/// does not.
 fn listens_at(local: IpAddr, nodes: usize) -> IpAddr {
     match nodes > 1 && local.is_loopback() {
         true => Ipv4Addr::UNSPECIFIED.into(),

@@ -97,15 +97,17 @@ pub(super) struct Engine {
     own_limit: Option<Duration>,
 }
 
-/// Makes the group unusable after the first failure, and keeps the reason. All groups of this rank share it: what breaks
-/// one of them breaks the run. They also share where they write what they did last.
+/// Makes the group unusable after the first failure, and keeps the reason. All groups of this rank
+/// share it: what breaks one of them breaks the run. They also share where they write what they did
+/// last.
 #[derive(Clone)]
 pub(super) struct Poison {
     first: Arc<Mutex<Option<String>>>,
     store: Option<Arc<Store>>,
     /// The highest number of a group that this rank is in.
     highest: Arc<AtomicU64>,
-    /// Folder for what the flight recorder says. Known later than the group: a run has a folder when all is checked.
+    /// Folder for what the flight recorder says. Known later than the group: a run has a folder
+    /// when all is checked.
     records: Arc<Mutex<Option<PathBuf>>>,
     busy: Busy,
     /// What ends the process some time after the run has failed.
@@ -202,8 +204,8 @@ impl Engine {
         Self::new(place, Members::all(place.size), Some(link), poison)
     }
 
-    /// A group of `members`, which breaks with the others that share its poison. Alone, a rank needs no
-    /// link.
+    /// A group of `members`, which breaks with the others that share its poison. Alone, a rank
+    /// needs no link.
     pub fn new(
         place: Standing,
         members: Members,
@@ -530,9 +532,9 @@ fn appeal(link: &Connection, members: &Members, own: usize) -> Appeal {
     }
 }
 
-/// How long to wait in a collective that may take as long as `limit`, and who is then asked for more time, again and again.
-/// Ranks that are late do what all wait for, but one that does not answer is stopped. After `limit` it is `then` who is
-/// asked.
+/// How long to wait in a collective that may take as long as `limit`, and who is then asked for
+/// more time, again and again. Ranks that are late do what all wait for, but one that does not
+/// answer is stopped. After `limit` it is `then` who is asked.
 fn patient(
     link: &Connection,
     members: &Members,
@@ -608,7 +610,8 @@ impl Explained<'_> {
             Failure::Transport(
                 source @ (TransportError::Closed { .. } | TransportError::Peer { .. }),
             ) => {
-                // Why the peer closed its connection, or took its memory away, is known to the store, a moment later.
+                // Why the peer closed its connection, or took its memory away, is known to the
+                // store, a moment later.
                 let faults = self.store.faults();
                 let peer = source.peer().map(|peer| members.in_world(peer));
                 let left = || peer.is_some_and(|peer| faults.left(peer));
@@ -648,7 +651,8 @@ impl Explained<'_> {
         }
     }
 
-    /// Who of the group has not come to the collective, in words, and the rank that is furthest behind.
+    /// Who of the group has not come to the collective, in words, and the rank that is furthest
+    /// behind.
     fn find_laggards(&self) -> (String, Option<usize>) {
         let survey = match self.store.survey(SURVEY) {
             Ok(survey) => survey,
@@ -696,7 +700,8 @@ impl Explained<'_> {
                 Some(Ok(_)) => {}
             }
         }
-        // A rank that waits here may have begun something in another group: others are to blame if any are.
+        // A rank that waits here may have begun something in another group: others are to blame if
+        // any are.
         if words.is_empty() {
             words = elsewhere;
         }

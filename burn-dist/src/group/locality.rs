@@ -1,4 +1,5 @@
-//! What ranks that are about to be connected say of themselves: where they are, and by what they go.
+//! What ranks that are about to be connected say of themselves: where they are, and by what they
+//! go.
 
 use serde::{Deserialize, Serialize};
 

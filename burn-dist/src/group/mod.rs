@@ -28,6 +28,7 @@ pub use busy::Busy;
 pub use handle::Handle;
 pub(crate) use patience::Patience;
 
+use crate::backend::mpi;
 use crate::buffer::Buffer;
 use crate::collective::Kind;
 use crate::element::{DType, Element, ReduceOp};
@@ -43,8 +44,9 @@ use queue::Queue;
 /// Which transport a group uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportKind {
-    /// Shared memory within a host; between hosts MPI where it started the ranks, else TCP. Where hosts have one rank each
-    /// or not all as many, or ranks of one host do not follow each other, all ranks are one ring over MPI or TCP.
+    /// Shared memory within a host; between hosts MPI where it started the ranks, else TCP. Where
+    /// hosts have one rank each or not all as many, or ranks of one host do not follow each other,
+    /// all ranks are one ring over MPI or TCP.
     #[default]
     Auto,
     /// Shared memory; an error when the ranks are not on one host.
@@ -56,6 +58,11 @@ pub enum TransportKind {
 }
 
 impl TransportKind {
+    /// Whether this program is built with it.
+    pub fn is_built(self) -> bool {
+        self != Self::Mpi || mpi::BUILT
+    }
+
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Shm, Self::Tcp, Self::Mpi];
 
@@ -83,18 +90,25 @@ impl std::str::FromStr for TransportKind {
 /// Who computes what a collective computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Ours: direct reduction where ranks share memory, elsewhere rings, and few rounds for small messages. Sums have the same bits wherever the ranks are.
+    /// Ours: direct reduction where ranks share memory, elsewhere rings, and few rounds for small
+    /// messages. Sums have the same bits wherever the ranks are.
     #[default]
     Auto,
-    /// Ours, but over several hosts those of each host are added up first, with [`TransportKind::Auto`]. The least goes over
-    /// the network, of two hosts with many ranks half as much as on one ring, but sums differ from those of other
-    /// arrangements of the ranks in their last bits. Any arrangement will do that has as many ranks on each host.
+    /// Ours, but over several hosts those of each host are added up first, with
+    /// [`TransportKind::Auto`]. The least goes over the network, of two hosts with many ranks half
+    /// as much as on one ring, but sums differ from those of other arrangements of the ranks in
+    /// their last bits. Any arrangement will do that has as many ranks on each host.
     NodeFirst,
     /// MPI's own collectives; only in a world that MPI started (feature `mpi`).
     Mpi,
 }
 
 impl Algorithm {
+    /// Whether this program is built with it.
+    pub fn is_built(self) -> bool {
+        self != Self::Mpi || mpi::BUILT
+    }
+
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Auto, Self::NodeFirst, Self::Mpi];
 
@@ -115,27 +129,31 @@ pub struct GroupOptions {
     pub transport: TransportKind,
     /// Which algorithms.
     pub algorithm: Algorithm,
-    /// Takes ranks for such of one host only in blocks of so many, by their number in the world, and not those that are on
-    /// different hosts: to try on one host what is done over several. The same on all ranks.
+    /// Takes ranks for such of one host only in blocks of so many, by their number in the world,
+    /// and not those that are on different hosts: to try on one host what is done over several. The
+    /// same on all ranks.
     pub ranks_per_node: Option<NonZeroUsize>,
     /// Whether ranks that run different executables are refused.
     pub same_program: bool,
     /// How long the ranks may take to find each other.
     pub connect_timeout: Duration,
-    /// How long a collective may take until the first floating-point numbers have been reduced, which are gradients as
-    /// a rule: some ranks load data, or compile kernels. At least as long as `timeout`.
+    /// How long a collective may take until the first floating-point numbers have been reduced,
+    /// which are gradients as a rule: some ranks load data, or compile kernels. At least as long as
+    /// `timeout`.
     pub first_timeout: Duration,
-    /// How long every later collective may take. Ranks that are [busy](ProcessGroup::busy) with files are waited for up to
-    /// `first_timeout` more.
+    /// How long every later collective may take. Ranks that are [busy](ProcessGroup::busy) with
+    /// files are waited for up to `first_timeout` more.
     pub timeout: Duration,
-    /// What ends this process when its run has failed and it goes on nevertheless: in a kernel, a read or a write that
-    /// does not come back. By default nothing does: a library does not end its program unasked.
+    /// What ends this process when its run has failed and it goes on nevertheless: in a kernel, a
+    /// read or a write that does not come back. By default nothing does: a library does not end its
+    /// program unasked.
     ///
-    /// The process ends by `_exit`, without destructors, some time after the first failure of any rank, whatever it
-    /// does, also after its last handle on the group. Only a process that has left the group before is spared.
+    /// The process ends by `_exit`, without destructors, some time after the first failure of any
+    /// rank, whatever it does, also after its last handle on the group. Only a process that has
+    /// left the group before is spared.
     pub abort: Option<Abort>,
-    /// Is called once this rank has reached the store, while it connects: a process that something ends meanwhile tells the
-    /// others why by [`Connecting::abort`].
+    /// Is called once this rank has reached the store, while it connects: a process that something
+    /// ends meanwhile tells the others why by [`Connecting::abort`].
     pub connecting: Option<fn(Connecting)>,
 }
 
@@ -173,13 +191,15 @@ impl Connecting {
 /// The ranks of a run, or [some](ProcessGroup::split) of them, connected. Clones are handles on the
 /// same group.
 ///
-/// With the last handle, those in [`Parallel`](crate::parallel::Parallel) among them, this rank leaves the run, and a
-/// collective that others still call fails at once. Where rank 0 hosts the store (with all launchers but the local one),
-/// dropping its last handle waits for the other ranks to leave, as long as
-/// [`connect_timeout`](GroupOptions::connect_timeout) at most; then groups of other ranks end, too.
+/// With the last handle, those in [`Parallel`](crate::parallel::Parallel) among them, this rank
+/// leaves the run, and a collective that others still call fails at once. Where rank 0 hosts the
+/// store (with all launchers but the local one), dropping its last handle waits for the other ranks
+/// to leave, as long as [`connect_timeout`](GroupOptions::connect_timeout) at most; then groups of
+/// other ranks end, too.
 ///
-/// A process is in one group of its `World` at a time: [`split`](ProcessGroup::split) it for more. Under
-/// [`LocalLauncher`](crate::launch::LocalLauncher) and `torchrun` it may connect again when all ranks have left.
+/// A process is in one group of its `World` at a time: [`split`](ProcessGroup::split) it for more.
+/// Under [`LocalLauncher`](crate::launch::LocalLauncher) and `torchrun` it may connect again when
+/// all ranks have left.
 #[derive(Clone)]
 pub struct ProcessGroup {
     queue: Arc<Queue>,
@@ -194,8 +214,9 @@ impl ProcessGroup {
     }
 
     /// Connects `size` ranks that are all in this process, each to be used by a thread of its own:
-    /// for tests and for trying things out. They use the real transports. Move each into its thread: a handle that is
-    /// left outside keeps its rank in the run when the thread has ended, and the others wait for it.
+    /// for tests and for trying things out. They use the real transports. Move each into its
+    /// thread: a handle that is left outside keeps its rank in the run when the thread has ended,
+    /// and the others wait for it.
     ///
     /// # Errors
     /// When the ranks cannot be connected.
@@ -232,14 +253,15 @@ impl ProcessGroup {
         })
     }
 
-    /// Divides the ranks of this group: those that name the same `colour` become a group of their own,
-    /// ordered by `key` and, where that is the same, by their rank here. All ranks call it.
+    /// Divides the ranks of this group: those that name the same `colour` become a group of their
+    /// own, ordered by `key` and, where that is the same, by their rank here. All ranks call it.
     ///
     /// The new group has this one's options: with [`TransportKind::Auto`] ranks of one host share
-    /// memory, whatever this group uses. It has a progress thread and an order of collectives of its
-    /// own; ranks that wait for each other in several groups have to use them in the same order, and a rank divides one
-    /// group at a time. What breaks one group breaks all groups of all ranks, so that nobody waits in vain. Messages and
-    /// [`world_ranks`](Self::world_ranks) name ranks by their number in the world.
+    /// memory, whatever this group uses. It has a progress thread and an order of collectives of
+    /// its own; ranks that wait for each other in several groups have to use them in the same
+    /// order, and a rank divides one group at a time. What breaks one group breaks all groups of
+    /// all ranks, so that nobody waits in vain. Messages and [`world_ranks`](Self::world_ranks)
+    /// name ranks by their number in the world.
     ///
     /// # Errors
     /// When the ranks cannot be connected; this group is unusable then, too.
@@ -277,8 +299,8 @@ impl ProcessGroup {
         self.queue.place().nodes
     }
 
-    /// Name of the transport in use: `"shm+tcp"` and `"shm+mpi"` where there is one within nodes and another between them,
-    /// `"none"` for a group of one.
+    /// Name of the transport in use: `"shm+tcp"` and `"shm+mpi"` where there is one within nodes
+    /// and another between them, `"none"` for a group of one.
     pub fn transport(&self) -> &'static str {
         self.queue.place().transport
     }
@@ -292,7 +314,8 @@ impl ProcessGroup {
         self.queue.inline(|engine| engine.bucket(dtype, len))
     }
 
-    /// The number of the next model that is trained in this group. Every rank calls it for the same models.
+    /// The number of the next model that is trained in this group. Every rank calls it for the same
+    /// models.
     pub(crate) fn next_model(&self) -> u32 {
         self.queue.next_model()
     }
@@ -423,7 +446,8 @@ impl ProcessGroup {
         )
     }
 
-    /// Copies `data` from rank `root` to all ranks. That may be done on some, the root too, before others have come.
+    /// Copies `data` from rank `root` to all ranks. That may be done on some, the root too, before
+    /// others have come.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
@@ -453,9 +477,9 @@ impl ProcessGroup {
         )
     }
 
-    /// [`barrier`](Self::barrier), for which the others may be as late as `limit`, whatever the group's time-out: where
-    /// one rank has something to do for all. A rank that fails is noticed at once even so, and one that is stopped within
-    /// the group's time-out and some seconds.
+    /// [`barrier`](Self::barrier), for which the others may be as late as `limit`, whatever the
+    /// group's time-out: where one rank has something to do for all. A rank that fails is noticed
+    /// at once even so, and one that is stopped within the group's time-out and some seconds.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
@@ -470,7 +494,8 @@ impl ProcessGroup {
     }
 
     /// Every rank's `payload`, of whatever length, in rank order: for small things such as digests
-    /// and names, of all ranks together at most [`MOST_GATHERED`](crate::collective::MOST_GATHERED) bytes.
+    /// and names, of all ranks together at most [`MOST_GATHERED`](crate::collective::MOST_GATHERED)
+    /// bytes.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
@@ -484,16 +509,17 @@ impl ProcessGroup {
         self.queue.abort(reason);
     }
 
-    /// From now on, when a collective fails here, what the flight recorder has of the last ones is written to
-    /// `flight-recorder-rank-N.txt` in `folder`, which should exist; N is this process's rank in the world. Without a
-    /// folder, or where the file cannot be written, it goes to the log. For all groups that this rank
-    /// [split](Self::split) from the same one, whenever it did, under names of their own.
+    /// From now on, when a collective fails here, what the flight recorder has of the last ones is
+    /// written to `flight-recorder-rank-N.txt` in `folder`, which should exist; N is this process's
+    /// rank in the world. Without a folder, or where the file cannot be written, it goes to the
+    /// log. For all groups that this rank [split](Self::split) from the same one, whenever it did,
+    /// under names of their own.
     pub fn keep_flight_recorder_in(&self, folder: impl Into<PathBuf>) {
         self.queue.poison().keep_flight_recorder_in(folder.into());
     }
 
-    /// For work with files that the other ranks wait for longer than for other work, which need not be the last: a slow
-    /// disk is no failure. See [`Busy::during`].
+    /// For work with files that the other ranks wait for longer than for other work, which need not
+    /// be the last: a slow disk is no failure. See [`Busy::during`].
     pub fn busy(&self) -> Busy {
         self.queue.poison().busy().clone()
     }

@@ -1,7 +1,8 @@
 //! How long ranks wait for each other.
 //!
-//! Until the first gradients have gone round, some ranks download data, read them, or compile kernels while the others
-//! wait in whatever collective comes next. After that, who is late for long has a problem.
+//! Until the first gradients have gone round, some ranks download data, read them, or compile
+//! kernels while the others wait in whatever collective comes next. After that, who is late for
+//! long has a problem.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,8 @@
-//! Whether each rank of a host has a processor of its own, and so may keep it while it waits for a moment.
+//! Whether each rank of a host has a processor of its own, and so may keep it while it waits for a
+//! moment.
 //!
-//! How many processors there are for all of them no rank knows alone: where a launcher binds ranks to processors, as Slurm
-//! does, each sees its own only.
+//! How many processors there are for all of them no rank knows alone: where a launcher binds ranks
+//! to processors, as Slurm does, each sees its own only.
 
 use std::thread::available_parallelism;
 
@@ -43,17 +44,19 @@ impl Processors {
     }
 }
 
-/// Whether there are as many processors as ranks, of which each may use some of them, and this process `own`.
+/// Whether there are as many processors as ranks, of which each may use some of them, and this
+/// process `own`.
 pub(super) fn are_enough(ranks: &[&Processors], own: &Processors) -> bool {
     let parallel = available_parallelism().map_or(1, usize::from);
     available(ranks, parallel, own.count()) >= ranks.len()
 }
 
-/// How many processors all ranks together have, one of which may use `own`, and can compute on `parallel` at a time.
+/// How many processors all ranks together have, one of which may use `own`, and can compute on
+/// `parallel` at a time.
 fn available(ranks: &[&Processors], parallel: usize, own: usize) -> usize {
     if parallel < own || ranks.iter().any(|rank| rank.count() == 0) {
-        // A limit to the time on them, which is one for all ranks of a container (it does not show where it allows more
-        // than this rank's own); or nobody knows.
+        // A limit to the time on them, which is one for all ranks of a container (it does not show
+        // where it allows more than this rank's own); or nobody knows.
         return parallel;
     }
     let bytes = ranks.iter().map(|rank| rank.0.len()).max().unwrap_or(0);

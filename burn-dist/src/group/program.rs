@@ -1,5 +1,5 @@
-//! Whether all ranks run the same program: a node with an old copy would compute something else, and
-//! fail, if at all, in a way that nobody understands.
+//! Whether all ranks run the same program: a node with an old copy would compute something else,
+//! and fail, if at all, in a way that nobody understands.
 
 use std::fs::File;
 

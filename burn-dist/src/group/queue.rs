@@ -72,8 +72,8 @@ impl Queue {
         })
     }
 
-    /// The number of the next model that is trained in it, from 1: the same on all ranks if they make models in the same
-    /// order.
+    /// The number of the next model that is trained in it, from 1: the same on all ranks if they
+    /// make models in the same order.
     pub fn next_model(&self) -> u32 {
         self.models.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }

@@ -1,9 +1,9 @@
 //! Divides a group: every rank names a colour, and those of the same colour become a group of their
 //! own, as with `MPI_Comm_split`.
 //!
-//! They meet over the group that they are in already, so nothing is listened on but the sockets of the
-//! new transport. All ranks take part in every exchange, whatever their colour, and whether they need
-//! it or not.
+//! They meet over the group that they are in already, so nothing is listened on but the sockets of
+//! the new transport. All ranks take part in every exchange, whatever their colour, and whether
+//! they need it or not.
 
 use std::sync::Arc;
 

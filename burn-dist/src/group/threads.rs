@@ -18,7 +18,8 @@ pub(super) fn connect_all(size: usize, options: &GroupOptions) -> Result<Vec<Pro
     if size == 1 {
         return Ok(vec![ProcessGroup::single()]);
     }
-    // Streams to some ranks and from some, the socket that listens for them, and both ends of a connection to the store.
+    // Streams to some ranks and from some, the socket that listens for them, and both ends of a
+    // connection to the store.
     let files = 2 * distances(size).count() + 2 + FILES_PER_RANK;
     make_room(size, files).map_err(RendezvousError::from)?;
     let (_, secret) = Secret::generate()?;

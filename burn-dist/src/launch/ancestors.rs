@@ -1,7 +1,7 @@
 //! The processes that this one descends from, as `/proc` shows them: which of them is the launcher.
 //!
-//! Variables alone do not tell. A shell keeps those of a launcher that has long ended, and a script exports them by
-//! hand.
+//! Variables alone do not tell. A shell keeps those of a launcher that has long ended, and a script
+//! exports them by hand.
 
 use std::fs;
 
@@ -30,7 +30,8 @@ const LAUNCHERS: [&str; 16] = [
     "jsm",
 ];
 
-/// Programs that hand on whatever their user has exported, and may end when they have started something.
+/// Programs that hand on whatever their user has exported, and may end when they have started
+/// something.
 const SHELLS: [&str; 20] = [
     "sh",
     "bash",
@@ -82,8 +83,8 @@ impl Ancestor {
         SHELLS.contains(&name) || self.pid == Pid::INIT
     }
 
-    /// Whether it was itself started with this variable. One whose variables are hidden was not: it is another user's,
-    /// as Slurm's daemons are.
+    /// Whether it was itself started with this variable. One whose variables are hidden was not: it
+    /// is another user's, as Slurm's daemons are.
     fn has(&self, variable: &str) -> bool {
         let file = format!("/proc/{}/environ", self.pid.as_raw_nonzero());
         let environment = fs::read(file).unwrap_or_default();
@@ -95,7 +96,8 @@ impl Ancestor {
     }
 }
 
-/// The processes that this one descends from, its parent first. None where `/proc` does not show them.
+/// The processes that this one descends from, its parent first. None where `/proc` does not show
+/// them.
 pub(super) fn all() -> impl Iterator<Item = Ancestor> {
     let parent = getppid().and_then(look_at);
     let next = |(_, parent): &(Ancestor, i32)| Pid::from_raw(*parent).and_then(look_at);
@@ -104,8 +106,8 @@ pub(super) fn all() -> impl Iterator<Item = Ancestor> {
         .take(MOST)
 }
 
-/// Those from the parent to the one that has set `variable`, which comes last: the launcher, and programs between it and
-/// this process.
+/// Those from the parent to the one that has set `variable`, which comes last: the launcher, and
+/// programs between it and this process.
 pub(super) fn up_to_who_set(variable: &str) -> Vec<Ancestor> {
     let mut found = Vec::new();
     for ancestor in all() {

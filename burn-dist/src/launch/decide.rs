@@ -29,11 +29,11 @@ pub(super) fn decide(vars: Vars) -> Result<World, WorldError> {
     }
 }
 
-/// The world of a process that was told to start ranks itself: what other launchers have left in the environment, of
-/// which none is there any more, does not count.
+/// The world of a process that was told to start ranks itself: what other launchers have left in
+/// the environment, of which none is there any more, does not count.
 ///
-/// RANK and WORLD_SIZE do where nothing is missing: scripts that set them, for one process on each node, need not live on
-/// there.
+/// RANK and WORLD_SIZE do where nothing is missing: scripts that set them, for one process on each
+/// node, need not live on there.
 pub(super) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
     let is_told = vars(LAUNCH).is_some_and(|launch| !launch.is_empty());
     let setter = |name: &str| ancestors::up_to_who_set(name).pop();
@@ -61,8 +61,9 @@ fn passed_over(vars: Vars) -> Option<String> {
     }
 }
 
-/// Whether the variables are those of a launcher that has started this process as one of several ranks. `ancestors` are
-/// those that this process descends from, and `setter` tells which of them has set a variable.
+/// Whether the variables are those of a launcher that has started this process as one of several
+/// ranks. `ancestors` are those that this process descends from, and `setter` tells which of them
+/// has set a variable.
 fn is_started(
     vars: Vars,
     ancestors: &[Ancestor],
@@ -209,8 +210,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether a process with these variables is a rank that descends from `ancestors`, of which the one at `setter` has
-    /// set what a launcher sets.
+    /// Whether a process with these variables is a rank that descends from `ancestors`, of which
+    /// the one at `setter` has set what a launcher sets.
     fn of_launcher(set: &[(&str, &str)], ancestors: &[&str], setter: usize) -> bool {
         let vars = |name: &str| {
             let found = set.iter().find(|(key, _)| *key == name);

@@ -33,9 +33,10 @@ impl World {
         }
     }
 
-    /// The world of a process that was told to start ranks itself, as by `--nproc`: [`World::single`], unless a launcher
-    /// has started it as one of several ranks. What MPI or Slurm has left in the environment of a shell does not count, nor
-    /// do variables of torchrun of which some are missing; [`World::advice`] names them.
+    /// The world of a process that was told to start ranks itself, as by `--nproc`:
+    /// [`World::single`], unless a launcher has started it as one of several ranks. What MPI or
+    /// Slurm has left in the environment of a shell does not count, nor do variables of torchrun of
+    /// which some are missing; [`World::advice`] names them.
     ///
     /// # Errors
     /// As for [`World::from_env`].
@@ -66,8 +67,8 @@ impl World {
         Ok(world)
     }
 
-    /// The world of rank `rank` of `size` ranks on this machine whose store listens at `store` already:
-    /// for programs that start ranks as threads or processes of their own.
+    /// The world of rank `rank` of `size` ranks on this machine whose store listens at `store`
+    /// already: for programs that start ranks as threads or processes of their own.
     ///
     /// # Errors
     /// If the rank does not exist in a world of that size.

@@ -26,8 +26,8 @@ use crate::world::Launch;
 /// How variables are looked up: the process's environment, or a map in tests.
 pub type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Names of the variables that are set and make this process a rank of such a launch: those to unset for one that is to
-/// be none.
+/// Names of the variables that are set and make this process a rank of such a launch: those to
+/// unset for one that is to be none.
 pub fn variables(launch: Launch) -> Vec<&'static str> {
     let vars: Vars = &|name| std::env::var_os(name).map(|value| value.to_string_lossy().into());
     match launch {
@@ -43,11 +43,11 @@ pub(crate) fn program_is_shared(launch: Launch) -> bool {
     matches!(launch, Launch::Single | Launch::Local)
 }
 
-/// Ends all ranks at once with exit code `code` where MPI started them, and returns where it did not:
-/// there the store tells the other ranks when this one is gone.
+/// Ends all ranks at once with exit code `code` where MPI started them, and returns where it did
+/// not: there the store tells the other ranks when this one is gone.
 ///
-/// For a process that is about to end with an error. MPI's own end waits for every rank, so one that
-/// leaves early would leave the others hanging until their launcher notices.
+/// For a process that is about to end with an error. MPI's own end waits for every rank, so one
+/// that leaves early would leave the others hanging until their launcher notices.
 pub fn abort_all(code: i32) {
     crate::backend::mpi::abort(code);
 }

@@ -1,5 +1,5 @@
-//! What the launchers of MPI programs tell a process before MPI itself runs: `mpirun` of Open MPI and
-//! of MPICH and its relatives, and `srun --mpi=pmi2` or `--mpi=pmix`.
+//! What the launchers of MPI programs tell a process before MPI itself runs: `mpirun` of Open MPI
+//! and of MPICH and its relatives, and `srun --mpi=pmi2` or `--mpi=pmix`.
 //!
 //! A launcher and a library that do not fit each other give as many worlds of one rank as there are
 //! processes, so what is announced here is compared with what MPI says later.
@@ -49,12 +49,13 @@ const DIALECTS: [Dialect; 3] = [
 /// Says which launcher's job `PMIX_RANK` counts in.
 const PMIX_NAMESPACE: &str = "PMIX_NAMESPACE";
 
-/// What Slurm's begin with (`slurm.pmix.JOB.STEP`); those of `prterun` and its relatives name themselves.
+/// What Slurm's begin with (`slurm.pmix.JOB.STEP`); those of `prterun` and its relatives name
+/// themselves.
 const SLURM_NAMESPACE: &str = "slurm.";
 
 impl Dialect {
-    /// How many ranks the launcher has started, if it says so: Slurm's number of tasks is not that of a launcher that
-    /// one of its tasks is.
+    /// How many ranks the launcher has started, if it says so: Slurm's number of tasks is not that
+    /// of a launcher that one of its tasks is.
     fn size(&self, vars: Vars) -> Result<Option<usize>, WorldError> {
         let other = |name: String| !name.is_empty() && !name.starts_with(SLURM_NAMESPACE);
         if self.size == slurm::STEP_NUM_TASKS && vars(PMIX_NAMESPACE).is_some_and(other) {
@@ -94,8 +95,8 @@ pub(super) fn announced(vars: Vars) -> Result<Option<Announced>, WorldError> {
     Ok(None)
 }
 
-/// Who started this process as one of several ranks, as its variable for the rank shows, without saying of how many:
-/// MPI itself will, where it is built in.
+/// Who started this process as one of several ranks, as its variable for the rank shows, without
+/// saying of how many: MPI itself will, where it is built in.
 pub(super) fn started_without_size(vars: Vars) -> Option<&'static Dialect> {
     DIALECTS.iter().find(|dialect| {
         let is_set = vars(dialect.rank).is_some_and(|value| !value.is_empty());
@@ -185,8 +186,8 @@ pub(super) fn asked(announced: World) -> Result<World, WorldError> {
     world.checked()
 }
 
-/// Open MPI ends a process that finds no way to its launcher from within, with a page of advice that is
-/// not about this cluster. What can be known before is said before.
+/// Open MPI ends a process that finds no way to its launcher from within, with a page of advice
+/// that is not about this cluster. What can be known before is said before.
 fn check_launcher(library: &str) -> Result<(), WorldError> {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let only_pmi = is_set("PMI_RANK") && !is_set("PMIX_RANK") && !is_set("OMPI_COMM_WORLD_RANK");

@@ -1,7 +1,7 @@
 //! Notices that a rank's launcher is gone, so that the rank does not go on for hours as nobody's.
 //!
-//! A launcher that a signal kills (`torchrun` by SIGUSR1 or SIGKILL) tells its ranks nothing, and the ranks have each
-//! other still.
+//! A launcher that a signal kills (`torchrun` by SIGUSR1 or SIGKILL) tells its ranks nothing, and
+//! the ranks have each other still.
 
 use std::io;
 use std::thread;
@@ -21,12 +21,14 @@ use crate::world::{Launch, World};
 /// How often to look where the system does not tell.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Calls `then` with a few words that name it, in a thread of its own, when the process is gone that started this rank,
-/// or one between them. Does nothing where no launcher started it: a script may start ranks and end, on purpose.
+/// Calls `then` with a few words that name it, in a thread of its own, when the process is gone
+/// that started this rank, or one between them. Does nothing where no launcher started it: a script
+/// may start ranks and end, on purpose.
 ///
-/// Whoever sets the variables of `torchrun` without being it counts as a launcher unless it is a shell, or the rank is in
-/// a session of its own (`setsid`). Ranks of [`LocalLauncher`](crate::launch::LocalLauncher) learn it from the store, once
-/// they are connected, and have 10 minutes to end from then on.
+/// Whoever sets the variables of `torchrun` without being it counts as a launcher unless it is a
+/// shell, or the rank is in a session of its own (`setsid`). Ranks of
+/// [`LocalLauncher`](crate::launch::LocalLauncher) learn it from the store, once they are
+/// connected, and have 10 minutes to end from then on.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -54,8 +56,8 @@ pub fn when_launcher_is_gone(
     thread.spawn(watch).map(drop)
 }
 
-/// How many CPUs the process may use that started this rank, if this rank may use some of them: they are for all ranks
-/// that it started here.
+/// How many CPUs the process may use that started this rank, if this rank may use some of them:
+/// they are for all ranks that it started here.
 pub fn cpus_of_launcher(world: &World) -> Option<usize> {
     let vars: Vars = &|name| std::env::var(name).ok();
     let launcher = ancestors::up_to_who_set(variable(world.launch(), vars)?).pop()?;

@@ -9,8 +9,8 @@ const NUMBER_OF_PORTS: u16 = 16_384;
 /// Ports that are tried: the first may belong to another program or run.
 pub(super) const TRIED_PORTS: usize = 4;
 
-/// The store on `host`, at ports that follow from the `secret` of the run: most likely not those of others, and nobody
-/// else can tell beforehand which they are.
+/// The store on `host`, at ports that follow from the `secret` of the run: most likely not those of
+/// others, and nobody else can tell beforehand which they are.
 pub(super) fn master(host: String, secret: &Secret) -> Master {
     let hash = secret.derive(b"ports of the store");
     let mut ports = (0..TRIED_PORTS).map(|at| {

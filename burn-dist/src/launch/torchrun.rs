@@ -1,10 +1,11 @@
 //! The variables of `torchrun`, which many other launchers set too: RANK, LOCAL_RANK, WORLD_SIZE,
 //! LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GROUP_RANK or NODE_RANK.
 //!
-//! torchrun itself (`torch/distributed/elastic/agent/server/local_elastic_agent.py`) also sets TORCHELASTIC_RUN_ID and
-//! TORCHELASTIC_USE_AGENT_STORE. If the last is `True`, it listens at MASTER_PORT itself, for the ranks of PyTorch; ours
-//! meet at ports that are derived from that and the id. It gives no secret: unless the user does, that is derived from
-//! the key of the user, as under Slurm. (TORCHELASTIC_RESTART_COUNT is each node's own, and not the same on all.)
+//! torchrun itself (`torch/distributed/elastic/agent/server/local_elastic_agent.py`) also sets
+//! TORCHELASTIC_RUN_ID and TORCHELASTIC_USE_AGENT_STORE. If the last is `True`, it listens at
+//! MASTER_PORT itself, for the ranks of PyTorch; ours meet at ports that are derived from that and
+//! the id. It gives no secret: unless the user does, that is derived from the key of the user, as
+//! under Slurm. (TORCHELASTIC_RESTART_COUNT is each node's own, and not the same on all.)
 
 use super::environment::secret_from;
 use super::variables::{LAUNCH, MASTER_ADDR, MASTER_PORT, optional, port, required};
@@ -42,8 +43,8 @@ pub(super) fn are_complete(vars: Vars) -> bool {
         .all(|name| vars(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// Whether torchrun itself set them, which does so for the processes it has started, and not a script
-/// for whatever it starts.
+/// Whether torchrun itself set them, which does so for the processes it has started, and not a
+/// script for whatever it starts.
 pub(super) fn is_parent(vars: Vars) -> bool {
     vars(RUN_ID).is_some() && detected(vars)
 }
@@ -111,7 +112,8 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
     world.checked()
 }
 
-/// Where the ranks meet; `secret` is that of a run of torchrun's own, which may keep MASTER_PORT for itself.
+/// Where the ranks meet; `secret` is that of a run of torchrun's own, which may keep MASTER_PORT
+/// for itself.
 fn master(vars: Vars, secret: Option<&Secret>) -> Result<Master, WorldError> {
     let missing = |name, meaning| WorldError::Missing {
         name,

@@ -131,8 +131,8 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
         .and_then(|()| file.sync_all())
         .and_then(|()| match fs::hard_link(&own, path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // File systems without links, which Linux calls a lack of permission: there the last one
-            // wins, and ranks that read another key are refused at the store.
+            // File systems without links, which Linux calls a lack of permission: there the last
+            // one wins, and ranks that read another key are refused at the store.
             Err(error) if lacks_links(error.kind()) => fs::rename(&own, path),
             other => other,
         });

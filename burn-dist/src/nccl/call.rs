@@ -1,5 +1,5 @@
-//! Calls in which NCCL itself waits for other ranks, without an end if one of them does not come: only another thread
-//! can notice that, and nothing can call back the one that is in there.
+//! Calls in which NCCL itself waits for other ranks, without an end if one of them does not come:
+//! only another thread can notice that, and nothing can call back the one that is in there.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use super::NcclError;
 use crate::ProcessGroup;
 use crate::deadline::Allowance;
 
-/// How long NCCL may take to notice by itself what is known of another rank: its own words are better.
+/// How long NCCL may take to notice by itself what is known of another rank: its own words are
+/// better.
 const NEWS: Duration = Duration::from_secs(1);
 
 /// The call that a thread is in, as other threads see it.
@@ -81,7 +82,8 @@ impl Inside {
         inside.as_ref().is_some_and(|call| call.given_up.is_some())
     }
 
-    /// Whether the thread is in a call that will not come back, as far as can be told without its group.
+    /// Whether the thread is in a call that will not come back, as far as can be told without its
+    /// group.
     pub fn is_lost(&self) -> bool {
         let mut inside = self.lock();
         let is_over = |call: &mut OngoingCall| {

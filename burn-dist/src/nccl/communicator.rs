@@ -1,5 +1,5 @@
-//! Ranks that exchange device memory: what they call is checked, told to the others, and handed to the thread of the
-//! device ([`Lane`]).
+//! Ranks that exchange device memory: what they call is checked, told to the others, and handed to
+//! the thread of the device ([`Lane`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,8 +75,8 @@ fn answer_of<T>(
 }
 
 impl<N: Nccl> Communicator<N> {
-    /// Connects all ranks of `group`, on the thread of their device. A collective call; no other thread may use the
-    /// group meanwhile.
+    /// Connects all ranks of `group`, on the thread of their device. A collective call; no other
+    /// thread may use the group meanwhile.
     pub fn connect(lane: &Arc<Lane<N>>, group: &ProcessGroup) -> Result<Self, Error> {
         let id = exchange_id(&*lane.nccl, group)?;
         let (report, connected) = sync_channel(1);
@@ -102,8 +102,8 @@ impl<N: Nccl> Communicator<N> {
         &self.group
     }
 
-    /// Starts a collective on the elements in `memory`. Every rank calls the same on the thread that
-    /// also calls the host group's collectives.
+    /// Starts a collective on the elements in `memory`. Every rank calls the same on the thread
+    /// that also calls the host group's collectives.
     pub fn start(&self, call: Call, memory: N::Memory) -> Started<N::Memory> {
         let (answer, receiver) = sync_channel(1);
         let started = Started {

@@ -41,7 +41,8 @@ pub(super) struct Wire {
     put: Mutex<HashMap<u64, Vec<Option<Shared>>>>,
     pub aborted: AtomicUsize,
     pub closed: AtomicUsize,
-    /// Ends of the communicators that were connected first, second, and so on: NCCL waits for all ranks of a host.
+    /// Ends of the communicators that were connected first, second, and so on: NCCL waits for all
+    /// ranks of a host.
     ended: Mutex<HashMap<usize, usize>>,
     /// How often each rank has connected.
     connected: Mutex<HashMap<usize, usize>>,

@@ -1,8 +1,9 @@
 //! The thread of a device that carries collectives out, one after the other, and watches over them.
 //!
-//! Ranks that are in several communicators have one thread and one stream for all of them. Their collectives then
-//! run in the order in which the rank started them, the same on all ranks; NCCL may wait for ever where two ranks run
-//! collectives of two communicators in different order ("Using multiple NCCL communicators concurrently",
+//! Ranks that are in several communicators have one thread and one stream for all of them. Their
+//! collectives then run in the order in which the rank started them, the same on all ranks; NCCL
+//! may wait for ever where two ranks run collectives of two communicators in different order
+//! ("Using multiple NCCL communicators concurrently",
 //! <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html>).
 //!
 //! The caller says at once, through the host group, what it calls: the thread compares that between
@@ -95,7 +96,8 @@ impl<N: Nccl> Lane<N> {
         self.communicators.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Has the thread do something. If it is gone, whoever waits for an answer finds that nobody is left to give one.
+    /// Has the thread do something. If it is gone, whoever waits for an answer finds that nobody is
+    /// left to give one.
     pub(super) fn have_done(&self, task: Task<N>) {
         if let Some(tasks) = &self.tasks {
             let _ = tasks.send(task);
@@ -208,7 +210,8 @@ fn run<N: Nccl>(nccl: &N, inside: &Inside, member: &mut Member<N>, job: Job<N>) 
     drop(memory);
 }
 
-/// Takes leave of the ranks of a communicator. NCCL waits for those of this host, which come if none has failed.
+/// Takes leave of the ranks of a communicator. NCCL waits for those of this host, which come if
+/// none has failed.
 fn end<N: Nccl>(nccl: &N, inside: &Inside, member: Member<N>) {
     let Member {
         group, connected, ..
@@ -222,7 +225,8 @@ fn end<N: Nccl>(nccl: &N, inside: &Inside, member: Member<N>) {
     });
 }
 
-/// Whether all ranks call the same; `ranks` has their numbers in the world, `rank` is this one's in the group.
+/// Whether all ranks call the same; `ranks` has their numbers in the world, `rank` is this one's in
+/// the group.
 fn compare(
     called: &Buffer,
     what: &Descriptor,
@@ -262,8 +266,8 @@ fn carry_out<N: Nccl>(
         return Ok(());
     }
     let limit = group.patience().limit();
-    // Where ranks have not exchanged anything in this way yet, NCCL connects them first, and waits for those that do
-    // not come.
+    // Where ranks have not exchanged anything in this way yet, NCCL connects them first, and waits
+    // for those that do not come.
     inside.during(limit, || nccl.enqueue(communicator, what, cuts, memory))?;
     let (begin, mut allowance) = (Instant::now(), Allowance::of(limit));
     loop {

@@ -1,11 +1,12 @@
 //! Collectives on device memory through NVIDIA's NCCL, for ranks that each have a CUDA device of
 //! their own.
 //!
-//! `backend::cuda::nccl` has the little of NCCL that is needed, as a trait, and implements it with the real
-//! library; the tests do with host memory. `communicator` and `lane`, the thread of
-//! a device, put around it what NCCL lacks: ranks that call different things get an error that names both sides,
-//! every wait has a time-out, and what fails on one rank ends on all; `call` sees to calls in which NCCL itself
-//! waits. `decide` finds out whether all ranks can. `tensors` brings Burn's tensors there.
+//! `backend::cuda::nccl` has the little of NCCL that is needed, as a trait, and implements it with
+//! the real library; the tests do with host memory. `communicator` and `lane`, the thread of a
+//! device, put around it what NCCL lacks: ranks that call different things get an error that names
+//! both sides, every wait has a time-out, and what fails on one rank ends on all; `call` sees to
+//! calls in which NCCL itself waits. `decide` finds out whether all ranks can. `tensors` brings
+//! Burn's tensors there.
 
 mod call;
 mod communicator;

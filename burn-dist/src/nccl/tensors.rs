@@ -136,8 +136,8 @@ impl DeviceHandle for Waiting {
     }
 }
 
-/// A copy of a part, so that the rest can be given back; of an empty one something, since devices have
-/// no empty memory.
+/// A copy of a part, so that the rest can be given back; of an empty one something, since devices
+/// have no empty memory.
 fn own_memory(all: Tensor<1>, part: Range<usize>) -> Tensor<1> {
     let len = part.len().max(1);
     let own = Tensor::empty([len], (&all.device(), all.dtype()));

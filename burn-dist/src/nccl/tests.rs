@@ -344,7 +344,8 @@ fn a_refused_call_and_a_rank_that_does_not_come_are_errors_on_all_ranks() {
 
 const PAUSE_OF_A_RANK: Duration = PATIENCE;
 
-/// What [`ranks`] gives, and how long the slowest rank took, with threads that may still be inside of "NCCL".
+/// What [`ranks`] gives, and how long the slowest rank took, with threads that may still be inside
+/// of "NCCL".
 fn ranks_with_a_stuck_one(
     failures: &[Failure],
     work: impl Fn(&ProcessGroup, Communicator<Fake>) -> Result<(), Error> + Sync,

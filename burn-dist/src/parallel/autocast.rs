@@ -1,4 +1,5 @@
-//! A plain model that computes as one in mixed precision does: for evaluation in the precision of the training.
+//! A plain model that computes as one in mixed precision does: for evaluation in the precision of
+//! the training.
 
 use burn::module::{Module, ModuleVisitor, Param, Reparameterizer};
 use burn::tensor::{DType, FloatDType, Tensor};
@@ -6,15 +7,17 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use super::{ParallelError, Precision, statistics};
 use crate::autograd::GradHook;
 
-/// Prepares `model`, a plain one such as [`Parallel::valid`](super::Parallel::valid) gives, for forward passes in
-/// `precision`: its `f32` parameters are cast where they are read, unless that is within
-/// [`full_precision`](crate::autograd::full_precision), as those of a model that trains in it are. It takes inputs of
-/// [`Precision::compute_dtype`] and gives results of that type. It is of use for nothing else, for its running
-/// statistics may be rounded. In [`Precision::F32`] it is `model` as it is.
+/// Prepares `model`, a plain one such as [`Parallel::valid`](super::Parallel::valid) gives, for
+/// forward passes in `precision`: its `f32` parameters are cast where they are read, unless that is
+/// within [`full_precision`](crate::autograd::full_precision), as those of a model that trains in
+/// it are. It takes inputs of [`Precision::compute_dtype`] and gives results of that type. It is of
+/// use for nothing else, for its running statistics may be rounded. In [`Precision::F32`] it is
+/// `model` as it is.
 ///
 /// # Errors
 ///
-/// [`ParallelError::ReparameterizedInLowPrecision`], as in training: adapters such as LoRA's would be lost.
+/// [`ParallelError::ReparameterizedInLowPrecision`], as in training: adapters such as LoRA's would
+/// be lost.
 pub fn autocast<M: Module>(model: M, precision: Precision) -> Result<M, ParallelError> {
     let Some(dtype) = precision.cast_to() else {
         return Ok(model);

@@ -23,9 +23,9 @@ pub(super) fn pieces_of<M: Module>(
 }
 
 /// Takes all trainable parameters out of a model: of those that rank 0 has every rank gets what it
-/// owns, and leaves one element that pretends to have the parameter's shape. One parameter at a time,
-/// so that no rank has to hold a whole model whose parameters come to exist when they are first
-/// looked at. A collective call.
+/// owns, and leaves one element that pretends to have the parameter's shape. One parameter at a
+/// time, so that no rank has to hold a whole model whose parameters come to exist when they are
+/// first looked at. A collective call.
 pub(super) fn take_pieces<M: Module>(
     model: M,
     owned: &[Range<usize>],

@@ -32,8 +32,8 @@ impl Entry {
     }
 }
 
-/// All tensors of a model in visit order, the kind of device they are on, and the options and the optimizer it is
-/// trained with.
+/// All tensors of a model in visit order, the kind of device they are on, and the options and the
+/// optimizer it is trained with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Description {
     device: String,
@@ -250,7 +250,8 @@ impl ModuleVisitor for Lister {
         self.push(false, param.lazy_shape().to_vec(), dtype);
     }
 
-    /// A layer that drops out on one rank alone, or normalises by other statistics, is another model.
+    /// A layer that drops out on one rank alone, or normalises by other statistics, is another
+    /// model.
     fn visit_flag(&mut self, flag: &Param<Flag>) {
         self.push(false, Vec::new(), format!("flag {}", **flag));
     }

@@ -61,8 +61,8 @@ pub enum ParallelError {
         /// What the higher rank called, and after what.
         second: String,
     },
-    /// Ranks compute on other kinds of devices than others do, which round differently, so that their
-    /// replicas would drift apart.
+    /// Ranks compute on other kinds of devices than others do, which round differently, so that
+    /// their replicas would drift apart.
     #[error(
         "the ranks compute on different kinds of devices: {}; choose the device for all of them, so that a \
          rank that does not have it says why",

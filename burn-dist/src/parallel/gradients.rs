@@ -1,4 +1,5 @@
-//! The gradients of a step between the ranks' mean and the optimizer, for those who look at them or change them.
+//! The gradients of a step between the ranks' mean and the optimizer, for those who look at them or
+//! change them.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,8 +9,9 @@ use burn::tensor::Tensor;
 use super::ParallelError;
 use crate::bucket::{ParameterSpec, Reducer};
 
-/// The gradients that a step is about to be made with, in [`Parallel::step_with`](super::Parallel::step_with): means over
-/// all ranks and micro-batches, of the loss before it was scaled, and not clipped yet.
+/// The gradients that a step is about to be made with, in
+/// [`Parallel::step_with`](super::Parallel::step_with): means over all ranks and micro-batches, of
+/// the loss before it was scaled, and not clipped yet.
 pub struct Gradients<'a> {
     pub(super) reducer: &'a Reducer,
     /// What they have been multiplied with.
@@ -18,8 +20,9 @@ pub struct Gradients<'a> {
 
 impl Gradients<'_> {
     /// The Euclidean norm of every parameter's gradient, in the order of
-    /// [`Parallel::parameters`](super::Parallel::parameters); none of those for which no rank had one. All of it, whatever
-    /// the strategy leaves on this rank, and the same bits on every rank. A collective call.
+    /// [`Parallel::parameters`](super::Parallel::parameters); none of those for which no rank had
+    /// one. All of it, whatever the strategy leaves on this rank, and the same bits on every rank.
+    /// A collective call.
     ///
     /// # Errors
     ///
@@ -30,9 +33,10 @@ impl Gradients<'_> {
         Ok(norms.into_iter().map(unscale).collect())
     }
 
-    /// Hands what this rank has of every gradient to `look`, in the order of the parameters: the parameter, the range of
-    /// its elements in memory order, and their gradients. Under [`Ddp`](super::Strategy::Ddp) that is all of every
-    /// parameter, else every element is on one rank of a set of shards. Those for which no rank had a gradient are left out.
+    /// Hands what this rank has of every gradient to `look`, in the order of the parameters: the
+    /// parameter, the range of its elements in memory order, and their gradients. Under
+    /// [`Ddp`](super::Strategy::Ddp) that is all of every parameter, else every element is on one
+    /// rank of a set of shards. Those for which no rank had a gradient are left out.
     ///
     /// # Errors
     ///
@@ -47,9 +51,10 @@ impl Gradients<'_> {
         })
     }
 
-    /// The same, and puts what `change` makes of each in its place. It has to be a tensor of as many numbers of the same
-    /// type, on the same device and without autodiff. Where several ranks have a gradient, they have to make the same of
-    /// it, bit for bit: random numbers with the same seed, for example.
+    /// The same, and puts what `change` makes of each in its place. It has to be a tensor of as
+    /// many numbers of the same type, on the same device and without autodiff. Where several ranks
+    /// have a gradient, they have to make the same of it, bit for bit: random numbers with the same
+    /// seed, for example.
     ///
     /// ```
     /// # use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, tensor::{Device, Tensor}};

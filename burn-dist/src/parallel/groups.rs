@@ -2,8 +2,8 @@
 //! shape.
 //!
 //! A group is an optimizer of its own that takes the same kind of step, so no optimizer has to know
-//! of groups, and each of them is bit for bit the optimizer it is without groups. It may have groups
-//! itself, which then divide its parameters.
+//! of groups, and each of them is bit for bit the optimizer it is without groups. It may have
+//! groups itself, which then divide its parameters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ pub struct ParameterGroup {
 
 impl ParameterGroup {
     /// The parameters that `select` says yes to, stepped by `optimizer`: the same as the others'
-    /// but for its settings, or another one, and perhaps with groups of its own. `name` is for error
-    /// messages.
+    /// but for its settings, or another one, and perhaps with groups of its own. `name` is for
+    /// error messages.
     pub fn new(
         name: impl Into<String>,
         select: impl Fn(&ParameterSpec) -> bool + Send + Sync + 'static,
@@ -55,7 +55,8 @@ impl ParameterGroup {
     }
 
     /// Models without such a parameter are fine; else they are refused. Of groups within a group
-    /// ([`ParameterOptimizer::with_group`] on the optimizer of one) nothing is asked: they may be empty in any case.
+    /// ([`ParameterOptimizer::with_group`] on the optimizer of one) nothing is asked: they may be
+    /// empty in any case.
     #[must_use]
     pub fn or_empty(mut self) -> Self {
         self.may_be_empty = true;

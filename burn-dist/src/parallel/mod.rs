@@ -86,9 +86,10 @@ use shard_groups::ShardGroups;
 /// a gradient for counts as zero on the others.
 ///
 /// **Buffers** (running statistics of BatchNorm, frozen parameters, integer tensors) are equal when
-/// training begins. (Of a module's fields that is said of parameters alone, as `Param` marks them. A plain `Tensor` field
-/// is a constant to Burn: nothing reads, compares, broadcasts, casts or saves it. Where it has to be the same on all
-/// ranks, or to be saved, make it a `Param` and freeze it.) From then on each rank's running statistics follow its own micro-batches; call
+/// training begins. (Of a module's fields that is said of parameters alone, as `Param` marks them.
+/// A plain `Tensor` field is a constant to Burn: nothing reads, compares, broadcasts, casts or
+/// saves it. Where it has to be the same on all ranks, or to be saved, make it a `Param` and freeze
+/// it.) From then on each rank's running statistics follow its own micro-batches; call
 /// [`sync_buffers`](Self::sync_buffers) before evaluation to go by those of rank 0. With
 /// [`ParallelOptions::sync_batch_norm`] they follow the global batch, on all ranks alike.
 ///
@@ -97,11 +98,12 @@ use shard_groups::ShardGroups;
 /// [`compute_dtype`](Self::compute_dtype), and the model's output to `f32` before the loss. A layer
 /// that reads its parameters within [`full_precision`](crate::autograd::full_precision) sees them
 /// in `f32`; any other computes in the low type, Burn's own normalizations too. (Burn's `BatchNorm`
-/// then keeps its running statistics in that type while it trains. It is known by the name of its type: call a layer of
-/// your own otherwise. Burn's `Lstm` and `Gru` mix types and panic: call them within `full_precision`, on inputs in
-/// `f32`.) In half precision the loss is
-/// scaled, and a step whose gradients overflow on any rank is skipped on all of them. Copies such as
-/// [`valid`](Self::valid) compute in `f32`; [`evaluate_autocast`](Self::evaluate_autocast) evaluates in that type too.
+/// then keeps its running statistics in that type while it trains. It is known by the name of its
+/// type: call a layer of your own otherwise. Burn's `Lstm` and `Gru` mix types and panic: call them
+/// within `full_precision`, on inputs in `f32`.) In half precision the loss is scaled, and a step
+/// whose gradients overflow on any rank is skipped on all of them. Copies such as
+/// [`valid`](Self::valid) compute in `f32`; [`evaluate_autocast`](Self::evaluate_autocast)
+/// evaluates in that type too.
 pub struct Parallel<M: Module> {
     /// `None` only while a method replaces the model.
     model: Option<M>,
@@ -125,8 +127,8 @@ pub struct Parallel<M: Module> {
 }
 
 /// Gives `model` the parameters and buffers of a saved state, or the averages of the parameters
-/// where the state has them; the optimizer's part of it is not read. For those who want to use a model, not to go
-/// on training it.
+/// where the state has them; the optimizer's part of it is not read. For those who want to use a
+/// model, not to go on training it.
 ///
 /// # Errors
 ///
@@ -152,15 +154,16 @@ impl<M: Module> fmt::Debug for Parallel<M> {
 impl<M: Module> Parallel<M> {
     /// Prepares `model`, built on an autodiff device, for training on all ranks of `group`.
     ///
-    /// Compares paths, shapes, element types and order of all parameters and buffers across ranks, the settings of what
-    /// steps each of them, and the options, then broadcasts the values from rank 0. `optimizer` is one of Burn's
-    /// configurations or a [`ParameterOptimizer`]; `options` are [`ParallelOptions`] or just a [`Strategy`].
+    /// Compares paths, shapes, element types and order of all parameters and buffers across ranks,
+    /// the settings of what steps each of them, and the options, then broadcasts the values from
+    /// rank 0. `optimizer` is one of Burn's configurations or a [`ParameterOptimizer`]; `options`
+    /// are [`ParallelOptions`] or just a [`Strategy`].
     ///
     /// # Errors
     ///
-    /// The first path at which two ranks' models or optimizers differ; options without a meaning or not the same
-    /// on all ranks; a model without trainable parameters, on several devices, or on one that this crate was not built
-    /// for; a failed collective.
+    /// The first path at which two ranks' models or optimizers differ; options without a meaning or
+    /// not the same on all ranks; a model without trainable parameters, on several devices, or on
+    /// one that this crate was not built for; a failed collective.
     pub fn new(
         model: M,
         optimizer: impl Into<ParameterOptimizer>,
@@ -299,20 +302,22 @@ impl<M: Module> Parallel<M> {
     }
 
     /// The model to compute a loss with, its gradient hooks attached. Take it anew for every
-    /// forward pass, right before it and on the same thread: where several models are trained on one thread, the last that
-    /// was taken is the one whose [`sync_batch_norm`](ParallelOptions::sync_batch_norm) counts.
+    /// forward pass, right before it and on the same thread: where several models are trained on
+    /// one thread, the last that was taken is the one whose
+    /// [`sync_batch_norm`](ParallelOptions::sync_batch_norm) counts.
     ///
     /// A parameter is read through its hook by `field.val()`, as Burn's layers do it. A
-    /// [`ModuleVisitor`](burn::module::ModuleVisitor) and a `Deref` (`&*field`) get what lies in the module, without the
-    /// hook: [`backward`](Self::backward) refuses a loss that depends on that, and under [`Strategy::Zero3`] it has no
-    /// values. A clone of this model is no copy of it: it has the same hooks, and under zero-3 the parameters of the day.
-    /// For a copy that stays as it is, as a target network or the weights that are written to a file, and for evaluation
-    /// take [`valid`](Self::valid). To change the model itself (to clip or prune weights, to freeze or unfreeze some),
-    /// save a checkpoint, take it out with [`into_model`](Self::into_model), change it, and restore the checkpoint into a
-    /// new `Parallel` of it.
+    /// [`ModuleVisitor`](burn::module::ModuleVisitor) and a `Deref` (`&*field`) get what lies in
+    /// the module, without the hook: [`backward`](Self::backward) refuses a loss that depends on
+    /// that, and under [`Strategy::Zero3`] it has no values. A clone of this model is no copy of
+    /// it: it has the same hooks, and under zero-3 the parameters of the day. For a copy that stays
+    /// as it is, as a target network or the weights that are written to a file, and for evaluation
+    /// take [`valid`](Self::valid). To change the model itself (to clip or prune weights, to freeze
+    /// or unfreeze some), save a checkpoint, take it out with [`into_model`](Self::into_model),
+    /// change it, and restore the checkpoint into a new `Parallel` of it.
     ///
-    /// Where ranks have different numbers of batches, those that have none any more compute a loss of any batch times 0,
-    /// whose gradients are zero: all ranks make the same calls.
+    /// Where ranks have different numbers of batches, those that have none any more compute a loss
+    /// of any batch times 0, whose gradients are zero: all ranks make the same calls.
     pub fn model(&self) -> &M {
         forget_depth();
         sum_over(self.sums.as_ref());
@@ -374,8 +379,8 @@ impl<M: Module> Parallel<M> {
 
     /// This rank's share of parameters, buffers and optimizer state as they are now, between two
     /// steps: of gradients nothing is kept. Together the shares of all ranks are the whole state;
-    /// where there are several sets of shards, those of the first set are, and the others are empty.
-    /// It copies nothing yet, save on a GPU; the next steps leave it as it is.
+    /// where there are several sets of shards, those of the first set are, and the others are
+    /// empty. It copies nothing yet, save on a GPU; the next steps leave it as it is.
     ///
     /// # Errors
     ///
@@ -408,7 +413,8 @@ impl<M: Module> Parallel<M> {
     }
 
     /// Continues from a state that [`state`](Self::state) gave, all shares together, with any
-    /// number of ranks. A collective call, between two steps, after which all ranks have the same parameters.
+    /// number of ranks. A collective call, between two steps, after which all ranks have the same
+    /// parameters.
     ///
     /// The state may have been saved in another precision: parameters are `f32` in all of them. A
     /// state without a loss scale starts at the initial one, and one without averages of the
@@ -416,11 +422,13 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// What does not fit this model or optimizer; it is then of no use any more. A call in the middle of a step, of which
-    /// the other ranks are told. Ranks that have restored different states, which under
-    /// [`Strategy::Zero3`] is not seen, where each of them has other parameters anyway.
+    /// What does not fit this model or optimizer; it is then of no use any more. A call in the
+    /// middle of a step, of which the other ranks are told. Ranks that have restored different
+    /// states, which under [`Strategy::Zero3`] is not seen, where each of them has other parameters
+    /// anyway.
     pub fn restore(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
-        // Gradients of the parameters that there were would be taken for those of the ones that come.
+        // Gradients of the parameters that there were would be taken for those of the ones that
+        // come.
         let between = self.check_between_steps("a state is restored");
         let outcome = between.and_then(|()| self.restore_own(source));
         tell_others(&self.group, outcome)?;
@@ -476,7 +484,8 @@ impl<M: Module> Parallel<M> {
         state::restore_optimizer(own, optimizer, source, cut)
     }
 
-    /// Changes the number of micro-batches of the steps that follow. Every rank makes this call, with the same number.
+    /// Changes the number of micro-batches of the steps that follow. Every rank makes this call,
+    /// with the same number.
     ///
     /// # Errors
     ///
@@ -490,9 +499,9 @@ impl<M: Module> Parallel<M> {
         Ok(())
     }
 
-    /// Forgets the micro-batches of the current step: its gradients are of no use to anybody, as at the end of data that
-    /// has too few for a step. Every rank makes this call, after the same number. [`step_early`](Self::step_early) makes
-    /// use of them.
+    /// Forgets the micro-batches of the current step: its gradients are of no use to anybody, as at
+    /// the end of data that has too few for a step. Every rank makes this call, after the same
+    /// number. [`step_early`](Self::step_early) makes use of them.
     ///
     /// # Errors
     ///
@@ -541,13 +550,14 @@ impl<M: Module> Parallel<M> {
         &self.group
     }
 
-    /// The ranks that together hold the state once: all of them, or those of this rank's set where there
-    /// are several ([`ParallelOptions::shard_within`]).
+    /// The ranks that together hold the state once: all of them, or those of this rank's set where
+    /// there are several ([`ParallelOptions::shard_within`]).
     pub fn shard_group(&self) -> &ProcessGroup {
         &self.shards.within
     }
 
-    /// Of each set of shards the rank that holds what this one holds; `None` where there is one set.
+    /// Of each set of shards the rank that holds what this one holds; `None` where there is one
+    /// set.
     pub fn replica_group(&self) -> Option<&ProcessGroup> {
         self.shards.across.as_ref()
     }
@@ -572,7 +582,8 @@ impl<M: Module> Parallel<M> {
     }
 }
 
-/// Refuses what hooks and kernels of this crate do not run on, and a model that is not in one place.
+/// Refuses what hooks and kernels of this crate do not run on, and a model that is not in one
+/// place.
 fn one_device(devices: &[Device]) -> Result<(), ParallelError> {
     let mut inner: Vec<Device> = Vec::new();
     for device in devices {

@@ -17,10 +17,10 @@ use crate::precision::{LossScaleOptions, Precision};
 #[non_exhaustive]
 pub enum Strategy {
     /// Distributed data parallel: every rank holds the whole model and all of the optimizer's
-    /// state, gradients are averaged. Where a step would not come out in the same bits on every rank (an
-    /// optimizer that sees whole parameters, on CUDA or with the feature `autotune`), it is done as in stage 1. On
-    /// the processor such an optimizer steps parameters of 4 Mi elements and more on one thread, for the same
-    /// reason.
+    /// state, gradients are averaged. Where a step would not come out in the same bits on every
+    /// rank (an optimizer that sees whole parameters, on CUDA or with the feature `autotune`), it
+    /// is done as in stage 1. On the processor such an optimizer steps parameters of 4 Mi elements
+    /// and more on one thread, for the same reason.
     #[default]
     Ddp,
     /// ZeRO stage 1: every rank holds the whole model and all gradients, and its shard of the
@@ -33,18 +33,18 @@ pub enum Strategy {
     /// bytes. They are gathered when a layer reads them, in forward and again in backward, so all
     /// ranks have to read the same parameters in the same order.
     ///
-    /// A layer that is read again and again, as a recurrent one at every time step, is gathered as often, unless it is
-    /// among the last [`prefetch`](ParallelOptions::prefetch) + 2 buckets: read its parameters once and use them at every
-    /// step, or let `prefetch` cover it.
+    /// A layer that is read again and again, as a recurrent one at every time step, is gathered as
+    /// often, unless it is among the last [`prefetch`](ParallelOptions::prefetch) + 2 buckets: read
+    /// its parameters once and use them at every step, or let `prefetch` cover it.
     ///
     /// Make the model on `device.autodiff().gradient_checkpointing()`: otherwise Burn's linear
     /// layers, where their input has more than two dimensions, keep a view of their weights for
     /// backward, and with it the weights.
     ///
-    /// All ranks also have to drop the graphs of forward passes that no backward follows, or keep them, at
-    /// the same places: a bucket of gradients is sent as soon as its parameters have no use left in any graph, so
-    /// on a rank that keeps one alive buckets are sent later, between other gathers than on the other ranks, which
-    /// then fail with an error.
+    /// All ranks also have to drop the graphs of forward passes that no backward follows, or keep
+    /// them, at the same places: a bucket of gradients is sent as soon as its parameters have no
+    /// use left in any graph, so on a rank that keeps one alive buckets are sent later, between
+    /// other gathers than on the other ranks, which then fail with an error.
     Zero3,
 }
 
@@ -104,8 +104,8 @@ pub struct UnknownStrategy {
     pub name: String,
 }
 
-/// Over which ranks a strategy shards. Several sets of shards are replicas of each other: gradients are
-/// reduced inside each set as they are with one, and each shard then over the sets.
+/// Over which ranks a strategy shards. Several sets of shards are replicas of each other: gradients
+/// are reduced inside each set as they are with one, and each shard then over the sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ShardWithin {
     /// All ranks have one set of shards.
@@ -113,8 +113,8 @@ pub enum ShardWithin {
     All,
     /// The ranks of each node have a set of their own; all nodes have equally many ranks.
     Node,
-    /// So many ranks, which follow each other, have a set of their own; it divides the number of all
-    /// ranks.
+    /// So many ranks, which follow each other, have a set of their own; it divides the number of
+    /// all ranks.
     Ranks(NonZeroUsize),
 }
 
@@ -182,25 +182,27 @@ pub struct ParallelOptions {
     pub strategy: Strategy,
     /// Over which ranks it shards.
     pub shard_within: ShardWithin,
-    /// Micro-batches of a step. In [`Strategy::Ddp`] and [`Strategy::Zero1`] gradients travel with the last
-    /// one only; in the other stages, where no rank keeps all of them, with every one.
+    /// Micro-batches of a step. In [`Strategy::Ddp`] and [`Strategy::Zero1`] gradients travel with
+    /// the last one only; in the other stages, where no rank keeps all of them, with every one.
     pub accumulate: usize,
     /// Largest Euclidean norm of all gradients together; larger ones are scaled down to it.
     /// Infinity measures the norm and never clips.
     pub clip_norm: Option<f64>,
     /// Sizes of the buckets in which gradients travel, and parameters where they are sharded.
     pub buckets: BucketSizes,
-    /// In which number format gradients in `f32` travel between ranks: over TCP, MPI and NCCL. In memory that
-    /// ranks share they do not travel.
+    /// In which number format gradients in `f32` travel between ranks: over TCP, MPI and NCCL. In
+    /// memory that ranks share they do not travel.
     pub compression: Compression,
-    /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made by the processor:
-    /// with AdamW 8 bytes per parameter less on the GPU, or of the shard of them that this rank has, for 12 that cross
-    /// the bus in every step. (Ren et al. 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.) Of no effect where
-    /// the model is on the processor.
+    /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made
+    /// by the processor: with AdamW 8 bytes per parameter less on the GPU, or of the shard of them
+    /// that this rank has, for 12 that cross the bus in every step. (Ren et al. 2021,
+    /// "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.) Of no effect where the model is on the
+    /// processor.
     pub offload_optimizer: bool,
-    /// Whether sums that a model takes [over all ranks](crate::autograd::sum_over_ranks) are taken, so that batch
-    /// normalizations that call that, as those of the crate `models` do, go by the statistics of the global batch: for
-    /// micro-batches so small that their own say little. (As PyTorch's `SyncBatchNorm`.) Burn's own do not.
+    /// Whether sums that a model takes [over all ranks](crate::autograd::sum_over_ranks) are taken,
+    /// so that batch normalizations that call that, as those of the crate `models` do, go by the
+    /// statistics of the global batch: for micro-batches so small that their own say little. (As
+    /// PyTorch's `SyncBatchNorm`.) Burn's own do not.
     pub sync_batch_norm: bool,
     /// Buckets of parameters that are gathered ahead of use in [`Strategy::Zero3`].
     pub prefetch: usize,
@@ -242,12 +244,14 @@ impl From<Strategy> for ParallelOptions {
 }
 
 impl ParallelOptions {
-    /// These options as `ranks` ranks carry them out on `device`, so that their replicas stay equal to the bit.
+    /// These options as `ranks` ranks carry them out on `device`, so that their replicas stay equal
+    /// to the bit.
     ///
-    /// A step that sees whole parameters (`whole`) adds up, and Burn's sums on CUDA come in any order, as atomic
-    /// additions do; with the feature `autotune` ranks even take other kernels. Then every parameter is stepped by one
-    /// rank for all: as in ZeRO stage 1, which sends as much as averaging gradients does, and with one set of shards.
-    /// Steps of the processor are none of that: it adds up in the same order everywhere.
+    /// A step that sees whole parameters (`whole`) adds up, and Burn's sums on CUDA come in any
+    /// order, as atomic additions do; with the feature `autotune` ranks even take other kernels.
+    /// Then every parameter is stepped by one rank for all: as in ZeRO stage 1, which sends as much
+    /// as averaging gradients does, and with one set of shards. Steps of the processor are none of
+    /// that: it adds up in the same order everywhere.
     pub fn carried_out(&self, device: &Device, whole: bool, ranks: usize) -> Self {
         let by_processor = is_host(device) || self.offload_optimizer;
         let varies = backend::AUTOTUNES || backend::kind(device) == "cuda";
@@ -294,7 +298,8 @@ impl ParallelOptions {
         }
     }
 
-    /// Whether all devices can compute in the precision that is wanted, and in what gradients travel in.
+    /// Whether all devices can compute in the precision that is wanted, and in what gradients
+    /// travel in.
     pub(super) fn check_devices(&self, devices: &[Device]) -> Result<(), ParallelError> {
         self.check_compression(devices)?;
         let supports = |device: &Device, precision: Precision| {

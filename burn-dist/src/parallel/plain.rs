@@ -1,9 +1,9 @@
 //! Plain copies of the model: for evaluation and export, and what is left when training ends.
 //!
 //! Burn's `materialize()` takes off more than what was put on for training: it also folds in what
-//! the user's model came with, such as LoRA adapters, and the parameters that were trained are gone.
-//! So a bare copy of the model is kept from before, without values, and is given those of the model
-//! in training, in visit order.
+//! the user's model came with, such as LoRA adapters, and the parameters that were trained are
+//! gone. So a bare copy of the model is kept from before, without values, and is given those of the
+//! model in training, in visit order.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -18,23 +18,25 @@ use crate::zero::{ShardedParameters, gather_values};
 
 impl<M: Module> Parallel<M> {
     /// A plain copy for evaluation or export: without autodiff and without hooks, dropout off, the
-    /// same paths; what the model came with, such as LoRA adapters, is still there. It shares memory
-    /// with the model until the next step. Parameters are the master weights, so evaluation computes
-    /// in `f32`.
+    /// same paths; what the model came with, such as LoRA adapters, is still there. It shares
+    /// memory with the model until the next step. Parameters are the master weights, so evaluation
+    /// computes in `f32`.
     ///
-    /// Under [`Strategy::Zero3`](super::Strategy::Zero3) a collective call that makes the model whole
-    /// on every rank, as long as the copy lives. In the other strategies a rank may make it alone.
+    /// Under [`Strategy::Zero3`](super::Strategy::Zero3) a collective call that makes the model
+    /// whole on every rank, as long as the copy lives. In the other strategies a rank may make it
+    /// alone.
     ///
     /// # Errors
     ///
-    /// A failed collective; a model whose modules are visited in another order than they are mapped.
+    /// A failed collective; a model whose modules are visited in another order than they are
+    /// mapped.
     pub fn valid(&self) -> Result<M, ParallelError> {
         self.plain(Purpose::Evaluation, None)
     }
 
-    /// As [`valid`](Self::valid), with the averages of the parameters over the steps in their place,
-    /// if [`ParallelOptions::ema`](super::ParallelOptions::ema) is set. Buffers, such as running
-    /// statistics, are as they are. A collective call under ZeRO, in all of its stages.
+    /// As [`valid`](Self::valid), with the averages of the parameters over the steps in their
+    /// place, if [`ParallelOptions::ema`](super::ParallelOptions::ema) is set. Buffers, such as
+    /// running statistics, are as they are. A collective call under ZeRO, in all of its stages.
     ///
     /// # Errors
     ///
@@ -65,9 +67,9 @@ impl<M: Module> Parallel<M> {
 
     /// Hands the model [`for_evaluation`](Self::for_evaluation) to `then`.
     ///
-    /// Under [`Strategy::Zero3`](super::Strategy::Zero3) it is not made whole: a layer's parameters are
-    /// gathered when the layer reads them, so every rank has to run the same number of forward passes
-    /// ([`gathers`](Self::gathers) tells), and the model is of no use anywhere else.
+    /// Under [`Strategy::Zero3`](super::Strategy::Zero3) it is not made whole: a layer's parameters
+    /// are gathered when the layer reads them, so every rank has to run the same number of forward
+    /// passes ([`gathers`](Self::gathers) tells), and the model is of no use anywhere else.
     ///
     /// # Errors
     ///
@@ -85,9 +87,10 @@ impl<M: Module> Parallel<M> {
         }
     }
 
-    /// As [`evaluate_with`](Self::evaluate_with), in the precision that the model trains in: its parameters are cast
-    /// where they are read, as [`autocast`] has them, so it takes inputs of [`compute_dtype`](Self::compute_dtype). PyTorch's
-    /// users evaluate so, under the autocast of their training.
+    /// As [`evaluate_with`](Self::evaluate_with), in the precision that the model trains in: its
+    /// parameters are cast where they are read, as [`autocast`] has them, so it takes inputs of
+    /// [`compute_dtype`](Self::compute_dtype). PyTorch's users evaluate so, under the autocast of
+    /// their training.
     ///
     /// # Errors
     ///
@@ -124,8 +127,8 @@ impl<M: Module> Parallel<M> {
         self.store.is_some()
     }
 
-    /// Ends the training and returns the model, trainable as it was given to [`new`](Self::new): the
-    /// same parameters are frozen, and adapters are adapters. A collective call under
+    /// Ends the training and returns the model, trainable as it was given to [`new`](Self::new):
+    /// the same parameters are frozen, and adapters are adapters. A collective call under
     /// [`Strategy::Zero3`](super::Strategy::Zero3).
     ///
     /// # Errors
@@ -135,8 +138,8 @@ impl<M: Module> Parallel<M> {
         self.plain(Purpose::Training, None)
     }
 
-    /// The model as it was before anything was put on it, with the parameters as they are now or with
-    /// their `averages`.
+    /// The model as it was before anything was put on it, with the parameters as they are now or
+    /// with their `averages`.
     fn plain(
         &self,
         purpose: Purpose,
@@ -167,7 +170,8 @@ impl<M: Module> Parallel<M> {
         })
     }
 
-    /// A rank may evaluate alone: nothing is added up over ranks until the next forward pass of a training.
+    /// A rank may evaluate alone: nothing is added up over ranks until the next forward pass of a
+    /// training.
     fn no_more_sums(&self) {
         if let Some(sums) = &self.sums {
             sum_no_more_over(sums);

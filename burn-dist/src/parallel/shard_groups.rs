@@ -1,8 +1,8 @@
 //! Which ranks share one set of shards, and which ranks have the same shard in another set.
 //!
-//! With shards inside a node and copies of them on the others, parameters are gathered over the quick
-//! links alone; what crosses the slow ones is a shard of the gradients, once a step. (As PyTorch's
-//! `HYBRID_SHARD`, <https://pytorch.org/docs/stable/fsdp.html>.)
+//! With shards inside a node and copies of them on the others, parameters are gathered over the
+//! quick links alone; what crosses the slow ones is a shard of the gradients, once a step. (As
+//! PyTorch's `HYBRID_SHARD`, <https://pytorch.org/docs/stable/fsdp.html>.)
 
 use burn::tensor::Device;
 

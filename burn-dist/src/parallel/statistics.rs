@@ -17,7 +17,8 @@ pub(super) fn is_running(field: Option<&String>) -> bool {
     field.is_some_and(|field| field.starts_with("running_"))
 }
 
-/// The type in which running statistics of `dtype` are saved: whatever the precision, so that another one can continue.
+/// The type in which running statistics of `dtype` are saved: whatever the precision, so that
+/// another one can continue.
 pub(super) fn saved_as(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,

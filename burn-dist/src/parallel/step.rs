@@ -19,17 +19,17 @@ pub struct StepReport {
     pub gradient_norm: Option<f64>,
     /// Whether the gradients were scaled down.
     pub clipped: bool,
-    /// False if the norm was not finite: then parameters and optimizer are as they were. With
-    /// a scaled loss that is normal and the next steps will go better; without, training diverged. The norm is looked
-    /// at only where the loss is scaled or `clip_norm` is set, without which this is always true:
-    /// `Some(f64::INFINITY)` looks, and clips nothing.
+    /// False if the norm was not finite: then parameters and optimizer are as they were. With a
+    /// scaled loss that is normal and the next steps will go better; without, training diverged.
+    /// The norm is looked at only where the loss is scaled or `clip_norm` is set, without which
+    /// this is always true: `Some(f64::INFINITY)` looks, and clips nothing.
     pub applied: bool,
     /// How long the step waited for gradients that were still on their way.
     pub waited: Duration,
     /// The loss scale that the gradients were computed with, in half precision.
     pub loss_scale: Option<f64>,
-    /// Steps skipped so far because the scaled loss overflowed, also before the training was resumed; 0
-    /// without a loss scale.
+    /// Steps skipped so far because the scaled loss overflowed, also before the training was
+    /// resumed; 0 without a loss scale.
     pub skipped_steps: u64,
 }
 
@@ -79,16 +79,16 @@ impl<M: Module> Parallel<M> {
     /// gradients travel while backward still runs; before that they stay on this rank. In half
     /// precision the loss is scaled here.
     ///
-    /// A loss is that of one `Parallel`. With the first backward through what two of them have computed together Burn
-    /// takes the graph away, and panics at the second: make one model of both, whose parts
-    /// [groups](super::ParameterGroup) can step in their own ways.
+    /// A loss is that of one `Parallel`. With the first backward through what two of them have
+    /// computed together Burn takes the graph away, and panics at the second: make one model of
+    /// both, whose parts [groups](super::ParameterGroup) can step in their own ways.
     ///
     /// # Errors
     ///
-    /// A loss without gradients or of more than one element, a call after the last micro-batch of a step, a gradient
-    /// that does not fit its parameter, a parameter that was read as [`model`](Parallel::model) says it must not be, or
-    /// an error that another rank told of. The other ranks are told of each at once,
-    /// and none of them can go on.
+    /// A loss without gradients or of more than one element, a call after the last micro-batch of a
+    /// step, a gradient that does not fit its parameter, a parameter that was read as
+    /// [`model`](Parallel::model) says it must not be, or an error that another rank told of. The
+    /// other ranks are told of each at once, and none of them can go on.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
         forget_depth();
         // Another model of this thread may be about to be used.
@@ -103,7 +103,8 @@ impl<M: Module> Parallel<M> {
         if elements != 1 {
             return tell_others(&self.group, Err(ParallelError::LossNotScalar { elements }));
         }
-        // A sum that failed while the loss was computed; else the next would wait for ranks that know of it.
+        // A sum that failed while the loss was computed; else the next would wait for ranks that
+        // know of it.
         self.check_sums()?;
         let accumulate = self.options.accumulate;
         let begun = self
@@ -130,8 +131,8 @@ impl<M: Module> Parallel<M> {
     /// Waits for the gradients of all ranks, clips them if asked to, and updates the parameters.
     ///
     /// Whether a step is skipped is decided by the reduced gradients, which are the same on all
-    /// ranks. A skipped step counts like any other for a schedule of the learning rate, which has to be finite and the
-    /// same on all ranks. With one of Burn's:
+    /// ranks. A skipped step counts like any other for a schedule of the learning rate, which has
+    /// to be finite and the same on all ranks. With one of Burn's:
     ///
     /// ```
     /// # use burn::lr_scheduler::{LrScheduler, cosine::CosineAnnealingLrSchedulerConfig};
@@ -147,19 +148,22 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// A call before the last micro-batch of the step, learning rates that differ or are no number, no gradient at all, a
-    /// failed collective, or a loss scale that has been at its floor for too many skipped steps. No rank can go on then.
+    /// A call before the last micro-batch of the step, learning rates that differ or are no number,
+    /// no gradient at all, a failed collective, or a loss scale that has been at its floor for too
+    /// many skipped steps. No rank can go on then.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
         self.step_on(learning_rate, 1.0, |_, _| Ok(()))
     }
 
-    /// [`step`](Self::step), which hands the gradients to `then` before it clips them and the optimizer has them.
+    /// [`step`](Self::step), which hands the gradients to `then` before it clips them and the
+    /// optimizer has them.
     ///
     /// In half precision some of them may not be finite; then the step is skipped.
     ///
     /// # Errors
     ///
-    /// As of [`step`](Self::step), and what `then` returns, which the other ranks are told of. No rank can go on then.
+    /// As of [`step`](Self::step), and what `then` returns, which the other ranks are told of. No
+    /// rank can go on then.
     pub fn step_with(
         &mut self,
         learning_rate: f64,
@@ -174,8 +178,9 @@ impl<M: Module> Parallel<M> {
     }
 
     /// [`step`](Self::step) with as many micro-batches as there are, fewer than
-    /// [`accumulate`](super::ParallelOptions::accumulate): for the end of data whose length nobody knows before. The
-    /// gradients are the means over these. Every rank makes this call, after the same number.
+    /// [`accumulate`](super::ParallelOptions::accumulate): for the end of data whose length nobody
+    /// knows before. The gradients are the means over these. Every rank makes this call, after the
+    /// same number.
     ///
     /// # Errors
     ///
@@ -198,8 +203,8 @@ impl<M: Module> Parallel<M> {
         )
     }
 
-    /// Every loss has counted for 1 / accumulate; `share` is what they are together. `then` is called when the gradients
-    /// are there, with what they have been multiplied with.
+    /// Every loss has counted for 1 / accumulate; `share` is what they are together. `then` is
+    /// called when the gradients are there, with what they have been multiplied with.
     fn step_on(
         &mut self,
         learning_rate: f64,
@@ -282,7 +287,8 @@ impl<M: Module> Parallel<M> {
         tell_others(&self.group, outcome.and(unstepped.map_or(Ok(()), Err)))
     }
 
-    /// Tells the others of a call that comes out of order here: they may wait for this rank's part of a step.
+    /// Tells the others of a call that comes out of order here: they may wait for this rank's part
+    /// of a step.
     fn in_order<T>(&self, outcome: Result<T, BucketError>) -> Result<T, ParallelError> {
         match outcome {
             Err(error @ BucketError::Order(_)) => tell_others(&self.group, Err(error.into())),
@@ -290,7 +296,8 @@ impl<M: Module> Parallel<M> {
         }
     }
 
-    /// What it means that this rank's learning rate is not that of all ranks, which all of them know.
+    /// What it means that this rank's learning rate is not that of all ranks, which all of them
+    /// know.
     fn other_rates(&self, own: f64) -> ParallelError {
         let rates = match self.group.gather_bytes(&own.to_le_bytes()) {
             Ok(rates) => rates,

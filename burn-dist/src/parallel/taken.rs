@@ -1,4 +1,5 @@
-//! Parameters leave their model while they are stepped: what holds them besides would make every step a copy.
+//! Parameters leave their model while they are stepped: what holds them besides would make every
+//! step a copy.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Shape, Tensor};
@@ -8,7 +9,8 @@ use super::replicas::AutodiffPlace;
 /// Where parameters came from, in visit order.
 pub(super) type Homes = Vec<(Shape, AutodiffPlace)>;
 
-/// The values of all trainable parameters, flat and in visit order. The model is of no use until they are put back.
+/// The values of all trainable parameters, flat and in visit order. The model is of no use until
+/// they are put back.
 pub(super) fn take_out<M: Module>(model: M) -> (M, Homes, Vec<Tensor<1>>) {
     let mut take_out = TakeOut {
         homes: Vec::new(),
@@ -18,7 +20,8 @@ pub(super) fn take_out<M: Module>(model: M) -> (M, Homes, Vec<Tensor<1>>) {
     (model, take_out.homes, take_out.values)
 }
 
-/// Puts `values` back, which are flat and in visit order, into the model that they or others were taken out of.
+/// Puts `values` back, which are flat and in visit order, into the model that they or others were
+/// taken out of.
 pub(super) fn put_back<M: Module>(model: M, homes: Homes, values: Vec<Tensor<1>>) -> M {
     model.map(&mut PutBack {
         taken: homes.into_iter().zip(values),

@@ -1,5 +1,5 @@
-//! Gradients that came by another way than through the hooks: of parameters that were read without them. Nobody would
-//! average or step them, and the model would train on a part of its loss.
+//! Gradients that came by another way than through the hooks: of parameters that were read without
+//! them. Nobody would average or step them, and the model would train on a part of its loss.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};

@@ -1,8 +1,8 @@
 //! The optimizer's step over all parameters of a model.
 //!
-//! Where every rank has all of the state, each steps all parameters. Where it has its shard (stages 1 and 2), the ranks
-//! step their shards of the parameters and gather the new values, bucket by bucket: one is on its way while the next is
-//! stepped. In stage 3 the shards are all there is.
+//! Where every rank has all of the state, each steps all parameters. Where it has its shard (stages
+//! 1 and 2), the ranks step their shards of the parameters and gather the new values, bucket by
+//! bucket: one is on its way while the next is stepped. In stage 3 the shards are all there is.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -52,7 +52,8 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// Steps parts of parameters, about as many at a time as are computed with together; gives the new values.
+    /// Steps parts of parameters, about as many at a time as are computed with together; gives the
+    /// new values.
     fn step<'v>(
         &mut self,
         parts: impl Iterator<Item = (usize, Part<'v>)>,
@@ -118,12 +119,13 @@ impl<'a> Stepper<'a> {
         Ok(self.step(parts)?.into_iter().collect())
     }
 
-    /// Steps what this rank owns of `values`, which are all of every parameter, and gathers all of them.
+    /// Steps what this rank owns of `values`, which are all of every parameter, and gathers all of
+    /// them.
     fn step_and_gather(&mut self, values: &mut [Tensor<1>]) -> Result<(), ParallelError> {
         let reducer = self.reducer;
         let layouts = reducer.layouts();
-        // Of a bucket of whole parameters some ranks have much and others nothing: if they were stepped
-        // bucket by bucket, one rank after the other would wait.
+        // Of a bucket of whole parameters some ranks have much and others nothing: if they were
+        // stepped bucket by bucket, one rank after the other would wait.
         let mut whole = BTreeMap::new();
         for layout in layouts.iter().filter(|layout| layout.is_whole()) {
             whole.append(&mut self.step_bucket(layout, values)?);
@@ -156,7 +158,8 @@ fn arrive(
     Ok(gathering.replace(layout, values)?)
 }
 
-/// Steps a model that is whole on every rank. A collective call where the state is cut over the ranks.
+/// Steps a model that is whole on every rank. A collective call where the state is cut over the
+/// ranks.
 pub(super) fn model<M: Module>(
     model: M,
     mut stepper: Stepper<'_>,

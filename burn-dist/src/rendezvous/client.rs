@@ -26,9 +26,11 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the end waits for the store to take note of a good-bye.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long a rank that hosts the store and gives up waits until the store has passed on why. Its process may end then.
+/// How long a rank that hosts the store and gives up waits until the store has passed on why. Its
+/// process may end then.
 const LAST_WORD: Duration = Duration::from_millis(500);
-/// How long ranks whose launcher is gone get to save their state and end. The launcher's store does nothing in a step.
+/// How long ranks whose launcher is gone get to save their state and end. The launcher's store does
+/// nothing in a step.
 const SAVING: Duration = Duration::from_secs(600);
 
 /// How often to look meanwhile whether other ranks have ended.
@@ -40,7 +42,8 @@ type Told = Box<dyn FnOnce() + Send>;
 /// Who is told, once, when the store of this process's launcher is gone.
 static LAUNCHER_GONE: Mutex<Option<Told>> = Mutex::new(None);
 
-/// Calls `then` when the store of a local launcher is gone. The run fails 10 minutes later rather than at once.
+/// Calls `then` when the store of a local launcher is gone. The run fails 10 minutes later rather
+/// than at once.
 pub(crate) fn when_launcher_is_gone(then: impl FnOnce() + Send + 'static) {
     *lock(&LAUNCHER_GONE) = Some(Box::new(then));
 }
@@ -85,7 +88,8 @@ struct Wire {
     changed: Condvar,
     /// This side ends the connection, so its end is no fault.
     closing: AtomicBool,
-    /// Processes of other ranks, which are asked when the launcher can't say any more that one has ended.
+    /// Processes of other ranks, which are asked when the launcher can't say any more that one has
+    /// ended.
     peers: Mutex<BTreeMap<usize, Process>>,
 }
 
@@ -325,13 +329,14 @@ impl Store {
         self.faults.clone()
     }
 
-    /// Tells all other ranks that and why this one stops, and whoever waits on this one. Best effort:
-    /// nobody may be left to hear.
+    /// Tells all other ranks that and why this one stops, and whoever waits on this one. Best
+    /// effort: nobody may be left to hear.
     pub fn abort(&self, reason: &str) {
         self.abort_because_of(None, reason);
     }
 
-    /// The same, where another rank is to blame: those who hear of it are told that it was that one.
+    /// The same, where another rank is to blame: those who hear of it are told that it was that
+    /// one.
     pub fn abort_because_of(&self, culprit: Option<usize>, reason: &str) {
         let Some(link) = &self.link else { return };
         self.faults.record(Fault {
@@ -350,8 +355,8 @@ impl Store {
         Arc::clone(&self.progress)
     }
 
-    /// Tells which processes of this machine other ranks are. Once the launcher is gone, who waits for one of them that
-    /// has ended learns it by that.
+    /// Tells which processes of this machine other ranks are. Once the launcher is gone, who waits
+    /// for one of them that has ended learns it by that.
     pub(crate) fn watch_processes(&self, peers: impl IntoIterator<Item = (usize, Pid)>) {
         let Some(link) = &self.link else { return };
         let mut watched = lock(&link.wire.peers);
@@ -499,8 +504,9 @@ impl Monitor {
         self.wire.changed.notify_all();
     }
 
-    /// Where somebody wants to know that the launcher is gone, ranks have each other still: they save what they have
-    /// before the run fails. Every wait for another rank has its time-out meanwhile.
+    /// Where somebody wants to know that the launcher is gone, ranks have each other still: they
+    /// save what they have before the run fails. Every wait for another rank has its time-out
+    /// meanwhile.
     fn leave_time_to_save(&self) {
         let is_closing = || self.wire.closing.load(Ordering::Acquire);
         if !self.is_of_launcher || is_closing() || self.faults.is_faulty() {

@@ -18,15 +18,17 @@ use std::time::{Duration, Instant};
 /// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long the first attempt waits for an address that does not react; the following ones wait longer.
+/// How long the first attempt waits for an address that does not react; the following ones wait
+/// longer.
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where the store may be at one of several ports: the part of all the time that ranks have for finding each other
-/// after which nothing more is expected of a port, and, once the store of another run has refused this rank, of any.
+/// Where the store may be at one of several ports: the part of all the time that ranks have for
+/// finding each other after which nothing more is expected of a port, and, once the store of
+/// another run has refused this rank, of any.
 const ONE_PORT: u32 = 4;
 
-/// How long the store of a local launch may refuse connections. It listens before ranks are started, so its launcher
-/// is gone then, and nobody else waits for this rank or would end it.
+/// How long the store of a local launch may refuse connections. It listens before ranks are
+/// started, so its launcher is gone then, and nobody else waits for this rank or would end it.
 const ORPHANED: Duration = Duration::from_secs(2);
 
 /// How long a rank 0 that can't host the store tells that to other ranks of its machine.
@@ -34,8 +36,8 @@ const TELLS: Duration = Duration::from_secs(4);
 /// How long they then get to read it.
 const READS: Duration = Duration::from_secs(1);
 
-/// Where the ranks meet: as the world says, or as they agree over MPI, for which they wait `limit` for each other. All
-/// ranks call it.
+/// Where the ranks meet: as the world says, or as they agree over MPI, for which they wait `limit`
+/// for each other. All ranks call it.
 pub(super) fn meeting(world: &World, limit: Duration) -> Result<Meeting, RendezvousError> {
     if let Some(companion) = &world.from_launcher.companion {
         let met = companion.meet(world, limit);
@@ -62,8 +64,8 @@ pub(super) fn check(world: &World, master: &Master) -> Result<(), RendezvousErro
     }
 }
 
-/// Starts the store on rank 0, at the address that the others were told. Where that can't be, tells those that can be
-/// reached.
+/// Starts the store on rank 0, at the address that the others were told. Where that can't be, tells
+/// those that can be reached.
 pub(super) fn host(world: &World, meeting: &mut Meeting) -> Result<StoreServer, RendezvousError> {
     let listener = meeting.listener.take();
     let Meeting { master, secret, .. } = &*meeting;
@@ -164,11 +166,13 @@ fn may_span_nodes(world: &World, master: &Master) -> bool {
     world.nodes() > 1 || (world.assumes_local_size() && master.loopback().is_none())
 }
 
-/// Ranks of the same machine look for the store at its loopback address, too. There they are told why there is none.
+/// Ranks of the same machine look for the store at its loopback address, too. There they are told
+/// why there is none.
 ///
-/// Those of other machines look at MASTER_ADDR alone. If that is translated on the way (the public address of a virtual
-/// machine, that of a service of Kubernetes), they reach this one, and learn that it is refused. Otherwise it leads
-/// nowhere or to a third machine, and nobody can tell them: they go on until their launcher ends them, or the time-out.
+/// Those of other machines look at MASTER_ADDR alone. If that is translated on the way (the public
+/// address of a virtual machine, that of a service of Kubernetes), they reach this one, and learn
+/// that it is refused. Otherwise it leads nowhere or to a third machine, and nobody can tell them:
+/// they go on until their launcher ends them, or the time-out.
 fn tell_others(world: &World, master: &Master, secret: &Secret, error: &RendezvousError) {
     let may_be_reached = world.nodes() > 1 && matches!(error, RendezvousError::NotLocal { .. });
     let alone = world.local_size() == 1 && !may_be_reached;
@@ -227,8 +231,9 @@ pub(super) struct Entered {
 enum AttemptFailure {
     /// It may work later.
     Later(SocketAddr, StreamError),
-    /// What answered is a store that this rank was in, or one that is about to end: that of the run before, whose
-    /// place ours takes when it is gone; or that of a local launch, where ranks meet again when all of them have left.
+    /// What answered is a store that this rank was in, or one that is about to end: that of the run
+    /// before, whose place ours takes when it is gone; or that of a local launch, where ranks meet
+    /// again when all of them have left.
     Ending(RendezvousError),
     /// Something answered that never will be our store.
     Final(RendezvousError),
@@ -331,7 +336,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// A rank 0 that its name does not lead to may be on this machine. Who else listens there does not matter.
+    /// A rank 0 that its name does not lead to may be on this machine. Who else listens there does
+    /// not matter.
     fn beside(&self, master: &Master, tried: &[SocketAddr]) -> Option<Entered> {
         let is_local = self.world.launch() == Launch::Local || self.world.node() > 0;
         if is_local || tried.iter().any(|address| address.ip().is_loopback()) {
@@ -422,8 +428,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// `connecting` is how long the other host may take to answer at all, `verdict` until when whoever answers may think
-    /// about this rank's proof.
+    /// `connecting` is how long the other host may take to answer at all, `verdict` until when
+    /// whoever answers may think about this rank's proof.
     fn attempt(
         &self,
         address: SocketAddr,
@@ -442,7 +448,8 @@ impl<'a> Attempt<'a> {
         let deadline = Instant::now() + limit;
         let (rank, size) = (self.world.rank(), self.world.size());
         let context = encode_context(rank, size);
-        // Once it has shown that it knows the secret, this rank may already be in: trying again would find itself there.
+        // Once it has shown that it knows the secret, this rank may already be in: trying again
+        // would find itself there.
         let limits = Limits {
             proof: deadline,
             verdict: verdict.max(deadline),

@@ -1,9 +1,10 @@
 //! The messages between a rank and the store, and their form on the wire.
 //!
-//! A frame is `type: u8, zero: [u8; 3], length: u32` in little-endian, then `length` bytes of postcard, of which the first
-//! is the type again, and on the wire the tag of the connection's [`seal`](crate::wire::seal). The length is checked
-//! against the type's cap before memory is taken, and the tag before anything else is looked at. Texts, payloads and
-//! lists inside have caps of their own, and lists grow with the bytes that are there, not with the count that they state.
+//! A frame is `type: u8, zero: [u8; 3], length: u32` in little-endian, then `length` bytes of
+//! postcard, of which the first is the type again, and on the wire the tag of the connection's
+//! [`seal`](crate::wire::seal). The length is checked against the type's cap before memory is
+//! taken, and the tag before anything else is looked at. Texts, payloads and lists inside have caps
+//! of their own, and lists grow with the bytes that are there, not with the count that they state.
 
 use crate::wire::net::StreamError;
 use crate::wire::seal::{Opener, TAG};
@@ -252,7 +253,8 @@ fn decode(kind: u8, body: &[u8]) -> Option<Message> {
 impl Message {
     /// The whole frame.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        // Into memory it fails for none of the types above; an empty body is a malformed message to whoever reads it.
+        // Into memory it fails for none of the types above; an empty body is a malformed message to
+        // whoever reads it.
         let mut frame = postcard::to_extend(self, vec![0; HEADER]).unwrap_or(vec![0; HEADER]);
         let length = (frame.len() - HEADER) as u32;
         frame[0] = frame.get(HEADER).copied().unwrap_or_default();

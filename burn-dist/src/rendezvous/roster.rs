@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 /// Frames on their way to one rank; shared, since most go to all.
 pub(crate) type Outbox = Sender<Arc<[u8]>>;
 
-/// Ranks whose time is over at the same moment ask at the same moment; all that ask within this time share one survey.
+/// Ranks whose time is over at the same moment ask at the same moment; all that ask within this
+/// time share one survey.
 const BURST: Duration = Duration::from_millis(200);
 
 /// How long ranks wait for one that has never connected before somebody says so.
@@ -31,8 +32,8 @@ pub(crate) struct Roster {
     surveys: Vec<Survey>,
     queries: u64,
     first_fault: Option<Fault>,
-    /// The rank that an exchange has failed for, unless there was a fault before: what those that waited say of it comes
-    /// later.
+    /// The rank that an exchange has failed for, unless there was a fault before: what those that
+    /// waited say of it comes later.
     missed: Option<Fault>,
     /// What ranks said of their own failure.
     aborts: BTreeMap<usize, String>,
@@ -447,8 +448,8 @@ impl Roster {
         self.fail_because_of(rank, rank, reason);
     }
 
-    /// The process of a rank ended as a failure. It may have said good-bye before: who returns from `main` with an error
-    /// does, and the others are not to wait for what it has sent.
+    /// The process of a rank ended as a failure. It may have said good-bye before: who returns from
+    /// `main` with an error does, and the others are not to wait for what it has sent.
     pub(crate) fn end_of_process(&mut self, rank: usize, reason: &str) {
         if let Some(member @ Member::Left) = self.members.get_mut(rank) {
             *member = Member::Failed;

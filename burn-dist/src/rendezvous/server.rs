@@ -115,7 +115,8 @@ impl StoreServer {
         Ok(server)
     }
 
-    /// When all ranks have left without a failure they may connect again: for a store that outlives them.
+    /// When all ranks have left without a failure they may connect again: for a store that outlives
+    /// them.
     #[must_use]
     pub fn for_runs_in_turn(self) -> Self {
         self.shared.lock().roster.begin_again();
@@ -132,8 +133,9 @@ impl StoreServer {
         self.shared.lock().roster.first_fault()
     }
 
-    /// Tells all ranks that the process of `rank` failed: for a launcher, which may know before its connection
-    /// ends, or of a rank that never connected, or that has left since. One that failed before is not touched.
+    /// Tells all ranks that the process of `rank` failed: for a launcher, which may know before its
+    /// connection ends, or of a rank that never connected, or that has left since. One that failed
+    /// before is not touched.
     pub fn report_failure(&self, rank: usize, reason: &str) {
         self.shared.lock().roster.end_of_process(rank, reason);
         self.shared.changed.notify_all();

@@ -26,14 +26,14 @@ pub struct Interest {
     pub recv_from: Option<usize>,
 }
 
-/// How far round a ring of `size` members the streams of each reach: 1 is the next one. Of the others it is as many as it
-/// takes for what one member has to reach all in the fewest rounds.
+/// How far round a ring of `size` members the streams of each reach: 1 is the next one. Of the
+/// others it is as many as it takes for what one member has to reach all in the fewest rounds.
 pub(crate) fn distances(size: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1), |distance| Some(distance * 2)).take_while(move |at| *at < size)
 }
 
-/// Ordered byte streams between this rank and its neighbours on the ring, and to and from those that are 2, 4, 8 and so on
-/// away.
+/// Ordered byte streams between this rank and its neighbours on the ring, and to and from those
+/// that are 2, 4, 8 and so on away.
 pub trait Transport: Send {
     /// Its name in configurations and messages.
     fn name(&self) -> &'static str;
@@ -65,15 +65,15 @@ pub trait Transport: Send {
         Ok(true)
     }
 
-    /// Says whether all ranks of this host have a processor each. This one may keep its own then while it waits for a
-    /// moment: to be woken takes longer than most waits.
+    /// Says whether all ranks of this host have a processor each. This one may keep its own then
+    /// while it waits for a moment: to be woken takes longer than most waits.
     #[doc(hidden)]
     fn set_has_processor(&mut self, has_processor: bool) {
         let _ = has_processor;
     }
 
-    /// What a rank that waits for something else has to do meanwhile, so that what it has sent goes on and what is sent to
-    /// it arrives; nothing where the system sees to that.
+    /// What a rank that waits for something else has to do meanwhile, so that what it has sent goes
+    /// on and what is sent to it arrives; nothing where the system sees to that.
     #[doc(hidden)]
     fn meanwhile(&self) -> Option<Meanwhile> {
         None

@@ -36,7 +36,8 @@ pub(crate) struct Appeal {
     pub sequence: u64,
     /// The most time that may be added.
     pub most: Duration,
-    /// Whether all that have not come to the collective of this sequence number are late for a good reason.
+    /// Whether all that have not come to the collective of this sequence number are late for a good
+    /// reason.
     pub judge: Arc<dyn Fn(u64) -> bool + Send + Sync>,
 }
 
@@ -99,12 +100,14 @@ impl Watch {
         self
     }
 
-    /// How long the collective may take, with what was added for ranks that are late for a good reason.
+    /// How long the collective may take, with what was added for ranks that are late for a good
+    /// reason.
     pub(crate) fn limit(&self) -> Duration {
         self.clock.limit.saturating_add(self.clock.added.get())
     }
 
-    /// The same watch, with the same time left, over some of the ranks, which count from 0 among themselves.
+    /// The same watch, with the same time left, over some of the ranks, which count from 0 among
+    /// themselves.
     pub(crate) fn among(&self, ranks: &[usize]) -> Self {
         let in_world = |rank: &usize| self.ranks.get(*rank).copied().unwrap_or(*rank);
         Self {

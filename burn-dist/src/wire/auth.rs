@@ -299,8 +299,8 @@ pub fn accept_side<S: Timed>(
     accept_side_if(stream, secret, purpose, deadline, || true)
 }
 
-/// [`accept_side`], which asks `take` when the other side has proved itself and before it is told: whoever is told that
-/// it is in, is in.
+/// [`accept_side`], which asks `take` when the other side has proved itself and before it is told:
+/// whoever is told that it is in, is in.
 pub(crate) fn accept_side_if<S: Timed>(
     mut stream: S,
     secret: &Secret,
@@ -443,7 +443,8 @@ fn answer(purpose: Purpose, ends: Option<Ends>) -> Result<[u8; ANSWER], AuthErro
     Ok(message)
 }
 
-/// Magic, version, purpose, a new nonce and the ends. The first twelve bytes never change their meaning.
+/// Magic, version, purpose, a new nonce and the ends. The first twelve bytes never change their
+/// meaning.
 fn write_prefix(
     message: &mut [u8],
     magic: [u8; 8],

@@ -58,7 +58,8 @@ impl FaultBoard {
         self.inner.fault.get().is_some()
     }
 
-    /// Whether `rank` said that it is done, or is known to have ended. Waiting for it is then in vain.
+    /// Whether `rank` said that it is done, or is known to have ended. Waiting for it is then in
+    /// vain.
     pub fn left(&self, rank: usize) -> bool {
         self.inner
             .gone
@@ -88,7 +89,8 @@ impl FaultBoard {
         );
     }
 
-    /// Notes that the process of `rank` has ended, where nobody can say any more whether it was done.
+    /// Notes that the process of `rank` has ended, where nobody can say any more whether it was
+    /// done.
     pub(crate) fn record_ended(&self, rank: usize) {
         self.record_gone(rank, "its process has ended");
     }

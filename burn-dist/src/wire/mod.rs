@@ -1,8 +1,9 @@
-//! Authenticated byte streams between the processes of a run, and the board on which they find what went wrong.
+//! Authenticated byte streams between the processes of a run, and the board on which they find what
+//! went wrong.
 //!
-//! Rendezvous, transports and MPI stand on this. `auth` has both ends prove that they know the run's [`Secret`], `seal`
-//! authenticates the frames of a connection afterwards, `strangers` listens to those who have yet to prove themselves,
-//! and `net` opens and configures sockets.
+//! Rendezvous, transports and MPI stand on this. `auth` has both ends prove that they know the
+//! run's [`Secret`], `seal` authenticates the frames of a connection afterwards, `strangers`
+//! listens to those who have yet to prove themselves, and `net` opens and configures sockets.
 
 pub mod auth;
 mod fault;

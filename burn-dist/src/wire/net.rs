@@ -89,8 +89,8 @@ fn remaining(deadline: Instant) -> Result<Duration, StreamError> {
     }
 }
 
-/// Listens at `address`. A port that the system chooses stays this listener's while it pauses, as one that was asked for
-/// does.
+/// Listens at `address`. A port that the system chooses stays this listener's while it pauses, as
+/// one that was asked for does.
 pub(crate) fn listen_at(address: SocketAddr) -> std::io::Result<TcpListener> {
     #[cfg(target_os = "linux")]
     if address.port() == 0 {
@@ -127,7 +127,8 @@ pub(crate) fn pause_listening(listener: &TcpListener) -> bool {
         && rustix::net::shutdown(listener, rustix::net::Shutdown::Both).is_ok()
 }
 
-/// Takes new connections again. Gives whether it does: not where the port has gone to somebody else.
+/// Takes new connections again. Gives whether it does: not where the port has gone to somebody
+/// else.
 pub(crate) fn resume_listening(listener: &TcpListener) -> std::io::Result<bool> {
     let before = listener.local_addr()?;
     if before.port() == 0 {
@@ -174,12 +175,13 @@ pub(crate) fn working_loopback() -> std::io::Result<IpAddr> {
     works(first).or_else(|error| works(second).map_err(|_| error))
 }
 
-/// How long what was sent may stay unacknowledged on a connection that [`configure_control`] has set up.
+/// How long what was sent may stay unacknowledged on a connection that [`configure_control`] has
+/// set up.
 #[cfg(target_os = "linux")]
 const SILENCE_MS: u32 = 30_000;
 
-/// Settings for every connection between ranks: no delay for small messages, and an end within about 30 seconds when
-/// the other host vanishes without a word while nothing is sent.
+/// Settings for every connection between ranks: no delay for small messages, and an end within
+/// about 30 seconds when the other host vanishes without a word while nothing is sent.
 pub(crate) fn configure(stream: &TcpStream) -> std::io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
@@ -193,9 +195,10 @@ pub(crate) fn configure(stream: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// [`configure`], and the same end while something is sent. Not for elements: the system takes a rank that comes late
-/// to a collective, and reads nothing until then, for a vanished host (since Linux 5.11, where a window of zero
-/// counts). There the collective's time-out and the news of failed ranks end the wait.
+/// [`configure`], and the same end while something is sent. Not for elements: the system takes a
+/// rank that comes late to a collective, and reads nothing until then, for a vanished host (since
+/// Linux 5.11, where a window of zero counts). There the collective's time-out and the news of
+/// failed ranks end the wait.
 pub(crate) fn configure_control(stream: &TcpStream) -> std::io::Result<()> {
     configure(stream)?;
     // Keep-alive is silent while data waits to be acknowledged; this limits that case.

@@ -16,10 +16,12 @@ const KEY_CONTEXT: &str = "burn-dist 2026-11 secret of a run v1";
 
 /// Hex digits that carry 128 bits.
 const STRONG_DIGITS: usize = 32;
-/// Different ones among them: with 32 random digits there are fewer less than once in a hundred thousand times.
+/// Different ones among them: with 32 random digits there are fewer less than once in a hundred
+/// thousand times.
 const STRONG_DISTINCT: usize = 8;
 
-/// What a text costs that may be guessed: memory in KiB and passes over it (OWASP's recommendation for Argon2id).
+/// What a text costs that may be guessed: memory in KiB and passes over it (OWASP's recommendation
+/// for Argon2id).
 const STRETCH_MEMORY: u32 = 19 * 1024;
 const STRETCH_PASSES: u32 = 2;
 /// The ranks share nothing but the secret, so they can't agree on another.
@@ -79,8 +81,9 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Hashes `text` into a key. Who meets a rank in place of the store can try secrets out on its proof, so a text that is
-    /// not 128 random bits in hex digits is hashed with Argon2id, which takes some 30 ms for each try.
+    /// Hashes `text` into a key. Who meets a rank in place of the store can try secrets out on its
+    /// proof, so a text that is not 128 random bits in hex digits is hashed with Argon2id, which
+    /// takes some 30 ms for each try.
     ///
     /// # Errors
     /// If the text has fewer than [`MIN_SECRET_BYTES`] or more than [`MAX_SECRET_BYTES`] bytes.
@@ -146,8 +149,8 @@ impl Secret {
         }
     }
 
-    /// Whether the text that it was made of is among the first that somebody guesses: one of few different characters, one
-    /// that repeats itself, or a row such as `0123456789abcdef`.
+    /// Whether the text that it was made of is among the first that somebody guesses: one of few
+    /// different characters, one that repeats itself, or a row such as `0123456789abcdef`.
     pub fn is_weak(&self) -> bool {
         self.weak
     }
@@ -178,7 +181,8 @@ impl Secret {
 /// Fewest different bytes of a text that is not guessed at once.
 const FEW_BYTES: usize = 8;
 
-/// See [`Secret::is_weak`]. A text that passes may be weak all the same: nobody here knows what people choose.
+/// See [`Secret::is_weak`]. A text that passes may be weak all the same: nobody here knows what
+/// people choose.
 fn is_weak(text: &[u8]) -> bool {
     let distinct: BTreeSet<&u8> = text.iter().collect();
     let repeats = |period: usize| {

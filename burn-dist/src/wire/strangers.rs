@@ -1,5 +1,5 @@
-//! Hears whoever connects to a listener of the run, all at once: somebody who says nothing holds up nobody else, and
-//! too many of them are not kept.
+//! Hears whoever connects to a listener of the run, all at once: somebody who says nothing holds up
+//! nobody else, and too many of them are not kept.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,7 +33,8 @@ struct Waiting {
 }
 
 impl Strangers {
-    /// Nobody yet. Whoever comes has to know the `secret` and come for `purpose`; `most` are heard at the same time.
+    /// Nobody yet. Whoever comes has to know the `secret` and come for `purpose`; `most` are heard
+    /// at the same time.
     pub fn new(secret: &Secret, purpose: Purpose, most: usize) -> Self {
         Self {
             secret: secret.clone(),
@@ -49,9 +50,9 @@ impl Strangers {
         self.refusals.clone()
     }
 
-    /// Hears what `stream` has to say in a thread of its own, called `thread`, and gives both to `then` there: what it
-    /// said of itself, or why it is refused. It has `limit`, and never more than [`HANDSHAKE_LIMIT`]. Once it has proved
-    /// itself it makes no room for others any more.
+    /// Hears what `stream` has to say in a thread of its own, called `thread`, and gives both to
+    /// `then` there: what it said of itself, or why it is refused. It has `limit`, and never more
+    /// than [`HANDSHAKE_LIMIT`]. Once it has proved itself it makes no room for others any more.
     ///
     /// # Errors
     /// When the system does not give what this takes; the connection has ended then.
@@ -122,7 +123,8 @@ impl Waiting {
     }
 }
 
-/// Logs refused connections, a few in each [`WINDOW`]: anybody can make as many of them as they like.
+/// Logs refused connections, a few in each [`WINDOW`]: anybody can make as many of them as they
+/// like.
 #[derive(Clone, Default)]
 pub(crate) struct Refusals(Arc<Mutex<Told>>);
 

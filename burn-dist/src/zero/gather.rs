@@ -84,8 +84,8 @@ struct Pass {
 }
 
 impl Pass {
-    /// Notes that a bucket is read, and gives those that will be next, nearest first. There are others
-    /// `before` and `after` it, both from near to far.
+    /// Notes that a bucket is read, and gives those that will be next, nearest first. There are
+    /// others `before` and `after` it, both from near to far.
     fn read(
         &mut self,
         bucket: usize,
@@ -167,8 +167,8 @@ impl ShardedParameters {
         self.lock().failure.take().map_or(Ok(()), Err)
     }
 
-    /// The whole of a parameter: its part of the gathered bucket, which is not copied in host memory.
-    /// Every rank reads the same parameters in the same order.
+    /// The whole of a parameter: its part of the gathered bucket, which is not copied in host
+    /// memory. Every rank reads the same parameters in the same order.
     pub(crate) fn read(&self, parameter: usize) -> Result<Tensor<1>, Error> {
         // None of it can be missing; to compute with the placeholder instead would be wrong unseen.
         let missing = |what: &str| Error::Device {

@@ -17,7 +17,8 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// Ranks that are threads of this process.
 struct Threads(TransportKind);
 
-/// The same, of which only so many, one after the other, share memory: several nodes, in all but the network.
+/// The same, of which only so many, one after the other, share memory: several nodes, in all but
+/// the network.
 struct Nodes(usize, Algorithm);
 
 /// Some of the ranks of a larger world, in the reverse order.
@@ -316,8 +317,8 @@ fn the_memory_of_a_bucket_goes_with_it() {
     let pages = 7919;
     let mapped = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        // Range, permissions, offset, device and inode, which is 0 where it is of no file, as the heap is. A line may
-        // stand there twice if others map something meanwhile.
+        // Range, permissions, offset, device and inode, which is 0 where it is of no file, as the
+        // heap is. A line may stand there twice if others map something meanwhile.
         let mut ours = BTreeSet::new();
         for line in maps.lines() {
             let words: Vec<&str> = line.split(' ').collect();

@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// The colour of a rank in a world that is divided unevenly: of `size + size.div_ceil(2)` ranks, `size`
-/// have colour 0.
+/// The colour of a rank in a world that is divided unevenly: of `size + size.div_ceil(2)` ranks,
+/// `size` have colour 0.
 pub fn colour(rank: usize) -> u64 {
     u64::from(rank % 3 == 1)
 }
@@ -21,7 +21,8 @@ pub fn colour(rank: usize) -> u64 {
 const SIZES: [usize; 6] = [1, 2, 3, 4, 5, 6];
 const PATIENT: Duration = Duration::from_secs(30);
 const CASES: u32 = 40;
-/// Lengths of the cases that try everything: no element, fewer than ranks, no multiple of ranks, several pages.
+/// Lengths of the cases that try everything: no element, fewer than ranks, no multiple of ranks,
+/// several pages.
 const LENGTHS: [usize; 5] = [0, 1, 37, 3_001, 70_000];
 
 /// Results of all ranks, which may have to travel between processes.
@@ -81,8 +82,8 @@ pub trait Cluster {
 /// The order of our sums.
 #[derive(Clone, Copy)]
 pub struct Order {
-    /// How many ranks add up what they have before others add theirs; if these are not all ranks, or not a divisor of
-    /// their number, none do.
+    /// How many ranks add up what they have before others add theirs; if these are not all ranks,
+    /// or not a divisor of their number, none do.
     pub on_each_node: usize,
     /// Whether ranks that follow each other are on different nodes.
     pub in_turns: bool,
@@ -462,8 +463,8 @@ impl Order {
         in_turns: false,
     };
 
-    /// With nodes it begins at the node after its owner's, and that of a node at the rank after the one in the owner's
-    /// place.
+    /// With nodes it begins at the node after its owner's, and that of a node at the rank after the
+    /// one in the owner's place.
     fn means(self, len: usize, size: usize, value: impl Fn(usize, usize) -> f32) -> Vec<f32> {
         let each = self.on_each_node;
         let nodes = match size.is_multiple_of(each) && size > each {
@@ -542,8 +543,8 @@ pub fn sums_of_halves_are_rounded_once(cluster: &impl Cluster) {
     }
 }
 
-/// What travels in a shorter form is rounded on its way, but all ranks have the same bits, and so has a
-/// reduce-scatter. What is in memory that all ranks have mapped does not travel.
+/// What travels in a shorter form is rounded on its way, but all ranks have the same bits, and so
+/// has a reduce-scatter. What is in memory that all ranks have mapped does not travel.
 pub fn compressed_means_are_near_and_the_same_everywhere(cluster: &impl Cluster) {
     for size in sizes(cluster, [2, 3, 4, 5, 6]) {
         let ranks = cluster.connect(size, PATIENT);
@@ -751,7 +752,8 @@ pub fn disagreement_is_an_error_on_all_ranks(cluster: &impl Cluster) {
     }
 }
 
-/// So do ranks of which one half calls something else: those that are told apart have numbers of both.
+/// So do ranks of which one half calls something else: those that are told apart have numbers of
+/// both.
 pub fn halves_that_disagree_are_named(cluster: &impl Cluster) {
     for size in sizes(cluster, [cluster.several()]) {
         let ranks = cluster.connect(size, PATIENT);

@@ -691,8 +691,9 @@ fn leg_with(
             },
             ..options.clone()
         };
-        // Not from the generator that all tests of the process share: which model it gives depends on who is
-        // faster, and with one of them two optimizers that are the same differed by 2e-4 of the loss.
+        // Not from the generator that all tests of the process share: which model it gives depends
+        // on who is faster, and with one of them two optimizers that are the same differed by 2e-4
+        // of the loss.
         let seed = 10 * group.rank() as u64;
         let net = Net::new(8).map(&mut Fill { seed });
         let mut training = Parallel::new(net, optimizer(), options, &group).unwrap();
@@ -783,8 +784,9 @@ fn any_number_of_ranks_continues_any_strategy() {
         // These have to see whole parameters.
         ("lamb", lamb, 1e-6),
         ("adafactor", || AdafactorConfig::new().into(), 1e-6),
-        // Four samples have four directions; in all others it takes rounding for gradients, and makes that as large:
-        // in 300 runs on wgpu, from other initial models, up to 3e-5 of the loss, where no other was off by 7e-7.
+        // Four samples have four directions; in all others it takes rounding for gradients, and
+        // makes that as large: in 300 runs on wgpu, from other initial models, up to 3e-5 of the
+        // loss, where no other was off by 7e-7.
         ("muon", muon, 1e-3),
     ];
     for (name, optimizer, tolerance) in optimizers {

@@ -1,4 +1,5 @@
-//! Gradients that travel in a shorter form: replicas stay equal, all strategies agree, and training is not led astray.
+//! Gradients that travel in a shorter form: replicas stay equal, all strategies agree, and training
+//! is not led astray.
 
 use burn_dist::parallel::{ParallelOptions, ShardWithin, Strategy};
 use burn_dist::{Compression, TransportKind};

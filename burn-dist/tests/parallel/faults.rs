@@ -196,7 +196,8 @@ fn a_rank_that_changes_its_parameters_is_found() {
     assert_all_say(&errors, &["rank(s) 1 differ from those of rank 0"]);
 }
 
-/// Where the state is sharded, each rank would step its own part in its own way, and all would have the result.
+/// Where the state is sharded, each rank would step its own part in its own way, and all would have
+/// the result.
 #[test]
 fn other_settings_of_the_optimizer_are_named() {
     let adamw = |decay: f32| AdamWConfig::new().with_weight_decay(decay);
@@ -408,8 +409,8 @@ fn a_loss_without_gradients_on_one_rank_reaches_the_others_at_once() {
     assert_all_say(&errors, &["not computed from trainable parameters"]);
 }
 
-/// Kernels are compiled, and data is looked for, before the first gradients: nothing that goes round before them may end
-/// the patience that ranks have until then.
+/// Kernels are compiled, and data is looked for, before the first gradients: nothing that goes
+/// round before them may end the patience that ranks have until then.
 #[test]
 fn ranks_wait_long_for_the_first_gradients_and_not_for_others() {
     const SHORT: Duration = Duration::from_millis(500);

@@ -1,4 +1,5 @@
-//! Several sets of shards that replicate each other, against one set and against plain data parallelism.
+//! Several sets of shards that replicate each other, against one set and against plain data
+//! parallelism.
 
 use std::num::NonZeroUsize;
 
@@ -272,7 +273,8 @@ fn a_rank_that_gives_up_ends_the_step_in_all_sets() {
     }
 }
 
-/// Where sums come in any order, two owners of a parameter, one in each set, would make different things of it.
+/// Where sums come in any order, two owners of a parameter, one in each set, would make different
+/// things of it.
 #[test]
 fn whole_parameters_have_one_owner_where_sums_vary() {
     let expected = match sums_vary() {

@@ -1,4 +1,5 @@
-//! Losses that depend on a part of the model, on parameters that were read otherwise, or on another model.
+//! Losses that depend on a part of the model, on parameters that were read otherwise, or on another
+//! model.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::AdamWConfig;

@@ -236,7 +236,8 @@ fn predicted<M: Predict>(model: &M, dtype: FloatDType) -> Vec<f32> {
     out.into_data().convert::<f32>().try_to_vec().unwrap()
 }
 
-/// Evaluates a model in training in the precision of that and in `f32`; the same again with averages.
+/// Evaluates a model in training in the precision of that and in `f32`; the same again with
+/// averages.
 fn evaluated<M: Predict>(strategy: Strategy, precision: Precision) -> Vec<Vec<f32>> {
     let ranks = on_ranks(2, TransportKind::Auto, move |group| {
         let mut results = Vec::new();

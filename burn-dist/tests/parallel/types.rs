@@ -147,7 +147,8 @@ fn state_that_loses_digits_is_refused() {
     continued(&group, folder.path(), FloatDType::BF16, optimizer).unwrap();
 }
 
-/// Gradients that half precision holds only while they are scaled: the step takes the scale back in f32.
+/// Gradients that half precision holds only while they are scaled: the step takes the scale back in
+/// f32.
 #[test]
 fn small_gradients_of_f16_parameters_are_stepped_by() {
     let group = ProcessGroup::single();

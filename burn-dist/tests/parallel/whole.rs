@@ -137,7 +137,8 @@ fn every_parameter_has_one_owner_and_owners_have_about_as_much() {
             // Two moments of each of eight parameters.
             assert_eq!(seen.len(), 16, "{seen:?}");
             assert!(seen.values().all(|count| *count == 1), "{seen:?}");
-            // The best there is: 64 and 8 of the 138 elements on one of two ranks, 64 on one of three.
+            // The best there is: 64 and 8 of the 138 elements on one of two ranks, 64 on one of
+            // three.
             assert_eq!(loads.iter().sum::<usize>(), 2 * 138);
             assert_eq!(loads.iter().max(), Some(&(2 * best)), "{loads:?}");
         }

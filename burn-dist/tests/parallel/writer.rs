@@ -55,7 +55,8 @@ fn a_rank_may_be_late_at_the_end() {
     assert_eq!(list(folder.path()).unwrap().len(), 1);
 }
 
-/// It waits for the share of a rank that never comes, and its own next step would be late for the others.
+/// It waits for the share of a rank that never comes, and its own next step would be late for the
+/// others.
 #[test]
 fn a_checkpoint_is_left_out_rather_than_hold_up_the_other_ranks() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Changes that are one file and one line in a list: of the bytes of an image, or of its normalised numbers.
+//! Changes that are one file and one line in a list: of the bytes of an image, or of its normalised
+//! numbers.
 
 use super::parse::{Parameters, ParseAugmentError};
 use crate::ImageShape;
@@ -21,7 +22,8 @@ pub(super) trait Change<On: ?Sized>: Sized {
     fn apply(&self, stream: &mut Stream, shape: ImageShape, image: &mut On);
 }
 
-/// Makes a struct with a place for each change of a list, whose order is that in which they are done.
+/// Makes a struct with a place for each change of a list, whose order is that in which they are
+/// done.
 macro_rules! changes {
     ($(#[$doc:meta])* $all:ident: $on:ty; $($file:ident::$change:ident,)+) => {
         $(#[$doc])*

@@ -67,8 +67,8 @@ impl Mix {
 }
 
 impl Partner {
-    /// Mixes `partner` into `image` and returns the weight of the image's own label: for a rectangle
-    /// the part of the image that was not replaced.
+    /// Mixes `partner` into `image` and returns the weight of the image's own label: for a
+    /// rectangle the part of the image that was not replaced.
     pub(crate) fn mix_into(&self, shape: ImageShape, image: &mut [f32], partner: &[f32]) -> f32 {
         match self.by {
             By::Sum(weight) => {

@@ -1,11 +1,11 @@
 //! Random changes to training images, and the way from bytes to normalised numbers.
 //!
 //! An [`Augment`] says what is done, in words of a configuration (`parse`). For every image the
-//! operations run in one order, whatever the image's batch, worker or rank: which part of it is read
-//! (`resized_crop`), what moves pixels (`place`), then what changes colours (`auto_augment`, `rand_augment`), both on the bytes of the
-//! image; then it is normalised, mixed with another image (`mix`), and parts of it are removed
-//! (`erase`). Each operation draws from its own stream of random numbers, keyed by (seed, epoch,
-//! image).
+//! operations run in one order, whatever the image's batch, worker or rank: which part of it is
+//! read (`resized_crop`), what moves pixels (`place`), then what changes colours (`auto_augment`,
+//! `rand_augment`), both on the bytes of the image; then it is normalised, mixed with another image
+//! (`mix`), and parts of it are removed (`erase`). Each operation draws from its own stream of
+//! random numbers, keyed by (seed, epoch, image).
 
 mod auto_augment;
 mod change;
@@ -50,10 +50,11 @@ use resized_crop::ResizedCrop;
 /// | `cutout[:SIDE]` | a square of SIDE (16) pixels around a uniform centre, clipped at the borders, set to the data set's mean. [DeVries and Taylor 2017](https://arxiv.org/abs/1708.04552) |
 /// | `erase[:P]` | with probability P (0.25) a rectangle replaced by normal noise, one number per value (of the normalised image); area uniform in 2..33 % of the image, height ÷ width log-uniform in 0.3..3.3. [Zhong et al. 2017](https://arxiv.org/abs/1708.04896) with timm's mode `pixel` |
 ///
-/// `shift`, `crop` and `resized-crop` exclude each other. Where `mixup` and `cutmix` are both there,
-/// one draw decides between them and neither, so their P must not sum to more than 1. The other
-/// image is uniform among all others of the data set; it is moved and coloured as it is itself in
-/// this epoch, but not mixed or erased. [`Batch::mixed`](crate::Batch::mixed) has the labels.
+/// `shift`, `crop` and `resized-crop` exclude each other. Where `mixup` and `cutmix` are both
+/// there, one draw decides between them and neither, so their P must not sum to more than 1. The
+/// other image is uniform among all others of the data set; it is moved and coloured as it is
+/// itself in this epoch, but not mixed or erased. [`Batch::mixed`](crate::Batch::mixed) has the
+/// labels.
 ///
 /// ```
 /// use datasets::Augment;

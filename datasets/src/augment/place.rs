@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn reflection_is_numpys() {
-        // np.pad([0, 1, 2, 3], 7, "reflect"): the ends are not repeated, and it goes on periodically.
+        // np.pad([0, 1, 2, 3], 7, "reflect"): the ends are not repeated, and it goes on
+        // periodically.
         let padded: Vec<usize> = (-7..11).map(|position| reflect(position, 4)).collect();
         let expected = [1, 0, 1, 2, 3, 2, 1, 0, 1, 2, 3, 2, 1, 0, 1, 2, 3, 2];
         assert_eq!(padded, expected);

@@ -82,9 +82,9 @@ mod tests {
         assert!((1850..2050).contains(&wider), "{wider}");
     }
 
-    /// Means over 200000 parts that torchvision's `RandomResizedCrop.get_params` draws: of the share
-    /// of the area, of the height, of the width, and of where the part starts from the top and from
-    /// the left.
+    /// Means over 200000 parts that torchvision's `RandomResizedCrop.get_params` draws: of the
+    /// share of the area, of the height, of the width, and of where the part starts from the top
+    /// and from the left.
     #[test]
     fn parts_of_images_of_any_size_are_torchvisions() {
         for (height, width, expected) in [

@@ -77,8 +77,8 @@ impl Cifar10 {
     /// Where it can be downloaded from.
     pub const MIRRORS: [&str; 1] = MIRRORS;
 
-    /// Reads one split from `dir` or its sub-folder `cifar-10-batches-bin`, in which either the archive
-    /// `cifar-10-binary.tar.gz` lies or its unpacked files.
+    /// Reads one split from `dir` or its sub-folder `cifar-10-batches-bin`, in which either the
+    /// archive `cifar-10-binary.tar.gz` lies or its unpacked files.
     ///
     /// The archive is unpacked on its first use, which takes seconds, into the first of these
     /// folders that can be written to: `.burn-dist` beside the archive, `burn-dist` in
@@ -108,7 +108,8 @@ impl Cifar10 {
         Self::from_places(dir.as_ref(), Some(cache.as_ref()), split)
     }
 
-    /// The archive, unless `dir` or its sub-folder `cifar-10-batches-bin` has it, or all of its files.
+    /// The archive, unless `dir` or its sub-folder `cifar-10-batches-bin` has it, or all of its
+    /// files.
     pub fn missing(dir: impl AsRef<Path>) -> Vec<RemoteFile> {
         locate::missing(&PUBLISHED, dir.as_ref())
     }

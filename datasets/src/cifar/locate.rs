@@ -16,7 +16,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// `error` of a file in the folder, with what to do about it: what was unpacked here can be unpacked anew.
+    /// `error` of a file in the folder, with what to do about it: what was unpacked here can be
+    /// unpacked anew.
     pub(super) fn explain(&self, error: DatasetError) -> DatasetError {
         use DatasetError::{Malformed, Names, Records};
         match (&self.archive, error) {

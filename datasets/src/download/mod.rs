@@ -179,8 +179,8 @@ impl Downloader {
     }
 }
 
-/// The name of what is there of a file, in which a later attempt of this host goes on if only one process of the host
-/// writes to it at a time.
+/// The name of what is there of a file, in which a later attempt of this host goes on if only one
+/// process of the host writes to it at a time.
 fn part_name(name: &str, alone: bool) -> String {
     match alone {
         true => format!(".{name}.{}.part", unique::host()),

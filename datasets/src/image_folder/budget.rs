@@ -1,5 +1,5 @@
-//! How much memory the decoding of images takes at once, in all threads of the process together: a small file can stand
-//! for a very large picture.
+//! How much memory the decoding of images takes at once, in all threads of the process together: a
+//! small file can stand for a very large picture.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -82,8 +82,9 @@ impl Drop for Share<'_> {
     }
 }
 
-/// Bytes that a picture takes at most until it is scaled: decoded, and what its decoder, turning it upright or converting
-/// its colours takes beside that. Of the file, `bytes` are its beginning or all of it.
+/// Bytes that a picture takes at most until it is scaled: decoded, and what its decoder, turning it
+/// upright or converting its colours takes beside that. Of the file, `bytes` are its beginning or
+/// all of it.
 pub(super) fn need(
     decoder: &impl ImageDecoder,
     format: ImageFormat,

@@ -16,12 +16,13 @@ use super::unusable::Unusable;
 use super::{header, jpeg};
 use crate::Area;
 
-/// Longest time that the decoding of one picture may take. The largest that are accepted take seconds.
+/// Longest time that the decoding of one picture may take. The largest that are accepted take
+/// seconds.
 const LIMIT: Duration = Duration::from_secs(60);
 /// A decoder that was stopped, or got no processor, has not used more of its time than this.
 const TICK: Duration = Duration::from_millis(100);
-/// Bytes, of pixels times how often a decoder goes over them, that are decoded in less than a second everywhere, so that
-/// nobody has to watch the time.
+/// Bytes, of pixels times how often a decoder goes over them, that are decoded in less than a
+/// second everywhere, so that nobody has to watch the time.
 const SHORT: u64 = 32 << 20;
 
 /// What images become.
@@ -151,8 +152,8 @@ fn upright(
     })
 }
 
-/// Does `work` in a thread, for which nobody waits longer than `limit`: no decoder can be told to stop. What it has of the
-/// memory it keeps until it ends.
+/// Does `work` in a thread, for which nobody waits longer than `limit`: no decoder can be told to
+/// stop. What it has of the memory it keeps until it ends.
 fn limited<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> Result<T, Unusable> + Send + 'static,
@@ -217,8 +218,8 @@ fn brightness([red, green, blue]: [u8; 3]) -> u8 {
     ((sum + 500) / 1000) as u8
 }
 
-/// Writes what is seen of the `pixels` of a picture of width and height `sides` to `scaled`, a square
-/// of `size`: bilinear, with a filter as wide as the reduction needs.
+/// Writes what is seen of the `pixels` of a picture of width and height `sides` to `scaled`, a
+/// square of `size`: bilinear, with a filter as wide as the reduction needs.
 ///
 /// For one kind of pixels, since the library's function for all of them is compiled for each of 13.
 fn scale<P: PixelTrait>(

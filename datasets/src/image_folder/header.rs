@@ -19,7 +19,8 @@ const TAIL: u64 = 1 << 12;
 /// Larger files are refused.
 const MAX_FILE: u64 = 256 << 20;
 
-/// Most bytes of what stands beside the pixels, such as a colour profile: a few kilobytes can stand for gigabytes of it.
+/// Most bytes of what stands beside the pixels, such as a colour profile: a few kilobytes can stand
+/// for gigabytes of it.
 const MAX_BESIDE: u64 = 16 << 20;
 
 /// What can be known without decoding.
@@ -97,7 +98,8 @@ pub(super) struct Known {
     pub(super) need: u64,
 }
 
-/// A decoder that refuses images that are too large or of a kind that is not decoded rightly, and what it knows.
+/// A decoder that refuses images that are too large or of a kind that is not decoded rightly, and
+/// what it knows.
 pub(super) fn decoder(
     bytes: &[u8],
     format: ImageFormat,
@@ -152,7 +154,8 @@ pub(super) fn decoder(
     Ok((decoder, Known { orientation, need }))
 }
 
-/// Whether a file of that kind shows by a few kilobytes that it is whole. Others have to be decoded for it.
+/// Whether a file of that kind shows by a few kilobytes that it is whole. Others have to be decoded
+/// for it.
 fn tells_its_end(format: ImageFormat) -> bool {
     matches!(
         format,
@@ -173,12 +176,13 @@ pub(super) fn verify_whole(format: ImageFormat, bytes: &[u8]) -> Result<(), Unus
     }
 }
 
-/// Whether a file of `len` bytes that starts with `head` and ends with `end` has its end, as far as these show it.
+/// Whether a file of `len` bytes that starts with `head` and ends with `end` has its end, as far as
+/// these show it.
 fn has_end(format: ImageFormat, head: &[u8], end: &[u8], len: u64) -> bool {
     let last = |mark: &[u8]| end.windows(mark.len()).rposition(|window| window == mark);
     match format {
-        // An end of image behind the last start of a scan: neither occurs within compressed data, but both do in a
-        // thumbnail, which comes first, and may in what is appended.
+        // An end of image behind the last start of a scan: neither occurs within compressed data,
+        // but both do in a thumbnail, which comes first, and may in what is appended.
         ImageFormat::Jpeg => last(b"\xff\xd9").is_some_and(|at| last(b"\xff\xda") < Some(at)),
         ImageFormat::Png => last(b"IEND").is_some(),
         _ => {

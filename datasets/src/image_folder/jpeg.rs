@@ -1,5 +1,6 @@
-//! What a JPEG says of itself by its markers: how it is coded and sampled, and where it ends. Phones append films and
-//! other data behind it, in which any marker may occur, so the end is not found from behind.
+//! What a JPEG says of itself by its markers: how it is coded and sampled, and where it ends.
+//! Phones append films and other data behind it, in which any marker may occur, so the end is not
+//! found from behind.
 
 /// Marker codes (ITU-T T.81, table B.1).
 const START_OF_IMAGE: u8 = 0xD8;
@@ -65,7 +66,8 @@ impl Frame {
     }
 }
 
-/// What kind of JPEG the file that begins with `bytes` holds, if it is one that is not decoded rightly here.
+/// What kind of JPEG the file that begins with `bytes` holds, if it is one that is not decoded
+/// rightly here.
 pub(super) fn unsupported(bytes: &[u8]) -> Option<String> {
     let frame = Frame::find(bytes)?;
     let coded = match frame.code {
@@ -122,8 +124,9 @@ fn unsupported_sampling(frame: &Frame) -> Option<String> {
 /// Most blocks of all components in one unit of an interleaved scan (ITU-T T.81, B.2.3).
 const MOST_BLOCKS: u32 = 10;
 
-/// Whether the decoder gives what libjpeg does: it was tried with all factors from 1 to 4 of each component. Luma, and
-/// black, have to be sampled as finely as anything, and the others a whole number of times coarser.
+/// Whether the decoder gives what libjpeg does: it was tried with all factors from 1 to 4 of each
+/// component. Luma, and black, have to be sampled as finely as anything, and the others a whole
+/// number of times coarser.
 fn is_sampled_as_usual(sampling: &[[u8; 2]]) -> bool {
     let known = |[h, _]: &[u8; 2]| matches!(h, 1 | 2 | 4);
     let (first, others) = match sampling {
@@ -142,8 +145,8 @@ fn is_sampled_as_usual(sampling: &[[u8; 2]]) -> bool {
     known(first) && others.iter().all(fits) && blocks <= MOST_BLOCKS
 }
 
-/// Bytes in which a decoder holds the coefficients of a progressive image, of which any scan may change any; none of
-/// others.
+/// Bytes in which a decoder holds the coefficients of a progressive image, of which any scan may
+/// change any; none of others.
 pub(super) fn coefficients(bytes: &[u8]) -> u64 {
     let Some(frame) = Frame::find(bytes).filter(|frame| frame.code == PROGRESSIVE) else {
         return 0;
@@ -185,8 +188,8 @@ pub(super) fn scans(bytes: &[u8]) -> u64 {
     scans
 }
 
-/// Whether the image that starts at the beginning of `bytes` has its end. Thumbnails, which have ends of their own, lie
-/// within segments.
+/// Whether the image that starts at the beginning of `bytes` has its end. Thumbnails, which have
+/// ends of their own, lie within segments.
 pub(super) fn is_whole(bytes: &[u8]) -> bool {
     walk(bytes, |_| {})
 }
@@ -214,8 +217,8 @@ fn walk(bytes: &[u8], mut see: impl FnMut(u8)) -> bool {
     false
 }
 
-/// The code of the next marker, and what is behind it. Within a scan 0xFF 0x00 stands for a byte, and there are markers
-/// at which a decoder starts anew.
+/// The code of the next marker, and what is behind it. Within a scan 0xFF 0x00 stands for a byte,
+/// and there are markers at which a decoder starts anew.
 fn next_marker(mut bytes: &[u8], in_scan: bool) -> Option<(u8, &[u8])> {
     loop {
         let at = bytes.iter().position(|byte| *byte == 0xFF)?;

@@ -103,8 +103,8 @@ pub enum Color {
 /// What is verified when a folder is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Check {
-    /// The headers of all files, and that they do not end too early. BMP, TIFF and PNM files, which do not tell where
-    /// they end, are decoded for it.
+    /// The headers of all files, and that they do not end too early. BMP, TIFF and PNM files, which
+    /// do not tell where they end, are decoded for it.
     #[default]
     Headers,
     /// All pixels, too: takes as long as an epoch.
@@ -115,27 +115,28 @@ pub enum Check {
 ///
 /// The images are in `ROOT/train/CLASS/` and `ROOT/val/CLASS/` (`valid` and `validation` are other
 /// names for `val`; where there is none of them, it is `ROOT/test/CLASS/`), or in `ROOT/CLASS/`, at
-/// any depth below the class folder. The folders' names, in
-/// byte order, are the classes. Names that start with a dot are left out, with a warning folders that systems and programs
-/// make (`__MACOSX`, `lost+found`, `.ipynb_checkpoints`, `@eaDir`, `$RECYCLE.BIN`, `System Volume Information`), and so are files beside
-/// the class folders, and, with a warning, files in them whose names do not end as those of images do: with `.jpg`,
-/// `.jpeg`, `.png`, `.webp`, `.bmp`, `.tif`, `.tiff`, `.ppm`, `.pgm`, `.pbm` or `.pnm`, in any case of letters. Which of
-/// the formats a file has is told by its content. GIF cannot be read: such files are left out, too, so convert them.
+/// any depth below the class folder. The folders' names, in byte order, are the classes. Names that
+/// start with a dot are left out, with a warning folders that systems and programs make
+/// (`__MACOSX`, `lost+found`, `.ipynb_checkpoints`, `@eaDir`, `$RECYCLE.BIN`, `System Volume
+/// Information`), and so are files beside the class folders, and, with a warning, files in them
+/// whose names do not end as those of images do: with `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`,
+/// `.tif`, `.tiff`, `.ppm`, `.pgm`, `.pbm` or `.pnm`, in any case of letters. Which of the formats
+/// a file has is told by its content. GIF cannot be read: such files are left out, too, so convert
+/// them.
 ///
 /// Every image is brought to one size as is usual for the evaluation on ImageNet: its shorter side
 /// is scaled to [`resize`](ImageFolderOptions::resize) pixels (bilinear, with a filter as wide as
 /// the reduction needs), then the centre is cut out. Where training takes random parts
-/// (`resized-crop` of [`Augment`](crate::Augment)), each is one of the whole picture in the file, and
-/// scaled in one step. What a file says about its pixels is obeyed:
-/// 16 bits become 8, transparent images are laid over black, CMYK becomes RGB, the first picture
-/// of an animation or of several pages is taken, BMP files are coloured, and photographs are turned
-/// upright (Exif orientation; torchvision leaves them lying, so turn that into account when
-/// comparing).
+/// (`resized-crop` of [`Augment`](crate::Augment)), each is one of the whole picture in the file,
+/// and scaled in one step. What a file says about its pixels is obeyed: 16 bits become 8,
+/// transparent images are laid over black, CMYK becomes RGB, the first picture of an animation or
+/// of several pages is taken, BMP files are coloured, and photographs are turned upright (Exif
+/// orientation; torchvision leaves them lying, so turn that into account when comparing).
 ///
-/// All threads of the process decode within 512 MiB, and wait for each other where that is not enough. A picture that takes
-/// more by itself is refused, and one whose decoding takes longer than a minute. So is a JPEG that is not decoded rightly:
-/// arithmetic or lossless coding, samples of more than 8 bits, luma sampled coarser than chroma, baseline with a scan for
-/// each component.
+/// All threads of the process decode within 512 MiB, and wait for each other where that is not
+/// enough. A picture that takes more by itself is refused, and one whose decoding takes longer than
+/// a minute. So is a JPEG that is not decoded rightly: arithmetic or lossless coding, samples of
+/// more than 8 bits, luma sampled coarser than chroma, baseline with a scan for each component.
 #[derive(Debug)]
 pub struct ImageFolder {
     /// Sorted by class, then by path.
@@ -148,11 +149,11 @@ pub struct ImageFolder {
 impl ImageFolder {
     /// Opens the part of the images in `root` that belongs to `split`.
     ///
-    /// Where there is a folder `train`, the images for [`Split::Test`] are those in `val`, `valid` or
-    /// `validation`, or else in `test`; otherwise they are those that
-    /// [`validation`](ImageFolderOptions::validation) keeps, which depend on the seed and the
-    /// names of the files alone: of every class with two images or more the same part, but at
-    /// least one, and never all.
+    /// Where there is a folder `train`, the images for [`Split::Test`] are those in `val`, `valid`
+    /// or `validation`, or else in `test`; otherwise they are those that
+    /// [`validation`](ImageFolderOptions::validation) keeps, which depend on the seed and the names
+    /// of the files alone: of every class with two images or more the same part, but at least one,
+    /// and never all.
     ///
     /// # Errors
     /// [`DatasetError::Images`] lists everything that cannot be used: files that are no images, but
@@ -357,8 +358,9 @@ fn unusable<R: Into<Unusable>>(path: &Path) -> impl FnOnce(R) -> DatasetError {
     }
 }
 
-/// All visible images below `folder`, however deep, sorted by path, as an [`ImageFolder`] finds those of a class; and what
-/// is in the way of others. Files whose names do not end as those of images are passed over.
+/// All visible images below `folder`, however deep, sorted by path, as an [`ImageFolder`] finds
+/// those of a class; and what is in the way of others. Files whose names do not end as those of
+/// images are passed over.
 pub fn image_files(folder: &Path) -> (Vec<PathBuf>, Vec<DatasetError>) {
     let mut problems = Vec::new();
     let mut passed = PassedOver::default();

@@ -11,8 +11,8 @@ pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Folders that systems and programs make beside what a person puts there: of zip files from a Mac, of a file system, of
-/// notebooks, of a network storage, of Windows.
+/// Folders that systems and programs make beside what a person puts there: of zip files from a Mac,
+/// of a file system, of notebooks, of a network storage, of Windows.
 const FOREIGN: [&str; 6] = [
     "__MACOSX",
     "lost+found",
@@ -36,7 +36,8 @@ pub(super) struct PassedOver {
     pub(super) folders: Vec<PathBuf>,
 }
 
-/// What ends the names of images, in any case of letters: as torchvision has it, and what else may hold PNM.
+/// What ends the names of images, in any case of letters: as torchvision has it, and what else may
+/// hold PNM.
 const ENDINGS: [&str; 11] = [
     "jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "pbm", "pnm",
 ];
@@ -54,9 +55,10 @@ pub(super) fn endings() -> String {
     format!(".{}", ENDINGS.join(", ."))
 }
 
-/// All visible images below `top`, told by the endings of their names, sorted by path, symbolic links followed.
-/// What cannot be used is added to `problems`, also that there is no image if nothing else is wrong, and what is not looked
-/// at to `passed`. `of` completes "there is no image".
+/// All visible images below `top`, told by the endings of their names, sorted by path, symbolic
+/// links followed. What cannot be used is added to `problems`, also that there is no image if
+/// nothing else is wrong, and what is not looked at to `passed`. `of` completes "there is no
+/// image".
 ///
 /// Every folder is visited once, and those around the top never, so that links can neither lead
 /// around in circles nor bring the images of other classes in.

@@ -39,7 +39,8 @@ impl Loader {
     /// does more than to move and mirror images.
     ///
     /// Where an image was moved away comes what [`reflects`](Self::reflects) says; a byte `b` of
-    /// channel `c` becomes `b * scale + offset`, with the pair that [`lines`](Self::lines) has for `c`.
+    /// channel `c` becomes `b * scale + offset`, with the pair that [`lines`](Self::lines) has for
+    /// `c`.
     pub fn plans(&self, epoch: Epoch) -> Option<Plans> {
         self.only_moves().then(|| Plans {
             epoch,

@@ -5,8 +5,8 @@
 //! and the others wait for its lock. A note in the folder tells the length of each file, so that a
 //! folder from which a cleaner took something is made anew.
 //!
-//! Who is killed while unpacking leaves its temporary folder, which others remove as soon as they know that nobody
-//! writes to it: see [`remove_abandoned`].
+//! Who is killed while unpacking leaves its temporary folder, which others remove as soon as they
+//! know that nobody writes to it: see [`remove_abandoned`].
 
 use std::env;
 use std::fs::{self, DirBuilder, File};
@@ -217,9 +217,10 @@ impl Drop for Staging {
     }
 }
 
-/// Removes what processes left that were killed while they unpacked `contents`: whatever nobody wrote to for long, and
-/// with `alone`, that is under the lock of `name`, all that those of this host left of it. Those of other hosts may
-/// be at work all the same, since there are network file systems whose locks only their own host knows of.
+/// Removes what processes left that were killed while they unpacked `contents`: whatever nobody
+/// wrote to for long, and with `alone`, that is under the lock of `name`, all that those of this
+/// host left of it. Those of other hosts may be at work all the same, since there are network file
+/// systems whose locks only their own host knows of.
 fn remove_abandoned(root: &Path, name: &str, contents: &Contents, alone: bool) {
     let beginning = format!(".{}-", contents.folder);
     let (own, host) = (format!(".{name}."), unique::host());
@@ -302,7 +303,8 @@ mod tests {
     };
     const NAME: &str = "set-bin-0123456789abcdef";
 
-    /// A temporary folder of `name`, made on `host`, and how many seconds ago it and its file were written to.
+    /// A temporary folder of `name`, made on `host`, and how many seconds ago it and its file were
+    /// written to.
     fn leave(root: &Path, name: &str, host: &str, [folder, file]: [u64; 2]) {
         let path = root.join(format!(".{name}.{host}-12-345-6{PART}"));
         let written = path.join("train.bin");

@@ -14,7 +14,8 @@ fn names(count: usize) -> String {
     (0..count).map(|class| format!("class{class}\n")).collect()
 }
 
-/// `count` records of CIFAR-10; record `r` has label `r`, its pixel `p` is `(p + 13) * r`, modulo 256.
+/// `count` records of CIFAR-10; record `r` has label `r`, its pixel `p` is `(p + 13) * r`,
+/// modulo 256.
 pub fn records_10(count: usize) -> Vec<u8> {
     records(count, |record| vec![record as u8 % 10])
 }

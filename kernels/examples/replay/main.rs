@@ -1,9 +1,9 @@
 //! Whole training steps (forward, backward, plain SGD) of three models, made of kernels alone: what
 //! a framework around them can reach.
 //!
-//! `cargo run --release -p burn-dist-kernels --example replay -- MODEL [threads] [seconds]` with the model
-//! `wrn` (WRN-16-4 on 32×32×3), `vit` (ViT-Tiny, 65 tokens), `vit-bf16` or `cnn` (MNIST), batch 64.
-//! `pytorch.py` beside it measures the same steps in PyTorch, interleaved with this.
+//! `cargo run --release -p burn-dist-kernels --example replay -- MODEL [threads] [seconds]` with
+//! the model `wrn` (WRN-16-4 on 32×32×3), `vit` (ViT-Tiny, 65 tokens), `vit-bf16` or `cnn` (MNIST),
+//! batch 64. `pytorch.py` beside it measures the same steps in PyTorch, interleaved with this.
 
 mod cnn;
 mod layers;

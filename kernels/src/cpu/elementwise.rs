@@ -37,8 +37,9 @@ impl Kernels {
     }
 
     /// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`
-    /// (Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>). Which ones follows
-    /// from `seed` and their positions alone, so the same call on the gradient is the backward pass.
+    /// (Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>). Which ones
+    /// follows from `seed` and their positions alone, so the same call on the gradient is the
+    /// backward pass.
     ///
     /// # Errors
     ///
@@ -207,8 +208,8 @@ impl Kernels {
         });
     }
 
-    /// Writes the sums of `parts` vectors as long as `result` to it. `fill` gets the address of each
-    /// by its number; they are zero at first.
+    /// Writes the sums of `parts` vectors as long as `result` to it. `fill` gets the address of
+    /// each by its number; they are zero at first.
     pub(crate) fn sum_of<R>(
         &self,
         parts: usize,

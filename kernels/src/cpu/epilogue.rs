@@ -15,8 +15,8 @@ pub struct Epilogue<'a> {
     pub residual: Option<&'a [f32]>,
     /// Whether ReLU follows.
     pub relu: bool,
-    /// What went through GELU, where the values are the gradient of its result: they are multiplied by
-    /// its slope there, element by element, and so become the gradient of this.
+    /// What went through GELU, where the values are the gradient of its result: they are multiplied
+    /// by its slope there, element by element, and so become the gradient of this.
     pub gelu_input: Option<&'a [f32]>,
 }
 
@@ -132,7 +132,8 @@ impl Kernels {
         self.row_pieces(shape, |start, rows| {
             let count = rows * shape.columns;
             let piece = &values[start..start + count];
-            // SAFETY: pieces are whole rows that do not overlap, and are in the cache when the epilogue comes to them.
+            // SAFETY: pieces are whole rows that do not overlap, and are in the cache when the
+            // epilogue comes to them.
             unsafe {
                 std::ptr::copy_nonoverlapping(piece.as_ptr(), output.at(start), count);
                 epilogue.apply(self.table, shape.columns, (start, rows), output);

@@ -1,9 +1,9 @@
 //! Memory of large buffers, in huge pages where the system has them.
 //!
-//! A transformed image touches hundreds of streams, more than the address cache has entries for small
-//! pages. The allocator of the program would write zeros into the memory before anybody could ask
-//! for huge pages, and would keep what is given back in pieces; so large buffers are mapped from the
-//! system and go back there.
+//! A transformed image touches hundreds of streams, more than the address cache has entries for
+//! small pages. The allocator of the program would write zeros into the memory before anybody could
+//! ask for huge pages, and would keep what is given back in pieces; so large buffers are mapped
+//! from the system and go back there.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -81,8 +81,8 @@ impl Drop for Buffer {
     }
 }
 
-/// A mapping of at least `bytes` bytes that begins with a huge page if it has a whole one. `None` if the
-/// system gives none.
+/// A mapping of at least `bytes` bytes that begins with a huge page if it has a whole one. `None`
+/// if the system gives none.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn map(bytes: usize) -> Option<Buffer> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

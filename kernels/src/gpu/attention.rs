@@ -1,8 +1,9 @@
-//! Multi-head self-attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>) as one node of the
-//! graph. Of Burn's operations, each part that is taken out of queries, keys and values would have a
-//! gradient as large as all three, and these would be added up.
+//! Multi-head self-attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>) as one node
+//! of the graph. Of Burn's operations, each part that is taken out of queries, keys and values
+//! would have a gradient as large as all three, and these would be added up.
 //!
-//! Where tensor cores have instructions for its type, all of it is [`super::flash`]; else products are Burn's.
+//! Where tensor cores have instructions for its type, all of it is [`super::flash`]; else products
+//! are Burn's.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,9 +20,9 @@ use super::operation::{Operation, ToFirst, apply};
 use super::softmax::{softmax, softmax_gradient};
 use super::sums::cube;
 
-/// `softmax(q kᵀ / √depth) v` for every head. `qkv` is \[batch, tokens, 3 × heads × depth\]: queries, keys
-/// and values in this order, each with the heads one after another; the result is \[batch, tokens,
-/// heads × depth\], in the same type. For a device that [`super::is_gpu`].
+/// `softmax(q kᵀ / √depth) v` for every head. `qkv` is \[batch, tokens, 3 × heads × depth\]:
+/// queries, keys and values in this order, each with the heads one after another; the result is
+/// \[batch, tokens, heads × depth\], in the same type. For a device that [`super::is_gpu`].
 ///
 /// # Panics
 /// If the last dimension is no such multiple, or there is no value.
@@ -60,8 +61,8 @@ struct Kept {
     shares: Tensor<4>,
 }
 
-/// \[batch, heads, tokens, depth\] each, as products want them in memory; the queries divided by √depth,
-/// which costs less than dividing the larger product.
+/// \[batch, heads, tokens, depth\] each, as products want them in memory; the queries divided by
+/// √depth, which costs less than dividing the larger product.
 #[derive(Clone, Debug)]
 struct Parts {
     query: Tensor<4>,
@@ -118,7 +119,8 @@ fn split(qkv: Tensor<3>, heads: usize) -> Parts {
     let part = || rows.empty([batch, heads, tokens, depth]);
     let [query, key, value] = [part(), part(), part()];
     let vectors = rows.rows() * rows.row_vectors();
-    // SAFETY: every unit writes a vector of its own, if there is one; the parts together have as many.
+    // SAFETY: every unit writes a vector of its own, if there is one; the parts together have as
+    // many.
     unsafe {
         split_heads::launch_unchecked(
             rows.client(),
@@ -184,7 +186,8 @@ fn contiguous(values: Tensor<4>) -> Tensor<4> {
     tensor(into_contiguous(primitive(values)))
 }
 
-/// Where a vector of \[batch, tokens, 3, heads, depth\] lies in its part, \[batch, heads, tokens, depth\].
+/// Where a vector of \[batch, tokens, 3, heads, depth\] lies in its part, \[batch, heads, tokens,
+/// depth\].
 #[cube]
 fn place(at: usize, tokens: usize, heads: usize, row: usize) -> usize {
     let head = at / row % heads;

@@ -1,5 +1,6 @@
-//! Batches of images that lie on the device as bytes: gathered, moved, mirrored and normalised by one kernel, where
-//! Burn's operations take some twenty, and several small copies from the host, while nothing else runs yet.
+//! Batches of images that lie on the device as bytes: gathered, moved, mirrored and normalised by
+//! one kernel, where Burn's operations take some twenty, and several small copies from the host,
+//! while nothing else runs yet.
 
 use burn::backend::Cube;
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -28,8 +29,9 @@ pub struct StoredImages {
     pixels: CubeTensor,
     /// \[images\].
     labels: CubeTensor,
-    /// What becomes of every byte, \[channels, bytes\]: looked up, since a product and a sum that stand in one kernel
-    /// are computed as one by the compilers of GPUs, and have other last bits then than those of the host.
+    /// What becomes of every byte, \[channels, bytes\]: looked up, since a product and a sum that
+    /// stand in one kernel are computed as one by the compilers of GPUs, and have other last bits
+    /// then than those of the host.
     values: CubeTensor,
     frame: Frame,
     device: Device,
@@ -57,8 +59,8 @@ impl Frame {
 }
 
 impl StoredImages {
-    /// `pixels` is \[images, channels, rows × columns\], in a type of bytes. For a device that [`super::is_gpu`],
-    /// and at least one value.
+    /// `pixels` is \[images, channels, rows × columns\], in a type of bytes. For a device that
+    /// [`super::is_gpu`], and at least one value.
     ///
     /// # Panics
     /// If there is not one label for each image, and a line for each channel.
@@ -100,9 +102,10 @@ impl StoredImages {
         }
     }
 
-    /// The images of `samples`, of which there is at least one, \[samples, channels, rows, columns\] in f32, and what
-    /// they show; both on the device that the pixels were given on. In memory channels come last, as convolutions want
-    /// them. An index that does not exist is the last one; a move by more than an image counts as one by an image.
+    /// The images of `samples`, of which there is at least one, \[samples, channels, rows,
+    /// columns\] in f32, and what they show; both on the device that the pixels were given on. In
+    /// memory channels come last, as convolutions want them. An index that does not exist is the
+    /// last one; a move by more than an image counts as one by an image.
     pub fn batch(&self, samples: &[Sample]) -> (Tensor<4>, Tensor<1, Int>) {
         let Frame {
             channels,
@@ -138,8 +141,9 @@ impl StoredImages {
 
     fn make(&self, samples: &CubeTensor, out: &Matrix, labels: &CubeTensor) {
         let vectors = out.rows() * out.row_vectors();
-        // SAFETY: a unit that has a vector of `out` writes it, and the label of an image that begins there; each image
-        // of `out` has numbers in `samples`, and what they name is looked for inside of the other three.
+        // SAFETY: a unit that has a vector of `out` writes it, and the label of an image that
+        // begins there; each image of `out` has numbers in `samples`, and what they name is looked
+        // for inside of the other three.
         unsafe {
             make_batch::launch_unchecked(
                 out.client(),
@@ -244,7 +248,8 @@ fn make_batch<P: Numeric, N: Size>(
             let channel = (place + lane) % frame.channels;
             let pixel = (place + lane) / frame.channels;
             let (y, x) = (pixel / frame.width, pixel % frame.width);
-            // In an image that is mirrored after the move, column x shows what would be at w - 1 - x.
+            // In an image that is mirrored after the move, column x shows what would be at w - 1 -
+            // x.
             let x = select(is_mirrored, comptime!(frame.width - 1) - x, x);
             let row = seen(y, down, frame.height, frame.reflects);
             let column = seen(x, right, frame.width, frame.reflects);

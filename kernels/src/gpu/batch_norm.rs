@@ -98,8 +98,9 @@ pub fn batch_norm_train(
     (output, moments)
 }
 
-/// Normalises `x`, \[batch, channels, height, width\], by a given mean and variance, as in evaluation;
-/// all others are \[channels\] in `f32`. Without autodiff, and nothing is dropped; else as [`batch_norm_train`].
+/// Normalises `x`, \[batch, channels, height, width\], by a given mean and variance, as in
+/// evaluation; all others are \[channels\] in `f32`. Without autodiff, and nothing is dropped; else
+/// as [`batch_norm_train`].
 ///
 /// # Panics
 /// When the shapes do not fit together, as Burn's own operations do.

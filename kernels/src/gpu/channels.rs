@@ -1,11 +1,11 @@
 //! GPU kernels of batch normalization, on matrices of a row per pixel and a column per channel.
 //!
-//! Burn's own normalization with ReLU reads and writes every value some fifty times in a step. Eight
-//! times are enough: each direction is a sum over pixels and a line through every pixel, with the few
-//! numbers per channel in between.
+//! Burn's own normalization with ReLU reads and writes every value some fifty times in a step.
+//! Eight times are enough: each direction is a sum over pixels and a line through every pixel, with
+//! the few numbers per channel in between.
 //!
-//! The sums are of what is left after the first pixel's value is subtracted: they do not cancel where
-//! a mean is large beside its deviation.
+//! The sums are of what is left after the first pixel's value is subtracted: they do not cancel
+//! where a mean is large beside its deviation.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
@@ -41,8 +41,9 @@ mod backward {
     pub const ROWS: usize = 2;
 }
 
-/// Vectors of one column that a unit computes: the fewer numbers of channels are read. So many only where there are
-/// enough for all processors even so, and not so many that an index of 32 bits could go round behind the last.
+/// Vectors of one column that a unit computes: the fewer numbers of channels are read. So many only
+/// where there are enough for all processors even so, and not so many that an index of 32 bits
+/// could go round behind the last.
 const VECTORS_OF_UNIT: usize = 4;
 const ENOUGH: usize = 1 << 20;
 const TOO_MANY: usize = 1 << 31;
@@ -138,8 +139,8 @@ pub(super) fn moments(x: &Matrix, [weight, bias]: [CubeTensor; 2], epsilon: f32)
     out
 }
 
-/// `1 - momentum` of the `old` means and variances and `momentum` of those in `lines`, the variances times
-/// `unbias`.
+/// `1 - momentum` of the `old` means and variances and `momentum` of those in `lines`, the
+/// variances times `unbias`.
 pub(super) fn running(
     lines: &CubeTensor,
     old: [CubeTensor; 2],
@@ -200,8 +201,8 @@ pub(super) fn normalise(
     let (key, below, scale) = then.drops(lines);
     let out = x.empty_like();
     let division = Lines::of(x);
-    // SAFETY: every unit writes vectors of its own, as far as there are some: their indices do not go round. `lines` has
-    // all channels, and `plus` is as large as `x`.
+    // SAFETY: every unit writes vectors of its own, as far as there are some: their indices do not
+    // go round. `lines` has all channels, and `plus` is as large as `x`.
     unsafe {
         line::launch_unchecked(
             x.client(),
@@ -469,14 +470,15 @@ fn wide<N: Size, P: Size>(numbers: &[Vector<f32, P>], at: usize) -> Vector<f32, 
     vector
 }
 
-/// What is computed of a value, or of a value and a gradient, and of what is added to the result, at a vector of memory.
+/// What is computed of a value, or of a value and a gradient, and of what is added to the result,
+/// at a vector of memory.
 #[cube]
 trait Line<F: Float, N: Size> {
     fn of(&self, read: &Two<F, N>, plus: Vector<F, N>, at: usize) -> Vector<F, N>;
 }
 
-/// Computes the vectors of a unit. Those of all rows are read before the first is written, for a unit waits for memory
-/// longer than it computes.
+/// Computes the vectors of a unit. Those of all rows are read before the first is written, for a
+/// unit waits for memory longer than it computes.
 #[cube]
 fn compute<F: Float, N: Size, L: Line<F, N> + CubeType>(
     line: &L,

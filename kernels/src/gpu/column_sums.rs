@@ -1,5 +1,5 @@
-//! Sums of a matrix's columns, as gradients of what is added to all rows are: in f32, and in an order that depends on
-//! the shape alone.
+//! Sums of a matrix's columns, as gradients of what is added to all rows are: in f32, and in an
+//! order that depends on the shape alone.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -25,8 +25,8 @@ impl ColumnSums {
     pub fn of(matrix: &Matrix) -> Self {
         let division = Division::new(matrix.rows(), matrix.row_vectors());
         let sums = matrix.numbers([division.parts, 2, matrix.columns()]);
-        // SAFETY: a unit reads rows of its cube's part and a column that it has checked; a part's sums are written by
-        // the units that have checked their column.
+        // SAFETY: a unit reads rows of its cube's part and a column that it has checked; a part's
+        // sums are written by the units that have checked their column.
         unsafe {
             sum_rows::launch_unchecked(
                 matrix.client(),
@@ -136,7 +136,8 @@ fn add_parts_of_columns<N: Size>(
     add_columns::<N>(sums, out, CUBE_POS, parts, columns);
 }
 
-/// Adds up the parts of as many columns as are for one of the cubes that do so. Every unit of the cube must come here.
+/// Adds up the parts of as many columns as are for one of the cubes that do so. Every unit of the
+/// cube must come here.
 #[cube]
 pub(super) fn add_columns<N: Size>(
     sums: &[Vector<f32, N>],

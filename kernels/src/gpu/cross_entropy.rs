@@ -1,4 +1,5 @@
-//! Mean cross-entropy of softmax against classes: three kernels, where Burn's operations take some thirty.
+//! Mean cross-entropy of softmax against classes: three kernels, where Burn's operations take some
+//! thirty.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,12 +13,13 @@ use super::operation::{Operation, ToFirst, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::{UNITS, cube, over_lanes};
 
-/// The mean over rows of `-log softmax(logits)` at the class in `classes`, of which a share of `smoothing` (0 to 1) is
-/// spread evenly over all. With `other`, rows are of two classes each: of that in `classes` by the weight in `other`,
-/// and of that in `other` by the rest.
+/// The mean over rows of `-log softmax(logits)` at the class in `classes`, of which a share of
+/// `smoothing` (0 to 1) is spread evenly over all. With `other`, rows are of two classes each: of
+/// that in `classes` by the weight in `other`, and of that in `other` by the rest.
 ///
-/// `logits` is \[rows, classes\] of any float type, all else \[rows\]; the result has one element, in f32, in which it
-/// is computed. For a device that [`super::is_gpu`]. A class that does not exist has no logit and no gradient.
+/// `logits` is \[rows, classes\] of any float type, all else \[rows\]; the result has one element,
+/// in f32, in which it is computed. For a device that [`super::is_gpu`]. A class that does not
+/// exist has no logit and no gradient.
 ///
 /// # Panics
 /// Without a logit, or if there is not one class, and one of `other`, per row.
@@ -68,7 +70,8 @@ struct Targets {
 #[derive(Debug)]
 struct CrossEntropy {
     targets: Targets,
-    /// For each row its largest logit, and the logarithm of the sum of the exponentials of what is below that.
+    /// For each row its largest logit, and the logarithm of the sum of the exponentials of what is
+    /// below that.
     logarithms: OnceLock<CubeTensor>,
 }
 
@@ -79,8 +82,8 @@ impl Operation<1> for CrossEntropy {
         let losses = logits.numbers([logits.rows()]);
         let logarithms = logits.numbers([logits.rows(), 2]);
         let mean = logits.numbers([1]);
-        // SAFETY: the cubes cover all rows, the units of a row all of its vectors; all but the logits have numbers
-        // for each row.
+        // SAFETY: the cubes cover all rows, the units of a row all of its vectors; all but the
+        // logits have numbers for each row.
         unsafe {
             lose_rows::launch_unchecked(
                 logits.client(),

@@ -1,9 +1,9 @@
 //! Dropout whose mask is not kept, but drawn again in backward (Srivastava et al. 2014,
 //! <https://jmlr.org/papers/v15/srivastava14a.html>).
 //!
-//! What becomes of a value follows from its place in memory and a key, by Philox4x32-10 (Salmon et al. 2011,
-//! <https://doi.org/10.1145/2063384.2063405>). The key is drawn by the device's generator and stays on the
-//! device, so that nobody waits for it.
+//! What becomes of a value follows from its place in memory and a key, by Philox4x32-10 (Salmon et
+//! al. 2011, <https://doi.org/10.1145/2063384.2063405>). The key is drawn by the device's generator
+//! and stays on the device, so that nobody waits for it.
 
 use std::sync::Arc;
 
@@ -16,8 +16,9 @@ use super::matrix::{Matrix, arg, primitive};
 use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
-/// Sets each number to zero with the probability `rate`, in steps of 2⁻¹⁶, and divides the others by the probability
-/// that they stay, in the type of `x`; `rate` is below 1. For a device that [`super::is_gpu`], and at least one value.
+/// Sets each number to zero with the probability `rate`, in steps of 2⁻¹⁶, and divides the others
+/// by the probability that they stay, in the type of `x`; `rate` is below 1. For a device that
+/// [`super::is_gpu`], and at least one value.
 pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
     let drops = Drops::draw(rate, &x.device().inner());
     apply(Arc::new(drops), x)

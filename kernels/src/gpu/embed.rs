@@ -1,6 +1,6 @@
-//! How a transformer for images begins: a class token before the patches, and a position added to each. Burn's gradient
-//! of what is the same in all images has one unit add up a number of all of them; and the class token's is that of the
-//! first position.
+//! How a transformer for images begins: a class token before the patches, and a position added to
+//! each. Burn's gradient of what is the same in all images has one unit add up a number of all of
+//! them; and the class token's is that of the first position.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::matrix::{Matrix, arg};
 use super::operation::{Operation, ToFirst, apply_with};
 use super::sums::cube;
 
-/// `token`, then the patches of each image, and `positions` added to all of them: \[images, 1 + patches, features\], in
-/// the type of `patches`, rounded once.
+/// `token`, then the patches of each image, and `positions` added to all of them: \[images, 1 +
+/// patches, features\], in the type of `patches`, rounded once.
 ///
-/// `patches` is \[images, patches, features\], `token` \[1, 1, features\], `positions` \[1, 1 + patches, features\]. For a
-/// device that [`super::is_gpu`], and at least one value of each.
+/// `patches` is \[images, patches, features\], `token` \[1, 1, features\], `positions` \[1, 1 +
+/// patches, features\]. For a device that [`super::is_gpu`], and at least one value of each.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -42,8 +42,8 @@ impl Operation<3> for Embed {
         let patches = Matrix::new(patches);
         let out = patches.empty([images, 1 + count, features]);
         let vectors = out.rows() * out.row_vectors();
-        // SAFETY: a unit that has a vector of `out` writes it, and reads the position of its token, which all have, and
-        // the token or the patch that it has found to be there.
+        // SAFETY: a unit that has a vector of `out` writes it, and reads the position of its token,
+        // which all have, and the token or the patch that it has found to be there.
         unsafe {
             put_tokens::launch_unchecked(
                 out.client(),

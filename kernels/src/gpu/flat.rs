@@ -1,5 +1,5 @@
-//! Flat tensors that hold many others, as a bucket holds gradients: with Burn's operations every one of them is a
-//! kernel of its own, on the way in and on the way out.
+//! Flat tensors that hold many others, as a bucket holds gradients: with Burn's operations every
+//! one of them is a kernel of its own, on the way in and on the way out.
 
 use std::ops::Range;
 
@@ -15,7 +15,8 @@ use super::sums::cube;
 /// `flat` with `parts` at the places where they are to begin, which do not overlap.
 ///
 /// # Panics
-/// If they are not of the same type and on one device that [`super::is_gpu`], or there is no room for a part.
+/// If they are not of the same type and on one device that [`super::is_gpu`], or there is no room
+/// for a part.
 pub fn put_parts(flat: Tensor<1>, parts: Vec<(usize, Tensor<1>)>) -> Tensor<1> {
     let flat = changeable(flat);
     let (starts, parts): (Vec<usize>, Vec<_>) = parts.into_iter().unzip();
@@ -25,8 +26,8 @@ pub fn put_parts(flat: Tensor<1>, parts: Vec<(usize, Tensor<1>)>) -> Tensor<1> {
     Tensor::from_primitive::<Cube>(flat.into_tensor())
 }
 
-/// The numbers of `flat` in these ranges: where they are, if memory of the device can begin and end there, and else
-/// copies.
+/// The numbers of `flat` in these ranges: where they are, if memory of the device can begin and end
+/// there, and else copies.
 ///
 /// # Panics
 /// If `flat` is not on a device that [`super::is_gpu`], or ends before a range.

@@ -1,4 +1,5 @@
-//! GELU with the exact normal distribution (Hendrycks & Gimpel 2016, <https://arxiv.org/abs/1606.08415>).
+//! GELU with the exact normal distribution (Hendrycks & Gimpel 2016,
+//! <https://arxiv.org/abs/1606.08415>).
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use super::matrix::Matrix;
 use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
-/// `x` times the share of the normal distribution below it, in the type of `x`; computed in `f32`. For a
-/// device that [`super::is_gpu`], and at least one value.
+/// `x` times the share of the normal distribution below it, in the type of `x`; computed in `f32`.
+/// For a device that [`super::is_gpu`], and at least one value.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Gelu), x)
 }

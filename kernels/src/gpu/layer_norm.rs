@@ -10,9 +10,9 @@ use super::matrix::Matrix;
 use super::operation::{Operation, ToFirst, apply_with};
 use super::tokens;
 
-/// Normalises each row of `x`, \[…, features\], by its own mean and variance; `weight` and `bias` are
-/// \[features\]. Sums are in `f32` whatever the type of `x`, and so is what is kept of them. For a device
-/// that [`super::is_gpu`], and at least one value.
+/// Normalises each row of `x`, \[…, features\], by its own mean and variance; `weight` and `bias`
+/// are \[features\]. Sums are in `f32` whatever the type of `x`, and so is what is kept of them.
+/// For a device that [`super::is_gpu`], and at least one value.
 ///
 /// # Panics
 /// When the shapes do not fit together, as Burn's own operations do.

@@ -1,5 +1,5 @@
-//! What normalizations are computed on: matrices in the memory of a GPU, of a row per pixel or token
-//! and a column per channel or feature.
+//! What normalizations are computed on: matrices in the memory of a GPU, of a row per pixel or
+//! token and a column per channel or feature.
 
 use burn::backend::Cube;
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -26,8 +26,8 @@ impl Matrix {
         }
     }
 
-    /// Of images \[batch, channels, height, width\], with a row per pixel: without a copy where their
-    /// channels lie last already, as those of every convolution's result do.
+    /// Of images \[batch, channels, height, width\], with a row per pixel: without a copy where
+    /// their channels lie last already, as those of every convolution's result do.
     pub fn of_images(images: CubeTensor) -> Self {
         Self::new(permute_nchw_to_nhwc(images))
     }
@@ -37,7 +37,8 @@ impl Matrix {
         permute_nhwc_to_nchw(self.tensor)
     }
 
-    /// Of values that are computed each by itself: images \[batch, channels, height, width\] as [`Self::of_images`].
+    /// Of values that are computed each by itself: images \[batch, channels, height, width\] as
+    /// [`Self::of_images`].
     pub fn of_values(values: CubeTensor) -> Self {
         match values.meta.shape().num_dims() {
             4 => Self::of_images(values),
@@ -93,7 +94,8 @@ impl Matrix {
         self.widest(|size| size <= VECTOR && columns.is_multiple_of(size))
     }
 
-    /// The same where the numbers of other types are read apart: as many as are read at once in its own type.
+    /// The same where the numbers of other types are read apart: as many as are read at once in its
+    /// own type.
     pub fn wide_vector(&self) -> usize {
         let columns = self.columns();
         self.widest(|size| columns.is_multiple_of(size))

@@ -1,5 +1,6 @@
-//! Maximum of a sliding window. Burn's kernel for the gradient allocates images whose rows of channels are padded to
-//! 512 bytes, which the next convolution has to copy, and keeps an index for every number of the result.
+//! Maximum of a sliding window. Burn's kernel for the gradient allocates images whose rows of
+//! channels are padded to 512 bytes, which the next convolution has to copy, and keeps an index for
+//! every number of the result.
 
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 use crate::gpu::PoolOptions;
 
-/// The maximum of each window, with the gradient for the first pixel that has it, as PyTorch's `max_pool2d`; nothing
-/// where a window may see no pixel.
+/// The maximum of each window, with the gradient for the first pixel that has it, as PyTorch's
+/// `max_pool2d`; nothing where a window may see no pixel.
 ///
-/// `x` is \[batch, channels, height, width\], as is the result; in memory its channels come last, as those of `x` do
-/// best. For a device that [`super::is_gpu`].
+/// `x` is \[batch, channels, height, width\], as is the result; in memory its channels come last,
+/// as those of `x` do best. For a device that [`super::is_gpu`].
 pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Option<Tensor<4>> {
     let [batch, channels, height, width] = x.dims();
     let pool = Pool::new([height, width], options)?;
@@ -65,7 +66,8 @@ impl Operation<1> for Pool {
         let batch = x.rows() / (height * width);
         let out = x.empty([batch, self.result[0], self.result[1], x.columns()]);
         let vectors = out.rows() * x.row_vectors();
-        // SAFETY: a unit that has a vector of `out` writes it, and reads pixels inside of the same image of `x`.
+        // SAFETY: a unit that has a vector of `out` writes it, and reads pixels inside of the same
+        // image of `x`.
         unsafe {
             largest_of_each::launch_unchecked(
                 x.client(),
@@ -96,8 +98,8 @@ impl Operation<1> for Pool {
         };
         let (x, dy) = (Matrix::of_images(x), Matrix::of_images(dy));
         let (vectors, out) = (x.rows() * x.row_vectors(), x.empty_like());
-        // SAFETY: a unit that has a vector of `x` writes that of `out`, and reads pixels inside of the same image of
-        // `x` and of `dy`.
+        // SAFETY: a unit that has a vector of `x` writes that of `out`, and reads pixels inside of
+        // the same image of `x` and of `dy`.
         unsafe {
             gradient_of_each::launch_unchecked(
                 x.client(),

@@ -1,5 +1,6 @@
-//! Mean over pixels. With Burn's operations a mean over a part of an image is a copy of this part, one in f32, two
-//! sums, and as much again for the gradient, which then lies with its channels first.
+//! Mean over pixels. With Burn's operations a mean over a part of an image is a copy of this part,
+//! one in f32, two sums, and as much again for the gradient, which then lies with its channels
+//! first.
 
 use std::sync::Arc;
 
@@ -12,11 +13,11 @@ use super::matrix::Matrix;
 use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
-/// The mean over the first `height` rows and `width` columns, of which there is at least one: \[batch, channels\], in
-/// the type of `x`; summed up in f32. Nothing where `x` has fewer.
+/// The mean over the first `height` rows and `width` columns, of which there is at least one:
+/// \[batch, channels\], in the type of `x`; summed up in f32. Nothing where `x` has fewer.
 ///
-/// `x` is \[batch, channels, height, width\], best with its channels last in memory, as is its gradient. For a device
-/// that [`super::is_gpu`], and at least one value.
+/// `x` is \[batch, channels, height, width\], best with its channels last in memory, as is its
+/// gradient. For a device that [`super::is_gpu`], and at least one value.
 pub fn mean_of_pixels(x: Tensor<4>, [height, width]: [usize; 2]) -> Option<Tensor<2>> {
     let [_, _, rows, columns] = x.dims();
     let mean = Mean {
@@ -46,7 +47,8 @@ impl Operation<1> for Mean {
         let [height, width] = self.source;
         let out = x.empty([x.rows() / (height * width), x.columns()]);
         let vectors = out.rows() * x.row_vectors();
-        // SAFETY: a unit that has a vector of `out` writes it, and reads pixels of one image of `x`.
+        // SAFETY: a unit that has a vector of `out` writes it, and reads pixels of one image of
+        // `x`.
         unsafe {
             mean_of_each::launch_unchecked(
                 x.client(),
@@ -76,7 +78,8 @@ impl Operation<1> for Mean {
         let [height, width] = self.source;
         let out = dy.empty([dy.rows(), height, width, dy.columns()]);
         let vectors = out.rows() * dy.row_vectors();
-        // SAFETY: a unit that has a vector of `out` writes it, and reads one of its image's row of `dy`.
+        // SAFETY: a unit that has a vector of `out` writes it, and reads one of its image's row of
+        // `dy`.
         unsafe {
             gradient_of_each::launch_unchecked(
                 dy.client(),

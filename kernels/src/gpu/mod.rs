@@ -1,8 +1,8 @@
-//! Kernels for GPUs: operations that Burn computes in many kernels. Layers are nodes of Burn's graph with their own
-//! backward pass; steps of optimizers and norms are outside of it.
+//! Kernels for GPUs: operations that Burn computes in many kernels. Layers are nodes of Burn's
+//! graph with their own backward pass; steps of optimizers and norms are outside of it.
 //!
-//! Tensors are Burn's, of any float type that the device has. A program without the feature `wgpu` or `cuda` has none of
-//! it: there no device is a GPU.
+//! Tensors are Burn's, of any float type that the device has. A program without the feature `wgpu`
+//! or `cuda` has none of it: there no device is a GPU.
 
 mod options;
 

@@ -1,5 +1,5 @@
-//! Several tensors in one kernel, which Apex calls multi-tensor apply: most parameters of a model are so small that
-//! a kernel for each of them keeps the processor busy and a GPU idle.
+//! Several tensors in one kernel, which Apex calls multi-tensor apply: most parameters of a model
+//! are so small that a kernel for each of them keeps the processor busy and a GPU idle.
 
 use std::ops::Range;
 
@@ -19,8 +19,8 @@ const OTHERS: usize = 3;
 /// Numbers of the first tensors of all sets of a kernel, at most: indices have room for more.
 const NUMBERS: usize = 1 << 30;
 
-/// What one kernel computes: sets of `N` tensors that belong together and are equally long, as a parameter and its
-/// gradient are.
+/// What one kernel computes: sets of `N` tensors that belong together and are equally long, as a
+/// parameter and its gradient are.
 pub(super) struct Batch<'a, const N: usize> {
     all: &'a [[Matrix; N]],
     /// Its own among `all`.

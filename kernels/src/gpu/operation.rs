@@ -17,13 +17,14 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::branches;
 
-/// What is computed, forward and backward. What backward needs beside the first input, forward keeps
-/// in here; it may run a second time, where a result was not kept.
+/// What is computed, forward and backward. What backward needs beside the first input, forward
+/// keeps in here; it may run a second time, where a result was not kept.
 pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
     /// The result.
     fn forward(&self, inputs: [CubeTensor; N]) -> CubeTensor;
 
-    /// The gradients of the inputs for that of the result, in their order. `x` is the first input, if backward reads it.
+    /// The gradients of the inputs for that of the result, in their order. `x` is the first input,
+    /// if backward reads it.
     fn backward(
         &self,
         x: Option<CubeTensor>,

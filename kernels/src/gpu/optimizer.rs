@@ -1,5 +1,6 @@
-//! Steps of SGD and Adam, of several parameters in one kernel: every value is read and written once, in place where
-//! nobody else holds the memory. Burn's own optimizers launch a kernel for every operation and parameter.
+//! Steps of SGD and Adam, of several parameters in one kernel: every value is read and written
+//! once, in place where nobody else holds the memory. Burn's own optimizers launch a kernel for
+//! every operation and parameter.
 
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -47,17 +48,18 @@ pub struct AdamStep {
     pub rate: f32,
 }
 
-/// New values of parameters: the old ones without `rate` times their gradients, which are scaled and penalised as
-/// `step` says. Given are values and gradients.
+/// New values of parameters: the old ones without `rate` times their gradients, which are scaled
+/// and penalised as `step` says. Given are values and gradients.
 ///
 /// # Panics
-/// All tensors here are flat, `f32`, as long as the others of their parameter, and on one device that
-/// [`super::is_gpu`].
+/// All tensors here are flat, `f32`, as long as the others of their parameter, and on one device
+/// that [`super::is_gpu`].
 pub fn sgd(step: &SgdStep, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     let parameters = matrices(parameters, [0]);
     for batch in batches(&parameters, |of| parameters[of][0].vector()) {
         let units = batch.units();
-        // SAFETY: every unit changes a vector of its own, if there is one, and all of a parameter are as long.
+        // SAFETY: every unit changes a vector of its own, if there is one, and all of a parameter
+        // are as long.
         unsafe {
             sgd_plain::launch_unchecked(
                 batch.client(),
@@ -78,7 +80,8 @@ pub fn sgd(step: &SgdStep, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     values.collect()
 }
 
-/// The same with momentum: of values, gradients and velocities the new values and the new velocities.
+/// The same with momentum: of values, gradients and velocities the new values and the new
+/// velocities.
 ///
 /// # Panics
 /// As [`sgd`].
@@ -113,9 +116,9 @@ pub fn sgd_momentum(step: &SgdStep, parameters: Vec<[Tensor<1>; 3]>) -> Vec<[Ten
     changed.collect()
 }
 
-/// A step of Adam (Kingma & Ba 2015, <https://arxiv.org/abs/1412.6980>) or AdamW (Loshchilov & Hutter
-/// 2019, <https://arxiv.org/abs/1711.05101>): of values, gradients and both moments the new values and the new
-/// moments.
+/// A step of Adam (Kingma & Ba 2015, <https://arxiv.org/abs/1412.6980>) or AdamW (Loshchilov &
+/// Hutter 2019, <https://arxiv.org/abs/1711.05101>): of values, gradients and both moments the new
+/// values and the new moments.
 ///
 /// # Panics
 /// As [`sgd`].
@@ -180,8 +183,8 @@ pub fn blend(weight: f32, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     averages.collect()
 }
 
-/// What kernels read, and change at the places that are said: memory that nobody else sees change. Kernels check
-/// no bounds but those of the first tensor.
+/// What kernels read, and change at the places that are said: memory that nobody else sees change.
+/// Kernels check no bounds but those of the first tensor.
 fn matrices<const N: usize, const C: usize>(
     parameters: Vec<[Tensor<1>; N]>,
     changed: [usize; C],
@@ -203,9 +206,9 @@ fn tensor(matrix: Matrix) -> Tensor<1> {
     Tensor::from_primitive::<Cube>(matrix.into_tensor())
 }
 
-/// `value + other × by`, rounded once. Left to itself a compiler puts a product and a sum together or
-/// not, and NVRTC does so for vectors of some lengths only: the shard of a parameter would be stepped in
-/// other bits than the whole.
+/// `value + other × by`, rounded once. Left to itself a compiler puts a product and a sum together
+/// or not, and NVRTC does so for vectors of some lengths only: the shard of a parameter would be
+/// stepped in other bits than the whole.
 #[cube]
 fn scaled_add<N: Size>(value: Vector<f32, N>, other: Vector<f32, N>, by: f32) -> Vector<f32, N> {
     fma(other, Vector::<f32, N>::new(by), value)

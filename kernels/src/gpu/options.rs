@@ -1,4 +1,5 @@
-//! How operations on GPUs are computed. These types are there whether or not the program has the operations.
+//! How operations on GPUs are computed. These types are there whether or not the program has the
+//! operations.
 
 use burn::tensor::{Int, Tensor};
 
@@ -27,7 +28,8 @@ pub struct PoolOptions {
 pub struct ThenNorm {
     /// ReLU.
     pub relu: bool,
-    /// Dropout after that, of each value with this probability, as [`crate::ops::dropout()`] has it; below 1.
+    /// Dropout after that, of each value with this probability, as [`crate::ops::dropout()`] has
+    /// it; below 1.
     pub drop: f64,
     /// A sum with this, of the same shape and type, after that.
     pub plus: Option<Tensor<4>>,
@@ -42,8 +44,8 @@ pub struct ImageFacts<'a> {
     pub lines: &'a [(f32, f32)],
     /// Rows and columns.
     pub size: [usize; 2],
-    /// Whether an image goes on, mirrored at its outermost pixels, where it was moved away; else zeros come in, which
-    /// are normalised as all bytes are.
+    /// Whether an image goes on, mirrored at its outermost pixels, where it was moved away; else
+    /// zeros come in, which are normalised as all bytes are.
     pub reflects: bool,
 }
 

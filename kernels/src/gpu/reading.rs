@@ -1,5 +1,6 @@
-//! Numbers on their way from a GPU: copied behind what was asked of it so far, and waited for later, so that it has
-//! other work to do meanwhile. Burn's own readings begin when they are waited for, behind that other work.
+//! Numbers on their way from a GPU: copied behind what was asked of it so far, and waited for
+//! later, so that it has other work to do meanwhile. Burn's own readings begin when they are waited
+//! for, behind that other work.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -39,7 +40,8 @@ impl Reading {
     }
 }
 
-/// Begins to copy the numbers of all `tensors`, as f32, to host memory. For a device that [`super::is_gpu`].
+/// Begins to copy the numbers of all `tensors`, as f32, to host memory. For a device that
+/// [`super::is_gpu`].
 ///
 /// # Panics
 /// If a tensor is not on such a device, or has autodiff.

@@ -1,5 +1,5 @@
-//! ReLU, alone or of a sum. Burn's own compares and fills in two kernels each way, with a mask in memory, one number at
-//! a time where channels lie last; here the result is the mask.
+//! ReLU, alone or of a sum. Burn's own compares and fills in two kernels each way, with a mask in
+//! memory, one number at a time where channels lie last; here the result is the mask.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,8 +12,8 @@ use super::matrix::Matrix;
 use super::operation::{Operation, ToFirst, apply, apply_to_both};
 use super::sums::cube;
 
-/// What is not above zero becomes zero; what is no number stays so. Its gradient is that of the result where that is
-/// above zero. For a device that [`super::is_gpu`], and at least one value.
+/// What is not above zero becomes zero; what is no number stays so. Its gradient is that of the
+/// result where that is above zero. For a device that [`super::is_gpu`], and at least one value.
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Rectify::default()), x)
 }
@@ -53,7 +53,8 @@ impl Rectify {
         let result = Matrix::of_values(self.result.get()?.clone());
         let dy = Matrix::of_values(dy);
         let (vectors, out) = (dy.flat_vectors(), dy.empty_like());
-        // SAFETY: every unit writes a vector of its own, if there is one; the result is as large as its gradient.
+        // SAFETY: every unit writes a vector of its own, if there is one; the result is as large as
+        // its gradient.
         unsafe {
             where_above_zero::launch_unchecked(
                 dy.client(),
@@ -111,7 +112,8 @@ impl Operation<2> for Rectify {
     fn forward(&self, inputs: [CubeTensor; 2]) -> CubeTensor {
         let [x, y] = inputs.map(Matrix::of_values);
         let (vectors, out) = (x.flat_vectors(), x.empty_like());
-        // SAFETY: every unit writes a vector of its own, if there is one; `add_relu` has seen that both have it.
+        // SAFETY: every unit writes a vector of its own, if there is one; `add_relu` has seen that
+        // both have it.
         unsafe {
             rectify_sum::launch_unchecked(
                 x.client(),

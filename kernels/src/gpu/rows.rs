@@ -38,7 +38,8 @@ pub(super) fn row_sum<N: Size>(vector: Vector<f32, N>, #[comptime] width: usize)
     over_units(sum, width, false)
 }
 
-/// The largest number of a row of `x`; anything behind the last row. Every unit of the cube must come here.
+/// The largest number of a row of `x`; anything behind the last row. Every unit of the cube must
+/// come here.
 #[cube]
 pub(super) fn row_largest<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -65,8 +66,8 @@ pub(super) fn row_largest<F: Float, N: Size>(
     over_units(most, width, true)
 }
 
-/// The sum, or else the largest, of what the units of this unit's row have. Every unit of the cube must
-/// come here.
+/// The sum, or else the largest, of what the units of this unit's row have. Every unit of the cube
+/// must come here.
 #[cube]
 fn over_units(number: f32, #[comptime] width: usize, #[comptime] most: bool) -> f32 {
     let unit = UNIT_POS as usize;

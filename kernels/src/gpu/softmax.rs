@@ -12,8 +12,8 @@ use super::operation::{Operation, ToFirst, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::cube;
 
-/// The softmax of each row of `x`, \[…, columns\], in its type; computed in `f32`. For a device that
-/// [`super::is_gpu`], and at least one value.
+/// The softmax of each row of `x`, \[…, columns\], in its type; computed in `f32`. For a device
+/// that [`super::is_gpu`], and at least one value.
 pub fn softmax<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Softmax::default()), x)
 }
@@ -26,7 +26,8 @@ pub(super) fn softmax_gradient<const D: usize>(y: Tensor<D>, dy: Tensor<D>) -> T
 fn gradient(y: CubeTensor, dy: CubeTensor) -> CubeTensor {
     let (y, dy) = (Matrix::new(y), Matrix::new(dy));
     let out = y.empty_like();
-    // SAFETY: the cubes cover all rows, the units of a row all of its vectors; `dy` is as large as `y`.
+    // SAFETY: the cubes cover all rows, the units of a row all of its vectors; `dy` is as large as
+    // `y`.
     unsafe {
         back_rows::launch_unchecked(
             y.client(),

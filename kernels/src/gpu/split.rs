@@ -1,10 +1,11 @@
-//! Numbers in f32 as tensor cores multiply them: as the sum of two in bf16, the first of which is the number rounded,
-//! and the second what that leaves, rounded. Of the four products of two such sums the three large ones are taken, so
-//! that 16 bits of a number count where f32 has 24, bf16 8 and TF32 11.
+//! Numbers in f32 as tensor cores multiply them: as the sum of two in bf16, the first of which is
+//! the number rounded, and the second what that leaves, rounded. Of the four products of two such
+//! sums the three large ones are taken, so that 16 bits of a number count where f32 has 24, bf16 8
+//! and TF32 11.
 //!
-//! Henry, Tang and Heinecke 2019, <https://arxiv.org/abs/1904.06376>; JAX's `BF16_BF16_F32_X3`, and one of the two that
-//! PyTorch's `float32_matmul_precision` may be where it is "high". What is infinite becomes NaN, which is not finite
-//! either.
+//! Henry, Tang and Heinecke 2019, <https://arxiv.org/abs/1904.06376>; JAX's `BF16_BF16_F32_X3`, and
+//! one of the two that PyTorch's `float32_matmul_precision` may be where it is "high". What is
+//! infinite becomes NaN, which is not finite either.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::{DType, Shape};
@@ -28,7 +29,8 @@ const AT_ONCE: usize = 4;
 /// The type of the halves.
 pub(super) const HALF: DType = DType::BF16;
 
-/// Where the halves of a term's factors begin, that of the first factor and that of the second: so much further on.
+/// Where the halves of a term's factors begin, that of the first factor and that of the second: so
+/// much further on.
 #[cube]
 pub(super) fn halves_of(term: u32, #[comptime] further: u32) -> (u32, u32) {
     (
@@ -37,8 +39,8 @@ pub(super) fn halves_of(term: u32, #[comptime] further: u32) -> (u32, u32) {
     )
 }
 
-/// A tensor \[…, channels\] in f32, contiguous and of whole vectors, as one of twice as many channels: the first
-/// halves of all, then the second.
+/// A tensor \[…, channels\] in f32, contiguous and of whole vectors, as one of twice as many
+/// channels: the first halves of all, then the second.
 pub(super) fn split(tensor: &CubeTensor) -> CubeTensor {
     let shape = tensor.meta.shape();
     let channels = shape.iter().last().copied().unwrap_or(0);
@@ -49,7 +51,8 @@ pub(super) fn split(tensor: &CubeTensor) -> CubeTensor {
     let wide: Vec<usize> = before.chain([HALVES as usize * channels]).collect();
     let out = memory(tensor, Shape::from(wide), HALF);
     let vectors = shape.num_elements() / VECTOR;
-    // SAFETY: a unit reads a vector of channels that `tensor` has, and writes the same of both halves.
+    // SAFETY: a unit reads a vector of channels that `tensor` has, and writes the same of both
+    // halves.
     unsafe {
         split_numbers::launch_unchecked(
             &tensor.client,

@@ -1,5 +1,5 @@
-//! The norm of what lies on a GPU, in an order that depends on the lengths alone: where a device can add
-//! atomically, Burn's sum adds up in whatever order its cubes come.
+//! The norm of what lies on a GPU, in an order that depends on the lengths alone: where a device
+//! can add atomically, Burn's sum adds up in whatever order its cubes come.
 
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -12,8 +12,9 @@ use super::sums::{UNITS, cube, over_lanes};
 /// Numbers that a cube adds up.
 const PART: usize = 256 * UNITS;
 
-/// Sums of the squares of all `tensors`, one for each 65,536 numbers of each of them and in their order, which are
-/// still to be added up: in `f64`, so that no number of them costs precision. Nothing if there are no numbers.
+/// Sums of the squares of all `tensors`, one for each 65,536 numbers of each of them and in their
+/// order, which are still to be added up: in `f64`, so that no number of them costs precision.
+/// Nothing if there are no numbers.
 ///
 /// # Panics
 /// If the tensors are not `f32`, or not on one device that [`super::is_gpu`].
@@ -36,8 +37,8 @@ pub fn sums_of_squares(tensors: impl IntoIterator<Item = Tensor<1>>) -> Option<T
             counts.push(count);
             parts += parts_of(count);
         }
-        // SAFETY: every cube reads a part of a tensor of its own, which ends where that ends, and writes one of as
-        // many sums as all batches have cubes.
+        // SAFETY: every cube reads a part of a tensor of its own, which ends where that ends, and
+        // writes one of as many sums as all batches have cubes.
         unsafe {
             squares_of_part::launch_unchecked(
                 batch.client(),

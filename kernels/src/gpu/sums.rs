@@ -1,7 +1,7 @@
 //! Sums over the rows of a matrix, two at once.
 //!
-//! They are taken in two parts: every cube adds up some rows, in lanes side by side and then over the
-//! lanes, and one more kernel adds up what the cubes have. How rows are divided depends on the
+//! They are taken in two parts: every cube adds up some rows, in lanes side by side and then over
+//! the lanes, and one more kernel adds up what the cubes have. How rows are divided depends on the
 //! shape alone, so a result is the same bits on every run.
 
 use cubecl::prelude::*;
@@ -15,8 +15,8 @@ pub(super) const FINISH_WIDTH: usize = 8;
 /// Parts that are added up side by side.
 const FINISH_LANES: usize = UNITS / FINISH_WIDTH;
 
-/// Bits of each of a row's numbers that a unit reads before it adds the first of them: four rows in f32, eight in 16 bits,
-/// whose vectors are as many numbers.
+/// Bits of each of a row's numbers that a unit reads before it adds the first of them: four rows in
+/// f32, eight in 16 bits, whose vectors are as many numbers.
 const AHEAD: usize = 4 * 32;
 
 /// Rows that a lane adds up at least, if there are so many.
@@ -80,8 +80,8 @@ pub(super) fn cube() -> CubeDim {
     CubeDim::new_1d(UNITS as u32)
 }
 
-/// The sum of what the lanes of a cube have, `width` units apart, in the first lane. Every unit of the
-/// cube must come here.
+/// The sum of what the lanes of a cube have, `width` units apart, in the first lane. Every unit of
+/// the cube must come here.
 #[cube]
 pub(super) fn over_lanes<N: Size>(
     vector: Vector<f32, N>,
@@ -156,8 +156,8 @@ pub(super) fn add_part<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     add_rows::<F, N, T>(sums, terms, begin + lane, end, lanes);
 }
 
-/// Adds the terms of every `apart`th row from `row` on and before `end`, one after another. Some are read before the
-/// first of them is added, for a unit waits for memory longer than it computes.
+/// Adds the terms of every `apart`th row from `row` on and before `end`, one after another. Some
+/// are read before the first of them is added, for a unit waits for memory longer than it computes.
 #[cube]
 fn add_rows<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     sums: &mut Two<f32, N>,
@@ -188,8 +188,8 @@ fn add_rows<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     }
 }
 
-/// Writes the sums of a part, which its lanes have, to \[part, 2, columns\]. Every unit of the cube must
-/// come here.
+/// Writes the sums of a part, which its lanes have, to \[part, 2, columns\]. Every unit of the cube
+/// must come here.
 #[cube]
 pub(super) fn write_part<N: Size>(
     sums: &mut [Vector<f32, N>],
@@ -250,7 +250,8 @@ fn parts_of_lane<'a, N: Size>(
     of_lane
 }
 
-/// The sums over the parts of a column in `sums`, in the first lane. Every unit of the cube must come here.
+/// The sums over the parts of a column in `sums`, in the first lane. Every unit of the cube must
+/// come here.
 #[cube]
 pub(super) fn over_parts<N: Size>(
     sums: &[Vector<f32, N>],

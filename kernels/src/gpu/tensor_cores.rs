@@ -1,6 +1,7 @@
-//! What NVIDIA's tensor cores offer to a kernel: instructions of compute capability 8.0 that multiply matrices,
-//! `ldmatrix` and `mma`, and copies to shared memory that go on meanwhile, `cp.async` ("PTX ISA", "Warp-Level Matrix
-//! Instructions" and "Data Movement and Conversion Instructions").
+//! What NVIDIA's tensor cores offer to a kernel: instructions of compute capability 8.0 that
+//! multiply matrices, `ldmatrix` and `mma`, and copies to shared memory that go on meanwhile,
+//! `cp.async` ("PTX ISA", "Warp-Level Matrix Instructions" and "Data Movement and Conversion
+//! Instructions").
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -25,7 +26,8 @@ pub(super) const DEPTH: usize = 16;
 /// What an instruction takes of a lane at once.
 pub(super) type Pair = Const<2>;
 
-/// Whether the device multiplies matrices of this type from shared memory, and copies into it meanwhile.
+/// Whether the device multiplies matrices of this type from shared memory, and copies into it
+/// meanwhile.
 pub(super) fn has_instructions(client: &Client, dtype: DType) -> bool {
     let properties = client.properties();
     let elem = dtype_to_storage_type(dtype);
@@ -103,7 +105,8 @@ pub(super) fn wait(#[comptime] open: usize) {
     gpu_asm!("cp.async.wait_group {open};", open = const open);
 }
 
-/// 2 to the power of each, by `ex2.approx`: within 2⁻²² of it, without the exact exponential's dozen instructions.
+/// 2 to the power of each, by `ex2.approx`: within 2⁻²² of it, without the exact exponential's
+/// dozen instructions.
 #[cube]
 pub(super) fn powers_of_two(exponents: Vector<f32, Pair>) -> Vector<f32, Pair> {
     let mut powers = Vector::<f32, Pair>::empty();
@@ -125,8 +128,8 @@ pub(super) fn power_of_two(exponent: f32) -> f32 {
     power
 }
 
-/// The sums of a plane: for each of its instructions two pairs, of rows `lane / 4` and `8 + lane / 4`,
-/// columns `2 (lane % 4)` and the next.
+/// The sums of a plane: for each of its instructions two pairs, of rows `lane / 4` and `8 + lane /
+/// 4`, columns `2 (lane % 4)` and the next.
 #[derive(CubeType)]
 pub(super) struct Sums {
     pub pairs: Sequence<Array<Vector<f32, Pair>>>,

@@ -20,8 +20,8 @@ pub(super) fn normalise(
     epsilon: f32,
 ) -> (Matrix, CubeTensor) {
     let (out, moments) = (x.empty_like(), x.numbers([x.rows(), 2]));
-    // SAFETY: the cubes cover all rows, the units of a row all of its vectors; the parameters have a
-    // number for each column.
+    // SAFETY: the cubes cover all rows, the units of a row all of its vectors; the parameters have
+    // a number for each column.
     unsafe {
         normalise_rows::launch_unchecked(
             x.client(),
@@ -87,8 +87,8 @@ pub(super) fn parameter_gradients(
     let division = Division::new(x.rows(), x.row_vectors());
     let sums = x.numbers([division.parts, 2, x.columns()]);
     let [weight, bias] = [(); 2].map(|()| x.numbers([x.columns()]));
-    // SAFETY: the division covers the rows and columns of `x` and `dy`, `sums` has room for all parts,
-    // and `moments` has all rows.
+    // SAFETY: the division covers the rows and columns of `x` and `dy`, `sums` has room for all
+    // parts, and `moments` has all rows.
     unsafe {
         sum_gradients::launch_unchecked(
             x.client(),

@@ -1,13 +1,15 @@
-//! What tensor cores of compute capability 9.0 offer beyond [`super::tensor_cores`]: `wgmma`, with which four planes
-//! multiply factors that shared memory holds while they do something else ("PTX ISA", "Asynchronous Warpgroup Level
-//! Matrix Instructions"). Only so do these tensor cores reach what data sheets say: 62 % of it with `mma` (Luo et al.
-//! 2024, <https://arxiv.org/abs/2402.13499>).
+//! What tensor cores of compute capability 9.0 offer beyond [`super::tensor_cores`]: `wgmma`, with
+//! which four planes multiply factors that shared memory holds while they do something else ("PTX
+//! ISA", "Asynchronous Warpgroup Level Matrix Instructions"). Only so do these tensor cores reach
+//! what data sheets say: 62 % of it with `mma` (Luo et al. 2024,
+//! <https://arxiv.org/abs/2402.13499>).
 //!
-//! Factors lie in rows of 64 bytes, whose vectors are exchanged as the instruction's 64-byte swizzle has them, or in
-//! planes without a swizzle; layouts and descriptors are those of CUTLASS (`make_gmma_desc` in
-//! `mma_traits_sm90_gmma.hpp`). Sums are registers that no variable stands for: cubecl's assembly has one result at
-//! most, and these are many, which none but the instruction may touch until it is waited for. They are declared outside
-//! of any block of PTX, so that all that follows knows them.
+//! Factors lie in rows of 64 bytes, whose vectors are exchanged as the instruction's 64-byte
+//! swizzle has them, or in planes without a swizzle; layouts and descriptors are those of CUTLASS
+//! (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`). Sums are registers that no variable stands
+//! for: cubecl's assembly has one result at most, and these are many, which none but the
+//! instruction may touch until it is waited for. They are declared outside of any block of PTX, so
+//! that all that follows knows them.
 
 use cubecl::client::Client;
 use cubecl::features::Tma;
@@ -34,8 +36,9 @@ pub(super) const BLOCK: usize = 32;
 /// Vectors of eight rows, between which the layout repeats.
 const IN_EIGHT: u32 = 8 * IN_ROW as u32;
 
-/// Left unset unless somebody wants otherwise: `off`, to know what the device does without the instruction, or
-/// `unchecked`, where kernels are compiled and not run, so that there is nothing to compare.
+/// Left unset unless somebody wants otherwise: `off`, to know what the device does without the
+/// instruction, or `unchecked`, where kernels are compiled and not run, so that there is nothing to
+/// compare.
 const ASKED: &str = "BURN_DIST_WGMMA";
 
 fn is_asked_for(what: &str) -> bool {
@@ -49,8 +52,8 @@ pub(super) fn is_unchecked() -> bool {
 
 /// Whether the device has the instruction, and nobody wants to go without.
 pub(super) fn has_warpgroups(client: &Client) -> bool {
-    // It is of compute capability 9.0 and of no other: cubecl says of that it has the first, and of all later ones
-    // that they have the second too.
+    // It is of compute capability 9.0 and of no other: cubecl says of that it has the first, and of
+    // all later ones that they have the second too.
     let tma = &client.properties().features.tma;
     let is_hopper = tma.contains(Tma::Base) && !tma.contains(Tma::Im2colWide);
     is_hopper && !is_asked_for("off")
@@ -73,10 +76,12 @@ pub(super) fn group() -> u32 {
 pub(super) enum Major {
     /// A row is one of the factor, or a column of the second, and holds what is summed over.
     Depth,
-    /// A row is one number of the sum, for [`NUMBERS`] rows of the factor, or columns; [`BLOCK`] rows are a block.
+    /// A row is one number of the sum, for [`NUMBERS`] rows of the factor, or columns; [`BLOCK`]
+    /// rows are a block.
     Across,
-    /// A row is one of the factor, and holds a vector of what is summed over; so many vectors further begin its next
-    /// ones, in the next plane. Of eight rows these lie one behind the other, and so many further the next eight begin.
+    /// A row is one of the factor, and holds a vector of what is summed over; so many vectors
+    /// further begin its next ones, in the next plane. Of eight rows these lie one behind the
+    /// other, and so many further the next eight begin.
     Planes { plane: u32, eights: u32 },
 }
 
@@ -90,8 +95,8 @@ impl Major {
         }
     }
 
-    /// The lower half of a matrix's descriptor without its address: the leading dimension's offset, from block to
-    /// block, or from plane to plane. Not read of the first layout.
+    /// The lower half of a matrix's descriptor without its address: the leading dimension's offset,
+    /// from block to block, or from plane to plane. Not read of the first layout.
     const fn low(self) -> u32 {
         match self {
             Self::Depth => 1 << 16,
@@ -100,7 +105,8 @@ impl Major {
         }
     }
 
-    /// The upper half: the stride from eight rows to the next, and the swizzle of 64 bytes, or none.
+    /// The upper half: the stride from eight rows to the next, and the swizzle of 64 bytes, or
+    /// none.
     const fn high(self) -> u32 {
         match self {
             Self::Depth | Self::Across => IN_EIGHT | 2 << 30,
@@ -117,8 +123,8 @@ impl Major {
     }
 }
 
-/// The lower half of the descriptor of the matrix that begins at a vector of shared memory, which eight rows are a
-/// divisor of. Vectors further on are added to it.
+/// The lower half of the descriptor of the matrix that begins at a vector of shared memory, which
+/// eight rows are a divisor of. Vectors further on are added to it.
 #[cube]
 pub(super) fn descriptor<F: Float, V: Size>(
     stages: &[Vector<F, V>],
@@ -151,8 +157,9 @@ pub(super) fn begin_products() {
     gpu_asm!("wgmma.fence.sync.aligned;");
 }
 
-/// Begins to add the product of 64 rows and so many columns to the sums from number `first` on: for each eight columns
-/// four of a lane, two pairs as in [`Sums`]. `rows` and `columns` are lower halves of descriptors, of these layouts.
+/// Begins to add the product of 64 rows and so many columns to the sums from number `first` on: for
+/// each eight columns four of a lane, two pairs as in [`Sums`]. `rows` and `columns` are lower
+/// halves of descriptors, of these layouts.
 #[cube]
 pub(super) fn multiply<F: Float>(
     rows: u32,

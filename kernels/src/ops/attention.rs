@@ -10,9 +10,10 @@ use crate::policy::{Engine, engine};
 
 /// Computes `softmax(q kᵀ / √depth) v` for every head.
 ///
-/// `qkv` is \[batch, tokens, 3 × heads × depth\]: queries, keys and values in this order, each with the heads one after
-/// another; the result is \[batch, tokens, heads × depth\]. On the CPU, and only there, `bf16` rounds the factors of the
-/// products to it where that is faster. GPUs of NVIDIA compute FlashAttention-2 in f16 and bf16. Softmax is in f32.
+/// `qkv` is \[batch, tokens, 3 × heads × depth\]: queries, keys and values in this order, each with
+/// the heads one after another; the result is \[batch, tokens, heads × depth\]. On the CPU, and
+/// only there, `bf16` rounds the factors of the products to it where that is faster. GPUs of NVIDIA
+/// compute FlashAttention-2 in f16 and bf16. Softmax is in f32.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

@@ -34,7 +34,8 @@ impl Default for ConvOptions {
 }
 
 impl ConvOptions {
-    /// Those of Burn's layer. Nothing if it dilates, has groups, or pads unevenly: then it is for Burn to compute.
+    /// Those of Burn's layer. Nothing if it dilates, has groups, or pads unevenly: then it is for
+    /// Burn to compute.
     pub fn of(conv: &Conv2d, layout: Layout) -> Option<Self> {
         let plain = conv.groups == 1 && conv.dilation == [1, 1];
         Some(Self {
@@ -48,8 +49,9 @@ impl ConvOptions {
 
 /// Computes `x ⊛ weight + bias + plus`, then ReLU if asked for.
 ///
-/// `weight` is \[out, in, window height, window width\], `bias` \[out\]; `plus` is like the result. On the CPU all of it
-/// is one operation. GPUs of NVIDIA multiply on tensor cores in f16, bf16 and f32; Burn computes what they lack.
+/// `weight` is \[out, in, window height, window width\], `bias` \[out\]; `plus` is like the result.
+/// On the CPU all of it is one operation. GPUs of NVIDIA multiply on tensor cores in f16, bf16 and
+/// f32; Burn computes what they lack.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

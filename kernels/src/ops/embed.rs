@@ -5,10 +5,12 @@ use burn::tensor::Tensor;
 use crate::gpu;
 use crate::policy::{Engine, engine};
 
-/// Puts a class token before the patches of each image, if there is one, and adds a position to each.
+/// Puts a class token before the patches of each image, if there is one, and adds a position to
+/// each.
 ///
-/// `patches` is \[images, patches, features\], `token` \[1, 1, features\], `positions` \[1, tokens, features\], the result
-/// \[images, tokens, features\]. On the CPU, and without a token, it is Burn's.
+/// `patches` is \[images, patches, features\], `token` \[1, 1, features\], `positions` \[1, tokens,
+/// features\], the result \[images, tokens, features\]. On the CPU, and without a token, it is
+/// Burn's.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

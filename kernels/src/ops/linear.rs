@@ -9,11 +9,13 @@ use crate::cpu::flex;
 use crate::gpu;
 use crate::policy::{Engine, engine};
 
-/// Computes `x · weight + bias + plus`, then ReLU if asked for; with GELU, of `gelu(x)` in place of `x`.
+/// Computes `x · weight + bias + plus`, then ReLU if asked for; with GELU, of `gelu(x)` in place of
+/// `x`.
 ///
-/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the result \[…, out\]. On the
-/// CPU all of it is one operation, but for GELU in f32, which is faster apart; only the CPU reads `bf16`. GPUs of NVIDIA
-/// multiply on tensor cores in f16, bf16 and f32; Burn computes what they lack.
+/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the
+/// result \[…, out\]. On the CPU all of it is one operation, but for GELU in f32, which is faster
+/// apart; only the CPU reads `bf16`. GPUs of NVIDIA multiply on tensor cores in f16, bf16 and f32;
+/// Burn computes what they lack.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

@@ -6,13 +6,14 @@ use burn::tensor::{FloatDType, Int, Tensor};
 use crate::gpu;
 use crate::policy::{Engine, engine};
 
-/// Computes the mean over rows of the cross-entropy of softmax against classes, of which a share of `smoothing` (0 to 1)
-/// is spread evenly over all (Szegedy et al. 2016, <https://arxiv.org/abs/1512.00567>), as PyTorch's `label_smoothing`
-/// does it. With `other`, rows are of two classes each (Zhang et al. 2018, <https://arxiv.org/abs/1710.09412>): of that in
+/// Computes the mean over rows of the cross-entropy of softmax against classes, of which a share of
+/// `smoothing` (0 to 1) is spread evenly over all (Szegedy et al. 2016,
+/// <https://arxiv.org/abs/1512.00567>), as PyTorch's `label_smoothing` does it. With `other`, rows
+/// are of two classes each (Zhang et al. 2018, <https://arxiv.org/abs/1710.09412>): of that in
 /// `classes` by the weight in `other`, and of that in `other` by the rest.
 ///
-/// `logits` is \[rows, classes\] of any float type, all else \[rows\]. The result has one element, in f32, in which it is
-/// computed. On the CPU it is Burn's.
+/// `logits` is \[rows, classes\] of any float type, all else \[rows\]. The result has one element,
+/// in f32, in which it is computed. On the CPU it is Burn's.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -51,8 +52,8 @@ pub fn cross_entropy(
     }
 }
 
-/// The mean in an order of its own: `Tensor::mean` adds atomically on CUDA, so that a run that is repeated
-/// may report another loss.
+/// The mean in an order of its own: `Tensor::mean` adds atomically on CUDA, so that a run that is
+/// repeated may report another loss.
 fn mean(values: Tensor<1>) -> Tensor<1> {
     values.mean_dim(0)
 }

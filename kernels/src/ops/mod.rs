@@ -1,11 +1,12 @@
 //! One function per layer, on Burn's tensors and on any device.
 //!
-//! Each is differentiable and asks [`policy`](crate::policy) who computes it: the kernels for the CPU, those for GPUs, or
-//! Burn's own operations. They take parameters as a module holds them, in f32 also where activations are in a low
-//! precision. The result has the type of the input.
+//! Each is differentiable and asks [`policy`](crate::policy) who computes it: the kernels for the
+//! CPU, those for GPUs, or Burn's own operations. They take parameters as a module holds them, in
+//! f32 also where activations are in a low precision. The result has the type of the input.
 //!
-//! Functions of images take a [`Layout`]. [`layout()`] says which one is fastest on a device: a model turns its images
-//! once, by [`Layout::of_channels_first`], and computes all layers in it. Any layout works on any device.
+//! Functions of images take a [`Layout`]. [`layout()`] says which one is fastest on a device: a
+//! model turns its images once, by [`Layout::of_channels_first`], and computes all layers in it.
+//! Any layout works on any device.
 //!
 //! Like Burn's operations they panic where shapes do not fit together, and on the CPU where
 //! `BURN_DIST_KERNELS_ISA` names no instruction set of this machine.

@@ -70,8 +70,8 @@ impl BatchMoments {
         }
     }
 
-    /// Takes them into a running mean and variance: `1 - momentum` of `old`, and `momentum` of these, the variances
-    /// times `unbias`.
+    /// Takes them into a running mean and variance: `1 - momentum` of `old`, and `momentum` of
+    /// these, the variances times `unbias`.
     pub fn running(&self, old: [Tensor<1>; 2], momentum: f64, unbias: f64) -> [Tensor<1>; 2] {
         let [mean, variance] = old.map(Tensor::without_autodiff);
         match &self.0 {
@@ -92,7 +92,8 @@ impl BatchMoments {
     }
 }
 
-/// Normalises images by mean and variance of this batch, which it returns too (Ioffe & Szegedy 2015,
+/// Normalises images by mean and variance of this batch, which it returns too (Ioffe & Szegedy
+/// 2015,
 /// <https://arxiv.org/abs/1502.03167>); `weight` and `bias` are \[channels\].
 ///
 /// GPUs compute what follows in the same kernel, the CPU ReLU.
@@ -149,8 +150,8 @@ pub fn batch_norm_train(
     }
 }
 
-/// Normalises images by a given mean and variance, \[channels\] each, as in evaluation; else as [`batch_norm_train`]. On
-/// GPUs it is Burn's where it is to be differentiated.
+/// Normalises images by a given mean and variance, \[channels\] each, as in evaluation; else as
+/// [`batch_norm_train`]. On GPUs it is Burn's where it is to be differentiated.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

@@ -23,8 +23,8 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Those of Burn's layer. Nothing if it dilates, counts windows in part, or pads unevenly: then it is for Burn to
-    /// compute.
+    /// Those of Burn's layer. Nothing if it dilates, counts windows in part, or pads unevenly: then
+    /// it is for Burn to compute.
     pub fn of(pool: &MaxPool2d, layout: Layout) -> Option<Self> {
         let plain = pool.dilation == [1, 1] && !pool.ceil_mode;
         Some(Self {
@@ -88,7 +88,8 @@ pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Tensor<4> {
     }))
 }
 
-/// Computes the mean over the first `height` rows and `width` columns: \[batch, channels\]. Sums are in f32.
+/// Computes the mean over the first `height` rows and `width` columns: \[batch, channels\]. Sums
+/// are in f32.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -127,7 +128,8 @@ pub fn mean_of_pixels(x: Tensor<4>, [height, width]: [usize; 2], layout: Layout)
     })
 }
 
-/// Computes the mean over all tokens: \[batch, tokens, features\] to \[batch, features\]. On GPUs it is Burn's, in f32.
+/// Computes the mean over all tokens: \[batch, tokens, features\] to \[batch, features\]. On GPUs
+/// it is Burn's, in f32.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

@@ -101,8 +101,8 @@ impl VitConfig {
     /// the patch embedding uniform in ±1/√fan_in.
     ///
     /// # Errors
-    /// A size of zero, more than 10,000 blocks, images that the patches do not divide, heads that do
-    /// not divide `dim`, a rate outside `[0, 1)`.
+    /// A size of zero, more than 10,000 blocks, images that the patches do not divide, heads that
+    /// do not divide `dim`, a rate outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<Vit, ModelError> {
         self.check()?;
         let grid = [self.height / self.patch, self.width / self.patch];

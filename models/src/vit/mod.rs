@@ -27,8 +27,8 @@ pub use config::{Pooling, VitConfig};
 /// With ViT-Tiny for 32×32 images an image goes through 3×32×32 → 64 patches of 4×4 → 65×192 (the
 /// class token is the first) → 12 blocks → 192 → classes. The names of the parameters are timm's.
 ///
-/// What no logit depends on is not computed: with a class token, the last block computes it alone after
-/// its attention, which saves ViT-Tiny 6 % of its arithmetic.
+/// What no logit depends on is not computed: with a class token, the last block computes it alone
+/// after its attention, which saves ViT-Tiny 6 % of its arithmetic.
 #[derive(Module, Debug)]
 pub struct Vit {
     cls_token: Option<Param<Tensor<3>>>,
@@ -93,7 +93,8 @@ impl Vit {
         }
     }
 
-    /// The blocks and what they have to compute: nothing but the class token goes on from the last one.
+    /// The blocks and what they have to compute: nothing but the class token goes on from the last
+    /// one.
     fn blocks(&self) -> impl Iterator<Item = (&Block, Wanted)> {
         self.blocks.iter().enumerate().map(|(index, block)| {
             let last = index + 1 == self.blocks.len();

@@ -110,7 +110,8 @@ pub struct Mismatches {
     pub prefix: String,
     /// Tensors the model needs and the file lacks, with their shapes.
     pub missing: Vec<(String, Vec<usize>)>,
-    /// Tensors of the file that the model has no place for, with their shapes, by their whole names.
+    /// Tensors of the file that the model has no place for, with their shapes, by their whole
+    /// names.
     pub unexpected: Vec<(String, Vec<usize>)>,
     /// Tensors with the shapes of the model and of the file.
     pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
@@ -129,8 +130,8 @@ impl Mismatches {
 }
 
 impl Mismatches {
-    /// The name in the file that is most like that of a tensor of the model: with the most components at the end in
-    /// common, of the same shape if there are several.
+    /// The name in the file that is most like that of a tensor of the model: with the most
+    /// components at the end in common, of the same shape if there are several.
     fn most_like(&self, key: &str, shape: &[usize]) -> Option<&(String, Vec<usize>)> {
         let common = |other: &str| {
             let pairs = key.rsplit('.').zip(other.rsplit('.'));

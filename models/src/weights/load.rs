@@ -21,8 +21,8 @@ pub fn load<M: Module>(model: M, path: impl AsRef<Path>, keys: &KeyMap) -> Resul
     Load::new().load(model, path, keys)
 }
 
-/// What the file of weights at `path` says about itself, as [`save_with`](super::save_with) has written it. Files of
-/// `torch.save` say nothing.
+/// What the file of weights at `path` says about itself, as [`save_with`](super::save_with) has
+/// written it. Files of `torch.save` say nothing.
 ///
 /// # Errors
 ///
@@ -63,8 +63,8 @@ pub struct Taken {
     pub tensors: usize,
     /// What did not fit, where that is allowed ([`Load::lenient`]).
     pub mismatches: Mismatches,
-    /// How many batches PyTorch's batch normalizations have counted in the file, by the names of their counters there
-    /// without the prefix.
+    /// How many batches PyTorch's batch normalizations have counted in the file, by the names of
+    /// their counters there without the prefix.
     pub batches: BTreeMap<String, i64>,
 }
 
@@ -84,17 +84,18 @@ impl Load {
 
     /// Takes what the checkpoint holds under the dotted name `part`, such as `model_ema`.
     ///
-    /// Without this, the state dict is looked for: it is where the names and shapes of most tensors fit, whatever stands
-    /// before all of the names. Where several fit, the usual names go before others (`state_dict`, `model_state_dict`,
-    /// `model`, `net`, `params`), then the order of the alphabet counts.
+    /// Without this, the state dict is looked for: it is where the names and shapes of most tensors
+    /// fit, whatever stands before all of the names. Where several fit, the usual names go before
+    /// others (`state_dict`, `model_state_dict`, `model`, `net`, `params`), then the order of the
+    /// alphabet counts.
     #[must_use]
     pub fn part(mut self, part: impl Into<String>) -> Self {
         self.part = Some(part.into());
         self
     }
 
-    /// Takes a position embedding of another number of patches, which lie in a square, and resamples it: for
-    /// images of another size than those that the file's model knows
+    /// Takes a position embedding of another number of patches, which lie in a square, and
+    /// resamples it: for images of another size than those that the file's model knows
     /// ([`PyTorchKeys::positions`](super::PyTorchKeys::positions)).
     #[must_use]
     pub fn resample(mut self, positions: Option<Positions>) -> Self {
@@ -102,7 +103,8 @@ impl Load {
         self
     }
 
-    /// Loads the tensors that fit and leaves the others as the model has them. At least one has to fit.
+    /// Loads the tensors that fit and leaves the others as the model has them. At least one has to
+    /// fit.
     #[must_use]
     pub fn lenient(mut self, lenient: bool) -> Self {
         self.lenient = lenient;
@@ -225,7 +227,8 @@ impl Load {
         is_float && (*shape == slot.shape || self.other_grid(slot, shape).is_some())
     }
 
-    /// How a tensor of `shape` in the file becomes that of `slot`, if it is that of another number of patches.
+    /// How a tensor of `shape` in the file becomes that of `slot`, if it is that of another number
+    /// of patches.
     fn other_grid(&self, slot: &Slot, shape: &[usize]) -> Option<(&Positions, usize)> {
         let positions = self.positions.as_ref();
         let positions = positions.filter(|positions| positions.path == slot.path)?;

@@ -19,10 +19,11 @@
 //!
 //! In Python: `model.load_state_dict(safetensors.torch.load_file("mnist_cnn.safetensors"))`.
 //!
-//! Both directions are strict: a tensor that is missing, that is too many or that has another
-//! shape is an error which names all such tensors, but that [`Load`] may leave a layer out and resample the position
-//! embedding of a vision transformer. `num_batches_tracked`, the counter of PyTorch's
-//! batch normalisation that has no counterpart here, is read by [`batches`] and written as the caller says ([`Batches`]).
+//! Both directions are strict: a tensor that is missing, that is too many or that has another shape
+//! is an error which names all such tensors, but that [`Load`] may leave a layer out and resample
+//! the position embedding of a vision transformer. `num_batches_tracked`, the counter of PyTorch's
+//! batch normalisation that has no counterpart here, is read by [`batches`] and written as the
+//! caller says ([`Batches`]).
 
 mod error;
 mod float;

@@ -1,13 +1,13 @@
-//! Where in a file the state dict of a model is: the one dictionary and the one common prefix under which names and shapes
-//! fit.
+//! Where in a file the state dict of a model is: the one dictionary and the one common prefix under
+//! which names and shapes fit.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::layout::Slot;
 use super::source::Entry;
 
-/// Names under which training scripts put the state dict of the model into a checkpoint, the likeliest first. They decide
-/// where several dictionaries fit.
+/// Names under which training scripts put the state dict of the model into a checkpoint, the
+/// likeliest first. They decide where several dictionaries fit.
 const WRAPPERS: [&str; 6] = [
     "",
     "state_dict.",
@@ -28,8 +28,9 @@ struct Score {
     names: usize,
 }
 
-/// The text before the names of `slots` in `entries` under which most of them fit, as `takes` says, and all others under which
-/// as many do; it begins with `part`. `None` if no name is found anywhere.
+/// The text before the names of `slots` in `entries` under which most of them fit, as `takes` says,
+/// and all others under which as many do; it begins with `part`. `None` if no name is found
+/// anywhere.
 pub(super) fn prefixes(
     slots: &[Slot],
     entries: &BTreeMap<String, Entry>,

@@ -11,7 +11,8 @@ pub trait PyTorchKeys {
     /// Name, there, of the last layer: the one that depends on the number of classes.
     fn head(&self) -> &'static str;
 
-    /// Where the model keeps an embedding of positions that may come from another size of images, if it has one.
+    /// Where the model keeps an embedding of positions that may come from another size of images,
+    /// if it has one.
     fn positions(&self) -> Option<Positions> {
         None
     }

@@ -92,8 +92,8 @@ pub fn save_with<M: Module>(
 
 /// Writes as [`save_with`] does, but the values come from `read`, which is given the path of a
 /// tensor in the model and its shape there, and gives its elements, row-major. One tensor at a time
-/// is read and written, and those of `model` are not looked at: they need not exist yet. `complete` is asked when all
-/// have been, before the file appears.
+/// is read and written, and those of `model` are not looked at: they need not exist yet. `complete`
+/// is asked when all have been, before the file appears.
 ///
 /// # Errors
 ///
@@ -132,8 +132,9 @@ pub fn save_from<M: Module>(
     })
 }
 
-/// Writes tensor by tensor a file that takes the place of `path` when it is whole and on disk. The same model makes the
-/// same bytes: what a file says `about` itself stands in the order of its keys.
+/// Writes tensor by tensor a file that takes the place of `path` when it is whole and on disk. The
+/// same model makes the same bytes: what a file says `about` itself stands in the order of its
+/// keys.
 fn write(
     path: &Path,
     views: Vec<(&str, impl View)>,

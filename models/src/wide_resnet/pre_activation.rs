@@ -61,7 +61,8 @@ impl WideResNetConfig {
     /// as PyTorch draws it with biases of zero, as the reference does.
     ///
     /// # Errors
-    /// A size of zero, a depth that is not 6n + 4 with 1 ≤ n ≤ 10,000, a dropout rate outside `[0, 1)`.
+    /// A size of zero, a depth that is not 6n + 4 with 1 ≤ n ≤ 10,000, a dropout rate outside `[0,
+    /// 1)`.
     pub fn init(&self, device: &Device) -> Result<WideResNet, ModelError> {
         let blocks = self.checked_blocks()?;
         let first = self.base;

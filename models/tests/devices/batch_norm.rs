@@ -247,8 +247,8 @@ fn gpu_batch_norm_of_half_precision_sums_in_full() {
         eprintln!("SKIPPED: batch normalization in f16: this device does not compute in it");
         return;
     }
-    // The first one's squares' sum is beyond what f16 holds; channels that are whole vectors of eight, of four, and of
-    // neither.
+    // The first one's squares' sum is beyond what f16 holds; channels that are whole vectors of
+    // eight, of four, and of neither.
     for (shape, mean) in [
         ([8, 16, 16, 16], 8.0),
         ([3, 20, 7, 9], 0.5),
@@ -281,8 +281,8 @@ fn gpu_batch_norm_lets_no_overflow_pass() {
     assert!(computed.dweight[0].is_nan() && computed.dweight[1].is_finite());
 }
 
-/// What is normalised goes other ways too: it is added to the result, and goes through a ReLU before or after that.
-/// However its gradients meet, they are added up.
+/// What is normalised goes other ways too: it is added to the result, and goes through a ReLU
+/// before or after that. However its gradients meet, they are added up.
 #[test]
 fn gpu_batch_norm_adds_up_what_goes_several_ways() {
     let Some(device) = device("batch normalization on a GPU") else {
@@ -317,7 +317,8 @@ fn gpu_batch_norm_adds_up_what_goes_several_ways() {
 }
 
 impl Case {
-    /// `relu(norm(x)) + x`, and the ReLU of `x`, which is computed before that if it is the `first`.
+    /// `relu(norm(x)) + x`, and the ReLU of `x`, which is computed before that if it is the
+    /// `first`.
     fn check_ways(&self, inputs: &Inputs, expected: &Outputs, device: &Device, first: bool) {
         let tracked = match self.recompute {
             true => device.clone().autodiff().gradient_checkpointing(),

@@ -8,11 +8,12 @@ use kernels::gpu::{ThenNorm, batch_norm_train, dropout};
 use crate::EPSILON;
 use crate::check::{close, device, numbers};
 
-/// Taken from a seed to what is drawn by it: the generator is the process's, and tests run side by side.
+/// Taken from a seed to what is drawn by it: the generator is the process's, and tests run side by
+/// side.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
-/// The four numbers of Philox4x32-10 for a counter below 2³² and a key of 64 bits, as Salmon et al. 2011 have
-/// it.
+/// The four numbers of Philox4x32-10 for a counter below 2³² and a key of 64 bits, as Salmon et al.
+/// 2011 have it.
 fn philox(counter: u32, mut key: [u32; 2]) -> [u32; 4] {
     let mut x = [counter, 0, 0, 0];
     for _ in 0..10 {

@@ -40,7 +40,8 @@ fn gpu_layer_norm_is_that_of_the_definition() {
         return;
     };
     let half = device.supports_dtype(FloatDType::F16);
-    // One and many rows and features, and numbers of them that no vector and no cube divides; many parts.
+    // One and many rows and features, and numbers of them that no vector and no cube divides; many
+    // parts.
     for size in [
         [1, 5],
         [3, 7],

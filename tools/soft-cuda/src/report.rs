@@ -63,7 +63,8 @@ unsafe extern "C" {
 
 pub(crate) fn at_exit() {
     static ONCE: Once = Once::new();
-    // SAFETY: the function is called at the end of the process or, before, when this library is unloaded.
+    // SAFETY: the function is called at the end of the process or, before, when this library is
+    // unloaded.
     ONCE.call_once(|| unsafe {
         atexit(summary);
     });

@@ -48,8 +48,8 @@ impl Settings {
     }
 }
 
-/// Of `count` devices those that are listed, up to the first that does not exist, as CUDA has it; all
-/// where there is no list.
+/// Of `count` devices those that are listed, up to the first that does not exist, as CUDA has it;
+/// all where there is no list.
 fn visible(count: usize, list: Option<String>) -> Vec<usize> {
     let Some(list) = list else {
         return (0..count).collect();
@@ -68,7 +68,8 @@ fn parsed<T: FromStr>(text: Option<String>, default: T) -> T {
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         if cfg!(test) {
-            // A device for each test of the driver: after a failed kernel a device is of no more use.
+            // A device for each test of the driver: after a failed kernel a device is of no more
+            // use.
             Settings::read(|name| match name {
                 "SOFT_CUDA_DEVICES" => Some("18".to_owned()),
                 "SOFT_CUDA_MEMORY" => Some((64 << 20).to_string()),

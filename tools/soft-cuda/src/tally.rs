@@ -1,5 +1,6 @@
-//! What launches ask of a GPU, for who sets `SOFT_CUDA_COUNTS`: of each kernel in each grid some blocks are run and
-//! counted, once, and written to a file at the end, with how often it was launched.
+//! What launches ask of a GPU, for who sets `SOFT_CUDA_COUNTS`: of each kernel in each grid some
+//! blocks are run and counted, once, and written to a file at the end, with how often it was
+//! launched.
 
 use std::collections::BTreeMap;
 use std::fs;

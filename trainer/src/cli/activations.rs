@@ -1,5 +1,5 @@
-//! `trainer activations`: what a micro-batch takes of memory, measured in a process of its own, where
-//! nothing that was done before it counts.
+//! `trainer activations`: what a micro-batch takes of memory, measured in a process of its own,
+//! where nothing that was done before it counts.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -33,7 +33,8 @@ impl ConfigArgs {
 /// Which trained model.
 #[derive(Debug, Args)]
 pub struct TrainedArgs {
-    /// A run folder, a checkpoint in it, or a file of weights that `trainer export` or PyTorch wrote.
+    /// A run folder, a checkpoint in it, or a file of weights that `trainer export` or PyTorch
+    /// wrote.
     #[arg(value_name = "RUN|CHECKPOINT|WEIGHTS", value_parser = paths::argument())]
     path: PathBuf,
     /// Of a run folder, takes the last good checkpoint rather than the best.

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use burn_dist::parallel::{MemoryEstimate, Strategy};
 use burn_dist::world::World;
-use burn_dist::{Algorithm, TransportKind};
 use clap::Args;
 
 use super::activations::measured;
@@ -45,19 +44,18 @@ pub fn run(args: &CheckArgs, world: &World) -> Result<i32, Failure> {
 pub fn check_program(config: &Config) -> Result<(), Failure> {
     device::check_built(config).map_err(|error| Failure::Usage(error.to_string()))?;
     let parallel = &config.parallel;
-    let wants_mpi =
-        parallel.transport == TransportKind::Mpi || parallel.algorithm == Algorithm::Mpi;
-    match wants_mpi && cfg!(not(feature = "mpi")) {
-        true => Err(Failure::Usage(
+    match parallel.transport.is_built() && parallel.algorithm.is_built() {
+        true => Ok(()),
+        false => Err(Failure::Usage(
             "parallel.transport and parallel.algorithm = \"mpi\" need a program that was built with the feature `mpi`"
                 .to_owned(),
         )),
-        false => Ok(()),
     }
 }
 
-/// Prints the resolved configuration, and below it, as comments, what it amounts to for `size` ranks
-/// on so many nodes, that continue this checkpoint, if any. Gives what has changed since that, in lines.
+/// Prints the resolved configuration, and below it, as comments, what it amounts to for `size`
+/// ranks on so many nodes, that continue this checkpoint, if any. Gives what has changed since
+/// that, in lines.
 pub fn say_resolved(
     loaded: &Loaded,
     size: usize,

@@ -12,8 +12,8 @@ use crate::system::output::say;
 use crate::system::{allocator, panics};
 use crate::tools::lr_find::{Curve, Point, Suggestion, Sweep, svg, sweep};
 
-/// Between two rates, the larger of which is not so many times the other, no fall can be told from what is around it,
-/// and a tenth of the rate of the smallest loss would not be among them.
+/// Between two rates, the larger of which is not so many times the other, no fall can be told from
+/// what is around it, and a tenth of the rate of the smallest loss would not be among them.
 const WIDTH: f64 = 100.0;
 /// Rows of the table.
 const ROWS: usize = 20;

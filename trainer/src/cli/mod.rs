@@ -72,7 +72,8 @@ enum Command {
     /// Writes the reference of all configuration keys, docs/config.md, to standard output.
     #[command(hide = true)]
     Docs,
-    /// Prints the bytes of memory that a micro-batch takes beside parameters, gradients and optimizer.
+    /// Prints the bytes of memory that a micro-batch takes beside parameters, gradients and
+    /// optimizer.
     #[command(hide = true)]
     Activations(activations::ActivationsArgs),
     /// Draws the first training batch, augmented and with its labels, into a PNG file.
@@ -97,7 +98,8 @@ pub fn main() -> ExitCode {
     with_stack(|| run(Cli::parse()))
 }
 
-/// Runs the program as the sub-command `name` of another one, with the `arguments` that stand behind that name.
+/// Runs the program as the sub-command `name` of another one, with the `arguments` that stand
+/// behind that name.
 pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
     let _ = WITHIN.set(name);
     with_stack(|| {
@@ -175,7 +177,8 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
     }
 }
 
-/// What to say where the environment is that of no rank; who was told to start ranks may have wanted to be none.
+/// What to say where the environment is that of no rank; who was told to start ranks may have
+/// wanted to be none.
 fn wrong_world(error: &WorldError, nproc: Option<u16>) -> Failure {
     let set = launch::variables(Launch::Torchrun);
     Failure::Usage(match nproc.filter(|_| !set.is_empty()) {
@@ -187,7 +190,8 @@ fn wrong_world(error: &WorldError, nproc: Option<u16>) -> Failure {
     })
 }
 
-/// Does what is done by several ranks, as the one that the environment says, or as who starts `nproc`.
+/// Does what is done by several ranks, as the one that the environment says, or as who starts
+/// `nproc`.
 fn in_world(
     nproc: Option<u16>,
     command: impl FnOnce(&World) -> Result<i32, Failure>,

@@ -1,5 +1,5 @@
-//! Files that a command is asked to write: whether they can be is tried before the work begins, which may take hours,
-//! and they are written whole or not at all.
+//! Files that a command is asked to write: whether they can be is tried before the work begins,
+//! which may take hours, and they are written whole or not at all.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -62,8 +62,8 @@ fn attempt(path: &Path, way: Way) -> Result<(), String> {
     tried.map(drop).map_err(|error| error.to_string())
 }
 
-/// Whether the name at `path`, which `option` has given, is one of a file of the only kind that it can become. A name
-/// without an ending is of any kind.
+/// Whether the name at `path`, which `option` has given, is one of a file of the only kind that it
+/// can become. A name without an ending is of any kind.
 ///
 /// # Errors
 /// Why not, as of a wrong argument.
@@ -77,8 +77,8 @@ pub fn check_ending(option: &str, path: &Path, ending: &str) -> Result<(), Failu
     }
 }
 
-/// Writes what [`check`] has found can be written in place. A file is replaced when the new one is complete; if that
-/// fails, as the disk is full, it is as it was.
+/// Writes what [`check`] has found can be written in place. A file is replaced when the new one is
+/// complete; if that fails, as the disk is full, it is as it was.
 ///
 /// # Errors
 /// If the system refuses.

@@ -25,7 +25,8 @@ pub struct PredictArgs {
     /// Number of classes that are named for each image.
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
-    /// Also writes the classes with their probabilities to this file, one JSON object per image and line.
+    /// Also writes the classes with their probabilities to this file, one JSON object per image and
+    /// line.
     #[arg(long, value_name = "FILE", value_parser = paths::argument())]
     jsonl: Option<PathBuf>,
 }

@@ -76,8 +76,9 @@ pub fn check_readable(config: Option<&str>, ranks: Ranks, world: &World) -> Resu
     }
 }
 
-/// Starts the ranks with the arguments of this process if nobody else has and it takes starting; otherwise is the one that
-/// `world` says, and does `work`. Where the system may have killed a rank for its memory, `shortage` says what it lacks.
+/// Starts the ranks with the arguments of this process if nobody else has and it takes starting;
+/// otherwise is the one that `world` says, and does `work`. Where the system may have killed a rank
+/// for its memory, `shortage` says what it lacks.
 ///
 /// # Errors
 /// Those of `work`; ranks that cannot be started.
@@ -98,8 +99,8 @@ pub fn on_ranks(
     work()
 }
 
-/// Starts processes of this program with the same arguments, and waits for them. If one fails, all of them are started
-/// again, and go on at the last good checkpoint of the run folder.
+/// Starts processes of this program with the same arguments, and waits for them. If one fails, all
+/// of them are started again, and go on at the last good checkpoint of the run folder.
 fn start(
     Ranks { size, restarts }: Ranks,
     shortage: &dyn Fn() -> Option<String>,
@@ -156,7 +157,8 @@ fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
     }
 }
 
-/// What the rank said that failed, if it did end by itself: what comes again at the same place comes every time.
+/// What the rank said that failed, if it did end by itself: what comes again at the same place
+/// comes every time.
 fn error_of(outcome: &LaunchOutcome) -> Option<String> {
     let failure = outcome
         .failure()

@@ -38,12 +38,13 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR", value_parser = paths::argument())]
     run_dir: Option<PathBuf>,
     /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
-    /// run of the same configuration), off, or the path of a checkpoint or run folder, whose configuration is taken where
-    /// --config names none.
+    /// run of the same configuration), off, or the path of a checkpoint or run folder, whose
+    /// configuration is taken where --config names none.
     // The last one counts: ranks that are started again get one more.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off", overrides_with = "resume")]
     resume: Resume,
-    /// Restarts all ranks after a failure, at most N times; they continue from the last good checkpoint of the run folder.
+    /// Restarts all ranks after a failure, at most N times; they continue from the last good
+    /// checkpoint of the run folder.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "run_dir")]
     max_restarts: u16,
     /// Shows the run on a full screen, where there is a terminal.
@@ -55,8 +56,8 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// The configuration of the run that `--resume` names, or a checkpoint of it, where nobody names another: that of its
-    /// folder, or else that which the checkpoint was written with.
+    /// The configuration of the run that `--resume` names, or a checkpoint of it, where nobody
+    /// names another: that of its folder, or else that which the checkpoint was written with.
     fn config_of_run(&self) -> Result<Option<Loaded>, ConfigError> {
         let (Resume::Path(path), None) = (&self.resume, &self.config.config) else {
             return Ok(None);
@@ -129,7 +130,8 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     check_program(&loaded.config)?;
     loaded.batching(size)?;
     loaded.check_sharding(size)?;
-    // Ranks that were started by others meet the same in their turn, together: none waits for one that has ended.
+    // Ranks that were started by others meet the same in their turn, together: none waits for one
+    // that has ended.
     if world.launch() == Launch::Single {
         check_folders(&args)?;
     }
@@ -173,8 +175,8 @@ fn check_restarts(args: &TrainArgs, world: &World) -> Result<(), Failure> {
     }
 }
 
-/// What is not there cannot be continued, and a folder that holds another run is a wrong argument, and so is what is
-/// no folder.
+/// What is not there cannot be continued, and a folder that holds another run is a wrong argument,
+/// and so is what is no folder.
 fn check_folders(args: &TrainArgs) -> Result<(), Failure> {
     let wrong = |error: TrainError| Failure::Usage(error.to_string());
     if let Resume::Path(path) = &args.resume {
@@ -191,7 +193,8 @@ fn check_folders(args: &TrainArgs) -> Result<(), Failure> {
     checked.map_err(wrong)
 }
 
-/// Says what would be done, by how many ranks on how many nodes, from which checkpoint on; leaves no trace.
+/// Says what would be done, by how many ranks on how many nodes, from which checkpoint on; leaves
+/// no trace.
 fn say_plan(
     args: &TrainArgs,
     loaded: &Loaded,

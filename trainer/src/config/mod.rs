@@ -1,8 +1,8 @@
 //! The configuration of a run: a TOML file and `--set` arguments become one checked [`Config`].
 //!
 //! Reading goes text → tables with positions (`source`) → sections (`section`) → typed values
-//! (`model`, `data`, `optimizer`, `schedule`, `sections`) → checks (`validate`, `batching`). Whatever goes wrong on the way knows
-//! where in which text it stands.
+//! (`model`, `data`, `optimizer`, `schedule`, `sections`) → checks (`validate`, `batching`).
+//! Whatever goes wrong on the way knows where in which text it stands.
 
 mod batching;
 mod by_name;
@@ -80,7 +80,8 @@ pub struct Config {
     pub early_stopping: EarlyStoppingConfig,
 }
 
-/// The keys that depend on the `name` of their section, beside those that all names of it have: section, name, keys.
+/// The keys that depend on the `name` of their section, beside those that all names of it have:
+/// section, name, keys.
 fn variants() -> Vec<(&'static str, &'static str, &'static [&'static str])> {
     fn of<N: Named>() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])>
     {
@@ -242,7 +243,8 @@ impl Loaded {
         })
     }
 
-    /// The configuration that the checkpoint or run at `path` has in a manifest, named as the run is.
+    /// The configuration that the checkpoint or run at `path` has in a manifest, named as the run
+    /// is.
     pub(crate) fn of_checkpoint(
         path: &Path,
         text: &str,
@@ -268,8 +270,8 @@ impl Loaded {
             .map_err(|fault| self.sources.error(fault, &self.spans))
     }
 
-    /// An error of this configuration that shows only when it is used, at the first of `keys` that is
-    /// written in it.
+    /// An error of this configuration that shows only when it is used, at the first of `keys` that
+    /// is written in it.
     pub(crate) fn blame(&self, keys: &[&str], error: &impl std::fmt::Display) -> ConfigError {
         let written = keys.iter().find(|key| self.spans.contains_key(**key));
         let fault = Fault {

@@ -1,5 +1,5 @@
-//! Sections some of whose keys depend on their `name`: each name is one file with its keys, and one line in the list
-//! that [`named_section`] makes the section of.
+//! Sections some of whose keys depend on their `name`: each name is one file with its keys, and one
+//! line in the list that [`named_section`] makes the section of.
 
 use serde::de::DeserializeOwned;
 
@@ -16,8 +16,8 @@ pub trait Named: Sized {
     const SECTION: &'static str;
     /// All names.
     const CHOICES: &'static [Choice<Self::Kind>];
-    /// The name where none is given. Sections that have one take the usual values of other names' keys: earlier
-    /// versions wrote them into the resolved configuration.
+    /// The name where none is given. Sections that have one take the usual values of other names'
+    /// keys: earlier versions wrote them into the resolved configuration.
     const USUAL: Option<&'static str>;
 
     /// The section.
@@ -34,9 +34,9 @@ pub struct Choice<K> {
     pub read: fn(Section<'_>) -> Result<K, Fault>,
 }
 
-/// Defines a section from the list of its names, each with the file (a module beside the list) and the type of its
-/// keys: the type of the section, with the keys of all names, and an enum of
-/// what there is for each name, which are `dyn` the trait.
+/// Defines a section from the list of its names, each with the file (a module beside the list) and
+/// the type of its keys: the type of the section, with the keys of all names, and an enum of what
+/// there is for each name, which are `dyn` the trait.
 macro_rules! named_section {
     (
         $(#[$doc:meta])*

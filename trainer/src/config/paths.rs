@@ -1,5 +1,5 @@
-//! `~` and environment variables in paths that no shell has seen: those of a configuration, behind `--set`, and behind
-//! the `=` of an argument (`--run-dir=~/run`).
+//! `~` and environment variables in paths that no shell has seen: those of a configuration, behind
+//! `--set`, and behind the `=` of an argument (`--run-dir=~/run`).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,11 +12,12 @@ pub(crate) fn argument() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().try_map(|text| expand(&text))
 }
 
-/// `path` with the home folder for `~` at its beginning, and with the values of the environment variables that it names
-/// as `$NAME` or `${NAME}`. Other dollar signs stand for themselves.
+/// `path` with the home folder for `~` at its beginning, and with the values of the environment
+/// variables that it names as `$NAME` or `${NAME}`. Other dollar signs stand for themselves.
 ///
 /// # Errors
-/// Which variable is not set; a path that begins with `~user`, or has a `${` that is not one of `${NAME}`.
+/// Which variable is not set; a path that begins with `~user`, or has a `${` that is not one of
+/// `${NAME}`.
 pub(crate) fn expand(path: &OsStr) -> Result<PathBuf, String> {
     expand_by(path, |name| std::env::var_os(name))
 }

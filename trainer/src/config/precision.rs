@@ -1,4 +1,5 @@
-//! `[loss_scale]`: how half precision holds small gradients; `[ema]`: the average of the parameters.
+//! `[loss_scale]`: how half precision holds small gradients; `[ema]`: the average of the
+//! parameters.
 
 use burn_dist::parallel::{EmaOptions, LossScaleOptions};
 
@@ -8,8 +9,8 @@ use super::validate::fraction;
 
 keys! {
     /// `[loss_scale]`: the factor of the loss that keeps gradients within half precision; of effect
-    /// with `train.precision = "f16"` alone. A step whose gradients overflow is skipped on all ranks;
-    /// schedules count it like any other.
+    /// with `train.precision = "f16"` alone. A step whose gradients overflow is skipped on all
+    /// ranks; schedules count it like any other.
     LossScaleConfig {
         /// The first factor. Default 65536.
         initial: f64 = LossScaleOptions::default().initial,
@@ -52,15 +53,17 @@ impl LossScaleConfig {
 }
 
 keys! {
-    /// `[ema]`: an exponential moving average of the parameters over the steps, which often evaluates
-    /// better than the parameters themselves. Where there is one, evaluations, and with them the best
-    /// checkpoint and early stopping, and exports go by it; training goes on with the parameters.
+    /// `[ema]`: an exponential moving average of the parameters over the steps, which often
+    /// evaluates better than the parameters themselves. Where there is one, evaluations, and with
+    /// them the best checkpoint and early stopping, and exports go by it; training goes on with the
+    /// parameters.
     EmaConfig {
-        /// Share of the average that a step keeps, in [0, 1), for example 0.9999. Default: no average.
+        /// Share of the average that a step keeps, in [0, 1), for example 0.9999. Default: no
+        /// average.
         #[serde(skip_serializing_if = "Option::is_none")]
         decay: Option<f64> = None,
-        /// Whether the first steps keep less, so that the random parameters of the beginning are soon
-        /// forgotten: after `t` steps `min(decay, (1 + t) / (10 + t))`. Default true.
+        /// Whether the first steps keep less, so that the random parameters of the beginning are
+        /// soon forgotten: after `t` steps `min(decay, (1 + t) / (10 + t))`. Default true.
         warmup: bool = true,
     }
 }

@@ -51,9 +51,9 @@ impl<'a> Section<'a> {
         T::deserialize(ValueDeserializer::from(table)).map_err(|error| Fault::from_toml(&error, 0))
     }
 
-    /// Reads a section some of whose keys depend on its `name`. If it `yields`, another name's keys are given up that
-    /// stand in a file while the name is set on the command line (`is_set`, by the place): who gives one key there
-    /// cannot take others out of the file.
+    /// Reads a section some of whose keys depend on its `name`. If it `yields`, another name's keys
+    /// are given up that stand in a file while the name is set on the command line (`is_set`, by
+    /// the place): who gives one key there cannot take others out of the file.
     pub fn choose<N: Named>(
         mut self,
         is_set: &dyn Fn(&Range<usize>) -> bool,

@@ -1,6 +1,6 @@
-//! The sections of a configuration and their keys, but for `[model]`, `[data]` and `[optimizer]`. Every
-//! field says what it is, its unit, and its default; that text is the reference for authors of
-//! configuration files.
+//! The sections of a configuration and their keys, but for `[model]`, `[data]` and `[optimizer]`.
+//! Every field says what it is, its unit, and its default; that text is the reference for authors
+//! of configuration files.
 
 use burn_dist::device::DeviceChoice;
 use burn_dist::parallel::{Precision, ShardWithin, Strategy};
@@ -11,13 +11,15 @@ use super::by_name;
 use super::section::{keys, names};
 
 keys! {
-    /// `[weights]`: how a file of weights is taken: that of `model.weights`, or one that a command is given.
+    /// `[weights]`: how a file of weights is taken: that of `model.weights`, or one that a command
+    /// is given.
     WeightsConfig {
-        /// Whether every tensor of the model has to be in the file of `model.weights`, with its shape, and no other beside them.
-        /// `false` loads the tensors that fit and lists the others. Default true.
+        /// Whether every tensor of the model has to be in the file of `model.weights`, with its
+        /// shape, and no other beside them. `false` loads the tensors that fit and lists the
+        /// others. Default true.
         strict: bool = true,
-        /// Name of the dictionary in the file that holds the weights, such as `model_ema`; parts of nested ones are joined by dots.
-        /// Default: the one under which most names and shapes fit.
+        /// Name of the dictionary in the file that holds the weights, such as `model_ema`; parts of
+        /// nested ones are joined by dots. Default: the one under which most names and shapes fit.
         #[serde(skip_serializing_if = "Option::is_none")]
         part: Option<String> = None,
     }
@@ -33,9 +35,9 @@ keys! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "steps"))]
         max_steps: Option<u64> = None,
-        /// Images per optimizer step over all ranks (the global batch), which is `micro_batch_size` ×
-        /// `accumulate` × world size. Derived when left out; 64 when `micro_batch_size` is left out
-        /// too. Images of an epoch that fill none any more are left out of it, others in each.
+        /// Images per optimizer step over all ranks (the global batch), which is `micro_batch_size`
+        /// × `accumulate` × world size. Derived when left out; 64 when `micro_batch_size` is left
+        /// out too. Images of an epoch that fill none any more are left out of it, others in each.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         batch_size: Option<usize> = None,
@@ -43,22 +45,23 @@ keys! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         micro_batch_size: Option<usize> = None,
-        /// Micro-batches whose gradients add up to one optimizer step. Derived when left out and the
-        /// other two are given, else 1.
+        /// Micro-batches whose gradients add up to one optimizer step. Derived when left out and
+        /// the other two are given, else 1.
         #[serde(skip_serializing_if = "Option::is_none")]
         accumulate: Option<usize> = None,
-        /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their updates,
-        /// normalizations and the loss are in `f32` always. Default `f32`.
+        /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their
+        /// updates, normalizations and the loss are in `f32` always. Default `f32`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Precision>")]
         precision: Precision = Precision::F32,
-        /// Number format of evaluations: `f32`, or the one of `precision`, which is the default. One whose loss is
-        /// no number in `f16` is done again in `f32`, and `trainer eval` takes `f32` where the ranks' devices do not
-        /// have the other.
+        /// Number format of evaluations: `f32`, or the one of `precision`, which is the default.
+        /// One whose loss is no number in `f16` is done again in `f32`, and `trainer eval` takes
+        /// `f32` where the ranks' devices do not have the other.
         #[serde(with = "by_name::option", skip_serializing_if = "Option::is_none")]
         #[schemars(schema_with = "by_name::schema::<Precision>")]
         eval_precision: Option<Precision> = None,
-        /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default: off.
+        /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default:
+        /// off.
         #[serde(skip_serializing_if = "Option::is_none")]
         clip_norm: Option<f64> = None,
         /// Share of each label that is spread evenly over all classes, in [0, 1). Default 0.
@@ -66,23 +69,24 @@ keys! {
         /// Seed of the initial parameters, the order of the samples, dropout and generated data.
         /// Default 1.
         seed: u64 = 1,
-        /// What computes: `auto` (a CUDA device, else a GPU through wgpu, else the CPU), `cpu`, `cuda` or `wgpu`; the last two need a program that is built
-        /// with the feature of that name. Ranks of a node take one device after the other. Default
-        /// `auto`.
+        /// What computes: `auto` (a CUDA device, else a GPU through wgpu, else the CPU), `cpu`,
+        /// `cuda` or `wgpu`; the last two need a program that is built with the feature of that
+        /// name. Ranks of a node take one device after the other. Default `auto`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<DeviceChoice>")]
         device: DeviceChoice = DeviceChoice::Auto,
-        /// What the layers of a model compute with: `auto` (the kernels of this program, on the CPU for
-        /// everything and several times faster, on an NVIDIA GPU for convolutions, linear layers and attention too, on
-        /// every GPU for most that is no product), `burn` (Burn's own operations alone), or `exact` (as `auto`, with direct
-        /// convolutions in `f32`: in place of Winograd's on the CPU, and of those that multiply 16 bits of a number on a
-        /// GPU, whose rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations compute on the
-        /// CPU. Default `auto`.
+        /// What the layers of a model compute with: `auto` (the kernels of this program, on the CPU
+        /// for everything and several times faster, on an NVIDIA GPU for convolutions, linear
+        /// layers and attention too, on every GPU for most that is no product), `burn` (Burn's own
+        /// operations alone), or `exact` (as `auto`, with direct convolutions in `f32`: in place of
+        /// Winograd's on the CPU, and of those that multiply 16 bits of a number on a GPU, whose
+        /// rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations
+        /// compute on the CPU. Default `auto`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Choice>")]
         kernels: Choice = Choice::Auto,
-        /// Whether backward computes cheap activations anew instead of keeping them, which saves memory
-        /// and takes time; always so with `zero-3`. Default false.
+        /// Whether backward computes cheap activations anew instead of keeping them, which saves
+        /// memory and takes time; always so with `zero-3`. Default false.
         recompute: bool = false,
         /// Minutes after which this process saves a checkpoint and ends with exit code 75, to be
         /// started again with `--resume auto`. Default: no limit.
@@ -93,11 +97,12 @@ keys! {
         #[serde(skip_serializing_if = "Option::is_none")]
         limit_batches: Option<u64> = None,
         /// Learns from, and evaluates on, this many global batches of the training images, without
-        /// augmentation: a model that is able to learn at all soon knows them by heart. Default: off.
+        /// augmentation: a model that is able to learn at all soon knows them by heart. Default:
+        /// off.
         #[serde(skip_serializing_if = "Option::is_none")]
         overfit_batches: Option<usize> = None,
-        /// Whether the run only tries everything once: three steps and an evaluation of three batches,
-        /// nothing is written. Default false.
+        /// Whether the run only tries everything once: three steps and an evaluation of three
+        /// batches, nothing is written. Default false.
         fast_dev_run: bool = false,
     }
 }
@@ -112,24 +117,26 @@ impl TrainConfig {
 keys! {
     /// `[parallel]`: how the ranks work together.
     ParallelConfig {
-        /// What each rank holds: everything (`ddp`), or its shard of the optimizer's state (`zero-1`),
-        /// of the gradients too (`zero-2`), and of the parameters too (`zero-3`). Default `ddp`.
+        /// What each rank holds: everything (`ddp`), or its shard of the optimizer's state
+        /// (`zero-1`), of the gradients too (`zero-2`), and of the parameters too (`zero-3`).
+        /// Default `ddp`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Strategy>")]
         strategy: Strategy = Strategy::Ddp,
-        /// Over which ranks it shards: `all`; the ranks of each `node`, while the nodes hold copies of each
-        /// other, so that parameters are gathered inside a node alone; or in the same way every so many
-        /// ranks that follow each other. Default `all`.
+        /// Over which ranks it shards: `all`; the ranks of each `node`, while the nodes hold copies
+        /// of each other, so that parameters are gathered inside a node alone; or in the same way
+        /// every so many ranks that follow each other. Default `all`.
         #[serde(with = "super::shard_within")]
         #[schemars(with = "String", extend("type" = "string or integer"))]
         shard_within: ShardWithin = ShardWithin::All,
-        /// How bytes move between ranks: `auto` (shared memory within a host, and between hosts `mpi` where MPI started
-        /// the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
+        /// How bytes move between ranks: `auto` (shared memory within a host, and between hosts
+        /// `mpi` where MPI started the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<TransportKind>")]
         transport: TransportKind = TransportKind::Auto,
-        /// Who reduces gradients, and how: `auto` (this program), `node-first` (this program, the ranks of each host first), or
-        /// `mpi` (MPI's own collectives, where MPI started the ranks). Default `auto`.
+        /// Who reduces gradients, and how: `auto` (this program), `node-first` (this program, the
+        /// ranks of each host first), or `mpi` (MPI's own collectives, where MPI started the
+        /// ranks). Default `auto`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Algorithm>")]
         algorithm: Algorithm = Algorithm::Auto,
@@ -140,25 +147,28 @@ keys! {
         /// Buckets of parameters that `zero-3` gathers ahead of their use. Default 1.
         #[schemars(extend("unit" = "buckets"))]
         prefetch: usize = 1,
-        /// Number format in which gradients in `f32` travel between ranks that share no memory: `none` (as they are),
-        /// `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11 bits, a small range). Sums are taken in
-        /// `f32`, and rounded where they are sent on. Default `none`.
+        /// Number format in which gradients in `f32` travel between ranks that share no memory:
+        /// `none` (as they are), `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11
+        /// bits, a small range). Sums are taken in `f32`, and rounded where they are sent on.
+        /// Default `none`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Compression>")]
         compression: Compression = Compression::None,
-        /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made by the processor:
-        /// less memory of the GPU for slower steps. Default false.
+        /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are
+        /// made by the processor: less memory of the GPU for slower steps. Default false.
         offload_optimizer: bool = false,
-        /// Whether batch normalizations go by the statistics of the global batch and not by those of each rank's
-        /// micro-batch: for micro-batches of few images. Default false.
+        /// Whether batch normalizations go by the statistics of the global batch and not by those
+        /// of each rank's micro-batch: for micro-batches of few images. Default false.
         sync_batch_norm: bool = false,
         /// Seconds that one rank waits for the others in a collective before the run fails. The
-        /// first collectives, before gradients are averaged, may take longer, and so may those for which a rank is late
-        /// because of a slow disk. Ranks that die are noticed at once. Default 300.
+        /// first collectives, before gradients are averaged, may take longer, and so may those for
+        /// which a rank is late because of a slow disk. Ranks that die are noticed at once.
+        /// Default 300.
         #[schemars(extend("unit" = "seconds"))]
         timeout_seconds: u64 = 300,
-        /// Seconds after a failure of any rank until this process ends, whatever it is busy with: data, a kernel, a file
-        /// system that hangs. A rank that waits for the others ends at once. Default 30.
+        /// Seconds after a failure of any rank until this process ends, whatever it is busy with:
+        /// data, a kernel, a file system that hangs. A rank that waits for the others ends at once.
+        /// Default 30.
         #[schemars(extend("unit" = "seconds"))]
         abort_seconds: u64 = 30,
     }
@@ -170,15 +180,17 @@ keys! {
         /// Steps from one line of `metrics.jsonl` to the next. Default 1.
         #[schemars(extend("unit" = "steps"))]
         every_steps: u64 = 1,
-        /// Whether these lines have the norm of each parameter's gradient too, over all ranks and before clipping, as
-        /// TensorBoard's files have. All gradients are looked at for it in those steps. Default false.
+        /// Whether these lines have the norm of each parameter's gradient too, over all ranks and
+        /// before clipping, as TensorBoard's files have. All gradients are looked at for it in
+        /// those steps. Default false.
         gradient_norms: bool = false,
         /// Whether event files for TensorBoard are written into the run folder too. Default true.
         tensorboard: bool = true,
         /// Whether `report.html` is written into the run folder at the end. Default true.
         report: bool = true,
-        /// Peak rate of one device, a GPU or all processors of a node, in 10¹² floating-point operations per
-        /// second, to tell which share of it a run uses. Default: that of well-known GPUs, else unknown.
+        /// Peak rate of one device, a GPU or all processors of a node, in 10¹² floating-point
+        /// operations per second, to tell which share of it a run uses. Default: that of well-known
+        /// GPUs, else unknown.
         #[serde(skip_serializing_if = "Option::is_none")]
         peak_tflops: Option<f64> = None,
     }
@@ -231,8 +243,8 @@ keys! {
         /// Validation accuracy, from 0 to 1, at which the run ends. Default: off.
         #[serde(skip_serializing_if = "Option::is_none")]
         target_accuracy: Option<f64> = None,
-        /// With a target: evaluations in a row that must reach it, default 1. Without: evaluations in a
-        /// row that bring no better one, after which the run ends, default off.
+        /// With a target: evaluations in a row that must reach it, default 1. Without: evaluations
+        /// in a row that bring no better one, after which the run ends, default off.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "evaluations"))]
         patience: Option<u64> = None,

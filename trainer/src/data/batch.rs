@@ -12,7 +12,8 @@ pub(crate) enum Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    /// Those of `epoch`, on the device if the images are `resident` there and need nothing that is not done there.
+    /// Those of `epoch`, on the device if the images are `resident` there and need nothing that is
+    /// not done there.
     pub(crate) fn new(loader: &Loader, resident: Option<&'a DeviceData>, epoch: Epoch) -> Self {
         let plans = |data| Some((data, loader.plans(epoch.clone())?));
         match resident.and_then(plans) {

@@ -1,6 +1,6 @@
-//! Images on the device: their bytes are brought there once, and batches are gathered,
-//! moved, mirrored and normalised there. What happens to which image is what the loader would do, so
-//! the numbers are the same: on GPUs to the last bit, with Burn's operations up to that of the
+//! Images on the device: their bytes are brought there once, and batches are gathered, moved,
+//! mirrored and normalised there. What happens to which image is what the loader would do, so the
+//! numbers are the same: on GPUs to the last bit, with Burn's operations up to that of the
 //! normalisation.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
@@ -53,9 +53,9 @@ pub(crate) fn size(dataset: &dyn Dataset, device: &Device) -> u64 {
     }
 }
 
-/// Whether the images of the training, and whether those of the evaluations, belong on the device: as is `wanted`, or as
-/// is `usual` for such a device and such data. Those of the training have to be `possible` there. Takes the `bytes` of
-/// both, and of the device's memory, if that is known.
+/// Whether the images of the training, and whether those of the evaluations, belong on the device:
+/// as is `wanted`, or as is `usual` for such a device and such data. Those of the training have to
+/// be `possible` there. Takes the `bytes` of both, and of the device's memory, if that is known.
 pub(crate) fn place(
     wanted: Option<bool>,
     usual: bool,
@@ -343,7 +343,8 @@ mod tests {
         targets.labels.into_data().iter::<i64>().collect()
     }
 
-    /// Compares batches that are made on the device with those of the loader; numbers may differ by `most`.
+    /// Compares batches that are made on the device with those of the loader; numbers may differ by
+    /// `most`.
     fn compare(device: &Device, shape: [usize; 3], augment: &str, in_bytes: bool, most: f32) {
         let name = format!("{augment} of {shape:?}, bytes: {in_bytes}");
         let (dataset, loader) = loader(shape, augment);

@@ -114,7 +114,8 @@ pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
     fitting(config, train, test)
 }
 
-/// What the configuration makes of a program's own images: as many of them as it says, normalised as it says.
+/// What the configuration makes of a program's own images: as many of them as it says, normalised
+/// as it says.
 ///
 /// # Errors
 /// If it names another data set, or images to learn from and for evaluation differ in size.
@@ -181,7 +182,8 @@ fn open_split(
     ))
 }
 
-/// As many samples of a data set as are wanted; all of it if there are no more, or no number is given.
+/// As many samples of a data set as are wanted; all of it if there are no more, or no number is
+/// given.
 fn some(
     config: &DataConfig,
     dataset: Arc<dyn Dataset>,

@@ -1,5 +1,6 @@
-//! Whether all ranks see the same data: nodes have copies of their own, and where one lacks a file, or calls a class
-//! otherwise, its ranks would draw other samples and learn wrong labels without a word.
+//! Whether all ranks see the same data: nodes have copies of their own, and where one lacks a file,
+//! or calls a class otherwise, its ranks would draw other samples and learn wrong labels without a
+//! word.
 
 use burn_dist::ProcessGroup;
 use datasets::Dataset;
@@ -45,7 +46,8 @@ impl Facts {
     }
 }
 
-/// Compares what all ranks have opened: their numbers of images, and the classes. A collective call.
+/// Compares what all ranks have opened: their numbers of images, and the classes. A collective
+/// call.
 ///
 /// # Errors
 /// [`TrainError::DataDiffers`] on all ranks alike, if they are not all the same.

@@ -211,7 +211,8 @@ impl Tally {
     }
 }
 
-/// Takes away what a run folder has of an evaluation after this step, to which the run has gone back.
+/// Takes away what a run folder has of an evaluation after this step, to which the run has gone
+/// back.
 pub(crate) fn forget_after(run_dir: &Path, step: u64) {
     let path = run_dir.join(FILE);
     let bytes = whole_file::read(&path).unwrap_or_default();

@@ -21,8 +21,9 @@ const LOOK_EVERY: i64 = 4;
 /// What an evaluation finds.
 pub(crate) type Evaluated = (Evaluation, Details);
 
-/// What `evaluate` finds in `precision`; in `f32` where that is f16 and a model's numbers may have been too large for it,
-/// as they may be in a training, whose steps are then left out. On all ranks alike.
+/// What `evaluate` finds in `precision`; in `f32` where that is f16 and a model's numbers may have
+/// been too large for it, as they may be in a training, whose steps are then left out. On all ranks
+/// alike.
 pub(crate) fn within_range(
     precision: Precision,
     group: &ProcessGroup,
@@ -71,9 +72,10 @@ impl Evaluator<'_> {
         Ok(any[0] > 0)
     }
 
-    /// Evaluates `model`, which must not record gradients, and counts which classes are taken for which. Every rank
-    /// takes its own part of the samples; all get the result for the whole, and rank 0 sample predictions too. Gives
-    /// nothing if `unless` becomes true on any rank meanwhile: all look after the same batches, and end together.
+    /// Evaluates `model`, which must not record gradients, and counts which classes are taken for
+    /// which. Every rank takes its own part of the samples; all get the result for the whole, and
+    /// rank 0 sample predictions too. Gives nothing if `unless` becomes true on any rank meanwhile:
+    /// all look after the same batches, and end together.
     ///
     /// # Errors
     /// If a sample cannot be read or a rank fails.
@@ -145,8 +147,8 @@ struct Scored {
     scores: Reading,
 }
 
-/// Counts in integers, and sums in double precision of losses in single precision, which are exact but for the last
-/// digits: nothing that is compared depends on who summed what.
+/// Counts in integers, and sums in double precision of losses in single precision, which are exact
+/// but for the last digits: nothing that is compared depends on who summed what.
 struct Sums {
     loss: f64,
     correct: i64,

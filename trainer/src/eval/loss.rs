@@ -31,7 +31,8 @@ pub fn of_batch<M: ImageClassifier>(
     objective(parallel.model().forward(images), targets, smoothing)
 }
 
-/// The value of a loss in step `number`. What failed on the device since the last reading shows here.
+/// The value of a loss in step `number`. What failed on the device since the last reading shows
+/// here.
 ///
 /// # Errors
 /// [`TrainError::NotComputed`].
@@ -55,8 +56,8 @@ pub struct StepLoss {
 }
 
 impl StepLoss {
-    /// Of the losses of the micro-batches of step `number`, of which there is at least one. A GPU is not waited for, so
-    /// that it gets the next step's work before it is done with this one's.
+    /// Of the losses of the micro-batches of step `number`, of which there is at least one. A GPU
+    /// is not waited for, so that it gets the next step's work before it is done with this one's.
     ///
     /// # Errors
     /// As [`read`].

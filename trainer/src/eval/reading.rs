@@ -1,5 +1,5 @@
-//! Numbers on their way from what computes them: a GPU is waited for only when they are wanted, so that it gets other
-//! work meanwhile.
+//! Numbers on their way from what computes them: a GPU is waited for only when they are wanted, so
+//! that it gets other work meanwhile.
 
 use burn::tensor::Tensor;
 

@@ -1,5 +1,5 @@
-//! What a model's scores for one image say: on the host and in double precision, so that one reading of a batch is all
-//! that an evaluation takes of a device.
+//! What a model's scores for one image say: on the host and in double precision, so that one
+//! reading of a batch is all that an evaluation takes of a device.
 
 /// Among so many classes the right one must be for the accuracy of the most likely ones.
 pub(crate) const TOP: usize = 5;
@@ -14,7 +14,8 @@ pub(crate) fn likeliest(scores: &[f32]) -> usize {
     scores.iter().enumerate().fold(0, highest)
 }
 
-/// Cross-entropy, `-log softmax(scores)[label]`; not a number where a score is none, or `label` is no class.
+/// Cross-entropy, `-log softmax(scores)[label]`; not a number where a score is none, or `label` is
+/// no class.
 pub(crate) fn cross_entropy(scores: &[f32], label: usize) -> f64 {
     let Some(own) = scores.get(label) else {
         return f64::NAN;

@@ -12,8 +12,8 @@ const CELLS: usize = 150;
 const NAMED: usize = 120;
 /// Up to here every cell shows its count.
 const COUNTED: usize = 20;
-/// Most characters of a name beside it, and the side of cells from which on letters are of the usual
-/// size.
+/// Most characters of a name beside it, and the side of cells from which on letters are of the
+/// usual size.
 const LONGEST: usize = 18;
 const LETTERS: f64 = 12.0;
 /// Degrees of colour.

@@ -129,8 +129,8 @@ impl Series {
         (!self.is_empty()).then_some(self.max)
     }
 
-    /// What rates, each over the same work, amount to together: the work by its time. A mean of rates would say
-    /// more than was done.
+    /// What rates, each over the same work, amount to together: the work by its time. A mean of
+    /// rates would say more than was done.
     pub fn mean_rate(&self) -> Option<f64> {
         let (count, inverses) = self.positive;
         (count > 0).then(|| count as f64 / inverses)

@@ -32,8 +32,8 @@ pub fn check_folder(folder: &Path) -> Result<(), TrainError> {
     }
 }
 
-/// Refuses a folder that already holds a run, or what is left of one: neither its numbers nor its checkpoints must be
-/// mixed with another's.
+/// Refuses a folder that already holds a run, or what is left of one: neither its numbers nor its
+/// checkpoints must be mixed with another's.
 ///
 /// # Errors
 /// If the folder holds a run, or is not a folder.
@@ -67,8 +67,9 @@ pub fn set_metrics_aside(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
     Ok(Some(aside))
 }
 
-/// Creates the chosen folder, or one named after the run and the time, or takes the one that is there, and writes the resolved configuration into
-/// it. What is given with it keeps other runs out.
+/// Creates the chosen folder, or one named after the run and the time, or takes the one that is
+/// there, and writes the resolved configuration into it. What is given with it keeps other runs
+/// out.
 ///
 /// # Errors
 /// If it cannot be created or written, or another run is going on there.
@@ -106,8 +107,8 @@ pub(crate) fn create(
     Ok((folder, lock))
 }
 
-/// Keeps the configuration that lies in a folder and differs from the new one under the first free name of
-/// `config-1.toml`, `config-2.toml` and so on.
+/// Keeps the configuration that lies in a folder and differs from the new one under the first free
+/// name of `config-1.toml`, `config-2.toml` and so on.
 fn keep_config(folder: &Path, new: &str) -> Result<(), TrainError> {
     let file = folder.join(CONFIG_FILE);
     let old = match whole_file::read(&file) {
@@ -122,8 +123,8 @@ fn keep_config(folder: &Path, new: &str) -> Result<(), TrainError> {
     whole_file::replace_on_disk(&kept, &old).map_err(|error| failed(&kept, error))
 }
 
-/// Writes a file of the folder whole, and waits until it is on disk: who is killed here, when a run is continued, leaves
-/// the one that is there.
+/// Writes a file of the folder whole, and waits until it is on disk: who is killed here, when a run
+/// is continued, leaves the one that is there.
 ///
 /// # Errors
 /// If the system refuses.

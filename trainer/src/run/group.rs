@@ -28,7 +28,8 @@ pub(crate) fn with_group<T>(
     worked.inspect_err(|error| {
         leave_to_a_signal(error);
         match error {
-            // All know it. Who started them is to hear it from the one that says why, before another ends.
+            // All know it. Who started them is to hear it from the one that says why, before
+            // another ends.
             TrainError::NotSaved { .. } if !world.is_main() => thread::sleep(HEARD),
             // Who failed because another rank did has nothing to tell.
             error if error.is_of_another_rank() => {}
@@ -78,7 +79,8 @@ fn last_words(reason: &str) {
     output::flush();
 }
 
-/// How long one rank may take to open what all need: a download by a slow line, a look at every file of a large folder.
+/// How long one rank may take to open what all need: a download by a slow line, a look at every
+/// file of a large folder.
 const OPENING: Duration = Duration::from_secs(4 * 3600);
 
 /// What every rank says, however late they come: where one looks for something, or reads much.

@@ -1,7 +1,8 @@
-//! One run at a time in a run folder. Whoever writes there holds a lock on the folder, and one on a file in it, which
-//! network file systems share among hosts; the system gives both back when the process ends, however it ends. The file
-//! holds a token as well: a run reads it again before it writes, and ends where it is gone or another's. So a run whose
-//! folder or file was removed or replaced is noticed, also where locks do not work.
+//! One run at a time in a run folder. Whoever writes there holds a lock on the folder, and one on a
+//! file in it, which network file systems share among hosts; the system gives both back when the
+//! process ends, however it ends. The file holds a token as well: a run reads it again before it
+//! writes, and ends where it is gone or another's. So a run whose folder or file was removed or
+//! replaced is noticed, also where locks do not work.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -23,7 +24,8 @@ const FILE: &str = ".lock";
 /// all that it had.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The same where the folder was not there when this run began: whoever has it began at the same time.
+/// The same where the folder was not there when this run began: whoever has it began at the same
+/// time.
 const NEW_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Time between two attempts.
@@ -39,7 +41,8 @@ const MAX_BYTES: u64 = 1 << 10;
 #[derive(Debug)]
 pub struct RunLock {
     folder: PathBuf,
-    /// What the file says as long as the folder is this run's; nothing if the disk was too full for it.
+    /// What the file says as long as the folder is this run's; nothing if the disk was too full for
+    /// it.
     token: Option<String>,
     _locked: [File; 2],
 }
@@ -89,8 +92,8 @@ impl RunLock {
             Err(Errno::WOULDBLOCK) => Err(in_use(folder)),
             outcome => Ok(outcome.err()),
         };
-        // First the folder, which nobody can replace in secret as they can the file. Its lock may be known to this
-        // host alone.
+        // First the folder, which nobody can replace in secret as they can the file. Its lock may
+        // be known to this host alone.
         let own = File::open(folder).map_err(failed)?;
         lock(&own)?;
         let mut options = File::options();
@@ -141,7 +144,8 @@ impl RunLock {
         };
         match word(&self.folder.join(FILE)) {
             Ok(found) if found == *token => Ok(()),
-            // Another run is writing its token right now, and a part of the old one may still be there.
+            // Another run is writing its token right now, and a part of the old one may still be
+            // there.
             Ok(found) if found.is_empty() || holder(&found) == holder(token) => {
                 std::thread::sleep(PAUSE);
                 lost(last_holder(&self.folder))
@@ -189,7 +193,8 @@ fn on_this_host() -> String {
     format!(" on {}", host.nodename().to_string_lossy())
 }
 
-/// Says who holds the lock, and what to do about a holder that may have ended without this host's knowing.
+/// Says who holds the lock, and what to do about a holder that may have ended without this host's
+/// knowing.
 fn in_use(folder: &Path) -> TrainError {
     let path = folder.join(FILE);
     // Who has just locked the folder is about to write its word.

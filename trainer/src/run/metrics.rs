@@ -60,8 +60,8 @@ pub struct TrainLine {
     /// Norm of the gradient before clipping, where it is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_norm: Option<f64>,
-    /// Norms of the gradients of single parameters before clipping, by their paths, where they are asked for; without
-    /// those that are no number, in half precision.
+    /// Norms of the gradients of single parameters before clipping, by their paths, where they are
+    /// asked for; without those that are no number, in half precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_norms: Option<BTreeMap<String, f64>>,
     /// Factor of the loss that the step was computed with, in half precision.
@@ -154,8 +154,8 @@ pub struct RanksLine {
     pub wait: Vec<f64>,
     /// Resident memory in MiB.
     pub memory_mib: Vec<f64>,
-    /// Memory that this process has taken from the driver of its GPU, in MiB; nothing where ranks compute on the
-    /// processor.
+    /// Memory that this process has taken from the driver of its GPU, in MiB; nothing where ranks
+    /// compute on the processor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_mib: Vec<f64>,
 }
@@ -188,8 +188,8 @@ pub struct Changed {
     pub after: String,
 }
 
-/// Writes [`Metric`]s, a line each. Systems write page by page, so who reads meanwhile, or reads what a killed
-/// process left, may find half of the last one; a run that is continued removes it.
+/// Writes [`Metric`]s, a line each. Systems write page by page, so who reads meanwhile, or reads
+/// what a killed process left, may find half of the last one; a run that is continued removes it.
 #[derive(Debug)]
 pub struct MetricsFile {
     path: PathBuf,

@@ -1,4 +1,5 @@
-//! A run: its folder, lock and log of numbers, how it is resumed, and what it shows while it goes on.
+//! A run: its folder, lock and log of numbers, how it is resumed, and what it shows while it goes
+//! on.
 
 pub(crate) mod checkpoints;
 pub mod console;

@@ -5,8 +5,9 @@
 //! Allocators read their settings before `main`, so the program starts itself once more with them
 //! set. The process stays the same one.
 
-/// The variable with the settings of the GNU C library, and these: no memory of its own for blocks below 32 MiB (the most
-/// that can be asked for), and nothing returned to the system before 4 GiB lie idle.
+/// The variable with the settings of the GNU C library, and these: no memory of its own for blocks
+/// below 32 MiB (the most that can be asked for), and nothing returned to the system before 4 GiB
+/// lie idle.
 #[cfg(not(target_env = "musl"))]
 const VARIABLE: (&str, &str) = (
     "GLIBC_TUNABLES",

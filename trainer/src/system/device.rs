@@ -1,7 +1,7 @@
 //! What a rank computes on, and whether the state of the training fits there.
 
 use burn::tensor::Device;
-use burn_dist::device::{ChosenDevice, DeviceChoice, DeviceError, device_memory, is_host};
+use burn_dist::device::{ChosenDevice, DeviceError, device_memory, is_host};
 use burn_dist::parallel::{ParameterState, Strategy};
 use burn_dist::world::World;
 
@@ -17,15 +17,14 @@ pub(crate) fn choose(config: &Config, world: &World) -> Result<ChosenDevice, Tra
 /// Refuses what no rank can have, before any is started.
 pub(crate) fn check_built(config: &Config) -> Result<(), DeviceError> {
     let wanted = config.train.device;
-    let lacks_cuda = wanted == DeviceChoice::Cuda && cfg!(not(feature = "cuda"));
-    let lacks_wgpu = wanted == DeviceChoice::Wgpu && cfg!(not(feature = "wgpu"));
-    if lacks_cuda || lacks_wgpu {
-        return Err(DeviceError::NotBuilt { wanted });
+    match wanted.is_built() {
+        true => Ok(()),
+        false => Err(DeviceError::NotBuilt { wanted }),
     }
-    Ok(())
 }
 
-/// What a GPU holds of each parameter: of what the optimizer keeps nothing, where that is in host memory.
+/// What a GPU holds of each parameter: of what the optimizer keeps nothing, where that is in host
+/// memory.
 pub(crate) fn on_device(config: &Config, states: &[ParameterState]) -> Vec<ParameterState> {
     let averages = config.ema.options().is_some();
     let on_device = |state: &ParameterState| match config.parallel.offload_optimizer {

@@ -1,5 +1,5 @@
-//! Memory that processes may still take: what the host has left, or less where a control group limits them, as Slurm
-//! and containers have it.
+//! Memory that processes may still take: what the host has left, or less where a control group
+//! limits them, as Slurm and containers have it.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -75,8 +75,8 @@ fn left_in_groups(proc: &Path, cgroups: &Path) -> Option<u64> {
             }
             _ => return None,
         };
-        // In a container the path may be that of the host, of which only the root is there; and what is outside of
-        // it is not there at all.
+        // In a container the path may be that of the host, of which only the root is there; and
+        // what is outside of it is not there at all.
         let path = Path::new(path).components();
         let path: PathBuf = path
             .filter(|part| matches!(part, Component::Normal(_)))

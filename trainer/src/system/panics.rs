@@ -45,8 +45,8 @@ impl Drop for Watched {
     }
 }
 
-/// From now on a panic on any thread ends this process, which is rank `rank`, with exit code 1, unless it becomes an
-/// error.
+/// From now on a panic on any thread ends this process, which is rank `rank`, with exit code 1,
+/// unless it becomes an error.
 pub fn end_on_panic(rank: usize) {
     std::panic::set_hook(Box::new(move |info| {
         if burn_dist::contained::is_running() || datasets::contained::is_running() {
@@ -63,7 +63,8 @@ pub fn end_on_panic(rank: usize) {
                 (reason, told)
             }
         };
-        // First: what is said may have to wait for who reads it, or for what the panicking thread holds.
+        // First: what is said may have to wait for who reads it, or for what the panicking thread
+        // holds.
         abort(reason);
         in_time(move || {
             crate::system::output::screen::restore();
@@ -84,7 +85,8 @@ fn payload<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
     text.or_else(|| payload.downcast_ref::<&str>().copied())
 }
 
-/// Tells the other ranks why this one ends, on a thread of its own: who ends it may hold the group's locks.
+/// Tells the other ranks why this one ends, on a thread of its own: who ends it may hold the
+/// group's locks.
 pub(crate) fn abort(reason: String) {
     if let Some(group) = take(&GROUP) {
         in_time(move || group.abort(&reason));

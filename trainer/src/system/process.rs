@@ -10,9 +10,9 @@ use burn_dist::world::{Launch, World};
 use crate::system::{panics, signals, threads};
 
 /// Prepares this process to be the rank that `world` says, as the program `trainer` does: SIGTERM,
-/// SIGUSR1, SIGXCPU and the end of its launcher end a training with a checkpoint, a panic ends all ranks rather than leave
-/// the others waiting, and the calling thread becomes one of those that compute. To be called before the first
-/// tensor is made; a second call does nothing.
+/// SIGUSR1, SIGXCPU and the end of its launcher end a training with a checkpoint, a panic ends all
+/// ranks rather than leave the others waiting, and the calling thread becomes one of those that
+/// compute. To be called before the first tensor is made; a second call does nothing.
 ///
 /// # Errors
 /// If the system refuses the handlers of signals, or as many threads as it takes.

@@ -1,6 +1,6 @@
 //! What signals do to a rank: Ctrl-C ends it at once, and polite requests (SIGTERM as `scancel` and
-//! preemption send it, SIGUSR1 as `--signal` asks Slurm for, SIGXCPU at a limit of processor time) end a
-//! training that leaves a checkpoint. So does the end of the launcher.
+//! preemption send it, SIGUSR1 as `--signal` asks Slurm for, SIGXCPU at a limit of processor time)
+//! end a training that leaves a checkpoint. So does the end of the launcher.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -11,16 +11,16 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXCPU, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-/// A SIGTERM that comes so soon after another is the same: a signal to a whole process group reaches a rank from its
-/// sender and from the launcher.
+/// A SIGTERM that comes so soon after another is the same: a signal to a whole process group
+/// reaches a rank from its sender and from the launcher.
 const SAME: Duration = Duration::from_secs(1);
 
 /// Whether somebody asks for [`request`] often enough to be left to end by itself.
 static HEEDED: AtomicBool = AtomicBool::new(false);
 /// Whether a training is about to begin, of which nothing is lost if it does so later.
 static BEGINNING: AtomicBool = AtomicBool::new(false);
-/// Whether this rank waits for the others of a training that is about to begin, or opens its data: none of them has
-/// anything to lose.
+/// Whether this rank waits for the others of a training that is about to begin, or opens its data:
+/// none of them has anything to lose.
 static WAITING: AtomicBool = AtomicBool::new(false);
 /// Whether this process only has to end, and to say that its run wants to be continued.
 static PAUSED: AtomicBool = AtomicBool::new(false);
@@ -35,8 +35,8 @@ const GONE: i32 = -1;
 /// The launcher that is gone.
 static LAUNCHER: OnceLock<String> = OnceLock::new();
 
-/// From now on a write beyond the largest size that a file may have (`ulimit -f`) fails like one on a full disk; it
-/// would end this process without a word.
+/// From now on a write beyond the largest size that a file may have (`ulimit -f`) fails like one on
+/// a full disk; it would end this process without a word.
 ///
 /// # Errors
 /// If the system refuses the handler.
@@ -45,10 +45,11 @@ pub fn survive_large_files() -> io::Result<()> {
 }
 
 /// From now on SIGINT ends this process with 128 + the signal's number, and so does SIGTERM while
-/// nothing is trained, or the second time, but for one within a second; SIGXCPU, which comes every second, while
-/// nothing is trained. It says so if it `speaks`. While a training [begins](Beginning), those end the process with the
-/// exit code of a pause, and so does SIGUSR1 while its rank [waits](Waiting). After a pause ([`Heed::pause`]) SIGTERM asks
-/// for what is being done, and only a second one ends the process, with the exit code of a pause.
+/// nothing is trained, or the second time, but for one within a second; SIGXCPU, which comes every
+/// second, while nothing is trained. It says so if it `speaks`. While a training
+/// [begins](Beginning), those end the process with the exit code of a pause, and so does SIGUSR1
+/// while its rank [waits](Waiting). After a pause ([`Heed::pause`]) SIGTERM asks for what is being
+/// done, and only a second one ends the process, with the exit code of a pause.
 ///
 /// # Errors
 /// If the system refuses the handlers or their thread.
@@ -133,8 +134,8 @@ const ENDING: Duration = Duration::from_secs(5);
 /// How much later a signal that has ended another rank may come here: most go to all of them.
 const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
-/// To be called when the run has failed, and `another` rank says why: leaves the end to a signal, if one ends this process
-/// or is about to.
+/// To be called when the run has failed, and `another` rank says why: leaves the end to a signal,
+/// if one ends this process or is about to.
 pub(crate) fn come_first(another: Option<&str>) {
     if another.is_some_and(|why| why.contains(STOPPED_BY)) {
         let _waiting = Waiting::start();
@@ -156,8 +157,8 @@ fn tell(text: &str, speaks: bool) {
     }
 }
 
-/// To be called when the launcher of this rank is gone, which is named: a training saves and ends, and anything else ends
-/// at once. It says so if it `speaks`.
+/// To be called when the launcher of this rank is gone, which is named: a training saves and ends,
+/// and anything else ends at once. It says so if it `speaks`.
 pub fn launcher_is_gone(launcher: String, speaks: bool) {
     if PAUSED.load(Ordering::SeqCst) {
         return;
@@ -195,7 +196,8 @@ impl Drop for Beginning {
 pub struct Waiting(());
 
 impl Waiting {
-    /// It waits from now on. Of a training that is about to begin it ends at SIGUSR1, also at one that has come before.
+    /// It waits from now on. Of a training that is about to begin it ends at SIGUSR1, also at one
+    /// that has come before.
     pub fn start() -> Self {
         if BEGINNING.load(Ordering::SeqCst) {
             WAITING.store(true, Ordering::SeqCst);
@@ -245,9 +247,9 @@ impl Heed {
         Self(())
     }
 
-    /// The state is saved from which the run is to be continued: this process has nothing to do but to end. Launchers
-    /// send SIGTERM to the others when one rank has ended so, and batch systems put the job into the queue again only
-    /// if none of them ends with another exit code.
+    /// The state is saved from which the run is to be continued: this process has nothing to do but
+    /// to end. Launchers send SIGTERM to the others when one rank has ended so, and batch systems
+    /// put the job into the queue again only if none of them ends with another exit code.
     pub fn pause(&self) {
         PAUSED.store(true, Ordering::SeqCst);
     }

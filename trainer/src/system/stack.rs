@@ -7,8 +7,8 @@ const NEEDED: u64 = 512 << 10;
 /// What systems usually give.
 const USUAL: u64 = 8 << 20;
 
-/// Raises the limit of the stack where that is lower than this program needs; the system looks at it whenever a stack
-/// grows. To be called with little on the stack.
+/// Raises the limit of the stack where that is lower than this program needs; the system looks at
+/// it whenever a stack grows. To be called with little on the stack.
 ///
 /// # Errors
 /// What to say where it may not be raised so far.

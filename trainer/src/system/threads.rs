@@ -1,7 +1,7 @@
 //! Makes the thread that trains one of the pool that computes, and gives the pool its size.
 //!
-//! Operations that begin on any other thread are handed to the pool: that thread sleeps while all the
-//! others work, and every operation costs two threads' way to sleep and back.
+//! Operations that begin on any other thread are handed to the pool: that thread sleeps while all
+//! the others work, and every operation costs two threads' way to sleep and back.
 
 use std::env;
 use std::error::Error;
@@ -20,20 +20,22 @@ const VARIABLE: &str = "RAYON_NUM_THREADS";
 /// The CPUs of the machine, as `0-7,16`.
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Threads that a rank has beside the pool: for signals, the store, collectives, checkpoints and loading.
+/// Threads that a rank has beside the pool: for signals, the store, collectives, checkpoints and
+/// loading.
 const OTHERS: usize = 16;
 
-/// Makes the calling thread the first of rayon's pool, for one of `ranks` of this node that nobody has started; see
-/// [`start_pool`]. A pool that cannot be started is left to rayon.
+/// Makes the calling thread the first of rayon's pool, for one of `ranks` of this node that nobody
+/// has started; see [`start_pool`]. A pool that cannot be started is left to rayon.
 pub fn join_pool(ranks: usize) {
     if let Err(error) = start_pool(ranks, None, false) {
         tracing::debug!("the pool of threads stays as it is: {error}");
     }
 }
 
-/// Makes the calling thread the first of rayon's pool. That gets as many threads as `RAYON_NUM_THREADS` says, but not
-/// more than there are CPUs for this process, which one that `warns` says; else its share of these CPUs among the `ranks`
-/// of this node, whose launcher may use `of_launcher` of them. Does nothing if the pool has been started.
+/// Makes the calling thread the first of rayon's pool. That gets as many threads as
+/// `RAYON_NUM_THREADS` says, but not more than there are CPUs for this process, which one that
+/// `warns` says; else its share of these CPUs among the `ranks` of this node, whose launcher may
+/// use `of_launcher` of them. Does nothing if the pool has been started.
 ///
 /// With one thread there is nothing to gain, and work from other threads, such as those that load
 /// data, would wait for one that never looks for it.
@@ -54,8 +56,8 @@ pub fn start_pool(ranks: usize, of_launcher: Option<usize>, warns: bool) -> io::
     built(builder)
 }
 
-/// Keeps rayon's pool within the CPUs of this process where `RAYON_NUM_THREADS` asks for more. Does nothing if the pool
-/// has been started.
+/// Keeps rayon's pool within the CPUs of this process where `RAYON_NUM_THREADS` asks for more. Does
+/// nothing if the pool has been started.
 ///
 /// # Errors
 /// If the system does not let this process start as many threads.
@@ -153,8 +155,9 @@ impl Cpus {
         }
     }
 
-    /// The share of one of `ranks`. Their launcher's CPUs are for all of them, and so is a limit of CPU time. Where it is
-    /// not known, those of a process that may not use the whole machine are taken to be for it alone.
+    /// The share of one of `ranks`. Their launcher's CPUs are for all of them, and so is a limit of
+    /// CPU time. Where it is not known, those of a process that may not use the whole machine are
+    /// taken to be for it alone.
     fn share(&self, ranks: usize, of_launcher: Option<usize>) -> usize {
         let limit = (self.available < self.own).then_some(self.available);
         let is_bound = self.own < self.online;

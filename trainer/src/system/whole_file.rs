@@ -33,8 +33,9 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Puts a file with this content in the place of what lies at `path`, with the permissions of any other file, less the
-/// process's mask, or with those of `mode`. A process that is killed leaves nothing else behind.
+/// Puts a file with this content in the place of what lies at `path`, with the permissions of any
+/// other file, less the process's mask, or with those of `mode`. A process that is killed leaves
+/// nothing else behind.
 ///
 /// # Errors
 /// If the system refuses; what lies there is as it was.

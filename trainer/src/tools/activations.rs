@@ -26,8 +26,8 @@ const PASSES: usize = 2;
 
 /// Bytes that a micro-batch of `images` images of `data` takes at most, in forward and backward,
 /// beside parameters, gradients and the optimizer's state; in host memory, with the number format
-/// and recomputation of `config`; under `zero-3` with the buckets that are gathered and those on their
-/// way. `None` where the system does not say what is resident.
+/// and recomputation of `config`; under `zero-3` with the buckets that are gathered and those on
+/// their way. `None` where the system does not say what is resident.
 ///
 /// # Errors
 /// If the model cannot be built or does not work.

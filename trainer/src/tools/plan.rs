@@ -36,12 +36,14 @@ pub struct Plan {
     pub steps_per_epoch: u64,
     /// Batch sizes.
     pub batching: Batching,
-    /// What the run does otherwise than before its checkpoint, in lines; none if nothing has changed.
+    /// What the run does otherwise than before its checkpoint, in lines; none if nothing has
+    /// changed.
     pub changes: Vec<String>,
 }
 
 /// Checks all that can be checked without the other ranks of a world of `size`: opens the data,
-/// divides it, builds the model, and restores it from the checkpoint that the run would continue, if it would.
+/// divides it, builds the model, and restores it from the checkpoint that the run would continue,
+/// if it would.
 ///
 /// # Errors
 /// What a run would fail with.
@@ -97,8 +99,8 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     })
 }
 
-/// Why `size` ranks on this host lack memory, if they do by what is free now: what each keeps from step to step alone is
-/// more than its part.
+/// Why `size` ranks on this host lack memory, if they do by what is free now: what each keeps from
+/// step to step alone is more than its part.
 pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
     let config = &loaded.config;
     let room = device::room(config, size, 1);
@@ -138,8 +140,8 @@ impl WithModel for Count<'_> {
     }
 }
 
-/// Whether the model that is built can be filled and stepped as the run would do it; counts its trainable elements by
-/// parameter, and tells how far the run is.
+/// Whether the model that is built can be filled and stepped as the run would do it; counts its
+/// trainable elements by parameter, and tells how far the run is.
 struct Look<'a> {
     config: &'a Config,
     batching: Batching,

@@ -11,8 +11,9 @@ use crate::run::lock::RunLock;
 use crate::system::output::complain;
 
 impl<M: ImageClassifier> Training<'_, M> {
-    /// Takes the checkpoint out of the way with whose state the run diverged, if that is why it ended: a loss that
-    /// comes before the next update is the same whatever the learning rate, so `--resume auto` would fail for ever.
+    /// Takes the checkpoint out of the way with whose state the run diverged, if that is why it
+    /// ended: a loss that comes before the next update is the same whatever the learning rate, so
+    /// `--resume auto` would fail for ever.
     pub(super) fn abandon(&mut self, error: &TrainError) {
         let state = match error {
             TrainError::Diverged { state, .. } => *state,

@@ -48,7 +48,8 @@ pub struct EpochEnd<'a> {
     pub epoch: u64,
     /// Steps so far.
     pub steps: u64,
-    /// Mean loss of the epoch's steps, over all ranks; no number if none of them has one, as all were skipped.
+    /// Mean loss of the epoch's steps, over all ranks; no number if none of them has one, as all
+    /// were skipped.
     pub train_loss: f64,
     /// How good the model is on the test images.
     pub evaluation: &'a Evaluation,
@@ -80,8 +81,9 @@ pub trait Callback: Send {
         Ok(())
     }
 
-    /// The numbers of a step are known: two steps later, so that nobody waits for the device to compute the loss, nor
-    /// for its mean over the ranks; at the end of an epoch and before a checkpoint at once.
+    /// The numbers of a step are known: two steps later, so that nobody waits for the device to
+    /// compute the loss, nor for its mean over the ranks; at the end of an epoch and before a
+    /// checkpoint at once.
     ///
     /// # Errors
     /// What ends the run.

@@ -26,7 +26,8 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// Reads it, before the run folder gets the new configuration: checkpoints of earlier versions do not say theirs.
+    /// Reads it, before the run folder gets the new configuration: checkpoints of earlier versions
+    /// do not say theirs.
     pub fn of(checkpoint: &Path) -> Option<Self> {
         let manifest = Manifest::read(checkpoint).ok()?;
         let in_run = || {
@@ -49,8 +50,8 @@ pub(crate) struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Compares with what wrote the checkpoint after `steps` steps. Nothing if nothing has changed, or if what there was
-    /// is not known.
+    /// Compares with what wrote the checkpoint after `steps` steps. Nothing if nothing has changed,
+    /// or if what there was is not known.
     pub fn since(&self, before: &Before, steps: u64) -> Option<ResumeLine> {
         let (stored, ranks) = (before.config.as_deref(), before.ranks);
         let before = stored.and_then(|text| Loaded::of_run(text).ok());
@@ -98,8 +99,8 @@ impl Now<'_> {
     }
 }
 
-/// The first key that decides which images there are and has changed since the checkpoint was written, and that it is to
-/// be set back.
+/// The first key that decides which images there are and has changed since the checkpoint was
+/// written, and that it is to be set back.
 pub(crate) fn of_data(manifest: &Manifest, now: &Config) -> Option<String> {
     let before: Table = Meta::config_of(manifest)?.parse().ok()?;
     let changed = differences(&before, &Table::try_from(now).ok()?);
@@ -109,8 +110,8 @@ pub(crate) fn of_data(manifest: &Manifest, now: &Config) -> Option<String> {
     Some(format!("{key} was {before} and is {now}: set it back"))
 }
 
-/// `error`, or what the configuration names otherwise than that of the checkpoint at `path`, whose state is not restored
-/// because of it.
+/// `error`, or what the configuration names otherwise than that of the checkpoint at `path`, whose
+/// state is not restored because of it.
 pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainError {
     let TrainError::Parallel(ParallelError::Restore {
         path: tensor,

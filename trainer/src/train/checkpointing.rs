@@ -40,8 +40,8 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Starts saving into `folder`, which holds the state `saved` if that is given, as long as `lock` is held. A
-    /// collective call.
+    /// Starts saving into `folder`, which holds the state `saved` if that is given, as long as
+    /// `lock` is held. A collective call.
     ///
     /// # Errors
     /// If the folder cannot be made, or a rank failed.
@@ -133,8 +133,9 @@ impl Checkpoints {
         Ok(std::mem::take(&mut self.news))
     }
 
-    /// Ends the run of which a state was not finite, or whose folder is another's. Only the rank that had the number,
-    /// and rank 0, know; the others learn it as they do of everything that ends a rank.
+    /// Ends the run of which a state was not finite, or whose folder is another's. Only the rank
+    /// that had the number, and rank 0, know; the others learn it as they do of everything that
+    /// ends a rank.
     fn check(&mut self) -> Result<(), TrainError> {
         self.fatal.take().map_or(Ok(()), Err)
     }
@@ -150,7 +151,8 @@ impl Checkpoints {
     /// is among what was written, which all ranks agree about. A collective call.
     ///
     /// # Errors
-    /// If a rank failed, a state that was to be saved was not finite, or the run folder is another run's.
+    /// If a rank failed, a state that was to be saved was not finite, or the run folder is another
+    /// run's.
     pub fn finish(mut self, group: &ProcessGroup) -> Result<(Vec<String>, bool), TrainError> {
         self.catch_up();
         self.check()?;
@@ -174,8 +176,8 @@ impl Checkpoints {
         self.written == Some(last) || (self.rank == 0 && lies_there())
     }
 
-    /// A checkpoint that cannot be written does not end the run: the ones before it are still good. One that must not
-    /// be does, see [`check`](Self::check).
+    /// A checkpoint that cannot be written does not end the run: the ones before it are still good.
+    /// One that must not be does, see [`check`](Self::check).
     fn note(&mut self, result: Option<Result<Written, CheckpointError>>) {
         if let Some(Ok(written)) = &result {
             self.written = Some(written.step);

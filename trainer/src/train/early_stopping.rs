@@ -53,8 +53,8 @@ impl Watch {
         }
     }
 
-    /// Why the run should end after the evaluations so far, if it should. What they were counted for
-    /// must be what `config` wants: with another target, for one, nothing is known of them.
+    /// Why the run should end after the evaluations so far, if it should. What they were counted
+    /// for must be what `config` wants: with another target, for one, nothing is known of them.
     pub fn over(&self, config: &EarlyStoppingConfig) -> Option<String> {
         if self.rule.as_ref() != Some(&rule(config)) {
             return None;

@@ -1,5 +1,6 @@
-//! Whether every batch normalization of a model gets more than one value per channel in training: of one value the
-//! variance is zero, the output is the same for every image, and nothing is learned. PyTorch refuses it, too.
+//! Whether every batch normalization of a model gets more than one value per channel in training:
+//! of one value the variance is zero, the output is the same for every image, and nothing is
+//! learned. PyTorch refuses it, too.
 
 use datasets::ImageShape;
 use models::ImageClassifier;

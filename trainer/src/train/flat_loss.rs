@@ -25,7 +25,8 @@ pub(crate) struct FlatLoss {
 }
 
 impl FlatLoss {
-    /// Takes the loss of a step; gives a warning if all of the last steps had the same, once for each such time.
+    /// Takes the loss of a step; gives a warning if all of the last steps had the same, once for
+    /// each such time.
     pub fn see(&mut self, loss: f64) -> Option<String> {
         self.steps = match self.last == Some(loss) {
             true => self.steps.saturating_add(1),

@@ -36,8 +36,8 @@ pub(crate) fn notes(path: &Path, taken: &Taken) -> Vec<String> {
     notes
 }
 
-/// Gives `model` the weights of the file that `config` names, if it names one, and says what was taken. Rank 0 calls this
-/// before its parameters are broadcast.
+/// Gives `model` the weights of the file that `config` names, if it names one, and says what was
+/// taken. Rank 0 calls this before its parameters are broadcast.
 ///
 /// # Errors
 /// If the file cannot be read or is of another model.

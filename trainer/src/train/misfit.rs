@@ -1,5 +1,6 @@
-//! What is wrong with a configuration, but shows only when the data is opened and the model is built: such an error is
-//! told with the place of the key that is to blame, as those are that show when the text is read.
+//! What is wrong with a configuration, but shows only when the data is opened and the model is
+//! built: such an error is told with the place of the key that is to blame, as those are that show
+//! when the text is read.
 
 use std::io::ErrorKind;
 
@@ -65,8 +66,8 @@ pub(crate) fn of_model(loaded: &Loaded, error: &ModelError) -> TrainError {
     TrainError::Misfit(loaded.blame(&keys, error))
 }
 
-/// The same where a model is to be filled from a checkpoint or a file that need not be of this configuration: what does not fit
-/// is most likely what `--set` says of the model.
+/// The same where a model is to be filled from a checkpoint or a file that need not be of this
+/// configuration: what does not fit is most likely what `--set` says of the model.
 pub(crate) fn of_checkpoint(loaded: &Loaded, error: TrainError) -> TrainError {
     match &error {
         TrainError::Parallel(restore @ ParallelError::Restore { .. }) => {

@@ -106,8 +106,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(summary)
     }
 
-    /// Why nothing is left to do of a run that is continued, if nothing is. One that had ended early goes
-    /// on only where the configuration wants more of it than then.
+    /// Why nothing is left to do of a run that is continued, if nothing is. One that had ended
+    /// early goes on only where the configuration wants more of it than then.
     fn ended_before(&self) -> Option<End> {
         if self.is_complete() {
             return Some(End::Complete);
@@ -173,7 +173,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         }
     }
 
-    /// Whether there is no step left to do: none at all where a run goes on with fewer epochs than it has begun.
+    /// Whether there is no step left to do: none at all where a run goes on with fewer epochs than
+    /// it has begun.
     fn at_last_step(&self) -> bool {
         let limit = self.session.config.train.max_steps;
         let reached = limit.is_some_and(|limit| self.progress.steps >= limit);
@@ -186,7 +187,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         let first_step = self.progress.steps;
         let requests = self.steps_of_epoch(begin)?;
         let time = begin.elapsed();
-        // A run that goes on with an evaluation that an earlier one has not done has no work to tell of.
+        // A run that goes on with an evaluation that an earlier one has not done has no work to
+        // tell of.
         if self.progress.steps > first_step {
             self.share_work()?;
         }

@@ -6,8 +6,8 @@ use burn_dist::parallel::{ParameterSpec, ParameterState};
 
 use crate::config::Config;
 
-/// The trainable parameters of `model`, which is on an autodiff device, as they are trained: in f32. Running
-/// statistics are not among them.
+/// The trainable parameters of `model`, which is on an autodiff device, as they are trained: in
+/// f32. Running statistics are not among them.
 pub fn parameters<M: Module>(model: &M) -> Vec<ParameterSpec> {
     let mut lister = Lister {
         path: Vec::new(),
@@ -17,8 +17,8 @@ pub fn parameters<M: Module>(model: &M) -> Vec<ParameterSpec> {
     lister.parameters
 }
 
-/// What a training keeps of each of the [`parameters`] of `model`: what its optimizer does, and the parameter's
-/// average if there is to be one.
+/// What a training keeps of each of the [`parameters`] of `model`: what its optimizer does, and the
+/// parameter's average if there is to be one.
 pub fn states<M: Module>(model: &M, config: &Config) -> Vec<ParameterState> {
     let state = |parameter: &ParameterSpec| {
         let state = config.optimizer.state_of(parameter);

@@ -1,4 +1,5 @@
-//! Weights of a file, whichever implementation of the model has written it: each names its tensors in its own way.
+//! Weights of a file, whichever implementation of the model has written it: each names its tensors
+//! in its own way.
 
 use std::path::Path;
 
@@ -7,9 +8,9 @@ use models::weights::{KeyMap, Load, PyTorchKeys, Taken, WeightsError};
 
 use crate::config::WeightsConfig;
 
-/// Gives a copy of `model` the weights in `file` as `config` wants it, all but those of the last layer if there is to be a
-/// `new_head`: by the names of the reference implementation, or those of another whose file it may be. Says what was
-/// loaded.
+/// Gives a copy of `model` the weights in `file` as `config` wants it, all but those of the last
+/// layer if there is to be a `new_head`: by the names of the reference implementation, or those of
+/// another whose file it may be. Says what was loaded.
 ///
 /// # Errors
 /// That of the names of which the file has most.

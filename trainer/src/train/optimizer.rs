@@ -38,8 +38,8 @@ pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
     with_groups(optimizer, config.kind.others())
 }
 
-/// Whether the optimizer that `config` describes can step a model with these parameters, and every group of the
-/// configuration has a parameter.
+/// Whether the optimizer that `config` describes can step a model with these parameters, and every
+/// group of the configuration has a parameter.
 ///
 /// # Errors
 /// If not.

@@ -27,19 +27,22 @@ pub struct Task {
     /// Their names; not known of earlier versions' checkpoints.
     #[serde(default)]
     pub class_names: Option<ClassNames>,
-    /// What images are normalised by, the means and the deviations; not known of earlier versions' checkpoints.
+    /// What images are normalised by, the means and the deviations; not known of earlier versions'
+    /// checkpoints.
     #[serde(default)]
     pub normalization: Option<[Vec<f32>; 2]>,
     /// Images per step over all ranks.
     pub global_batch: usize,
     /// Seed of the run.
     pub seed: u64,
-    /// Images that a rank computes at a time, and ranks, where the global batch grows with them; of the run that goes on.
+    /// Images that a rank computes at a time, and ranks, where the global batch grows with them; of
+    /// the run that goes on.
     #[serde(skip)]
     pub portions: Option<[usize; 2]>,
 }
 
-/// What something is called in a message, and the key or section of the configuration that decides it.
+/// What something is called in a message, and the key or section of the configuration that decides
+/// it.
 type Said = (&'static str, &'static str);
 
 impl Task {
@@ -77,7 +80,8 @@ impl Task {
         )
     }
 
-    /// The first thing in which two tasks differ, as far as both know it: its name, its key and both values.
+    /// The first thing in which two tasks differ, as far as both know it: its name, its key and
+    /// both values.
     fn difference(&self, other: &Self) -> Option<(Said, String, String)> {
         let mut pairs = self.said().into_iter().zip(other.said());
         pairs.find_map(|((said, own), (_, other))| {
@@ -111,7 +115,8 @@ impl Task {
     }
 }
 
-/// Earlier bests that are remembered: so many in a row would have to fail to be written for one to be lost.
+/// Earlier bests that are remembered: so many in a row would have to fail to be written for one to
+/// be lost.
 const MOST_BESTS: usize = 32;
 
 /// How far a run is.
@@ -130,8 +135,8 @@ pub struct Progress {
     pub evaluated: bool,
     /// Sum of the losses of the epoch's steps.
     pub epoch_loss: f64,
-    /// How many losses that are: those that are no number, of steps that were skipped, are none of them. Not known of
-    /// earlier versions' checkpoints.
+    /// How many losses that are: those that are no number, of steps that were skipped, are none of
+    /// them. Not known of earlier versions' checkpoints.
     #[serde(default)]
     pub epoch_losses: Option<u64>,
     /// Length of `metrics.jsonl` in bytes.
@@ -142,8 +147,8 @@ pub struct Progress {
     pub evaluation: Option<Evaluation>,
     /// The best evaluation so far, and the step after which it was.
     pub best: Option<(u64, f64)>,
-    /// The steps of those that were the best before it, the last first. Their checkpoints stand in for that of the
-    /// best where it could not be written.
+    /// The steps of those that were the best before it, the last first. Their checkpoints stand in
+    /// for that of the best where it could not be written.
     #[serde(default)]
     pub earlier_bests: Vec<u64>,
     /// The number that it is the best by; not known of earlier versions' checkpoints.
@@ -178,8 +183,8 @@ impl Progress {
         }
     }
 
-    /// For a new run that goes on with the state of another: what that one measured, and what lies in its folder, is
-    /// not this one's.
+    /// For a new run that goes on with the state of another: what that one measured, and what lies
+    /// in its folder, is not this one's.
     pub fn forget_run(&mut self) {
         let start = Self::start();
         self.metrics_bytes = start.metrics_bytes;
@@ -228,7 +233,8 @@ impl Meta {
         Some(manifest.meta.get("config")?.as_str()?.to_owned())
     }
 
-    /// What a checkpoint says, if it is of the same task; `now` is the configuration that the task is of.
+    /// What a checkpoint says, if it is of the same task; `now` is the configuration that the task
+    /// is of.
     ///
     /// # Errors
     /// If it is of another one, or of another program.
@@ -323,7 +329,8 @@ mod tests {
         serde_json::from_value(manifest).unwrap()
     }
 
-    /// Checkpoints of earlier versions continue, and their models are used: what they do not know is not compared.
+    /// Checkpoints of earlier versions continue, and their models are used: what they do not know
+    /// is not compared.
     #[test]
     fn what_an_older_checkpoint_does_not_know_is_no_difference() {
         let meta = Meta {

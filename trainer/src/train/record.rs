@@ -74,7 +74,8 @@ pub struct Step {
     pub loss_scale: Option<f64>,
     /// Steps that were skipped so far, in half precision.
     pub skipped_steps: Option<u64>,
-    /// Whether this one was, on all ranks: its scaled loss, or what followed from it, was no number of this precision.
+    /// Whether this one was, on all ranks: its scaled loss, or what followed from it, was no number
+    /// of this precision.
     pub skipped: bool,
 }
 
@@ -83,7 +84,8 @@ struct Computing {
     step: Step,
     loss: StepLoss,
     requests: Requests,
-    /// When it was done, if it is: a loss that is known is read later, but nothing is waited for then.
+    /// When it was done, if it is: a loss that is known is read later, but nothing is waited for
+    /// then.
     ended: Option<Instant>,
 }
 
@@ -136,8 +138,8 @@ pub struct Recorder {
     window: Window,
     epoch_loss: f64,
     epoch_losses: u64,
-    /// Steps of the run that were skipped, in half precision, and how many those were before this process's steps of
-    /// the epoch.
+    /// Steps of the run that were skipped, in half precision, and how many those were before this
+    /// process's steps of the epoch.
     skipped: Option<u64>,
     skipped_before: Option<u64>,
     /// Sum over this process's steps of the epoch.
@@ -181,7 +183,8 @@ impl Recorder {
         Self { lock, ..self }
     }
 
-    /// Starts the clock and the mean of an epoch, of which so many losses with this sum are known from before.
+    /// Starts the clock and the mean of an epoch, of which so many losses with this sum are known
+    /// from before.
     pub fn start_epoch(&mut self, losses: u64, loss: f64) {
         self.window = Window::starting(Instant::now());
         self.epoch_loss = loss;
@@ -190,8 +193,8 @@ impl Recorder {
         self.epoch_times = StepTimes::default();
     }
 
-    /// Takes the numbers of a step that just ended, with the mean loss of this rank's samples. What this rank asks for
-    /// travels with that.
+    /// Takes the numbers of a step that just ended, with the mean loss of this rank's samples. What
+    /// this rank asks for travels with that.
     pub fn record(&mut self, step: Step, loss: StepLoss, requests: Requests) {
         self.epoch_times.add(&step.times);
         let ended = loss.is_known().then(Instant::now);
@@ -203,12 +206,14 @@ impl Recorder {
         });
     }
 
-    /// Waits for the loss of the last step, for which the device has to be done with that, and sends it around the
-    /// ranks; gives the numbers of the step before it. To be called when the device has the next step to do: it is not
-    /// held up then, and neither do ranks wait for each other.
+    /// Waits for the loss of the last step, for which the device has to be done with that, and
+    /// sends it around the ranks; gives the numbers of the step before it. To be called when the
+    /// device has the next step to do: it is not held up then, and neither do ranks wait for each
+    /// other.
     ///
     /// # Errors
-    /// If the device or a rank failed, the loss of the step before is not finite, or the run folder is another run's.
+    /// If the device or a rank failed, the loss of the step before is not finite, or the run folder
+    /// is another run's.
     pub fn read(&mut self) -> Result<Option<TrainLine>, TrainError> {
         let Some(computing) = self.computing.take() else {
             return Ok(None);
@@ -231,7 +236,8 @@ impl Recorder {
         Ok(before)
     }
 
-    /// Waits for the numbers of the first step that nobody had yet, and gives them; nothing if there is none.
+    /// Waits for the numbers of the first step that nobody had yet, and gives them; nothing if
+    /// there is none.
     ///
     /// # Errors
     /// As [`Recorder::read`].
@@ -352,8 +358,8 @@ impl Recorder {
         busy.during(length)
     }
 
-    /// What any rank asked for at the steps that are known. All ranks get the same answer at the same
-    /// step, and only once.
+    /// What any rank asked for at the steps that are known. All ranks get the same answer at the
+    /// same step, and only once.
     pub fn take_requests(&mut self) -> Requests {
         std::mem::take(&mut self.requests)
     }
@@ -486,8 +492,8 @@ mod tests {
         assert_eq!(recorder.skipped_steps(), Some(12));
     }
 
-    /// The last step before an evaluation or a checkpoint is asked for right after it: no step may seem to have taken
-    /// no time, nor the time of another.
+    /// The last step before an evaluation or a checkpoint is asked for right after it: no step may
+    /// seem to have taken no time, nor the time of another.
     #[test]
     fn a_step_has_the_rate_of_its_own_time() {
         let group = ProcessGroup::single();

@@ -1,8 +1,8 @@
 //! The learning rate of every step of a run.
 //!
-//! A schedule is a pure function of the step's number and of what it has seen of the evaluations, which checkpoints have,
-//! so a run that is continued has the same rates as one that never stopped. The schedules themselves are in
-//! `config/schedule`.
+//! A schedule is a pure function of the step's number and of what it has seen of the evaluations,
+//! which checkpoints have, so a run that is continued has the same rates as one that never stopped.
+//! The schedules themselves are in `config/schedule`.
 
 use crate::config::{Batching, Config, LrScaling, Moment, ScheduleConfig, ScheduleEvery, Seen};
 use crate::error::TrainError;
@@ -18,7 +18,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of the run that `config` describes, with the batch sizes that it has on `world_size` ranks.
+    /// The schedule of the run that `config` describes, with the batch sizes that it has on
+    /// `world_size` ranks.
     pub fn of_run(
         config: &Config,
         steps_per_epoch: u64,
@@ -32,8 +33,8 @@ impl Schedule {
         Self::new(&config.schedule, lr, steps_per_epoch, total, micro_batches)
     }
 
-    /// The schedule of a run of `total` steps with `steps_per_epoch` steps in an epoch, whose global
-    /// batch is `micro_batches` micro-batches; `lr` is the configured rate.
+    /// The schedule of a run of `total` steps with `steps_per_epoch` steps in an epoch, whose
+    /// global batch is `micro_batches` micro-batches; `lr` is the configured rate.
     pub fn new(
         config: &ScheduleConfig,
         lr: f64,

@@ -1,4 +1,5 @@
-//! Everything a training loop needs: the ranks, the device, the data, and the checkpoint to continue from.
+//! Everything a training loop needs: the ranks, the device, the data, and the checkpoint to
+//! continue from.
 
 use std::sync::OnceLock;
 
@@ -44,7 +45,8 @@ pub(crate) struct Resident {
     pub test: Option<DeviceData>,
 }
 
-/// Brings the images to the device that are to be there: those of the training to `device`, which has autodiff.
+/// Brings the images to the device that are to be there: those of the training to `device`, which
+/// has autodiff.
 pub(crate) fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resident, TrainError> {
     let (plain, data) = (&session.device.device, &session.data);
     let (train, test) = (data.splits.train.as_ref(), data.splits.test.as_ref());

@@ -31,8 +31,8 @@ pub enum End {
 pub struct Summary {
     /// Why it ended.
     pub end: End,
-    /// Whether the last state was written, where it was to be. [`Trainer::run`](crate::Trainer::run)
-    /// fails where it was not; callbacks see it before.
+    /// Whether the last state was written, where it was to be.
+    /// [`Trainer::run`](crate::Trainer::run) fails where it was not; callbacks see it before.
     pub saved: bool,
     /// Epochs that were begun.
     pub epochs: u64,

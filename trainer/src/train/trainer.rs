@@ -80,8 +80,9 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Images of the caller's own, for a configuration with `data.name = "own"`; its other keys apply to them, such as
-    /// `data.augment`. Every rank brings the same ones: which of them it reads is decided here.
+    /// Images of the caller's own, for a configuration with `data.name = "own"`; its other keys
+    /// apply to them, such as `data.augment`. Every rank brings the same ones: which of them it
+    /// reads is decided here.
     pub fn data(mut self, splits: Splits) -> Self {
         self.data = Some(splits);
         self
@@ -102,8 +103,8 @@ impl<'a> Trainer<'a> {
     /// Trains the model that the configuration names.
     ///
     /// # Errors
-    /// Whatever ends the run before its time; the other ranks are told. With several ranks this process ends
-    /// `parallel.abort_seconds` after that at the latest, whatever it does then.
+    /// Whatever ends the run before its time; the other ranks are told. With several ranks this
+    /// process ends `parallel.abort_seconds` after that at the latest, whatever it does then.
     pub fn run(self) -> Result<Summary, TrainError> {
         let loaded = self.loaded;
         let config = loaded.config.model.clone();

@@ -121,8 +121,8 @@ impl Trial {
         self
     }
 
-    /// Makes it one of `size` ranks of this machine that somebody else than our launcher starts, with
-    /// the store at this port.
+    /// Makes it one of `size` ranks of this machine that somebody else than our launcher starts,
+    /// with the store at this port.
     pub fn rank(self, rank: usize, size: usize, port: &str) -> Self {
         let (rank, size) = (rank.to_string(), size.to_string());
         self.env("RANK", &rank)
@@ -145,8 +145,8 @@ impl Trial {
         self.through(pretend(name))
     }
 
-    /// Runs it where the machine seems to have 64 CPUs, of which it may use those that there are; see
-    /// [`can_pretend_hosts`].
+    /// Runs it where the machine seems to have 64 CPUs, of which it may use those that there are;
+    /// see [`can_pretend_hosts`].
     pub fn on_large_machine(self) -> Self {
         let file = self.folder.path().join("online");
         std::fs::write(&file, "0-63\n").unwrap();
@@ -174,8 +174,9 @@ impl Trial {
         self.through(command)
     }
 
-    /// Makes it the ranks of a process that starts them as torchrun's agent does, and waits for them; what each ends with
-    /// is in the files `code.0`, `code.1` and so on. Without `TORCHELASTIC_RUN_ID` it is a script.
+    /// Makes it the ranks of a process that starts them as torchrun's agent does, and waits for
+    /// them; what each ends with is in the files `code.0`, `code.1` and so on. Without
+    /// `TORCHELASTIC_RUN_ID` it is a script.
     pub fn by_agent(self, ranks: usize) -> Self {
         let script = r#"
             ranks=$0
@@ -201,7 +202,8 @@ impl Trial {
         self.through(command)
     }
 
-    /// Lets it have so many threads and processes, as a user who has no others; see [`can_limit_threads`].
+    /// Lets it have so many threads and processes, as a user who has no others; see
+    /// [`can_limit_threads`].
     pub fn with_thread_limit(self, threads: usize) -> Self {
         let folder = self.folder.path();
         let everybody = std::fs::Permissions::from_mode(0o777);
@@ -271,8 +273,8 @@ pub fn can_pretend_hosts() -> bool {
     tried.is_ok_and(|output| output.stdout == b"node-a\n")
 }
 
-/// A command, to be completed, as another user with so many threads and processes. What that one may read does not
-/// matter here.
+/// A command, to be completed, as another user with so many threads and processes. What that one
+/// may read does not matter here.
 fn limited(threads: usize) -> Command {
     let mut command = Command::new("setpriv");
     command
@@ -286,7 +288,8 @@ fn limited(threads: usize) -> Command {
     command
 }
 
-/// Whether threads can be limited, which takes a system administrator's rights: this user has others.
+/// Whether threads can be limited, which takes a system administrator's rights: this user has
+/// others.
 pub fn can_limit_threads() -> bool {
     let tried = limited(4).arg("true").output();
     tried.is_ok_and(|output| output.status.success())

@@ -24,8 +24,8 @@ pub(super) fn find() -> Result<(), String> {
             .map(Into::into)
             .into(),
     };
-    // The second is of another package than the first where NVIDIA's Python packages are all there is;
-    // without it kernels that use tensor cores, and no others, could not be compiled.
+    // The second is of another package than the first where NVIDIA's Python packages are all there
+    // is; without it kernels that use tensor cores, and no others, could not be compiled.
     let headers = ["include/cuda_runtime.h", "include/crt/mma.h"];
     let holds_all = |place: &std::path::PathBuf| headers.iter().all(|h| place.join(h).exists());
     if places.iter().any(holds_all) {

@@ -42,8 +42,8 @@ pub(crate) fn index(device: &Device) -> Option<usize> {
     }
 }
 
-/// What no other CUDA device is called, on this host and others; parts of one that is divided have names of
-/// their own. `None` if there is no such device.
+/// What no other CUDA device is called, on this host and others; parts of one that is divided have
+/// names of their own. `None` if there is no such device.
 pub(crate) fn unique_name(index: usize) -> Option<String> {
     result::init().ok()?;
     let device = result::device::get(i32::try_from(index).ok()?).ok()?;

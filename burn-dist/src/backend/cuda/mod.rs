@@ -9,6 +9,9 @@ mod compiler;
 mod driver;
 pub(crate) mod nccl;
 
+/// Whether this program is built with CUDA.
+pub(crate) const BUILT: bool = cfg!(feature = "cuda");
+
 #[cfg(not(feature = "cuda"))]
 pub(crate) use absent::{device, found, index, memory, unique_name};
 #[cfg(feature = "cuda")]

@@ -1,4 +1,5 @@
-//! What CUDA and wgpu have in common: the kernels of the crate `kernels`, and Burn's runtime for GPUs.
+//! What CUDA and wgpu have in common: the kernels of the crate `kernels`, and Burn's runtime for
+//! GPUs.
 
 #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
 mod absent;

@@ -53,7 +53,8 @@ impl Kernels {
     }
 }
 
-/// Has all threads share one stream: else every thread would have a stream and a memory pool of its own, which outlives it.
+/// Has all threads share one stream: else every thread would have a stream and a memory pool of its
+/// own, which outlives it.
 pub(crate) fn few_streams() {
     set_policy(StreamPolicy::Single);
 }

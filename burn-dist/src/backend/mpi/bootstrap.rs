@@ -1,5 +1,5 @@
-//! What MPI knows of the ranks that it has started: who sits where, where rank 0 hosts the store, and the
-//! run's secret, which rank 0 makes and MPI hands out.
+//! What MPI knows of the ranks that it has started: who sits where, where rank 0 hosts the store,
+//! and the run's secret, which rank 0 makes and MPI hands out.
 //!
 //! The secret travels as openly as everything that MPI sends: it keeps strangers on the nodes and
 //! on the network from joining, not who can read the traffic between them.
@@ -24,7 +24,8 @@ const NAME: usize = 256;
 const NOTICE: usize = 512;
 
 impl Session {
-    /// Who shares memory with whom, and which nodes there are, numbered by their first ranks. All ranks call it.
+    /// Who shares memory with whom, and which nodes there are, numbered by their first ranks. All
+    /// ranks call it.
     pub fn topology(&self) -> Topology {
         topology(&SimpleCommunicator::world())
     }

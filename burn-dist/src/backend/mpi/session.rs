@@ -24,7 +24,8 @@ const START_LIMIT: Duration = Duration::from_secs(180);
 /// How long it may take to end all ranks.
 const ABORT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a rank may go on alone when others are at their end: there may be much left to be done by one of them.
+/// How long a rank may go on alone when others are at their end: there may be much left to be done
+/// by one of them.
 const END_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// MPI runs as long as this lives. It can be started once in the life of a process.
@@ -48,7 +49,8 @@ impl Session {
     /// Starts MPI, or joins in where it runs. All ranks call it.
     ///
     /// # Errors
-    /// If MPI was ended before, or gives too little support for threads; if the system gives no thread to watch over it.
+    /// If MPI was ended before, or gives too little support for threads; if the system gives no
+    /// thread to watch over it.
     pub fn start() -> Result<Arc<Self>, NoSession> {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         let over = || {
@@ -118,8 +120,8 @@ impl Session {
         self.size
     }
 
-    /// Streams among some ranks of the world, in that order, of which this one is at `place`: those of the group with this
-    /// `number`, or some of them. They call it, and no others.
+    /// Streams among some ranks of the world, in that order, of which this one is at `place`: those
+    /// of the group with this `number`, or some of them. They call it, and no others.
     pub fn streams(
         self: &Arc<Self>,
         ranks: &[usize],
@@ -130,8 +132,8 @@ impl Session {
         Ok(Box::new(Streams::new(communicator, place, ranks.len())?))
     }
 
-    /// MPI's own collectives among the ranks of the group with this `number`, given as in the world. They call it, and no
-    /// others.
+    /// MPI's own collectives among the ranks of the group with this `number`, given as in the
+    /// world. They call it, and no others.
     pub fn collectives(
         self: &Arc<Self>,
         ranks: &[usize],
@@ -182,8 +184,8 @@ impl Session {
         })
     }
 
-    /// A communicator of some of the ranks, this one among them, in that order. Those ranks call it,
-    /// and no others. Calls for several subsets at a time differ in their `number`.
+    /// A communicator of some of the ranks, this one among them, in that order. Those ranks call
+    /// it, and no others. Calls for several subsets at a time differ in their `number`.
     fn subset(self: &Arc<Self>, ranks: &[usize], number: u64) -> Result<Communicator, MpiError> {
         let _guard = within("MPI_Comm_create_group", START_LIMIT);
         let wanted: Vec<c_int> = ranks.iter().map(|rank| *rank as c_int).collect();
@@ -270,14 +272,16 @@ impl Communicator {
         self.raw
     }
 
-    /// A call in which the library goes on with what it has to send and to receive, for ranks that make no other.
+    /// A call in which the library goes on with what it has to send and to receive, for ranks that
+    /// make no other.
     pub(super) fn progress(&self) -> Meanwhile {
         let session = self.session.clone();
         Rc::new(move || {
             let _runs = &session;
             let mut found = 0;
-            // SAFETY: MPI runs as long as the session; the flag is an integer here, and no status is asked for. What it
-            // says does not matter: whatever is wrong shows in the calls that send and receive.
+            // SAFETY: MPI runs as long as the session; the flag is an integer here, and no status
+            // is asked for. What it says does not matter: whatever is wrong shows in the calls that
+            // send and receive.
             let _ = unsafe {
                 ffi::MPI_Iprobe(
                     ffi::RSMPI_ANY_SOURCE,

@@ -1,10 +1,10 @@
 //! Byte streams over MPI's point-to-point messages, so that the ring rides on whatever network the
 //! library drives.
 //!
-//! What is sent is copied into a slot and travels from there; receives are posted ahead of time into
-//! slots of their own, in order, and MPI keeps messages between two ranks in order. Most libraries
-//! move long messages only while the program calls them, so a collective is over when its slots are
-//! empty, not when they are filled ([`Transport::is_drained`]).
+//! What is sent is copied into a slot and travels from there; receives are posted ahead of time
+//! into slots of their own, in order, and MPI keeps messages between two ranks in order. Most
+//! libraries move long messages only while the program calls them, so a collective is over when its
+//! slots are empty, not when they are filled ([`Transport::is_drained`]).
 
 use std::ffi::{c_int, c_void};
 use std::thread;
@@ -18,9 +18,11 @@ use super::session::{Communicator, failure};
 use crate::transport::{Interest, Meanwhile, Transport, TransportError, distances};
 
 const NAME: &str = "mpi";
-/// Bytes of one message to or from a neighbour: a segment of the ring. And how many are under way in each direction.
+/// Bytes of one message to or from a neighbour: a segment of the ring. And how many are under way
+/// in each direction.
 const NEAR: (usize, usize) = (256 * 1024, 8);
-/// The same for ranks further away, with which many small messages are exchanged in one piece at most.
+/// The same for ranks further away, with which many small messages are exchanged in one piece at
+/// most.
 const FAR: (usize, usize) = (32 * 1024, 2);
 /// How long the wait for an answer keeps the processor, and how long it then gives it to whoever
 /// wants it, before it sleeps.

@@ -1,15 +1,15 @@
 //! Collects gradients into buckets during backward and starts each bucket's reduction when it is
-//! full: an all-reduce, or a reduce-scatter where every rank needs its own shard alone. Where several
-//! groups of ranks have a set of shards each, a shard that has arrived goes on its way again in the
-//! last backward of a step, to the mean over the ranks that have the same.
+//! full: an all-reduce, or a reduce-scatter where every rank needs its own shard alone. Where
+//! several groups of ranks have a set of shards each, a shard that has arrived goes on its way
+//! again in the last backward of a step, to the mean over the ranks that have the same.
 //!
 //! A bucket is full when none of its parameters has a use left in the graph. Buckets start in
 //! their layout's order on every rank, whatever order the hooks fire in, because ranks must issue
 //! collectives in the same order. What is still missing when backward ends (parameters without
 //! a gradient, or with uses in a graph that this backward did not reach) counts as zero.
 //!
-//! `collect` follows the calls of the hooks, `phases` those of a step, and `reduced` is for who looks at
-//! gradients or steps parameters by them.
+//! `collect` follows the calls of the hooks, `phases` those of a step, and `reduced` is for who
+//! looks at gradients or steps parameters by them.
 
 mod collect;
 mod phases;
@@ -80,7 +80,8 @@ enum Health {
 }
 
 impl State {
-    /// Whether any backward of this step had a gradient for a parameter; after the last one, on any rank.
+    /// Whether any backward of this step had a gradient for a parameter; after the last one, on any
+    /// rank.
     fn is_marked(&self, parameter: usize) -> bool {
         self.marks.get(parameter).is_some_and(|mark| *mark != 0)
     }
@@ -143,8 +144,8 @@ impl Reducer {
         self.partition.place_of(parameter)
     }
 
-    /// Starts gathering a bucket of values, of which `piece` gives what this rank owns of each parameter. A collective
-    /// call.
+    /// Starts gathering a bucket of values, of which `piece` gives what this rank owns of each
+    /// parameter. A collective call.
     pub(crate) fn gather(
         &self,
         bucket: usize,

@@ -1,5 +1,5 @@
-//! The order of a step: backward once or several times, in which buckets are sent in their layout's order as soon as they
-//! are full; the wait for what is under way; and then nothing is left of it.
+//! The order of a step: backward once or several times, in which buckets are sent in their layout's
+//! order as soon as they are full; the wait for what is under way; and then nothing is left of it.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -83,8 +83,8 @@ impl Reducer {
         self.lock().marks.iter().any(|mark| *mark != 0)
     }
 
-    /// Waits for all gradients, and finds out which parameters any rank had one of; gives the maximum of what ranks `say`
-    /// meanwhile.
+    /// Waits for all gradients, and finds out which parameters any rank had one of; gives the
+    /// maximum of what ranks `say` meanwhile.
     fn receive_all(&self, state: &mut State, say: &[u8]) -> Result<Vec<u8>, BucketError> {
         for index in 0..self.layouts().len() {
             self.arrive(state, index)?;
@@ -102,7 +102,8 @@ impl Reducer {
         Ok(said)
     }
 
-    /// Drops the gradients of the step that is going on. Every rank makes this call after the same backward.
+    /// Drops the gradients of the step that is going on. Every rank makes this call after the same
+    /// backward.
     pub(crate) fn discard(&self) -> Result<(), BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
@@ -165,8 +166,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits for a bucket that is on its way. When it has come for the last time in this step, its shard goes on to the
-    /// mean over replicas.
+    /// Waits for a bucket that is on its way. When it has come for the last time in this step, its
+    /// shard goes on to the mean over replicas.
     pub(super) fn arrive(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
         if !state.store.arrive(index)? {
             return Ok(());

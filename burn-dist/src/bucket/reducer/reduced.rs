@@ -25,8 +25,8 @@ impl Reducer {
             .map_err(|error| self.fail(&mut state, error))
     }
 
-    /// Euclidean norms of the reduced gradients, by parameter; none where no rank had one. The same bits on every rank.
-    /// A collective call.
+    /// Euclidean norms of the reduced gradients, by parameter; none where no rank had one. The same
+    /// bits on every rank. A collective call.
     pub(crate) fn norms(&self) -> Result<Vec<Option<f64>>, BucketError> {
         let mut state = self.lock();
         let all = 0..self.partition.parameters.len();
@@ -49,8 +49,8 @@ impl Reducer {
         Ok(group.all_reduce::<f64>(sums, ReduceOp::Sum)?)
     }
 
-    /// The reduced gradients of what this rank owns of `parameters`, in their order: none of those that no rank had
-    /// one of, or that this rank owns nothing of.
+    /// The reduced gradients of what this rank owns of `parameters`, in their order: none of those
+    /// that no rank had one of, or that this rank owns nothing of.
     pub(crate) fn shards(
         &self,
         parameters: &[usize],
@@ -63,7 +63,8 @@ impl Reducer {
         Ok(parameters.iter().map(of).map(Option::flatten).collect())
     }
 
-    /// Replaces what this rank owns of every parameter's reduced gradient by what `change` makes of it.
+    /// Replaces what this rank owns of every parameter's reduced gradient by what `change` makes of
+    /// it.
     pub(crate) fn change(
         &self,
         mut change: impl FnMut(usize, Range<usize>, Tensor<1>) -> Tensor<1>,
@@ -90,8 +91,8 @@ impl Reducer {
         outcome.map_err(|error| self.fail(&mut self.lock(), error))
     }
 
-    /// Steps what this rank owns of parameters by their reduced gradients times `factor`: the new values, and states.
-    /// Of those that no rank had a gradient of both are as they were.
+    /// Steps what this rank owns of parameters by their reduced gradients times `factor`: the new
+    /// values, and states. Of those that no rank had a gradient of both are as they were.
     pub(crate) fn step(
         &self,
         parameters: Vec<FusedStep<'_>>,

@@ -20,22 +20,23 @@ use crate::bucket::partition::{KeptGradients, Partition};
 use crate::fused::{FusedState, OnDevice, step_on_device};
 use crate::{Cuts, Error};
 
-/// Numbers on a device that are computed with together, about, where they may be copies: 64 MiB of them.
+/// Numbers on a device that are computed with together, about, where they may be copies: 64 MiB of
+/// them.
 const TOGETHER: usize = 1 << 24;
 
-/// Collectives on the memory of a device. Every rank calls the same in the same order, on the thread
-/// that computes.
+/// Collectives on the memory of a device. Every rank calls the same in the same order, on the
+/// thread that computes.
 pub(crate) trait DeviceCollectives: fmt::Debug + Send + Sync {
     /// Starts replacing `flat` by its mean over all ranks.
     fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle>;
 
-    /// Starts the same of a bucket that is cut into shards, of which only this rank's is wanted: what
-    /// comes is as long as the shard, in memory of its own; anything if the shard is empty, since
-    /// devices have no empty memory.
+    /// Starts the same of a bucket that is cut into shards, of which only this rank's is wanted:
+    /// what comes is as long as the shard, in memory of its own; anything if the shard is empty,
+    /// since devices have no empty memory.
     fn start_mean_of_shard(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle>;
 
-    /// Starts filling in the shards of all ranks. `flat` has this rank's in its place, and is a bucket of this
-    /// `number`, from 1: ranks that bring others are told apart.
+    /// Starts filling in the shards of all ranks. `flat` has this rank's in its place, and is a
+    /// bucket of this `number`, from 1: ranks that bring others are told apart.
     fn start_gather(&self, flat: Tensor<1>, number: u32, cuts: &Cuts) -> Box<dyn DeviceHandle>;
 }
 
@@ -80,8 +81,8 @@ pub(crate) struct Resident {
     pub(crate) across: Option<Arc<dyn DeviceCollectives>>,
 }
 
-/// The gradients of a model whose parameters are on a device. Of a bucket only this rank's shard is left, unless all are
-/// kept.
+/// The gradients of a model whose parameters are on a device. Of a bucket only this rank's shard is
+/// left, unless all are kept.
 pub(crate) struct DeviceStore {
     partition: Arc<Partition>,
     on: Resident,
@@ -120,7 +121,8 @@ impl DeviceStore {
         self.partition.keep == KeptGradients::Whole && self.partition.group.size() == 1
     }
 
-    /// The parts `of` the reduced gradients of `parameters`, in their order: none of those of which the part is empty.
+    /// The parts `of` the reduced gradients of `parameters`, in their order: none of those of which
+    /// the part is empty.
     fn parts(&self, parameters: &[usize], of: &[Range<usize>]) -> Vec<Option<Tensor<1>>> {
         let mut found = vec![None; parameters.len()];
         // By bucket, who wants what of it.
@@ -495,8 +497,8 @@ pub(crate) fn take_parts(flat: Tensor<1>, places: &[Range<usize>]) -> Vec<Tensor
     places.iter().map(part).collect()
 }
 
-/// Sum of the squares of all `parts`, in `f32` on the device and read once. Where there are kernels for
-/// the device, its order depends on the lengths alone.
+/// Sum of the squares of all `parts`, in `f32` on the device and read once. Where there are kernels
+/// for the device, its order depends on the lengths alone.
 fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f64, String> {
     let mut sums = Vec::new();
     let (mut together, mut numbers) = (Vec::new(), 0);

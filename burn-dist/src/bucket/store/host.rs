@@ -81,8 +81,8 @@ impl HostStore {
         })
     }
 
-    /// Memory for a bucket, of arbitrary contents: every slot is written or cleared before the bucket
-    /// is sent, and the padding between slots is never looked at.
+    /// Memory for a bucket, of arbitrary contents: every slot is written or cleared before the
+    /// bucket is sent, and the padding between slots is never looked at.
     fn new_memory(&self, bucket: usize) -> Buffer {
         let layout = &self.partition.layouts[bucket];
         Buffer::recycled(layout.dtype, layout.len).compress(self.partition.compression)

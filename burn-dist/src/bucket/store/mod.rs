@@ -1,5 +1,5 @@
-//! Memory for gradients, from the hooks to the optimizer, and what is computed in it. One trait hides whether that memory
-//! is the host's or a device's.
+//! Memory for gradients, from the hooks to the optimizer, and what is computed in it. One trait
+//! hides whether that memory is the host's or a device's.
 
 mod device;
 mod elements;
@@ -24,17 +24,19 @@ pub(crate) use device::{
 pub(crate) use elements::{burn_dtype, gradient_dtype};
 pub(crate) use host::HostStore;
 
-/// The gradients of a model, which are collected in buckets, reduced over the ranks, and kept until the optimizer has had
-/// them; and the collectives that make wholes of what each rank owns.
+/// The gradients of a model, which are collected in buckets, reduced over the ranks, and kept until
+/// the optimizer has had them; and the collectives that make wholes of what each rank owns.
 ///
-/// Buckets are sent and waited for in the same order on every rank. In which, and when, is not decided here.
+/// Buckets are sent and waited for in the same order on every rank. In which, and when, is not
+/// decided here.
 pub(crate) trait GradientStore: fmt::Debug + Send {
     fn partition(&self) -> &Arc<Partition>;
 
     /// Where the parameters are, and what is made of the gradients.
     fn device(&self) -> &Device;
 
-    /// Numbers that are computed with together, about; a parameter at a time if there is nothing to be gained.
+    /// Numbers that are computed with together, about; a parameter at a time if there is nothing to
+    /// be gained.
     fn together(&self) -> usize;
 
     /// Puts the gradient of one use of a parameter into its place, or adds it to what lies there.
@@ -43,8 +45,8 @@ pub(crate) trait GradientStore: fmt::Debug + Send {
     /// Starts the reduction of a bucket; what is missing of it is zero.
     fn send(&mut self, bucket: usize) -> Result<(), BucketError>;
 
-    /// Waits for a bucket that is on its way, and adds what this rank keeps of it to what it has. Gives whether there
-    /// was something to come.
+    /// Waits for a bucket that is on its way, and adds what this rank keeps of it to what it has.
+    /// Gives whether there was something to come.
     fn arrive(&mut self, bucket: usize) -> Result<bool, BucketError>;
 
     /// Sends this rank's shard of a bucket on to the mean over replicas, if there are any.
@@ -53,22 +55,22 @@ pub(crate) trait GradientStore: fmt::Debug + Send {
     /// Waits for a shard that is on its way to the mean over replicas.
     fn arrive_replicated(&mut self, bucket: usize) -> Result<(), BucketError>;
 
-    /// Sum of the squares of the gradients in this rank's shards: of its shards alone, where it has more, since sums of
-    /// the same parts have the same bits.
+    /// Sum of the squares of the gradients in this rank's shards: of its shards alone, where it has
+    /// more, since sums of the same parts have the same bits.
     fn sum_of_squares(&self) -> Result<f64, BucketError>;
 
     /// The same of each of `parameters`.
     fn squares(&self, parameters: &[usize]) -> Result<Vec<f64>, BucketError>;
 
-    /// The reduced gradients of what this rank owns of `parameters`, in their order, to be kept; none where that is
-    /// nothing.
+    /// The reduced gradients of what this rank owns of `parameters`, in their order, to be kept;
+    /// none where that is nothing.
     fn shard(&self, parameters: &[usize]) -> Result<Vec<Option<Tensor<1>>>, BucketError>;
 
     /// Replaces one of these.
     fn replace(&mut self, parameter: usize, gradient: Tensor<1>) -> Result<(), BucketError>;
 
-    /// Steps parameters by the reduced gradients of what this rank owns of them, times `factor`: the new values, and
-    /// states.
+    /// Steps parameters by the reduced gradients of what this rank owns of them, times `factor`:
+    /// the new values, and states.
     fn step(
         &self,
         parameters: Vec<FusedStep<'_>>,
@@ -82,7 +84,8 @@ pub(crate) trait GradientStore: fmt::Debug + Send {
         weight: f32,
     ) -> Result<Vec<Tensor<1>>, BucketError>;
 
-    /// Starts gathering a bucket of values, of which `piece` gives what this rank owns of each parameter.
+    /// Starts gathering a bucket of values, of which `piece` gives what this rank owns of each
+    /// parameter.
     fn gather(
         &self,
         bucket: usize,

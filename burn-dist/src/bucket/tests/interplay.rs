@@ -1,6 +1,7 @@
-//! All that can meet in a step at once, against sums that are made here: what ranks keep, parameters
-//! that are not cut, several sets of shards, accumulation, gradients that only some ranks have, and
-//! an overflow in between. Recycled memory holds no number in tests, so what is not written is seen.
+//! All that can meet in a step at once, against sums that are made here: what ranks keep,
+//! parameters that are not cut, several sets of shards, accumulation, gradients that only some
+//! ranks have, and an overflow in between. Recycled memory holds no number in tests, so what is not
+//! written is seen.
 
 use proptest::prelude::*;
 

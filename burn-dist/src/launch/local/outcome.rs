@@ -51,18 +51,20 @@ impl RankFailure {
         self.exit
     }
 
-    /// Whether the other ranks waited for it in vain and the launcher had to end it. Its exit code means nothing then.
+    /// Whether the other ranks waited for it in vain and the launcher had to end it. Its exit code
+    /// means nothing then.
     pub fn held_others_up(&self) -> bool {
         self.held_up
     }
 
-    /// Whether the system may have killed it for its memory: nobody else is known to have killed it.
+    /// Whether the system may have killed it for its memory: nobody else is known to have killed
+    /// it.
     pub fn may_lack_memory(&self) -> bool {
         self.exit == RankExit::Signal(SIGKILL) && self.reason.is_none()
     }
 
-    /// What it told the other ranks, if it had the time; of one that [held them up](Self::held_others_up), what one of them
-    /// told.
+    /// What it told the other ranks, if it had the time; of one that [held them
+    /// up](Self::held_others_up), what one of them told.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
@@ -113,14 +115,14 @@ impl LaunchOutcome {
         self.signal
     }
 
-    /// Whether a signal asked for the end of the run or for an early stop, be it when a rank had failed already: who starts
-    /// ranks again asks this first.
+    /// Whether a signal asked for the end of the run or for an early stop, be it when a rank had
+    /// failed already: who starts ranks again asks this first.
     pub fn told_to_stop(&self) -> bool {
         self.told
     }
 
-    /// Why not all that ranks wrote to their standard output got to that of this process, if it did not. No rank
-    /// fails for that.
+    /// Why not all that ranks wrote to their standard output got to that of this process, if it did
+    /// not. No rank fails for that.
     pub fn unwritten(&self) -> Option<&io::Error> {
         self.unwritten.get()
     }
@@ -131,8 +133,8 @@ impl LaunchOutcome {
     }
 
     /// What the launcher should exit with: 0 when all is done; the code of the rank that failed
-    /// first, 1 if a signal killed it or it held the others up; 130 after Ctrl-C and 143 after SIGTERM unless all ranks
-    /// ended properly; 75 when they stopped early with a checkpoint.
+    /// first, 1 if a signal killed it or it held the others up; 130 after Ctrl-C and 143 after
+    /// SIGTERM unless all ranks ended properly; 75 when they stopped early with a checkpoint.
     pub fn exit_code(&self) -> u8 {
         if let Some(failure) = &self.failure {
             return match failure.exit {

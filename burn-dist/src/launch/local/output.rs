@@ -1,7 +1,8 @@
 //! Passes the output of ranks on, line by line and with the rank before each line.
 //!
 //! Whole lines also where there is no prefix: programs write lines in pieces, and those of two
-//! ranks would mix. Memory is bounded whatever a rank writes: a line without end is passed on in pieces.
+//! ranks would mix. Memory is bounded whatever a rank writes: a line without end is passed on in
+//! pieces.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,7 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long output may rest before it is taken for ended: a process that a rank started may still have its pipe open.
+/// How long output may rest before it is taken for ended: a process that a rank started may still
+/// have its pipe open.
 const LAST_OUTPUT: Duration = Duration::from_millis(500);
 /// How long the end of a run waits for a reader that takes nothing, such as a paused terminal.
 const UNREAD: Duration = Duration::from_secs(5);
@@ -101,8 +103,8 @@ impl<'a> LastOutput<'a> {
         }
     }
 
-    /// Whether all of it has got there, or nobody has read any of it for [`UNREAD`]. Output that other processes write
-    /// into the pipes of ranks, or could write, is not waited for.
+    /// Whether all of it has got there, or nobody has read any of it for [`UNREAD`]. Output that
+    /// other processes write into the pipes of ranks, or could write, is not waited for.
     pub(super) fn is_through(&mut self) -> bool {
         let (mut none, mut sum, mut delivering) = (true, 0, false);
         for (progress, passed) in self.pending() {

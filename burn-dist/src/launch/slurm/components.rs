@@ -1,8 +1,8 @@
 //! Steps of heterogeneous jobs, which consist of components (`srun … : …`).
 //!
-//! A step over one component is like any other. Of one over several, Slurm 22.05 numbers tasks and nodes jointly,
-//! component after component, but sorts the list of nodes, and the numbers of tasks on them, by name: `SLURM_NODEID`
-//! is no index into them. Components have no node in common.
+//! A step over one component is like any other. Of one over several, Slurm 22.05 numbers tasks and
+//! nodes jointly, component after component, but sorts the list of nodes, and the numbers of tasks
+//! on them, by name: `SLURM_NODEID` is no index into them. Components have no node in common.
 
 use super::super::{Vars, WorldError};
 use super::{NTASKS, STEP_NODELIST, Step, expand};

@@ -1,7 +1,8 @@
 //! Slurm's short form of lists of hosts, such as `gpu[1-3,07],login`, written out.
 //!
-//! The form is described in `scontrol(1)` under `show hostnames`: names separated by commas; numbers
-//! and ranges of numbers in brackets, where leading zeros count; several brackets in one name.
+//! The form is described in `scontrol(1)` under `show hostnames`: names separated by commas;
+//! numbers and ranges of numbers in brackets, where leading zeros count; several brackets in one
+//! name.
 
 /// Most hosts that a list is written out to: a limit on what a text can make us allocate.
 pub const MOST_HOSTS: usize = 1 << 16;

@@ -1,9 +1,10 @@
 //! What Slurm's `srun` tells the tasks it starts, and how they find each other by it alone.
 //!
-//! The variables are described in `srun(1)` under OUTPUT ENVIRONMENT VARIABLES. Rank 0's host is the
-//! first of SLURM_STEP_NODELIST, or of a file of hosts where that places the tasks; the secret is derived from the numbers of
-//! job and step and the key of the user, and the port from the secret, so that nothing has to be exchanged. MASTER_ADDR, MASTER_PORT and
-//! BURN_DIST_SECRET overrule what is derived.
+//! The variables are described in `srun(1)` under OUTPUT ENVIRONMENT VARIABLES. Rank 0's host is
+//! the first of SLURM_STEP_NODELIST, or of a file of hosts where that places the tasks; the secret
+//! is derived from the numbers of job and step and the key of the user, and the port from the
+//! secret, so that nothing has to be exchanged. MASTER_ADDR, MASTER_PORT and BURN_DIST_SECRET
+//! overrule what is derived.
 
 mod components;
 mod hostlist;
@@ -35,9 +36,9 @@ const STEP_TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
 const DISTRIBUTION: &str = "SLURM_DISTRIBUTION";
 const HOSTFILE: &str = "SLURM_HOSTFILE";
 const RESTART_COUNT: &str = "SLURM_RESTART_COUNT";
-/// Steps that `srun` did not start: the shell that `salloc` opens (`use_interactive_step`), the batch script, and
-/// the step of processes from outside. They are Slurm's `SLURM_INTERACTIVE_STEP`, `SLURM_BATCH_SCRIPT` and
-/// `SLURM_EXTERN_CONT`.
+/// Steps that `srun` did not start: the shell that `salloc` opens (`use_interactive_step`), the
+/// batch script, and the step of processes from outside. They are Slurm's `SLURM_INTERACTIVE_STEP`,
+/// `SLURM_BATCH_SCRIPT` and `SLURM_EXTERN_CONT`.
 const STEPS_WITHOUT_SRUN: [&str; 3] = ["4294967290", "4294967291", "4294967292"];
 pub(super) const STEP_NUM_TASKS: &str = "SLURM_STEP_NUM_TASKS";
 pub(super) const LOCALID: &str = "SLURM_LOCALID";
@@ -88,8 +89,8 @@ pub(super) struct Outside {
     pub starter: &'static str,
 }
 
-/// Job and number of tasks, where this process is a batch script or the shell of `salloc`, or was started by one
-/// without `srun`.
+/// Job and number of tasks, where this process is a batch script or the shell of `salloc`, or was
+/// started by one without `srun`.
 pub(super) fn outside_of_tasks(vars: Vars) -> Option<Outside> {
     let job = vars(JOB_ID)?;
     let tasks = vars(NTASKS)?.trim().parse().ok()?;
@@ -167,7 +168,8 @@ impl Step {
         world.checked()
     }
 
-    /// Never computed from the rank: `-N2 -n4` may put three tasks on one node and one on the other.
+    /// Never computed from the rank: `-N2 -n4` may put three tasks on one node and one on the
+    /// other.
     fn topology(&self, vars: Vars) -> Result<Topology, WorldError> {
         let local_rank = required(vars, LOCALID, STEP_ID, "its number on its node, from 0")?;
         let node = required(vars, NODEID, STEP_ID, "the number of its node, from 0")?;
@@ -225,8 +227,8 @@ impl Step {
 /// Most bytes of a file of hosts in which the first one is looked for.
 const HOST_WITHIN: u64 = 4096;
 
-/// Where rank 0 is. Lists are sorted, and tasks placed by them, unless somebody has placed each by himself
-/// (`--distribution=arbitrary`).
+/// Where rank 0 is. Lists are sorted, and tasks placed by them, unless somebody has placed each by
+/// himself (`--distribution=arbitrary`).
 fn first_host(vars: Vars) -> Result<String, WorldError> {
     let is_placed = vars(DISTRIBUTION).is_some_and(|how| how == "arbitrary");
     let file = vars(HOSTFILE).filter(|_| is_placed);

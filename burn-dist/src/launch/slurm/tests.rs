@@ -138,7 +138,8 @@ fn a_batch_script_is_told_of_srun() {
     );
 }
 
-/// What Slurm 22.05 sets for a task in the shell that `salloc -N2 -n4` opens with `use_interactive_step`.
+/// What Slurm 22.05 sets for a task in the shell that `salloc -N2 -n4` opens with
+/// `use_interactive_step`.
 #[test]
 fn the_shell_of_an_allocation_is_told_of_srun() {
     let shell = [

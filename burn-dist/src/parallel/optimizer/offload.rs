@@ -1,8 +1,8 @@
-//! Steps on the processor of parameters that are on a GPU, so that the GPU need not hold what the optimizer keeps of
-//! them: Ren et al. 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.
+//! Steps on the processor of parameters that are on a GPU, so that the GPU need not hold what the
+//! optimizer keeps of them: Ren et al. 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.
 //!
-//! What this rank owns of parameters and gradients comes to host memory in one piece, and goes back in one: a read
-//! waits for all that was queued on the device before it.
+//! What this rank owns of parameters and gradients comes to host memory in one piece, and goes back
+//! in one: a read waits for all that was queued on the device before it.
 
 use std::iter;
 use std::ops::Range;
@@ -54,7 +54,8 @@ impl Together {
 }
 
 impl OptimizerState {
-    /// The new values of several parameters, in their order; the old ones of those that could not be stepped.
+    /// The new values of several parameters, in their order; the old ones of those that could not
+    /// be stepped.
     pub(super) fn step_offloaded(
         &mut self,
         reducer: &Reducer,

@@ -34,7 +34,8 @@ fn stepped(optimizer: ParameterOptimizer, threads: usize) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// How sums over threads come out also differs with chance; with their number they differ nearly always.
+/// How sums over threads come out also differs with chance; with their number they differ nearly
+/// always.
 #[test]
 fn large_parameters_are_stepped_alike_by_any_number_of_threads() {
     let optimizers: [fn() -> ParameterOptimizer; 3] = [
@@ -50,8 +51,8 @@ fn large_parameters_are_stepped_alike_by_any_number_of_threads() {
     }
 }
 
-/// Two steps of three parameters, of which the second has no gradient: offloaded from a device that the processor plays, or
-/// in host memory.
+/// Two steps of three parameters, of which the second has no gradient: offloaded from a device that
+/// the processor plays, or in host memory.
 fn stepped_together(optimizer: ParameterOptimizer, offload: bool) -> Vec<Vec<f32>> {
     let types = [crate::DType::F32, crate::DType::F32, crate::DType::F16];
     let spec = |dtype| ParameterSpec {

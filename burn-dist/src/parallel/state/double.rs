@@ -1,7 +1,8 @@
 //! The state of Burn's optimizers in double precision.
 //!
-//! Burn rebuilds saved state in the type that new tensors have, which is `f32`: digits of the state of
-//! `f64` parameters would be lost, and the next step would mix the types. So for these it is rebuilt here.
+//! Burn rebuilds saved state in the type that new tensors have, which is `f32`: digits of the state
+//! of `f64` parameters would be lost, and the next step would mix the types. So for these it is
+//! rebuilt here.
 
 use burn::optim::momentum::MomentumState;
 use burn::optim::{

@@ -1,12 +1,14 @@
-//! Whether somebody can go on from a state. Where a gradient was not finite, neither is what was made of it, and every
-//! step from there on is lost: such a state must not take the place of one that is good.
+//! Whether somebody can go on from a state. Where a gradient was not finite, neither is what was
+//! made of it, and every step from there on is lost: such a state must not take the place of one
+//! that is good.
 
 use burn::tensor::{DType, TensorData, bf16, f16};
 
 use super::StateValues;
 
 impl StateValues {
-    /// The first value, with the name of its tensor, that is infinite or no number, of all that training changes.
+    /// The first value, with the name of its tensor, that is infinite or no number, of all that
+    /// training changes.
     pub fn first_not_finite(&self) -> Option<(&str, f64)> {
         let whole = self.tensors.iter().map(|(name, data)| (name, data));
         let parts = self.parts.iter().map(|part| (&part.name, &part.data));

@@ -1,9 +1,9 @@
 //! The state of a training as named tensors: taken out without stopping it, and put back.
 //!
-//! Parameters are known by their path in the module, because parameter ids differ between ranks
-//! and runs. Here are the names and the values; `share` takes them out, `restore` puts them back into
-//! a model, and `optimizer` into an optimizer, with `double` for parameters in `f64`. `finite` finds states that are
-//! worth nothing.
+//! Parameters are known by their path in the module, because parameter ids differ between ranks and
+//! runs. Here are the names and the values; `share` takes them out, `restore` puts them back into a
+//! model, and `optimizer` into an optimizer, with `double` for parameters in `f64`. `finite` finds
+//! states that are worth nothing.
 
 mod double;
 mod finite;
@@ -38,7 +38,8 @@ pub struct StateValues {
     /// The numbers that an optimizer keeps, under names like those of its tensors, and
     /// `loss_scale/NAME` and `ema/updates`.
     pub scalars: BTreeMap<String, Value>,
-    /// The names of tensors of the model that training leaves as they are. They may be infinite, as masks are.
+    /// The names of tensors of the model that training leaves as they are. They may be infinite, as
+    /// masks are.
     pub fixed: BTreeSet<String>,
 }
 

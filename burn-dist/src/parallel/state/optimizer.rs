@@ -1,4 +1,5 @@
-//! Puts saved state into an optimizer: a fused one takes the values, Burn's build their own from them.
+//! Puts saved state into an optimizer: a fused one takes the values, Burn's build their own from
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,7 +16,8 @@ use crate::parallel::{ParallelError, ParameterSpec};
 
 /// Rebuilds the state that the optimizer has of what this rank owns from `source`; a parameter of
 /// which it has nothing starts without. Of parameters that are `cut` over the ranks, Burn's
-/// element-wise optimizers see the part that this rank owns, flat; of others the whole in its shape.
+/// element-wise optimizers see the part that this rank owns, flat; of others the whole in its
+/// shape.
 pub(in crate::parallel) fn restore_optimizer(
     (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
     optimizer: &mut OptimizerState,
@@ -167,7 +169,8 @@ impl<'a> Saved<'a> {
     }
 }
 
-/// The tag of whole numbers in the state of Burn's optimizers; that of fused ones has plain numbers.
+/// The tag of whole numbers in the state of Burn's optimizers; that of fused ones has plain
+/// numbers.
 const TAG: &str = "UInt";
 
 fn plain(value: &Value) -> Value {

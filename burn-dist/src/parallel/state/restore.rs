@@ -82,7 +82,8 @@ impl Put<'_> {
 /// Shape and element type.
 type TensorDescription = (Vec<usize>, DType);
 
-/// Whether values of one type are values of another. How it stores booleans is a device's own business.
+/// Whether values of one type are values of another. How it stores booleans is a device's own
+/// business.
 fn is_same_type(one: DType, other: DType) -> bool {
     one == other || (one.is_bool() && other.is_bool())
 }

@@ -21,8 +21,8 @@ type Read = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 /// This rank's share of the state of a training, as it was at one step: every element is in the
 /// share of one rank.
 ///
-/// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on. On a GPU
-/// it is read when it is taken.
+/// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on. On a
+/// GPU it is read when it is taken.
 pub struct StateShare {
     model: Vec<Taken>,
     states: Vec<(Owned, StepRule, DynState)>,
@@ -83,8 +83,8 @@ impl StateShare {
         self.scalars.extend(scalars.into_iter().map(named));
     }
 
-    /// Reads the values now, into memory of their own: what a GPU gives may be a view of its memory,
-    /// where the next steps change it.
+    /// Reads the values now, into memory of their own: what a GPU gives may be a view of its
+    /// memory, where the next steps change it.
     pub(in crate::parallel) fn settle(self) -> Self {
         let own = |data: &mut TensorData| {
             let bytes = data.as_bytes().to_vec();

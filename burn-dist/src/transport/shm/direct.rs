@@ -4,7 +4,8 @@
 //! the result to all mappings; everybody leaves. There is no gather phase, no line is read twice,
 //! and the result is bit-identical on all ranks.
 //!
-//! Where the ranks of one host are some of many, sums come and go on the way: [`Opened`] gives what is done here in pieces.
+//! Where the ranks of one host are some of many, sums come and go on the way: [`Opened`] gives what
+//! is done here in pieces.
 
 use std::ops::Range;
 
@@ -46,16 +47,16 @@ impl SharedMemory {
         let mappings = bucket.mappings.clone();
         for peer in self.peers() {
             let range = owned(peer);
-            // SAFETY: between entry and the end every rank only reads what it owns of its own mapping, and writes only
-            // the ranges that it does not own.
+            // SAFETY: between entry and the end every rank only reads what it owns of its own
+            // mapping, and writes only the ranges that it does not own.
             let from = unsafe { slice(&mappings[peer], &range) };
             bucket.bytes_mut()[range].copy_from_slice(from);
         }
         self.finish(watch)
     }
 
-    /// A bucket whose ranges the ranks have divided among themselves, for as long as all of them are in the collective that
-    /// they have `entered`, until [`finish`](Self::finish).
+    /// A bucket whose ranges the ranks have divided among themselves, for as long as all of them
+    /// are in the collective that they have `entered`, until [`finish`](Self::finish).
     pub(crate) fn open<'a>(
         &'a self,
         entered: Entered,
@@ -95,8 +96,8 @@ pub(crate) enum Results {
     Owners,
 }
 
-/// See [`SharedMemory::open`]. A rank names ranges, in bytes, that are its own in this collective, whichever rank's
-/// mapping they are in, and no others.
+/// See [`SharedMemory::open`]. A rank names ranges, in bytes, that are its own in this collective,
+/// whichever rank's mapping they are in, and no others.
 pub(crate) struct Opened<'a> {
     bucket: &'a mut Region,
     results: Results,
@@ -111,7 +112,8 @@ impl Opened<'_> {
 
     /// The same, to be written to.
     pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
-        // SAFETY: the other ranks don't use a range of this rank's, and this is the only view of it here.
+        // SAFETY: the other ranks don't use a range of this rank's, and this is the only view of it
+        // here.
         unsafe { slice_mut(self.bucket.own(), &range) }
     }
 

@@ -32,7 +32,8 @@ const NAME: &str = "shm";
 /// This rank's part of a registered bucket. Its bytes are this rank's alone while it holds the
 /// region; while the buffer is in a collective, the collective's owners of each slice write there.
 pub struct Region {
-    /// One for each rank. They go with the region: peers have mappings of their own, which they may still read.
+    /// One for each rank. They go with the region: peers have mappings of their own, which they may
+    /// still read.
     mappings: Arc<Vec<Mapping>>,
     rank: usize,
     bucket: usize,
@@ -217,7 +218,8 @@ impl SharedMemory {
     }
 
     /// Makes a bucket of `len` bytes that all ranks map. Of those of its peers a rank touches only
-    /// the parts that it reduces, `mine`, so no more of them counts as its own memory. All ranks call it.
+    /// the parts that it reduces, `mine`, so no more of them counts as its own memory. All ranks
+    /// call it.
     ///
     /// # Errors
     /// Names the rank that had no memory for it or could not map a peer's.

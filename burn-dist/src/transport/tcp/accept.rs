@@ -19,8 +19,8 @@ const MOST: usize = 64;
 /// A connection and who it is, or why it is refused.
 type Heard = (TcpStream, SocketAddr, Result<Accepted, AuthError>);
 
-/// For each of the `wanted`, the last connection that knows the secret and says that it is that one; none for those that do
-/// not come in time.
+/// For each of the `wanted`, the last connection that knows the secret and says that it is that
+/// one; none for those that do not come in time.
 ///
 /// # Errors
 /// When the system gives no connections.

@@ -2,9 +2,9 @@
 //!
 //! One connection to the next rank on the ring and one from the previous, without blocking, with
 //! the system's buffers sized for a few segments; and for small messages one to and from each rank
-//! that is 2, 4, 8 and so on away. Both sides prove that they know the run's secret, and that nobody
-//! relays the connection, before a byte of data moves. The data itself is neither encrypted nor
-//! authenticated: who can change packets on the network between the hosts can change it.
+//! that is 2, 4, 8 and so on away. Both sides prove that they know the run's secret, and that
+//! nobody relays the connection, before a byte of data moves. The data itself is neither encrypted
+//! nor authenticated: who can change packets on the network between the hosts can change it.
 
 mod accept;
 
@@ -55,8 +55,8 @@ pub struct Tcp {
 }
 
 impl Listener {
-    /// Listens on a free port of the address by which the other ranks reach this one; of all addresses if `ip` is
-    /// unspecified.
+    /// Listens on a free port of the address by which the other ranks reach this one; of all
+    /// addresses if `ip` is unspecified.
     ///
     /// # Errors
     /// When the system refuses.
@@ -79,8 +79,8 @@ impl Listener {
     /// Connects to the ranks that this one sends to and waits for those that send to it.
     ///
     /// # Errors
-    /// When one of the former cannot be reached, one of the latter does not come in time, or any of them does not know the
-    /// secret.
+    /// When one of the former cannot be reached, one of the latter does not come in time, or any of
+    /// them does not know the secret.
     pub fn connect(
         self,
         rank: usize,
@@ -456,7 +456,8 @@ mod tests {
         });
     }
 
-    /// A rank that was told another address than the other listens at may have connected to somebody in between.
+    /// A rank that was told another address than the other listens at may have connected to
+    /// somebody in between.
     #[test]
     fn a_relayed_connection_is_refused_by_both() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -483,8 +484,8 @@ mod tests {
         });
     }
 
-    /// What takes half a minute to be seen: the system itself would end the connection to a rank that reads nothing for
-    /// so long because it is late.
+    /// What takes half a minute to be seen: the system itself would end the connection to a rank
+    /// that reads nothing for so long because it is late.
     #[test]
     fn the_system_does_not_decide_how_late_a_rank_may_be() {
         let listeners = [(); 2].map(|()| Listener::bind(Ipv4Addr::LOCALHOST.into()).unwrap());

@@ -1,8 +1,8 @@
 //! Brightness, colour, contrast and sharpness: an image mixed with a degenerate version of itself.
 //!
-//! With a change of `by`, the image has weight `1 + by` and the degenerate version `-by`: below 0 the
-//! result lies between them, above 0 on the other side of the image. Values are clamped to bytes and
-//! cut off.
+//! With a change of `by`, the image has weight `1 + by` and the degenerate version `-by`: below 0
+//! the result lies between them, above 0 on the other side of the image. Values are clamped to
+//! bytes and cut off.
 
 use crate::ImageShape;
 
@@ -48,8 +48,8 @@ pub(super) fn contrast(by: f32, plane: usize, image: &mut [u8]) {
     }
 }
 
-/// Mixes with the image smoothed by the kernel (1 1 1, 1 5 1, 1 1 1) / 13; the outermost pixels stay
-/// as they are. Writes to `to`.
+/// Mixes with the image smoothed by the kernel (1 1 1, 1 5 1, 1 1 1) / 13; the outermost pixels
+/// stay as they are. Writes to `to`.
 pub(super) fn sharpness(by: f32, shape: ImageShape, from: &[u8], to: &mut [u8]) {
     let ImageShape { height, width, .. } = shape;
     to.copy_from_slice(from);

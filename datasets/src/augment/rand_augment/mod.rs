@@ -1,8 +1,8 @@
 //! RandAugment: a few operations of one strength, drawn for every image.
 //!
 //! The operations are torchvision's on tensors of bytes, to the bit except where its f32 arithmetic
-//! decides by its last bit: sources exactly between two pixels, and values of a stretched range and the outermost
-//! pixels of a sharpened image, which it sometimes lowers by one.
+//! decides by its last bit: sources exactly between two pixels, and values of a stretched range and
+//! the outermost pixels of a sharpened image, which it sometimes lowers by one.
 
 mod affine;
 mod blend;

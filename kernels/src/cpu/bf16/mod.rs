@@ -66,7 +66,8 @@ impl Kernels {
         )
     }
 
-    /// [`Kernels::matmul_bf16`] with what comes before and what follows it, while it is in the cache.
+    /// [`Kernels::matmul_bf16`] with what comes before and what follows it, while it is in the
+    /// cache.
     ///
     /// # Errors
     ///
@@ -98,9 +99,9 @@ impl Kernels {
         self.finish(rows, product, epilogue)
     }
 
-    /// The gradients of a linear layer's weight, as [`Kernels::matmul_bf16`] of its transposed input
-    /// `x` \[rows, in\] and the gradient `dy` \[rows, out\] of its output, and of its bias, the sums of
-    /// the columns of `dy`.
+    /// The gradients of a linear layer's weight, as [`Kernels::matmul_bf16`] of its transposed
+    /// input `x` \[rows, in\] and the gradient `dy` \[rows, out\] of its output, and of its bias,
+    /// the sums of the columns of `dy`.
     ///
     /// # Errors
     ///

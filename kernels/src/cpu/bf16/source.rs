@@ -51,8 +51,8 @@ impl Source {
         }
     }
 
-    /// Packs the rows `lanes` of a left matrix, and says where those of the first micro-tile are, and
-    /// how many words later those of the next.
+    /// Packs the rows `lanes` of a left matrix, and says where those of the first micro-tile are,
+    /// and how many words later those of the next.
     ///
     /// # Safety
     ///

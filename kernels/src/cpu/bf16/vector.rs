@@ -1,8 +1,8 @@
 //! Packing into bf16 pairs, and the micro-kernel, on AVX-512 BF16.
 //!
-//! A word holds the bf16 of two neighbouring steps of the depth, zero where the depth ends. A panel is
-//! \[pairs of depth\]\[width\] words. The left matrix may also be \[rows\]\[pairs of depth\], as its
-//! words are read one by one.
+//! A word holds the bf16 of two neighbouring steps of the depth, zero where the depth ends. A panel
+//! is \[pairs of depth\]\[width\] words. The left matrix may also be \[rows\]\[pairs of depth\], as
+//! its words are read one by one.
 
 use std::arch::x86_64::*;
 
@@ -26,8 +26,8 @@ fn mask(count: usize) -> u16 {
     }
 }
 
-/// Packs `lanes` lanes that are adjacent in memory into panels of `width`, `panel` words apart; steps
-/// of the depth are `step` apart.
+/// Packs `lanes` lanes that are adjacent in memory into panels of `width`, `panel` words apart;
+/// steps of the depth are `step` apart.
 ///
 /// Rows are read from end to end, as they lie in memory.
 ///
@@ -233,8 +233,9 @@ pub(super) unsafe fn tile(
     }
 }
 
-/// [`tile`] of at most `HEIGHT` rows in so many vectors of columns; `PANEL` says whether `a` is one. All
-/// are constants for the compiler, which needs them to address `a` without a multiplication per row.
+/// [`tile`] of at most `HEIGHT` rows in so many vectors of columns; `PANEL` says whether `a` is
+/// one. All are constants for the compiler, which needs them to address `a` without a
+/// multiplication per row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn vectors<const VECTORS: usize, const PANEL: bool, const HEIGHT: usize>(
     depth: usize,
@@ -250,8 +251,8 @@ unsafe fn vectors<const VECTORS: usize, const PANEL: bool, const HEIGHT: usize>(
     let (mut a, mut b) = (a.start, b);
     for pair in 0..depth {
         if pair < HEIGHT {
-            // The lines that will be written, a row at a time: all at once they would hold up the reads.
-            // They may lie beyond the matrix.
+            // The lines that will be written, a row at a time: all at once they would hold up the
+            // reads. They may lie beyond the matrix.
             let line = c.wrapping_add(pair * step).cast();
             _mm_prefetch::<_MM_HINT_T0>(line);
             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(64));

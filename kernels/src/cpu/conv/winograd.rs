@@ -110,8 +110,8 @@ pub(super) fn forward(
     let taps = spread.weights.slice();
     each(depth.div_ceil(ROWS), |index| {
         for row in piece(index, ROWS, depth) {
-            // SAFETY: nine rows of taps belong to each row of the depth, which fills its own part of
-            // the panels.
+            // SAFETY: nine rows of taps belong to each row of the depth, which fills its own part
+            // of the panels.
             unsafe {
                 (table.winograd_weight)(
                     taps.as_ptr().add(row * 9 * lanes),
@@ -137,8 +137,8 @@ pub(super) fn forward(
         let mut transformed = kernels.workspace.take(36 * plane_in);
         let mut products = kernels.workspace.take(36 * plane_out);
         let (transformed, products) = (transformed.pointer(), products.pointer());
-        // SAFETY: the planes have room for all tiles of the group; strips read the input where it is
-        // and write rows of the output that belong to them alone.
+        // SAFETY: the planes have room for all tiles of the group; strips read the input where it
+        // is and write rows of the output that belong to them alone.
         unsafe {
             for (place, index) in range.clone().enumerate() {
                 let (strip, image) = input_strip(geometry, &strips, index, [plane_in, step]);

@@ -9,8 +9,8 @@ use crate::KernelError;
 use crate::cpu::Kernels;
 
 /// `softmax(q kᵀ / √d) v` for every head; `qkv` is \[batch, tokens, 3 · width\], rows of query, key
-/// and value, each with the heads one after another; the result \[batch, tokens, width\]. With `bf16` the factors
-/// of its products are rounded to it where that is faster.
+/// and value, each with the heads one after another; the result \[batch, tokens, width\]. With
+/// `bf16` the factors of its products are rounded to it where that is faster.
 ///
 /// # Panics
 /// When the heads do not divide the width, as Burn's own operations do.

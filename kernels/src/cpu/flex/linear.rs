@@ -13,8 +13,8 @@ use crate::cpu::{Input, Kernels, Matmul, Rows};
 /// How a linear layer is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearOptions {
-    /// Whether GELU goes before. Its result is not kept but computed again in backward: in `bf16` that
-    /// is faster, in `f32` it saves memory only.
+    /// Whether GELU goes before. Its result is not kept but computed again in backward: in `bf16`
+    /// that is faster, in `f32` it saves memory only.
     pub gelu: bool,
     /// Whether ReLU follows.
     pub relu: bool,

@@ -1,5 +1,5 @@
-//! Batch normalisation (Ioffe and Szegedy 2015, <https://arxiv.org/abs/1502.03167>) of channels-last
-//! data, with ReLU.
+//! Batch normalisation (Ioffe and Szegedy 2015, <https://arxiv.org/abs/1502.03167>) of
+//! channels-last data, with ReLU.
 
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 

@@ -52,7 +52,8 @@ fn density(x: f64) -> f64 {
     (-0.5 * x * x).exp() / (2.0 * PI).sqrt()
 }
 
-/// Φ(x) − ½ as the series φ(x) (x + x³/3 + x⁵/(3·5) + …), to the last digits for what is needed here.
+/// Φ(x) − ½ as the series φ(x) (x + x³/3 + x⁵/(3·5) + …), to the last digits for what is needed
+/// here.
 fn probability(x: f64) -> f64 {
     let mut term = x;
     let mut sum = x;
@@ -63,8 +64,8 @@ fn probability(x: f64) -> f64 {
     density(x) * sum
 }
 
-/// The polynomial through the function's values at the Chebyshev points between −½ and ½; lowest power
-/// first.
+/// The polynomial through the function's values at the Chebyshev points between −½ and ½; lowest
+/// power first.
 fn interpolate(function: impl Fn(f64) -> f64) -> [f64; TERMS] {
     let points: [f64; TERMS] =
         std::array::from_fn(|index| 0.5 * ((2 * index + 1) as f64 * PI / (2 * TERMS) as f64).cos());

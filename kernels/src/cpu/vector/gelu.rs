@@ -1,6 +1,6 @@
 //! GELU with the exact normal distribution (Hendrycks and Gimpel 2016,
-//! <https://arxiv.org/abs/1606.08415>). Where tables are looked up, absolute errors are small, about
-//! those of `x · (1 + erf(x / √2)) / 2` in f32; elsewhere relative ones, in the tail too.
+//! <https://arxiv.org/abs/1606.08415>). Where tables are looked up, absolute errors are small,
+//! about those of `x · (1 + erf(x / √2)) / 2` in f32; elsewhere relative ones, in the tail too.
 
 use super::curve::{CURVES, Curve};
 use super::math::normal;
@@ -40,8 +40,8 @@ pub(crate) unsafe fn gelu<V: Simd>(count: usize, x: *const f32, y: *mut f32) {
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; all addresses are good for `count` elements; `dx` may be
-/// `dy`.
+/// The processor has `V`'s instruction set; all addresses are good for `count` elements; `dx` may
+/// be `dy`.
 #[inline(always)]
 pub(crate) unsafe fn gelu_gradient<V: Simd>(
     count: usize,

@@ -3,8 +3,8 @@
 use super::math::exp;
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// Rows in other matrices that are wanted next. They lie far apart, which processors do not foresee, so
-/// they are asked for while there is something to compute.
+/// Rows in other matrices that are wanted next. They lie far apart, which processors do not
+/// foresee, so they are asked for while there is something to compute.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Ahead {
     /// First row and distance of rows of each matrix.

@@ -163,7 +163,8 @@ pub(crate) unsafe fn winograd_input<V: Simd>(strip: &Strip, image: *const f32, p
             }
         }
         let whole = strip.channels - strip.channels % V::LANES;
-        // What the next strip does not share with this one: no processor foresees this order of reads.
+        // What the next strip does not share with this one: no processor foresees this order of
+        // reads.
         let next = ((4 * strip.row + 5) * strip.width + 4 * tile) * strip.pixel;
         // SAFETY: as the caller says; a vector fits into the zeros.
         unsafe {

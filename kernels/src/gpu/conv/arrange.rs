@@ -1,5 +1,6 @@
-//! Weights as products read them: in the type that they multiply, in another order than parameters have, and with
-//! zeros behind channels that are no whole vectors. One kernel does all three, of parameters in f32 too.
+//! Weights as products read them: in the type that they multiply, in another order than parameters
+//! have, and with zeros behind channels that are no whole vectors. One kernel does all three, of
+//! parameters in f32 too.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -17,8 +18,8 @@ use super::launch::shape;
 /// Features that lie in the order of [`column_of`] together.
 const IN_ORDER: u32 = 16;
 
-/// The column of a product that is number `row` of the second factor's rows: so that the pairs which a lane sums up in
-/// two neighbouring instructions are four neighbours in the result.
+/// The column of a product that is number `row` of the second factor's rows: so that the pairs
+/// which a lane sums up in two neighbouring instructions are four neighbours in the result.
 #[cube]
 pub(super) fn column_of(row: u32) -> u32 {
     row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2
@@ -35,13 +36,14 @@ pub(super) const fn rows_in_planes(features: u32) -> u32 {
     features.next_multiple_of(IN_ORDER)
 }
 
-/// How the vectors of a weight lie, each of which is eight channels of a feature at one place of the window.
+/// How the vectors of a weight lie, each of which is eight channels of a feature at one place of
+/// the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Layout {
     /// Those of a place behind one another, place by place, feature by feature.
     Features,
-    /// Those of all features behind one another, in the order in which a stage has them, by eight channels, place by
-    /// place of so many: what a stage needs lies together.
+    /// Those of all features behind one another, in the order in which a stage has them, by eight
+    /// channels, place by place of so many: what a stage needs lies together.
     Planes { places: u32 },
 }
 
@@ -56,9 +58,10 @@ pub(super) struct Matrices {
     pub columns: u32,
 }
 
-/// `weight`, which is the matrices `given`, transposed and in `dtype`, or split: the first halves of a column's
-/// numbers, then the second. What `wide` has more of is zero: no less of anything, and rows that are whole vectors. A
-/// column is a place of a feature, for all places of one feature after another.
+/// `weight`, which is the matrices `given`, transposed and in `dtype`, or split: the first halves
+/// of a column's numbers, then the second. What `wide` has more of is zero: no less of anything,
+/// and rows that are whole vectors. A column is a place of a feature, for all places of one feature
+/// after another.
 pub(super) fn transposed(
     weight: CubeTensor,
     given: Matrices,
@@ -86,8 +89,8 @@ pub(super) fn transposed(
         |size: &u32| given.columns.is_multiple_of(*size) && wide.columns.is_multiple_of(*size);
     let columns = [COLUMNS, 2].into_iter().find(fits).unwrap_or(1);
     let units = wide.count * (wide.columns / columns) * (wide.rows / VECTOR as u32);
-    // SAFETY: a unit reads places that it has found in `given`, and writes rows and columns of its own of `wide`, in
-    // either layout.
+    // SAFETY: a unit reads places that it has found in `given`, and writes rows and columns of its
+    // own of `wide`, in either layout.
     unsafe {
         transpose::launch_unchecked(
             &weight.client,
@@ -115,8 +118,8 @@ pub(super) fn transposed(
     out
 }
 
-/// A unit transposes some rows of a vector of columns. `columns` and `wide_columns` are counted in vectors of
-/// what is read, `wide_rows` in vectors of what is written.
+/// A unit transposes some rows of a vector of columns. `columns` and `wide_columns` are counted in
+/// vectors of what is read, `wide_rows` in vectors of what is written.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn transpose<S: Float, P: Size, F: Float, Q: Size>(
     source: &[Vector<S, P>],

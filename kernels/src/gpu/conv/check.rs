@@ -1,7 +1,8 @@
-//! Which instruction convolutions of a device take: `wgmma`, if it has that and computes with it what it computes with
-//! `mma`. Once per device both multiply whole numbers, whose sums are exact: how factors lie in shared memory, and how
-//! that is described to the instruction, is known from documents and tested in software, and who trains on a device
-//! that understands it otherwise shall not do so with wrong numbers.
+//! Which instruction convolutions of a device take: `wgmma`, if it has that and computes with it
+//! what it computes with `mma`. Once per device both multiply whole numbers, whose sums are exact:
+//! how factors lie in shared memory, and how that is described to the instruction, is known from
+//! documents and tested in software, and who trains on a device that understands it otherwise shall
+//! not do so with wrong numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -22,8 +23,8 @@ use super::tile::{Instruction, Order, Tile};
 /// Images, and channels of the result.
 type Case = ([usize; 4], usize);
 
-/// More rows and columns than the first tile, which has two groups of two blocks and several blocks of columns, and more
-/// steps than its stages.
+/// More rows and columns than the first tile, which has two groups of two blocks and several blocks
+/// of columns, and more steps than its stages.
 const STAGES: Case = ([1, 264, 17, 16], 168);
 
 /// What has a source that stays, in three parts, for more than one cube.

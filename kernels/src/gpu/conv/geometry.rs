@@ -24,7 +24,8 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// If the window fits, and no size is beyond what kernels count with, nor the stride beyond their cubes.
+    /// If the window fits, and no size is beyond what kernels count with, nor the stride beyond
+    /// their cubes.
     pub fn new(x: [usize; 4], weight: [usize; 4], options: ConvOptions) -> Option<Self> {
         let [batch, inputs, images @ ..] = narrow(x)?;
         let [outputs, of_weight, window @ ..] = narrow(weight)?;

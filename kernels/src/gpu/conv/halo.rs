@@ -1,10 +1,12 @@
-//! The convolution whose source stays in shared memory for all places of its window. What a cube computes is squares of
-//! 8 × 8 pixels, and of their channels by 32 it copies the pixels under all places once, those around the squares
-//! included. A place of the window is then the same rows of the product, moved by a few pixels.
+//! The convolution whose source stays in shared memory for all places of its window. What a cube
+//! computes is squares of 8 × 8 pixels, and of their channels by 32 it copies the pixels under all
+//! places once, those around the squares included. A place of the window is then the same rows of
+//! the product, moved by a few pixels.
 //!
-//! Without this a processor reads and writes what it copies nine times, which takes its shared memory longer than tensor
-//! cores compute (measured: docs/gpu.md). Eight pixels beside one another are the rows of a matrix that `wgmma` reads at
-//! once, and may begin at any pixel, as long as nothing is swizzled ("Shared Memory Matrix Layout" of the PTX ISA).
+//! Without this a processor reads and writes what it copies nine times, which takes its shared
+//! memory longer than tensor cores compute (measured: docs/gpu.md). Eight pixels beside one another
+//! are the rows of a matrix that `wgmma` reads at once, and may begin at any pixel, as long as
+//! nothing is swizzled ("Shared Memory Matrix Layout" of the PTX ISA).
 
 use cubecl::prelude::*;
 
@@ -32,8 +34,8 @@ const CHUNKS: u32 = (STAGE_DEPTH / VECTOR) as u32;
 /// Sources that have a place in shared memory: one is computed with while the next arrives.
 const BUFFERS: u32 = 2;
 
-/// Stages for the weight, at least and at most: one is computed with, one may still be, the others arrive, which from
-/// the second-level cache takes longer than a step.
+/// Stages for the weight, at least and at most: one is computed with, one may still be, the others
+/// arrive, which from the second-level cache takes longer than a step.
 const STAGES: [usize; 2] = [4, 7];
 
 /// A unit's copies of the source in a step.
@@ -54,8 +56,8 @@ pub(super) struct Halo {
 }
 
 impl Halo {
-    /// For the rows of `tile`, if a convolution can be computed so: the one that computes the least for pixels that no
-    /// image has, and copies the least.
+    /// For the rows of `tile`, if a convolution can be computed so: the one that computes the least
+    /// for pixels that no image has, and copies the least.
     pub fn of(tile: &Tile, slide: Slide, batch: u32) -> Option<Self> {
         let fits = matches!(tile.instruction, Instruction::Wgmma)
             && slide.is_divided()
@@ -108,8 +110,8 @@ impl Halo {
         self.images * self.height() * self.width()
     }
 
-    /// Vectors from those of one part of the channels to the next: so many that the vectors of two neighbouring pixels
-    /// lie in different banks.
+    /// Vectors from those of one part of the channels to the next: so many that the vectors of two
+    /// neighbouring pixels lie in different banks.
     const fn plane(&self) -> u32 {
         (self.pixels() + 5) / 8 * 8 + 2
     }
@@ -145,8 +147,8 @@ impl Halo {
 }
 
 impl Tile {
-    /// The same with a source that stays, in as many stages as leave `memory` bytes of shared memory to the cubes that a
-    /// processor has at once.
+    /// The same with a source that stays, in as many stages as leave `memory` bytes of shared
+    /// memory to the cubes that a processor has at once.
     pub fn with_halo(self, halo: Halo, memory: usize) -> Self {
         let [least, most] = STAGES;
         let tile = Self {
@@ -274,7 +276,8 @@ pub(super) fn product<F: Float, V: Size>(
     show_to_products();
     for step in 0..steps {
         let (part, place) = (step / PLACES, step % PLACES);
-        // What this step needs is there, and all have waited for the product whose stage is filled below.
+        // What this step needs is there, and all have waited for the product whose stage is filled
+        // below.
         sync_cube();
         begin_products();
         let further = part % BUFFERS * comptime!(halo.vectors()) + moved(place, halo, slide);
@@ -301,8 +304,8 @@ pub(super) fn product<F: Float, V: Size>(
             slide,
             tile,
         );
-        // Where it goes, the product before the first place may still be computed with. For the first place there is no
-        // such slot, as there is none behind the last.
+        // Where it goes, the product before the first place may still be computed with. For the
+        // first place there is no such slot, as there is none behind the last.
         let slot = place - 1;
         if part + 1 < parts {
             copy_source::<F, V>(
@@ -357,8 +360,8 @@ fn moved(place: u32, #[comptime] halo: Halo, #[comptime] slide: Slide) -> u32 {
     place / columns * comptime!(halo.width()) + place % columns
 }
 
-/// Begins a slot of a unit's copies of the channels of part `part` to the place in shared memory that is its own. There
-/// are none for a slot that is not there.
+/// Begins a slot of a unit's copies of the channels of part `part` to the place in shared memory
+/// that is its own. There are none for a slot that is not there.
 #[cube]
 fn copy_source<F: Float, V: Size>(
     source: &[Vector<F, V>],

@@ -49,8 +49,8 @@ pub(super) struct Convolution {
 }
 
 impl Convolution {
-    /// If the device has the instructions for numbers of the type of `x`, or their halves, and memory. The weight is in
-    /// f32 or that type.
+    /// If the device has the instructions for numbers of the type of `x`, or their halves, and
+    /// memory. The weight is in f32 or that type.
     pub fn new(x: &CubeTensor, weight: &CubeTensor, geometry: Geometry) -> Option<Self> {
         let can_be_read = [DType::F32, x.dtype].contains(&weight.dtype);
         if !can_be_read || !has_instructions(&x.client, factors_of(x)) {
@@ -128,8 +128,8 @@ impl Convolution {
         self.slide([x, weight], addends, slide, outputs, &self.result)
     }
 
-    /// The gradient of the images for a [`Self::factor_of_result`] and a weight [`Self::arranged`] as
-    /// \[in, window, out\] for their tiles, and `plus`, which is like the images.
+    /// The gradient of the images for a [`Self::factor_of_result`] and a weight [`Self::arranged`]
+    /// as \[in, window, out\] for their tiles, and `plus`, which is like the images.
     pub fn convolve_back(
         &self,
         dy: CubeTensor,
@@ -203,8 +203,8 @@ impl Convolution {
         permute_nhwc_to_nchw(widen(out, channels))
     }
 
-    /// The gradient of the weight for both factors, \[out, in, window height, window width\], and that of a bias, which
-    /// are the sums over all pixels of what is given for it.
+    /// The gradient of the weight for both factors, \[out, in, window height, window width\], and
+    /// that of a bias, which are the sums over all pixels of what is given for it.
     pub fn weigh(
         &self,
         [x, dy]: [CubeTensor; 2],
@@ -279,13 +279,14 @@ fn factors_of(x: &CubeTensor) -> DType {
     }
 }
 
-/// Images \[batch, channels, height, width\] as \[batch, height, width, channels\], of so many channels.
+/// Images \[batch, channels, height, width\] as \[batch, height, width, channels\], of so many
+/// channels.
 fn widen_images(images: CubeTensor, channels: u32) -> CubeTensor {
     widen(permute_nchw_to_nhwc(images), channels)
 }
 
-/// The gradient of a weight in one tile, with the channels and in the type that are said. That of a bias is added up
-/// beside it.
+/// The gradient of a weight in one tile, with the channels and in the type that are said. That of a
+/// bias is added up beside it.
 fn weigh(
     [x, dy]: [&CubeTensor; 2],
     wide: Geometry,
@@ -301,8 +302,8 @@ fn weigh(
     let sums = memory(x, shape(of_parts), DType::F32);
     let sizes = [weight.outputs, weight.inputs, height, width];
     let out = memory(x, shape(sizes), dtype);
-    // SAFETY: a unit copies from places of `x` that it has found inside of an image, and from pixels and
-    // channels that `dy` has; it writes to numbers of `sums` that its part has.
+    // SAFETY: a unit copies from places of `x` that it has found inside of an image, and from
+    // pixels and channels that `dy` has; it writes to numbers of `sums` that its part has.
     unsafe {
         multiply_parts::launch_unchecked(
             &x.client,
@@ -341,9 +342,9 @@ fn slide_in(
     let [height, width] = slide.grid();
     let rows = batch * height * width;
     let cubes = slide.below(tile, batch) * slide.beside(tile);
-    // SAFETY: a unit copies from places of `source` that it has found inside of an image, and from the rows
-    // of `weight` and `bias` below `features`; it writes to pixels of `out` that it has found inside as well, where
-    // `plus` has numbers too.
+    // SAFETY: a unit copies from places of `source` that it has found inside of an image, and from
+    // the rows of `weight` and `bias` below `features`; it writes to pixels of `out` that it has
+    // found inside as well, where `plus` has numbers too.
     unsafe {
         convolve::launch_unchecked(
             &source.client,

@@ -15,12 +15,12 @@ use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product, apply};
 
-/// `x · weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight`
-/// may be in f32: it is rounded to the type of `x`, and its gradient is not. Of numbers in f32 sixteen bits are
-/// multiplied.
+/// `x · weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions;
+/// otherwise nothing. `weight` may be in f32: it is rounded to the type of `x`, and its gradient is
+/// not. Of numbers in f32 sixteen bits are multiplied.
 ///
-/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the result \[…, out\].
-/// Sums are in f32, in which the bias is read too.
+/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the
+/// result \[…, out\]. Sums are in f32, in which the bias is read too.
 ///
 /// # Panics
 /// If they are not on a device that [`crate::gpu::is_gpu`].
@@ -68,13 +68,13 @@ struct Linear {
     /// Of what goes in.
     shape: Shape,
     forward: Convolution,
-    /// From the features that come out to those that go in. The gradient of its weight is \[in, out\] in memory,
-    /// as the layer's weight is.
+    /// From the features that come out to those that go in. The gradient of its weight is \[in,
+    /// out\] in memory, as the layer's weight is.
     back: Convolution,
 }
 
-/// \[…, features\] as images of a pixel each. What is not contiguous, as tensors with padded rows, is copied before:
-/// vectors of features are, and vectors of one-pixel images are not found.
+/// \[…, features\] as images of a pixel each. What is not contiguous, as tensors with padded rows,
+/// is copied before: vectors of features are, and vectors of one-pixel images are not found.
 fn pixels(x: CubeTensor) -> CubeTensor {
     let x = into_contiguous(x);
     let features = x.meta.shape().iter().last().copied().unwrap_or(1);
@@ -83,7 +83,8 @@ fn pixels(x: CubeTensor) -> CubeTensor {
 }
 
 impl Linear {
-    /// The pixels of images as the last dimension of a tensor that is like what goes in in all but this.
+    /// The pixels of images as the last dimension of a tensor that is like what goes in in all but
+    /// this.
     fn unpixel(&self, images: CubeTensor, features: usize) -> CubeTensor {
         let before = self.shape.num_dims().saturating_sub(1);
         let before = self.shape.iter().copied().take(before);

@@ -1,10 +1,11 @@
-//! Convolutions and linear layers on NVIDIA's tensor cores, with their gradients, as implicit products of matrices:
-//! nothing but images, weights and results is written to memory. What is in f32 is [`super::split`] before.
+//! Convolutions and linear layers on NVIDIA's tensor cores, with their gradients, as implicit
+//! products of matrices: nothing but images, weights and results is written to memory. What is in
+//! f32 is [`super::split`] before.
 //!
-//! Chetlur et al. 2014, <https://arxiv.org/abs/1410.0759>, describe the method; CUTLASS's `conv` (its
-//! "optimized" iterators for two-dimensional convolutions) is the reference. Burn's own (cubek-convolution 0.3.1)
-//! keep one stage of at most 64 by 64 in shared memory, and make that smaller instead of dividing the long sum of a
-//! weight's gradient.
+//! Chetlur et al. 2014, <https://arxiv.org/abs/1410.0759>, describe the method; CUTLASS's `conv`
+//! (its "optimized" iterators for two-dimensional convolutions) is the reference. Burn's own
+//! (cubek-convolution 0.3.1) keep one stage of at most 64 by 64 in shared memory, and make that
+//! smaller instead of dividing the long sum of a weight's gradient.
 
 mod arrange;
 mod check;
@@ -39,13 +40,13 @@ use crate::gpu::ConvOptions;
 use geometry::Geometry;
 use launch::Convolution;
 
-/// `x ⊛ weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions; otherwise nothing. `weight`
-/// may be in f32: it is rounded to the type of `x`, and its gradient is not. Of numbers in f32 sixteen bits are
-/// multiplied.
+/// `x ⊛ weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions;
+/// otherwise nothing. `weight` may be in f32: it is rounded to the type of `x`, and its gradient is
+/// not. Of numbers in f32 sixteen bits are multiplied.
 ///
-/// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the
-/// result \[batch, out, out height, out width\]; in memory its channels come last, as those of `x` and `plus` do
-/// best. Sums are in f32, in which the bias is read too.
+/// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias`
+/// \[out\], the result \[batch, out, out height, out width\]; in memory its channels come last, as
+/// those of `x` and `plus` do best. Sums are in f32, in which the bias is read too.
 ///
 /// # Panics
 /// If they are not on a device that [`crate::gpu::is_gpu`].
@@ -64,7 +65,8 @@ pub fn conv2d(
     Some(operation::apply(convolution, x, weight, bias, plus))
 }
 
-/// Whether [`conv2d`] and [`linear`] are for `device`: it has the instructions for f16 and bf16, in which f32 is split.
+/// Whether [`conv2d`] and [`linear`] are for `device`: it has the instructions for f16 and bf16, in
+/// which f32 is split.
 ///
 /// # Panics
 /// If it is not one that [`crate::gpu::is_gpu`].

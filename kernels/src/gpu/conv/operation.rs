@@ -15,7 +15,8 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::branches;
 
-/// A layer that multiplies its input with a weight and may add to that, as an operation of the graph.
+/// A layer that multiplies its input with a weight and may add to that, as an operation of the
+/// graph.
 pub(super) trait Product: Debug + Send + Sync + 'static {
     /// The result.
     fn forward(&self, input: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor;
@@ -23,7 +24,8 @@ pub(super) trait Product: Debug + Send + Sync + 'static {
     /// The gradient of the result as it is multiplied, for the two that follow.
     fn factor(&self, dy: CubeTensor) -> CubeTensor;
 
-    /// That of the input for the gradient of the result, which is a [`Self::factor`], and `plus`, which is like the input.
+    /// That of the input for the gradient of the result, which is a [`Self::factor`], and `plus`,
+    /// which is like the input.
     fn gradient_of_input(
         &self,
         dy: CubeTensor,
@@ -31,8 +33,8 @@ pub(super) trait Product: Debug + Send + Sync + 'static {
         plus: Option<CubeTensor>,
     ) -> CubeTensor;
 
-    /// That of the weight, in its type, for the same, and that of the bias, in f32, if its sums over all pixels are
-    /// `for_bias`.
+    /// That of the weight, in its type, for the same, and that of the bias, in f32, if its sums
+    /// over all pixels are `for_bias`.
     fn gradients_of_parameters(
         &self,
         input: CubeTensor,
@@ -84,8 +86,9 @@ impl Addends {
     }
 }
 
-/// The result of `product` for an input, a weight, a bias, which is read in f32, and what is added to the result. That
-/// is added in the same kernel if it is of the shape that is said and of the type of the input.
+/// The result of `product` for an input, a weight, a bias, which is read in f32, and what is added
+/// to the result. That is added in the same kernel if it is of the shape that is said and of the
+/// type of the input.
 pub(super) fn apply<const D: usize, const W: usize>(
     product: Arc<dyn Product>,
     input: &Tensor<D>,
@@ -207,8 +210,8 @@ impl<C: CheckpointStrategy> ProductOps for Autodiff<Cube, C> {
     }
 }
 
-/// Adds the operation to the graph. Backward reads input and weight, which come first; then come a bias, if there is
-/// one, and what is added to the result.
+/// Adds the operation to the graph. Backward reads input and weight, which come first; then come a
+/// bias, if there is one, and what is added to the result.
 fn record<C: CheckpointStrategy, const N: usize>(
     inputs: [&FloatTensor<Autodiff<Cube, C>>; N],
     has_bias: bool,

@@ -1,5 +1,5 @@
-//! Adds up the parts that the gradient of a convolution's weight is computed in, one after the other, and brings it
-//! into the order and the type that the weight has.
+//! Adds up the parts that the gradient of a convolution's weight is computed in, one after the
+//! other, and brings it into the order and the type that the weight has.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
@@ -13,7 +13,8 @@ use super::shape::Slide;
 /// Numbers of a vector of a part, as it is read here.
 const VECTOR: usize = 4;
 
-/// Channels of a feature that a cube has at once, at most: with a window of nine places a vector for almost every unit.
+/// Channels of a feature that a cube has at once, at most: with a window of nine places a vector
+/// for almost every unit.
 const CHANNELS: usize = 112;
 
 /// Numbers that a cube has in shared memory, at most.
@@ -37,15 +38,17 @@ impl Parts {
     }
 }
 
-/// How numbers come from the order of parts, \[features, window, channels\], to that of the weight, \[outputs, inputs,
-/// window\].
+/// How numbers come from the order of parts, \[features, window, channels\], to that of the weight,
+/// \[outputs, inputs, window\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Arrangement {
     /// It is the same, in whole vectors.
     Same,
-    /// A cube has so many channels of a feature in shared memory, and writes what lies beside one another.
+    /// A cube has so many channels of a feature in shared memory, and writes what lies beside one
+    /// another.
     InCubes { channels: usize },
-    /// A unit writes a vector's numbers where they belong: there is no memory for the windows of four channels.
+    /// A unit writes a vector's numbers where they belong: there is no memory for the windows of
+    /// four channels.
     Scattered,
 }
 
@@ -80,9 +83,9 @@ impl Arrangement {
     }
 }
 
-/// Adds up `count` parts of `slide` to `out`, \[outputs, inputs, window height, window width\]. Features and channels
-/// behind `outputs` and `inputs` are left out. The parts of a bias's gradient are added up beside it, in the same kernel,
-/// if its vectors are [`fits_beside`].
+/// Adds up `count` parts of `slide` to `out`, \[outputs, inputs, window height, window width\].
+/// Features and channels behind `outputs` and `inputs` are left out. The parts of a bias's gradient
+/// are added up beside it, in the same kernel, if its vectors are [`fits_beside`].
 pub(super) fn add_up(
     sums: &CubeTensor,
     out: &CubeTensor,
@@ -96,8 +99,8 @@ pub(super) fn add_up(
     let order = Arrangement::of(window, depth, inputs as usize);
     let cubes = order.cubes([slide.features as usize, depth, window]);
     let cubes_of_bias = bias.map_or(0, |bias| bias.division.cubes_to_finish());
-    // SAFETY: each vector of `sums` is read by a unit of its own, or by a cube's, and written are numbers that `out` has;
-    // columns of the bias are written by units that have checked them.
+    // SAFETY: each vector of `sums` is read by a unit of its own, or by a cube's, and written are
+    // numbers that `out` has; columns of the bias are written by units that have checked them.
     unsafe {
         add_parts::launch_unchecked(
             &sums.client,

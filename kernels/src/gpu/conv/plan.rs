@@ -7,16 +7,17 @@ use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
 use super::tune::CANDIDATES;
 use super::weights;
 
-/// What a number of a part takes to be written and read again, in the unit of [`Tile::step_time`]: 8 bytes at
-/// 3 TB/s, where each of 132 processors takes 65 such units in a nanosecond with `mma`, for each hundredth of which this
-/// is. An estimate, not measured.
+/// What a number of a part takes to be written and read again, in the unit of [`Tile::step_time`]:
+/// 8 bytes at 3 TB/s, where each of 132 processors takes 65 such units in a nanosecond with `mma`,
+/// for each hundredth of which this is. An estimate, not measured.
 const NUMBER: f64 = 0.0017;
 
 /// How many times the cubes of a gradient fill all processors, at most.
 const WAVES: u32 = 8;
 
-/// Bytes of all parts of a gradient, at most, unless one of them takes more: cubecl takes its memory in pages that
-/// are as large as the largest tensor, so that this one would decide what all the others take.
+/// Bytes of all parts of a gradient, at most, unless one of them takes more: cubecl takes its
+/// memory in pages that are as large as the largest tensor, so that this one would decide what all
+/// the others take.
 const PARTS: u32 = 64 << 20;
 
 /// A GPU as far as it matters.
@@ -38,7 +39,8 @@ impl Gpu {
         f64::from(waves) * (f64::from(steps) + tile.beside_steps()) * tile.step_time(slide)
     }
 
-    /// For a convolution of so many images, or the gradient of these: the fastest first, by what is expected.
+    /// For a convolution of so many images, or the gradient of these: the fastest first, by what is
+    /// expected.
     pub fn tiles(self, slide: Slide, batch: u32) -> Vec<Tile> {
         let halo = |tile: Tile| {
             let halo = Halo::of(&tile, slide, batch).filter(|_| self.halos)?;
@@ -54,8 +56,8 @@ impl Gpu {
         })
     }
 
-    /// For the gradient of a convolution's weight, over so many pixels: the fastest first, in the parts that
-    /// are best for it.
+    /// For the gradient of a convolution's weight, over so many pixels: the fastest first, in the
+    /// parts that are best for it.
     pub fn tiles_and_parts(self, slide: Slide, pixels: u32) -> (Vec<Tile>, Parts) {
         let numbers = slide.features * slide.under_window();
         let steps = pixels.div_ceil(STAGE_DEPTH as u32);

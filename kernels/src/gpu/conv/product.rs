@@ -1,5 +1,5 @@
-//! The product that both kernels are: factors are copied into shared memory while tensor cores compute with
-//! those that came before, and sums stay in the registers of a plane.
+//! The product that both kernels are: factors are copied into shared memory while tensor cores
+//! compute with those that came before, and sums stay in the registers of a plane.
 //!
 //! Stages take turns as in CUTLASS's `MmaMultistage`.
 
@@ -14,8 +14,9 @@ use super::warpgroups;
 /// Brings factors into shared memory.
 #[cube]
 pub(super) trait Feed {
-    /// Begins one of a unit's copies ([`Tile::copies`]) of what a step multiplies, from `first` or `second` to the
-    /// stage at vector `to` of `stages`, in the order of `tile`; of zeros for a step that is not there.
+    /// Begins one of a unit's copies ([`Tile::copies`]) of what a step multiplies, from `first` or
+    /// `second` to the stage at vector `to` of `stages`, in the order of `tile`; of zeros for a
+    /// step that is not there.
     fn begin<F: Float, V: Size>(
         &self,
         first: &[Vector<F, V>],
@@ -107,8 +108,8 @@ fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
             for two in 0..beside {
                 let group = comptime!(deep * beside + two);
                 let columns = columns::<F, V>(&stages, stage, deep, two, tile);
-                // Among the products, so that they are addressed while tensor cores compute. Without a branch, which
-                // would end what a compiler orders at once.
+                // Among the products, so that they are addressed while tensor cores compute.
+                // Without a branch, which would end what a compiler orders at once.
                 #[unroll]
                 for copy in
                     comptime!(copies * group / groups)..comptime!(copies * (group + 1) / groups)
@@ -145,7 +146,8 @@ fn corner_of_plane(#[comptime] tile: Tile) -> (u32, u32) {
     (row, plane % beside * comptime!(tile.plane_columns() as u32))
 }
 
-/// The row of this unit's first pair in its cube, and the column of its plane. Other pairs are [`row_of_pair`] below.
+/// The row of this unit's first pair in its cube, and the column of its plane. Other pairs are
+/// [`row_of_pair`] below.
 #[cube]
 pub(super) fn row_and_column(#[comptime] tile: Tile) -> (u32, u32) {
     let (row, column) = corner_of_plane(tile);
@@ -228,8 +230,8 @@ fn multiply<F: Float>(
     }
 }
 
-/// The vector of the first factor's stage that this lane names to `ldmatrix`, for 16 rows from `row` on. The
-/// four matrices are both halves of the rows at the first depth, then at the second.
+/// The vector of the first factor's stage that this lane names to `ldmatrix`, for 16 rows from
+/// `row` on. The four matrices are both halves of the rows at the first depth, then at the second.
 #[cube]
 fn of_first(row: u32, #[comptime] deep: usize, #[comptime] tile: Tile) -> u32 {
     let lane = UNIT_POS % comptime!(LANES as u32);
@@ -248,8 +250,8 @@ fn of_first(row: u32, #[comptime] deep: usize, #[comptime] tile: Tile) -> u32 {
     }
 }
 
-/// The same of the second factor, for 16 columns from `column` on. The four matrices are both depths of the
-/// first half of the columns, then of the second.
+/// The same of the second factor, for 16 columns from `column` on. The four matrices are both
+/// depths of the first half of the columns, then of the second.
 #[cube]
 fn of_second(column: u32, #[comptime] deep: usize, #[comptime] tile: Tile) -> u32 {
     let lane = UNIT_POS % comptime!(LANES as u32);

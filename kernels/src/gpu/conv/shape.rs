@@ -28,8 +28,8 @@ pub(super) struct Slide {
 }
 
 impl Slide {
-    /// Pixels of the result that see the same part of the window: all of a convolution's; those of its
-    /// gradient that are a stride apart.
+    /// Pixels of the result that see the same part of the window: all of a convolution's; those of
+    /// its gradient that are a stride apart.
     pub const fn grid(&self) -> [u32; 2] {
         let [height, width] = self.result;
         match self.back {
@@ -68,7 +68,8 @@ impl Slide {
         self.depth.is_multiple_of(STAGE_DEPTH as u32)
     }
 
-    /// What is read lies under the window several times, mostly; CUTLASS's convolutions keep it near, and weights far.
+    /// What is read lies under the window several times, mostly; CUTLASS's convolutions keep it
+    /// near, and weights far.
     pub const fn keep(&self) -> Keep {
         match self.window {
             [1, 1] => Keep::Far,

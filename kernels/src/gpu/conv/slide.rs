@@ -1,8 +1,9 @@
-//! The convolution and the gradient of its images, as one product of matrices that are never written out: a
-//! row per pixel of the result, a column per channel of it, and a sum over what lies under the window.
+//! The convolution and the gradient of its images, as one product of matrices that are never
+//! written out: a row per pixel of the result, a column per channel of it, and a sum over what lies
+//! under the window.
 //!
-//! Images are \[batch, height, width, channels\], a weight is \[channels of the result, window rows, window
-//! columns, channels of the source\].
+//! Images are \[batch, height, width, channels\], a weight is \[channels of the result, window
+//! rows, window columns, channels of the source\].
 
 use cubecl::prelude::*;
 
@@ -21,7 +22,8 @@ const CHUNKS: usize = STAGE_DEPTH / VECTOR;
 /// Rows of a stage that a plane copies at once: neighbouring lanes write to different banks.
 const AT_ONCE: usize = LANES / CHUNKS;
 
-/// Writes the result, `rows` pixels of each grid. Of `bias` and `plus` nothing is read unless `added` says so.
+/// Writes the result, `rows` pixels of each grid. Of `bias` and `plus` nothing is read unless
+/// `added` says so.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn convolve<F: Float, V: Size, R: Float, Q: Size>(
     source: &[Vector<F, V>],
@@ -108,8 +110,8 @@ impl Window {
     }
 }
 
-/// The pixels under the window's first number, for the rows of the product that a unit copies. What is above
-/// or left of an image has very large coordinates.
+/// The pixels under the window's first number, for the rows of the product that a unit copies. What
+/// is above or left of an image has very large coordinates.
 #[derive(CubeType)]
 struct Corners {
     /// Among the pixels of all images.
@@ -216,8 +218,8 @@ impl Feed for UnderWindow {
         let of_terms = comptime!(slide.terms() * vectors);
         let of_pixel = comptime!(slide.halves() * vectors);
         let in_window = self.window.rows * self.window.columns;
-        // Channels of all the window before more channels, where a step does not divide them: the pixels under
-        // neighbouring parts of the window are the same.
+        // Channels of all the window before more channels, where a step does not divide them: the
+        // pixels under neighbouring parts of the window are the same.
         let (at, vector) = if comptime!(slide.is_divided()) {
             let places = self.window.by_places;
             let chunk = step / places * comptime!(CHUNKS as u32) + chunk_of_unit();
@@ -274,8 +276,8 @@ impl Feed for UnderWindow {
     }
 }
 
-/// Begins one of a unit's copies of the weight to the stage at vector `to`: vector `vector` of its channels at place
-/// `in_window` of the window.
+/// Begins one of a unit's copies of the weight to the stage at vector `to`: vector `vector` of its
+/// channels at place `in_window` of the window.
 #[cube]
 fn copy_weight<F: Float, V: Size>(
     weight: &[Vector<F, V>],

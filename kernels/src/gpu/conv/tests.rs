@@ -1,5 +1,5 @@
-//! Every tile against the same in f64, on CUDA: where `BURN_DIST_TEST_DEVICE` asks for it, as the run on CUDA
-//! in software does; docs/gpu.md.
+//! Every tile against the same in f64, on CUDA: where `BURN_DIST_TEST_DEVICE` asks for it, as the
+//! run on CUDA in software does; docs/gpu.md.
 
 use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
@@ -133,8 +133,8 @@ impl Case {
 /// How far sums of split numbers may be off, of the largest there is.
 const OF_HALVES: f64 = 8e-6;
 
-/// The types that a weight may have for those of the images, and how far its gradient may be off, of the largest there
-/// is.
+/// The types that a weight may have for those of the images, and how far its gradient may be off,
+/// of the largest there is.
 const OF_WEIGHT: [(FloatDType, FloatDType, f64); 3] = [
     (FloatDType::BF16, FloatDType::BF16, 1.0),
     (FloatDType::BF16, FloatDType::F32, 1e-6),

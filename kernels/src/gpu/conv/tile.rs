@@ -8,36 +8,39 @@ use super::shape::Slide;
 /// How much of the sum is a stage: two instructions deep.
 pub(super) const STAGE_DEPTH: usize = 2 * DEPTH;
 
-/// Stages, at most and at least: one is computed with while the others arrive; with `wgmma` two are.
+/// Stages, at most and at least: one is computed with while the others arrive; with `wgmma` two
+/// are.
 const STAGES: [usize; 2] = [2, 4];
 const STAGES_OF_WARPGROUPS: [usize; 2] = [4, 5];
 
-/// Bytes of a processor's memory that warpgroups leave to its cache, which keeps what is copied again.
+/// Bytes of a processor's memory that warpgroups leave to its cache, which keeps what is copied
+/// again.
 const CACHE: usize = 64 << 10;
 
-/// What a plane of a warpgroup takes of a processor to issue a step's instructions, about 170 of them, in the unit of
-/// [`Tile::step_time`].
+/// What a plane of a warpgroup takes of a processor to issue a step's instructions, about 170 of
+/// them, in the unit of [`Tile::step_time`].
 const ISSUED: f64 = 170.0 / 4.0 * 64.0;
 
-/// What shared memory and the cache in it take for a row or a column of a step's factors, in the unit of
-/// [`Tile::step_time`]: to give it to an instruction, and to take it from the second-level cache, or from its own, where
-/// it is read first. Of 128 bytes a clock, in which tensor cores take a step's sum for 64 numbers, copies of 64 bytes
-/// use half, and such as lie together, whole; counted by Nsight Compute on an H200, but for the last, which is by what
-/// it takes for the others.
+/// What shared memory and the cache in it take for a row or a column of a step's factors, in the
+/// unit of [`Tile::step_time`]: to give it to an instruction, and to take it from the second-level
+/// cache, or from its own, where it is read first. Of 128 bytes a clock, in which tensor cores take
+/// a step's sum for 64 numbers, copies of 64 bytes use half, and such as lie together, whole;
+/// counted by Nsight Compute on an H200, but for the last, which is by what it takes for the
+/// others.
 const GIVEN: f64 = 32.0;
 const TAKEN: f64 = 64.0;
 const TAKEN_TOGETHER: f64 = 32.0;
 const TAKEN_FROM_NEAR: f64 = 120.0;
 
-/// How much of what lies under the window several times comes from the second-level cache, with rows of pixels that
-/// follow each other. An estimate, not measured.
+/// How much of what lies under the window several times comes from the second-level cache, with
+/// rows of pixels that follow each other. An estimate, not measured.
 const OF_WINDOW: f64 = 0.35;
 
 /// Planes whose sums fit into the registers of a processor.
 const PLANES: usize = 8;
 
-/// Registers of a processor, and those of a unit of warpgroups beside its sums, about: with a source in stages, and with
-/// one that stays.
+/// Registers of a processor, and those of a unit of warpgroups beside its sums, about: with a
+/// source in stages, and with one that stays.
 const REGISTERS: usize = 65_536;
 const BESIDE_SUMS: [usize; 2] = [46, 32];
 
@@ -54,9 +57,9 @@ pub(super) enum Instruction {
 }
 
 impl Instruction {
-    /// Numbers of the result for which a processor's tensor cores take a step's sum in the time in which a row or a
-    /// column of a step's factors comes from the second-level cache: 5.5 TB/s for the 132 processors of an H100, 550
-    /// or 800 TFLOP/s. Estimates, not measured.
+    /// Numbers of the result for which a processor's tensor cores take a step's sum in the time in
+    /// which a row or a column of a step's factors comes from the second-level cache: 5.5 TB/s for
+    /// the 132 processors of an H100, 550 or 800 TFLOP/s. Estimates, not measured.
     pub const fn factor(self) -> f64 {
         match self {
             Self::Mma => 100.0,
@@ -70,13 +73,13 @@ impl Instruction {
 pub(super) enum Order {
     /// A row of the stage is a row of the first factor, or a column of the second.
     Along,
-    /// A row of the stage is one number of the sum for all rows of the first factor, or all columns of the
-    /// second.
+    /// A row of the stage is one number of the sum for all rows of the first factor, or all columns
+    /// of the second.
     Across,
 }
 
-/// What one cube computes: a part of the result that its planes have in their registers, over a sum that
-/// comes through shared memory in stages.
+/// What one cube computes: a part of the result that its planes have in their registers, over a sum
+/// that comes through shared memory in stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tile {
     /// Planes below and beside one another.
@@ -117,7 +120,8 @@ const FOR_ROWS: [Sizes; 8] = [
     ([1, 4], [2, 4]),
 ];
 
-/// Planes and their tiles for warpgroups, which are below one another, and whose columns are the channels of a result.
+/// Planes and their tiles for warpgroups, which are below one another, and whose columns are the
+/// channels of a result.
 const FOR_WARPGROUPS: [Sizes; 10] = [
     ([8, 1], [2, 20]),
     ([4, 1], [2, 20]),
@@ -132,8 +136,8 @@ const FOR_WARPGROUPS: [Sizes; 10] = [
 ];
 
 impl Tile {
-    /// All tiles of an order, in as many stages as leave `memory` bytes of shared memory to the cubes that a
-    /// processor has at once.
+    /// All tiles of an order, in as many stages as leave `memory` bytes of shared memory to the
+    /// cubes that a processor has at once.
     pub fn all(
         instruction: Instruction,
         order: Order,
@@ -165,7 +169,8 @@ impl Tile {
         })
     }
 
-    /// Cubes that a processor has at once, by its registers, and by its memory where stages do not leave it.
+    /// Cubes that a processor has at once, by its registers, and by its memory where stages do not
+    /// leave it.
     pub const fn at_once(&self) -> u32 {
         match self.instruction {
             Instruction::Mma => (PLANES / self.all_planes()) as u32,
@@ -190,9 +195,10 @@ impl Tile {
         self.tiles[0] * self.tiles[1] * ROWS * COLUMNS / LANES
     }
 
-    /// What a step of all the cubes that a processor has at once takes: as long as its tensor cores compute, as the
-    /// factors take to come from the second-level cache, as shared memory gives and takes them, or as instructions are
-    /// issued. The unit is the time in which tensor cores take a step's sum for one number of the result.
+    /// What a step of all the cubes that a processor has at once takes: as long as its tensor cores
+    /// compute, as the factors take to come from the second-level cache, as shared memory gives and
+    /// takes them, or as instructions are issued. The unit is the time in which tensor cores take a
+    /// step's sum for one number of the result.
     pub fn step_time(&self, slide: Slide) -> f64 {
         let [rows, columns] = [self.rows(), self.columns()].map(|n| n as f64);
         let at_once = f64::from(self.at_once());
@@ -226,11 +232,13 @@ impl Tile {
         matches!(self.instruction, Instruction::Wgmma)
             && matches!(self.order, Order::Along)
             && self.at_once() > 1
-            // The processor's own cache is read at half the speed, and shared memory has no time for that.
+            // The processor's own cache is read at half the speed, and shared memory has no time
+            // for that.
             && self.halo.is_none()
     }
 
-    /// What a cube takes beside its steps, to begin and to end, counted in steps. Others compute meanwhile, if there are.
+    /// What a cube takes beside its steps, to begin and to end, counted in steps. Others compute
+    /// meanwhile, if there are.
     pub fn beside_steps(&self) -> f64 {
         match self.instruction {
             Instruction::Mma => 8.0,
@@ -257,7 +265,8 @@ impl Tile {
         self.planes[1] * self.plane_columns()
     }
 
-    /// Whether rows are the channels of a result, and columns what lies under a window; or else the other way round.
+    /// Whether rows are the channels of a result, and columns what lies under a window; or else the
+    /// other way round.
     pub const fn has_rows_of_channels(&self) -> bool {
         matches!(self.order, Order::Across) && matches!(self.instruction, Instruction::Mma)
     }
@@ -344,7 +353,8 @@ impl Tile {
         self.first_vectors() + self.vectors_of(self.columns(), self.second_pitch())
     }
 
-    /// Vectors of a factor's stage, with so many rows, or columns, and from one row of the stage to the next.
+    /// Vectors of a factor's stage, with so many rows, or columns, and from one row of the stage to
+    /// the next.
     const fn vectors_of(&self, numbers: usize, pitch: u32) -> u32 {
         match (self.instruction, self.order) {
             (Instruction::Wgmma, _) => (numbers * STAGE_DEPTH / VECTOR) as u32,
@@ -353,7 +363,8 @@ impl Tile {
         }
     }
 
-    /// An odd number, so that eight rows, which are read at once, lie in different banks of the memory.
+    /// An odd number, so that eight rows, which are read at once, lie in different banks of the
+    /// memory.
     const fn pitch(&self, width: usize) -> u32 {
         let numbers = match self.order {
             Order::Along => STAGE_DEPTH,

@@ -1,5 +1,6 @@
-//! Which of the tiles that should be fast is the fastest on this device: tried out once for every shape with
-//! the feature `tune`, the first of them without it. Results are the same bits in all of them.
+//! Which of the tiles that should be fast is the fastest on this device: tried out once for every
+//! shape with the feature `tune`, the first of them without it. Results are the same bits in all of
+//! them.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -19,8 +20,8 @@ pub(super) fn tried(tiles: &[Tile]) -> u64 {
     hasher.finish()
 }
 
-/// What `run` makes in one of `tiles`, of which there is at least one. `name` says what is computed, with all
-/// sizes that its time depends on.
+/// What `run` makes in one of `tiles`, of which there is at least one. `name` says what is
+/// computed, with all sizes that its time depends on.
 pub(super) fn fastest(
     name: impl Fn() -> String,
     like: &CubeTensor,

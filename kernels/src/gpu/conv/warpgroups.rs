@@ -1,8 +1,8 @@
-//! The product by warpgroups: copies go on while tensor cores compute with two stages, one behind the other, so that
-//! they do not stand still while planes wait for each other.
+//! The product by warpgroups: copies go on while tensor cores compute with two stages, one behind
+//! the other, so that they do not stand still while planes wait for each other.
 //!
-//! As CUTLASS's `MainloopSm90CpAsyncGmmaSs`, but for `fence.proxy.async`, which PTX demands between what `cp.async` has
-//! written and `wgmma`, and which CUTLASS leaves out.
+//! As CUTLASS's `MainloopSm90CpAsyncGmmaSs`, but for `fence.proxy.async`, which PTX demands between
+//! what `cp.async` has written and `wgmma`, and which CUTLASS leaves out.
 
 use cubecl::prelude::*;
 
@@ -54,7 +54,8 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     wait(comptime!(ahead as usize - 1));
     show_to_products();
     for step in 0..steps {
-        // What this step needs is there, and all have waited for the product whose stage is filled below.
+        // What this step needs is there, and all have waited for the product whose stage is filled
+        // below.
         sync_cube();
         begin_products();
         multiply_stage::<F>(described + stage_of(step, tile), major, tile);
@@ -69,7 +70,8 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     sums(eights)
 }
 
-/// Begins to add the products of blocks of rows and a stage's columns, of whose descriptors these are the lower halves.
+/// Begins to add the products of blocks of rows and a stage's columns, of whose descriptors these
+/// are the lower halves.
 #[cube]
 pub(super) fn multiply_blocks<F: Float>(
     rows: &Array<u32>,

@@ -1,9 +1,9 @@
-//! The gradient of a convolution's weight, as a product of matrices that are never written out: a row per
-//! channel of the result, a column per number under the window, and a sum over all pixels of the result. Warpgroups
-//! compute its transpose, as they take rows by 64 and columns by eight.
+//! The gradient of a convolution's weight, as a product of matrices that are never written out: a
+//! row per channel of the result, a column per number under the window, and a sum over all pixels
+//! of the result. Warpgroups compute its transpose, as they take rows by 64 and columns by eight.
 //!
-//! That sum is long and the product small, so parts of it are taken by cubes of their own, and added up in
-//! order: a result is the same bits on every run.
+//! That sum is long and the product small, so parts of it are taken by cubes of their own, and
+//! added up in order: a result is the same bits on every run.
 
 use cubecl::prelude::*;
 
@@ -54,14 +54,14 @@ pub(super) fn cubes(slide: Slide, tile: Tile) -> [u32; 2] {
     ]
 }
 
-/// Numbers of a vector of a part that are written at once: neighbours in a row of the product are channels of the
-/// result where those are not its rows, and so no neighbours in a part.
+/// Numbers of a vector of a part that are written at once: neighbours in a row of the product are
+/// channels of the result where those are not its rows, and so no neighbours in a part.
 pub(super) const fn written_at_once(tile: Tile) -> usize {
     if tile.has_rows_of_channels() { 2 } else { 1 }
 }
 
-/// Whether a block is channels of one place under the window. Blocks of neighbouring places follow each other then, so
-/// that a cube copies the same pixels again soon.
+/// Whether a block is channels of one place under the window. Blocks of neighbouring places follow
+/// each other then, so that a cube copies the same pixels again soon.
 const fn is_divided(slide: Slide) -> bool {
     slide.depth.is_multiple_of(NUMBERS as u32)
 }
@@ -269,7 +269,8 @@ fn copy_images<F: Float, V: Size>(
     );
 }
 
-/// The place under the window, and the vector of its channels, that a vector of the product's rows, or columns, is.
+/// The place under the window, and the vector of its channels, that a vector of the product's rows,
+/// or columns, is.
 #[cube]
 fn under_window(vector: u32, #[comptime] slide: Slide, #[comptime] tile: Tile) -> (u32, u32) {
     if comptime!(tile.instruction == Instruction::Wgmma && is_divided(slide)) {

@@ -1,4 +1,5 @@
-//! Channels that are no whole vectors, such as the three of an image: zeros behind them make them so.
+//! Channels that are no whole vectors, such as the three of an image: zeros behind them make them
+//! so.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::Shape;
@@ -11,8 +12,8 @@ use super::super::matrix::{address, arg, memory};
 use super::super::sums::cube;
 use super::super::tensor_cores::VECTOR;
 
-/// A tensor of four dimensions with another last size, larger or smaller, if it is another: what there is more of is
-/// zero. The result is contiguous, wherever the numbers of `tensor` lie.
+/// A tensor of four dimensions with another last size, larger or smaller, if it is another: what
+/// there is more of is zero. The result is contiguous, wherever the numbers of `tensor` lie.
 pub(super) fn widen(tensor: CubeTensor, channels: u32) -> CubeTensor {
     let sizes = [0, 1, 2, 3].map(|dim| tensor.meta.shape()[dim]);
     let strides = [0, 1, 2, 3].map(|dim| tensor.meta.strides()[dim]);
@@ -27,7 +28,8 @@ pub(super) fn widen(tensor: CubeTensor, channels: u32) -> CubeTensor {
     let fits = tensor.dtype.size() == 2 && to.is_multiple_of(VECTOR);
     let vector = if fits { VECTOR } else { 1 };
     let vectors = batch * height * width * to / vector;
-    // SAFETY: a unit reads channels of a pixel that `tensor` has, and writes one of as many vectors as `out` has.
+    // SAFETY: a unit reads channels of a pixel that `tensor` has, and writes one of as many vectors
+    // as `out` has.
     unsafe {
         change_width::launch_unchecked(
             &tensor.client,

@@ -11,10 +11,10 @@ use super::tokens::{
     with_each, write,
 };
 
-/// Writes the result, \[images, tokens, heads, depth\], and the logarithm of the sum of each token's shares,
-/// \[images, heads, tokens\]. `qkv`, \[images, tokens, 3, heads, depth\], is given in vectors and in pairs. Shares are
-/// powers of 2, and so is the logarithm's base: `scale` is that of the scores times log₂ e. Where the result, of type
-/// `R`, is in f32, `qkv` is split.
+/// Writes the result, \[images, tokens, heads, depth\], and the logarithm of the sum of each
+/// token's shares, \[images, heads, tokens\]. `qkv`, \[images, tokens, 3, heads, depth\], is given
+/// in vectors and in pairs. Shares are powers of 2, and so is the logarithm's base: `scale` is that
+/// of the scores times log₂ e. Where the result, of type `R`, is in f32, `qkv` is split.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn attend<F: Float, R: Float, V: Size>(
     qkv: &[Vector<F, V>],
@@ -64,8 +64,8 @@ pub(super) fn attend<F: Float, R: Float, V: Size>(
     }
 }
 
-/// What has been seen of each of a unit's two rows: the largest score, and the sum of all shares in the columns of
-/// this unit, as they are if the largest has 1.
+/// What has been seen of each of a unit's two rows: the largest score, and the sum of all shares in
+/// the columns of this unit, as they are if the largest has 1.
 #[derive(CubeType)]
 struct Softmax {
     most: Array<f32>,

@@ -1,8 +1,9 @@
 //! Attention on NVIDIA's tensor cores, without writing to memory how much each token takes of each:
-//! FlashAttention-2 (Dao 2023, <https://arxiv.org/abs/2307.08691>, Algorithms 1 and 2). Its backward pass adds the
-//! gradient of the queries atomically; here that has a kernel of its own, as in Triton's tutorial on fused attention
-//! (<https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html>), for the same bits on every run.
-//! What is in f32 is [`super::split`] before, and so are shares.
+//! FlashAttention-2 (Dao 2023, <https://arxiv.org/abs/2307.08691>, Algorithms 1 and 2). Its
+//! backward pass adds the gradient of the queries atomically; here that has a kernel of its own, as
+//! in Triton's tutorial on fused attention
+//! (<https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html>), for the same
+//! bits on every run. What is in f32 is [`super::split`] before, and so are shares.
 
 mod backward;
 mod forward;
@@ -53,8 +54,8 @@ struct Kept {
 }
 
 impl FlashAttention {
-    /// For `qkv`, \[images, tokens, 3 × heads × depth\], if the device has the instructions for its type, and no
-    /// size is beyond what kernels count with.
+    /// For `qkv`, \[images, tokens, 3 × heads × depth\], if the device has the instructions for its
+    /// type, and no size is beyond what kernels count with.
     pub fn new(qkv: &CubeTensor, heads: usize) -> Option<Self> {
         let [images, tokens, width] = *qkv.meta.shape().iter().as_slice() else {
             return None;
@@ -130,8 +131,8 @@ impl FlashAttention {
         let qkv = self.factors(qkv);
         let (result, totals) = (self.of_result(&qkv, 1), self.numbers(&qkv));
         let [of_factors, of_result] = self.types(&qkv);
-        // SAFETY: a unit reads numbers of tokens that there are, of a head and an image that there are, and
-        // writes those of tokens of its own.
+        // SAFETY: a unit reads numbers of tokens that there are, of a head and an image that there
+        // are, and writes those of tokens of its own.
         unsafe {
             attend::launch_unchecked(
                 &qkv.client,
@@ -164,8 +165,8 @@ impl FlashAttention {
         let (out, dots) = (self.of_result(&qkv, 3), self.numbers(&qkv));
         let (tokens, heads) = (self.tokens as u32, self.heads as u32);
         let [of_factors, of_result] = self.types(&qkv);
-        // SAFETY: as in `run`; what forward kept has all tokens, and `dy` is as large as its result. The first
-        // kernel writes all of `dots`, which the second reads.
+        // SAFETY: as in `run`; what forward kept has all tokens, and `dy` is as large as its
+        // result. The first kernel writes all of `dots`, which the second reads.
         unsafe {
             gradient_of_queries::launch_unchecked(
                 &qkv.client,

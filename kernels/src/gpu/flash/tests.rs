@@ -1,5 +1,5 @@
-//! Against the definition in f64, on CUDA: where `BURN_DIST_TEST_DEVICE` asks for it, as the run on CUDA in
-//! software does; docs/gpu.md.
+//! Against the definition in f64, on CUDA: where `BURN_DIST_TEST_DEVICE` asks for it, as the run on
+//! CUDA in software does; docs/gpu.md.
 
 use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Tensor};

@@ -26,7 +26,8 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// If so deep heads can be computed. Cubes are as large as leaves the fewest rows without a token.
+    /// If so deep heads can be computed. Cubes are as large as leaves the fewest rows without a
+    /// token.
     pub fn new(tokens: usize, depth: usize, split: bool) -> Option<Self> {
         let planes = tokens.div_ceil(ROWS);
         let cubes = planes.div_ceil(PLANES).max(1);
@@ -59,8 +60,8 @@ impl Tile {
         (self.depth / VECTOR) as u32
     }
 
-    /// Vectors from one token in shared memory to the next: an odd number, so that eight, which are read at once,
-    /// lie in different banks.
+    /// Vectors from one token in shared memory to the next: an odd number, so that eight, which are
+    /// read at once, lie in different banks.
     pub const fn pitch(&self) -> u32 {
         self.vectors() + 1
     }

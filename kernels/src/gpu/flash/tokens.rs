@@ -1,5 +1,5 @@
-//! Tokens as factors of products: those of a plane in its registers, those of the others in shared memory, where
-//! they are copied while the ones before are computed with.
+//! Tokens as factors of products: those of a plane in its registers, those of the others in shared
+//! memory, where they are copied while the ones before are computed with.
 
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
@@ -43,8 +43,8 @@ impl Tokens {
     }
 }
 
-/// Which head of which image a cube computes, and the row of this unit's first pair: a token, or one behind the
-/// last.
+/// Which head of which image a cube computes, and the row of this unit's first pair: a token, or
+/// one behind the last.
 #[derive(CubeType, Clone)]
 pub(super) struct Place {
     image: u32,
@@ -139,8 +139,9 @@ pub(super) fn most_of_columns(number: f32) -> f32 {
     two.max(plane_shuffle_xor(two, 2u32))
 }
 
-/// Rows of a plane in its registers, as the first factor of a product: for each instruction pairs of rows `row` and
-/// `row + 8`, of its first eight numbers and then of the others. The second halves of the same numbers come next.
+/// Rows of a plane in its registers, as the first factor of a product: for each instruction pairs
+/// of rows `row` and `row + 8`, of its first eight numbers and then of the others. The second
+/// halves of the same numbers come next.
 #[derive(CubeType)]
 pub(super) struct Rows<F: Float> {
     pairs: Sequence<Array<Vector<F, Pair>>>,
@@ -198,7 +199,8 @@ impl<F: Float> Rows<F> {
         Rows::<F> { pairs }
     }
 
-    /// This unit's part of the product of one of its two rows with the same row of `other`, which is not split.
+    /// This unit's part of the product of one of its two rows with the same row of `other`, which
+    /// is not split.
     pub fn dot<R: Float>(
         &self,
         other: &Rows<R>,
@@ -305,7 +307,8 @@ impl Steps {
         commit();
     }
 
-    /// Waits for a step, and begins the next. The vector at which its first numbers begin; the others follow.
+    /// Waits for a step, and begins the next. The vector at which its first numbers begin; the
+    /// others follow.
     pub fn arrive<F: Float, V: Size>(
         &self,
         first: &[Vector<F, V>],
@@ -406,8 +409,8 @@ pub(super) fn add_shares<F: Float, V: Size>(
     }
 }
 
-/// Two instructions beside one another, or for numbers in halves the two of each of their three large products. `at`
-/// is the vector that this lane names to `ldmatrix`.
+/// Two instructions beside one another, or for numbers in halves the two of each of their three
+/// large products. `at` is the vector that this lane names to `ldmatrix`.
 #[cube]
 fn multiply<F: Float, V: Size>(
     rows: &Rows<F>,

@@ -130,7 +130,8 @@ impl Source {
     }
 }
 
-/// `values`, unless one of them is no number: a model that starts from it, or is measured with it, gives none either.
+/// `values`, unless one of them is no number: a model that starts from it, or is measured with it,
+/// gives none either.
 fn finite(values: Vec<f32>) -> Result<Vec<f32>, String> {
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(values),

@@ -1,9 +1,10 @@
 //! Pickles, of which `torch.save` makes checkpoints: interpreted, never executed.
 //!
-//! A pickle is a program for a machine with a stack and a memo. Objects here are numbers of a list, so that the memo
-//! gives the object itself, as in Python: what is filled after it was remembered is filled everywhere. Of the functions
-//! that a pickle may call, those are known that put tensors and containers together. Any other call makes an object that
-//! may be filled like a dictionary or a list, as subclasses of these are, and has attributes.
+//! A pickle is a program for a machine with a stack and a memo. Objects here are numbers of a list,
+//! so that the memo gives the object itself, as in Python: what is filled after it was remembered
+//! is filled everywhere. Of the functions that a pickle may call, those are known that put tensors
+//! and containers together. Any other call makes an object that may be filled like a dictionary or
+//! a list, as subclasses of these are, and has attributes.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -14,7 +15,8 @@ use crate::weights::float::Float;
 
 /// Deepest nesting that is followed. Python's own recursion allows about as much.
 const DEEPEST: usize = 500;
-/// Most objects of one pickle, and most that are looked at: small pickles can refer to one object very often.
+/// Most objects of one pickle, and most that are looked at: small pickles can refer to one object
+/// very often.
 const MOST_OBJECTS: usize = 4 << 20;
 
 /// Longest name of a tensor in bytes, and most dimensions.
@@ -115,7 +117,8 @@ impl Pickle {
         })
     }
 
-    /// The tensors by their names, which are the keys and attributes on the way to them, joined by dots.
+    /// The tensors by their names, which are the keys and attributes on the way to them, joined by
+    /// dots.
     pub(super) fn tensors(&self) -> Result<Vec<(String, Found)>, String> {
         let mut walk = Walk {
             objects: &self.objects,
@@ -718,7 +721,8 @@ impl<R: BufRead> Machine<R> {
         }
     }
 
-    /// The class of `('module', class, file, source)`, by which streams remember where a class came from.
+    /// The class of `('module', class, file, source)`, by which streams remember where a class came
+    /// from.
     fn module(&self, id: Id) -> Option<Id> {
         let Object::Tuple(parts) = &self.objects[id] else {
             return None;
@@ -869,7 +873,8 @@ impl<R: BufRead> Machine<R> {
 }
 
 impl View {
-    /// One behind the last element of the storage that is looked at; `None` if that cannot be counted.
+    /// One behind the last element of the storage that is looked at; `None` if that cannot be
+    /// counted.
     pub(super) fn end(&self) -> Option<usize> {
         if self.shape.contains(&0) {
             return Some(self.offset);

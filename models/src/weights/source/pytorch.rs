@@ -1,5 +1,5 @@
-//! What `torch.save` writes: a pickle of names, types and shapes beside the values, in a ZIP archive or, as before
-//! PyTorch 1.6, in one stream.
+//! What `torch.save` writes: a pickle of names, types and shapes beside the values, in a ZIP
+//! archive or, as before PyTorch 1.6, in one stream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -14,8 +14,8 @@ use super::pickle::{Found, Pickle, View};
 use super::{Element, Entry};
 use crate::weights::WeightsError;
 
-/// Largest pickle that is read, since a small archive can claim any size. A byte of it becomes up to a hundred bytes in
-/// memory; a thousand tensors take about 200 KiB.
+/// Largest pickle that is read, since a small archive can claim any size. A byte of it becomes up
+/// to a hundred bytes in memory; a thousand tensors take about 200 KiB.
 const MAX_PICKLE: u64 = 4 << 20;
 /// Largest tensor that is read, in bytes: one can repeat the bytes of a small storage.
 const MAX_TENSOR: usize = 8 << 30;
@@ -24,7 +24,8 @@ const MAX_TENSOR: usize = 8 << 30;
 const TAPE_MARK: &[u8] = b"ustar";
 const TAPE_MARK_ENDS: usize = 262;
 
-/// What a stream begins with: this number, as protocols from 2 on and the first two write it, within so many bytes.
+/// What a stream begins with: this number, as protocols from 2 on and the first two write it,
+/// within so many bytes.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 const MAGIC_TEXT: &[u8] = b"119547037146038801333356";
 const MAGIC_WITHIN: usize = 64;
@@ -219,8 +220,8 @@ fn archive(file: File) -> Result<(Pickle, Storages), String> {
     Ok((pickle, Storages::Archive(Mutex::new(archive), root)))
 }
 
-/// That of a stream: a number, a version, facts of the system, the pickle, the names of the storages, and each of these
-/// with its length before it.
+/// That of a stream: a number, a version, facts of the system, the pickle, the names of the
+/// storages, and each of these with its length before it.
 fn stream(file: File) -> Result<(Pickle, Storages), String> {
     let mut input = BufReader::new(file);
     read_pickle(&mut input)?;

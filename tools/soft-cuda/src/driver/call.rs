@@ -1,4 +1,5 @@
-//! What every call has in common: it is counted, its result becomes a code, and a panic stays within it.
+//! What every call has in common: it is counted, its result becomes a code, and a panic stays
+//! within it.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;

@@ -1,5 +1,5 @@
-//! "Primary Context Management" and "Context Management": each device has one context, and each thread the
-//! one that it works in.
+//! "Primary Context Management" and "Context Management": each device has one context, and each
+//! thread the one that it works in.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::cell::Cell;

@@ -1,5 +1,5 @@
-//! "Memory Management": copying and filling. As a driver does, a copy with memory of the processor that is not
-//! the driver's own has read it, or has written it, when its call returns.
+//! "Memory Management": copying and filling. As a driver does, a copy with memory of the processor
+//! that is not the driver's own has read it, or has written it, when its call returns.
 #![allow(unsafe_code)] // Exports C functions, and copies between addresses that it is given.
 
 use std::ffi::{c_int, c_void};
@@ -65,7 +65,8 @@ struct Piece {
 }
 
 impl Piece {
-    /// Refuses device memory that is not all within an allocation, as a driver does before it copies.
+    /// Refuses device memory that is not all within an allocation, as a driver does before it
+    /// copies.
     fn check(&self) -> Result<(), Error> {
         if self.bytes > 0 {
             let table = table::read();
@@ -88,13 +89,14 @@ impl Piece {
             with_exposed_provenance_mut::<u8>(to),
             with_exposed_provenance::<u8>(from),
         );
-        // SAFETY: device memory is within an allocation that is not freed while the table is held; host
-        // memory is the caller's word.
+        // SAFETY: device memory is within an allocation that is not freed while the table is held;
+        // host memory is the caller's word.
         unsafe { to.copy_from(from, self.bytes) };
         Ok(())
     }
 
-    /// Reads memory of the processor that is not the driver's own: it may change as soon as a call returns.
+    /// Reads memory of the processor that is not the driver's own: it may change as soon as a call
+    /// returns.
     ///
     /// # Safety
     /// Host memory must be valid for as many bytes.
@@ -146,8 +148,8 @@ impl Staged {
 /// Copies in the order of a stream.
 ///
 /// # Safety
-/// Host memory must be valid for as many bytes: until this returns, and if the driver gave it out, until the
-/// stream has done it.
+/// Host memory must be valid for as many bytes: until this returns, and if the driver gave it out,
+/// until the stream has done it.
 unsafe fn copy(stream: Handle, pieces: &[Piece]) -> Result<(), Error> {
     let device = device_of(stream)?;
     pieces.iter().try_for_each(Piece::check)?;
@@ -159,8 +161,8 @@ unsafe fn copy(stream: Handle, pieces: &[Piece]) -> Result<(), Error> {
     // SAFETY: the same is promised.
     let staged = pieces.iter().map(|piece| unsafe { piece.staged() });
     let staged: Vec<Staged> = staged.collect();
-    // SAFETY: what was not read before is of the device, or given out by the driver, which does not take it
-    // back before the stream has done this.
+    // SAFETY: what was not read before is of the device, or given out by the driver, which does not
+    // take it back before the stream has done this.
     let copy = move || staged.iter().try_for_each(|piece| unsafe { piece.copy() });
     enqueue(device, stream, copy).map(drop)
 }

@@ -1,4 +1,5 @@
-//! "Event Management": an event is a place in a stream, and the time at which all before it was done.
+//! "Event Management": an event is a place in a stream, and the time at which all before it was
+//! done.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::ffi::c_uint;

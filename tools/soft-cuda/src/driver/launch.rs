@@ -146,8 +146,8 @@ fn launch(
         globals: &function.globals.addresses,
         device: &table.ranges(),
     };
-    // SAFETY: the table's memory is initialised, and not freed while the table is held. A program that
-    // writes to it meanwhile, from another thread, would also race with a GPU.
+    // SAFETY: the table's memory is initialised, and not freed while the table is held. A program
+    // that writes to it meanwhile, from another thread, would also race with a GPU.
     let ran = unsafe {
         match settings().counts {
             Some(_) => tally::launch(&launch),

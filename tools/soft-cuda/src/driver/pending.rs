@@ -1,5 +1,5 @@
-//! What streams still have to do: kernels, copies, what NCCL does. Each is done after all that was enqueued
-//! before it in its stream.
+//! What streams still have to do: kernels, copies, what NCCL does. Each is done after all that was
+//! enqueued before it in its stream.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,8 @@ use crate::report::lock;
 /// A stream of a device.
 type Place = (usize, Handle);
 
-/// Whether something failed. It does not count as done, but nobody waits for it, nor for what is behind it.
+/// Whether something failed. It does not count as done, but nobody waits for it, nor for what is
+/// behind it.
 type Lost = bool;
 
 /// What is not done, in the order in which it was enqueued.
@@ -92,8 +93,8 @@ impl Ticket {
         self.mark
     }
 
-    /// Waits until all before it in its stream is done, or there is no point in waiting; who changes that
-    /// calls [`wake`].
+    /// Waits until all before it in its stream is done, or there is no point in waiting; who
+    /// changes that calls [`wake`].
     pub fn wait_for_turn(&self, pointless: impl Fn() -> bool) {
         let Mark { place, number } = self.mark;
         drop(wait_while(|list| {

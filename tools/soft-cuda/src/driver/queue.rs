@@ -1,8 +1,10 @@
-//! Threads that do what streams have to do, one for each stream, so that calls return before their work is
-//! done, as a driver's do: a program that reads a result too early, or frees what is still needed, is seen to.
+//! Threads that do what streams have to do, one for each stream, so that calls return before their
+//! work is done, as a driver's do: a program that reads a result too early, or frees what is still
+//! needed, is seen to.
 //!
-//! What is in a default stream is done before the call returns, and so is everything where kernels are not
-//! run (`SOFT_CUDA_IDLE`, `SOFT_CUDA_COUNTS`), since there the time that calls take is of interest.
+//! What is in a default stream is done before the call returns, and so is everything where kernels
+//! are not run (`SOFT_CUDA_IDLE`, `SOFT_CUDA_COUNTS`), since there the time that calls take is of
+//! interest.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,13 +21,14 @@ use crate::settings::settings;
 /// Something that a stream has to do. A failure makes the device useless.
 type Work = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 
-/// What hands work to a thread. It is held while something gets its place, so that the thread gets all in order.
+/// What hands work to a thread. It is held while something gets its place, so that the thread gets
+/// all in order.
 type Worker = Arc<Mutex<Sender<(Work, Ticket)>>>;
 
 static WORKERS: Mutex<BTreeMap<Handle, Worker>> = Mutex::new(BTreeMap::new());
 
-/// Does something in a stream of a device when all before it is done. The place that it has, if it was not
-/// done at once.
+/// Does something in a stream of a device when all before it is done. The place that it has, if it
+/// was not done at once.
 ///
 /// # Errors
 /// Of work that was done at once; and if there are no more threads.

@@ -1,5 +1,5 @@
-//! "Stream Management": streams, each of which does one thing after another (`queue`), and the default ones,
-//! which do it while the program waits.
+//! "Stream Management": streams, each of which does one thing after another (`queue`), and the
+//! default ones, which do it while the program waits.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::ffi::{c_int, c_uint, c_void};

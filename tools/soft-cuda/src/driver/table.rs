@@ -1,5 +1,5 @@
-//! The memory of all devices. Kernels and copies hold the table for reading, so that nothing is freed that
-//! they touch.
+//! The memory of all devices. Kernels and copies hold the table for reading, so that nothing is
+//! freed that they touch.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -1,5 +1,6 @@
-//! What some blocks of a launch ask of a GPU: instructions by what executes them, and how much of memory they touch
-//! in how many pieces. What a profiler counts on a GPU ("Nsight Compute", "Memory Tables"), without its time.
+//! What some blocks of a launch ask of a GPU: instructions by what executes them, and how much of
+//! memory they touch in how many pieces. What a profiler counts on a GPU ("Nsight Compute", "Memory
+//! Tables"), without its time.
 
 use std::collections::{BTreeMap, HashSet};
 

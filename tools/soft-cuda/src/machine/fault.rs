@@ -19,16 +19,16 @@ pub enum FaultKind {
         /// How many bytes.
         bytes: usize,
     },
-    /// It touched what another thread touches at any time, and one of them writes. Only looked for where
-    /// asked.
+    /// It touched what another thread touches at any time, and one of them writes. Only looked for
+    /// where asked.
     Race {
         /// Where: of shared memory, the offset.
         address: u64,
         /// Who else.
         other: Other,
     },
-    /// `wgmma` may not see what was written to shared memory: `fence.proxy.async` is missing. Only looked for where
-    /// asked.
+    /// `wgmma` may not see what was written to shared memory: `fence.proxy.async` is missing. Only
+    /// looked for where asked.
     Unfenced,
     /// It describes a matrix, or a product, in a way that is not known.
     Descriptor,

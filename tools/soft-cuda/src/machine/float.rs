@@ -1,4 +1,5 @@
-//! "Floating Point Instructions", "Half Precision Floating Point Instructions" and "Mixed Precision".
+//! "Floating Point Instructions", "Half Precision Floating Point Instructions" and "Mixed
+//! Precision".
 
 use half::{bf16, f16};
 
@@ -23,7 +24,8 @@ macro_rules! floats {
     };
 }
 
-/// Rounding to nearest, which is what happens anyway, and leave to be less exact, which is not taken.
+/// Rounding to nearest, which is what happens anyway, and leave to be less exact, which is not
+/// taken.
 const NEAREST: &[&str] = &["rn", "ftz", "approx", "full"];
 
 pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {

@@ -1,5 +1,5 @@
-//! Numbers as they stand in a lane's register of 64 bits. A narrow number stands in the low bits; what is
-//! above it is never looked at.
+//! Numbers as they stand in a lane's register of 64 bits. A narrow number stands in the low bits;
+//! what is above it is never looked at.
 
 use half::{bf16, f16};
 

@@ -63,8 +63,8 @@ impl Launch<'_> {
     /// The first fault that a block has, after which no further blocks start.
     ///
     /// # Safety
-    /// Each byte of `device` is initialised memory that stays where it is until this returns. Nobody has a
-    /// reference to it, and no thread writes to it other than kernels.
+    /// Each byte of `device` is initialised memory that stays where it is until this returns.
+    /// Nobody has a reference to it, and no thread writes to it other than kernels.
     pub unsafe fn run(&self) -> Result<(), LaunchError> {
         self.run_all(|| Block::new(self))
     }
@@ -107,7 +107,8 @@ impl Launch<'_> {
         error.map_or(Ok(()), Err)
     }
 
-    /// Runs `most` of the blocks, spread over the grid, or all if there are no more, and counts what they do.
+    /// Runs `most` of the blocks, spread over the grid, or all if there are no more, and counts
+    /// what they do.
     ///
     /// # Errors
     /// The first fault that a block has.
@@ -146,8 +147,8 @@ impl Launch<'_> {
     }
 
     pub(super) fn memory(&self, parameters: Range, shared: Range) -> Memory<'_> {
-        // SAFETY: a launch only comes here from `run`, whose caller promises what is said of the device's
-        // memory; the others are buffers of the block, which uses them in one thread.
+        // SAFETY: a launch only comes here from `run`, whose caller promises what is said of the
+        // device's memory; the others are buffers of the block, which uses them in one thread.
         unsafe { Memory::new(self.device, parameters, shared) }
     }
 

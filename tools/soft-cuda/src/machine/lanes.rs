@@ -1,6 +1,6 @@
 //! Registers of a warp, and functions on whole registers. The functions are compiled for what every
-//! processor of this kind has and for wide vectors with fused multiply-add, and the best ones are chosen
-//! when an instruction is translated.
+//! processor of this kind has and for wide vectors with fused multiply-add, and the best ones are
+//! chosen when an instruction is translated.
 #![allow(unsafe_code)] // Functions for processors that can more are unsafe to call.
 
 /// Lanes of a warp.
@@ -25,7 +25,8 @@ type Function<const N: usize> = unsafe fn(&mut Registers, [usize; N], Mask);
 pub(super) struct Map<const N: usize>(Function<N>);
 
 impl<const N: usize> Map<N> {
-    /// The others must be the same function, compiled for [`Vectors::Wide`] and [`Vectors::Widest`].
+    /// The others must be the same function, compiled for [`Vectors::Wide`] and
+    /// [`Vectors::Widest`].
     pub fn new(plain: Function<N>, wide: Function<N>, widest: Function<N>) -> Self {
         Self(match vectors() {
             Vectors::Plain => plain,

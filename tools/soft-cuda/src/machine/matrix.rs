@@ -55,8 +55,8 @@ pub(super) fn element_bits(value: f32, n: usize, kind: Type) -> u64 {
     }
 }
 
-/// Takes a matrix of up to `MOST` elements out of registers: `place` says where element `n` of register `r` of
-/// a lane is.
+/// Takes a matrix of up to `MOST` elements out of registers: `place` says where element `n` of
+/// register `r` of a lane is.
 pub(super) fn gather<const MOST: usize>(
     warp: &Lanes,
     registers: &[usize],

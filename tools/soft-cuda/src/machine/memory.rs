@@ -1,5 +1,5 @@
-//! What a lane may touch, and touching it. Every address goes through [`Memory::place`], which returns a
-//! [`Place`] only for memory that is there.
+//! What a lane may touch, and touching it. Every address goes through [`Memory::place`], which
+//! returns a [`Place`] only for memory that is there.
 #![allow(unsafe_code)] // The memory of a device is host memory at addresses that the program computes.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
@@ -67,7 +67,8 @@ impl Buffer {
         Some(Self { start, layout })
     }
 
-    /// Memory that is zeros, of which the system makes pages when they are written; none if there is not as much.
+    /// Memory that is zeros, of which the system makes pages when they are written; none if there
+    /// is not as much.
     pub fn zeros(bytes: usize) -> Option<Self> {
         let layout = Self::layout(bytes)?;
         // SAFETY: the layout is of at least one byte.
@@ -90,7 +91,8 @@ impl Buffer {
     /// Copies to its start as many bytes as it has room for.
     pub fn write(&mut self, bytes: &[u8]) {
         let n = bytes.len().min(self.layout.size());
-        // SAFETY: there is room for so many, and they are not where they are copied from, which is borrowed.
+        // SAFETY: there is room for so many, and they are not where they are copied from, which is
+        // borrowed.
         unsafe {
             self.start
                 .copy_from_nonoverlapping(NonNull::from(bytes).cast(), n)
@@ -140,9 +142,9 @@ pub(super) struct Private {
 
 impl<'m> Memory<'m> {
     /// # Safety
-    /// Each byte of these ranges is initialised memory that can be read and written for `'m`, and which
-    /// nobody has a reference to. Parameters and shared memory are this thread's alone. Ranges of `device`
-    /// are in ascending order.
+    /// Each byte of these ranges is initialised memory that can be read and written for `'m`, and
+    /// which nobody has a reference to. Parameters and shared memory are this thread's alone.
+    /// Ranges of `device` are in ascending order.
     pub unsafe fn new(device: &'m [Range], parameters: Range, shared: Range) -> Self {
         Self {
             device,
@@ -263,8 +265,8 @@ impl Private {
     }
 }
 
-/// Bytes that a lane may touch. Whole numbers are read and written as atomics: lanes of other blocks, on
-/// other threads, may do so at the same time, and on x86 it is no slower.
+/// Bytes that a lane may touch. Whole numbers are read and written as atomics: lanes of other
+/// blocks, on other threads, may do so at the same time, and on x86 it is no slower.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'m> {
     at: u64,
@@ -277,8 +279,8 @@ impl Place<'_> {
     #[inline]
     pub fn load(self, index: usize, size: usize) -> u64 {
         let at = self.element(index, size);
-        // SAFETY: `element` is within a range that `Memory::new` was promised for, and aligned: the place is
-        // aligned to its size, which is a power of two and no less than the element's.
+        // SAFETY: `element` is within a range that `Memory::new` was promised for, and aligned: the
+        // place is aligned to its size, which is a power of two and no less than the element's.
         unsafe {
             match size {
                 1 => (*at.cast::<AtomicU8>()).load(Ordering::Relaxed).into(),
@@ -304,8 +306,8 @@ impl Place<'_> {
         }
     }
 
-    /// Replaces a number of 2, 4 or 8 bytes by what `change` makes of it, at once, and returns what was
-    /// there.
+    /// Replaces a number of 2, 4 or 8 bytes by what `change` makes of it, at once, and returns what
+    /// was there.
     pub fn update(self, size: usize, change: impl Fn(u64) -> u64) -> u64 {
         let at = self.element(0, size);
         let order = Ordering::AcqRel;

@@ -1,5 +1,6 @@
-//! `mma` and `ldmatrix` ("Warp Level Matrix Multiply-Accumulate Instructions"), whose layouts the manual says:
-//! a lane of group `lane / 4` has elements of that row and the one 8 further, or of that column.
+//! `mma` and `ldmatrix` ("Warp Level Matrix Multiply-Accumulate Instructions"), whose layouts the
+//! manual says: a lane of group `lane / 4` has elements of that row and the one 8 further, or of
+//! that column.
 
 use super::fault::Fault;
 use super::lanes::{LANES, Mask};
@@ -149,7 +150,8 @@ impl Together for Product {
     }
 }
 
-/// Matrices of 8 rows of 8 numbers of 16 bits, a register for each; lanes have the addresses of the rows.
+/// Matrices of 8 rows of 8 numbers of 16 bits, a register for each; lanes have the addresses of the
+/// rows.
 struct LoadMatrix {
     to: Vec<usize>,
     space: Space,

@@ -167,7 +167,8 @@ fn barrier(i: &Instruction) -> Result<Operation, Invalid> {
     }))
 }
 
-/// `fence.proxy.async`: what this thread wrote is seen by what reads shared memory for itself, as `wgmma` does.
+/// `fence.proxy.async`: what this thread wrote is seen by what reads shared memory for itself, as
+/// `wgmma` does.
 struct ProxyFence;
 
 impl Step for ProxyFence {

@@ -162,7 +162,8 @@ fn shuffle(i: &Instruction) -> Result<Operation, Invalid> {
 }
 
 impl Mode {
-    /// The lane that a lane gets its value from, if that is within its segment (the manual's pseudo code).
+    /// The lane that a lane gets its value from, if that is within its segment (the manual's pseudo
+    /// code).
     fn source(self, lane: usize, b: u64, c: u64) -> Option<usize> {
         let (b, clamp, segment) = (b as usize & 31, c as usize & 31, (c >> 8) as usize & 31);
         let first = lane & segment;

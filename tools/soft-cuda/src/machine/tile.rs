@@ -1,5 +1,6 @@
-//! The product that kernels on tensor cores are full of, `mma.m16n8k16` of 16-bit factors with sums in f32, with loops
-//! that are vectors for the compiler. Sums are those of [`super::matrix::add_product`], bit for bit.
+//! The product that kernels on tensor cores are full of, `mma.m16n8k16` of 16-bit factors with sums
+//! in f32, with loops that are vectors for the compiler. Sums are those of
+//! [`super::matrix::add_product`], bit for bit.
 #![allow(unsafe_code)] // Functions for processors that can more are unsafe to call.
 
 use super::lanes::{LANES, Registers, Row, Vectors, vectors};

@@ -1,5 +1,6 @@
-//! 32 lanes. Those whose next instruction comes first go on, until they reach lanes that are further, end or
-//! wait: after a branch that only some take, lanes so meet again where their paths do.
+//! 32 lanes. Those whose next instruction comes first go on, until they reach lanes that are
+//! further, end or wait: after a branch that only some take, lanes so meet again where their paths
+//! do.
 
 use super::copy::Copies;
 use super::fault::{Fault, FaultKind};
@@ -246,7 +247,8 @@ impl Warp {
         self.waiting |= group;
     }
 
-    /// Executes what lanes do together if all of them have come, and says whether the group goes on.
+    /// Executes what lanes do together if all of them have come, and says whether the group goes
+    /// on.
     fn meet(
         &mut self,
         together: &dyn Together,

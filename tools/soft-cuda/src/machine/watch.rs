@@ -1,14 +1,15 @@
-//! Finds races: accesses of two threads to the same memory, of which one writes, and nothing that says which
-//! comes first. Warps and blocks run one after another here, so that a kernel which lacks a barrier is right
-//! by luck; a GPU runs them at once. What compute-sanitizer's `racecheck` does for shared memory, and for
-//! global memory too, between blocks as well.
+//! Finds races: accesses of two threads to the same memory, of which one writes, and nothing that
+//! says which comes first. Warps and blocks run one after another here, so that a kernel which
+//! lacks a barrier is right by luck; a GPU runs them at once. What compute-sanitizer's `racecheck`
+//! does for shared memory, and for global memory too, between blocks as well.
 //!
-//! Within a block an access comes before another if a barrier of the block is in between, if it was the same
-//! thread's, or if it was the same warp's and `bar.warp.sync` is in between. Exchange between lanes
-//! (`shfl`, `ldmatrix`) orders no memory. Blocks have no order. Atomics, and loads and stores that are
-//! `volatile`, `relaxed`, `acquire` or `release`, do not race with each other. What `cp.async` writes is being
-//! written until it is waited for; what `wgmma` reads, from when it begins until it is waited for. That it sees what
-//! others wrote takes a `fence.proxy.async` of those, and a barrier behind it.
+//! Within a block an access comes before another if a barrier of the block is in between, if it was
+//! the same thread's, or if it was the same warp's and `bar.warp.sync` is in between. Exchange
+//! between lanes (`shfl`, `ldmatrix`) orders no memory. Blocks have no order. Atomics, and loads
+//! and stores that are `volatile`, `relaxed`, `acquire` or `release`, do not race with each other.
+//! What `cp.async` writes is being written until it is waited for; what `wgmma` reads, from when it
+//! begins until it is waited for. That it sees what others wrote takes a `fence.proxy.async` of
+//! those, and a barrier behind it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -195,8 +196,8 @@ impl Watch {
     /// The block has ended: nothing is known of the next one's memory.
     ///
     /// # Errors
-    /// The first address of which another block has touched what this one wrote, or written what this one
-    /// touched.
+    /// The first address of which another block has touched what this one wrote, or written what
+    /// this one touched.
     pub fn end_block(&mut self, blocks: &Blocks) -> Result<(), FaultKind> {
         let mut blocks = lock(&blocks.0);
         for (number, bytes) in self.of_global.drain() {

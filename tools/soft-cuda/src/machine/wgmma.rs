@@ -1,9 +1,11 @@
-//! `wgmma` ("Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"): products of four warps, whose
-//! factors shared memory holds, in f32 sums. Each warp has sixteen of the 64 rows.
+//! `wgmma` ("Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"): products of
+//! four warps, whose factors shared memory holds, in f32 sums. Each warp has sixteen of the 64
+//! rows.
 //!
-//! They are computed when they are waited for, from what shared memory holds then, so that a kernel which forgets to
-//! wait, or overwrites a factor too early, is seen to. Layouts are those of the manual's matrix descriptors, as CUTLASS
-//! writes them down (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`).
+//! They are computed when they are waited for, from what shared memory holds then, so that a kernel
+//! which forgets to wait, or overwrites a factor too early, is seen to. Layouts are those of the
+//! manual's matrix descriptors, as CUTLASS writes them down (`make_gmma_desc` in
+//! `mma_traits_sm90_gmma.hpp`).
 
 use std::sync::Arc;
 
@@ -243,8 +245,8 @@ fn finish(products: &[UnderWay], warp: &mut Lanes, memory: &Memory<'_>) -> Resul
     Ok(())
 }
 
-/// Where the eight numbers are, in sixteen rows of `n` columns, that four lanes have in a pair of registers: group
-/// `group` of lanes, pair `pair`.
+/// Where the eight numbers are, in sixteen rows of `n` columns, that four lanes have in a pair of
+/// registers: group `group` of lanes, pair `pair`.
 fn place(group: usize, pair: usize, n: usize) -> usize {
     (group + 8 * (pair % 2)) * n + pair / 2 * EIGHT
 }
@@ -253,7 +255,8 @@ impl UnderWay {
     fn add(&self, matrix: &mut [f32], warp: &mut Lanes, memory: &Memory<'_>) -> Result<(), Fault> {
         let how = How::ReadSince(self.era);
         let n = self.product.columns;
-        // The rows of this warp, one after another; all columns, their first numbers, then their second ones.
+        // The rows of this warp, one after another; all columns, their first numbers, then their
+        // second ones.
         let (mut rows, mut columns) = (vec![0.0; ROWS * DEPTH], vec![0.0; DEPTH * n]);
         let (kind, across) = (self.product.kind, self.a.across);
         self.visit_rows(warp, memory, how, |row, k, place| {
@@ -334,7 +337,8 @@ struct Matrix {
     stride: u64,
     /// Vectors that a swizzle exchanges: 1 for none.
     swizzled: u64,
-    /// Whether rows of the first factor, or columns of the second, lie beside one another, not what is summed over.
+    /// Whether rows of the first factor, or columns of the second, lie beside one another, not what
+    /// is summed over.
     across: bool,
 }
 
@@ -356,7 +360,8 @@ impl Matrix {
         })
     }
 
-    /// Where eight numbers are: of row or column `mn` from number `k` on, or, across, of `mn` and those that follow.
+    /// Where eight numbers are: of row or column `mn` from number `k` on, or, across, of `mn` and
+    /// those that follow.
     fn address(&self, mn: usize, k: usize) -> u64 {
         let (mn, k) = (mn as u64, k as u64);
         let Self {
@@ -379,8 +384,8 @@ impl Matrix {
         at ^ (at >> 7 & (swizzled - 1)) << 4
     }
 
-    /// Gives where each eight numbers are of `count` rows or columns from `first` on to `take`, with the row or column
-    /// from there on and the place in it of the first.
+    /// Gives where each eight numbers are of `count` rows or columns from `first` on to `take`,
+    /// with the row or column from there on and the place in it of the first.
     fn visit(
         &self,
         warp: &mut Lanes,

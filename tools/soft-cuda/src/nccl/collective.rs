@@ -1,5 +1,6 @@
-//! What ranks do together: each puts a piece into its slot, and when all have, takes what it needs from
-//! theirs. The memory of the device is looked up for each piece, and not held while others are waited for.
+//! What ranks do together: each puts a piece into its slot, and when all have, takes what it needs
+//! from theirs. The memory of the device is looked up for each piece, and not held while others are
+//! waited for.
 #![allow(unsafe_code)] // Copies between device memory and slots.
 
 use std::ptr::with_exposed_provenance_mut;
@@ -126,8 +127,8 @@ impl Job {
         let table = table::read();
         let (from, bytes) = self.memory(&table, self.from, part, piece)?;
         let to = shared.slot(shared.rank, place * bytes, bytes);
-        // SAFETY: the source is in device memory while the table is held, and the target in this rank's
-        // slot, which no rank reads before the barrier.
+        // SAFETY: the source is in device memory while the table is held, and the target in this
+        // rank's slot, which no rank reads before the barrier.
         unsafe { to.copy_from(from, bytes) };
         Ok(())
     }
@@ -161,8 +162,8 @@ impl Job {
         let table = table::read();
         let (to, bytes) = self.memory(&table, self.to, part, piece)?;
         let from = shared.slot(rank, 0, bytes);
-        // SAFETY: the target is in device memory while the table is held, and the slot does not change
-        // before the next barrier.
+        // SAFETY: the target is in device memory while the table is held, and the slot does not
+        // change before the next barrier.
         unsafe { to.copy_from(from, bytes) };
         Ok(())
     }
@@ -180,8 +181,8 @@ impl Job {
         let ranks = 0..shared.size;
         let slots = ranks.map(|rank| shared.slot(rank, place * bytes, bytes).cast_const());
         let slots: Vec<_> = slots.collect();
-        // SAFETY: the target is in device memory while the table is held, and the slots do not change
-        // before the next barrier.
+        // SAFETY: the target is in device memory while the table is held, and the slots do not
+        // change before the next barrier.
         unsafe { reduce(self.kind, operation, to, &slots, piece.count) };
         Ok(())
     }

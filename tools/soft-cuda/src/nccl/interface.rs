@@ -1,5 +1,5 @@
-//! The C interface of NCCL (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>). As the
-//! driver's, its handles are numbers that are looked up, and no pointers that are followed.
+//! The C interface of NCCL (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>).
+//! As the driver's, its handles are numbers that are looked up, and no pointers that are followed.
 #![allow(unsafe_code)] // Exports C functions.
 #![allow(non_snake_case)] // The names are NCCL's.
 #![allow(clippy::missing_safety_doc)] // For each, pointers are null or what NCCL's manual says.

@@ -157,7 +157,8 @@ floats! {
     f64: f64, std::convert::identity, std::convert::identity;
 }
 
-/// Writes to `to` what the operation makes of the elements of all ranks, of which there is at least one.
+/// Writes to `to` what the operation makes of the elements of all ranks, of which there is at least
+/// one.
 ///
 /// # Safety
 /// `to` can be written, and each of `from` read, for `count` elements of the type.

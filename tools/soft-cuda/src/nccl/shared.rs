@@ -1,5 +1,5 @@
-//! The memory in which the ranks of a communicator meet: a file in `/dev/shm` with a head of counters and a
-//! slot for each rank, that this rank writes and all read.
+//! The memory in which the ranks of a communicator meet: a file in `/dev/shm` with a head of
+//! counters and a slot for each rank, that this rank writes and all read.
 #![allow(unsafe_code)] // Maps a file, and makes references to its head.
 
 use std::ffi::c_void;
@@ -133,7 +133,8 @@ fn reserve(file: &File, bytes: u64) -> Result<(), Errno> {
 }
 
 impl Shared {
-    /// Meets the other ranks, for which it waits so long. At the end, whatever it is, there is no file.
+    /// Meets the other ranks, for which it waits so long. At the end, whatever it is, there is no
+    /// file.
     pub fn meet(id: &Id, size: usize, rank: usize, limit: Duration) -> Result<Self, Error> {
         if size > MOST_RANKS {
             let reason = format!("{size} ranks are more than {MOST_RANKS}");
@@ -195,7 +196,8 @@ impl Shared {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: the mapping starts with it, at a page, and all processes only touch it as atomics.
+        // SAFETY: the mapping starts with it, at a page, and all processes only touch it as
+        // atomics.
         unsafe { self.start.cast().as_ref() }
     }
 

@@ -65,8 +65,8 @@ const MOST_PARAMETER_BYTES: usize = 32_764;
 const MOST_LOCAL_BYTES: usize = 512 << 10;
 const MOST_SHARED_BYTES: usize = 227 << 10;
 
-/// What starts where another variable ends: shared memory is laid out in such pieces, so that no kernel is
-/// misaligned because another variable came first.
+/// What starts where another variable ends: shared memory is laid out in such pieces, so that no
+/// kernel is misaligned because another variable came first.
 const SHARED_ALIGN: usize = 128;
 const LOCAL_ALIGN: usize = 16;
 /// As TMA and swizzled layouts want dynamic shared memory.

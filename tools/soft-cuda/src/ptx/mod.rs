@@ -1,9 +1,9 @@
-//! Reads the text of a PTX module: its variables, its kernels, and their instructions with operands that
-//! are numbers of registers. Everything that an instruction reads is a register: constants, addresses of
-//! symbols and special registers are registers that are filled before a block starts.
+//! Reads the text of a PTX module: its variables, its kernels, and their instructions with operands
+//! that are numbers of registers. Everything that an instruction reads is a register: constants,
+//! addresses of symbols and special registers are registers that are filled before a block starts.
 //!
-//! The language is that of the PTX ISA, <https://docs.nvidia.com/cuda/parallel-thread-execution/>; comments
-//! name its sections.
+//! The language is that of the PTX ISA, <https://docs.nvidia.com/cuda/parallel-thread-execution/>;
+//! comments name its sections.
 
 mod declaration;
 mod function;

@@ -71,7 +71,8 @@ impl Reader {
         let declared_only = text[head.len()..].starts_with(';');
         if (has(".entry") || has(".func")) && !declared_only {
             let (head, body, after) = end_of_body(text)?;
-            // Calls are not implemented: who makes one is refused, so that other functions do not matter.
+            // Calls are not implemented: who makes one is refused, so that other functions do not
+            // matter.
             if has(".entry") {
                 let function = Function::parse(head, body, &self.surroundings)?;
                 self.module.functions.push(function);

@@ -1,5 +1,5 @@
-//! What names within a function stand for: registers, in scopes; labels; and what is put into a register
-//! before a block starts.
+//! What names within a function stand for: registers, in scopes; labels; and what is put into a
+//! register before a block starts.
 
 use std::collections::HashMap;
 

@@ -140,7 +140,8 @@ pub(super) fn statements(body: &str) -> Vec<Statement> {
     cutter.statements
 }
 
-/// Where lines come from and how they are best compiled. Unlike statements, not all end with a semicolon.
+/// Where lines come from and how they are best compiled. Unlike statements, not all end with a
+/// semicolon.
 fn is_aside(line: &str) -> bool {
     let word = line.split_whitespace().next().unwrap_or("");
     matches!(word, ".loc" | ".file" | ".pragma") || line.starts_with('#')

@@ -10,7 +10,8 @@ use crate::config::section::keys;
 use crate::config::validate::{MOST_PIXELS, given_in_range};
 
 keys! {
-    /// `generated`: images of any size drawn by a generator, for benchmarks; 50000 to train and 10000 to test.
+    /// `generated`: images of any size drawn by a generator, for benchmarks; 50000 to train and
+    /// 10000 to test.
     GeneratedConfig {
         /// Side of the images. Default 32.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -33,18 +33,18 @@ keys! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "pixels"))]
         size: Option<usize> = None,
-        /// Length in pixels to which the shorter side is scaled before the crop; not
-        /// before the `resized-crop` of `augment`, whose parts are those of the whole picture. Default:
-        /// `size` × 256 / 224.
+        /// Length in pixels to which the shorter side is scaled before the crop; not before the
+        /// `resized-crop` of `augment`, whose parts are those of the whole picture. Default: `size`
+        /// × 256 / 224.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "pixels"))]
         resize: Option<usize> = None,
-        /// `rgb` and `grey` convert all images, `auto` wants files that agree. What is transparent is black
-        /// where it is, and pictures are turned as a camera has noted. Default `auto`.
+        /// `rgb` and `grey` convert all images, `auto` wants files that agree. What is transparent
+        /// is black where it is, and pictures are turned as a camera has noted. Default `auto`.
         #[serde(skip_serializing_if = "Option::is_none")]
         color: Option<ColorName> = None,
-        /// Share of each class that is kept for validation, where the folder has none
-        /// of its own, in (0, 1). Default: the folder has `train`, and beside it `val` (or `valid`, or
+        /// Share of each class that is kept for validation, where the folder has none of its own,
+        /// in (0, 1). Default: the folder has `train`, and beside it `val` (or `valid`, or
         /// `validation`), or else `test`.
         #[serde(skip_serializing_if = "Option::is_none")]
         validation: Option<f64> = None,

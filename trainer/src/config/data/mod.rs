@@ -1,5 +1,5 @@
-//! `[data]`: each data set is one file, with its keys, their defaults and checks, and how it is opened, and one line in
-//! the list below. Its images are read by the crate `datasets`.
+//! `[data]`: each data set is one file, with its keys, their defaults and checks, and how it is
+//! opened, and one line in the list below. Its images are read by the crate `datasets`.
 
 mod cifar_10;
 mod cifar_100;
@@ -28,7 +28,8 @@ pub use cifar_100::LabelsName;
 pub use image_folder::ColorName;
 
 named_section! {
-    /// `[data]`: what is learned from. Some keys depend on `name`, which is `digits` where it is left out.
+    /// `[data]`: what is learned from. Some keys depend on `name`, which is `digits` where it is
+    /// left out.
     "data" DataConfig(DataKeys) DataKind: AnyDataSet, Some("digits");
     "digits" Digits(digits::DigitsConfig),
     "mnist" Mnist(mnist::MnistConfig),
@@ -49,23 +50,24 @@ keys! {
         /// Default 1.
         #[schemars(extend("unit" = "threads"))]
         workers: usize = 1,
-        /// Whether the training images lie in the memory of the GPU and batches are made there, which
-        /// needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a GPU, where
-        /// the augmentation allows it and the images take no more than a quarter of its memory (1 GiB
-        /// where that is not known); not of `image-folder` and `own`, whose images would all be decoded
-        /// before the first step. The images of evaluations lie there too, whatever the augmentation, if all
-        /// that is there takes no more than that quarter.
+        /// Whether the training images lie in the memory of the GPU and batches are made there,
+        /// which needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a
+        /// GPU, where the augmentation allows it and the images take no more than a quarter of its
+        /// memory (1 GiB where that is not known); not of `image-folder` and `own`, whose images
+        /// would all be decoded before the first step. The images of evaluations lie there too,
+        /// whatever the augmentation, if all that is there takes no more than that quarter.
         #[serde(skip_serializing_if = "Option::is_none")]
         on_device: Option<bool> = None,
         /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,
         /// `shift[:PIXELS]`, `crop[:PADDING[:reflect]]`, `resized-crop[:MIN_SCALE]`, `flip[:P]`,
         /// `auto-augment`, `rand-augment[:OPS[:MAGNITUDE]]`, `mixup[:ALPHA[:P]]`,
-        /// `cutmix[:ALPHA[:P]]`, `cutout[:SIDE]`, `erase[:P]`; for example `crop:4+flip`. Default `none`.
+        /// `cutmix[:ALPHA[:P]]`, `cutout[:SIDE]`, `erase[:P]`; for example `crop:4+flip`. Default
+        /// `none`.
         #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
         #[schemars(with = "String")]
         augment: Augment = Augment::default(),
-        /// Training images used, the first ones of the data set, of `image-folder` evenly from all classes. Default: all (`digits`: 8192,
-        /// `generated`: 50000).
+        /// Training images used, the first ones of the data set, of `image-folder` evenly from all
+        /// classes. Default: all (`digits`: 8192, `generated`: 50000).
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         train_samples: Option<usize> = None,
@@ -74,13 +76,14 @@ keys! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         test_samples: Option<usize> = None,
-        /// Mean of each channel by which images are normalised, of values from 0 to 1; one number is
-        /// for all channels. Default: that of the data set; `image-folder`: ImageNet's,
-        /// `[0.485, 0.456, 0.406]`, and 0.5 for grey.
+        /// Mean of each channel by which images are normalised, of values from 0 to 1; one number
+        /// is for all channels. Default: that of the data set; `image-folder`: ImageNet's, `[0.485,
+        /// 0.456, 0.406]`, and 0.5 for grey.
         #[serde(skip_serializing_if = "Option::is_none")]
         mean: Option<Vec<f64>> = None,
-        /// The standard deviation by which the difference from the mean is divided, likewise. Default:
-        /// that of the data set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and 0.5 for grey.
+        /// The standard deviation by which the difference from the mean is divided, likewise.
+        /// Default: that of the data set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and
+        /// 0.5 for grey.
         #[serde(skip_serializing_if = "Option::is_none")]
         std: Option<Vec<f64>> = None,
     }
@@ -152,8 +155,8 @@ pub trait AnyDataSet {
         true
     }
 
-    /// To how many pixels the shorter side of a file is scaled before its middle is cut out, if that is not the side of
-    /// the images themselves.
+    /// To how many pixels the shorter side of a file is scaled before its middle is cut out, if
+    /// that is not the side of the images themselves.
     fn resize(&self) -> Option<usize> {
         None
     }

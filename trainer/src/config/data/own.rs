@@ -6,7 +6,8 @@ use super::{AnyDataSet, Opened};
 use crate::config::section::keys;
 
 keys! {
-    /// `own`: the images of a program that trains with this library and gives them to its `Trainer`.
+    /// `own`: the images of a program that trains with this library and gives them to its
+    /// `Trainer`.
     OwnConfig {}
 }
 

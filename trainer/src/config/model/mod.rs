@@ -1,5 +1,5 @@
-//! `[model]`: each model is one file, with its keys, their defaults and checks, and how it is built for the data, and
-//! one line in the list below. Its layers are in the crate `models`.
+//! `[model]`: each model is one file, with its keys, their defaults and checks, and how it is built
+//! for the data, and one line in the list below. Its layers are in the crate `models`.
 //!
 //! A preset fills in the keys that are left out, so that the resolved configuration says every
 //! size by itself.
@@ -35,8 +35,8 @@ macro_rules! models {
         }
 
         impl ModelConfig {
-            /// Builds the model for the images and classes of `data`, with random parameters, and hands it to
-            /// `then`.
+            /// Builds the model for the images and classes of `data`, with random parameters, and
+            /// hands it to `then`.
             ///
             /// # Errors
             /// If it cannot take such images.
@@ -59,8 +59,9 @@ keys! {
     /// The keys of `[model]` that go with every `name`.
     ModelKeys {
         /// File of weights that training starts from, which `trainer export` or PyTorch wrote
-        /// (`.safetensors`, `.pt`, `.pth`). For `vit` it may be of timm or torchvision, and of a model for images of another
-        /// size, whose position embedding is resampled. Default: random weights.
+        /// (`.safetensors`, `.pt`, `.pth`). For `vit` it may be of timm or torchvision, and of a
+        /// model for images of another size, whose position embedding is resampled. Default: random
+        /// weights.
         #[serde(skip_serializing_if = "Option::is_none")]
         weights: Option<PathBuf> = None,
         /// Whether the last layer starts from random weights although there is a file: for other

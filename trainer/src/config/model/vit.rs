@@ -58,11 +58,11 @@ keys! {
         mlp_ratio: Option<usize> = None,
         /// What is classified: `class-token` or `mean` (of all patches). Default `class-token`.
         pooling: PoolingName = PoolingName::default(),
-        /// Probability of zeroing a value after the embedding and after each linear layer but that to queries, keys and values, in [0, 1).
-        /// Default 0.
+        /// Probability of zeroing a value after the embedding and after each linear layer but that
+        /// to queries, keys and values, in [0, 1). Default 0.
         dropout: f64 = 0.0,
-        /// Probability that a sample skips the last block, in [0, 1); it rises in a straight line from
-        /// 0 at the first block. Default 0.
+        /// Probability that a sample skips the last block, in [0, 1); it rises in a straight line
+        /// from 0 at the first block. Default 0.
         drop_path: f64 = 0.0,
     }
 }

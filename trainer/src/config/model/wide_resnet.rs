@@ -32,8 +32,8 @@ keys! {
         /// How many times wider than a residual network. Default: the preset's; `olivia` has none.
         #[serde(skip_serializing_if = "Option::is_none")]
         widen: Option<usize> = None,
-        /// Probability of zeroing a value between the convolutions of a block, in [0, 1). Default 0;
-        /// `olivia`: 0.01.
+        /// Probability of zeroing a value between the convolutions of a block, in [0, 1). Default
+        /// 0; `olivia`: 0.01.
         #[serde(skip_serializing_if = "Option::is_none")]
         dropout: Option<f64> = None,
     }

@@ -14,15 +14,16 @@ keys! {
     AdafactorConfig {
         /// Learning rate; with `relative_step` the most that it can be. Default 0.01.
         lr: f64 = 1e-2,
-        /// Exponent, below 0, with which the averages of squared gradients come to forget less and less.
-        /// Default -0.8.
+        /// Exponent, below 0, with which the averages of squared gradients come to forget less and
+        /// less. Default -0.8.
         beta2_decay: f64 = -0.8,
-        /// Added to squared gradients, and the least that a parameter's root mean square counts for.
-        /// Default `[1e-30, 0.001]`, as in the paper; PyTorch keeps averages of squares above 1.2e-7 instead.
+        /// Added to squared gradients, and the least that a parameter's root mean square counts
+        /// for. Default `[1e-30, 0.001]`, as in the paper; PyTorch keeps averages of squares above
+        /// 1.2e-7 instead.
         #[serde(deserialize_with = "exactly")]
         eps: [f64; 2] = [1e-30, 1e-3],
-        /// Largest root mean square of an update before the learning rate; a larger one is scaled down
-        /// to it. Default 1.
+        /// Largest root mean square of an update before the learning rate; a larger one is scaled
+        /// down to it. Default 1.
         clip_threshold: f64 = 1.0,
         /// Whether the rate is at most one over the root of the number of steps. Default true.
         relative_step: bool = true,

@@ -17,8 +17,8 @@ keys! {
         betas: [f64; 2] = [0.9, 0.999],
         /// Added to the denominator. Default 1e-6.
         eps: f64 = 1e-6,
-        /// Multiple of the parameter that is added to its update, before its size is adapted. Default
-        /// 0.01.
+        /// Multiple of the parameter that is added to its update, before its size is adapted.
+        /// Default 0.01.
         weight_decay: f64 = 0.01,
     }
 }

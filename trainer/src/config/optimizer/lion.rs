@@ -12,8 +12,8 @@ keys! {
     LionConfig {
         /// Learning rate; three to ten times smaller than AdamW's would be. Default 0.0001.
         lr: f64 = 1e-4,
-        /// Decay of the average of gradients, in [0, 1): in the average whose signs a step takes, and in
-        /// the one that is kept. Default `[0.9, 0.99]`.
+        /// Decay of the average of gradients, in [0, 1): in the average whose signs a step takes,
+        /// and in the one that is kept. Default `[0.9, 0.99]`.
         #[serde(deserialize_with = "exactly")]
         betas: [f64; 2] = [0.9, 0.99],
         /// Share of each parameter, times `lr`, that a step takes away; three to ten times larger

@@ -1,5 +1,5 @@
-//! `[optimizer]`: each optimizer is one file, with its keys, their defaults and checks, what it keeps of a parameter,
-//! and how it is built, and one line in the list below.
+//! `[optimizer]`: each optimizer is one file, with its keys, their defaults and checks, what it
+//! keeps of a parameter, and how it is built, and one line in the list below.
 
 mod adadelta;
 mod adafactor;
@@ -26,9 +26,9 @@ pub use muon::AdjustLr;
 
 named_section! {
     /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
-    /// defaults are PyTorch's where it has the optimizer, but for the default `lr` of SGD, `eps` of Adafactor, and Muon's
-    /// iteration, which is in f32. LAMB is that of its paper: it clips nothing by itself (`train.clip_norm`), and adapts the
-    /// size of all parameters' updates.
+    /// defaults are PyTorch's where it has the optimizer, but for the default `lr` of SGD, `eps` of
+    /// Adafactor, and Muon's iteration, which is in f32. LAMB is that of its paper: it clips
+    /// nothing by itself (`train.clip_norm`), and adapts the size of all parameters' updates.
     "optimizer" OptimizerConfig(OptimizerKeys) OptimizerKind: AnyOptimizer, None;
     "sgd" Sgd(sgd::SgdConfig),
     "adam" Adam(adam::AdamConfig),
@@ -44,14 +44,14 @@ named_section! {
 keys! {
     /// The keys of `[optimizer]` that go with every `name`.
     OptimizerKeys {
-        /// Whether weight decay takes from biases, the scales and offsets of normalizations, and the
-        /// learned tokens and positions of transformers too, as PyTorch's optimizers do when nothing is
-        /// said. Default true.
+        /// Whether weight decay takes from biases, the scales and offsets of normalizations, and
+        /// the learned tokens and positions of transformers too, as PyTorch's optimizers do when
+        /// nothing is said. Default true.
         decay_norm_and_bias: bool = true,
         /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
-        /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters and
-        /// `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or, for `sgd`,
-        /// `momentum`. The first that matches a parameter counts. Default none.
+        /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters
+        /// and `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or,
+        /// for `sgd`, `momentum`. The first that matches a parameter counts. Default none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         groups: Vec<GroupConfig> = Vec::new(),
     }
@@ -84,7 +84,8 @@ pub trait AnyOptimizer {
         false
     }
 
-    /// The optimizer itself. All numbers are set: some of Burn's defaults are not those that published recipes assume.
+    /// The optimizer itself. All numbers are set: some of Burn's defaults are not those that
+    /// published recipes assume.
     fn build(&self) -> ParameterOptimizer;
 
     /// What it leaves to other optimizers; these groups come after all others.

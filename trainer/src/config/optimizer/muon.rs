@@ -1,4 +1,5 @@
-//! Muon with the rate that its authors give matrices of different shapes, and AdamW for what is no matrix.
+//! Muon with the rate that its authors give matrices of different shapes, and AdamW for what is no
+//! matrix.
 
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{self, AdjustLrFn, LearningRate, MuonState, Optimizer};
@@ -13,7 +14,8 @@ use crate::config::validate::{fraction, in_range, positive};
 names! {
     /// `[optimizer] adjust_lr` of Muon.
     AdjustLr {
-        /// More for layers with more outputs than inputs: times √max(1, outputs / inputs), as in PyTorch.
+        /// More for layers with more outputs than inputs: times √max(1, outputs / inputs), as in
+        /// PyTorch.
         #[default]
         Original = "original",
         /// To updates as large as AdamW's, so that its `lr` and `weight_decay` fit: times
@@ -42,8 +44,8 @@ keys! {
         /// Share of each parameter, times the learning rate, that a step takes away; of AdamW's
         /// parameters too. Default 0.1.
         weight_decay: f64 = 0.1,
-        /// Patterns for whole paths of matrices that are AdamW's too; usual are the first and the last
-        /// layer, such as `["head.*"]`. Each has to match a parameter. Default none.
+        /// Patterns for whole paths of matrices that are AdamW's too; usual are the first and the
+        /// last layer, such as `["head.*"]`. Each has to match a parameter. Default none.
         adamw_match: Vec<String> = Vec::new(),
         /// Learning rate of AdamW, on the same schedule. Default: `lr`.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,8 +129,8 @@ impl MuonConfig {
 }
 
 /// Muon whose rate is √max(1, out/in) times that of the configuration (Jordan 2024,
-/// <https://kellerjordan.github.io/posts/muon/>, as in PyTorch). Burn's takes the factor of a matrix's rows and columns,
-/// which are those of PyTorch's weights the other way round.
+/// <https://kellerjordan.github.io/posts/muon/>, as in PyTorch). Burn's takes the factor of a
+/// matrix's rows and columns, which are those of PyTorch's weights the other way round.
 #[derive(Clone)]
 struct Muon {
     burn: optim::Muon,
@@ -168,7 +170,8 @@ impl Optimizer for Muon {
         grad: Tensor<D>,
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
-        // That of a linear layer lies as [in, out]: √max(1, out/in) is this times Burn's √max(1, in/out).
+        // That of a linear layer lies as [in, out]: √max(1, out/in) is this times Burn's √max(1,
+        // in/out).
         let factor = match tensor.dims().as_slice() {
             [inputs, outputs] => (*outputs as f64 / *inputs as f64).sqrt(),
             _ => 1.0,

@@ -5,7 +5,8 @@ use crate::config::error::Fault;
 use crate::config::section::keys;
 
 keys! {
-    /// `exponential`: times `gamma` every epoch, a part of it at every step unless `every = "epoch"`.
+    /// `exponential`: times `gamma` every epoch, a part of it at every step unless `every =
+    /// "epoch"`.
     Exponential {
         /// The least rate. Default 0.
         min_lr: f64 = 0.0,

@@ -1,5 +1,5 @@
-//! `[schedule]`: each schedule is one file, with its keys, their defaults and checks, and its rates, and one line in the
-//! list below.
+//! `[schedule]`: each schedule is one file, with its keys, their defaults and checks, and its
+//! rates, and one line in the list below.
 
 mod constant;
 mod cosine;
@@ -18,8 +18,8 @@ use super::validate::{ensure, not_negative};
 use super::{Config, MonitorName};
 
 named_section! {
-    /// `[schedule]`: how the learning rate changes over the run. `optimizer.lr` is the highest rate. Some keys depend on
-    /// `name`, which is `constant` where it is left out.
+    /// `[schedule]`: how the learning rate changes over the run. `optimizer.lr` is the highest
+    /// rate. Some keys depend on `name`, which is `constant` where it is left out.
     "schedule" ScheduleConfig(ScheduleKeys) ScheduleKind: AnySchedule, Some("constant");
     "constant" Constant(constant::Constant),
     "linear" Linear(linear::Linear),
@@ -57,12 +57,12 @@ keys! {
     ScheduleKeys {
         /// When the rate changes: at every `step` or `epoch`. Default `step`.
         every: ScheduleEvery = ScheduleEvery::default(),
-        /// `linear` multiplies the rate by the micro-batches of a global batch (`train.accumulate` × world size), for a global
-        /// batch that grows with the ranks (that of `train.micro_batch_size` without `train.batch_size`); `none` leaves it.
-        /// Default `none`.
+        /// `linear` multiplies the rate by the micro-batches of a global batch (`train.accumulate`
+        /// × world size), for a global batch that grows with the ranks (that of
+        /// `train.micro_batch_size` without `train.batch_size`); `none` leaves it. Default `none`.
         lr_scaling: LrScaling = LrScaling::default(),
-        /// Epochs in which the rate first rises in a straight line; of n steps (or epochs) the first has 1/n of the rise and
-        /// the last all of it. Default 0; `one-cycle` has its own.
+        /// Epochs in which the rate first rises in a straight line; of n steps (or epochs) the
+        /// first has 1/n of the rise and the last all of it. Default 0; `one-cycle` has its own.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "epochs"))]
         warmup_epochs: Option<f64> = None,
@@ -110,7 +110,8 @@ pub trait AnySchedule {
         false
     }
 
-    /// Takes an evaluation, of which `value` gives the numbers, into what it has seen of them. All ranks do so alike.
+    /// Takes an evaluation, of which `value` gives the numbers, into what it has seen of them. All
+    /// ranks do so alike.
     fn see(&self, _seen: &mut Seen, _value: &dyn Fn(MonitorName) -> f64) {}
 
     /// The rate, after the warm-up.

@@ -7,8 +7,8 @@ use crate::config::section::keys;
 use crate::config::validate::ensure;
 
 keys! {
-    /// `one-cycle`: up to the highest rate and down again; the momentum stays as it is, as with PyTorch's
-    /// `cycle_momentum=False`. It has a warm-up of its own.
+    /// `one-cycle`: up to the highest rate and down again; the momentum stays as it is, as with
+    /// PyTorch's `cycle_momentum=False`. It has a warm-up of its own.
     OneCycle {
         /// Share of the run in which the rate rises, in (0, 1). Default 0.3.
         peak: f64 = 0.3,
@@ -37,8 +37,8 @@ impl AnySchedule for OneCycle {
         true
     }
 
-    /// Both ways in half a cosine (Smith & Topin 2017, <https://arxiv.org/abs/1708.07120>), with the steps and factors
-    /// of PyTorch's `OneCycleLR`.
+    /// Both ways in half a cosine (Smith & Topin 2017, <https://arxiv.org/abs/1708.07120>), with
+    /// the steps and factors of PyTorch's `OneCycleLR`.
     fn rate(&self, at: &Moment) -> f64 {
         let start = at.high / self.div_factor;
         let end = start / self.final_div_factor;

@@ -18,8 +18,8 @@ names! {
 }
 
 keys! {
-    /// `plateau`: times `factor` when the evaluation after an epoch was no better for more than `patience` times in a row, as
-    /// PyTorch's `ReduceLROnPlateau`.
+    /// `plateau`: times `factor` when the evaluation after an epoch was no better for more than
+    /// `patience` times in a row, as PyTorch's `ReduceLROnPlateau`.
     Plateau {
         /// What has to get better: `accuracy` or `loss`. Default `loss`.
         monitor: MonitorName = MonitorName::Loss,
@@ -30,7 +30,8 @@ keys! {
         patience: u64 = 10,
         /// By how much an evaluation has to be better than the best one. Default 0.0001.
         threshold: f64 = 1e-4,
-        /// Whether `threshold` is a share of the best value (`rel`) or a difference from it (`abs`). Default `rel`.
+        /// Whether `threshold` is a share of the best value (`rel`) or a difference from it
+        /// (`abs`). Default `rel`.
         threshold_mode: ThresholdMode = ThresholdMode::Rel,
         /// Evaluations after the rate fell that are not counted. Default 0.
         #[schemars(extend("unit" = "evaluations"))]

@@ -1,7 +1,7 @@
 //! All ranks verify a checkpoint together: each reads a part of its files.
 //!
-//! Rank 0 asks for one checkpoint after the other, and at last tells what it has found. Others wait for its questions, and
-//! all for the slowest answer, as long as reading takes.
+//! Rank 0 asks for one checkpoint after the other, and at last tells what it has found. Others wait
+//! for its questions, and all for the slowest answer, as long as reading takes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -65,7 +65,8 @@ fn say(kind: u8, content: &[u8], group: &ProcessGroup) -> Result<(), Error> {
     gather_whenever(group, &[&[kind], content].concat()).map(drop)
 }
 
-/// Verifies every so many files, beginning with that of this rank's number. No two ranks read the same.
+/// Verifies every so many files, beginning with that of this rank's number. No two ranks read the
+/// same.
 fn verify_part(path: &Path, group: &ProcessGroup) -> Result<(), CheckpointError> {
     let manifest = Manifest::read(path)?;
     let own = manifest.files.iter().skip(group.rank());

@@ -2,7 +2,8 @@
 //!
 //! The format is that of TensorFlow: records framed with checksums
 //! ([TFRecord](https://www.tensorflow.org/tutorials/load_data/tfrecord)), each an `Event` message
-//! of [event.proto](https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto).
+//! of
+//! [event.proto](https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto).
 
 mod event;
 mod record;
@@ -31,8 +32,8 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    /// Starts a new file in `folder`. A run that goes on after `steps` steps, or starts anew after none, tells
-    /// TensorBoard to forget what older files have of later steps.
+    /// Starts a new file in `folder`. A run that goes on after `steps` steps, or starts anew after
+    /// none, tells TensorBoard to forget what older files have of later steps.
     ///
     /// # Errors
     /// If the folder or file cannot be made.

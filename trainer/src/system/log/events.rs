@@ -7,8 +7,8 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Brings events of level info and above into the log of the run that this process is a rank of, whatever `RUST_LOG`
-/// says. For the subscriber of a program.
+/// Brings events of level info and above into the log of the run that this process is a rank of,
+/// whatever `RUST_LOG` says. For the subscriber of a program.
 pub fn events<S: Subscriber + for<'s> LookupSpan<'s>>() -> impl Layer<S> {
     tracing_subscriber::fmt::layer()
         .with_writer(|| Entry)

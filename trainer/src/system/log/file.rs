@@ -1,4 +1,5 @@
-//! The file of a log: lines are put behind those that are there, and the oldest go when they get too many.
+//! The file of a log: lines are put behind those that are there, and the oldest go when they get
+//! too many.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,9 +1,9 @@
-//! One log per rank in the run folder: what this process tells people, what the libraries say and what ended it,
-//! for those who look for the reason later and have only the folder.
+//! One log per rank in the run folder: what this process tells people, what the libraries say and
+//! what ended it, for those who look for the reason later and have only the folder.
 //!
-//! The log belongs to the process, as its terminal does: whoever has something to say need not know of the run. What is
-//! said before the run folder is there waits in memory. A log that cannot be written is a warning, never the end of a
-//! run.
+//! The log belongs to the process, as its terminal does: whoever has something to say need not know
+//! of the run. What is said before the run folder is there waits in memory. A log that cannot be
+//! written is a warning, never the end of a run.
 
 mod events;
 mod file;
@@ -31,7 +31,8 @@ const MOST_EARLY: usize = 64 << 10;
 /// Most bytes of one text: some quote what they do not understand.
 const MOST_TEXT: usize = 16 << 10;
 
-/// How long to wait for another thread that writes. A file system that hangs must not keep the process from ending.
+/// How long to wait for another thread that writes. A file system that hangs must not keep the
+/// process from ending.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 static LOG: Mutex<Log> = Mutex::new(Log {
@@ -49,9 +50,9 @@ struct Log {
     early: String,
 }
 
-/// From now on what this rank of `world` says goes to its file in the folder of its run, `run_dir`, behind what stands
-/// there already; and what the flight recorder of `group` has, into a file beside it. Not for others than the ranks of a
-/// run, of which a process is one at a time.
+/// From now on what this rank of `world` says goes to its file in the folder of its run, `run_dir`,
+/// behind what stands there already; and what the flight recorder of `group` has, into a file
+/// beside it. Not for others than the ranks of a run, of which a process is one at a time.
 pub(crate) fn start(run_dir: &Path, world: &World, group: &ProcessGroup) {
     let folder = run_dir.join(FOLDER);
     let opened = std::fs::create_dir_all(&folder)
@@ -113,7 +114,8 @@ pub(crate) fn write(text: &str) {
     }
 }
 
-/// A text as it stands in the log: what begins with a time is an entry, and other lines belong to the one above.
+/// A text as it stands in the log: what begins with a time is an entry, and other lines belong to
+/// the one above.
 fn line(text: &str) -> String {
     let time = clock::rfc3339(SystemTime::now());
     let text = text.trim_end();

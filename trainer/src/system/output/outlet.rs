@@ -1,5 +1,6 @@
-//! Standard output and standard error while a run goes on: threads of their own write there, so that no rank ever waits for
-//! who reads them. What does not fit into their queues is dropped and counted.
+//! Standard output and standard error while a run goes on: threads of their own write there, so
+//! that no rank ever waits for who reads them. What does not fit into their queues is dropped and
+//! counted.
 //!
 //! Before a run, and for commands that answer, lines are written at once, as by any program.
 
@@ -112,7 +113,8 @@ static ERR: Lane = Lane::new(Stream::Err);
 /// Whether lines go into queues.
 static QUEUES: AtomicBool = AtomicBool::new(false);
 
-/// Whether both streams are terminals: then one thread writes to both, in the order of the lines and beside the bar.
+/// Whether both streams are terminals: then one thread writes to both, in the order of the lines
+/// and beside the bar.
 static TOGETHER: AtomicBool = AtomicBool::new(false);
 
 impl Lane {

@@ -1,5 +1,5 @@
-//! The other screen of a terminal while it is shown: what is written there comes whole or not at all, and nothing after
-//! the terminal was given back, whichever thread does that.
+//! The other screen of a terminal while it is shown: what is written there comes whole or not at
+//! all, and nothing after the terminal was given back, whichever thread does that.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +23,9 @@ use crate::system::output::outlet;
 /// How long a terminal that takes nothing more, as it is stopped, may delay the end of the process.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// While the terminal shows the other screen: what was to be told on standard error and is not on it yet. Changes
-/// between something and nothing only while standard error is locked, and so does the screen.
+/// While the terminal shows the other screen: what was to be told on standard error and is not on
+/// it yet. Changes between something and nothing only while standard error is locked, and so does
+/// the screen.
 static UNSEEN: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
 /// Whether the terminal was given back since the last screen was opened.
@@ -49,8 +50,8 @@ pub(crate) fn taken() -> Vec<String> {
     unseen().as_mut().map(std::mem::take).unwrap_or_default()
 }
 
-/// Gives the terminal back as it was; whoever ends the process calls it. If the terminal takes nothing more, this ends
-/// nevertheless, and [`takes`] goes on to keep messages from it.
+/// Gives the terminal back as it was; whoever ends the process calls it. If the terminal takes
+/// nothing more, this ends nevertheless, and [`takes`] goes on to keep messages from it.
 pub fn restore() {
     GIVEN_BACK.store(true, Ordering::SeqCst);
     if unseen().is_none() {
@@ -116,8 +117,8 @@ fn is_in_background() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group != getpgrp())
 }
 
-/// Has the terminal show keys as they are typed, as it did before, or not. Nothing else changes: Ctrl-C and Ctrl-Z are
-/// what they were.
+/// Has the terminal show keys as they are typed, as it did before, or not. Nothing else changes:
+/// Ctrl-C and Ctrl-Z are what they were.
 fn echo(on: bool) {
     if is_in_background() || (on && !HUSHED.load(Ordering::SeqCst)) {
         return;
@@ -186,7 +187,8 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Draws a picture, if the terminal was not given back meanwhile, and has taken the picture before.
+    /// Draws a picture, if the terminal was not given back meanwhile, and has taken the picture
+    /// before.
     pub fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) {
         if !outlet::is_idle() {
             return;

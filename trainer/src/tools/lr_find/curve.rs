@@ -1,7 +1,7 @@
 //! The loss over the learning rate, and what it suggests.
 //!
-//! Losses of single steps are noisy, and most of a sweep is flat: a suggestion is made only of a fall that the noise
-//! does not explain, and from the part of the sweep where that fall is.
+//! Losses of single steps are noisy, and most of a sweep is flat: a suggestion is made only of a
+//! fall that the noise does not explain, and from the part of the sweep where that fall is.
 
 /// Weight of the past in the smoothed loss.
 const MEMORY: f64 = 0.9;
@@ -11,14 +11,16 @@ const DIVERGED: f64 = 4.0;
 const SETTLED: usize = 10;
 /// So many parts of a sweep are skipped at its begin, and tell where the loss begins: one.
 const FIRST_OF: usize = 10;
-/// So many parts are on either side of a step in the mean that it is judged by: one. Other than the smoothed loss, that
-/// mean is not late.
+/// So many parts are on either side of a step in the mean that it is judged by: one. Other than the
+/// smoothed loss, that mean is not late.
 const BESIDE_OF: usize = 20;
-/// A fall is clear that is so many standard errors deep: the lowest of many means is some below the others by chance.
+/// A fall is clear that is so many standard errors deep: the lowest of many means is some below the
+/// others by chance.
 const CLEAR: f64 = 4.0;
 /// And at least this share of the loss, where there is no noise.
 const LEAST_FALL: f64 = 0.01;
-/// Times the median difference of two neighbours, this is the standard deviation of one, if it is normal.
+/// Times the median difference of two neighbours, this is the standard deviation of one, if it is
+/// normal.
 const DEVIATION_OF_MEDIAN: f64 = 1.4826 * std::f64::consts::FRAC_1_SQRT_2;
 
 /// One step of a sweep.
@@ -32,8 +34,8 @@ pub struct Point {
     pub smooth: f64,
 }
 
-/// Rates that look good; both were tried, or lie between rates that were. Either may be the larger one: that the loss
-/// falls fastest close to its minimum is common.
+/// Rates that look good; both were tried, or lie between rates that were. Either may be the larger
+/// one: that the loss falls fastest close to its minimum is common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Suggestion {
     /// Where the loss falls fastest.
@@ -102,7 +104,8 @@ pub(super) struct Span {
 impl Span {
     fn of(points: &[Point]) -> Self {
         let half = points.len() / 2;
-        // Least squares: the sum of the squared distances from the middle is that over which the slope is taken.
+        // Least squares: the sum of the squared distances from the middle is that over which the
+        // slope is taken.
         let (mut sum, mut along, mut squares) = (0.0, 0.0, 0.0);
         for (index, point) in points.iter().enumerate() {
             let distance = index as f64 - half as f64;
@@ -152,7 +155,8 @@ impl Curve {
         self.points.windows(2 * self.beside() + 1).map(Span::of)
     }
 
-    /// The standard deviation of a single loss, as neighbours tell it: between them the rate changes little.
+    /// The standard deviation of a single loss, as neighbours tell it: between them the rate
+    /// changes little.
     fn noise(&self) -> f64 {
         let pairs = self.points.windows(2);
         let mut differences: Vec<f64> = pairs
@@ -193,7 +197,8 @@ impl Curve {
         if minimum.lr < 10.0 * start.lr {
             return Err(Unclear::AtOnce { lr: minimum.lr });
         }
-        // Where the loss is neither as it was at first nor as at its minimum, the slope is that of the fall, not noise.
+        // Where the loss is neither as it was at first nor as at its minimum, the slope is that of
+        // the fall, not noise.
         let high = |span: &Span| span.mean > first - fall / 4.0;
         let low = |span: &Span| span.mean <= first - fall * 3.0 / 4.0;
         let from = falling.iter().rposition(high).unwrap_or(0);
@@ -208,8 +213,8 @@ impl Curve {
     }
 }
 
-/// All up to the smallest mean, the last one. Once the loss is clearly above where it was at `first`, having fallen
-/// clearly below, rates are too large: whatever comes then is no minimum.
+/// All up to the smallest mean, the last one. Once the loss is clearly above where it was at
+/// `first`, having fallen clearly below, rates are too large: whatever comes then is no minimum.
 fn until_minimum(spans: &[Span], first: f64, clear: f64) -> &[Span] {
     let mut end: Option<(usize, f64)> = None;
     for (index, span) in spans.iter().enumerate() {
@@ -300,7 +305,8 @@ mod tests {
         }
     }
 
-    /// Where noise is as large as the fall, chance may win; but what is said was tried, and mostly nothing is.
+    /// Where noise is as large as the fall, chance may win; but what is said was tried, and mostly
+    /// nothing is.
     #[test]
     fn noise_alone_suggests_nothing() {
         for steps in [10, 20, 100, 300] {

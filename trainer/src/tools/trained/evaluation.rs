@@ -24,9 +24,10 @@ const NO_DATA: &str = "does not say on which data its model is to be evaluated; 
                        --config, or the data with --set data.name=... and --set data.dir=...";
 
 impl Trained {
-    /// Evaluates the model on the images that its training is evaluated on: the test images of its configuration, or the
-    /// few that it has to know by heart (`train.overfit_batches`). Every rank of `world` makes
-    /// this call; all get the result for the whole, and rank 0 the details of the whole.
+    /// Evaluates the model on the images that its training is evaluated on: the test images of its
+    /// configuration, or the few that it has to know by heart (`train.overfit_batches`). Every rank
+    /// of `world` makes this call; all get the result for the whole, and rank 0 the details of the
+    /// whole.
     ///
     /// # Errors
     /// If the data cannot be read, the checkpoint is of another model, or a rank fails.
@@ -34,7 +35,8 @@ impl Trained {
         self.evaluate_if(world, || Ok(()))
     }
 
-    /// As [`Trained::evaluate`], but only if the caller is `ready`: if this rank is not, the others are told.
+    /// As [`Trained::evaluate`], but only if the caller is `ready`: if this rank is not, the others
+    /// are told.
     ///
     /// # Errors
     /// Also what is in the way of this rank's being ready.
@@ -88,8 +90,8 @@ impl Trained {
         self.with_model(test.as_ref(), &device, evaluate)
     }
 
-    /// That of the configuration, if the devices of all ranks have it: it may have been meant for others. A collective
-    /// call.
+    /// That of the configuration, if the devices of all ranks have it: it may have been meant for
+    /// others. A collective call.
     fn precision_on(&self, device: &Device, group: &ProcessGroup) -> Result<Precision, TrainError> {
         let wanted = self.config().train.eval_precision();
         let dtype = wanted.compute_dtype();

@@ -30,7 +30,8 @@ pub enum Format {
 impl Trained {
     /// Writes parameters and buffers to the safetensors file `path`, which appears when it is
     /// complete. Its metadata has the `[model]` section as JSON, the names of the classes, the size
-    /// of the images, their normalisation and the step, with which [`Trained::find`] finds the model again.
+    /// of the images, their normalisation and the step, with which [`Trained::find`] finds the
+    /// model again.
     ///
     /// [`models::weights::load`] reads both formats.
     ///
@@ -74,8 +75,8 @@ impl Trained {
 }
 
 impl Trained {
-    /// The batches of which the statistics of a checkpoint come, as PyTorch counts them: those of this run on one rank, and
-    /// those of the weights that it started from.
+    /// The batches of which the statistics of a checkpoint come, as PyTorch counts them: those of
+    /// this run on one rank, and those of the weights that it started from.
     fn batches(&self) -> Batches {
         let environment = self.run_dir.as_deref().and_then(Environment::read);
         let environment = environment.unwrap_or_default();

@@ -105,9 +105,9 @@ impl From<CheckpointError> for FindError {
 }
 
 impl Trained {
-    /// Finds what `path` names: a run folder or a checkpoint, whose checksums are verified, or a file of weights. The
-    /// configuration is that of the run folder, or of the model in the file if that says what it is, unless `config` names
-    /// another; `sets` change it.
+    /// Finds what `path` names: a run folder or a checkpoint, whose checksums are verified, or a
+    /// file of weights. The configuration is that of the run folder, or of the model in the file if
+    /// that says what it is, unless `config` names another; `sets` change it.
     ///
     /// # Errors
     /// See [`FindError`].
@@ -194,7 +194,8 @@ impl Trained {
         })
     }
 
-    /// What a person should know of the choice of tensors in a file of weights, once the model was built.
+    /// What a person should know of the choice of tensors in a file of weights, once the model was
+    /// built.
     pub fn taken(&self) -> &[String] {
         self.taken.get().map_or(&[], Vec::as_slice)
     }
@@ -319,7 +320,8 @@ fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindEr
     }
     let found = list(&folder)?;
     for step in best_steps(&Manifest::read(&newest.path)?) {
-        // Of a best state that could not be written there is none, but the best one before it stays.
+        // Of a best state that could not be written there is none, but the best one before it
+        // stays.
         let Some(best) = found.iter().find(|found| found.step == step) else {
             continue;
         };

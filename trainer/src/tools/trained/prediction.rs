@@ -46,7 +46,8 @@ impl Trained {
         predicted.map_err(|error| self.locate(error))
     }
 
-    /// Pixels of the shorter side of a picture of which the middle is cut out, if the training did so.
+    /// Pixels of the shorter side of a picture of which the middle is cut out, if the training did
+    /// so.
     pub(super) fn resize(&self) -> Option<usize> {
         let of_file = self.file.as_ref().and_then(|about| about.resize);
         self.config().data.kind.resize().or(of_file)

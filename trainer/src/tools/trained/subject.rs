@@ -9,7 +9,8 @@ use crate::data;
 use crate::data::normalization;
 use crate::run::environment::{self, Environment};
 
-/// Numbers of the largest image that is believed: a file may come from anywhere, and memory is taken for one.
+/// Numbers of the largest image that is believed: a file may come from anywhere, and memory is
+/// taken for one.
 const MOST_NUMBERS: usize = 1 << 24;
 
 /// Size, classes and normalisation of a data set that need not be there any more.
@@ -66,8 +67,8 @@ impl Subject {
 }
 
 impl Trained {
-    /// What the images are like, from the run folder or the file of weights, else from the data set that the
-    /// configuration names; normalised as that says.
+    /// What the images are like, from the run folder or the file of weights, else from the data set
+    /// that the configuration names; normalised as that says.
     ///
     /// # Errors
     /// If neither can be read, or the images have other channels than what they are normalised by.

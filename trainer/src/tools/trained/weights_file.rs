@@ -1,5 +1,5 @@
-//! Models in one file of weights: what `trainer export` has written, which says itself what its model is, or what PyTorch
-//! has, beside a configuration.
+//! Models in one file of weights: what `trainer export` has written, which says itself what its
+//! model is, or what PyTorch has, beside a configuration.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,8 +23,8 @@ const STD: &str = "std";
 const RESIZE: &str = "resize";
 const STEP: &str = "step";
 
-/// The largest number that is believed of a model's sizes, and of its depth: a file may come from anywhere, and a model
-/// takes memory before its weights are compared.
+/// The largest number that is believed of a model's sizes, and of its depth: a file may come from
+/// anywhere, and a model takes memory before its weights are compared.
 const MOST: f64 = 4096.0;
 const DEEPEST: f64 = 1024.0;
 
@@ -167,7 +167,8 @@ fn subject(about: &HashMap<String, String>) -> Option<Subject> {
     Subject::complete(shape, read(about, CLASS_NAMES)?, normalization)
 }
 
-/// The configuration of the model in the file at `path`, unless `config` names one, and what the file says.
+/// The configuration of the model in the file at `path`, unless `config` names one, and what the
+/// file says.
 pub(super) fn find(
     path: &Path,
     config: Option<&str>,

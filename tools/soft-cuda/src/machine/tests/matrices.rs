@@ -203,7 +203,8 @@ fn mma_of_the_documented_layouts() {
 
 #[test]
 fn ldmatrix_feeds_mma() {
-    // A of 16 × 16 row after row, as four matrices; B of 16 × 8 row after row, as two that are transposed.
+    // A of 16 × 16 row after row, as four matrices; B of 16 × 8 row after row, as two that are
+    // transposed.
     let (a, b) = (matrix(16, 16, 7), matrix(16, 8, 8));
     let body = "
         .shared .align 16 .b8 a[512]; .shared .align 16 .b8 b[256];

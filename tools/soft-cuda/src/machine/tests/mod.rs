@@ -15,8 +15,8 @@ mod warps;
 use super::{Buffer, FaultKind, Kernel, Launch, LaunchError};
 use crate::ptx::Module;
 
-/// What every body starts from: `%d0` is the input's address and `%d1` the output's, `%r0` the thread of the
-/// block, `%d2` and `%d3` the addresses of its 32 bits of the input and the output.
+/// What every body starts from: `%d0` is the input's address and `%d1` the output's, `%r0` the
+/// thread of the block, `%d2` and `%d3` the addresses of its 32 bits of the input and the output.
 const PROLOGUE: &str = "
     .reg .pred %p<20>; .reg .b16 %h<50>; .reg .b32 %r<150>; .reg .f32 %f<50>; .reg .b64 %d<50>;
     ld.param.u64 %d0, [in]; ld.param.u64 %d1, [out];

@@ -7,7 +7,8 @@ const N: usize = 96;
 const K: usize = 16;
 const M: usize = 64;
 
-/// How a factor lies in shared memory: vectors that a swizzle exchanges, and whether rows lie along it.
+/// How a factor lies in shared memory: vectors that a swizzle exchanges, and whether rows lie along
+/// it.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     swizzled: usize,
@@ -82,8 +83,8 @@ fn matrix(count: usize, seed: usize) -> Vec<f32> {
     (0..count * K).map(number).collect()
 }
 
-/// A kernel of four warps that copies factors to shared memory as they lie in the input, multiplies them twice and
-/// writes the sums, as threads have them.
+/// A kernel of four warps that copies factors to shared memory as they lie in the input, multiplies
+/// them twice and writes the sums, as threads have them.
 fn body(a: Layout, b: Layout) -> (String, Vec<u32>) {
     let words = [a.lay(&matrix(M, 1), M), b.lay(&matrix(N, 2), N)];
     let start_b = (words[0].len() * 4).next_multiple_of(1024);

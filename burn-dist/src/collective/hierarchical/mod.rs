@@ -1,20 +1,23 @@
-//! Collectives over several nodes: the ranks of a node share memory, and what travels between nodes is of all of them.
+//! Collectives over several nodes: the ranks of a node share memory, and what travels between nodes
+//! is of all of them.
 //!
-//! Of `n` nodes with `r` ranks each, the ranks that are in the same place on their nodes are a ring of nodes: `r` rings,
-//! each for its part of the elements, all at once. A byte takes about as many hops as there are nodes, not ranks; small
-//! messages go round in [few rounds](super::bruck) instead. Nothing
-//! waits for a node's sums to be complete: when a piece of a sum comes to a rank, it adds what its node has there, read
-//! from the memory of all of them, and results that come are written to all of them.
+//! Of `n` nodes with `r` ranks each, the ranks that are in the same place on their nodes are a ring
+//! of nodes: `r` rings, each for its part of the elements, all at once. A byte takes about as many
+//! hops as there are nodes, not ranks; small messages go round in [few rounds](super::bruck)
+//! instead. Nothing waits for a node's sums to be complete: when a piece of a sum comes to a rank,
+//! it adds what its node has there, read from the memory of all of them, and results that come are
+//! written to all of them.
 //!
-//! A rank owns the same [`shard`] as everywhere. There are two [orders](Order) in which its sum can be taken:
+//! A rank owns the same [`shard`] as everywhere. There are two [orders](Order) in which its sum can
+//! be taken:
 //!
-//! - As on the ring through all ranks: the sum begins at the rank after the owner, so it leaves the owner's node with what
-//!   the ranks after the owner have, and gets the rest there at its end. All bits are as on one node. Of an all-reduce
-//!   `(n r - 1) / (n r) + (n - 1) / n` of the bytes leave a node, where the ring through all ranks has
-//!   `2 (n r - 1) / (n r)`.
-//! - By nodes: the sum begins at the node after the owner's (as in Horovod's hierarchical all-reduce and BytePS). Of an
-//!   all-reduce `2 (n - 1) / n` of the bytes leave a node, which is the least there can be. Floats differ from those of one
-//!   node in their last bits.
+//! - As on the ring through all ranks: the sum begins at the rank after the owner, so it leaves the
+//!   owner's node with what the ranks after the owner have, and gets the rest there at its end. All
+//!   bits are as on one node. Of an all-reduce `(n r - 1) / (n r) + (n - 1) / n` of the bytes leave
+//!   a node, where the ring through all ranks has `2 (n r - 1) / (n r)`.
+//! - By nodes: the sum begins at the node after the owner's (as in Horovod's hierarchical
+//!   all-reduce and BytePS). Of an all-reduce `2 (n - 1) / n` of the bytes leave a node, which is
+//!   the least there can be. Floats differ from those of one node in their last bits.
 
 mod layout;
 mod share;
@@ -38,8 +41,8 @@ use crate::transport::{Transport, Watch};
 use share::{Parts, Share};
 use staging::Staging;
 
-/// Bytes of every rank's shard that are staged at a time: with more of them, four ranks' stage leaves the cache before it
-/// is read.
+/// Bytes of every rank's shard that are staged at a time: with more of them, four ranks' stage
+/// leaves the cache before it is read.
 const SLOT: usize = 256 * 1024;
 
 /// Most bytes that are staged at a time.
@@ -127,8 +130,8 @@ impl Nodes {
         self.announce(what, watch)
     }
 
-    /// Makes sure that all ranks enter the same collective, unless every message to other nodes does; on this node all have
-    /// when it returns.
+    /// Makes sure that all ranks enter the same collective, unless every message to other nodes
+    /// does; on this node all have when it returns.
     fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<Entered, Failure> {
         let entered = self.node.enter(what, watch)?;
         if !bruck::suits(what, self.layout.ranks()) {
@@ -143,7 +146,8 @@ impl Nodes {
         })
     }
 
-    /// A watch under which streams go on while a rank waits for its node: others may wait for what it has sent.
+    /// A watch under which streams go on while a rank waits for its node: others may wait for what
+    /// it has sent.
     fn minding_streams(&self, watch: &Watch) -> Watch {
         watch.doing(self.ring.transport.meanwhile())
     }
@@ -205,8 +209,8 @@ impl Nodes {
         }
     }
 
-    /// On a bucket that the ranks of the node have entered, with elements of type `dtype`. Rank `i` has the bytes
-    /// `owned(i)`.
+    /// On a bucket that the ranks of the node have entered, with elements of type `dtype`. Rank `i`
+    /// has the bytes `owned(i)`.
     fn in_bucket(
         &mut self,
         (what, dtype): (&Descriptor, DType),
@@ -267,7 +271,8 @@ impl Nodes {
         self.node.finish(watch)
     }
 
-    /// On private memory: some of every rank's shard at a time, so that all rings have something to do.
+    /// On private memory: some of every rank's shard at a time, so that all rings have something to
+    /// do.
     fn staged(
         &mut self,
         (what, cuts): (&Descriptor, &Cuts),
@@ -312,7 +317,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Within the root's node, then between nodes in as many parts as there are rings, then within the others.
+    /// Within the root's node, then between nodes in as many parts as there are rings, then within
+    /// the others.
     fn broadcast(
         &mut self,
         what: &Descriptor,
@@ -348,14 +354,16 @@ impl Nodes {
         })
     }
 
-    /// After [`enter`](Self::enter) all of this node have come. When all nodes have heard of each other, this is so on all.
+    /// After [`enter`](Self::enter) all of this node have come. When all nodes have heard of each
+    /// other, this is so on all.
     fn barrier(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
         self.ring.run(watch, |transport, at, watch| {
             bruck::all_gather(transport, at, what, &mut &mut [][..], |_| 0..0, watch)
         })
     }
 
-    /// Payloads lie in the order of places, and in each place of nodes: what a ring gathers is in one piece.
+    /// Payloads lie in the order of places, and in each place of nodes: what a ring gathers is in
+    /// one piece.
     pub(super) fn gather_bytes(
         &mut self,
         what: &Descriptor,
@@ -385,7 +393,8 @@ impl Nodes {
         Ok(all)
     }
 
-    /// Gathers what is of every rank in the range that `of` has for its number, which counts nodes first.
+    /// Gathers what is of every rank in the range that `of` has for its number, which counts nodes
+    /// first.
     fn gather(
         &mut self,
         what: &Descriptor,

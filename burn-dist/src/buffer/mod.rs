@@ -59,8 +59,8 @@ impl Buffer {
         }
     }
 
-    /// A plain buffer of `len` arbitrary values, for a moment: its memory is that of one before, and
-    /// will be that of one after.
+    /// A plain buffer of `len` arbitrary values, for a moment: its memory is that of one before,
+    /// and will be that of one after.
     pub(crate) fn recycled(dtype: DType, len: usize) -> Self {
         Self {
             dtype,

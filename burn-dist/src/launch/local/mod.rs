@@ -41,8 +41,8 @@ const AFTER_SECOND_TERM: Duration = Duration::from_secs(2);
 /// How often to look at the ranks even when no signal says so.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// How much later a signal that has ended a rank may come here: Ctrl-C goes to all of them, and on a busy machine a rank may
-/// have ended before this process knows of it.
+/// How much later a signal that has ended a rank may come here: Ctrl-C goes to all of them, and on
+/// a busy machine a rank may have ended before this process knows of it.
 const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
 /// How often to look at the output when the ranks have ended.
@@ -53,7 +53,8 @@ const FILES_PER_RANK: usize = 2 + rendezvous::FILES_PER_RANK;
 
 /// Threads of this process: of the store, of signals, and the main one.
 const OWN_THREADS: usize = 4;
-/// Threads and processes that a rank takes: itself, who reads its two outputs, and who hears it at the store.
+/// Threads and processes that a rank takes: itself, who reads its two outputs, and who hears it at
+/// the store.
 const THREADS_PER_RANK: usize = 5;
 
 const THREADS: &str = "RAYON_NUM_THREADS";
@@ -169,9 +170,9 @@ impl LocalLauncher {
         self
     }
 
-    /// How long ranks get to end by themselves when the launcher is told to terminate. Without it as
-    /// long as they need for their step and a checkpoint: who does not want to wait sends SIGTERM
-    /// again, which ends them within 2 s, or SIGKILL.
+    /// How long ranks get to end by themselves when the launcher is told to terminate. Without it
+    /// as long as they need for their step and a checkpoint: who does not want to wait sends
+    /// SIGTERM again, which ends them within 2 s, or SIGKILL.
     pub fn stop_grace(mut self, grace: Duration) -> Self {
         self.stop_grace = Some(grace);
         self
@@ -205,8 +206,8 @@ impl LocalLauncher {
     /// a terminal's Ctrl-C goes to all of them by itself.
     ///
     /// # Errors
-    /// If they can't be started; those that were are killed. In a rank that a launcher of this kind has started, which
-    /// would start as many again. A rank that fails is an outcome.
+    /// If they can't be started; those that were are killed. In a rank that a launcher of this kind
+    /// has started, which would start as many again. A rank that fails is an outcome.
     pub fn run(self) -> Result<LaunchOutcome, LaunchError> {
         let is_rank = std::env::var_os(LAUNCH).is_some_and(|launch| launch == "local");
         if is_rank && self.program.is_none() {
@@ -375,8 +376,8 @@ impl Watch<'_> {
         self.ranks.any_left()
     }
 
-    /// Gives the signal that seems to have ended a rank the time to come here too, if nothing explains it yet: nobody is
-    /// to be blamed for that.
+    /// Gives the signal that seems to have ended a rank the time to come here too, if nothing
+    /// explains it yet: nobody is to be blamed for that.
     fn hear(&mut self, inbox: &Inbox) {
         let limit = deadline::after(SAME_SIGNAL);
         while self.ending.is_none() {

@@ -1,4 +1,5 @@
-//! What the process says to people: lines on standard output and standard error, which never hold it up.
+//! What the process says to people: lines on standard output and standard error, which never hold
+//! it up.
 
 pub(crate) mod outlet;
 pub(crate) mod screen;
@@ -17,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Why the first line that did not get to standard output did not.
 static UNSAID: OnceLock<String> = OnceLock::new();
 
-/// Writes a line to standard output. Nobody reading it any more is no reason to stop; for whom it matters that it was
-/// written, [`unsaid`] tells.
+/// Writes a line to standard output. Nobody reading it any more is no reason to stop; for whom it
+/// matters that it was written, [`unsaid`] tells.
 pub fn say(text: &str) {
     outlet::put(Stream::Out, text);
 }
@@ -36,8 +37,8 @@ pub fn unsaid() -> Option<&'static str> {
     UNSAID.get().map(String::as_str)
 }
 
-/// Writes a line to standard error, with no more concern for readers than [`say`], and to the log of the run. Where the
-/// terminal shows a full screen, that gets it.
+/// Writes a line to standard error, with no more concern for readers than [`say`], and to the log
+/// of the run. Where the terminal shows a full screen, that gets it.
 pub fn complain(text: &str) {
     log::write(text);
     complain_unlogged(text);
@@ -50,7 +51,8 @@ pub(crate) fn complain_unlogged(text: &str) {
     }
 }
 
-/// From now on, as long as this process lives, whoever says something does not wait for who reads it.
+/// From now on, as long as this process lives, whoever says something does not wait for who reads
+/// it.
 pub(crate) fn never_wait() {
     if let Err(error) = outlet::start() {
         complain(&format!(
@@ -59,7 +61,8 @@ pub(crate) fn never_wait() {
     }
 }
 
-/// Waits until what was said is written: for the end, which is not delayed for long by who does not read.
+/// Waits until what was said is written: for the end, which is not delayed for long by who does not
+/// read.
 pub(crate) fn flush() {
     outlet::flush(PATIENCE);
 }

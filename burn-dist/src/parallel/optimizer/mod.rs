@@ -26,13 +26,14 @@ use crate::flat::Part;
 use crate::fused::{Fused, FusedState, steps_on};
 use crate::thread_limit::NoThreads;
 
-/// Numbers that Burn's CPU backend adds up on several threads from there on, where everything is added up. Which
-/// thread takes which part differs from call to call and with their number, and with it the last bits of the sum.
+/// Numbers that Burn's CPU backend adds up on several threads from there on, where everything is
+/// added up. Which thread takes which part differs from call to call and with their number, and
+/// with it the last bits of the sum.
 const SUMMED_BY_THREADS: usize = 4 * 1024 * 1024;
 
 /// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
-/// any [`burn::optim::Optimizer`] through [`new`](Self::new). Parameters in `f16` and `bf16` are stepped
-/// in `f32`.
+/// any [`burn::optim::Optimizer`] through [`new`](Self::new). Parameters in `f16` and `bf16` are
+/// stepped in `f32`.
 #[derive(Clone)]
 pub struct ParameterOptimizer {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
@@ -52,9 +53,9 @@ pub struct ParameterOptimizer {
 }
 
 impl ParameterOptimizer {
-    /// Wraps an optimizer that is already built. Its settings are not known, so they cannot be compared between ranks,
-    /// as those of configurations are; and for parameters in `f64` a checkpoint of its state is not read back, as it
-    /// would be read in `f32`.
+    /// Wraps an optimizer that is already built. Its settings are not known, so they cannot be
+    /// compared between ranks, as those of configurations are; and for parameters in `f64` a
+    /// checkpoint of its state is not read back, as it would be read in `f32`.
     pub fn new<O: Optimizer>(optimizer: O) -> Self {
         Self {
             settings: std::any::type_name::<O>().into(),
@@ -100,8 +101,8 @@ impl ParameterOptimizer {
     }
 
     /// Whether this can step a model with these parameters: every group has one, and each is of a
-    /// shape that its optimizer takes. [`Parallel::new`](super::Parallel::new) looks at the same; this
-    /// says it before there are ranks.
+    /// shape that its optimizer takes. [`Parallel::new`](super::Parallel::new) looks at the same;
+    /// this says it before there are ranks.
     ///
     /// # Errors
     /// [`ParallelError::EmptyGroup`] and [`ParallelError::NotAMatrix`].
@@ -213,7 +214,8 @@ pub(super) struct OptimizerState {
 }
 
 impl OptimizerState {
-    /// `device`: where the parameters are; `offload`: whether to keep the states in host memory all the same.
+    /// `device`: where the parameters are; `offload`: whether to keep the states in host memory all
+    /// the same.
     pub(super) fn new(
         optimizer: &ParameterOptimizer,
         parameters: &[ParameterSpec],
@@ -275,12 +277,12 @@ impl OptimizerState {
         }
     }
 
-    /// The new value of the parameter with this index, by its gradient times `factor`; both tensors on
-    /// the same plain device.
+    /// The new value of the parameter with this index, by its gradient times `factor`; both tensors
+    /// on the same plain device.
     ///
-    /// Parameters in half precision are stepped in `f32`, in which Burn rebuilds the optimizer's saved state.
-    /// Large ones that are stepped as a whole are stepped by one thread, so that sums come out in the same
-    /// bits on every rank and in every run.
+    /// Parameters in half precision are stepped in `f32`, in which Burn rebuilds the optimizer's
+    /// saved state. Large ones that are stepped as a whole are stepped by one thread, so that sums
+    /// come out in the same bits on every rank and in every run.
     fn step_by_burn<const D: usize>(
         &mut self,
         index: usize,
@@ -303,7 +305,8 @@ impl OptimizerState {
             DType::F16 | DType::BF16 => [value, gradient].map(|t| t.cast(FloatDType::F32)),
             _ => [value, gradient],
         };
-        // Only now: the factor takes a loss scale back, which is there for what half precision cannot hold.
+        // Only now: the factor takes a loss scale back, which is there for what half precision
+        // cannot hold.
         let gradient = match factor {
             Some(factor) => gradient.mul_scalar(factor),
             None => gradient,
@@ -330,8 +333,8 @@ impl OptimizerState {
         }
     }
 
-    /// The shape in which as many elements of the parameter with this index are stepped: its own, if its optimizer
-    /// has to see all of it.
+    /// The shape in which as many elements of the parameter with this index are stepped: its own,
+    /// if its optimizer has to see all of it.
     pub(super) fn shape(&self, index: usize, len: usize) -> Shape {
         let whole = self.choices.get(index).and_then(|c| c.whole.as_ref());
         match whole {
@@ -340,8 +343,8 @@ impl OptimizerState {
         }
     }
 
-    /// The new values of several parameters, in their order; the old ones of those that no rank had a gradient of, or
-    /// that [could not be stepped](Self::take_failure).
+    /// The new values of several parameters, in their order; the old ones of those that no rank had
+    /// a gradient of, or that [could not be stepped](Self::take_failure).
     pub(super) fn step(
         &mut self,
         reducer: &Reducer,

@@ -233,8 +233,9 @@ fn of_leftovers(folder: &Path) -> Result<Vec<String>, TrainError> {
     Ok(notes)
 }
 
-/// The newest of the runs of a name, the oldest first. One that saved nothing is not continued, and neither are those before it: whoever
-/// started a run after them had done with them, or says which one is meant.
+/// The newest of the runs of a name, the oldest first. One that saved nothing is not continued, and
+/// neither are those before it: whoever started a run after them had done with them, or says which
+/// one is meant.
 fn newest_run(
     mut runs: Vec<PathBuf>,
     lock: Lock<'_>,
@@ -340,8 +341,8 @@ pub(crate) fn named(path: &Path) -> PathBuf {
     run.map(Path::to_owned).unwrap_or(path)
 }
 
-/// The whole path. What `..` leads to only the system knows, where there are links; other links keep their names, by
-/// which a checkpoint is known to lie in a run folder.
+/// The whole path. What `..` leads to only the system knows, where there are links; other links
+/// keep their names, by which a checkpoint is known to lie in a run folder.
 pub(crate) fn absolute(path: &Path) -> PathBuf {
     let climbs = path.components().any(|part| part == Component::ParentDir);
     let resolved = climbs.then(|| path.canonicalize().ok()).flatten();
