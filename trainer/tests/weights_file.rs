@@ -3,9 +3,11 @@
 mod common;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use common::{Finished, LIMIT, Trial};
 use image::{GrayImage, Luma};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// What a small run has left, with its model exported to `model.safetensors`.
@@ -220,6 +222,36 @@ fn renamed(from: &Path, to: &Path, prefix: &str) {
     std::fs::write(to, [&length[..], &header, &values].concat()).unwrap();
 }
 
+/// Zeros for the same model with another width of its hidden layer, in a file that takes no room.
+fn widened(from: &Path, to: &Path, widths: [u64; 2]) {
+    let (header, _) = parts(from);
+    let mut end = 0;
+    let mut tensors = header.as_object().unwrap().clone();
+    tensors.remove("__metadata__");
+    for tensor in tensors.values_mut() {
+        let shape = tensor["shape"].as_array_mut().unwrap();
+        for side in shape.iter_mut().filter(|side| **side == widths[0]) {
+            *side = widths[1].into();
+        }
+        let numbers: u64 = shape.iter().map(|side| side.as_u64().unwrap()).product();
+        let begin = end;
+        end += numbers * 4;
+        tensor["data_offsets"] = [begin, end].into();
+    }
+    let header = serde_json::to_vec(&tensors).unwrap();
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::write(to, [&length[..], &header].concat()).unwrap();
+    let file = std::fs::File::options().write(true).open(to).unwrap();
+    file.set_len(8 + header.len() as u64 + end).unwrap();
+}
+
+/// Whether the process has the file open.
+fn has_open(process: Pid, file: &Path) -> bool {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()));
+    let mut open = open.into_iter().flatten().flatten();
+    open.any(|open| std::fs::read_link(open.path()).is_ok_and(|path| path == file))
+}
+
 /// The same weights twice in one file, as of a model and its average.
 fn doubled(from: &Path, to: &Path) {
     let (header, values) = parts(from);
@@ -393,4 +425,35 @@ fn counts_of_batches_survive_a_round_trip() {
         .run()
         .assert_code(0);
     assert_eq!(export(Path::new(folder), "five.safetensors"), [13, 16]);
+}
+
+/// The first step may be far away then, and there is nothing to save.
+#[test]
+fn a_request_to_save_ends_a_run_that_loads_weights() {
+    let exported = Exported::new("torch");
+    let folder = tempfile::tempdir().unwrap();
+    let wide = folder.path().join("wide.safetensors");
+    widened(
+        &exported.export.path("model.safetensors"),
+        &wide,
+        [16, 40_000],
+    );
+    let weights = format!("model.weights={}", wide.display());
+    let settings = [weights.as_str(), "model.hidden=40000"];
+    let running = Trial::tiny(&["--nproc", "1"], &settings).start();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !has_open(running.pid(), &wide) {
+        assert!(Instant::now() < deadline, "it does not read the weights");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(running.pid(), Signal::USR1).unwrap();
+    let finished = running.wait(Duration::from_secs(20));
+    finished
+        .assert_code(75)
+        .assert_stderr(&["before the first step: start the run again"]);
+    assert!(
+        !finished.stdout.contains("checkpoint"),
+        "{}",
+        finished.stdout
+    );
 }
