@@ -13,8 +13,8 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, address, arg, memory, primitive, primitive_int};
-use super::options::{ImageFacts, Sample};
 use super::sums::cube;
+use crate::gpu::{ImageFacts, Sample};
 
 /// Values of a byte.
 const BYTES: usize = 256;
