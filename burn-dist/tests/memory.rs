@@ -1,4 +1,4 @@
-//! What a rank holds under each stage of ZeRO, counted in bytes: the formulas of the README.
+//! What a rank holds under each stage of ZeRO, counted in bytes: the formulas of docs/sharding.md.
 
 use std::sync::mpsc;
 use std::thread;

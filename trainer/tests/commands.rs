@@ -599,6 +599,27 @@ fn training_can_be_asked_for_by_name() {
 }
 
 #[test]
+fn activations_are_measured_under_every_strategy() {
+    let sharded = ["parallel.strategy=zero-3", "parallel.shard_within=2"];
+    for settings in [&[][..], &sharded] {
+        let sets = settings.iter().flat_map(|setting| ["--set", setting]);
+        let args: Vec<&str> = ["--dry-run", "--nproc", "4"]
+            .into_iter()
+            .chain(sets)
+            .collect();
+        let finished = Trial::new(&args).run();
+        finished.assert_code(0);
+        assert!(
+            finished.stdout.contains("activations"),
+            "{}",
+            finished.stdout
+        );
+        let unknown = finished.stdout.contains("not measured");
+        assert!(!unknown, "{settings:?}: {}", finished.stdout);
+    }
+}
+
+#[test]
 fn shells_complete_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let finished = Trial::new(&["completions", shell]).run();

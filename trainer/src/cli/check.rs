@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use burn_dist::parallel::{MemoryEstimate, Strategy};
+use burn_dist::parallel::{MemoryEstimate, ShardWithin, Strategy};
 use burn_dist::world::World;
 use clap::Args;
 
@@ -172,6 +172,8 @@ impl Activations {
         let measure = |strategy: Strategy| {
             let mut config = config.clone();
             config.parallel.strategy = strategy;
+            // One rank is measured.
+            config.parallel.shard_within = ShardWithin::All;
             measured(&config, plan.batching.micro)
         };
         Self {
