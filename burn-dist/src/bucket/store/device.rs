@@ -333,10 +333,19 @@ impl GradientStore for DeviceStore {
                 None => Err((step.values.get(), step.state)),
             });
         }
-        let kernels = Kernels::on(self.device()).ok_or_else(|| Error::Device {
-            reason: "its kernels were turned off after the optimizer had been made".to_owned(),
-        })?;
-        let mut stepped = step_on_device(kernels, stepping, factor).into_iter();
+        // Where kernels are turned off, no parameter is stepped here.
+        let stepped = match (stepping.is_empty(), Kernels::on(self.device())) {
+            (true, _) => Vec::new(),
+            (false, Some(kernels)) => step_on_device(kernels, stepping, factor),
+            (false, None) => {
+                let reason = "its kernels were turned off after the optimizer had been made";
+                return Err(Error::Device {
+                    reason: reason.to_owned(),
+                }
+                .into());
+            }
+        };
+        let mut stepped = stepped.into_iter();
         let results = kept.into_iter().filter_map(|kept| match kept {
             Ok(part) => stepped
                 .next()
