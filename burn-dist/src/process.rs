@@ -8,8 +8,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Pid,
-    /// Gets readable when the process has ended; not on old systems. Another process of the same
-    /// number is not taken for it.
+    /// A pidfd, which is readable once the process has ended. Unlike `pid`, it never refers to
+    /// another process. `None` before Linux 5.3.
     handle: Option<OwnedFd>,
 }
 
@@ -23,10 +23,10 @@ impl Process {
         self.handle.as_ref()
     }
 
-    /// Whether it has ended, also where nobody has asked for its exit code yet.
+    /// Whether it has ended. A zombie has.
     pub fn has_ended(&self) -> bool {
         let Some(handle) = &self.handle else {
-            // A process of somebody else is refused in another way.
+            // A process of another user gives EPERM.
             return test_kill_process(self.pid) == Err(rustix::io::Errno::SRCH);
         };
         let mut events = [PollFd::new(handle, PollFlags::IN)];

@@ -400,8 +400,7 @@ fn every_format_has_its_end() {
             fs::create_dir(root.path().join("a")).unwrap();
             fs::write(&path, &whole).unwrap();
             open(root.path(), Split::Train, &options(8));
-            // What a PNG ends with is told by its name, behind which there is a checksum of
-            // nothing.
+            // The last four bytes of a PNG are the checksum of an empty chunk; no reader needs them.
             let least = if format == ImageFormat::Png { 5 } else { 1 };
             for lacks in [least, 20, whole.len() / 2] {
                 fs::write(&path, &whole[..whole.len() - lacks]).unwrap();

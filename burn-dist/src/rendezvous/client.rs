@@ -88,8 +88,7 @@ struct Wire {
     changed: Condvar,
     /// This side ends the connection, so its end is no fault.
     closing: AtomicBool,
-    /// Processes of other ranks, which are asked when the launcher can't say any more that one has
-    /// ended.
+    /// Processes of the other ranks. Once the launcher is gone, the monitor polls them.
     peers: Mutex<BTreeMap<usize, Process>>,
 }
 
@@ -355,8 +354,8 @@ impl Store {
         Arc::clone(&self.progress)
     }
 
-    /// Tells which processes of this machine other ranks are. Once the launcher is gone, who waits
-    /// for one of them that has ended learns it by that.
+    /// Takes the processes of other ranks on this machine. Once the launcher is gone, a rank that
+    /// waits for one of them fails soon after that process has ended.
     pub(crate) fn watch_processes(&self, peers: impl IntoIterator<Item = (usize, Pid)>) {
         let Some(link) = &self.link else { return };
         let mut watched = lock(&link.wire.peers);

@@ -33,7 +33,7 @@ pub struct FaultBoard {
 #[derive(Debug)]
 struct Inner {
     fault: OnceLock<Fault>,
-    /// By rank: what is known of one that comes no more.
+    /// By rank: why it left, once it has.
     gone: Vec<OnceLock<&'static str>>,
 }
 
@@ -67,7 +67,7 @@ impl FaultBoard {
             .is_some_and(|gone| gone.get().is_some())
     }
 
-    /// What it means for those who still wait for `rank`, if it has left.
+    /// The fault of a rank that waits for `rank` after that has left.
     pub(crate) fn left_behind_by(&self, rank: usize) -> Option<Fault> {
         let reason = self.inner.gone.get(rank)?.get()?;
         Some(Fault {

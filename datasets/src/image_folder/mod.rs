@@ -120,9 +120,8 @@ pub enum Check {
 /// (`__MACOSX`, `lost+found`, `.ipynb_checkpoints`, `@eaDir`, `$RECYCLE.BIN`, `System Volume
 /// Information`), and so are files beside the class folders, and, with a warning, files in them
 /// whose names do not end as those of images do: with `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`,
-/// `.tif`, `.tiff`, `.ppm`, `.pgm`, `.pbm` or `.pnm`, in any case of letters. Which of the formats
-/// a file has is told by its content. GIF cannot be read: such files are left out, too, so convert
-/// them.
+/// `.tif`, `.tiff`, `.ppm`, `.pgm`, `.pbm` or `.pnm`, in upper or lower case. The content of
+/// a file decides its format. GIF is not supported: convert such files.
 ///
 /// Every image is brought to one size as is usual for the evaluation on ImageNet: its shorter side
 /// is scaled to [`resize`](ImageFolderOptions::resize) pixels (bilinear, with a filter as wide as

@@ -227,8 +227,8 @@ impl Step {
 /// Most bytes of a file of hosts in which the first one is looked for.
 const HOST_WITHIN: u64 = 4096;
 
-/// Where rank 0 is. Lists are sorted, and tasks placed by them, unless somebody has placed each by
-/// himself (`--distribution=arbitrary`).
+/// The host of rank 0: the first of the sorted node list, or the first line of the host file with
+/// `--distribution=arbitrary`.
 fn first_host(vars: Vars) -> Result<String, WorldError> {
     let is_placed = vars(DISTRIBUTION).is_some_and(|how| how == "arbitrary");
     let file = vars(HOSTFILE).filter(|_| is_placed);

@@ -1,5 +1,5 @@
-//! What a lane may touch, and touching it. Every address goes through [`Memory::place`], which
-//! returns a [`Place`] only for memory that is there.
+//! Memory accesses of a lane, with bounds checks: [`Memory::place`] returns a [`Place`] only for
+//! an allocated address.
 #![allow(unsafe_code)] // The memory of a device is host memory at addresses that the program computes.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};

@@ -1,6 +1,5 @@
-//! What ranks do together: each puts a piece into its slot, and when all have, takes what it needs
-//! from theirs. The memory of the device is looked up for each piece, and not held while others are
-//! waited for.
+//! Collectives between ranks. Each rank puts its piece into its slot, waits for the others, then
+//! copies what it needs from their slots. It locks the device memory per piece, not while it waits.
 #![allow(unsafe_code)] // Copies between device memory and slots.
 
 use std::ptr::with_exposed_provenance_mut;
