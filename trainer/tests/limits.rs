@@ -99,12 +99,11 @@ fn a_stack_that_is_too_small_is_raised_or_named() {
         trial.with_limit(limit).run()
     };
     run("--stack=65536:8388608").assert_code(0);
-    for limit in ["--stack=16384:16384", "--stack=65536:65536"] {
-        run(limit)
-            .assert_code(1)
-            .assert_stderr(&["error: the stack may have", "`ulimit -s 8192`"])
-            .assert_no_files(&[]);
-    }
+    // With 16 KiB, a larger environment leaves no room: the system ends the program before it runs.
+    run("--stack=65536:65536")
+        .assert_code(1)
+        .assert_stderr(&["error: the stack may have", "`ulimit -s 8192`"])
+        .assert_no_files(&[]);
 }
 
 #[test]
