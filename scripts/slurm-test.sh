@@ -553,7 +553,7 @@ script_that_is_told() {
   continued_like_uninterrupted told
 }
 
-# Two wrappers as docs/slurm.md has them, and the one that loses the checkpoint.
+# Two wrappers as docs/multi-node.md has them, and the one that loses the checkpoint.
 wrappers() {
   local name step
   for name in becomes waits loses; do
