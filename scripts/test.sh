@@ -282,7 +282,7 @@ elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} == 1 ]]; then
 fi
 
 # GPUs: wgpu in software, and CUDA in software. One build for both, apart from that of the other tests; the
-# first one takes long (docs/gpu.md).
+# first one takes long (docs/internals/soft-cuda.md).
 vulkan_ready() {
   ldconfig -p | grep -q 'libvulkan\.so\.1' && compgen -G '/usr/share/vulkan/icd.d/*.json'
 } >/dev/null 2>&1
@@ -350,7 +350,7 @@ test_cuda() {
     parts=parity
   done
   # Kernels need not run for this: what the Olivia WideResNet takes of a GPU's memory at its full size, at most 1.2 times
-  # what PyTorch's tensors take (docs/gpu.md).
+  # what PyTorch's tensors take (docs/benchmarks.md).
   (cd "$folder" && SOFT_CUDA_IDLE=1 BURN_DIST_WGMMA=unchecked timeout --verbose -k 10 "$limit" "$script" "$bench" training-trained --model olivia \
     --ranks 1 --batch 256 --images 2048 --steps 6 --set train.device=cuda --set train.precision=bf16 \
     --out seconds.json --memory . && python3 - memory-0.json <<'EOF') || code=$?
