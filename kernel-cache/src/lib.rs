@@ -1,8 +1,8 @@
 //! Kernels that are compiled once, and not at every start of a program: an Olivia WideResNet has
-//! 151 or more, which take up to a second each (docs/gpu.md).
+//! 151 or more, which take up to a second each (docs/internals/kernel-cache.md).
 //!
 //! What compiles them, cubecl with NVRTC, has no place where that could be told to it without a
-//! database of 93 crates (docs/gpu.md). But it loads `libnvrtc.so` by its name when it first
+//! database of 93 crates. But it loads `libnvrtc.so` by its name when it first
 //! compiles something, and the system's loader takes a library of that name that is there already.
 //! [`keep`] puts one there: a few kilobytes whose functions are those of NVIDIA's library
 //! (`nvrtc`), but for those that make PTX of a program (`calls`), which look first whether it is
@@ -37,7 +37,7 @@ pub enum Error {
     #[error("BURN_DIST_KERNELS is off, or there is no home")]
     NoFolder,
     /// This system's loader has other rules, or there was no C compiler when the program was built.
-    #[error("this program was built where compiled kernels cannot be kept (docs/gpu.md)")]
+    #[error("this program was built where compiled kernels cannot be kept (docs/internals/kernel-cache.md)")]
     NotBuilt,
     /// NVIDIA's compiler is not here.
     #[error("libnvrtc.so was not found")]

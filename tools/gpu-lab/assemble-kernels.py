@@ -17,7 +17,7 @@ from pathlib import Path
 
 import blake3
 
-# As tools/soft-cuda/src/nvrtc/kept.rs has it: a digest, then what was kept.
+# As kernel-cache/src/kept.rs has it: a digest, then what was kept.
 DIGEST = 32
 
 
